@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InputError
-from .files import write_bytes
+from .files import replacing, set_aside, write_bytes
 
 SEAL = "sha256.json"  # in a folder: the hashes of its files
 STAMP = "0" * 64  # in a draft: where the hash of the file itself is to stand
@@ -27,6 +27,7 @@ MARK = {"sealed": SEAL}  # these metadata; the order of several would change fro
 LARGE = 1 << 24  # bytes; fewer are read at once, and take less time than to start a thread
 Of = Mapping[str, str | int]  # what a file or a folder is of
 _OF, _IS = "of", "is"  # the two entries of a record that says what it is of
+_MADE = ("model", "adapter")  # the names of what a run writes beside its checkpoints
 _STEP = re.compile(r"step-(\d{7,})")  # the name of a checkpoint's folder
 _RECORD = b'{"sha256": "%s", "record": %s}'
 _FIX = "copy it again, make it again, or, if you changed it yourself, save it with transformers into a new folder"
@@ -66,6 +67,25 @@ def seal_later(folder: Path, of: Of = {}) -> None:
         write_record(folder / SEAL, sums(folder), of)
 
 
+def settle(folder: Path, of: Of, write: Callable[[Path], None]) -> None:
+    """Lets `write` fill a draft of a folder and seals it, unless the folder is there, as it was written and of `of`.
+
+    Another folder in its place is named on standard error and renamed.
+    """
+    if folder.exists():
+        try:
+            verify(folder, of=of)
+            if (of and not stated(folder)) or not any(folder.iterdir()):
+                raise Damaged(folder, "this run has not written it")
+            return
+        except Damaged as damage:
+            damage.warn(f"it is renamed to {set_aside(folder).name}, and written again")
+    with replacing(folder, "make room, then run the same command") as draft:
+        draft.mkdir()
+        write(draft)
+        seal(draft, of)
+
+
 def verify(folder: Path, *patterns: str, of: Of = {}) -> None:
     """Raises Damaged unless the files in a sealed folder are those that were sealed, as parts of what `of` says.
 
@@ -94,12 +114,37 @@ def stated(folder: Path) -> Of:
     return _parts(folder / SEAL)[0] if (folder / SEAL).exists() else {}
 
 
+def check_beside(folder: Path) -> None:
+    """Raises Damaged for a step, the model or the adapter of a run without a seal, or beside a step of another run.
+
+    The steps of earlier versions do not say of which run they are.
+    """
+    if not (_STEP.fullmatch(folder.name) or folder.name in _MADE):
+        return
+    for step in sorted(folder.parent.glob("step-*")):
+        theirs = _run_of(step)
+        if theirs and not (folder / SEAL).exists():
+            raise Damaged(folder / SEAL, f"there is no such file, and {step.name} beside it has one")
+        if theirs and _run_of(folder) not in ("", theirs):
+            reason = f"it is of run {_run_of(folder)}, and {step.name} of run {theirs}"
+            raise Misplaced(folder, reason, "put back what belongs there")
+
+
+def _run_of(folder: Path) -> str | int:
+    """The key of the run that a folder says that it is of; empty where it does not say that."""
+    try:
+        return stated(folder).get("run", "")
+    except Damaged:  # whoever reads the folder says so
+        return ""
+
+
 @contextmanager
 def verifying(folder: Path, *patterns: str) -> Iterator[None]:
-    """Verifies a folder as `verify` does: a large one in another thread, while the block reads it.
+    """Verifies a folder as `verify` and `check_beside` do: a large one in another thread, while the block reads it.
 
     Raises Damaged before the block, or when it ends, also where the block fails.
     """
+    check_beside(folder)
     if not (folder / SEAL).exists() or sum(file.stat().st_size for file in folder.iterdir()) < LARGE:
         verify(folder, *patterns)
         yield

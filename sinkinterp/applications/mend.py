@@ -24,7 +24,7 @@ from ..data.sources import Texts
 from ..data.tokenisers import Pretrained
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..files import cache_folder, check_writable, path_of, replacing
+from ..files import cache_folder, check_writable, path_of, sole_writer
 from ..guesses import keywords
 from ..interventions.columns import Evict
 from ..measurement.inputs import run_note
@@ -35,6 +35,7 @@ from ..metrics.metric import Metric
 from ..metrics.residuals import peak_over_median
 from ..report.columns import MODEL
 from ..report.report import Report
+from ..seals import settle, stated
 from ..table import Cell, Table
 from ..train import checkpoint, loop
 from ..train.distributed import Batch, World
@@ -171,6 +172,7 @@ def mended(
     if world.size > 1:
         raise InputError("one process mends a model; start one")
     check_writable(out / "lock")
+    checkpoint.check_made(out / "adapter")
     text = recipe.data.prepare(cache or cache_folder(), on_data)
     held_out = text.sample(min(HELD, len(text.split.held_out)), *HELD_OUT)
     model = load_model(recipe.model)
@@ -197,9 +199,10 @@ def mended(
     checkpoint.fill(last, model)
     subject = HuggingFaceSubject(model, recipe.model)
     table = worth_table({"before": before, "after": worth(subject, held_out)}, subject, held_out)
-    with replacing(out / "adapter", "make room, then run the same command") as draft:
-        write_adapter(draft, model, recipe.slots, recipe.trained, f"{recipe.model} {base}")
-    return Mended(out / "adapter", table, checkpoint.history_of(last))
+    adapter, of = out / "adapter", stated(last)
+    with sole_writer(out):
+        settle(adapter, of, lambda draft: write_adapter(draft, model, recipe.slots, recipe.trained, recipe.model, of))
+    return Mended(adapter, table, checkpoint.history_of(last))
 
 
 def penalised(model: nn.Module, batch: Batch, penalty: float, position: int) -> Tensor:

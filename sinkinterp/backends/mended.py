@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
 from ..errors import InputError
-from ..seals import Damaged, hashes_in, read_record, seal, verify, write_record
+from ..seals import Misplaced, Of, check_beside, hashes_in, read_record, verify, write_record
 from ..spec import Spec
 from .added_slots import WITH_SLOTS, AddedSlots, add_slots, remove_slots
 from .files.named_models import located
@@ -93,18 +93,14 @@ def fingerprint(model: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-def write_adapter(folder: Path, model: PreTrainedModel, slots: AddedSlots, trained: Trained, base: str) -> None:
-    """Writes what was trained of a mended model, and its seal, into a draft of a folder.
+def write_adapter(folder: Path, model: PreTrainedModel, slots: AddedSlots, trained: Trained, base: str, of: Of) -> None:
+    """Writes what was trained of a mended model into a folder that is sealed afterwards.
 
-    base: the name of the model that was mended, and after a space its fingerprint.
+    base: the name of the model that was mended; `of` holds its fingerprint.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters() if p.requires_grad}
     save_file(tensors, folder / TENSORS, {"format": "pt"})
-    name, _, sha256 = base.rpartition(" ")
-    of = {"base": sha256}
-    write_record(folder / RECORD, {"base": name, "slots": slots.to_dict(), "trained": trained.to_dict()}, of)
-    seal(folder, of)
+    write_record(folder / RECORD, {"base": base, "slots": slots.to_dict(), "trained": trained.to_dict()}, of)
 
 
 def with_adapter(model: PreTrainedModel, folder: Path | str) -> Any:
@@ -119,12 +115,13 @@ def with_adapter(model: PreTrainedModel, folder: Path | str) -> Any:
         raise InputError(f"this {type(model).__name__} has an adapter; call si.without_adapter(model) first")
     if not (folder / RECORD).is_file():
         raise InputError(f"{folder} holds no {RECORD}, so it mends no model; give what sinkinterp mend wrote")
+    check_beside(folder)
     verify(folder)
     record = read_record(folder / RECORD)
     slots, trained = AddedSlots.from_dict(record["slots"]), Trained.from_dict(record["trained"])
     try:
         hashes_in(folder, {"base": fingerprint(model)})
-    except Damaged as error:
+    except Misplaced as error:
         raise InputError(f"{folder} mends other weights than these; load {record['base']}") from error
     with ExitStack() as undo:
         undo.callback(remove_slots, model, add_slots(model, slots))

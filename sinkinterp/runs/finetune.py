@@ -15,9 +15,9 @@ from ..backends.files.named_models import folder_of, located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..checks import whole_number
 from ..errors import InputError
-from ..files import cache_folder, check_writable, replacing, set_aside, sole_writer
+from ..files import cache_folder, check_writable, sole_writer
 from ..measurement.measure import measure
-from ..seals import Damaged, read_record, seal, stated, sums, verify, write_record
+from ..seals import Damaged, read_record, settle, stated, sums, write_record
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import Batch, World
@@ -77,20 +77,13 @@ def finetuned(
     tokenizer = tokenizer_of(recipe)
     if world.is_first:
         check_writable(run / "lock")
-        _check_ours(run)
+        checkpoint.check_made(run / "model")
     job = job_on_chats(recipe, tokenizer, world, on_message)
     last = loop.train(job, run, on_step)
     if world.is_first:
         with sole_writer(run):
-            if not _is_whole(run / "model", last):
-                _save_model(run / "model", recipe.model, last, tokenizer)
+            settle(run / "model", stated(last), lambda draft: _save_model(draft, recipe.model, last, tokenizer))
     return run / "model"
-
-
-def _check_ours(run: Path) -> None:
-    """Raises InputError for a folder with a model that no run in it has made."""
-    if (run / "model").exists() and not checkpoint.latest(run):
-        raise InputError(f"{run / 'model'} is of no run in {run}; give another folder, or remove it")
 
 
 def job_on_chats(
@@ -205,30 +198,9 @@ def _base_of(name: str) -> str:
     return hashlib.sha256(json.dumps(sums(folder, *patterns)).encode()).hexdigest()
 
 
-def _is_whole(folder: Path, last: Path) -> bool:
-    """Tells if a folder holds the model of the run's last checkpoint, as it was written.
-
-    Another one is named on standard error and renamed. Models of earlier versions have no seal, or one that does not
-    say what they are of; then the checkpoint has none either.
-    """
-    if not folder.exists():
-        return False
-    of = stated(last)
-    try:
-        verify(folder, of=of)
-        if (of and not stated(folder)) or not (folder / "config.json").exists():
-            raise Damaged(folder, "it is not a model that this run has written")
-    except Damaged as damage:
-        damage.warn(f"the model is renamed to {set_aside(folder).name}, and written again")
-        return False
-    return True
-
-
 def _save_model(folder: Path, base: str, last: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     """Writes the model of the last checkpoint and its tokenizer, as transformers reads them."""
     model = _model(base)
     checkpoint.fill(last, model)
-    with replacing(folder, "make room, then run the same command") as draft:
-        model.save_pretrained(draft)
-        tokenizer.save_pretrained(draft)
-        seal(draft, stated(last))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -60,6 +60,12 @@ def identity(recipe: Spec, step: int, base: str = "") -> seals.Of:
     return {**of, "base": base} if base else of
 
 
+def check_made(folder: Path) -> None:
+    """Raises InputError for a folder that is there, in that of a run without any checkpoint."""
+    if folder.exists() and not latest(folder.parent):
+        raise InputError(f"{folder} is of no run in {folder.parent}; give another folder, or remove it")
+
+
 def opened(run: Path, recipe: Fit, base: str = "") -> int:
     """The step of the newest whole checkpoint in `run`, or 0 if there is none.
 

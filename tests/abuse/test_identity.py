@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
 from sinkinterp import seals
+from sinkinterp.applications.mend import mend_recipe, mended
 from sinkinterp.backends.files import conversions, named_models
 from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.data import sources as docstrings
@@ -123,6 +124,31 @@ def read_tuned(home, i):
     return weights(finetuned(recipe, run_of(recipe, home)))
 
 
+def read_tuned_alone(home, i):
+    return loaded_logits(run_of(chat_recipe(home, i), home) / "model")
+
+
+def adapted(home, i):
+    """The adapter of one of two runs that mend one model, at different rates."""
+    source = home / "text.txt"
+    source.write_text("\n\n".join(f"{i} sinks gather on token {i % 7} of text {i * i}" for i in range(99)))
+    recipe = mend_recipe(str(home / "base"), str(source), 11, steps=2, batch=2, lr=(1e-3, 2e-3)[i])
+    return mended(recipe, home / str(i), home).folder
+
+
+def adapters(home):
+    save_base(home / "base", seed=1)
+    return adapted(home, 0), adapted(home, 1)
+
+
+def steps_of_two_runs(home):
+    return tuple(trained(replace(TOY, seed=i), home, folder=home / str(i)).folder for i in (0, 1))
+
+
+def loaded_logits(folder):
+    return si.load(folder).run(torch.arange(14).reshape(2, 7)).logits.tolist()
+
+
 def bases(home):
     """The model that a run began with, and another one."""
     runs_on_chats(home)
@@ -221,6 +247,10 @@ KINDS = {
     "a step of a run, at its end": Kind(steps, read_end),
     "evaluations of two seeds": Kind(evaluations, lambda home, i: history_of(chat_recipe(home, i), home)),
     "fine-tuned models of two seeds": Kind(tuned_models, read_tuned),
+    "fine-tuned models of two seeds, as models": Kind(tuned_models, read_tuned_alone),
+    "adapters of two runs": Kind(adapters, lambda home, i: loaded_logits(adapted(home, i))),
+    "adapters of two runs, as models": Kind(adapters, lambda home, i: loaded_logits(home / str(i) / "adapter")),
+    "steps of two runs": Kind(steps_of_two_runs, lambda home, i: loaded_logits(home / str(i) / "step-0000006")),
     "the base model of a run": Kind(bases, read_base),
     "corpora of two tokenizers": Kind(corpora, lambda home, i: corpus_recipe(home, i).prepare(home).sha256),
     "docstrings of two versions": Kind(documented, read_documents),

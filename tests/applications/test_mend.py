@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 import sinkinterp as si
+from sinkinterp import seals
 from sinkinterp.applications.mend import mend_recipe, mended
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.slots import SinkLogit, SlotRow
@@ -230,7 +231,8 @@ def test_the_model_alone_is_enough_to_write_an_adapter_that_changes_nothing(base
     before, sha256 = logits(model), fingerprint(model)
     add_slots(model, AddedLogit(first=-1e5))
     SlotsAlone().prepare(model)
-    write_adapter(tmp_path / "adapter", model, AddedLogit(), SlotsAlone(), f"{base} {sha256}")
+    adapter, of = tmp_path / "adapter", {"base": sha256}
+    seals.settle(adapter, of, lambda draft: write_adapter(draft, model, AddedLogit(), SlotsAlone(), str(base), of))
     assert torch.allclose(logits(si.load(str(tmp_path / "adapter")).model), before, atol=1e-5)
 
 

@@ -172,7 +172,7 @@ def _check_repair(recipe, run, caplog):
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert finetuned(recipe, run) == run / "model" and file.read_bytes() == whole
     assert caplog.messages[-1].startswith(f"{file} is damaged: its sha256")
-    assert caplog.messages[-1].endswith("; the model is renamed to damaged-model, and written again")
+    assert caplog.messages[-1].endswith("; it is renamed to damaged-model, and written again")
     assert finetuned(recipe, run) == run / "model" and len(caplog.messages) == 1
 
 
