@@ -1,16 +1,16 @@
-"""Mending the sink of a genuine model: a slot beside its keys, and a short training that takes attention off a key."""
+"""Mending the sink of a genuine model: slots beside its keys that take the sink over, with or without a training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention.sites import RESIDUAL
-from ..backends.added_slots import AddedKey, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
+from ..backends.added_slots import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
 from ..backends.files.model_files import load_model, load_tokenizer
 from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject
@@ -35,11 +35,11 @@ from ..metrics.metric import Metric
 from ..metrics.residuals import peak_over_median
 from ..report.columns import MODEL
 from ..report.report import Report
-from ..seals import settle, stated
+from ..seals import Of, settle, stated
 from ..table import Cell, Table
 from ..train import checkpoint, loop
 from ..train.distributed import Batch, World
-from ..train.job import Job
+from ..train.job import Corpus, Job
 from ..train.job import loss_of as loss_of_batch
 from ..train.recipe import Fit
 from ..train.recipe_parts import ConstantRate, Decay, Everything, Rate
@@ -47,9 +47,15 @@ from ..train.recipes import NAMED
 from .streaming import loss_of
 from .without_outliers import GRAINS, Quantise, nothing
 
-SLOTS = {Remedy.SINK_LOGIT: AddedLogit(), Remedy.K_BIAS: AddedKey(), Remedy.NONE: NoAddedSlots()}
+SLOTS = {
+    Remedy.KV_BIAS: AddedKeyValue(),
+    Remedy.SINK_LOGIT: AddedLogit(),
+    Remedy.K_BIAS: AddedKey(),
+    Remedy.NONE: NoAddedSlots(),
+}
 WEIGHTS = {Weights.ALL: AllWeights(), Weights.LORA: Lora(), Weights.NONE: SlotsAlone()}
 HELD = 32  # held-out sequences that evaluations read
+SEEN = 16  # sequences whose keys and values slots begin with
 LOSS, EVICTED, ROUNDED = "loss", "added by forgetting the first token", "added by int8 per tensor"
 OVER_MEDIAN = Metric("peak_over_median", RESIDUAL, peak_over_median)
 RATE = 0.01  # Sink_1 below which a model counts as mended, where alpha_1 is at its null too
@@ -59,16 +65,18 @@ RATE = 0.01  # Sink_1 below which a model counts as mended, where alpha_1 is at 
 class MendRecipe(Fit):
     """A model, what is added to its attention, which weights follow, and the text that they are trained on.
 
+    steps: of the training; with 0 the slots stay as they begin.
     penalty: what the loss gains for each unit of mean attention that later queries give to the token at `position`.
     """
 
+    least_steps: ClassVar[int] = 0
     model: str = ""
     data: PackedText = PackedText()
-    slots: AddedSlots = AddedLogit()
-    trained: Trained = AllWeights()
+    slots: AddedSlots = AddedKeyValue()
+    trained: Trained = SlotsAlone()
     penalty: float = 1.0
     position: int = 0
-    steps: int = 600
+    steps: int = 0
     batch: int = 4
     micro_batch: int = 4
     lr: float = 3e-5
@@ -84,6 +92,8 @@ class MendRecipe(Fit):
         whole_number(self.position, "position", 0, self.data.length - 2)
         if finite_number(self.penalty, "penalty") < 0:
             raise InputError(f"a penalty is 0 or above; got {self.penalty}")
+        if not self.steps and self.trained != SlotsAlone():
+            raise InputError("no step trains any weights; leave weights=... away, or set steps=300")
 
 
 @dataclass(frozen=True)
@@ -110,22 +120,23 @@ def mend(
     *,
     text: str = "embedded",
     length: int = 96,
-    remedy: str = Remedy.SINK_LOGIT,
-    weights: str = Weights.ALL,
+    remedy: str = Remedy.KV_BIAS,
+    weights: str = Weights.NONE,
     on_step: loop.OnStep | None = None,
     **settings: Any,
 ) -> Mended:
-    """Moves the sink of a model by name or folder into a learned logit of each head, by a short training::
+    """Moves the sink of a model by name or folder into slots of its heads; the model is measured before and after::
 
-        si.mend("smollm2", "mended", steps=300)
+        si.mend("smollm2", "mended")
         subject = si.load("mended/adapter")
         model = si.with_adapter(AutoModelForCausalLM.from_pretrained(...), "mended/adapter")
 
-    The loss is that of the next token, plus `penalty` times the mean attention that later queries give to the first
-    token. `remedy` is "sink_logit" (GPT-OSS), "k_bias" or "none"; `weights` that are trained beside it are "all",
-    "lora" or "none". `text` is what `data.texts.texts_of` reads, or "embedded"; it is cut into chunks of `length`
-    tokens. Other settings are those of `MendRecipe`. Training goes on from the newest checkpoint in `out`. Raises
-    InputError as `mended` does.
+    `remedy`: "kv_bias" gives every head the mean key and value of the first token, which takes the sink over without
+    training; "sink_logit" (GPT-OSS), "k_bias" and "none" need one. With `steps`, slots and `weights` ("all", "lora"
+    or "none") are trained. The loss is that of the next token, plus `penalty` times the mean attention that later
+    queries give to the first token. `text` is what `data.texts.texts_of` reads, or "embedded"; it is cut into chunks of
+    `length` tokens. Other settings are those of `MendRecipe`. Training goes on from the newest checkpoint in `out`.
+    Raises InputError as `mended` does.
     """
     recipe = mend_recipe(model, text, length, remedy, weights, **settings)
     return mended(recipe, path_of(out, "out"), on_step=on_step)
@@ -135,8 +146,8 @@ def mend_recipe(
     model: str,
     text: str = "embedded",
     length: int = 96,
-    remedy: str = Remedy.SINK_LOGIT,
-    weights: str = Weights.ALL,
+    remedy: str = Remedy.KV_BIAS,
+    weights: str = Weights.NONE,
     **settings: Any,
 ) -> MendRecipe:
     """The recipe of `mend`. Raises InputError for a model without a tokenizer.
@@ -172,20 +183,36 @@ def mended(
     if world.size > 1:
         raise InputError("one process mends a model; start one")
     check_writable(out / "lock")
-    checkpoint.check_made(out / "adapter")
+    if recipe.steps:
+        checkpoint.check_made(out / "adapter")
     text = recipe.data.prepare(cache or cache_folder(), on_data)
     held_out = text.sample(min(HELD, len(text.split.held_out)), *HELD_OUT)
-    model = load_model(recipe.model)
+    model = load_model(recipe.model).to(world.device)
     base = fingerprint(model)
-    before = worth(HuggingFaceSubject(model, recipe.model), held_out)
-    add_slots(model, recipe.slots, text.sample(recipe.batch, recipe.seed, 1), recipe.position)
+    subject = HuggingFaceSubject(model, recipe.model)
+    before = worth(subject, held_out)
+    add_slots(model, recipe.slots, text.sample(SEEN, recipe.seed, 1), recipe.position)
     recipe.trained.prepare(model)
+    of, history = _trained(_job(recipe, model, text, held_out, base, world), out, on_step)
+    table = worth_table({"before": before, "after": worth(subject, held_out)}, subject, held_out)
+    with sole_writer(out):
+        write = partial(
+            write_adapter, model=model, slots=recipe.slots, trained=recipe.trained, base=recipe.model, of=of
+        )
+        settle(out / "adapter", of, write)
+    return Mended(out / "adapter", table, history)
+
+
+def _job(
+    recipe: MendRecipe, model: PreTrainedModel, text: Corpus, held_out: Tokens, base: str, world: World
+) -> Job[MendRecipe]:
+    """The training of a model with slots."""
 
     def batch(step: int) -> Batch:
         tokens = text.sample(recipe.batch, recipe.seed, step)
         return {"input_ids": tokens, "labels": tokens}
 
-    job = Job(
+    return Job(
         replace(recipe, data=text.recipe),
         lambda: model,
         batch,
@@ -195,14 +222,16 @@ def mended(
         loss=partial(penalised, penalty=recipe.penalty, position=recipe.position),
         is_done=is_mended,
     )
+
+
+def _trained(job: Job[MendRecipe], out: Path, on_step: loop.OnStep | None) -> tuple[Of, checkpoint.History]:
+    """Trains the job's model, if it has steps. Returns what the result is of, and its evaluations."""
+    model = job.start()
+    if not job.fit.steps:
+        return checkpoint.identity(job.fit, 0, job.base), [{"step": 0, **job.evaluate(model)}]
     last = loop.train(job, out, on_step or (lambda step, latest: None))
     checkpoint.fill(last, model)
-    subject = HuggingFaceSubject(model, recipe.model)
-    table = worth_table({"before": before, "after": worth(subject, held_out)}, subject, held_out)
-    adapter, of = out / "adapter", stated(last)
-    with sole_writer(out):
-        settle(adapter, of, lambda draft: write_adapter(draft, model, recipe.slots, recipe.trained, recipe.model, of))
-    return Mended(adapter, table, checkpoint.history_of(last))
+    return stated(last), checkpoint.history_of(last)
 
 
 def penalised(model: nn.Module, batch: Batch, penalty: float, position: int) -> Tensor:

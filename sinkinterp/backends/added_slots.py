@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
 from ..attention.call import AttentionCall, call_of_interface, is_causal_call
-from ..attention.shapes import HeadOutput, PerQuery
+from ..attention.shapes import HeadOutput, Keys, PerQuery, Values
 from ..attention.slots import SinkLogit, SlotRow, Slots
 from ..data.tokens import Tokens
 from ..errors import InputError
@@ -30,7 +31,7 @@ UNIT = 1000.0  # AdamW moves every number by the learning rate; slots need one t
 
 @dataclass(frozen=True)
 class AddedSlots(Spec):
-    """What is added to every head of a model. Its value is zero, so a head that attends to it writes less."""
+    """What is added to every head of a model."""
 
     def build(self, call: AttentionCall, position: int) -> Slots:
         """The slots of one attention module, by a call of it, and the position of the key whose place they take."""
@@ -38,10 +39,30 @@ class AddedSlots(Spec):
 
 
 @dataclass(frozen=True)
-class AddedLogit(AddedSlots):
-    """A score per head, the same for every query (GPT-OSS). It begins at `first`; minus infinity changes nothing.
+class AddedKeyValue(AddedSlots):
+    """A key and a value per head (KV biases; Gu et al. 2025, section 7.1), which begin as the means at the position.
 
-    None: it begins at the mean score of later queries with the key at the position, so that it shares its attention.
+    Keys and values of a sink hardly depend on the text, so heads find all that they looked for in the slot, before any
+    training. The same as a prefix in the cache that every text shares: arXiv:2406.12016, arXiv:2410.05265.
+    """
+
+    def build(self, call: AttentionCall, position: int) -> Slots:
+        return _KeyValue(*(_mean_at(position, x, call.q.shape[1]) for x in (call.k, call.v)))
+
+
+@dataclass(frozen=True)
+class AddedKey(AddedSlots):
+    """A key per head, which begins as the mean key at the position, with a value of zero (K biases)."""
+
+    def build(self, call: AttentionCall, position: int) -> Slots:
+        return _Key(_mean_at(position, call.k, call.q.shape[1]), call.v.shape[-1])
+
+
+@dataclass(frozen=True)
+class AddedLogit(AddedSlots):
+    """A score per head, the same for every query, with a value of zero (GPT-OSS). Minus infinity changes nothing.
+
+    It begins at `first`; None: at the mean score of later queries with the key at the position.
     """
 
     first: float | None = None
@@ -51,16 +72,6 @@ class AddedLogit(AddedSlots):
             return _Logit(torch.full((call.q.shape[1],), self.first / UNIT))
         later, key = slice(position + 1, None), call.keys[position : position + 1]
         return _Logit(call.scores(key, later).mean((0, 2, 3)).to(call.q.dtype) / UNIT)
-
-
-@dataclass(frozen=True)
-class AddedKey(AddedSlots):
-    """A key per head (K biases; Gu et al. 2025, section 7.1). It begins at the mean key at the position."""
-
-    def build(self, call: AttentionCall, position: int) -> Slots:
-        groups = call.q.shape[1] // call.k.shape[1]
-        key = call.k[:, :, position : position + 1].mean(0).repeat_interleave(groups, 0)
-        return _Key(key / UNIT, call.v.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -83,10 +94,24 @@ class _Logit(Slots):
 class _Key(Slots):
     def __init__(self, key: Tensor, d_value: int) -> None:
         super().__init__()
-        self.key, self.d_value = nn.Parameter(key), d_value
+        self.key, self.d_value = nn.Parameter(key / UNIT), d_value
 
     def forward(self) -> SlotRow:
         return SlotRow(self.key * UNIT, self.key.new_zeros(len(self.key), 1, self.d_value))
+
+
+class _KeyValue(Slots):
+    def __init__(self, key: Tensor, value: Tensor) -> None:
+        super().__init__()
+        self.key, self.value = nn.Parameter(key / UNIT), nn.Parameter(value)
+
+    def forward(self) -> SlotRow:
+        return SlotRow(self.key * UNIT, self.value)
+
+
+def _mean_at(position: int, x: Keys | Values, n_heads: int) -> Float[Tensor, "head 1 d_head"]:
+    """The mean over sequences of the keys or values at a position, once for every head."""
+    return x[:, :, position : position + 1].mean(0).repeat_interleave(n_heads // x.shape[1], 0)
 
 
 @dataclass

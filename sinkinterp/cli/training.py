@@ -36,7 +36,7 @@ OUT = "The run's folder; by default in the cache, named by the recipe."
 CHATS = "A .jsonl file of chats, or the name of a dataset of chats on the Hub."
 TUNED = "The run's folder; the model is written to its folder `model`."
 MENDED = "The run's folder; what mends the model is written to its folder `adapter`, which every command reads."
-REMEDY = "What heads may attend to instead: sink_logit, k_bias, or none (a control)."
+REMEDY = "What heads may attend to instead: kv_bias; sink_logit or k_bias, which need training; or none (a control)."
 WEIGHTS = "Which weights are trained too: all, lora (of peft) or none."
 PENALTY = "What the loss gains for each unit of attention that later queries give to the first token."
 READ = "Train on this text: a file, a folder, the name of a dataset, or `embedded` for the docstrings."
@@ -123,21 +123,21 @@ def finetune(
 def mend(
     model: Model,
     out: Annotated[Path, typer.Option(help=MENDED, parser=output_folder)],
-    remedy: Annotated[Remedy, typer.Option("--with", help=REMEDY)] = Remedy.SINK_LOGIT,
-    weights: Annotated[Weights, typer.Option(help=WEIGHTS)] = Weights.ALL,
+    remedy: Annotated[Remedy, typer.Option("--with", help=REMEDY)] = Remedy.KV_BIAS,
+    weights: Annotated[Weights, typer.Option(help=WEIGHTS)] = Weights.NONE,
     penalty: Annotated[float, typer.Option(help=PENALTY)] = 1.0,
     text: Annotated[str, typer.Option(help=READ, parser=source)] = "embedded",
     length: Length = 96,
-    steps: Annotated[int, typer.Option(help="Steps of training, at most.", parser=whole(1))] = 600,
+    steps: Annotated[int, typer.Option(help="Steps of training, at most; 0: no training.", parser=whole(0))] = 0,
     settings: Settings = [],
     seed: Annotated[int, typer.Option(help="Seed of the order of the text.", parser=SEED)] = 0,
     device: Device = "auto",
     log: Log = None,
     force: Force = False,
 ) -> None:
-    """Move the sink of a model into a learned logit of each head, and measure what that is worth.
+    """Move the sink of a model into a key and a value beside those of each head, and measure what that is worth.
 
-    A short training; it goes on from the newest checkpoint if there is one.
+    With --steps they are trained; that goes on from the newest checkpoint if there is one.
     """
     check_run(out, force)
     quiet_libraries()

@@ -21,6 +21,7 @@ class Drawn(StrEnum):
 class Remedy(StrEnum):
     """What is added to the heads of a model whose sink is mended."""
 
+    KV_BIAS = "kv_bias"
     SINK_LOGIT = "sink_logit"
     K_BIAS = "k_bias"
     NONE = "none"

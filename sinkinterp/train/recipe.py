@@ -1,7 +1,7 @@
 """Recipes: the settings that determine a training run."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -16,7 +16,7 @@ from .recipe_parts import CooldownRate, Decay, MapsAndTokens, NextToken, Objecti
 
 CHECKED = 128  # positions, from the first on, that are checked for tokens shown to the queries that predict them
 MOST_THREADS = 1024  # of one process
-_COUNTS = ("steps", "batch", "micro_batch", "threads", "watch_every", "save_every")
+_COUNTS = ("batch", "micro_batch", "threads", "watch_every", "save_every")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Fit(Spec):
     On one machine, a run is a pure function of its recipe.
     """
 
+    least_steps: ClassVar[int] = 1
     seed: int = 0
     steps: int = 1500
     batch: int = 128
@@ -55,6 +56,8 @@ class Fit(Spec):
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is at least 1; got {getattr(self, name)}")
+        if self.steps < self.least_steps:
+            raise InputError(f"steps is at least {self.least_steps}; got {self.steps}")
         if not (self.lr > 0 and self.clip > 0 and self.weight_decay >= 0 and self.warmup >= 0):
             raise InputError("lr and clip are above 0, weight_decay and warmup at least 0")
         whole_number(self.seed, "seed", 0)

@@ -18,6 +18,7 @@ from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.backends.added_slots import (
     WITH_SLOTS,
     AddedKey,
+    AddedKeyValue,
     AddedLogit,
     NoAddedSlots,
     add_slots,
@@ -25,7 +26,7 @@ from sinkinterp.backends.added_slots import (
     remove_slots,
     watched,
 )
-from sinkinterp.backends.mended import Lora, SlotsAlone, fingerprint, write_adapter
+from sinkinterp.backends.mended import AllWeights, Lora, SlotsAlone, fingerprint, write_adapter
 from sinkinterp.cli.main import app
 from sinkinterp.data.tokenisers import ByteBPE, beginning_with_bos
 from sinkinterp.errors import InputError
@@ -77,21 +78,45 @@ def test_a_logit_far_below_all_scores_changes_nothing_and_comes_off_bit_for_bit(
     assert equal(weights, state(model)) and torch.equal(logits(model), before)
 
 
-@pytest.mark.parametrize("spec", [AddedLogit(first=1.5), AddedKey()])
+@pytest.mark.parametrize("spec", [AddedLogit(first=1.5), AddedLogit(), AddedKey(), AddedKeyValue()])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_slot_is_measured_and_softmax_off_by_one_is_what_a_slot_of_zero_gives(family, spec):
+def test_the_slot_is_measured_and_takes_its_share_of_the_softmax(family, spec):
     """An oracle that knows nothing of slots: every weight of the plain call is multiplied by Z / (Z + e^slot)."""
     model = model_of(family)
-    add_slots(model, spec)
+    add_slots(model, spec, TOKENS)
     subject = si.load(model)
-    score = 1.5 if isinstance(spec, AddedLogit) else 0.0
+    slots = [module for name, module in model.named_modules() if name.endswith(f".{WITH_SLOTS}")]
 
     def share(call):
-        plain = replace(call, slot=None)
-        return call.slot_weights() - torch.exp(score - torch.logaddexp(plain.log_normaliser(), torch.tensor(score)))
+        plain, slot = replace(call, slot=None), slots[call.layer]
+        if isinstance(spec, AddedLogit):
+            score = 1000 * slot.logit[:, None].expand(call.q.shape[1:3])
+        else:
+            score = call.scale * 1000 * torch.einsum("bhid,hjd->bhi", call.q, slot.key)
+        return call.slot_weights() - torch.exp(score - torch.logaddexp(plain.log_normaliser(), score))
 
     assert subject.run(TOKENS, reads={"share": share})["share"].abs().max() < 1e-5
     assert si.measure(subject, TOKENS).slot_importance.mean() > 0.01
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_slots_begin_as_the_means_over_texts_of_what_stands_at_the_position(family):
+    model = model_of(family)
+    subject = si.load(model)
+    reads = {"k": lambda call: call.k, "v": lambda call: call.v, "scores": lambda call: call.scores()}
+    found = subject.run(TOKENS, reads=reads)
+    layers = [*zip(found["k"].unbind(1), found["v"].unbind(1), found["scores"].unbind(1), strict=True)]
+    before = add_slots(model, AddedKeyValue(), TOKENS, position=2)
+    slots = [module for name, module in model.named_modules() if name.endswith(f".{WITH_SLOTS}")]
+    for slot, (k, v, _) in zip(slots, layers, strict=True):
+        n_groups = slot.key.shape[0] // k.shape[1]
+        for ours, theirs in ((1000 * slot.key, k), (slot.value, v)):
+            assert torch.allclose(ours[:, 0], theirs[:, :, 2].mean(0).repeat_interleave(n_groups, 0), atol=1e-5)
+    remove_slots(model, before)
+    add_slots(model, AddedLogit(), TOKENS, position=2)
+    slots = [module for name, module in model.named_modules() if name.endswith(f".{WITH_SLOTS}")]
+    for slot, (_, _, scores) in zip(slots, layers, strict=True):
+        assert torch.allclose(1000 * slot.logit, scores[:, :, 3:, 2].mean((0, 2)), atol=1e-4)
 
 
 def test_watching_sees_the_mean_attention_of_later_queries_to_a_key():
@@ -151,7 +176,8 @@ def base(tmp_path_factory, text):
 
 def recipe_of(base, text, **settings):
     few = {"steps": 6, "watch_every": 2, "save_every": 2, "lr": 1e-3, "warmup": 1}
-    return mend_recipe(str(base), str(text), 17, **few | settings)
+    given = {"slots": AddedLogit(first=0.0), "trained": AllWeights()}
+    return replace(mend_recipe(str(base), str(text), 17), **few | given | settings)
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +190,17 @@ def test_the_attention_to_the_first_token_falls_into_the_slot(made):
     assert last["alpha_1"] < first["alpha_1"] - 0.02 and last["sink_slot"] > first["sink_slot"]
     before, after = made.table.rows
     assert after["alpha_1"] < before["alpha_1"] and before["Sink_*"] is None
+
+
+def test_the_mean_key_and_value_of_the_first_token_take_its_sink_over_without_training(base, text, tmp_path):
+    few = {"steps": 0, "slots": AddedKeyValue(), "trained": SlotsAlone()}
+    made = mended(recipe_of(base, text, **few), tmp_path / "run", tmp_path)
+    before, after = made.table.rows
+    assert after["alpha_1"] < 0.6 * before["alpha_1"]
+    again = mended(recipe_of(base, text, **few), tmp_path / "run", tmp_path)
+    assert again.history == made.history and not [*(tmp_path / "run").glob("step-*")]
+    with pytest.raises(InputError, match="no step trains"):
+        recipe_of(base, text, steps=0)
 
 
 def test_a_training_that_was_killed_ends_bit_for_bit_as_one_that_was_not(base, text, made, tmp_path):
