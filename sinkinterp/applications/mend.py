@@ -57,6 +57,7 @@ WEIGHTS = {Weights.ALL: AllWeights(), Weights.LORA: Lora(), Weights.NONE: SlotsA
 HELD = 32  # held-out sequences that evaluations read
 SEEN = 16  # sequences whose keys and values slots begin with
 LOSS, EVICTED, ROUNDED = "loss", "added by forgetting the first token", "added by int8 per tensor"
+UNIFORM, ENTRY = "uniform alpha_1", "largest entry / median"
 OVER_MEDIAN = Metric("peak_over_median", RESIDUAL, peak_over_median)
 RATE = 0.01  # Sink_1 below which a model counts as mended, where alpha_1 is at its null too
 
@@ -277,10 +278,10 @@ def worth(subject: HuggingFaceSubject, tokens: Tokens) -> dict[str, Cell]:
         **mean_cells(LOSS, full.mean(1)),
         **estimate_cells("Sink_1", report.sink(0, 0.3)),
         **mean_cells("alpha_1", report.alpha().mean((1, 2))),
-        "uniform alpha_1": report.null_alpha().mean().item(),
+        UNIFORM: report.null_alpha().mean().item(),
         "Sink_2": report.sink_rate(1, 0.3),
         "Sink_*": slot.mean if slot else None,
-        "largest entry / median": report.extra(OVER_MEDIAN).max().item(),
+        ENTRY: report.extra(OVER_MEDIAN).max().item(),
         **mean_cells(EVICTED, (evicted - full)[:, middle:].mean(1)),
         **mean_cells(ROUNDED, (rounded - full).mean(1)),
     }
