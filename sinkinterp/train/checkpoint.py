@@ -167,6 +167,7 @@ def _check_whole(folder: Path, of: seals.Of, is_last: bool) -> None:
     """
     seals.verify(folder)
     if not (folder / seals.SEAL).exists():
+        seals.check_beside(folder)
         needed = {*TENSORS, *VALUES} - ({OPTIMIZER} if is_last and not (folder / OPTIMIZER).exists() else set())
         for name in sorted(needed):
             _check_readable(folder / name)

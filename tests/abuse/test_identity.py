@@ -283,6 +283,16 @@ def test_what_is_of_something_else_is_refused_in_one_line_or_made_again(tmp_path
             assert "\n" not in str(error)
 
 
+def test_a_step_without_any_sign_of_its_seal_is_damaged_beside_one_with_a_seal(tmp_path):
+    last, _ = steps(tmp_path)
+    whole = weights(last)
+    for name in (seals.SEAL, seals.MARKED):
+        (last / name).unlink()
+    with pytest.raises(seals.Damaged):
+        si.load(last)
+    assert read_end(tmp_path, 0) == whole and (last.parent / f"damaged-{last.name}").is_dir()
+
+
 def test_a_report_that_has_lost_its_hash_is_refused():
     plain = si.measure(si.load("sinkinterp/demo-softmax"), torch.arange(14).reshape(2, 7)).to_dict()
     assert si.Report.from_dict(plain).to_dict() == plain
