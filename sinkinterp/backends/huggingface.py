@@ -32,6 +32,7 @@ from .anatomy.projections import HeadMap, maps_edited, maps_of
 from .contract import Abilities, Check
 from .encoder.encoder_input import NoEncoder
 from .exclusive import edits_around, exclusive, recorded_by
+from .gap import Gap, tolerance_of
 from .hooks import BASES, OURS, attention_set_to, eval_mode, recorded_stream
 from .recorder import Recorder
 from .subject import Logits, Subject, Trace
@@ -110,6 +111,24 @@ class HuggingFaceSubject(Subject):
 
     def _check_contract(self, bare: Logits) -> None:
         """Finds the sizes and abilities of the model. Raises InputError where it fails the contract."""
+        try:
+            self._find_abilities(bare)
+        except InputError:
+            self._check_texts_are_apart()
+            raise
+
+    def _check_texts_are_apart(self) -> None:
+        """Raises InputError where a text's logits change with the texts beside it, as under dynamic quantisation."""
+        tokens = contract.sample_tokens(self._embedding.num_embeddings)
+        alone, beside = (self._pass(texts, Recorder()) for texts in (tokens[:1], tokens))
+        gap = Gap.of(beside[:1], alone)
+        if not gap.is_within(tolerance_of(alone.dtype)):
+            raise InputError(
+                f"{self.name} cannot be measured: its logits change with the texts beside a text, {gap}, as after "
+                "quantize_dynamic; give the model before that, or one of which weights alone are rounded (a .gguf file)"
+            )
+
+    def _find_abilities(self, bare: Logits) -> None:
         check = contract.logits_check(self.name, bare, self._embedding.num_embeddings)
         recorder, logits = self._checking_pass(check)
         self.shape = self._shape_of(recorder)

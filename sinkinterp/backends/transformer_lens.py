@@ -283,7 +283,7 @@ def bridge_of(model: PreTrainedModel) -> Any:
     copied.set_attn_implementation("eager")
     try:
         bridge = build_bridge_from_module(copied, type(copied).__name__, hf_config=copied.config)
-    except (ValueError, RuntimeError) as error:  # its own kinds of refusal, and weights of a shape that it lacks
+    except (ValueError, RuntimeError, AssertionError) as error:  # its own refusals, and weights that it cannot take
         raise InputError(f"TransformerLens cannot run {name}: {str(error).splitlines()[0]}; {FIX}") from error
     tokens = contract.sample_tokens(model.get_input_embeddings().num_embeddings).to(model.device)
     with torch.no_grad(), eval_mode(model), eval_mode(copied):

@@ -1,4 +1,4 @@
-"""Laws of the two genuine models; skipped where `make models` has not made them."""
+"""Laws of genuine models; each is skipped where `make models` has not made it."""
 
 from collections import Counter
 
@@ -6,17 +6,22 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
+from transformers import AutoModelForCausalLM, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 import sinkinterp as si
+from sinkinterp import interventions as iv
+from sinkinterp.attention import sites
+from sinkinterp.attention.call import AttentionCall
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.files.named_models import downloads
 from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import TOP_ENTRIES
 
 SMOLLM2, WHISPER = downloads() / "smollm2-135m-instruct", downloads() / "whisper-tiny.en"
+QWEN = downloads() / "qwen2.5-coder-0.5b"
 smollm2 = pytest.mark.skipif(not SMOLLM2.is_dir(), reason="needs local/smollm2-135m-instruct: run make models")
 whisper = pytest.mark.skipif(not WHISPER.is_dir(), reason="needs local/whisper-tiny.en: run make models")
+qwen = pytest.mark.skipif(not QWEN.is_dir(), reason="needs qwen2.5-coder-0.5b: run make models")
 TEXT = (
     "The harbour was built by monks in 1374, who carried the stones from the hills on sledges. A century later the "
     "town around it had grown to nine thousand people, and ships from eleven countries lay at its quays each spring."
@@ -65,6 +70,46 @@ def test_smollm2_answers_in_english(language_model):
     tokenizer = load_tokenizer(SMOLLM2)
     tokens = tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
     assert tokenizer.decode(language_model.run(tokens).logits[0, -1].argmax()) == " Paris"
+
+
+@torch.no_grad()
+def eager(model, tokens):
+    """The attention weights of transformers alone, `sequence layer head query key`, and its logits."""
+    output = model(tokens, output_attentions=True, use_cache=False)
+    return torch.stack(output.attentions, 1), output.logits
+
+
+def agree(ours, right):
+    """Patterns and logits are alike, up to a ten-thousandth of the largest."""
+    for given, expected in zip(ours, right, strict=True):
+        torch.testing.assert_close(given, expected, rtol=0, atol=1e-4 * expected.abs().max().item())
+
+
+@qwen
+def test_zeroed_biases_of_qwen_s_first_layers_are_those_of_a_model_that_has_none():
+    first = {"num_hidden_layers": 6, "dtype": torch.float32, "attn_implementation": "eager"}
+    model = AutoModelForCausalLM.from_pretrained(QWEN, **first).eval()
+    tokens = torch.tensor([load_tokenizer(QWEN)(TEXT)["input_ids"][:11]])
+    edits = {"q_proj": iv.ZeroQueryBias(), "k_proj": iv.ZeroKeyBias(), "v_proj": iv.ZeroValueBias()}
+    subject, plain = si.load(model), eager(model, tokens)[1]
+    with si.patched(subject, list(edits.values())):
+        without_any = eager(model, tokens)
+    assert eager(model, tokens)[1].equal(plain)  # nothing of the model was written
+    for part, edit in edits.items():
+        trace = subject.run(tokens, reads={"pattern": sites.CALL.read(AttentionCall.pattern)}, edits=[edit])
+        biases = [getattr(layer.self_attn, part).bias for layer in model.model.layers]
+        kept = [bias.detach().clone() for bias in biases]
+        for bias in biases:
+            bias.data.zero_()
+        right = eager(model, tokens)
+        agree((trace["pattern"], trace.logits), right)
+        assert (right[1] - plain).abs().max() > 0.1 * plain.abs().max()
+        for bias, before in zip(biases, kept, strict=True):
+            bias.data.copy_(before)
+    for layer in model.model.layers:
+        for part in edits:
+            getattr(layer.self_attn, part).bias.data.zero_()
+    agree(without_any, eager(model, tokens))
 
 
 @whisper
