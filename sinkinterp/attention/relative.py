@@ -109,26 +109,27 @@ class RelativeBias:
     queries: Int[Tensor, "#batch query"]
     keys: Int[Tensor, "#batch key"]
 
-    @cached_property
+    @property
     def dense(self) -> Bias:
-        """The bias of all pairs."""
+        """The bias of all pairs, computed anew."""
         return self.rule.pairs(self.queries[:, :, None] - self.keys[:, None, :])
 
     def output(self, call: Inputs) -> HeadOutput | None:
-        """The output of a call, given without its bias; None unless it is long, causal softmax attention.
+        """The output of a call, given without its bias; None unless it is causal softmax attention that is long.
 
-        Positions must count on, and the call has neither a slot nor half precision of 16 bits with a small range.
+        None also for slots, soft caps, grouped queries, and float16, whose range is too small for `Slopes`.
         """
         is_plain = call.kernel.is_softmax and call.slot is call.softcap is None and not is_grouped(call)
-        is_long = call.k.shape[2] > max(LONG, 4 * self.rule.reach) and call.q.dtype != torch.half
-        if not (is_plain and is_long and is_plainly_causal(call) and self._counts_on):
+        if not (is_plain and is_plainly_causal(call) and call.q.dtype != torch.half and self.is_long):
             return None
         with torch.autocast(call.q.device.type, enabled=False):
             return self.rule.output(call)
 
     @cached_property
-    def _counts_on(self) -> bool:
-        return self.queries.equal(self.keys) and bool((self.queries.diff() == 1).all())
+    def is_long(self) -> bool:
+        """Whether a causal call of these positions is worth the rule: many keys, whose positions count on."""
+        many = self.keys.shape[1] > max(LONG, 4 * self.rule.reach)
+        return many and self.queries.equal(self.keys) and bool((self.queries.diff() == 1).all())
 
 
 def as_tensor(bias: RelativeBias | Tensor | None) -> Tensor | None:
@@ -140,9 +141,7 @@ class _Band(torch.autograd.Function):
     """Output and log-sum-exp of attention to near keys, in fp32, with gradients of both."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float
-    ) -> tuple[HeadOutput, PerQuery]:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> tuple[HeadOutput, PerQuery]:
         z, log_sum = v.new_empty(v.shape, dtype=bias.dtype), q.new_empty(q.shape[:3], dtype=bias.dtype)
         for rows, keys, part in _parts(q.shape[2], bias):
             scores = _scores(q[:, :, rows], k[:, :, keys], part, scale)
@@ -157,7 +156,7 @@ class _Band(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_z: Tensor, d_log_sum: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_z: Tensor, d_log_sum: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, z, log_sum = ctx.saved_tensors
         less = (d_z * z).sum(-1, keepdim=True) - d_log_sum[..., None]
         d_q, d_k, d_v, d_bias = (torch.zeros_like(t, dtype=bias.dtype) for t in (q, k, v, bias))

@@ -91,11 +91,13 @@ class SinkModel(SinkPreTrainedModel):
             raise InputError("a static cache gives keys of tokens that are not there yet; pass a DynamicCache")
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         position_ids = self._position_ids(past, x, position_ids)
+        bias = self._bias(past, position_ids)
+        allowed = self._allowed(past, x.shape[1], attention_mask, x.device)
         kwargs |= {
             "position": self.position,
             "position_ids": position_ids,
-            "position_bias": self._bias(past, position_ids),
-            "attention_mask": self._allowed(past, x.shape[1], attention_mask, x.device),
+            "position_bias": bias if bias is None or (allowed is None and bias.is_long) else bias.dense,
+            "attention_mask": allowed,
             "past_key_values": past_key_values,
         }
         x = self.position.embed(x, position_ids)
