@@ -19,6 +19,7 @@ from . import fused
 from .fused import Attended, Inputs
 from .kernels import SOFTMAX, SignedLog
 from .masks import ALL, BLOCK, QueryRun, Visibility, key_blocks
+from .relative import as_tensor
 from .shapes import HeadOutput, KeyIndex, KeyMass, Pattern, PerQuery, Queries, SomeAllowed, SomePairs
 from .slots import SinkLogit, SlotRow
 
@@ -308,7 +309,7 @@ def call_of_interface(
     queries see all keys if `is_causal` in `extra` is false, else no later key; see `is_causal_call`. `key_bias` in
     `extra` is a bias with one row for all queries; see `relative_to_own_key`.
     """
-    bias = extra.get("position_bias")
+    bias = as_tensor(extra.get("position_bias"))
     if bias is None and extra.get("key_bias") is not None:
         bias = relative_to_own_key(extra["key_bias"], q.shape[2])
     if mask is None and extra.get("is_causal") is False:

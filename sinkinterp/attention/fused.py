@@ -142,7 +142,7 @@ def column_masses(call: Inputs, log_sum: PerQuery) -> PerQuery | None:
 
     log_sum: of every row, slots counted. fp32; relative error up to 1e-5 in fp32 and 1e-4 in bf16.
     """
-    parts = _as_sum(-log_sum / call.scale, call.q.dtype)
+    parts = as_sum(-log_sum / call.scale, call.q.dtype)
     k = call.k.repeat_interleave(call.q.shape[1] // call.k.shape[1], 1)
     answering, asking = (
         F.pad(torch.cat((t, more), -1), (0, -(t.shape[-1] + more.shape[-1]) % ALIGNED)).flip(2)
@@ -152,10 +152,10 @@ def column_masses(call: Inputs, log_sum: PerQuery) -> PerQuery | None:
     return None if result is None else result[1].flip(-1).exp()
 
 
-def _as_sum(values: PerQuery, dtype: torch.dtype) -> Tensor:
-    """Numbers of a precision, in a new last axis, that sum to fp32 values."""
+def as_sum(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Numbers of a precision, in a new last axis, that sum to values of fp32 or fp64."""
     parts = []
-    for _ in range(1 if dtype.itemsize >= values.dtype.itemsize else 3):
+    for _ in range(1 if dtype.itemsize >= values.dtype.itemsize else 1 + 4 // dtype.itemsize):
         parts.append(values.to(dtype))
         values = values - parts[-1]
     return torch.stack(parts, -1)

@@ -16,6 +16,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMa
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from ..attention.call import AttentionCall, call_of_interface, is_causal_call
+from ..attention.relative import as_tensor
 from ..attention.shapes import HeadOutput
 from ..attention.sites import POSITION_EMBEDDING, TOKEN_EMBEDDING
 from ..errors import InputError
@@ -46,7 +47,7 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
             return of_transformers()
         layer = recording.layers[module]
         extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
-        tensors = trimmed(recording.recorder.layout, key, value, attention_mask, kwargs.get("position_bias"))
+        tensors = trimmed(recording.recorder.layout, key, value, attention_mask, as_tensor(kwargs.get("position_bias")))
         extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
         call = call_of_interface(layer, query, tensors[0], tensors[1], tensors[2], scaling, **extra)
         parts, drops = recording.recorder.parts(call), bool(kwargs.get("dropout"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +30,7 @@ from .options import (
     Json,
     Loading,
     Model,
+    OnRay,
     Start,
     Text,
     TokenFile,
@@ -252,15 +254,17 @@ def domains(
     bos: Start = Bos.TOKENIZER,
     epsilon: Annotated[float, typer.Option(help=EPSILON, parser=SHARE)] = 0.3,
     backend: Backend = "huggingface",
+    ray: OnRay = None,
     json_out: Json = None,
     force: Force = False,
 ) -> None:
     """Measure the first position's sink on text of several domains; exit code 1 where some had to be left out."""
     with progress_bars() as progress:
-        from ..measurement.measure import measure as measure_sinks
         from ..report.compare import sinks_by_domain
         from ..runs.inputs import Inputs
+        from ..runs.workers import Here, Ray, in_order
 
+        workers = Here() if ray is None else Ray(ray)
         if all(name.lower().endswith(".txt") for name in sources) and column != "text":
             raise InputError("--column has no effect on .txt files; leave it out")
         if len(sources) > 1 and field != "domain":
@@ -269,18 +273,24 @@ def domains(
         subject = load_subject(model, backend)
         inputs = Inputs(length, sequences, bos, column=column)
         token_sets, errors = inputs.domain_token_sets(subject, sources, field)
-        reports = {}
-        for name, token_set in token_sets.items():
-            bar = progress(f"measuring {name}")
-            reports[name] = measure_sinks(subject, token_set, positions=(0,), progress=bar)
-        if not reports:
+        if not token_sets:
             raise InputError("; ".join(f"{name}: {error}" for name, error in errors.items()))
-        table = sinks_by_domain(reports, epsilon)
+        first_position = partial(_first_position, subject if ray is None else model, backend)
+        reports = in_order(workers, first_position, list(token_sets.values()), progress("measuring domains"))
+        table = sinks_by_domain(dict(zip(token_sets, reports, strict=True)), epsilon)
     for name, error in errors.items():
         print_line(f"left out: {name}: {error}")
     deliver([table], (json_out, lambda: json_bytes(table.to_dict())), force=force)
     if errors:
         raise typer.Exit(1)
+
+
+def _first_position(model: "Subject | str", backend: str, token_set: "TokenSet") -> "Report":
+    """The first position's sink of a model, which a worker on another machine loads by its name."""
+    from ..measurement.measure import measure as measure_sinks
+
+    subject = load_subject(model, backend) if isinstance(model, str) else model
+    return measure_sinks(subject, token_set, positions=(0,), progress=False)
 
 
 def check(model: Model) -> None:

@@ -260,6 +260,8 @@ Start = Annotated[Bos, typer.Option(help=BOS)]
 TokenFile = Annotated[Path | None, typer.Option(help="A .json file: a list of lists of token ids.", parser=input_file)]
 
 Settings = Annotated[list[str], typer.Option("--set", help="key=value, dotted: lr=1e-2, model.n_layers=4; repeatable.")]
+RAY = "Use Ray: `local` (a run for each GPU here), `auto`, or a cluster's address. By default this machine without Ray."
+OnRay = Annotated[str | None, typer.Option("--ray", help=RAY, parser=filled)]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: cuda if there is one.", parser=filled)]
 Log = Annotated[str | None, typer.Option(help="Also write the numbers of every step to wandb or tensorboard.")]
 

@@ -5,7 +5,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +14,7 @@ from ..errors import InputError
 from ..outputs import check_ours, page_bytes
 from ..runs.catalogue import FOLDER, Scale, experiment_names, full_name, summary_of
 from .loading import offline_if_unreachable
-from .options import SEEDS, DeviceMap, Encoder, Force, Out, Settings, beginning, filled, output_folder, source
+from .options import SEEDS, DeviceMap, Encoder, Force, OnRay, Out, Settings, beginning, filled, output_folder, source
 from .terminal import (
     OR_FORCE,
     deliver,
@@ -47,7 +46,6 @@ SCALE = (
     "models`. paper: the paper's models."
 )
 TEXT = "Natural input: file, folder or dataset; by default the embedded docstrings, or the task of a model of ours."
-RAY = "Train with Ray: `local` (a run for each GPU here), `auto`, or a cluster's address. By default in processes here."
 DRY = "Say how many runs, tokens and hours it takes, and run nothing."
 OUT = "Folder of the pages and the numbers."
 ALL = "all"
@@ -62,7 +60,7 @@ def reproduce(
     text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
     encoder: Encoder = None,
     settings: Settings = [],
-    ray: Annotated[str | None, typer.Option(help=RAY, parser=filled)] = None,
+    ray: OnRay = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
     out: Annotated[Path, typer.Option(help=OUT, parser=output_folder)] = Path("figures/book"),
     device_map: DeviceMap = None,
@@ -81,7 +79,8 @@ def reproduce(
         is_all = list(names) == [ALL]
         chosen = _of_scale(scale) if is_all else list(dict.fromkeys(map(full_name, names)))
         _check_outputs(out, chosen, None if model else scale, force or dry_run)
-        models, workers, left_out = _models(model, encoder), _workers(ray, scale), list[str]()
+        models, left_out = _models(model, encoder), list[str]()
+        trainers, measurers = _workers(ray, scale is Scale.PAPER, device_map is not None)
         trained: list[Trainable] = []
         seconds = 0.0
         for name in chosen:
@@ -91,7 +90,8 @@ def reproduce(
                 models=models,
                 seeds=seeds,
                 text=text,
-                workers=workers,
+                workers=trainers,
+                measurers=measurers,
                 progress=progress,
                 device_map=device_map,
                 settings=settings,
@@ -155,15 +155,16 @@ def _models(names: Sequence[str], encoder: str | None) -> Sequence["str | Encode
     return names if encoder is None else [Encoded(name, encoder_input(encoder)) for name in names]
 
 
-def _workers(ray: str | None, scale: Scale | None) -> "Workers":
-    """Where runs are made. Those of the paper's size get a GPU each, on one machine one after the other."""
-    from ..runs.workers import Processes, Ray
+def _workers(ray: str | None, are_large: bool, are_placed: bool) -> tuple["Workers", "Workers"]:
+    """Where models are trained and where they are measured.
 
-    if ray is not None and find_spec("ray") is None:
-        raise InputError("Ray is not installed; pip install ray")
+    A run of the paper's size and a model with a device map get a GPU each. Without Ray they come one after the other.
+    """
+    from ..runs.workers import Here, Processes, Ray
+
     if ray is not None:
-        return Ray(ray, gpus=int(scale is Scale.PAPER))
-    return Processes(1) if scale is Scale.PAPER else Processes()
+        return Ray(ray, gpus=int(are_large)), Ray(ray, gpus=int(are_placed))
+    return Processes(1) if are_large else Processes(), Here()
 
 
 def _print_cost(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str) -> float:
@@ -252,13 +253,14 @@ def atlas(
     models: Annotated[list[str], typer.Argument(help=ATLAS, parser=source)],
     text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
     out: Annotated[Path, typer.Option(help=OUT, parser=output_folder)] = Path("figures/atlas"),
+    ray: OnRay = None,
     force: Force = False,
 ) -> None:
     """Put models side by side: sinks, the massive entry and who writes it, and what the first token is worth.
 
     Writes atlas_of_models.json and .html, as `reproduce atlas_of_models --model ...` does.
     """
-    reproduce(["atlas_of_models"], model=models, text=text, out=out, force=force)
+    reproduce(["atlas_of_models"], model=models, text=text, out=out, ray=ray, force=force)
 
 
 BOOK = "Folder of the book: where `sinkinterp reproduce` wrote its numbers."

@@ -18,6 +18,7 @@ from ..attention import blockwise
 from ..attention.call import AttentionCall, call_of_interface
 from ..attention.kernels import SOFTMAX, Feature, Kernel
 from ..attention.masks import Causal, Mask
+from ..attention.relative import RelativeBias, as_tensor
 from ..attention.shapes import Keys, Queries, Residual, Values
 from ..attention.slots import KeySlot, LearnedRow, LogitSlot, NoSlots, Row, Slot, SlotRow, whole_row
 from ..errors import InputError
@@ -251,8 +252,14 @@ def eager_attention_forward(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The family's own attention function. It is fused or blockwise where possible, unless a pattern is asked for."""
-    call = call_of_interface(module.layer_idx, query, key, value, attention_mask, scaling, **kwargs)
-    pattern = call.pattern() if kwargs.get("output_attentions") or module.config.output_attentions else None
+    given, bias = (module.layer_idx, query, key, value, attention_mask, scaling), kwargs.get("position_bias")
+    shows = kwargs.get("output_attentions") or module.config.output_attentions
+    if isinstance(bias, RelativeBias) and not shows:
+        z = bias.output(call_of_interface(*given, **kwargs | {"position_bias": None}))
+        if z is not None:
+            return z.transpose(1, 2), None
+    call = call_of_interface(*given, **kwargs)
+    pattern = call.pattern() if shows else None
     if pattern is not None:
         z = call.mix(pattern)
     else:
@@ -305,7 +312,7 @@ class SinkAttention(nn.Module):
     def as_slot(self, x: Residual, position: Position, ids: PositionIds) -> tuple[SlotRow, Residual]:
         """A slot of this layer, made from a single token that sees only itself, and the token's residual update."""
         q, k, v = self._project(x, position, ids)
-        bias = position.bias(ids, ids)
+        bias = as_tensor(position.bias(ids, ids))
         call = AttentionCall(self.layer_idx, q, k, v, self.scaling, bias=bias, kernel=self._built_kernel)
         return SlotRow(self.feature(k)[0], v[0]), self._write(call.output().transpose(1, 2), x)
 

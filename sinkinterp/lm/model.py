@@ -17,6 +17,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from ..attention.masks import Causal
+from ..attention.relative import RelativeBias
 from ..checks import check_memory
 from ..errors import InputError
 from .attention import AttentionSpec, SinkAttention
@@ -24,7 +25,7 @@ from .block import PreNorm, SinkBlock
 from .blocked_loss import blocked_loss
 from .config import LMSpec, SinkConfig
 from .ffn import GatedFFN
-from .position_schemes import Bias, Position, PositionIds, Rotary
+from .position_schemes import Position, PositionIds, Rotary
 from .sink_token import Nothing
 
 Allowed = Bool[Tensor, "#batch 1 pos key"]
@@ -90,11 +91,13 @@ class SinkModel(SinkPreTrainedModel):
             raise InputError("a static cache gives keys of tokens that are not there yet; pass a DynamicCache")
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         position_ids = self._position_ids(past, x, position_ids)
+        bias = self._bias(past, position_ids)
+        allowed = self._allowed(past, x.shape[1], attention_mask, x.device)
         kwargs |= {
             "position": self.position,
             "position_ids": position_ids,
-            "position_bias": self._bias(past, position_ids),
-            "attention_mask": self._allowed(past, x.shape[1], attention_mask, x.device),
+            "position_bias": bias if bias is None or (allowed is None and bias.is_long) else bias.dense,
+            "attention_mask": allowed,
             "past_key_values": past_key_values,
         }
         x = self.position.embed(x, position_ids)
@@ -111,7 +114,7 @@ class SinkModel(SinkPreTrainedModel):
             position_ids = torch.arange(past, total, device=x.device)[None]
         return position_ids + self.lm.before.count
 
-    def _bias(self, past: int, ids: PositionIds) -> Bias | None:
+    def _bias(self, past: int, ids: PositionIds) -> RelativeBias | None:
         """What positions add to scores. Tokens in the cache count as lying directly before the first new token."""
         cached_ids = ids[:, :1] + torch.arange(-past, 0, device=ids.device)
         return self.position.bias(ids, torch.cat((cached_ids, ids), 1))

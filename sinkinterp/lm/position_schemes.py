@@ -11,6 +11,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..attention.relative import RelativeBias, Scalars, Slopes
 from ..attention.shapes import Residual
 from ..errors import InputError
 from ..spec import Dims, Part
@@ -18,7 +19,6 @@ from ..spec import Dims, Part
 PositionIds = Int[Tensor, "#batch pos"]
 KeyIds = Int[Tensor, "#batch key"]
 QueriesOrKeys = Float[Tensor, "batch head pos d_head"]
-Bias = Float[Tensor, "#batch #head pos key"]
 
 
 class Position(nn.Module):
@@ -32,9 +32,14 @@ class Position(nn.Module):
         """Queries or keys as they enter the attention call."""
         return x
 
-    def bias(self, queries: PositionIds, keys: KeyIds) -> Bias | None:
-        """What every layer adds to its scaled scores; None if nothing."""
+    def by_distance(self) -> Slopes | Scalars | None:
+        """The rule of what every layer adds to its scaled scores; None if nothing."""
         return None
+
+    def bias(self, queries: PositionIds, keys: KeyIds) -> RelativeBias | None:
+        """What every layer adds to its scaled scores; None if nothing."""
+        rule = self.by_distance()
+        return None if rule is None else RelativeBias(rule, queries, keys)
 
 
 # waves and frequencies are computed in every pass: from_pretrained builds on the meta device and would lose a buffer
@@ -112,14 +117,7 @@ class Rotary(Part):
         return _Rotary(dims.d_head, self.base)
 
 
-Distance = Int[Tensor, "#batch pos key"]  # from the key forward to the query; negative for later keys
-
-
-def _distance(queries: PositionIds, keys: KeyIds) -> Distance:
-    return queries[:, :, None] - keys[:, None, :]
-
-
-def buckets(distance: Distance, count: int, reach: int) -> Distance:
+def buckets(distance: Int[Tensor, "*axes"], count: int, reach: int) -> Int[Tensor, "*axes"]:
     """T5's causal buckets: one per step in the first half, log-spaced up to `reach` in the second (equation 6)."""
     distance, near = distance.clamp(min=0), count // 2
     far = near + (distance.clamp(min=near) / near).log() / math.log(reach / near) * (count - near)
@@ -137,22 +135,21 @@ def slopes(n_heads: int) -> list[float]:
 
 
 class _BucketTable(Position):
-    def __init__(self, spec: "T5Relative", n_heads: int) -> None:
+    def __init__(self, spec: "_Buckets", n_heads: int) -> None:
         super().__init__()
         self.spec, self.table = spec, nn.Embedding(spec.count, n_heads)
 
-    def bias(self, queries: PositionIds, keys: KeyIds) -> Bias:
-        scalars = self.table(buckets(_distance(queries, keys), self.spec.count, self.spec.reach))
-        return rearrange(scalars, "b pos key head -> b head pos key").float()
+    def by_distance(self) -> Scalars:
+        return Scalars(self.table(self.spec.of_near(self.table.weight.device)).mT)
 
 
 class _BucketIndex(Position):
-    def __init__(self, spec: "BucketIndex") -> None:
+    def __init__(self, spec: "_Buckets") -> None:
         super().__init__()
         self.spec = spec
 
-    def bias(self, queries: PositionIds, keys: KeyIds) -> Bias:
-        return buckets(_distance(queries, keys), self.spec.count, self.spec.reach)[:, None].float()
+    def by_distance(self) -> Scalars:
+        return Scalars(self.spec.of_near(torch.device("cpu"))[None].float())
 
 
 class _Alibi(Position):
@@ -160,9 +157,8 @@ class _Alibi(Position):
         super().__init__()
         self.slopes = slopes(n_heads)
 
-    def bias(self, queries: PositionIds, keys: KeyIds) -> Bias:
-        distance = _distance(queries, keys).abs().float()  # a prefix mask also shows later keys
-        return -torch.tensor(self.slopes, device=distance.device)[:, None, None] * distance[:, None]
+    def by_distance(self) -> Slopes:
+        return Slopes(torch.tensor(self.slopes))
 
 
 @dataclass(frozen=True)
@@ -178,6 +174,11 @@ class _Buckets(Part):
             raise InputError(
                 f"take at least 2 buckets and fewer than twice the reach; got {self.count}, reach {self.reach}"
             )
+
+    def of_near(self, device: torch.device) -> Int[Tensor, " distance"]:
+        """The bucket of every distance from 0 to the first that falls into the last bucket, as all beyond do."""
+        near = buckets(torch.arange(self.reach + 1), self.count, self.reach)
+        return near[: 1 + int((near < self.count - 1).sum())].to(device)
 
 
 @dataclass(frozen=True)

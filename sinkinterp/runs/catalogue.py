@@ -61,12 +61,12 @@ def load_module(name: str) -> ModuleType:
     """The module of an experiment, executed anew from its file. Raises InputError where there is none."""
     if name not in experiment_names():
         raise InputError(f"there is no experiment {name!r}{nearest(name, experiment_names())}")
-    _load_package()
+    load_package()
     return _executed(f"{PACKAGE}.{name}", FOLDER / f"{name}.py")
 
 
 @cache
-def _load_package() -> None:
+def load_package() -> None:
     """Makes the package of all experiments known to Python, so that they can import `.shared`."""
     sys.modules[PACKAGE] = _executed(PACKAGE, FOLDER / "__init__.py", is_package=True)
 

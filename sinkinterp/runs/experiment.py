@@ -1,7 +1,8 @@
 """Experiments: one table or figure of a paper each: its claim, what makes its rows, its figure and its verdicts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -18,7 +19,7 @@ from .case import Case, Model, open_case
 from .catalogue import Scale, load_module
 from .finetune import Trainable
 from .rules import Rule, Verdict
-from .workers import Processes, Workers
+from .workers import Here, Processes, Workers, in_order
 
 SEEDS = 5
 _DOWNLOADED = "local/"  # before the names of models that `make models` makes
@@ -35,6 +36,7 @@ class Scope:
 
     models: names or folders in place of those of the scale; only for experiments on models that exist.
     seeds: how many models of every kind are trained. text: the user's own text as natural input.
+    workers: train models. measurers: measure those that exist, one by one unless given.
     settings: changes of the recipe that all trained models start from, such as "micro_batch=4".
     """
 
@@ -43,6 +45,7 @@ class Scope:
     seeds: int = SEEDS
     text: str | None = None
     workers: Workers = Processes()
+    measurers: Workers = Here()
     progress: Progress = silent
     cache: Path | None = None
     device_map: DeviceMap = None
@@ -94,17 +97,15 @@ class Experiment:
 
 @dataclass(frozen=True)
 class OnModels:
-    """Makes the rows of an experiment that measures models one after the other."""
+    """Makes the rows of an experiment that measures models."""
 
     models: Mapping[Scale, Sequence[Model]]
     measure: Callable[[Case, Progress], Table]
 
     def __call__(self, scope: Scope) -> Table:
         """The rows of every model, which is trained first where the cache lacks it; what notes share is said once."""
-        tables = []
-        for model in self.chosen(scope):
-            case = open_case(model, scope.progress, scope.cache, scope.device_map, scope.text)
-            tables.append(self.measure(case, scope.progress))
+        told = scope if isinstance(scope.measurers, Here) else replace(scope, progress=silent)  # bars stay here
+        tables = in_order(scope.measurers, partial(_rows_of, self.measure, told), self.chosen(scope))
         notes = [table.note for table in tables] + [f"not made here: {model}" for model in self._absent(scope)]
         note = "; ".join(dict.fromkeys(part for note in notes for part in note.split("; ")))
         return Table("", note, tuple(row for table in tables for row in table.rows))
@@ -128,6 +129,11 @@ class OnModels:
         absent = self._absent(scope)
         models = scope.models or [model for model in self.models[scope.scale] if model not in absent]
         return [model for model in models if not isinstance(model, Recipe) or model.seed < scope.seeds]
+
+
+def _rows_of(measure: Callable[[Case, Progress], Table], scope: Scope, model: Model) -> Table:
+    case = open_case(model, scope.progress, scope.cache, scope.device_map, scope.text)
+    return measure(case, scope.progress)
 
 
 def _is_made(model: Model) -> bool:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -9,12 +10,14 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from threading import Thread
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from ..data.progress import OnProgress, no_progress
 from ..errors import InputError
+from .catalogue import load_package
 
 LOCAL = "local"  # the address that stands for a cluster of this machine alone
 A = TypeVar("A")
@@ -79,26 +82,32 @@ class Ray:
 
     "local" starts Ray on this machine for as long as Python runs: a run for each GPU, or two at once without any.
     A run whose worker dies is made again. All machines must see the same cache folder. Raises InputError where Ray is
-    not installed or not reached.
+    not installed or not reached, and what a run raises.
     """
 
     address: str = "auto"
     gpus: int = 0
 
+    def __post_init__(self) -> None:
+        if find_spec("ray") is None:
+            raise InputError("Ray is not installed; pip install ray")
+
     def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
         ray = self._connected()
         gpus = self.gpus if self.address != LOCAL or ray.cluster_resources().get("GPU") else 0
         run = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=-1)(_run)
-        waiting: dict[Any, int] = {run.remote(function, argument): i for i, argument in enumerate(arguments)}
+        packed = ray.cloudpickle.dumps(function)
+        waiting: dict[Any, int] = {run.remote(packed, argument): i for i, argument in enumerate(arguments)}
         while waiting:
             (done,), _ = ray.wait(list(waiting), num_returns=1)
-            yield waiting.pop(done), ray.get(done)
+            try:
+                yield waiting.pop(done), ray.get(done)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from error
 
     def _connected(self) -> Any:
-        try:
-            import ray  # an extra
-        except ImportError as error:
-            raise InputError("Ray is not installed; pip install ray") from error
+        import ray  # an extra
+
         try:
             host, _, port = self.address.rpartition(":")
             if port.isdigit():  # where nothing listens, Ray itself waits for minutes
@@ -118,10 +127,11 @@ def _runs_at_once() -> int:
     return torch.cuda.device_count() or 2
 
 
-def _run(function: Callable[[A], B], argument: A) -> B:
-    """One call, on a machine of the cluster."""
+def _run(packed: bytes, argument: Any) -> Any:
+    """One call, on a machine of the cluster, which must know the package of experiments before it unpacks one's."""
     _quiet_and_single_threaded()
-    return function(argument)
+    load_package()
+    return pickle.loads(packed)(argument)
 
 
 @contextmanager

@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from sinkinterp.cli.measuring import _first_position
+from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.report.columns import MODEL, SEED, STATE
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Scope
+from sinkinterp.runs.experiment import Scope, load_experiment
 from sinkinterp.runs.rules import TRAINED, has_sink
 from sinkinterp.runs.study import BASES, architecture, study
-from sinkinterp.runs.workers import LOCAL, Here, Processes, Ray
+from sinkinterp.runs.workers import LOCAL, Here, Processes, Ray, in_order
 
 STEPS = 20
 STUDY = study(
@@ -180,6 +182,31 @@ def test_a_killed_worker_of_local_ray_loses_its_last_steps_only(tmp_path, monkey
     steps = [[int(line) for line in (tmp_path / f"steps-{seed}").read_text().split()] for seed in range(3)]
     whole = [*range(1, STEPS + 1)]
     assert sorted(steps) == sorted([[*range(1, 14), *range(11, STEPS + 1)], whole, whole])
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_models_and_domains_are_measured_on_ray_as_they_are_here(monkeypatch):
+    """Functions of an experiment travel, though its module has no name that a worker could import."""
+    pytest.importorskip("ray", reason="Ray is an extra: make test-ray")
+    import ray
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]))
+    models = ["sinkinterp/demo-softmax", "sinkinterp/text-softmax"]
+    experiment, one = load_experiment("figure03_thresholds"), partial(_first_position, models[1], "huggingface")
+    token_sets = [TokenSet.of(torch.arange(7 * n).reshape(7, n) % 50) for n in (11, 13)]
+    made = []
+    try:
+        for workers in (Here(), Ray(LOCAL)):
+            rows = experiment.table(Scope(Scale.SMOKE, models, measurers=workers)).rows
+            made.append((rows, [report.importance for report in in_order(workers, one, token_sets)]))
+        with pytest.raises(InputError, match="nowhere"):
+            experiment.table(Scope(Scale.SMOKE, ["sinkinterp/nowhere"], measurers=Ray(LOCAL)))
+    finally:
+        ray.shutdown()
+    (rows, importances), (same_rows, same_importances) = made
+    assert rows == same_rows and {row[MODEL] for row in rows} == set(models)
+    torch.testing.assert_close(same_importances, importances)
 
 
 def test_a_cluster_that_is_not_there_is_one_line():
