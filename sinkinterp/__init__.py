@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .interventions.positions import SwapPositions as SwapPositions
     from .lm.variants import VARIANTS as VARIANTS
     from .measurement.activation_patching import activation_patching as activation_patching
-    from .measurement.explain.explaining import explain as explain
+    from .measurement.explaining import explain as explain
     from .measurement.maps import attention_map as attention_map
     from .measurement.measure import measure as measure
     from .measurement.sweep import sink_rate as sink_rate
@@ -55,7 +55,7 @@ _MODULES = {  # of the public names; each is imported when its name is first use
     "sweep": "measurement.sweep",
     "sink_rate": "measurement.sweep",
     "activation_patching": "measurement.activation_patching",
-    "explain": "measurement.explain.explaining",
+    "explain": "measurement.explaining",
     "patched": "backends.patched",
     "mend": "applications.mend",
     "with_adapter": "backends.mended",
