@@ -204,8 +204,8 @@ def _measured(
 ) -> "Report":
     """The report on the inputs: on one whole text, on what was asked for, or on as many docstrings as are enough."""
     from ..backends.subject import text_to_tokens, tokenizer_of
-    from ..measurement.enough import measure_enough
     from ..measurement.measure import measure as measure_sinks
+    from ..measurement.measure import measure_enough
     from ..metrics import instruments
 
     def measured(token_set: "TokenSet", why: str = "") -> "Report":
