@@ -10,6 +10,7 @@ Sources: Guo et al. 2024, arXiv:2410.13835 (active and dormant heads); Sandoval-
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -138,12 +139,15 @@ def dormant_heads(
             cut.row(name, text, orders[name], sizes[name], len(chosen)) for name, text in product(orders, texts)
         )
     found = tuple(sorted(heads[i] for i in chosen))
-    note = run_note(subject, given)
+    note, figure = (
+        run_note(subject, given),
+        partial(sweep_figure, x=CHOSEN_BY, quantities=(HEADS, ADDED, AS_MANY), by=INPUT),
+    )
     readings = tuple(_reading_rows(heads, found, alpha, write, epsilon))
     return DormantHeads(
         found,
         Table("Which heads only look at the sink?", f"{note}; {_READ}; {intervals(len(alpha))}", readings, _map),
-        Table("How many heads can be left out?", f"{note}; {_note(texts, budget, epsilon)}", rows, _cuts_figure),
+        Table("How many heads can be left out?", f"{note}; {_note(texts, budget, epsilon)}", rows, figure),
         budget,
     )
 
@@ -280,8 +284,3 @@ def _map(table: Table) -> go.Figure:
         )
     figure.update_xaxes(title=ALPHA_1, range=[-0.03, 1.03]).update_yaxes(title=WRITE, type="log")
     return themed(figure, table.title, 480, table.note)
-
-
-def _cuts_figure(table: Table) -> go.Figure:
-    """How many heads each way of choosing allows, and what they cost."""
-    return sweep_figure(table, CHOSEN_BY, (HEADS, ADDED, AS_MANY), by=INPUT)

@@ -20,6 +20,7 @@ from ..metrics.loss import next_token_loss, target_loss
 from ..table import Cell, Table, high_of, low_of
 from .rolling_cache import SinkCache, check_stream, streamed
 
+ADDED, CACHE = "added loss", "cache"
 Loss = Float[Tensor, "sequence token"]
 OnProgress = Callable[[int, int], None]
 
@@ -135,9 +136,9 @@ def _row(
     cache: str, sinks: int | None, loss: Loss, full: Float[Tensor, "sequence some_token"], window: int
 ) -> dict[str, Cell]:
     common = slice(window, full.shape[1])
-    added = _mean_cells("added loss", loss[:, common] - full[:, common], window)
+    added = _mean_cells(ADDED, loss[:, common] - full[:, common], window)
     return {
-        "cache": cache,
+        CACHE: cache,
         "sinks": sinks,
         **_perplexity_cells("perplexity before", loss[:, :window], window),
         **_perplexity_cells("perplexity after", loss[:, window:], window),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, product
 from operator import itemgetter
 from typing import Any
@@ -160,7 +161,8 @@ def pca_table(x: Texts, mask: Mask, rank: int = RANK) -> Table:
         cells |= estimate_cells(EXPLAINED_ALL, explained(tested, reconstruction, torch.ones_like(ordinary)))
         rows.append({LEFT_OUT: name, **cells})
     note = f"{_note(mask, len(x[1::2]))}; {rank} components; null: 0, the mean alone"
-    return Table("What do principal components explain?", note, tuple(rows), pca_figure)
+    figure = partial(sweep_figure, x=LEFT_OUT, quantities=(EXPLAINED,))
+    return Table("What do principal components explain?", note, tuple(rows), figure)
 
 
 @reads_inputs
@@ -187,7 +189,8 @@ def dictionary_table(
         f"mean over {SEEDS} seeds; {DEAD}: active for no training token; spliced in at ordinary tokens, nats a token; "
         "null: 0"
     )
-    return Table("What does a top-k dictionary explain?", note, tuple(rows), dictionary_figure)
+    figure = partial(sweep_figure, x=LEFT_OUT, quantities=(EXPLAINED, DEAD, SPLICED))
+    return Table("What does a top-k dictionary explain?", note, tuple(rows), figure)
 
 
 def explained(
@@ -374,16 +377,6 @@ def _quantised(title: str, what: str, mask: Mask, ways: Iterable[Way], full: Los
         f"control: as many random ones left out; null: 0, nothing quantised; {intervals(len(full))}"
     )
     return Table(title, note, tuple(rows), quantisation_figure)
-
-
-def pca_figure(table: Table) -> go.Figure:
-    """Explained variance by what was left out of the fit."""
-    return sweep_figure(table, LEFT_OUT, (EXPLAINED,))
-
-
-def dictionary_figure(table: Table) -> go.Figure:
-    """Explained variance, dead features and added loss of dictionaries by what was left out of their training."""
-    return sweep_figure(table, LEFT_OUT, (EXPLAINED, DEAD, SPLICED))
 
 
 def quantisation_figure(table: Table) -> go.Figure:

@@ -1,6 +1,7 @@
 """sweep: many interventions on one model, each beside the untouched model and beside random ones of equal size."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -85,14 +86,10 @@ def sweep(
         on_run(len(runs), len(runs))
     protocol = protocol_of(subject, token_set, (), VISIBLE).line()
     note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {intervals(len(token_set.tokens))}"
+    figure = partial(sweep_figure, x=EDIT, quantities=("change",))
     if seeds:
         note += f"; control: the mean of {seeds} random ones of equal size"
-    return Table("What does each intervention change?", note, _rows(groups, values, seeds), changes_by_edit)
-
-
-def changes_by_edit(table: Table) -> Any:
-    """The plotly figure of a sweep: the change that each edit makes, beside its control."""
-    return sweep_figure(table, EDIT, ("change",))
+    return Table("What does each intervention change?", note, _rows(groups, values, seeds), figure)
 
 
 def _groups(edits: Any) -> list[tuple[Edit, ...]]:
