@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .backends.mended import without_adapter as without_adapter
     from .backends.module.attention_of import AttentionOf as AttentionOf
     from .backends.patched import patched as patched
-    from .interventions.normalisation import PatchNormalization as PatchNormalization
+    from .interventions.attention_layers import PatchNormalization as PatchNormalization
     from .interventions.positions import SwapPositions as SwapPositions
     from .lm.variants import VARIANTS as VARIANTS
     from .measurement.activation_patching import activation_patching as activation_patching
@@ -62,7 +62,7 @@ _MODULES = {  # of the public names; each is imported when its name is first use
     "without_adapter": "backends.mended",
     "SinkCallback": "measurement.watching",
     "SwapPositions": "interventions.positions",
-    "PatchNormalization": "interventions.normalisation",
+    "PatchNormalization": "interventions.attention_layers",
     "VARIANTS": "lm.variants",
     "Recipe": "train.recipe",
     "trained": "runs.trained",

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ..backends.subject import Subject
     from ..data.progress import Progress
     from ..data.tokens import TokenSet
-    from ..measurement.presets import Preset
+    from ..measurement.measure import Preset
     from ..report.readings import TokenText
     from ..report.report import Report
     from ..runs.inputs import Inputs
@@ -124,7 +124,7 @@ class Settings:
 
     def over_preset(self, given: Input, dtype: Dtype | None) -> "Preset":
         """The preset, or the default settings, with what the user gave."""
-        from ..measurement.presets import preset_of
+        from ..measurement.measure import preset_of
 
         sequences = 1 if given.is_one_text else given.sequences
         options: dict[str, Any] = {"length": given.length, "sequences": sequences, "bos": given.bos}

@@ -1,7 +1,7 @@
 """measure: from tokens to a report. The one place where subjects, metrics and edits meet."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,18 +13,57 @@ from ..attention.answers import metric as named
 from ..attention.sites import Edit
 from ..backends.subject import Subject
 from ..checks import different_numbers
+from ..data.choices import Bos, Dtype
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..errors import InputError
 from ..guesses import keywords, nearest
 from ..interventions.edit import Edits, edits_of
-from ..metrics.importance import VISIBLE, Convention
+from ..metrics.importance import PAPER, RELEASED, VISIBLE, Convention, queries_from
 from ..metrics.instruments import INSTRUMENTS, Instruments, core_fields, core_metrics, hides_first_key
 from ..metrics.metric import AnyMetric, LogitsMetric, Metric
+from ..metrics.sink import check_epsilon
 from ..report.protocol import Protocol
 from ..report.readings import EXTRA
 from ..report.report import Report
 from .inputs import ModelLike, check_fits, inputs_of, passes, protocol_of
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How to measure: T, n, BOS, epsilon, the type of weights and activations, and how importance is averaged."""
+
+    length: int = 64
+    sequences: int = 100
+    bos: Bos = Bos.TOKENIZER
+    epsilon: float = 0.3
+    dtype: str = "float32"
+    convention: Convention = VISIBLE
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        if self.dtype not in list(Dtype):
+            raise InputError(f"{self.dtype!r} is not a dtype that models run in; use {', '.join(Dtype)}")
+
+
+PRESETS = {
+    # Gu et al. 2025, sections 3.2 and 3.3: the definition, without BOS
+    "paper": Preset(bos=Bos.NEVER, convention=PAPER),
+    # the release's script for models of the Hub: BOS as the tokenizer adds it, in fp32
+    "released-open-models": Preset(convention=Convention("T - k + 1, all queries", queries_from)),
+    # the release's script for its own models: no BOS, weights and the comparison with epsilon in bfloat16
+    "released-own-models": Preset(bos=Bos.NEVER, epsilon=0.30078125, dtype="bfloat16", convention=RELEASED),
+}
+
+
+def preset_of(name: str | None) -> Preset:
+    """The preset of that name; the default where `name` is None. Raises InputError for an unknown name."""
+    if name is None:
+        return Preset()
+    if name not in PRESETS:
+        raise InputError(f"there is no preset {name!r}{nearest(name, PRESETS)}; choose from {', '.join(PRESETS)}")
+    return PRESETS[name]
+
 
 Answers = dict[str, Tensor]  # by the name of the metric
 
