@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.subject import Logits, Subject
-from ..checks import whole_number
+from ..checks import finite_number, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
@@ -116,8 +116,7 @@ def dormant_heads(
     rest, and on `other` texts where these are given. Takes models and tokens as `measure` does, of one length. Raises
     InputError for fewer than two texts, and for models whose heads' writes cannot be read.
     """
-    if not isinstance(budget, int | float) or not budget > 0:
-        raise InputError(f"budget is an added loss in nats, above 0, such as 0.01; got {budget!r:.40}")
+    finite_number(budget, "budget, an added loss in nats such as 0.01,", above=0)
     check_epsilon(epsilon)
     subject, given = equal_inputs_of(model, tokens)
     freezable(subject)

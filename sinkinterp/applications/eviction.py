@@ -127,8 +127,7 @@ def heads_table(
     token instead of the first.
     """
     check_window(tokens, window)
-    if finite_number(tolerance, "tolerance") <= 0:
-        raise InputError(f"tolerance is a share of an output's length, above 0; got {tolerance}")
+    finite_number(tolerance, "tolerance, a share of an output's length,", above=0)
     fitting = [n for n in different_numbers(kept, "kept, numbers of first tokens,", 0) if n < window]
     edits = [*(Evict(window, n) for n in fitting), KeepHeaviest(window, 1, First.EVICTED, seed=0)]
     read = partial(_output_errors, edits=edits, window=window)

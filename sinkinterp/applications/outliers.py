@@ -18,7 +18,7 @@ from torch import Tensor
 from ..attention.shapes import Residual, numbers
 from ..attention.sites import RESIDUAL
 from ..backends.subject import Subject, words_of
-from ..checks import whole_number
+from ..checks import finite_number, whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..guesses import keywords
@@ -125,8 +125,7 @@ def norm_limit(norms: Float[Tensor, "..."], times: float = TIMES) -> float:
     The rule of dictionary_learning's ActivationBuffer (max_activation_norm_multiple). Raises InputError for a
     multiple of 1 or less, and without norms.
     """
-    if not isinstance(times, int | float) or not times > 1:
-        raise InputError(f"times is a multiple of the median norm, above 1; got {times}")
+    finite_number(times, "times, a multiple of the median norm,", above=1)
     if not numbers(norms, "...", "norms").numel():
         raise InputError("there are no activations; give at least one token")
     return times * norms.float().flatten().median().item()

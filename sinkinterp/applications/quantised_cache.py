@@ -9,7 +9,6 @@ import plotly.graph_objects as go
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from typing_extensions import override
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape
@@ -97,11 +96,9 @@ class RoundedCache(Edit):
         whole_number(self.bits, "bits", 2, 32)
         store_chosen(self, "kept")
 
-    @override
     def check(self, shape: ModelShape, length: int) -> None:
         check_chosen(self.kept, range(length), "position")
 
-    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         kept = torch.zeros(call.k.shape[POSITION], 1, dtype=torch.bool, device=call.k.device)
         kept[list(self.kept or ())] = True

@@ -12,14 +12,13 @@ import plotly.graph_objects as go
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from typing_extensions import override
 
 from ..attention.shapes import Residual, numbers
 from ..attention.sites import Edit
 from ..backends.anatomy.projections import linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import is_whole, whole_number
+from ..checks import instance_of, is_whole, whole_number
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..errors import InputError
@@ -145,7 +144,6 @@ class Splice(Edit):
     reconstruct: Reconstruct
     keep: Keep
 
-    @override
     def residual(self, block: int, x: Residual) -> Residual:
         return torch.where(self.keep(x)[..., None], self.reconstruct(x), x) if block == self.block else x
 
@@ -207,8 +205,7 @@ def explained(
 
 
 def _check_mask(mask: Any) -> None:
-    if not isinstance(mask, Mask):
-        raise InputError(f"a mask is what si.mask(model, tokens) returns; got a {type(mask).__name__}")
+    instance_of(mask, Mask, "a mask is what si.mask(model, tokens) returns")
 
 
 def _check_texts(x: Any, mask: Any) -> None:
@@ -265,7 +262,6 @@ class Quantise(Edit):
         super().__post_init__()
         whole_number(self.bits, "bits of a symmetric integer", 2, 32)
 
-    @override
     def residual(self, block: int, x: Residual) -> Residual:
         kept = self.left(block, x)
         return torch.where(kept, x, fake_quantised(x.masked_fill(kept, 0), self.bits, self.over))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from ..attention.call import AttentionCall
 from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
 from ..attention.sites import HeadWeights
+from ..checks import finite_number
 from ..errors import InputError
 from ..guesses import nearest
 from .selectors import InCalls, InLayers, OnHeads, OnKVHeads, OnPairs
@@ -56,8 +57,7 @@ class Temperature(InCalls, OnHeads):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.temperature > 0:
-            raise InputError(f"a temperature is above 0; got {self.temperature}")
+        finite_number(self.temperature, "a temperature", above=0)
 
     def changed(self, call: AttentionCall) -> AttentionCall:
         return self.rescored(call, scale=call.scale / self.temperature)

@@ -19,10 +19,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..attention.answers import number_per_sequence
 from ..attention.call import AttentionCall
 from ..attention.sites import Reads
 from ..backends.subject import Logits, Subject, Trace, tokenizer_of, words_of
-from ..checks import LARGEST, accepting, different_numbers, unicode_text, whole_number, whole_numbers
+from ..checks import LARGEST, accepting, different_numbers, instance_of, unicode_text, whole_number, whole_numbers
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
@@ -184,8 +185,7 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
     answers' logits itself, which sums to 1 over all parts of the residual (see `lens`). One pass reads the clean run,
     and the patches are batched. Raises InputError for prompts that do not fit, and where both prompts behave alike.
     """
-    if not isinstance(site, Change):
-        raise InputError(f"site is a change of one site, such as ChangeResidual() or ChangeOutputs(); got {site!r:.40}")
+    instance_of(site, Change, "site is a change of one site, such as ChangeResidual() or ChangeOutputs()")
     subject, clean_tokens, corrupted_tokens = pairs_of(model, clean, corrupted)
     runs = Runs(
         subject, site, metric_of(subject, metric, answer, instead), clean_tokens, subject.run(clean_tokens).logits
@@ -358,21 +358,15 @@ class Runs:
         for rows, _ in passes(self.subject, tokens.repeat(len(places), 1)):
             pairs = rows.cpu() % n
             trace = self.trace(tokens, pairs, PutAt(given, pairs, chosen[rows.cpu() // n]))
-            done.append(self._checked(self.metric.of(self.scene(trace, pairs)), len(rows)))
+            answer, who = self.metric.of(self.scene(trace, pairs)), f"the metric {self.metric.name}"
+            number_per_sequence(answer, len(rows), who, "take the mean over the other axes")
+            done.append(answer.detach().float().cpu())
             on_pass(sum(map(len, done)), n * len(places))
         return torch.cat(done).unflatten(0, (len(places), n))
 
     def scene(self, trace: Trace, pairs: Int[Tensor, " row"]) -> Scene:
         """What the metric of a run of some pairs is computed of."""
         return Scene(trace, self.clean[pairs], self.clean_logits[pairs], pairs, len(self.clean))
-
-    def _checked(self, answer: Any, n: int) -> PerSequence:
-        if not isinstance(answer, Tensor) or answer.shape != (n,):
-            given = f"a tensor of {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
-            raise InputError(
-                f"a metric of patching gives a number per sequence, here ({n},); {self.metric.name} gave {given}"
-            )
-        return answer.detach().float().cpu()
 
 
 def pairs_of(model: ModelLike, clean: Any, corrupted: Any) -> tuple[Subject, Tokens, Tokens]:

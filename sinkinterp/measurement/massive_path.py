@@ -133,7 +133,7 @@ def followed(path: Path, subject: Subject, tokens: Tokens, reads: Mapping[int, R
     path = replace(path, readers=readers_of(reads), n_heads=len(reads) * subject.shape.n_heads)
     if not path.is_mlp or not isinstance(subject, HuggingFaceSubject):
         return path
-    if (neurons := neurons_of(subject, tokens, path.at, path.dim)) is None:
+    if (neurons := _neurons_of(subject, tokens, path.at, path.dim)) is None:
         return path
     shares = neurons.writes.mean(0) / path.value
     sums = shares.sort(descending=True).values.cumsum(0)
@@ -204,7 +204,7 @@ class Neurons:
     top: list[int]
 
 
-def neurons_of(subject: HuggingFaceSubject, tokens: Tokens, block: int, dim: int, count: int = 5) -> Neurons | None:
+def _neurons_of(subject: HuggingFaceSubject, tokens: Tokens, block: int, dim: int, count: int = 5) -> Neurons | None:
     """The neurons of a block's feed-forward layer, with cosines for the `count` that write most.
 
     None where the layer has no single output matrix, as with experts.

@@ -12,7 +12,7 @@ from ..attention.answers import Unchanged, called, per_sequence
 from ..attention.answers import metric as named
 from ..attention.sites import Edit
 from ..backends.subject import Subject
-from ..checks import different_numbers
+from ..checks import different_numbers, instance_of
 from ..data.choices import Bos, Dtype
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
@@ -95,10 +95,7 @@ def measure(  # noqa: PLR0913  everything that a measurement takes
     """
     subject, token_set = inputs_of(model, tokens, column)
     given_edits = edits_of(edits)
-    if not isinstance(convention, Convention):
-        raise InputError(
-            f"{convention!r:.40} is not a convention; take one of sinkinterp.metrics.importance: PAPER, VISIBLE"
-        )
+    instance_of(convention, Convention, "convention is one of sinkinterp.metrics.importance: PAPER, VISIBLE")
     metrics = _distinct_metrics(instruments)
     length = subject.n_keys or token_set.tokens.shape[1]
     chosen = torch.arange(length) if positions is None else torch.tensor(_inside(positions, length))

@@ -5,12 +5,11 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
-from ..attention.answers import called
+from ..attention.answers import called, number_per_sequence
 from ..attention.sites import Edit
 from ..backends.subject import Subject
-from ..checks import is_whole
+from ..checks import instance_of, is_whole
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokensLike
 from ..errors import InputError
@@ -36,8 +35,7 @@ MOST_SEEDS = 1000
 
 def sink_rate(report: Report, position: int = 0, epsilon: float = 0.3) -> PerSequence:
     """Sink_k^epsilon of each sequence, k = position + 1: the share of its heads above epsilon; 0..1."""
-    if not isinstance(report, Report):
-        raise InputError(f"a sink rate is that of a report, which si.measure returns; got a {type(report).__name__}")
+    instance_of(report, Report, "a sink rate is that of a report, which si.measure returns")
     return sink.sink_rate(report.alpha(position), epsilon)
 
 
@@ -106,13 +104,8 @@ def _groups(edits: Any) -> list[tuple[Edit, ...]]:
 def _answer(metric: ReportMetric, report: Report) -> PerSequence:
     """A metric's number per sequence. Raises InputError where it gives something else."""
     answer = called(metric, _name(metric), report)
-    n = report.protocol.sequences
-    if not isinstance(answer, Tensor) or answer.shape != (n,):
-        shape = f"a tensor of {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
-        raise InputError(
-            f"a metric gives a tensor with a number per sequence, here ({n},); {_name(metric)} gave {shape}; "
-            "take si.sink_rate, or the mean over the other axes"
-        )
+    fix = "take si.sink_rate, or the mean over the other axes"
+    number_per_sequence(answer, report.protocol.sequences, f"the metric {_name(metric)}", fix)
     if answer.isinf().any():
         raise InputError(f"{_name(metric)} gave a number that is not finite, which has no change; clamp it")
     return answer.cpu().double()
