@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..attention.shapes import Residual, numbers
+from ..attention.shapes import numbers
 from ..attention.sites import RESIDUAL
 from ..backends.subject import Subject, words_of
 from ..checks import finite_number, whole_number
@@ -131,10 +131,6 @@ def norm_limit(norms: Float[Tensor, "..."], times: float = TIMES) -> float:
     return times * norms.float().flatten().median().item()
 
 
-def _mean_squares(x: Residual) -> Tensor:
-    return x.float().square().mean(1)
-
-
 @keywords
 def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TIMES) -> Mask:
     """The tokens and dimensions of every block whose norm exceeds `times` the median.
@@ -144,7 +140,10 @@ def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TI
     different lengths, and unless `times` exceeds 1.
     """
     subject, given = equal_inputs_of(model, tokens)
-    reads = {"norms": RESIDUAL.read(lambda x: x.float().norm(dim=-1)), "energy": RESIDUAL.read(_mean_squares)}
+    reads = {
+        "norms": RESIDUAL.read(lambda x: x.float().norm(dim=-1)),
+        "energy": RESIDUAL.read(lambda x: x.float().square().mean(1)),
+    }
     answers = [subject.run(batch, reads=reads) for _, batch in passes(subject, given)]
     norms = torch.cat([answer["norms"].cpu() for answer in answers])  # sequence block pos
     sizes = torch.cat([answer["energy"].cpu() for answer in answers]).mean(0).sqrt()  # block d_model

@@ -31,6 +31,7 @@ from ..table import Table
 from .outliers import Keep, Mask
 from .streaming import Loss, loss_of
 
+_WHAT = "a mask is what si.mask(model, tokens) returns"
 LEFT_OUT = "left out"
 EXPLAINED, EXPLAINED_ALL = "explained variance", "with outliers"
 DEAD, SPLICED = "dead features", "added loss, spliced in"
@@ -204,12 +205,8 @@ def explained(
     return Estimate(1 - lost.mean, 1 - lost.high, 1 - lost.low)
 
 
-def _check_mask(mask: Any) -> None:
-    instance_of(mask, Mask, "a mask is what si.mask(model, tokens) returns")
-
-
 def _check_texts(x: Any, mask: Any) -> None:
-    _check_mask(mask)
+    instance_of(mask, Mask, _WHAT)
     if len(numbers(x, "sequence pos d_model", "activations")) < 2:
         raise InputError("a fit sees every other text and is tested on the others; give 2 texts or more")
 
@@ -274,7 +271,7 @@ def activations_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, p
     A row for the bits, the grain and what is left out. The error is relative, squared, of tokens and dimensions that
     are not outliers, mean over blocks; of activations that are not quantised before.
     """
-    _check_mask(mask)
+    instance_of(mask, Mask, _WHAT)
     x = {block: here.cpu().float() for block, here in activations(ChangeResidual(), subject, tokens).items()}
 
     def quantised(bits: int, over: tuple[int, ...], left: Left) -> tuple[Tensor, Loss]:
@@ -293,7 +290,7 @@ def weights_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progr
     Outlier dimensions leave out the columns of all maps that have d_model of them, which may be the attention's output
     map too. Raises InputError where no block has a map whose weights are floating-point numbers.
     """
-    _check_mask(mask)
+    instance_of(mask, Mask, _WHAT)
     size = sum(weight.numel() for _, weight in _maps(subject))
     share = size / sum(weight.numel() for block in subject.modules.blocks for weight in block.parameters())
 

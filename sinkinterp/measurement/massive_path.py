@@ -49,8 +49,13 @@ def massive_path(subject: Subject, tokens: Tokens) -> Path | NoPath:
     largest of all blocks is followed if it does, else the one that does most; one that the embedding makes is followed
     nowhere. If nothing is left, this says so, with the numbers of the one that comes nearest.
     """
-    hf, of_residuals = freezable(subject), {"first": _first, "others": _others, "massive": _massive}
-    reads = {**{name: RESIDUAL.read(read) for name, read in of_residuals.items()}, "mlp": MLP.read(_first)}
+    hf = freezable(subject)
+    reads = {
+        "first": RESIDUAL.read(_first),
+        "others": RESIDUAL.read(lambda x: x[:, 1:].float().abs().mean(1)),
+        "massive": RESIDUAL.read(lambda x: is_massive(x)[:, 0].float()),
+        "mlp": MLP.read(_first),
+    }
     traces = [hf.run(batch, reads=reads) for _, batch in passes(subject, tokens)]
     first, others, massive, mlp = (torch.cat([trace[name] for trace in traces]).mean(0) for name in reads)
     dims = first[:-1].abs().argmax(-1, keepdim=True)
@@ -91,16 +96,8 @@ def _part(subject: HuggingFaceSubject, block: int, is_mlp: bool) -> str:
     return f"{'MLP' if is_mlp else mixer} {block}"
 
 
-def _massive(x: Residual) -> Tensor:
-    return is_massive(x)[:, 0].float()
-
-
 def _first(x: Residual) -> Tensor:
     return x[:, 0].float()
-
-
-def _others(x: Residual) -> Tensor:
-    return x[:, 1:].float().abs().mean(1)
 
 
 def reads_of(run: FrozenRun, path: Path) -> dict[int, Reads]:
