@@ -18,7 +18,7 @@ from sinkinterp.data.tokens import Tokens
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import ChangeResidual, RemoveColumn
 from sinkinterp.interventions.columns import Evict
-from sinkinterp.measurement.explain.massive_path import massive_path
+from sinkinterp.measurement.massive_path import massive_path
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.patching import activations
 from sinkinterp.metrics.bootstrap import mean_cells

@@ -5,8 +5,17 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from sinkinterp.applications.cache_tables import ADDED, ALL, BUT_FIRST, BUT_SECOND, CHANGE, ROUNDED, SCALES
-from sinkinterp.applications.quantised_cache import GRAINS, quantised_table
+from sinkinterp.applications.quantised_cache import (
+    ADDED,
+    ALL,
+    BUT_FIRST,
+    BUT_SECOND,
+    CHANGE,
+    GRAINS,
+    ROUNDED,
+    SCALES,
+    quantised_table,
+)
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.measurement.measure import measure

@@ -12,7 +12,7 @@ from sinkinterp.backends.frozen import FrozenRun, frozen
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions import Edit, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
-from sinkinterp.measurement.explain.score_parts import contrast_of
+from sinkinterp.measurement.lens import contrast_of
 from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, mean_cells
 from sinkinterp.plots.series import sweep_figure

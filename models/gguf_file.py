@@ -5,8 +5,8 @@ from pathlib import Path
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerBase
 
-from sinkinterp.backends.files.conversions import without_cache
 from sinkinterp.backends.files.model_files import load_model, load_tokenizer
+from sinkinterp.backends.files.named_models import without_cache
 
 
 def convert(file: Path, folder: Path) -> None:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from .backends.mended import without_adapter as without_adapter
     from .backends.module.attention_of import AttentionOf as AttentionOf
     from .backends.patched import patched as patched
-    from .interventions.normalisation import PatchNormalization as PatchNormalization
+    from .interventions.attention_layers import PatchNormalization as PatchNormalization
     from .interventions.positions import SwapPositions as SwapPositions
     from .lm.variants import VARIANTS as VARIANTS
     from .measurement.activation_patching import activation_patching as activation_patching
-    from .measurement.explain.explaining import explain as explain
+    from .measurement.explaining import explain as explain
     from .measurement.maps import attention_map as attention_map
     from .measurement.measure import measure as measure
     from .measurement.sweep import sink_rate as sink_rate
@@ -55,14 +55,14 @@ _MODULES = {  # of the public names; each is imported when its name is first use
     "sweep": "measurement.sweep",
     "sink_rate": "measurement.sweep",
     "activation_patching": "measurement.activation_patching",
-    "explain": "measurement.explain.explaining",
+    "explain": "measurement.explaining",
     "patched": "backends.patched",
     "mend": "applications.mend",
     "with_adapter": "backends.mended",
     "without_adapter": "backends.mended",
     "SinkCallback": "measurement.watching",
     "SwapPositions": "interventions.positions",
-    "PatchNormalization": "interventions.normalisation",
+    "PatchNormalization": "interventions.attention_layers",
     "VARIANTS": "lm.variants",
     "Recipe": "train.recipe",
     "trained": "runs.trained",

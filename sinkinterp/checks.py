@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import operator
 import os
 from dataclasses import fields
 from typing import Any
@@ -47,15 +48,30 @@ def different_numbers(values: Any, what: str, least: int | None = None, most: in
     return numbers
 
 
-def finite_number(value: Any, what: str) -> float:
-    """The value as Python's float. Raises InputError, which calls it `what`, for anything else."""
+def finite_number(value: Any, what: str, **limits: float) -> float:
+    """The value as Python's float. Raises InputError, which calls it `what`, for anything else and outside the limits.
+
+    limits: of `above`, `least`, `most` and `below`.
+    """
     try:
         number = math.nan if isinstance(value, str | bytes | bool) else float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         number = math.nan
-    if not math.isfinite(number):
-        raise InputError(f"{what} is a finite number; got {_shown(value)}")
+    if not math.isfinite(number) or not all(_WITHIN[kind](number, limit) for kind, limit in limits.items()):
+        span = " and ".join(f"{_WORDS.get(kind, kind)} {limit:g}" for kind, limit in limits.items())
+        raise InputError(f"{what} is a finite number{f' {span}' if limits else ''}; got {_shown(value)}")
     return number
+
+
+_WITHIN = {"above": operator.gt, "least": operator.ge, "most": operator.le, "below": operator.lt}
+_WORDS = {"least": "of at least", "most": "at most"}
+
+
+def instance_of(value: Any, kinds: Any, what: str) -> Any:
+    """The value. Raises InputError, which begins with `what`, unless it is of one of these types."""
+    if not isinstance(value, kinds):
+        raise InputError(f"{what}; got {_shown(value)}")
+    return value
 
 
 def unicode_text(text: str, what: str) -> str:

@@ -8,8 +8,8 @@ from sinkinterp.backends.frozen import frozen
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
-from sinkinterp.measurement.explain.explaining import explain
-from sinkinterp.measurement.explain.score_parts import head_pairs, parts_by_block
+from sinkinterp.measurement.explaining import explain
+from sinkinterp.measurement.lens import head_pairs, parts_by_block
 from sinkinterp.metrics.bootstrap import ratio
 from sinkinterp.report.columns import ALPHA_1, HEAD, LOSS, MODEL, SEED
 from sinkinterp.report.explained import CUT, REMOVED, Explanation

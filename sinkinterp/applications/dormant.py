@@ -10,6 +10,7 @@ Sources: Guo et al. 2024, arXiv:2410.13835 (active and dormant heads); Sandoval-
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.subject import Logits, Subject
-from ..checks import whole_number
+from ..checks import finite_number, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
@@ -115,8 +116,7 @@ def dormant_heads(
     rest, and on `other` texts where these are given. Takes models and tokens as `measure` does, of one length. Raises
     InputError for fewer than two texts, and for models whose heads' writes cannot be read.
     """
-    if not isinstance(budget, int | float) or not budget > 0:
-        raise InputError(f"budget is an added loss in nats, above 0, such as 0.01; got {budget!r:.40}")
+    finite_number(budget, "budget, an added loss in nats such as 0.01,", above=0)
     check_epsilon(epsilon)
     subject, given = equal_inputs_of(model, tokens)
     freezable(subject)
@@ -138,12 +138,15 @@ def dormant_heads(
             cut.row(name, text, orders[name], sizes[name], len(chosen)) for name, text in product(orders, texts)
         )
     found = tuple(sorted(heads[i] for i in chosen))
-    note = run_note(subject, given)
+    note, figure = (
+        run_note(subject, given),
+        partial(sweep_figure, x=CHOSEN_BY, quantities=(HEADS, ADDED, AS_MANY), by=INPUT),
+    )
     readings = tuple(_reading_rows(heads, found, alpha, write, epsilon))
     return DormantHeads(
         found,
         Table("Which heads only look at the sink?", f"{note}; {_READ}; {intervals(len(alpha))}", readings, _map),
-        Table("How many heads can be left out?", f"{note}; {_note(texts, budget, epsilon)}", rows, _cuts_figure),
+        Table("How many heads can be left out?", f"{note}; {_note(texts, budget, epsilon)}", rows, figure),
         budget,
     )
 
@@ -280,8 +283,3 @@ def _map(table: Table) -> go.Figure:
         )
     figure.update_xaxes(title=ALPHA_1, range=[-0.03, 1.03]).update_yaxes(title=WRITE, type="log")
     return themed(figure, table.title, 480, table.note)
-
-
-def _cuts_figure(table: Table) -> go.Figure:
-    """How many heads each way of choosing allows, and what they cost."""
-    return sweep_figure(table, CHOSEN_BY, (HEADS, ADDED, AS_MANY), by=INPUT)

@@ -17,9 +17,11 @@ from ..errors import InputError
 from ..measurement.inputs import dtype_of, passes, reads_inputs
 from ..metrics.bootstrap import intervals, mean_cells, rate_cells
 from ..metrics.sink import check_epsilon
+from ..plots.series import sweep_figure
 from ..table import NULL, Cell, Table
-from .cache_tables import ALPHA, GENERATED, MOVED, SINKS, STAYS, generation_figure
 
+GENERATED, ALPHA = "generated tokens", "alpha_1"
+STAYS, MOVED, SINKS = "sink on the first", "sink elsewhere", "sinks a head"
 PARTS = 4  # of the generated tokens
 
 
@@ -70,7 +72,8 @@ def generation_table(
         f"{MOVED}: share of heads with a sink, and none on the first token; null: alpha_1 of uniform attention to all "
         f"that each query sees; {intervals(len(tokens))}"
     )
-    return Table("Does the sink stay while the model writes?", note, tuple(rows), generation_figure)
+    figure = partial(sweep_figure, x=GENERATED, quantities=(ALPHA, STAYS, MOVED, SINKS))
+    return Table("Does the sink stay while the model writes?", note, tuple(rows), figure)
 
 
 def _sinks_of_parts(

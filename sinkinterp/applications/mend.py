@@ -91,8 +91,7 @@ class MendRecipe(Fit):
     def __post_init__(self) -> None:
         super().__post_init__()
         whole_number(self.position, "position", 0, self.data.length - 2)
-        if finite_number(self.penalty, "penalty") < 0:
-            raise InputError(f"a penalty is 0 or above; got {self.penalty}")
+        finite_number(self.penalty, "penalty", least=0)
         if not self.steps and self.trained != SlotsAlone():
             raise InputError("no step trains any weights; leave weights=... away, or set steps=300")
 

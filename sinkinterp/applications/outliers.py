@@ -15,10 +15,10 @@ from jaxtyping import Bool, Float
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..attention.shapes import Residual, numbers
+from ..attention.shapes import numbers
 from ..attention.sites import RESIDUAL
 from ..backends.subject import Subject, words_of
-from ..checks import whole_number
+from ..checks import finite_number, whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..guesses import keywords
@@ -125,15 +125,10 @@ def norm_limit(norms: Float[Tensor, "..."], times: float = TIMES) -> float:
     The rule of dictionary_learning's ActivationBuffer (max_activation_norm_multiple). Raises InputError for a
     multiple of 1 or less, and without norms.
     """
-    if not isinstance(times, int | float) or not times > 1:
-        raise InputError(f"times is a multiple of the median norm, above 1; got {times}")
+    finite_number(times, "times, a multiple of the median norm,", above=1)
     if not numbers(norms, "...", "norms").numel():
         raise InputError("there are no activations; give at least one token")
     return times * norms.float().flatten().median().item()
-
-
-def _mean_squares(x: Residual) -> Tensor:
-    return x.float().square().mean(1)
 
 
 @keywords
@@ -145,7 +140,10 @@ def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TI
     different lengths, and unless `times` exceeds 1.
     """
     subject, given = equal_inputs_of(model, tokens)
-    reads = {"norms": RESIDUAL.read(lambda x: x.float().norm(dim=-1)), "energy": RESIDUAL.read(_mean_squares)}
+    reads = {
+        "norms": RESIDUAL.read(lambda x: x.float().norm(dim=-1)),
+        "energy": RESIDUAL.read(lambda x: x.float().square().mean(1)),
+    }
     answers = [subject.run(batch, reads=reads) for _, batch in passes(subject, given)]
     norms = torch.cat([answer["norms"].cpu() for answer in answers])  # sequence block pos
     sizes = torch.cat([answer["energy"].cpu() for answer in answers]).mean(0).sqrt()  # block d_model

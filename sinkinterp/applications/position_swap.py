@@ -1,6 +1,6 @@
 """Table 7 of Gu et al. (2025): in a model with learned positions, the sink goes where p1 goes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean
@@ -178,10 +178,11 @@ def swap_chart(table: Table, reported: str = "GPT2-XL in the paper") -> go.Figur
     for i, name in enumerate(inputs):
         rows = table.where(**{INPUT: name})
         x = [[escaped(edit) for edit in rows.column(EDIT)], [str(t) for t in rows.column(TARGET)]]
-        panel = {"x": x, "showlegend": i == 0, "row": i + 1, "col": 1}
-        _add_measured(figure, rows, panel)
-        _add_reported(figure, rows, panel, reported)
-        _add_nulls(figure, rows, panel)
+        named = set[str]()
+        for trace in _traces(rows, reported):
+            is_new = i == 0 and trace.legendgroup not in named
+            named.add(trace.legendgroup)
+            figure.add_trace(trace.update(x=x, showlegend=is_new), row=i + 1, col=1)
     figure.update_xaxes(title="position t (from 1, as in the paper), and the edit", row=len(inputs), col=1)
     figure.update_layout(scattermode="group", bargap=0.3)
     figure.update_yaxes(range=[0, 1.05], tickformat=".0%", title="share of heads")
@@ -193,46 +194,19 @@ def swap_chart(table: Table, reported: str = "GPT2-XL in the paper") -> go.Figur
     return themed(figure, table.title, 140 + 190 * len(inputs), f"{caption} {table.note}")
 
 
-def _add_measured(figure: go.Figure, rows: Table, panel: dict[str, Any]) -> None:
+def _traces(rows: Table, reported: str) -> Iterator[Any]:
+    """Bars of what was measured; marks of what the paper reports, and of the nulls."""
+    marks = {"mode": "markers", "cliponaxis": False}
     for i, rate in enumerate(RATES):
-        figure.add_bar(
-            y=rows.column(rate),
-            error_y=(error_bars(rows, rate) or {}) | BAR_ERROR,
-            name=rate,
-            legendgroup=rate,
-            offsetgroup=rate,
-            marker={"color": colour(i)},
-            **panel,
-        )
-
-
-def _add_reported(figure: go.Figure, rows: Table, panel: dict[str, Any], reported: str) -> None:
-    symbols = ("circle-open", "diamond-open")
-    for i, rate in enumerate(RATES):
+        error = (error_bars(rows, rate) or {}) | BAR_ERROR
+        about = {"name": rate, "legendgroup": rate, "offsetgroup": rate, "marker": {"color": colour(i)}}
+        yield go.Bar(y=rows.column(rate), error_y=error, **about)
+    for i, (rate, symbol) in enumerate(zip(RATES, ("circle-open", "diamond-open"), strict=True)):
         if published(rate) in rows.columns:
-            figure.add_scatter(
-                y=rows.column(published(rate)),
-                name=f"{rate}, {escaped(reported)}",
-                mode="markers",
-                legendgroup=published(rate),
-                offsetgroup=rate,
-                cliponaxis=False,
-                marker={"color": colour(i + 2), "symbol": symbols[i], "size": 12, "line": {"width": 3}},
-                **panel,
-            )
-
-
-def _add_nulls(figure: go.Figure, rows: Table, panel: dict[str, Any]) -> None:
-    if NULL not in rows.columns:
-        return
-    for rate in RATES:
-        figure.add_scatter(
-            y=rows.numbers(NULL),
-            name="larger rate under uniform attention",
-            mode="markers",
-            legendgroup="null",
-            offsetgroup=rate,
-            cliponaxis=False,
-            marker={"color": GREY, "symbol": "line-ew-open", "size": 24, "line": {"width": 3}},
-            **panel | {"showlegend": panel["showlegend"] and rate == RATES[0]},
-        )
+            mark = {"color": colour(i + 2), "symbol": symbol, "size": 12, "line": {"width": 3}}
+            about = {"name": f"{rate}, {escaped(reported)}", "legendgroup": published(rate), "offsetgroup": rate}
+            yield go.Scatter(y=rows.column(published(rate)), marker=mark, **about, **marks)
+    for rate in RATES if NULL in rows.columns else ():
+        mark = {"color": GREY, "symbol": "line-ew-open", "size": 24, "line": {"width": 3}}
+        about = {"name": "larger rate under uniform attention", "legendgroup": "null", "offsetgroup": rate}
+        yield go.Scatter(y=rows.numbers(NULL), marker=mark, **about, **marks)

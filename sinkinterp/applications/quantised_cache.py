@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
+from operator import itemgetter
 
+import plotly.graph_objects as go
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from typing_extensions import override
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape
@@ -20,11 +21,13 @@ from ..errors import InputError
 from ..interventions.selectors import check_chosen, store_chosen
 from ..measurement.inputs import reads_inputs, run_note
 from ..metrics.bootstrap import intervals, mean_cells
-from ..table import Cell, Table
-from .cache_tables import ADDED, ALL, BITS, BUT_FIRST, BUT_SECOND, CHANGE, ROUNDED, SCALES, quantised_figure
-from .streaming import loss_of
+from ..plots.series import sweep_figure
+from ..table import Cell, Table, high_of
+from .streaming import ADDED, CACHE, loss_of
 from .without_outliers import fake_quantised
 
+BITS, SCALES, ROUNDED, CHANGE = "bits", "one scale for each", "rounded tokens", "above all rounded"
+ALL, BUT_FIRST, BUT_SECOND = "all", "all but the first", "all but the second"
 POSITION, DIMENSION = -2, -1  # the axes of a head's keys, and of its values
 
 
@@ -93,11 +96,9 @@ class RoundedCache(Edit):
         whole_number(self.bits, "bits", 2, 32)
         store_chosen(self, "kept")
 
-    @override
     def check(self, shape: ModelShape, length: int) -> None:
         check_chosen(self.kept, range(length), "position")
 
-    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         kept = torch.zeros(call.k.shape[POSITION], 1, dtype=torch.bool, device=call.k.device)
         kept[list(self.kept or ())] = True
@@ -131,3 +132,34 @@ def quantised_table(
         f"{CHANGE}: paired, text by text"
     )
     return Table("What does a quantised cache lose?", note, tuple(rows), quantised_figure)
+
+
+def quantised_figure(table: Table) -> go.Figure:
+    """The added loss of every way to round, a colour for which tokens are rounded, and the paired difference."""
+    named = table.with_rows({CACHE: f"int{row[BITS]}, {row[SCALES]}", **row} for row in table.rows)
+    return sweep_figure(named, CACHE, (ADDED, CHANGE), by=ROUNDED)
+
+
+def quantised_answer(table: Table) -> str:
+    """What rounding to every number of bits costs with the best scales, and what sparing the first token changes."""
+    costs, gains = [], []
+    for bits in dict.fromkeys(table.column(BITS)):
+        of = [table.where(**{BITS: bits, ROUNDED: tokens}) for tokens in (ALL, BUT_FIRST)]
+        pairs = [zip(rows.numbers(ADDED), rows.column(SCALES), strict=True) for rows in of]
+        _, best = min(chain(*pairs), key=itemgetter(0))
+        rounded, spared = (rows.where(**{SCALES: best}) for rows in of)
+        gains += spared.numbers(high_of(CHANGE))
+        change = f"; to leave the first token as it is changes that by {spared.display_rows()[0][CHANGE]}"
+        costs.append(
+            f"{rounded.display_rows()[0][ADDED]} at {bits} bits (one scale for each {best}"
+            f"{change if gains[-1] < 0 else ''})"
+        )
+    said = f"Rounded keys and values add, in nats a token and with the best scales, {_listed(costs)}."
+    if all(high >= 0 for high in gains):
+        return f"{said} To leave the first token as it is gains nothing that these texts show."
+    return said
+
+
+def _listed(items: Sequence[str]) -> str:
+    *firsts, last = items
+    return f"{', '.join(firsts)} and {last}" if firsts else last

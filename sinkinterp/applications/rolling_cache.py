@@ -9,7 +9,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from ..attention.call import AttentionCall
 from ..attention.shapes import Keys, Values
 from ..backends.exclusive import exclusive
 from ..backends.gap import Gap, tolerance_of
@@ -125,7 +124,11 @@ def check_stream(
     start = tokens[:1, : window + 3]
     if subject.shape.n_ctx is not None:
         start = start[:, : subject.shape.n_ctx]
-    masked = subject.run(start, edits=[Evict(window, sinks)], reads={"biased": _is_biased})
+    masked = subject.run(
+        start,
+        edits=[Evict(window, sinks)],
+        reads={"biased": lambda call: torch.full((len(call.q),), call.bias is not None)},
+    )
     if sinks and masked["biased"].any():
         raise InputError(
             f"{subject.name} biases scores by distance, which it counts between places in the cache; use rerotate=True"
@@ -138,10 +141,6 @@ def check_stream(
             f"{subject.name} does not compute from a rolling cache what it computes from the same tokens at once, "
             f"{gap}; take one with learned or rotary positions and causal attention (GPT-2, OPT, GPT-NeoX, Llama, Qwen)"
         )
-
-
-def _is_biased(call: AttentionCall) -> Tensor:
-    return torch.full((len(call.q),), call.bias is not None)
 
 
 def rotation_of(model: PreTrainedModel, window: int) -> Rotate:

@@ -20,6 +20,7 @@ from ..metrics.loss import next_token_loss, target_loss
 from ..table import Cell, Table, high_of, low_of
 from .rolling_cache import SinkCache, check_stream, streamed
 
+ADDED, CACHE = "added loss", "cache"
 Loss = Float[Tensor, "sequence token"]
 OnProgress = Callable[[int, int], None]
 
@@ -120,24 +121,22 @@ def streaming_table(
     full = loss_of(subject, tokens[:, : subject.shape.n_ctx])
     rows = [_row("all", None, full, full, window)]
     for i, count in enumerate(sinks):
-        on_part = partial(_tell_overall, on_progress, i, len(sinks))
+
+        def on_part(done: int, of: int, finished: int = i) -> None:
+            on_progress(finished * of + done, len(sinks) * of)
+
         loss = cached(subject, tokens, window=window, sinks=count, on_progress=on_part)
         rows.append(_row(f"{count} + {window - count}", count, loss, full, window))
     return Table("What does a rolling cache lose?", _note(subject, tokens, window, rerotate), tuple(rows))
-
-
-def _tell_overall(on_progress: OnProgress, finished: int, parts: int, done: int, of: int) -> None:
-    """Tells the progress of all parts, of which `finished` are done and one has come to `done` of `of`."""
-    on_progress(finished * of + done, parts * of)
 
 
 def _row(
     cache: str, sinks: int | None, loss: Loss, full: Float[Tensor, "sequence some_token"], window: int
 ) -> dict[str, Cell]:
     common = slice(window, full.shape[1])
-    added = _mean_cells("added loss", loss[:, common] - full[:, common], window)
+    added = _mean_cells(ADDED, loss[:, common] - full[:, common], window)
     return {
-        "cache": cache,
+        CACHE: cache,
         "sinks": sinks,
         **_perplexity_cells("perplexity before", loss[:, :window], window),
         **_perplexity_cells("perplexity after", loss[:, window:], window),
@@ -179,10 +178,7 @@ def _check(subject: HuggingFaceSubject, tokens: Tokens, window: int, rerotate: b
     if subject.libraries or subject.has_encoder or not subject.takes_position_ids:
         raise InputError(f"{subject.name} has no rolling cache here; give a causal model, with backend='huggingface'")
     length, limit = tokens.shape[1], subject.shape.n_ctx
-    if tokens.min() < 0 or tokens.max() >= subject.shape.vocab:
-        raise InputError(
-            f"token ids must lie below {subject.name}'s vocabulary of {subject.shape.vocab}; tokenise again"
-        )
+    subject.check_ids(tokens)
     if limit is not None and not rerotate and length > limit:
         raise InputError(
             f"{length} tokens exceed {subject.name}'s {limit} positions; give fewer, or rerotate if rotary"

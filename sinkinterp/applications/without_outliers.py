@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, product
 from operator import itemgetter
 from typing import Any
@@ -11,14 +12,13 @@ import plotly.graph_objects as go
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from typing_extensions import override
 
 from ..attention.shapes import Residual, numbers
 from ..attention.sites import Edit
 from ..backends.anatomy.projections import linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import is_whole, whole_number
+from ..checks import instance_of, is_whole, whole_number
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..errors import InputError
@@ -31,6 +31,7 @@ from ..table import Table
 from .outliers import Keep, Mask
 from .streaming import Loss, loss_of
 
+_WHAT = "a mask is what si.mask(model, tokens) returns"
 LEFT_OUT = "left out"
 EXPLAINED, EXPLAINED_ALL = "explained variance", "with outliers"
 DEAD, SPLICED = "dead features", "added loss, spliced in"
@@ -144,7 +145,6 @@ class Splice(Edit):
     reconstruct: Reconstruct
     keep: Keep
 
-    @override
     def residual(self, block: int, x: Residual) -> Residual:
         return torch.where(self.keep(x)[..., None], self.reconstruct(x), x) if block == self.block else x
 
@@ -160,7 +160,8 @@ def pca_table(x: Texts, mask: Mask, rank: int = RANK) -> Table:
         cells |= estimate_cells(EXPLAINED_ALL, explained(tested, reconstruction, torch.ones_like(ordinary)))
         rows.append({LEFT_OUT: name, **cells})
     note = f"{_note(mask, len(x[1::2]))}; {rank} components; null: 0, the mean alone"
-    return Table("What do principal components explain?", note, tuple(rows), pca_figure)
+    figure = partial(sweep_figure, x=LEFT_OUT, quantities=(EXPLAINED,))
+    return Table("What do principal components explain?", note, tuple(rows), figure)
 
 
 @reads_inputs
@@ -187,7 +188,8 @@ def dictionary_table(
         f"mean over {SEEDS} seeds; {DEAD}: active for no training token; spliced in at ordinary tokens, nats a token; "
         "null: 0"
     )
-    return Table("What does a top-k dictionary explain?", note, tuple(rows), dictionary_figure)
+    figure = partial(sweep_figure, x=LEFT_OUT, quantities=(EXPLAINED, DEAD, SPLICED))
+    return Table("What does a top-k dictionary explain?", note, tuple(rows), figure)
 
 
 def explained(
@@ -203,13 +205,8 @@ def explained(
     return Estimate(1 - lost.mean, 1 - lost.high, 1 - lost.low)
 
 
-def _check_mask(mask: Any) -> None:
-    if not isinstance(mask, Mask):
-        raise InputError(f"a mask is what si.mask(model, tokens) returns; got a {type(mask).__name__}")
-
-
 def _check_texts(x: Any, mask: Any) -> None:
-    _check_mask(mask)
+    instance_of(mask, Mask, _WHAT)
     if len(numbers(x, "sequence pos d_model", "activations")) < 2:
         raise InputError("a fit sees every other text and is tested on the others; give 2 texts or more")
 
@@ -262,7 +259,6 @@ class Quantise(Edit):
         super().__post_init__()
         whole_number(self.bits, "bits of a symmetric integer", 2, 32)
 
-    @override
     def residual(self, block: int, x: Residual) -> Residual:
         kept = self.left(block, x)
         return torch.where(kept, x, fake_quantised(x.masked_fill(kept, 0), self.bits, self.over))
@@ -275,7 +271,7 @@ def activations_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, p
     A row for the bits, the grain and what is left out. The error is relative, squared, of tokens and dimensions that
     are not outliers, mean over blocks; of activations that are not quantised before.
     """
-    _check_mask(mask)
+    instance_of(mask, Mask, _WHAT)
     x = {block: here.cpu().float() for block, here in activations(ChangeResidual(), subject, tokens).items()}
 
     def quantised(bits: int, over: tuple[int, ...], left: Left) -> tuple[Tensor, Loss]:
@@ -294,7 +290,7 @@ def weights_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progr
     Outlier dimensions leave out the columns of all maps that have d_model of them, which may be the attention's output
     map too. Raises InputError where no block has a map whose weights are floating-point numbers.
     """
-    _check_mask(mask)
+    instance_of(mask, Mask, _WHAT)
     size = sum(weight.numel() for _, weight in _maps(subject))
     share = size / sum(weight.numel() for block in subject.modules.blocks for weight in block.parameters())
 
@@ -374,16 +370,6 @@ def _quantised(title: str, what: str, mask: Mask, ways: Iterable[Way], full: Los
         f"control: as many random ones left out; null: 0, nothing quantised; {intervals(len(full))}"
     )
     return Table(title, note, tuple(rows), quantisation_figure)
-
-
-def pca_figure(table: Table) -> go.Figure:
-    """Explained variance by what was left out of the fit."""
-    return sweep_figure(table, LEFT_OUT, (EXPLAINED,))
-
-
-def dictionary_figure(table: Table) -> go.Figure:
-    """Explained variance, dead features and added loss of dictionaries by what was left out of their training."""
-    return sweep_figure(table, LEFT_OUT, (EXPLAINED, DEAD, SPLICED))
 
 
 def quantisation_figure(table: Table) -> go.Figure:

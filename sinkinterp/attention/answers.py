@@ -49,6 +49,13 @@ def per_sequence(answer: Any, n: int, who: str) -> Tensor:
     return answer
 
 
+def number_per_sequence(answer: Any, n: int, who: str, fix: str) -> Tensor:
+    """The answer. Raises InputError unless it is a tensor with a number for each of `n` sequences."""
+    if not isinstance(answer, Tensor) or answer.shape != (n,):
+        raise InputError(f"{who} gives a tensor with a number per sequence, here ({n},); got {_shown(answer)}; {fix}")
+    return answer
+
+
 class Unchanged:
     """Calls functions of a value, and raises InputError where one changes the tensors in it, in place."""
 

@@ -9,6 +9,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from transformers import PreTrainedModel
 
+from ..checks import instance_of
 from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from ..errors import InputError
@@ -66,10 +67,8 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     if isinstance(source, Subject):
         raise InputError(f"{source.name} is loaded already; use it as it is")
     dtype = _dtype(dtype)
-    if not isinstance(encoder, EncoderInput | None):
-        raise InputError(f"encoder is Silence(), NoEncoder(), Sound(file) or Text(text); got {encoder!r:.40}")
-    if not isinstance(name, str | None):
-        raise InputError(f"a model's name is a text; got {name!r:.40}")
+    instance_of(encoder, EncoderInput | None, "encoder is Silence(), NoEncoder(), Sound(file) or Text(text)")
+    instance_of(name, str | None, "a model's name is a text")
     read_with = tokenizer_source(source, tokenizer)
     if (dtype or device_map) and not isinstance(source, str | Path):
         raise InputError("dtype and device_map are for names and folders; move the model yourself: model.to(...)")

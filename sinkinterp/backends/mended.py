@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
+from ..checks import instance_of
 from ..errors import InputError
 from ..seals import Misplaced, Of, check_beside, hashes_in, read_record, verify, write_record
 from ..spec import Spec
@@ -109,8 +110,7 @@ def with_adapter(model: PreTrainedModel, folder: Path | str) -> Any:
     Raises InputError for a model that has an adapter, and where the folder is damaged or mends another model.
     """
     folder = Path(folder)
-    if not isinstance(model, PreTrainedModel):
-        raise InputError(f"an adapter mends a transformers model; got a {type(model).__name__}")
+    instance_of(model, PreTrainedModel, "an adapter mends a transformers model")
     if model in _UNDO:
         raise InputError(f"this {type(model).__name__} has an adapter; call si.without_adapter(model) first")
     if not (folder / RECORD).is_file():

@@ -41,8 +41,8 @@ def explain(
 ) -> None:
     """Say why heads look at the first token: which parts write what their keys hold, and what cutting them removes."""
     with progress_bars() as progress:
-        from ..measurement.explain.cuts import cut_maps
-        from ..measurement.explain.explaining import explain as explain_heads
+        from ..measurement.explaining import cut_maps
+        from ..measurement.explaining import explain as explain_heads
         from ..pages.page import Section, page
         from ..report.protocol import short_name
         from ..runs.inputs import Inputs

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..backends.files.conversions import without_cache
+from ..backends.files.named_models import without_cache
 from ..data.progress import BARS
 from ..errors import InputError
 from ..guesses import fix_of

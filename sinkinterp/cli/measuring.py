@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ..backends.subject import Subject
     from ..data.progress import Progress
     from ..data.tokens import TokenSet
-    from ..measurement.presets import Preset
+    from ..measurement.measure import Preset
     from ..report.readings import TokenText
     from ..report.report import Report
     from ..runs.inputs import Inputs
@@ -126,7 +126,7 @@ class Settings:
 
     def over_preset(self, given: Input, dtype: Dtype | None) -> "Preset":
         """The preset, or the default settings, with what the user gave."""
-        from ..measurement.presets import preset_of
+        from ..measurement.measure import preset_of
 
         sequences = 1 if given.is_one_text else given.sequences
         options: dict[str, Any] = {"length": given.length, "sequences": sequences, "bos": given.bos}
@@ -206,8 +206,8 @@ def _measured(
 ) -> "Report":
     """The report on the inputs: on one whole text, on what was asked for, or on as many docstrings as are enough."""
     from ..backends.subject import text_to_tokens, tokenizer_of
-    from ..measurement.enough import measure_enough
     from ..measurement.measure import measure as measure_sinks
+    from ..measurement.measure import measure_enough
     from ..metrics import instruments
 
     def measured(token_set: "TokenSet", why: str = "") -> "Report":

@@ -46,9 +46,9 @@ def cache(
     """How many first tokens must a rolling cache keep, and what does rounding it cost? Measure it, and answer."""
     with progress_bars() as progress:
         from ..applications import eviction
-        from ..applications.cache_tables import largest_window_first, needs_table, quantised_answer
+        from ..applications.eviction import largest_window_first, needs_table
         from ..applications.generation import generation_table
-        from ..applications.quantised_cache import quantised_table
+        from ..applications.quantised_cache import quantised_answer, quantised_table
         from ..runs.inputs import Inputs
 
         subject = _subject(model, dtype, device_map)

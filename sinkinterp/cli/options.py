@@ -222,7 +222,7 @@ def models() -> list[str]:
 
 VARIANTS = names_in("lm/variants.py")
 RECIPES = names_in("train/recipes.py", "RECIPES")
-PRESETS = names_in("measurement/presets.py", "PRESETS")
+PRESETS = names_in("measurement/measure.py", "PRESETS")
 BACKENDS = names_in("backends/load.py", "_SUBJECTS")
 
 BOS = "When sequences begin with BOS: as the tokenizer decides, always, or never."

@@ -1,6 +1,15 @@
 """Interventions: frozen values that say what changes and in which layers, heads and positions; backends apply it."""
 
 from ..attention.sites import Edit, HeadWeights
+from .attention_layers import (
+    BlindKeys,
+    ClipPattern,
+    PatchNormalization,
+    Temperature,
+    ZeroKeyBias,
+    ZeroQueryBias,
+    ZeroValueBias,
+)
 from .changes import (
     Change,
     ChangeAttentionInput,
@@ -30,7 +39,6 @@ from .columns import (
     ZeroKeySlot,
 )
 from .edit import Ablate
-from .normalisation import ClipPattern, PatchNormalization, Temperature
 from .operations import (
     Add,
     Apply,
@@ -47,7 +55,6 @@ from .operations import (
     Zero,
 )  # fmt: skip
 from .positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
-from .projections import BlindKeys, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 
 __all__ = [
     "Ablate", "Add", "AddSinkLogit", "Apply", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change",

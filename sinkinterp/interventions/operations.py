@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import check_fields, is_whole, whole_number
+from ..checks import check_fields, finite_number, is_whole, whole_number
 from ..errors import InputError
 from .selectors import check_chosen
 
@@ -99,8 +99,7 @@ class ClampNorm(Operation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.limit >= 0:
-            raise InputError(f"a length to clamp norms to is 0 or more; got {self.limit}")
+        finite_number(self.limit, "a length to clamp norms to", least=0)
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         tiny = torch.finfo(x.dtype).tiny

@@ -19,10 +19,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..attention.answers import number_per_sequence
 from ..attention.call import AttentionCall
 from ..attention.sites import Reads
 from ..backends.subject import Logits, Subject, Trace, tokenizer_of, words_of
-from ..checks import LARGEST, accepting, different_numbers, unicode_text, whole_number, whole_numbers
+from ..checks import LARGEST, accepting, different_numbers, instance_of, unicode_text, whole_number, whole_numbers
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
@@ -38,12 +39,11 @@ from ..metrics.metric import PerSequence
 from ..report.columns import HEAD, KV_HEAD, LAYER, POSITION
 from ..report.restored import CONTROL, DIRECT, FIRST_ORDER, KEY, RESTORED, TOKEN, restored_figure
 from ..table import Cell, Table
-from .inputs import ModelLike, inputs_of, passes
+from .inputs import ModelLike, dtype_of, inputs_of, passes
 from .lens import logit_parts
 from .patching import Activations, activations, attribution
 
 Place = tuple[int, int, int, int]  # layer, head, position, key; -1 for all
-WHOLE: Place = (-1, -1, -1, -1)  # in no layer, so nothing is patched
 LEAST_GAP = 1e-6  # of the larger, between the clean and the corrupted metric, for a share of it to mean anything
 
 
@@ -184,33 +184,22 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
     answers' logits itself, which sums to 1 over all parts of the residual (see `lens`). One pass reads the clean run,
     and the patches are batched. Raises InputError for prompts that do not fit, and where both prompts behave alike.
     """
-    if not isinstance(site, Change):
-        raise InputError(f"site is a change of one site, such as ChangeResidual() or ChangeOutputs(); got {site!r:.40}")
-    subject, clean_tokens, corrupted_tokens = pairs_of(model, clean, corrupted)
-    runs = Runs(
-        subject, site, metric_of(subject, metric, answer, instead), clean_tokens, subject.run(clean_tokens).logits
-    )
-    return restored(runs, runs, corrupted_tokens, _axes(site, by), progress, first_order, direct)
+    instance_of(site, Change, "site is a change of one site, such as ChangeResidual() or ChangeOutputs()")
+    runs = Runs(*prompts_of(model, clean, corrupted, metric, answer, instead), site)
+    return restored(runs, _axes(site, by), progress, first_order, direct)
 
 
 def restored(
-    plain: "Runs",
-    runs: "Runs",
-    corrupted: Tokens,
-    axes: Sequence[str],
-    progress: bool | OnProgress,
-    first_order: bool = False,
-    direct: bool = False,
+    runs: "Runs", axes: Sequence[str], progress: bool | OnProgress, first_order: bool = False, direct: bool = False
 ) -> Table:
-    """The table of the shares that the places of `runs` restore. `plain`: the runs that nothing is patched in."""
+    """The table of the shares that the places of `runs` restore."""
     given = activations(runs.site, runs.subject, runs.clean)
-    whole, broken = (plain.values(tokens, {}, [WHOLE])[0] for tokens in (runs.clean, corrupted))
+    whole, broken = map(runs.unpatched, (runs.clean, runs.corrupted))
     gap = _gap(runs.metric.name, whole, broken)
     places = _places(runs.site, given, axes)
-    effects = {name: x - broken for name, x in _patched(runs, corrupted, given, places, progress).items()}
+    effects = {name: x - broken for name, x in _patched(runs, given, places, progress).items()}
     notes = [
-        f"{runs.subject.name}: n={len(gap)} pairs, T={corrupted.shape[1]}, "
-        f"{str(runs.subject.dtype).removeprefix('torch.')}",
+        f"{runs.subject.name}: n={len(gap)} pairs, T={runs.clean.shape[1]}, {dtype_of(runs.subject)}",
         runs.protocol,
         f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}",
         f"a place drawn at random restores {ratio(effects[RESTORED].mean(0), gap)}",
@@ -219,13 +208,13 @@ def restored(
         notes.append(f"each kv_head serves {runs.subject.shape.n_heads // runs.subject.shape.n_kv_heads} query heads")
     n_runs = len(places) * len(effects) + 4 + first_order
     if first_order:
-        effects[FIRST_ORDER] = _estimated(runs, corrupted, given, places)
+        effects[FIRST_ORDER] = _estimated(runs, given, places)
         error = ((effects[FIRST_ORDER] - effects[RESTORED]).mean(1) / gap.mean()).abs()
         notes.append(f"first order: wrong by {error.mean():.2g} on average and {error.max():.2g} at most")
     if direct:
-        effects[DIRECT] = _written(runs, corrupted, places)
+        effects[DIRECT] = _written(runs, places)
         notes.append("direct: written into the logits, the clean run less the corrupted one, each at its own scale")
-    notes += [f"{n_runs} runs of each pair"] if plain is runs else []
+    notes += [f"{n_runs} runs of each pair"] if type(runs) is Runs else []
     notes += [
         "restored: 1 as the clean run, 0 as the corrupted one; mean change over mean difference of the two",
         "control: the same place of another pair" if CONTROL in effects else "no control: it takes a third prompt",
@@ -246,14 +235,14 @@ def _gap(name: str, whole: PerSequence, broken: PerSequence) -> PerSequence:
 
 
 def _patched(
-    runs: "Runs", corrupted: Tokens, given: Activations, places: Sequence[Place], progress: bool | OnProgress
+    runs: "Runs", given: Activations, places: Sequence[Place], progress: bool | OnProgress
 ) -> dict[str, Float[Tensor, "place pair"]]:
     """The metric with each place patched: from the clean run, and from another pair's where there is one."""
-    sources, other = {RESTORED: given}, _another(runs.clean, corrupted)
+    sources, other = {RESTORED: given}, _another(runs.clean, runs.corrupted)
     if other is not None:
         sources[CONTROL] = {layer: x[other.to(x.device)] for layer, x in given.items()}
     with progress_of(progress, f"patching {runs.subject.name}") as on_pass:
-        return {name: runs.values(corrupted, source, places, on_pass) for name, source in sources.items()}
+        return {name: runs.values(source, places, on_pass) for name, source in sources.items()}
 
 
 def _rows(
@@ -278,15 +267,13 @@ def _another(clean: Tokens, corrupted: Tokens) -> Int[Tensor, " pair"] | None:
     return None if alike.all(1).any() else distance.masked_fill(alike.cpu(), len(clean)).argmin(1)
 
 
-def _estimated(
-    runs: "Runs", corrupted: Tokens, given: Activations, places: Sequence[Place]
-) -> Float[Tensor, "place pair"]:
+def _estimated(runs: "Runs", given: Activations, places: Sequence[Place]) -> Float[Tensor, "place pair"]:
     """To first order, what each patch changes in the metric. Raises InputError for a metric of attention calls."""
     if runs.metric.reads or places[0][3] >= 0:
         what = "maps by key are not estimated" if places[0][3] >= 0 else f"{runs.metric.name} reads attention"
         raise InputError(f"first_order differentiates logits by layer, head and position, and {what}; leave it out")
     parts = []
-    for rows, batch in passes(runs.subject, corrupted):
+    for rows, batch in passes(runs.subject, runs.corrupted):
 
         def score(logits: Logits, tokens: Tokens, rows: Tensor = rows) -> PerSequence:
             return runs.metric.of(runs.scene(Trace({}, logits), rows))
@@ -297,7 +284,7 @@ def _estimated(
     return torch.cat(parts, 1).detach().float().cpu()
 
 
-def _written(runs: "Runs", corrupted: Tokens, places: Sequence[Place]) -> Float[Tensor, "place pair"]:
+def _written(runs: "Runs", places: Sequence[Place]) -> Float[Tensor, "place pair"]:
     """What each place writes into the difference of logits in the clean run, less that in the corrupted one.
 
     Raises InputError for another metric, and for what does not write into the residual stream.
@@ -308,9 +295,9 @@ def _written(runs: "Runs", corrupted: Tokens, places: Sequence[Place]) -> Float[
             "direct says what heads or feed-forward layers write into the logits of two answers; give "
             "site=ChangeOutputs() or ChangeMLP() without dims, answer= and instead="
         )
-    n, length = corrupted.shape
+    n, length = runs.corrupted.shape
     right, wrong = (ids.expand(n) for ids in answers[:2])
-    clean, broken = (logit_parts(runs.subject, x, right, wrong, answers[2]) for x in (runs.clean, corrupted))
+    clean, broken = (logit_parts(runs.subject, x, right, wrong, answers[2]) for x in (runs.clean, runs.corrupted))
     at, rows = answers[2] % length, []
     for layer, head, position, _ in places:
         heads = range(runs.subject.shape.n_heads) if head < 0 else (head,)
@@ -332,10 +319,11 @@ class Runs:
     """Runs in which one place is patched, and the metric of each."""
 
     subject: Subject
-    site: Change
     metric: PatchingMetric
     clean: Tokens
+    corrupted: Tokens
     clean_logits: Logits
+    site: Change
     title: ClassVar[str] = "Which activations restore the clean run?"
 
     @property
@@ -343,40 +331,48 @@ class Runs:
         """Returns what is patched, and how."""
         return f"{type(self.site).__name__}, clean into corrupted"
 
-    def trace(self, tokens: Tokens, pairs: Int[Tensor, " row"], put: PutAt) -> Trace:
-        """The run of some pairs, with what `put` puts into the site."""
-        return self.subject.run(tokens[pairs], reads=self.metric.reads, edits=[replace(self.site, operation=put)])
+    def trace(self, pairs: Int[Tensor, " row"], put: PutAt) -> Trace:
+        """The corrupted run of some pairs, with what `put` puts into the site."""
+        edits = [replace(self.site, operation=put)]
+        return self.subject.run(self.corrupted[pairs], reads=self.metric.reads, edits=edits)
 
     def values(
-        self, tokens: Tokens, given: Activations, places: Sequence[Place], on_pass: OnProgress = no_progress
+        self, given: Activations, places: Sequence[Place], on_pass: OnProgress = no_progress
     ) -> Float[Tensor, "place pair"]:
-        """The metric of every pair of `tokens`, with each place in turn patched from `given`."""
-        n, chosen = len(tokens), torch.tensor(places)
-        if isinstance(self.site, ChangePattern) and given:  # a slot's column stands left of the first key's
-            chosen[:, 3] += (chosen[:, 3] >= 0) * (next(iter(given.values())).shape[-1] - tokens.shape[1])
+        """The metric of every corrupted run, with each place in turn patched from `given`."""
+        n, chosen = len(self.corrupted), torch.tensor(places)
+        if isinstance(self.site, ChangePattern):  # a slot's column stands left of the first key's
+            chosen[:, 3] += (chosen[:, 3] >= 0) * (next(iter(given.values())).shape[-1] - self.corrupted.shape[1])
         done: list[Tensor] = []
-        for rows, _ in passes(self.subject, tokens.repeat(len(places), 1)):
+        for rows, _ in passes(self.subject, self.corrupted.repeat(len(places), 1)):
             pairs = rows.cpu() % n
-            trace = self.trace(tokens, pairs, PutAt(given, pairs, chosen[rows.cpu() // n]))
-            done.append(self._checked(self.metric.of(self.scene(trace, pairs)), len(rows)))
+            done.append(self._number(self.trace(pairs, PutAt(given, pairs, chosen[rows.cpu() // n])), pairs))
             on_pass(sum(map(len, done)), n * len(places))
         return torch.cat(done).unflatten(0, (len(places), n))
+
+    def unpatched(self, tokens: Tokens) -> PerSequence:
+        """The metric of every pair of `tokens`."""
+        traces = (
+            (self.subject.run(x, reads=self.metric.reads), rows.cpu()) for rows, x in passes(self.subject, tokens)
+        )
+        return torch.cat([self._number(trace, pairs) for trace, pairs in traces])
+
+    def _number(self, trace: Trace, pairs: Int[Tensor, " row"]) -> PerSequence:
+        answer, who = self.metric.of(self.scene(trace, pairs)), f"the metric {self.metric.name}"
+        return number_per_sequence(answer, len(pairs), who, "take the mean over the other axes").detach().float().cpu()
 
     def scene(self, trace: Trace, pairs: Int[Tensor, " row"]) -> Scene:
         """What the metric of a run of some pairs is computed of."""
         return Scene(trace, self.clean[pairs], self.clean_logits[pairs], pairs, len(self.clean))
 
-    def _checked(self, answer: Any, n: int) -> PerSequence:
-        if not isinstance(answer, Tensor) or answer.shape != (n,):
-            given = f"a tensor of {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
-            raise InputError(
-                f"a metric of patching gives a number per sequence, here ({n},); {self.metric.name} gave {given}"
-            )
-        return answer.detach().float().cpu()
 
+def prompts_of(
+    model: ModelLike, clean: Any, corrupted: Any, metric: Any, answer: str | None, instead: str | None
+) -> tuple[Subject, PatchingMetric, Tokens, Tokens, Logits]:
+    """The subject, the metric, both prompts as tokens, and the clean logits: the first fields of `Runs`.
 
-def pairs_of(model: ModelLike, clean: Any, corrupted: Any) -> tuple[Subject, Tokens, Tokens]:
-    """The subject, and the prompts as tokens. Raises InputError where a pair differs in length."""
+    Raises InputError where a pair differs in length.
+    """
     subject, first = inputs_of(model, clean)
     second = inputs_of(subject, corrupted)[1]
     shapes = [tuple(token_set.tokens.shape) for token_set in (first, second)]
@@ -389,10 +385,11 @@ def pairs_of(model: ModelLike, clean: Any, corrupted: Any) -> tuple[Subject, Tok
             f"clean and corrupted prompts are as many, and of one length in tokens; here {shapes[0]} and {shapes[1]} "
             "(sequences, tokens); change words for others with as many tokens"
         )
-    return subject, first.tokens, second.tokens
+    measured = _metric_of(subject, metric, answer, instead)
+    return subject, measured, first.tokens, second.tokens, subject.run(first.tokens).logits
 
 
-def metric_of(subject: Subject, metric: Any, answer: str | None, instead: str | None) -> PatchingMetric:
+def _metric_of(subject: Subject, metric: Any, answer: str | None, instead: str | None) -> PatchingMetric:
     """The metric that was given, of a function of logits or of two answers; by default the divergence from clean.
 
     Raises InputError for a metric beside answers, for one answer alone, and for answers of several tokens.

@@ -17,9 +17,8 @@ from ..attention.answers import per_sequence
 from ..attention.sites import RESIDUAL, Edit
 from ..backends.load import subject_of
 from ..backends.subject import Subject
-from ..checks import accepting, whole_number
+from ..checks import accepting, instance_of, whole_number
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError
 from ..interventions.changes import Change, ChangeOutputs, ChangeResidual, ChangeTokenEmbedding
 from ..interventions.edit import Edits, edits_of
 from ..interventions.operations import Add, Put, Zero
@@ -36,8 +35,7 @@ def activations(site: Change, subject: ModelLike, tokens: TokensLike | Any, edit
 
     Raises InputError for embeddings, which are not read.
     """
-    if not isinstance(site, Change):
-        raise InputError(f"{site!r:.40} is not a site; give one such as ChangeResidual(layers=[3], positions=[0])")
+    instance_of(site, Change, "site is a change of one site, such as ChangeResidual(layers=[3], positions=[0])")
     subject, tokens = equal_inputs_of(subject, tokens)
     site.check_site(subject.shape, tokens.shape[1])
     parts = []

@@ -40,7 +40,7 @@ from ..interventions.changes import (
 from ..interventions.operations import Add, Put, PutAt
 from ..report.columns import HEAD, LAYER, POSITION
 from ..table import Table
-from .activation_patching import PatchingMetric, Runs, metric_of, pairs_of, restored
+from .activation_patching import PatchingMetric, Runs, prompts_of, restored
 from .inputs import ModelLike
 from .patching import Activations, activations
 
@@ -85,25 +85,18 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
         raise InputError("nothing is sent to layer 0, which reads the embedding; take a receiver in a later layer")
     if freeze_norms and receiver is None:
         raise InputError("the norm in front of the logits is recomputed; freeze_norms needs a head as the receiver")
-    subject, clean_tokens, corrupted_tokens = pairs_of(model, clean, corrupted)
-    fields = (
-        subject,
-        sender,
-        metric_of(subject, metric, answer, instead),
-        clean_tokens,
-        subject.run(clean_tokens).logits,
-    )
+    fields = prompts_of(model, clean, corrupted, metric, answer, instead)
+    subject, tokens = fields[0], fields[3]
     if frozen is None and not subject.shape.mlp_layers:
         raise InputError(
             f"{subject.name}: what its feed-forward layers add is not found in every block, so a direct path cannot be "
             "told from one through them; name what stays: frozen=(ChangeOutputs(),)"
         )
     sites = (ChangeMLP(),) if frozen is None else (frozen,) if isinstance(frozen, Change) else tuple(frozen)
-    kept = tuple((site, activations(site, subject, corrupted_tokens)) for site in sites)
-    stream = None if frozen is not None else _stream(subject, corrupted_tokens)
+    kept = tuple((site, activations(site, subject, tokens)) for site in sites)
+    stream = None if frozen is not None else _stream(subject, tokens)
     axes = (LAYER, HEAD if isinstance(sender, ChangeOutputs) else POSITION)
-    runs = PathRuns(*fields, receiver, kept, stream, freeze_norms)
-    return restored(Runs(*fields), runs, corrupted_tokens, axes, progress)
+    return restored(PathRuns(*fields, sender, receiver, kept, stream, freeze_norms), axes, progress)
 
 
 def _stream(subject: Subject, tokens: Tokens) -> Stream:
@@ -161,9 +154,9 @@ class PathRuns(Runs):
         norms = "frozen" if self.freeze_norms else "recomputed"
         return f"path from {type(self.site).__name__} to {to}; {names} frozen between, norms {norms}"
 
-    def trace(self, tokens: Tokens, pairs: Int[Tensor, " row"], put: PutAt) -> Trace:
-        """The run of some pairs, with the path patched."""
-        mine = tokens[pairs]
+    def trace(self, pairs: Int[Tensor, " row"], put: PutAt) -> Trace:
+        """The corrupted run of some pairs, with the path patched."""
+        mine = self.corrupted[pairs]
         edits: list[Edit] = [
             replace(site, operation=Put({n: x[pairs] for n, x in values.items()})) for site, values in self.kept
         ]

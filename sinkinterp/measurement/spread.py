@@ -9,9 +9,9 @@ Source: Barbero et al. 2025, arXiv:2504.02732.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -79,13 +79,14 @@ def spread(
         for name, (change, loss) in runs.items()
         for block in range(change.shape[1])
     ]
+    figure = partial(sweep_figure, x=BLOCK, quantities=(ALL, NEAR, FAR), by=EDIT)
     note = (
         f"{run_note(subject, given)}; token {at} (from 0) becomes another one of the texts; change: distance of the "
         f"residuals over the norm of the first, mean over positions behind it; near: the next {NEXT}; far: those of "
         f"the last quarter; {TIMES}: over the first edit, bootstrap over texts; block {subject.shape.n_layers} is the "
         f"last output; loss of the unchanged texts in nats; null: 0, an equal token; {intervals(len(given))}"
     )
-    return Table("How far does the change of one token spread?", note, tuple(rows), spread_figure)
+    return Table("How far does the change of one token spread?", note, tuple(rows), figure)
 
 
 def _cells(change: Later, before: Later, length: int) -> dict[str, Cell]:
@@ -126,8 +127,3 @@ def changes(
         parts.append(((after["x"].float() - x).norm(dim=-1) / x.norm(dim=-1)).cpu())
         losses.append(next_token_loss(before.logits, batch).mean(1).cpu())
     return torch.cat(parts), torch.cat(losses)
-
-
-def spread_figure(table: Table) -> go.Figure:
-    """Near and far change by block, a line for each edit."""
-    return sweep_figure(table, BLOCK, (ALL, NEAR, FAR), by=EDIT)

@@ -1,15 +1,15 @@
 """sweep: many interventions on one model, each beside the untouched model and beside random ones of equal size."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
-from ..attention.answers import called
+from ..attention.answers import called, number_per_sequence
 from ..attention.sites import Edit
 from ..backends.subject import Subject
-from ..checks import is_whole
+from ..checks import instance_of, is_whole
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokensLike
 from ..errors import InputError
@@ -35,8 +35,7 @@ MOST_SEEDS = 1000
 
 def sink_rate(report: Report, position: int = 0, epsilon: float = 0.3) -> PerSequence:
     """Sink_k^epsilon of each sequence, k = position + 1: the share of its heads above epsilon; 0..1."""
-    if not isinstance(report, Report):
-        raise InputError(f"a sink rate is that of a report, which si.measure returns; got a {type(report).__name__}")
+    instance_of(report, Report, "a sink rate is that of a report, which si.measure returns")
     return sink.sink_rate(report.alpha(position), epsilon)
 
 
@@ -85,14 +84,10 @@ def sweep(
         on_run(len(runs), len(runs))
     protocol = protocol_of(subject, token_set, (), VISIBLE).line()
     note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {intervals(len(token_set.tokens))}"
+    figure = partial(sweep_figure, x=EDIT, quantities=("change",))
     if seeds:
         note += f"; control: the mean of {seeds} random ones of equal size"
-    return Table("What does each intervention change?", note, _rows(groups, values, seeds), changes_by_edit)
-
-
-def changes_by_edit(table: Table) -> Any:
-    """The plotly figure of a sweep: the change that each edit makes, beside its control."""
-    return sweep_figure(table, EDIT, ("change",))
+    return Table("What does each intervention change?", note, _rows(groups, values, seeds), figure)
 
 
 def _groups(edits: Any) -> list[tuple[Edit, ...]]:
@@ -109,13 +104,8 @@ def _groups(edits: Any) -> list[tuple[Edit, ...]]:
 def _answer(metric: ReportMetric, report: Report) -> PerSequence:
     """A metric's number per sequence. Raises InputError where it gives something else."""
     answer = called(metric, _name(metric), report)
-    n = report.protocol.sequences
-    if not isinstance(answer, Tensor) or answer.shape != (n,):
-        shape = f"a tensor of {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
-        raise InputError(
-            f"a metric gives a tensor with a number per sequence, here ({n},); {_name(metric)} gave {shape}; "
-            "take si.sink_rate, or the mean over the other axes"
-        )
+    fix = "take si.sink_rate, or the mean over the other axes"
+    number_per_sequence(answer, report.protocol.sequences, f"the metric {_name(metric)}", fix)
     if answer.isinf().any():
         raise InputError(f"{_name(metric)} gave a number that is not finite, which has no change; clamp it")
     return answer.cpu().double()

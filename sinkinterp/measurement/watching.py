@@ -17,7 +17,7 @@ from ..backends.exclusive import exclusive, holds
 from ..backends.hooks import BASES, OURS, attention_set_to, inside_compiled
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import finite_number, whole_number
+from ..checks import finite_number, instance_of, whole_number
 from ..data.tokens import TokenSet, TokensLike, token_set_of
 from ..errors import InputError
 from ..guesses import keywords
@@ -90,10 +90,8 @@ class SinkCallback(TrainerCallback):
         **loading: Any,
     ) -> None:
         self.every = whole_number(every, "every, a number of steps,", 1)
-        if not isinstance(name, str):
-            raise InputError(f"name is a text; got a {type(name).__name__}")
-        if not 0 < finite_number(most, "most, a share of the time,") <= 1:
-            raise InputError(f"most is a share of the time, above 0 and at most 1; got {most}")
+        instance_of(name, str, "name is a text")
+        finite_number(most, "most, a share of the time,", above=0, most=1)
         check_epsilon(epsilon)
         if log is not None and not callable(log):
             raise InputError(f"log is a function of the numbers, such as trainer.log; got a {type(log).__name__}")

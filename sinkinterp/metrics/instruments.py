@@ -1,15 +1,31 @@
-"""Instruments: groups of metrics that a measurement adds to importance and norms.
+"""The metrics of a report: those that every report holds in fields of its own, and instruments, which one may add.
 
 A new metric of a family needs no line here: it joins METRICS in its family's file. Any tuple of metrics is an
 instrument, as in `si.measure(subject, tokens, instruments=[(Metric("first", RESIDUAL, first),)])`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
+from ..attention.call import AttentionCall
+from ..attention.shapes import KeyIndex
+from ..attention.sites import CALL, RESIDUAL
 from . import loss, qk, residuals, writes
-from .importance import PATTERNS
-from .metric import AnyMetric
+from .importance import (
+    PATTERNS,
+    Convention,
+    hidden_queries,
+    importance_and_raw,
+    off_sequence,
+    slot_importance,
+    uniform_and_content_free,
+    uniform_slot_importance,
+)
+from .metric import AnyMetric, Metric
+from .residuals import vector_norms
 
 Instrument = tuple[AnyMetric, ...]
 Instruments = Instrument | Sequence[Any]  # one, or several in a list
@@ -32,3 +48,55 @@ INSTRUMENTS = {
     "MAPS": MAPS,
     "LOSS": LOSS,
 }
+
+
+# The metrics of every report
+
+_IMPORTANCES, _NULLS = "importances", "nulls"
+_OF_SLOTS = (Metric("slot_importance", CALL, slot_importance), Metric("slot_null", CALL, uniform_slot_importance))
+_HIDDEN_QUERIES = Metric("hidden_queries", CALL, hidden_queries)
+_AS_THEY_ARE = (
+    Metric("off_sequence", CALL, off_sequence),
+    Metric("key_norms", CALL, lambda call: vector_norms(call.k)),
+    Metric("value_norms", CALL, lambda call: vector_norms(call.v)),
+    Metric("residual_norms", RESIDUAL, vector_norms),
+)
+
+
+@dataclass(frozen=True)
+class _AtPositions:
+    """A read of some positions, on whichever device its layer is."""
+
+    read: Callable[[AttentionCall, KeyIndex, Convention], Tensor]
+    positions: KeyIndex
+    convention: Convention
+
+    def __call__(self, call: AttentionCall) -> Tensor:
+        positions = self.positions.to(call.k.device)  # every layer may be on another device
+        return self.read(call, positions, self.convention)
+
+
+def core_metrics(positions: KeyIndex, convention: Convention) -> tuple[Metric, ...]:
+    """The metrics of every report, with importance at `positions`."""
+    return (
+        Metric(_IMPORTANCES, CALL, _AtPositions(importance_and_raw, positions, convention)),
+        Metric(_NULLS, CALL, _AtPositions(uniform_and_content_free, positions, convention)),
+        *(*_OF_SLOTS, *_AS_THEY_ARE, _HIDDEN_QUERIES),
+    )
+
+
+def hides_first_key(answers: Mapping[str, Tensor]) -> bool:
+    """Tells if a window hides the first key from some query, in the answers to `core_metrics`."""
+    return bool(answers[_HIDDEN_QUERIES.name].any())
+
+
+def core_fields(answers: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The fields of a report that the answers to `core_metrics` fill, by name.
+
+    A model without a slot answers with zeros there: its report holds None.
+    """
+    fields: dict[str, Any] = {metric.name: answers[metric.name] for metric in _AS_THEY_ARE}
+    for pair, names in ((_IMPORTANCES, ("importance", "raw_importance")), (_NULLS, ("null", "bias_null"))):
+        fields |= {name: half.contiguous() for name, half in zip(names, answers[pair].unbind(2), strict=True)}
+    has_slot = bool(answers["slot_null"].any())
+    return fields | {metric.name: answers[metric.name] if has_slot else None for metric in _OF_SLOTS}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..attention.shapes import Residual
 from ..attention.sites import RESIDUAL
+from ..checks import finite_number, whole_number
 from ..errors import InputError
 from .metric import Metric, PerSequence
 
@@ -50,8 +51,7 @@ def steps(ratio: Float[Tensor, " block"], least: float = 2.0) -> Steps | None:
     geometric mean of the ratio before the step and the largest after it. Raises InputError unless `least` exceeds 1.
     Source: step-up and step-down blocks as in Wong et al., arXiv 2512.22213.
     """
-    if not least > 1:
-        raise InputError(f"least is the factor of a step, above 1; got {least}")
+    finite_number(least, "least, the factor of a step,", above=1)
     factors = ratio[1:] / ratio[:-1]
     if not len(factors) or not factors.max() >= least:
         return None
@@ -144,8 +144,7 @@ def kurtosis(x: Residual) -> PerSequence:
 def top_entries(x: Residual, count: int) -> Entries:
     """The `count` entries of every sequence that are largest in magnitude. Raises InputError where there are fewer."""
     n_entries, d_model = x[0].numel(), x.shape[2]
-    if not 1 <= count <= n_entries:
-        raise InputError(f"count is a number of entries, from 1 to {n_entries}; got {count}")
+    count = whole_number(count, "count, of entries,", 1, n_entries)
     # at most `count` positions hold the `count` largest entries: those with the largest peaks
     positions = _peaks(x).topk(min(count, x.shape[1]), -1).indices.sort(-1).values
     candidates = x.gather(1, positions[..., None].expand(-1, -1, d_model)).float().flatten(1)
@@ -160,8 +159,8 @@ def lifetime(massive_by_block: Bool[Tensor, " block"]) -> Lifetime | None:
 
 
 def _check_thresholds(least: float, times: float) -> None:
-    if not (least > 0 and times > 0):
-        raise InputError(f"least and times are thresholds on magnitudes, above 0; got {least} and {times}")
+    for name, threshold in (("least", least), ("times", times)):
+        finite_number(threshold, f"{name}, a threshold on magnitudes,", above=0)
 
 
 def _peaks(x: Residual) -> Float[Tensor, "batch pos"]:
@@ -201,8 +200,7 @@ def secondary_sinks(
         raise InputError(
             f"step_up and step_down are indices from 0 to {cosines.shape[1] - 1}, in order; got {step_up}, {step_down}"
         )
-    if not 0 < cosine < 1:
-        raise InputError(f"cosine is between 0 and 1; got {cosine}")
+    finite_number(cosine, "cosine", above=0, below=1)
     follows = (cosines[:, step_up : step_down + 1] > cosine).any(1)
     follows[:, 0] = False
     return follows

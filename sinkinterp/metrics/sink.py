@@ -24,8 +24,7 @@ class TokenSink:
 
 def check_epsilon(epsilon: float) -> None:
     """Raises InputError unless epsilon is a share of attention strictly between 0 and 1."""
-    if not 0 < finite_number(epsilon, "epsilon, a share of attention between 0 and 1,") < 1:
-        raise InputError(f"epsilon is a share of attention, between 0 and 1; got {epsilon}")
+    finite_number(epsilon, "epsilon, a share of attention between 0 and 1,", above=0, below=1)
 
 
 def epsilons_of(given: Any) -> list[float]:
@@ -71,8 +70,7 @@ def sink_positions(alpha: Alpha, null: Alpha, epsilon: float, share: float) -> I
 
     Raises InputError unless 0 <= share < 1 and epsilon is a share of attention.
     """
-    if not 0 <= share < 1:
-        raise InputError(f"share is a part of the heads, from 0 to below 1; got {share}")
+    finite_number(share, "share, a part of the heads,", least=0, below=1)
     (rate,), (null_rate,) = (sink_grid(values, (epsilon,)) for values in (alpha, null))
     return (rate - null_rate > share).nonzero()[:, 0]
 

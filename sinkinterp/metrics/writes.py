@@ -10,7 +10,7 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput
 from ..attention.sites import CALL, OUTPUT
-from ..errors import InputError
+from ..checks import finite_number
 from .metric import Metric
 
 Matrices = Float[Tensor, "matrix n n"]
@@ -80,8 +80,7 @@ def is_nop(value_ratio: Float[Tensor, "*stack"], limit: float = 0.2) -> Bool[Ten
 
     Raises InputError unless `limit` is a length between 0 and 1.
     """
-    if not 0 < limit < 1:
-        raise InputError(f"limit is a value norm relative to the others', between 0 and 1; got {limit}")
+    finite_number(limit, "limit, a value norm relative to the others',", above=0, below=1)
     return value_ratio < limit
 
 
@@ -90,10 +89,8 @@ def is_broadcast(value_ratio: Float[Tensor, "*stack"], low: float = 0.8, high: f
 
     Raises InputError unless `low` <= 1 <= `high`, both above 0.
     """
-    if not 0 < low <= 1 <= high:
-        raise InputError(
-            f"low and high are value norms relative to the others', on either side of 1; got {low}, {high}"
-        )
+    finite_number(low, "low, a value norm relative to the others',", above=0, most=1)
+    finite_number(high, "high, a value norm relative to the others',", least=1)
     return (low <= value_ratio) & (value_ratio <= high)
 
 

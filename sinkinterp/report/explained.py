@@ -297,7 +297,7 @@ class Explanation:
     def plot(self, head: tuple[int, int] | None = None, maps: Sequence[CutMap] = ()) -> go.Figure:
         """The plotly figure of the path: layers downwards, lines as wide as their shares; of all heads, or of one.
 
-        `maps`, which `measurement.explain.cuts` returns for one head, are drawn beside it. A click on a part shows the
+        `maps`, which `measurement.explaining` returns for one head, are drawn beside it. A click on a part shows the
         map with that part cut. Raises InputError for a head that was not explained.
         """
         place = tuple(head) if isinstance(head, Sequence) else head

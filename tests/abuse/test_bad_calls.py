@@ -40,7 +40,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.lm.config import LMSpec, SinkConfig
 from sinkinterp.lm.model import build
 from sinkinterp.measurement import activation_patching, patching, sweep
-from sinkinterp.measurement.explain.cuts import cut_maps
+from sinkinterp.measurement.explaining import cut_maps
 from sinkinterp.measurement.maps import attention_map
 from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.metrics import bootstrap, instruments

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 import sinkinterp as si
 from sinkinterp import seals
 from sinkinterp.applications.mend import mend_recipe, mended
-from sinkinterp.backends.files import conversions, named_models
+from sinkinterp.backends.files import named_models
 from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.data import sources as docstrings
 from sinkinterp.data.corpus_folder import RECORD
@@ -228,7 +228,7 @@ def read_converted(home, i):
     file.write_text(str(i))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SINKINTERP_CACHE", str(home))
-        folder = conversions.converted(file, lambda draft: (draft / "text").write_text(str(i)))
+        folder = named_models.converted(file, lambda draft: (draft / "text").write_text(str(i)))
         return folder, (folder / "text").read_text()
 
 

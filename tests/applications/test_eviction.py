@@ -5,8 +5,7 @@ import torch
 from backends.zoo import model_of, subject_of, tokens_of
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sinkinterp.applications.cache_tables import IN_TEXT, Losses
-from sinkinterp.applications.eviction import first_token_losses, heads_table
+from sinkinterp.applications.eviction import IN_TEXT, Losses, first_token_losses, heads_table
 from sinkinterp.applications.generation import _sinks_of_parts, generated, generation_table
 from sinkinterp.applications.rolling_cache import SinkCache, streamed
 from sinkinterp.backends.load import load

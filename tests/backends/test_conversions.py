@@ -3,7 +3,7 @@ import torch
 from backends.tiny_gguf import Q4_1, tiny_llama, write_gguf
 
 import sinkinterp as si
-from sinkinterp.backends.files import conversions, model_files
+from sinkinterp.backends.files import model_files, named_models
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.errors import InputError
 
@@ -21,7 +21,7 @@ def kept(tmp_path):
 
 
 def test_a_gguf_file_is_dequantised_once_and_reads_the_same_from_the_cache(file, tmp_path, monkeypatch):
-    with conversions.without_cache():
+    with named_models.without_cache():
         right, words = si.load(file).run(TOKENS).logits, load_tokenizer(file).tokenize("ab  11")
     assert not kept(tmp_path)
     assert si.load(file).run(TOKENS).logits.equal(right)

@@ -24,9 +24,9 @@ from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.backends.patched import patched
 from sinkinterp.errors import InputError
+from sinkinterp.interventions.attention_layers import BlindKeys
 from sinkinterp.interventions.columns import RemoveColumn
 from sinkinterp.interventions.positions import SwapPositions
-from sinkinterp.interventions.projections import BlindKeys
 from sinkinterp.measurement.measure import measure
 
 GPTJ = {"vocab_size": VOCAB, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 64, "rotary_dim": 4}

@@ -13,7 +13,7 @@ from sinkinterp.backends.load import BACKENDS
 from sinkinterp.cli import options
 from sinkinterp.cli.main import app
 from sinkinterp.lm.variants import BASE, variants
-from sinkinterp.measurement.presets import PRESETS
+from sinkinterp.measurement.measure import PRESETS
 from sinkinterp.runs.catalogue import experiment_names
 from sinkinterp.train.recipes import RECIPES
 

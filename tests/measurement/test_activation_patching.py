@@ -183,7 +183,7 @@ def test_arguments_that_do_not_fit_are_refused(subject):
         activation_patching(subject, CLEAN, CLEAN, progress=False)
     with pytest.raises(InputError, match="by layer, and by position; got"):
         activation_patching(subject, CLEAN, CORRUPTED, by=("layer", "head"), progress=False)
-    with pytest.raises(InputError, match=r"a number per sequence, here \(3,\); mean gave a tensor of \(\)"):
+    with pytest.raises(InputError, match=r"the metric mean gives .* here \(3,\); got a tensor of \(\)"):
         activation_patching(subject, CLEAN, CORRUPTED, metric=torch.mean, progress=False)
     with pytest.raises(InputError, match="first_order differentiates logits"):
         activation_patching(subject, CLEAN, CORRUPTED, metric=first_alpha(), first_order=True, progress=False)

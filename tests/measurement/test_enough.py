@@ -2,7 +2,7 @@ import torch
 
 import sinkinterp as si
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.measurement.enough import WIDTH, measure_enough
+from sinkinterp.measurement.measure import WIDTH, measure_enough
 from sinkinterp.metrics import instruments
 
 TOKENS = torch.randint(100, (70, 13), generator=torch.Generator().manual_seed(7))

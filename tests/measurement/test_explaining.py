@@ -12,9 +12,9 @@ from sinkinterp.backends.encoder.encoder_input import NoEncoder
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
-from sinkinterp.measurement.explain.cuts import cut_maps
-from sinkinterp.measurement.explain.massive_path import path_edit
-from sinkinterp.measurement.explain.score_parts import POSITION_BIAS, head_pairs, parts_by_block, whole_score
+from sinkinterp.measurement.explaining import cut_maps
+from sinkinterp.measurement.lens import POSITION_BIAS, head_pairs, parts_by_block, whole_score
+from sinkinterp.measurement.massive_path import path_edit
 from sinkinterp.runs.catalogue import load_module
 from sinkinterp.runs.inputs import Inputs
 

@@ -7,7 +7,7 @@ from attention.layouts import band
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.kernels import Kernel, Raw, Sigmoid, Unit
 from sinkinterp.attention.slots import SinkLogit, SlotRow
-from sinkinterp.measurement.presets import PRESETS
+from sinkinterp.measurement.measure import PRESETS
 from sinkinterp.metrics.importance import (
     PAPER,
     RELEASED,

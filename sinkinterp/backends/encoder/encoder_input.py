@@ -132,8 +132,7 @@ class Silence(_SoundInput):
     description = "silence"
 
     def __post_init__(self) -> None:
-        if not 0 < finite_number(self.seconds, "seconds of silence") <= _LONGEST_SILENCE:
-            raise InputError(f"silence lasts more than 0 and at most {_LONGEST_SILENCE} seconds; got {self.seconds}")
+        finite_number(self.seconds, "seconds of silence", above=0, most=_LONGEST_SILENCE)
 
     def samples(self) -> Samples:
         return torch.zeros(int(self.seconds * SAMPLING_RATE))

@@ -29,8 +29,7 @@ from ...errors import InputError
 from ...guesses import nearest
 from ...seals import verify, verifying
 from ..mended import adapter_folder, base_of, merged
-from .conversions import converted
-from .named_models import known_names, located, names_here, origin_in
+from .named_models import converted, known_names, located, names_here, origin_in
 from .whole import check_read_whole, check_weights
 
 
@@ -136,7 +135,7 @@ def load_model(
     """The transformers model of a name, a folder or a GGUF file. Raises InputError where it cannot be loaded whole.
 
     Weights are checked by the sha256.json beside them. A GGUF file without one does not show that it is damaged. A
-    GGUF file is dequantised once; see `conversions`.
+    GGUF file is dequantised once; see `converted`.
     """
     given, source = source, located(source)
     _check_device(device_map)

@@ -83,7 +83,7 @@ class Showing(Listener):
 
     def attend(self, call: AttentionCall, *args: Any, **kwargs: Any) -> Tensor:
         if self.n_attended >= len(self.anatomy.layers):
-            raise InputError(f"{self.name} attends more often than when it was loaded{AGAIN}")
+            raise self._differs("attends more often")
         call = replace(call, layer=self.anatomy.layers[self.n_attended])
         edited = self._last_call = self.recorder.attend(call)
         is_ours = edited is not call or edited.is_fused
@@ -97,11 +97,14 @@ class Showing(Listener):
             for counts in (self.anatomy.counts, self.counts)
         )
         if found != now:
-            raise InputError(f"{self.name} runs other operations than when it was loaded{AGAIN}")
+            raise self._differs("runs other operations")
+
+    def _differs(self, what: str) -> InputError:
+        return InputError(f"{self.name} {what} than when it was loaded{AGAIN}")
 
     def _changed(self, change: Change, x: Any) -> Tensor:
         if not isinstance(x, Tensor):
-            raise InputError(f"{self.name} runs other operations than when it was loaded{AGAIN}")
+            raise self._differs("runs other operations")
         try:
             return change(x)
         except TypeError as error:  # of which Python would say that tensors cannot be added
@@ -110,7 +113,7 @@ class Showing(Listener):
     def _residual(self, x: Tensor) -> Tensor:
         raise_if_interrupted()
         if x.ndim != 3 or x.shape[-1] != self.anatomy.d_model:
-            raise InputError(f"{self.name} runs other operations than when it was loaded{AGAIN}")
+            raise self._differs("runs other operations")
         kept = x.clone()  # what reads and edits keep must not change when the module adds to the stream in place
         edited = _shown(self.recorder.residual, self.anatomy.is_batch_first, kept)
         return x if edited is kept else edited.clone()

@@ -8,10 +8,10 @@ from ...attention.kernels import Sigmoid
 from ...attention.shapes import ModelShape
 from ...attention.sites import Edit
 from ...errors import InputError
+from ...interventions.attention_layers import PatchNormalization
 from ...interventions.changes import ChangeResidual
 from ...interventions.columns import AddSinkLogit, RemoveColumn
 from ...interventions.edit import Ablate
-from ...interventions.normalisation import PatchNormalization
 from ...interventions.operations import Zero
 from ...interventions.positions import SwapPositions
 from .schema import LARGEST, EditData

@@ -1,32 +1,33 @@
 """The path of the massive activation: which part writes it, which heads' keys read it, and what cutting each costs."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
-from ...attention.shapes import Residual
-from ...attention.sites import MLP, RESIDUAL, Edit
-from ...backends.anatomy.modules import token_mixer
-from ...backends.frozen import FrozenRun, freezable
-from ...backends.huggingface import HuggingFaceSubject
-from ...backends.neurons import neurons_of
-from ...backends.subject import Subject
-from ...data.tokens import Tokens
-from ...interventions.changes import ChangeKeys, ChangeMLP, ChangeOutputs
-from ...interventions.operations import Add
-from ...metrics.bootstrap import difference, estimate_cells, mean_cells
-from ...metrics.loss import NEXT_TOKEN_LOSS
-from ...metrics.residuals import is_massive, lifetime
-from ...report.columns import ALPHA_1
-from ...report.explained import CUT, READER, STANDS_OUT, Head, Neuron, NoPath, Path
-from ...report.report import Report
-from ...table import Cell
-from ..inputs import passes, reads_inputs
-from .score_parts import AS_OTHERS, FIRST, contrast_of, score_of, whole_score
+from ..attention.shapes import Residual
+from ..attention.sites import MLP, RESIDUAL, Edit
+from ..backends.anatomy.modules import removed_after, token_mixer
+from ..backends.frozen import FrozenRun, freezable
+from ..backends.huggingface import HuggingFaceSubject
+from ..backends.subject import Subject
+from ..data.tokens import Tokens
+from ..interventions.changes import ChangeKeys, ChangeMLP, ChangeOutputs
+from ..interventions.operations import Add
+from ..metrics.bootstrap import difference, estimate_cells, mean_cells
+from ..metrics.loss import NEXT_TOKEN_LOSS
+from ..metrics.residuals import is_massive, lifetime
+from ..report.columns import ALPHA_1
+from ..report.explained import CUT, READER, STANDS_OUT, Head, Neuron, NoPath, Path
+from ..report.report import Report
+from ..table import Cell
+from .inputs import passes, reads_inputs
+from .lens import AS_OTHERS, FIRST, contrast_of, score_of, whole_score
 
 COVERED = 0.8  # of the entry, by the neurons that are counted
 Keys = Float[Tensor, "sequence kv_head d_head"]
@@ -48,8 +49,13 @@ def massive_path(subject: Subject, tokens: Tokens) -> Path | NoPath:
     largest of all blocks is followed if it does, else the one that does most; one that the embedding makes is followed
     nowhere. If nothing is left, this says so, with the numbers of the one that comes nearest.
     """
-    hf, of_residuals = freezable(subject), {"first": _first, "others": _others, "massive": _massive}
-    reads = {**{name: RESIDUAL.read(read) for name, read in of_residuals.items()}, "mlp": MLP.read(_first)}
+    hf = freezable(subject)
+    reads = {
+        "first": RESIDUAL.read(_first),
+        "others": RESIDUAL.read(lambda x: x[:, 1:].float().abs().mean(1)),
+        "massive": RESIDUAL.read(lambda x: is_massive(x)[:, 0].float()),
+        "mlp": MLP.read(_first),
+    }
     traces = [hf.run(batch, reads=reads) for _, batch in passes(subject, tokens)]
     first, others, massive, mlp = (torch.cat([trace[name] for trace in traces]).mean(0) for name in reads)
     dims = first[:-1].abs().argmax(-1, keepdim=True)
@@ -90,16 +96,8 @@ def _part(subject: HuggingFaceSubject, block: int, is_mlp: bool) -> str:
     return f"{'MLP' if is_mlp else mixer} {block}"
 
 
-def _massive(x: Residual) -> Tensor:
-    return is_massive(x)[:, 0].float()
-
-
 def _first(x: Residual) -> Tensor:
     return x[:, 0].float()
-
-
-def _others(x: Residual) -> Tensor:
-    return x[:, 1:].float().abs().mean(1)
 
 
 def reads_of(run: FrozenRun, path: Path) -> dict[int, Reads]:
@@ -132,7 +130,7 @@ def followed(path: Path, subject: Subject, tokens: Tokens, reads: Mapping[int, R
     path = replace(path, readers=readers_of(reads), n_heads=len(reads) * subject.shape.n_heads)
     if not path.is_mlp or not isinstance(subject, HuggingFaceSubject):
         return path
-    if (neurons := neurons_of(subject, tokens, path.at, path.dim)) is None:
+    if (neurons := _neurons_of(subject, tokens, path.at, path.dim)) is None:
         return path
     shares = neurons.writes.mean(0) / path.value
     sums = shares.sort(descending=True).values.cumsum(0)
@@ -186,3 +184,63 @@ def path_row(cut: str, report: Report, before: Report, readers: Sequence[Head]) 
     row |= mean_cells(f"{ALPHA_1} of all heads", alpha.mean((1, 2)))
     row |= mean_cells("loss", losses[1])
     return row | estimate_cells("change of loss", difference(losses[0], losses[1], paired=True))
+
+
+# The neurons of a feed-forward layer: what each writes into a dimension, and which way its input points
+
+
+@dataclass(frozen=True)
+class Neurons:
+    """What the neurons of a block write into one dimension at the first token.
+
+    writes: by neuron. cosines: of every token's input with each neuron's row, by the name of the input matrix.
+    """
+
+    writes: Float[Tensor, "sequence neuron"]
+    cosines: dict[str, Float[Tensor, "sequence pos some_neuron"]]
+    top: list[int]
+
+
+def _neurons_of(subject: HuggingFaceSubject, tokens: Tokens, block: int, dim: int, count: int = 5) -> Neurons | None:
+    """The neurons of a block's feed-forward layer, with cosines for the `count` that write most.
+
+    None where the layer has no single output matrix, as with experts.
+    """
+    seen: list[tuple[str, Any, Tensor, Tensor]] = []
+
+    def keep(name: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+            if args[0].shape[:-1].numel() == tokens.numel():  # cross-attention reads the encoder's output
+                seen.append((name, module, args[0].view(*tokens.shape, -1), output.view(*tokens.shape, -1)))
+
+        return hook
+
+    linears = {n: m for n, m in subject.modules.blocks[block].named_modules() if isinstance(m, nn.Linear | Conv1D)}
+    with removed_after([module.register_forward_hook(keep(name)) for name, module in linears.items()]):
+        update = subject.run(tokens, reads={"mlp": MLP.read(lambda x: x[:, 0])})["mlp"][
+            :, subject.shape.mlp_layers.index(block)
+        ]
+    _, down, hidden, output = seen[-1]
+    if output.shape[-1] != update.shape[-1] or not _is_alike(output[:, 0], update):
+        return None
+    writes = hidden[:, 0] * _rows(down)[dim]
+    writes = writes * (update[:, dim] / output[:, 0, dim])[:, None]  # a factor or a norm after it
+    top = writes.mean(0).abs().topk(min(count, writes.shape[1])).indices
+    inputs = [(n, m, x) for n, m, x, y in seen[:-1] if y.shape[-1] == hidden.shape[-1] and "attn" not in n]
+    cosines = {
+        name.rpartition(".")[2]: F.cosine_similarity(x[:, :, None], _rows(module)[top], dim=-1)
+        for name, module, x in inputs
+        if x.shape[-1] == _rows(module).shape[-1] and "query" not in name
+    }
+    return Neurons(writes, cosines, top.tolist())
+
+
+def _rows(module: Any) -> Float[Tensor, "output input"]:
+    weight = module.weight.detach()
+    return weight.T if isinstance(module, Conv1D) else weight
+
+
+def _is_alike(output: Tensor, update: Tensor) -> bool:
+    """Whether an update is a matrix's output up to a factor for each sequence."""
+    factor = (output * update).sum(-1, keepdim=True) / output.square().sum(-1, keepdim=True)
+    return torch.allclose(factor * output, update, rtol=1e-3, atol=1e-3 * float(update.abs().max()))

@@ -1,1 +1,0 @@
-"""Why heads look at the first token: the parts of their scores, who writes what they read, and what cuts remove."""
