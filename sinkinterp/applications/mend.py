@@ -40,8 +40,7 @@ from ..train import checkpoint, loop
 from ..train.distributed import Batch, World
 from ..train.job import Job
 from ..train.job import loss_of as loss_of_batch
-from ..train.recipe import Fit
-from ..train.recipe_parts import ConstantRate, Decay, Everything, Rate
+from ..train.recipe import ConstantRate, Decay, Everything, Fit, Rate
 from ..train.recipes import NAMED
 from .streaming import loss_of
 from .without_outliers import GRAINS, Quantise, nothing

@@ -14,7 +14,6 @@ from ..backends.files.named_models import SHIPPED, downloads, located
 from ..errors import InputError
 from ..files import cache_folder, is_output
 from ..outputs import check_ours
-from .options import OUTPUT_FILES, input_file, output_folder, source
 from .terminal import OR_FORCE
 
 _RUN = ("lock", "step-*", "damaged-*", "model", "wandb", "tensorboard")  # in the folder of a run
@@ -73,8 +72,8 @@ def checked(command: Callable[..., None]) -> Callable[..., None]:
         def values(*kinds: Any) -> list[Any]:
             return [value for name, value in given.items() if value is not None and parsers[name] in kinds]
 
-        reads = _paths_in(values(input_file, source))
-        places = Places(tuple(reads), tuple(values(*OUTPUT_FILES)), tuple(values(output_folder)))
+        reads = _paths_in(values(options.input_file, options.source))
+        places = Places(tuple(reads), tuple(values(*options.OUTPUT_FILES)), tuple(values(options.output_folder)))
         check_ours(places.files, OR_FORCE, bool(given.get("force")))
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})

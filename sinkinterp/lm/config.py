@@ -11,8 +11,7 @@ from ..checks import whole_number
 from ..errors import InputError
 from ..spec import Dims, Spec
 from .attention import AttentionSpec
-from .block import NormPlacement, PreNorm
-from .ffn import FFN, GatedFFN, SwishDown
+from .block import FFN, GatedFFN, NormPlacement, PreNorm, SwishDown
 from .position_schemes import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
 from .sink_token import Nothing, SinkToken
 

@@ -20,10 +20,9 @@ from ..attention.masks import Causal
 from ..checks import check_memory
 from ..errors import InputError
 from .attention import AttentionSpec, SinkAttention
-from .block import PreNorm, SinkBlock
+from .block import GatedFFN, PreNorm, SinkBlock
 from .blocked_loss import blocked_loss
 from .config import LMSpec, SinkConfig
-from .ffn import GatedFFN
 from .position_schemes import Bias, Position, PositionIds, Rotary
 from .sink_token import Nothing
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from ..data.tokens import TokenSet
-from ..report.protocol import Protocol
-from ..report.readings import EXTRA
+from ..report.readings import EXTRA, Protocol
 from ..report.report import Report
 
 WIDTH = 0.05  # of the 95% interval of Sink_1: 2.5 points of a hundred to both sides of the middle

@@ -30,10 +30,10 @@ from ..report.columns import (
 from ..report.explained_graph import NAME, TO, graph_of_rows
 from ..report.heads import heads_overview, strongest_head
 from ..report.norms import KIND
-from ..report.protocol import short_name
-from ..runs.arm_figures import importances
+from ..report.readings import short_name
 from ..runs.catalogue import Scale
 from ..runs.experiment import of_first_model
+from ..runs.training_figures import importances
 from ..table import NULL, Cell, Table, high_of, low_of
 from .chapters import Chapter
 

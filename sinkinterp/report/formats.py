@@ -22,8 +22,7 @@ from ..errors import InputError
 from ..files import path_of
 from ..outputs import csv_bytes, stamped, write_output
 from ..seals import SEALED, SHA256, STAMP, Damaged, check_signed, check_stamp, signed
-from .protocol import Protocol
-from .readings import EXTRA, Readings, of_report
+from .readings import EXTRA, Protocol, Readings, of_report
 
 R = TypeVar("R", bound=Readings)
 Shape = tuple[int, ...]

@@ -22,8 +22,7 @@ from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import Batch, World
 from ..train.job import Job
-from ..train.recipe import Fit, Recipe
-from ..train.recipe_parts import CosineRate, Decay, Everything, Rate
+from ..train.recipe import CosineRate, Decay, Everything, Fit, Rate, Recipe
 
 HELD_OUT = 32  # chats that are not trained on, at most
 SINK_LENGTH = 64  # tokens of a held-out chat in which sinks are measured, at most

@@ -44,11 +44,11 @@ from ..train.loop import Diverged
 from ..train.recipe import Recipe
 from ..train.recipes import RECIPES, demo_recipe, on_text, with_variant
 from ..train.settings import changed
-from .arm_figures import by_model
 from .catalogue import Scale
 from .experiment import Experiment, Scope
 from .rules import TRAINED, Rule
 from .trained import SINK_LENGTH, Run, held_out_tokens, trained, valid_loss
+from .training_figures import by_model
 from .workers import in_order
 
 RAW_ALPHA = "raw alpha_1"  # of the weights that multiply the values

@@ -11,11 +11,10 @@ from ..data.sources import Embedded, PythonCode, Repeating, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..errors import InputError
 from ..guesses import nearest
+from ..lm.block import GatedFFN
 from ..lm.config import LMSpec
-from ..lm.ffn import GatedFFN
 from ..lm.variants import BASE, VARIANTS, variants
-from .recipe import Recipe, shown_ahead
-from .recipe_parts import ConstantRate, CosineRate, Everything, PrefixLM
+from .recipe import ConstantRate, CosineRate, Everything, PrefixLM, Recipe, shown_ahead
 
 
 @dataclass(frozen=True)

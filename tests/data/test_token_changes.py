@@ -1,9 +1,8 @@
 import pytest
 import torch
 
-from sinkinterp.data.backcopy import BigramBackcopy, ChainFirst
+from sinkinterp.data.backcopy import BigramBackcopy, ChainFirst, Edited, FixedAt, Limited, RandomAt, Sample
 from sinkinterp.data.draws import HELD_OUT
-from sinkinterp.data.token_changes import Edited, FixedAt, Limited, RandomAt, Sample
 from sinkinterp.errors import InputError
 from sinkinterp.spec import Spec
 from sinkinterp.train.job import Task, prepared

@@ -12,14 +12,13 @@ from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import PythonCode, Texts
 from sinkinterp.errors import InputError
+from sinkinterp.lm.block import FFN, Relu
 from sinkinterp.lm.config import LMSpec
-from sinkinterp.lm.ffn import FFN, Relu
 from sinkinterp.lm.model import build
 from sinkinterp.lm.position_schemes import Learned
 from sinkinterp.lm.variants import VARIANTS, attn
 from sinkinterp.train.job import Task, prepared
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipe_parts import (
+from sinkinterp.train.recipe import (
     ConstantRate,
     CooldownRate,
     CosineRate,
@@ -27,6 +26,7 @@ from sinkinterp.train.recipe_parts import (
     MapsAndTokens,
     NextToken,
     PrefixLM,
+    Recipe,
     check_cover,
     parameter_groups,
 )

@@ -33,7 +33,7 @@ from ...interventions.columns import ZeroKeySlot
 from ...interventions.selectors import named_heads
 from ...metrics.bootstrap import intervals
 from ...report.explained import Explanation, Head, HeadScore, Path
-from ...report.protocol import public_name
+from ...report.readings import public_name
 from ...report.report import Report
 from ...table import Table
 from ..inputs import ModelLike, inputs_of
