@@ -72,8 +72,8 @@ def checked(command: Callable[..., None]) -> Callable[..., None]:
         def values(*kinds: Any) -> list[Any]:
             return [value for name, value in given.items() if value is not None and parsers[name] in kinds]
 
-        reads = _paths_in(values(options.input_file, options.source))
-        places = Places(tuple(reads), tuple(values(*options.OUTPUT_FILES)), tuple(values(options.output_folder)))
+        reads = _paths_in(values(input_file, source))
+        places = Places(tuple(reads), tuple(values(*OUTPUT_FILES)), tuple(values(output_folder)))
         check_ours(places.files, OR_FORCE, bool(given.get("force")))
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
