@@ -14,6 +14,7 @@ from ..backends.files.named_models import SHIPPED, downloads, located
 from ..errors import InputError
 from ..files import cache_folder, is_output
 from ..outputs import check_ours
+from .options import OUTPUT_FILES, input_file, output_folder, source
 from .terminal import OR_FORCE
 
 _RUN = ("lock", "step-*", "damaged-*", "model", "wandb", "tensorboard")  # in the folder of a run
