@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from ..data.choices import Bos
+from ..data.progress import progress_bars
 from ..errors import InputError
 from ..outputs import check_ours, page_bytes
 from . import options
-from .terminal import OR_FORCE, deliver, print_text, print_written, progress_bars, quiet_libraries
+from .terminal import OR_FORCE, deliver, print_text, print_written, quiet_libraries
 
 TEXT = "The text to show, or the path of a .txt file that holds it. Without it: what the model was trained on."
 LENGTH = "Tokens at most, T. \\[default: all of the text; 64 without a text]"

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..data.choices import Bos, Drawn, Dtype
+from ..data.progress import progress_bars
 from ..errors import InputError
 from ..outputs import page_bytes
 from . import options
 from .drawing import heads_named, layer_and_head
 from .measuring import DRAWN
-from .terminal import brief, deliver, progress_bars
+from .terminal import brief, deliver
 
 if TYPE_CHECKING:
     from ..interventions.changes import Change

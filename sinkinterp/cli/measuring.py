@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..data.choices import Bos, Drawn, Dtype
+from ..data.progress import progress_bars
 from ..data.texts import is_text
 from ..errors import InputError
 from ..outputs import json_bytes, page_bytes
 from . import options
-from .terminal import Wanted, deliver, print_line, print_table, progress_bars, quiet_libraries
+from .terminal import Wanted, deliver, print_line, print_table, quiet_libraries
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject

@@ -8,10 +8,11 @@ import typer
 from rich.text import Text as RichText
 
 from ..data.choices import Dtype
+from ..data.progress import progress_bars
 from ..errors import InputError
 from ..outputs import json_bytes, page_bytes
 from . import options
-from .terminal import brief, deliver, progress_bars
+from .terminal import brief, deliver
 
 if TYPE_CHECKING:
     from ..backends.huggingface import HuggingFaceSubject

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..data.progress import progress_bars
 from ..errors import InputError
 from ..outputs import check_ours, page_bytes
 from ..runs.catalogue import FOLDER, Scale, experiment_names, full_name, summary_of
@@ -22,7 +23,6 @@ from .terminal import (
     print_table,
     print_text,
     print_written,
-    progress_bars,
     quiet_libraries,
 )
 

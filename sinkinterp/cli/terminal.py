@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -16,7 +16,6 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..data.progress import Progress, shown
 from ..errors import InputError
 from ..files import is_output
 from ..outputs import write_output
@@ -88,11 +87,6 @@ def streams() -> Iterator[Stream | None]:
         sys.stdout, sys.stderr = given
         for stream in filter(None, kept):
             stream.close()
-
-
-def progress_bars() -> AbstractContextManager[Progress]:
-    """Yields a function that starts a progress bar. It shows nothing unless standard error is a terminal."""
-    return shown(error_console)
 
 
 def quiet_libraries() -> None:

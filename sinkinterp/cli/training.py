@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..data.choices import Remedy, Weights
-from ..data.progress import OnProgress, no_progress, shown
+from ..data.progress import OnProgress, no_progress, progress_bars
 from ..errors import InputError
 from ..files import cache_folder
 from . import options
 from .places import check_run
-from .terminal import error_console, print_line, print_table, print_text, quiet_libraries
+from .terminal import print_line, print_table, print_text, quiet_libraries
 
 if TYPE_CHECKING:
     from ..train.recipe import Fit
@@ -168,7 +168,7 @@ def run_progress(
     if not is_first:
         yield lambda step, metrics: None, no_progress
         return
-    with open_log(log, folder, recipe) as write_log, shown(error_console, in_lines=True) as progress:
+    with open_log(log, folder, recipe) as write_log, progress_bars(in_lines=True) as progress:
         show, speed = progress(f"{name} step"), Speed()
 
         def on_step(step: int, metrics: StepMetrics) -> None:
