@@ -89,6 +89,7 @@ _BRIEF: dict[str, Any] = {"delay": DELAY, "leave": False}
 _IN_LINES: dict[str, Any] = {
     "mininterval": SECONDS_BETWEEN_LINES,
     "delay": SECONDS_BETWEEN_LINES,
+    "position": 0,  # several pieces of work print below each other
     "bar_format": "{desc} {n_fmt}/{total_fmt}{postfix}, {remaining} left",
 }
 

@@ -48,6 +48,7 @@ def test_a_terminal_gets_a_bar_with_the_note_and_the_time_left(clock, terminal):
 
 def test_lines_come_every_few_seconds_with_the_time_left(clock, capsys):
     with progress_bars(in_lines=True) as start:
+        start("data")(1, 7)
         show = start("step")
         for seconds, step in ((0.0, 10), (3.0, 11), (6.0, 12), (7.0, 13), (8.0, 100)):
             show(10, 100) if show.bar is None else None
