@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..data.choices import Bos, Dtype
 from ..errors import InputError
-from ..guesses import nearest
+from ..guesses import choice
 from ..metrics.importance import PAPER, RELEASED, VISIBLE, Convention, queries_from
 from ..metrics.sink import check_epsilon
 
@@ -38,8 +38,4 @@ PRESETS = {
 
 def preset_of(name: str | None) -> Preset:
     """The preset of that name; the default where `name` is None. Raises InputError for an unknown name."""
-    if name is None:
-        return Preset()
-    if name not in PRESETS:
-        raise InputError(f"there is no preset {name!r}{nearest(name, PRESETS)}; choose from {', '.join(PRESETS)}")
-    return PRESETS[name]
+    return Preset() if name is None else choice(name, PRESETS, "preset")

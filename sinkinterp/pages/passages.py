@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from ..measurement.maps import attention_map
 from ..measurement.measure import measure
 from ..plots.series import sweep_figure
-from ..report import columns as of
+from ..report import columns as col
 from ..report.explained_graph import NAME, TO, graph_of_rows
 from ..report.heads import heads_overview, strongest_head
 from ..report.norms import FIRST_TOKEN, KIND, OTHER_TOKENS
@@ -86,7 +86,7 @@ def passages(chapters: Sequence[Chapter], names: Sequence[str] = ()) -> list[Pas
 
 def _of_first_model(table: Table) -> Table:
     """The rows of the first model where models were only measured; all rows where they were trained."""
-    is_measured = {of.MODEL, of.SEED} <= set(table.columns) and table.rows[0][of.SEED] is None
+    is_measured = {col.MODEL, col.SEED} <= set(table.columns) and table.rows[0][col.SEED] is None
     return of_first_model(table, table.title) if is_measured else table
 
 
@@ -114,16 +114,16 @@ def _numbers(row: Mapping[str, Cell], **columns: str) -> Any:
 
 def _name(row: Mapping[str, Cell]) -> str:
     """The name of a row's model, for a sentence."""
-    model = str(row[of.MODEL])
+    model = str(row[col.MODEL])
     return NAMES.get(model, short_name(model))
 
 
 def _sink(rows: Rows) -> Told:
     """The first token receives much more attention than others."""
     natural, heads = _row(rows["table01_inputs"], input="natural", BOS="none"), rows["figure19_heads"]
-    ends = {"low": low_of(of.ALPHA_1), "high": high_of(of.ALPHA_1)}
-    found = _numbers(natural, alpha=of.ALPHA_1, null=f"{NULL} {of.ALPHA_1}", rate=of.SINK_1, **ends)
-    above = sum(alpha > 0.3 for alpha in heads.numbers(of.ALPHA_1))
+    ends = {"low": low_of(col.ALPHA_1), "high": high_of(col.ALPHA_1)}
+    found = _numbers(natural, alpha=col.ALPHA_1, null=f"{NULL} {col.ALPHA_1}", rate=col.SINK_1, **ends)
+    above = sum(alpha > 0.3 for alpha in heads.numbers(col.ALPHA_1))
     if found.low <= found.null + MARGIN:
         return None
     return vars(found) | {"name": _name(natural), "above": above, "heads": len(heads)}, heads_overview(heads)
@@ -132,10 +132,10 @@ def _sink(rows: Rows) -> Told:
 def _words(rows: Rows) -> Told:
     """Random tokens make a sink; a repeated token makes none."""
     table = rows["table01_inputs"].where(BOS="none")
-    rates = {name: _number(_row(table, input=name), of.SINK_1) for name in ("natural", "random", "repeated")}
+    rates = {name: _number(_row(table, input=name), col.SINK_1) for name in ("natural", "random", "repeated")}
     if not (rates["random"] > rates["natural"] - MARGIN > rates["repeated"]):
         return None
-    return rates, sweep_figure(replace(table, title="Sink_1 by input"), of.INPUT, (of.SINK_1,))
+    return rates, sweep_figure(replace(table, title="Sink_1 by input"), col.INPUT, (col.SINK_1,))
 
 
 def _massive(rows: Rows) -> Told:
@@ -143,27 +143,27 @@ def _massive(rows: Rows) -> Told:
     natural = rows["massive_activations"].where(input="natural").rows
     largest = max(natural, key=lambda row: _number(row, FIRST_TOKEN))
     found, norms = _numbers(largest, value=FIRST_TOKEN, median=NULL), rows["figure02_norms_angles"]
-    kinds = [_row(norms, block=largest[of.BLOCK], tokens=kind) for kind in (FIRST_TOKEN, OTHER_TOKENS)]
+    kinds = [_row(norms, block=largest[col.BLOCK], tokens=kind) for kind in (FIRST_TOKEN, OTHER_TOKENS)]
     first, others = (_number(row, "residual norm") for row in kinds)
     if found.value < 100 * found.median:
         return None
-    figure = sweep_figure(replace(norms, title="Length of the residual"), of.BLOCK, ("residual norm",), KIND)
+    figure = sweep_figure(replace(norms, title="Length of the residual"), col.BLOCK, ("residual norm",), KIND)
     figure.update_yaxes(type="log", exponentformat="power", dtick=1)
-    where = {"name": _name(largest), "block": largest[of.BLOCK], "dimension": largest["dimension"]}
+    where = {"name": _name(largest), "block": largest[col.BLOCK], "dimension": largest["dimension"]}
     return vars(found) | where | {"times": found.value / found.median, "longer": first / others}, figure
 
 
 def _angle(rows: Rows) -> Told:
     """The first key is short, and at a small angle to the queries."""
     norms = rows["figure02_norms_angles"]
-    firsts = [row for row in norms.where(tokens=FIRST_TOKEN).rows if row[of.ALPHA_1] is not None]
-    strongest = max(firsts, key=lambda row: _number(row, of.ALPHA_1))
-    pair = (strongest, _row(norms, block=strongest[of.BLOCK], tokens=OTHER_TOKENS))
-    first, others = (_numbers(row, length="key norm", cosine=of.COSINE) for row in pair)
+    firsts = [row for row in norms.where(tokens=FIRST_TOKEN).rows if row[col.ALPHA_1] is not None]
+    strongest = max(firsts, key=lambda row: _number(row, col.ALPHA_1))
+    pair = (strongest, _row(norms, block=strongest[col.BLOCK], tokens=OTHER_TOKENS))
+    first, others = (_numbers(row, length="key norm", cosine=col.COSINE) for row in pair)
     if not (first.length < others.length and first.cosine > others.cosine):
         return None
-    where = {"layer": strongest[of.BLOCK], "alpha": _number(strongest, of.ALPHA_1)}
-    figure = sweep_figure(replace(norms, title="Keys"), of.BLOCK, ("key norm", of.COSINE), KIND)
+    where = {"layer": strongest[col.BLOCK], "alpha": _number(strongest, col.ALPHA_1)}
+    figure = sweep_figure(replace(norms, title="Keys"), col.BLOCK, ("key norm", col.COSINE), KIND)
     return where | {"first": first, "others": others}, figure
 
 
@@ -173,9 +173,9 @@ def _source(rows: Rows) -> Told:
     path = {str(row[NAME]): _number(row, "number") for row in table.where(what="path").rows}
     names = {"before": "none", "cut": "path: the readers' first keys", "drawn": "control: random vectors as long"}
     cuts = {cut: _row(table, what="path cut", name=name) for cut, name in names.items()}
-    alphas = {cut: _number(row, of.ALPHA_1) for cut, row in cuts.items()}
+    alphas = {cut: _number(row, col.ALPHA_1) for cut, row in cuts.items()}
     block = int(path["first block of readers"])
-    sinks = [row[of.LAYER] or 0 for row in rows["figure19_heads"].rows if _number(row, of.ALPHA_1) > 0.3]
+    sinks = [row[col.LAYER] or 0 for row in rows["figure19_heads"].rows if _number(row, col.ALPHA_1) > 0.3]
     if not alphas["cut"] < alphas["before"] / 2 < alphas["drawn"]:
         return None
     numbers = {
@@ -191,10 +191,10 @@ def _removal(rows: Rows) -> Told:
     """Without the massive activation the model breaks; with its mean it does not."""
     table = rows["removing_massive"]
     edits = {"before": "none", "zero": "massive entries to zero", "mean": "massive entries to their mean"}
-    found = {name: _numbers(_row(table, edit=edit), loss=of.LOSS, sink=of.SINK_1) for name, edit in edits.items()}
+    found = {name: _numbers(_row(table, edit=edit), loss=col.LOSS, sink=col.SINK_1) for name, edit in edits.items()}
     if not found["zero"].loss > found["before"].loss + 1 > found["mean"].loss + MARGIN:
         return None
-    return found | {"name": _name(_row(table, edit="none"))}, sweep_figure(table, of.EDIT, (of.LOSS, of.SINK_1))
+    return found | {"name": _name(_row(table, edit="none"))}, sweep_figure(table, col.EDIT, (col.LOSS, col.SINK_1))
 
 
 def _streaming(rows: Rows) -> Told:
@@ -215,12 +215,12 @@ def _mean(table: Table, model: str, column: str) -> float:
 
 def _sigmoid(rows: Rows) -> Told:
     """Attention that need not add up to one makes no sink."""
-    table, columns = rows["twins"], {"alpha": of.ALPHA_1, "sink": of.SINK_1, "loss": of.LOSS}
+    table, columns = rows["twins"], {"alpha": col.ALPHA_1, "sink": col.SINK_1, "loss": col.LOSS}
     softmax, sigmoid = (
         SimpleNamespace(**{name: _mean(table, model, column) for name, column in columns.items()})
         for model in ("softmax", "sigmoid")
     )
-    null = _mean(table, "sigmoid", f"{NULL} {of.ALPHA_1}")
+    null = _mean(table, "sigmoid", f"{NULL} {col.ALPHA_1}")
     if not softmax.alpha > null > sigmoid.alpha:
         return None
     return {"softmax": softmax, "sigmoid": sigmoid, "null": null}, importances(replace(table, title="Three twins"))
@@ -229,8 +229,8 @@ def _sigmoid(rows: Rows) -> Told:
 def _key_biases(rows: Rows) -> Told:
     """A learned key takes the sink over."""
     table = rows["table04_attention_biases"]
-    alphas = {name: _mean(table, name, of.ALPHA_1) for name in ("softmax", "k_bias", "v_bias")}
-    slot = _mean(table, "k_bias", of.ALPHA_SLOT)
+    alphas = {name: _mean(table, name, col.ALPHA_1) for name in ("softmax", "k_bias", "v_bias")}
+    slot = _mean(table, "k_bias", col.ALPHA_SLOT)
     if not slot > alphas["softmax"] > alphas["k_bias"] + MARGIN:
         return None
     return alphas | {"slot": slot}, importances(replace(table, title="Learned keys"))
@@ -245,9 +245,9 @@ def _first_position(rows: Rows) -> Told:
     copies, copies_swapped = (_row(repeated, edit=edit) for edit in ("none", "p1 <-> p_t"))
     to = SHOWN_TARGET - 1
     numbers = {
-        "rate": _number(before, of.SINK_1), "left": _number(swapped, of.SINK_1), "moved": _number(swapped, of.SINK_T),
-        "control": _number(control, of.SINK_1), "copies": _number(copies, of.SINK_1),
-        "copies_moved": _number(copies_swapped, of.SINK_T),
+        "rate": _number(before, col.SINK_1), "left": _number(swapped, col.SINK_1), "moved": _number(swapped, col.SINK_T),
+        "control": _number(control, col.SINK_1), "copies": _number(copies, col.SINK_1),
+        "copies_moved": _number(copies_swapped, col.SINK_T),
     }  # fmt: skip
     is_followed = numbers["moved"] > numbers["rate"] / 2 > numbers["left"]
     if not (is_followed and numbers["copies_moved"] < numbers["copies"] / 2):
@@ -256,10 +256,10 @@ def _first_position(rows: Rows) -> Told:
         "none": "nothing changed", "p1 <- p_t": f"p1 replaced by position {to}'s", "p1 <-> p_t": f"0 and {to} swapped",
         "p_t <-> p_t+1": f"{to} and {to + 1} swapped",
     }  # fmt: skip
-    named = tuple({**row, of.EDIT: words.get(str(row[of.EDIT]), row[of.EDIT])} for row in table.rows)
+    named = tuple({**row, col.EDIT: words.get(str(row[col.EDIT]), row[col.EDIT])} for row in table.rows)
     note = table.note.replace("t counts from 1; ", "").split("; local/")[0]
     moves = Table("The sink goes where p1 goes", f"{MARK}; {note}", named)
-    figure = sweep_figure(moves, of.EDIT, (of.SINK_1, of.SINK_T))
+    figure = sweep_figure(moves, col.EDIT, (col.SINK_1, col.SINK_T))
     return numbers | {"name": _name(before), "to": to}, figure
 
 
