@@ -244,11 +244,9 @@ def _first_position(rows: Rows) -> Told:
     before, swapped, control = (_row(table, edit=edit) for edit in ("none", "p1 <-> p_t", "p_t <-> p_t+1"))
     copies, copies_swapped = (_row(repeated, edit=edit) for edit in ("none", "p1 <-> p_t"))
     to = SHOWN_TARGET - 1
-    numbers = {
-        "rate": _number(before, col.SINK_1), "left": _number(swapped, col.SINK_1), "moved": _number(swapped, col.SINK_T),
-        "control": _number(control, col.SINK_1), "copies": _number(copies, col.SINK_1),
-        "copies_moved": _number(copies_swapped, col.SINK_T),
-    }  # fmt: skip
+    rates = {"rate": before, "left": swapped, "control": control, "copies": copies}
+    numbers = {name: _number(row, col.SINK_1) for name, row in rates.items()}
+    numbers |= {"moved": _number(swapped, col.SINK_T), "copies_moved": _number(copies_swapped, col.SINK_T)}
     is_followed = numbers["moved"] > numbers["rate"] / 2 > numbers["left"]
     if not (is_followed and numbers["copies_moved"] < numbers["copies"] / 2):
         return None

@@ -168,12 +168,8 @@ def _slot_numbers(report: Report) -> dict[str, Cell]:
     slot = report.slot_rate(EPSILON)
     if slot is None or report.slot_importance is None or report.slot_null is None:
         return {}
-    alpha = estimate(report.slot_importance.mean((1, 2)))
-    return {
-        col.SLOT_RATE: slot.mean,
-        **estimate_cells(col.ALPHA_SLOT, alpha),
-        col.NULL_SLOT: report.slot_null.mean().item(),
-    }
+    alpha = estimate_cells(col.ALPHA_SLOT, estimate(report.slot_importance.mean((1, 2))))
+    return {col.SLOT_RATE: slot.mean, **alpha, col.NULL_SLOT: report.slot_null.mean().item()}
 
 
 def _strongest(report: Report) -> dict[str, Cell]:
