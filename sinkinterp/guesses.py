@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
 from .errors import InputError
 
-P, R, T = ParamSpec("P"), TypeVar("R"), TypeVar("T")
+P, R = ParamSpec("P"), TypeVar("R")
+T = TypeVar("T")
 _ROOT = Path(__file__).parent
 _TWINS = {"layer": "layers", "head": "heads", "layers": "layer", "heads": "head"}
 

@@ -113,13 +113,14 @@ class _Work:
     """One piece of work, shown in a bar; in a new bar where less is done than before, as of another part of it."""
 
     def __init__(self, kind: Callable[..., tqdm], stack: ExitStack, work: str) -> None:
-        self.kind, self.stack, self.bar = kind, stack, None
+        self.kind, self.stack = kind, stack
+        self.bar: tqdm | None = None
         self.work = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in work)
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
         if self.bar is None or done < self.bar.n:
             made = self.kind(desc=self.work, initial=done, total=total or None, miniters=1)
-            self.bar: tqdm | None = self.stack.enter_context(closing(made))
+            self.bar = self.stack.enter_context(closing(made))
         self.bar.total = total or None
         self.bar.set_postfix_str(note, refresh=False)
         self.bar.update(done - self.bar.n)
