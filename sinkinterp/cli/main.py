@@ -175,24 +175,8 @@ def _option(argument: re.Match[str], options: Mapping[str, str]) -> str:
 
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
 COMMANDS = (
-    *(
-        train,
-        finetune,
-        mend,
-        gallery,
-        view,
-        patch,
-        explain,
-        serve,
-        reproduce,
-        book,
-        story,
-        demo,
-        measure,
-        domains,
-        check,
-    ),
-    *(cache, mask, atlas),
+    *(train, finetune, mend, gallery, view, patch, explain, serve, reproduce),
+    *(book, story, demo, measure, domains, check, cache, mask, atlas),
 )
 for command in COMMANDS:
     app.command(cls=Command)(checked(command))
