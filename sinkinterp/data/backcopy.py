@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..checks import whole_number
 from ..errors import InputError
-from ..spec import Spec, added_later
+from ..spec import Limits, Spec, added_later
 from .draws import HELD_OUT, generator
 from .tokens import Tokens
 
@@ -69,6 +69,8 @@ class BigramBackcopy(Spec):
 
     title: ClassVar[str] = "Bigram-Backcopy"
 
+    limits: ClassVar[Limits] = {"length": 2, "rank": 1}
+
     vocab: int = 64
     length: int = 16
     n_triggers: int = 3
@@ -79,10 +81,8 @@ class BigramBackcopy(Spec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number(self.length, "length", 2)
         whole_number(self.vocab, "vocab", self.first.marks + 2)
         whole_number(self.n_triggers, "n_triggers", 0, self.symbols)
-        whole_number(self.rank, "rank", 1)
 
     @property
     def symbols(self) -> int:
@@ -232,13 +232,10 @@ class Edited(_OfTask, Spec):
 class Limited(_OfTask, Spec):
     """A task of which training sees only `sequences` different sequences, again and again."""
 
+    limits: ClassVar[Limits] = {"sequences": 1}
+
     sequences: int
     task: BigramBackcopy = BigramBackcopy()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.sequences < 1:
-            raise InputError(f"training needs at least 1 sequence; got {self.sequences}")
 
     @property
     def title(self) -> str:

@@ -12,8 +12,7 @@ from transformers import PreTrainedConfig
 
 from ..attention.shapes import Residual
 from ..attention.slots import SlotRow
-from ..checks import whole_number
-from ..spec import Dims, Part, Spec
+from ..spec import Dims, Limits, Part, Spec
 from .attention import SinkAttention
 from .position_schemes import Position, PositionIds
 
@@ -56,11 +55,9 @@ class Swish(Activation):
 class _OfWidth(Part):
     """A feed-forward layer with `width` hidden units."""
 
-    width: int = 256
+    limits: ClassVar[Limits] = {"width": 1}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number(self.width, "width", 1)
+    width: int = 256
 
 
 @dataclass(frozen=True)

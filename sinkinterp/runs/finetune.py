@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -13,11 +13,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..backends.files.model_files import checked_config, load_model, load_tokenizer
 from ..backends.files.named_models import folder_of, located
 from ..backends.huggingface import HuggingFaceSubject, context_of
-from ..checks import whole_number
 from ..errors import InputError
 from ..files import cache_folder, check_writable, replacing, set_aside, sole_writer
 from ..measurement.measure import measure
 from ..seals import Damaged, read_record, seal, stated, sums, verify, write_record
+from ..spec import Limits
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import Batch, World
@@ -36,6 +36,8 @@ class ChatRecipe(Fit):
     full fine-tuning as commonly done at 7B parameters (2e-5, cosine to zero). `sha256` is filled in from the chats.
     """
 
+    limits: ClassVar[Limits] = {"length": 2}
+
     model: str = ""
     data: str = ""
     length: int = 2048
@@ -50,10 +52,6 @@ class ChatRecipe(Fit):
     decay: Decay = Everything()
     watch_every: int = 10
     save_every: int = 50
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number(self.length, "length", 2)
 
 
 Trainable = Recipe | ChatRecipe

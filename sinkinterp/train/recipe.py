@@ -2,21 +2,21 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from ..attention.masks import Mask
-from ..checks import check_memory, whole_number
+from ..checks import check_memory
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..lm.blocked_loss import IGNORED
 from ..lm.config import LMSpec
-from ..spec import Spec, added_later
+from ..spec import Limits, Spec, added_later
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,9 @@ class ConstantRate(Rate):
 class CosineRate(Rate):
     """Half a cosine, from the peak at the end of the warm-up down to `floor` at the last step."""
 
-    floor: float = 0.1
+    limits: ClassVar[Limits] = {"floor": (0, 1)}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_floor(self.floor)
+    floor: float = 0.1
 
     def factor(self, step: int, steps: int, warmup: int) -> float:
         done = max(0, step - warmup) / max(1, steps - warmup)
@@ -58,23 +56,19 @@ class CooldownRate(Rate):
     The cool-down removes the noise of the constant rate from the final losses.
     """
 
+    limits: ClassVar[Limits] = {"floor": (0, 1)}
+
     last: float = 0.2
     floor: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_floor(self.floor)
         if not 0 < self.last < 1:
             raise InputError(f"a cool-down takes a share of the steps, between 0 and 1; got last={self.last}")
 
     def factor(self, step: int, steps: int, warmup: int) -> float:
         left = (steps - step) / (self.last * steps)
         return min(1.0, self.floor + (1 - self.floor) * left)
-
-
-def _check_floor(floor: float) -> None:
-    if not 0 <= floor <= 1:
-        raise InputError(f"the floor of a rate is a share of its peak, from 0 to 1; got floor={floor}")
 
 
 @dataclass(frozen=True)
@@ -156,12 +150,9 @@ class NextToken(Objective):
 class PrefixLM(Objective):
     """Predicts the tokens after the first `prefix`, which a prefix mask shows to all (Gu et al. 2025, Fig. 5)."""
 
-    prefix: int = 5
+    limits: ClassVar[Limits] = {"prefix": 1}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.prefix < 1:
-            raise InputError(f"a prefix is at least 1 token long; got {self.prefix}")
+    prefix: int = 5
 
     @property
     def first(self) -> int:
@@ -170,7 +161,7 @@ class PrefixLM(Objective):
 
 CHECKED = 128  # positions, from the first on, that are checked for tokens shown to the queries that predict them
 MOST_THREADS = 1024  # of one process
-_COUNTS = ("steps", "batch", "micro_batch", "threads", "watch_every", "save_every")
+_COUNTS = ("steps", "batch", "micro_batch", "watch_every", "save_every")
 
 
 @dataclass(frozen=True)
@@ -187,6 +178,10 @@ class Fit(Spec):
 
     On one machine, a run is a pure function of its recipe.
     """
+
+    limits: ClassVar[Limits] = {
+        **dict.fromkeys(_COUNTS, 1), "threads": (1, MOST_THREADS), "seed": 0, "warmup": 0, "weight_decay": 0
+    }  # fmt: skip
 
     seed: int = 0
     steps: int = 1500
@@ -206,13 +201,8 @@ class Fit(Spec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in _COUNTS:
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is at least 1; got {getattr(self, name)}")
-        if not (self.lr > 0 and self.clip > 0 and self.weight_decay >= 0 and self.warmup >= 0):
-            raise InputError("lr and clip are above 0, weight_decay and warmup at least 0")
-        whole_number(self.seed, "seed", 0)
-        whole_number(self.threads, "threads", 1, MOST_THREADS)
+        if not (self.lr > 0 and self.clip > 0):
+            raise InputError(f"lr and clip are above 0; got {self.lr} and {self.clip}")
 
     def check_batch(self, length: int) -> None:
         """Raises InputError where the sequences of one step, of so many tokens, exceed the machine's memory."""

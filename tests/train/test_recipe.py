@@ -59,11 +59,11 @@ def test_rates_worked_by_hand(steps, warmup, lr, schedule, rates):
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
-        (Recipe, {"steps": 0}, "steps is at least 1; got 0"),
-        (Recipe, {"micro_batch": 0}, "micro_batch is at least 1; got 0"),
+        (Recipe, {"steps": 0}, "steps of Recipe is at least 1; got 0"),
+        (Recipe, {"micro_batch": 0}, "micro_batch of Recipe is at least 1; got 0"),
         (Recipe, {"lr": 0.0}, "lr and clip are above 0"),
         (CooldownRate, {"last": 1.0}, "share of the steps"),
-        (CosineRate, {"floor": 1.5}, "share of its peak"),
+        (CosineRate, {"floor": 1.5}, "floor of CosineRate is from 0 to 1; got 1.5"),
     ],
 )
 def test_numbers_that_train_nothing_are_refused(kind, change, message):
