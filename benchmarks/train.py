@@ -28,16 +28,15 @@ from transformers.utils.logging import disable_progress_bar
 from benchmarks.console import NOISY, say
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.lm.attention import AttentionSpec
+from sinkinterp.lm.block import GatedFFN
 from sinkinterp.lm.config import LMSpec
-from sinkinterp.lm.ffn import GatedFFN
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs import trained
 from sinkinterp.train.distributed import World
 from sinkinterp.train.job import Job, job_of
 from sinkinterp.train.loop import update
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipe_parts import parameter_groups
+from sinkinterp.train.recipe import Recipe, parameter_groups
 from sinkinterp.train.recipes import RECIPES
 
 STEPS, BATCH = 4, 8

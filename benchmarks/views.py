@@ -27,7 +27,7 @@ from benchmarks.measure import Result, table
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.files import write_json
 from sinkinterp.pages.atlas.build import atlas
-from sinkinterp.pages.atlas.contents import Atlas
+from sinkinterp.pages.atlas.cells import Atlas
 from sinkinterp.pages.atlas.page import atlas_page
 
 EARLIER = (

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from sinkinterp.lm.variants import BASE, distinct, variants
-from sinkinterp.runs.arm_figures import sink_against_loss
 from sinkinterp.runs.rules import sink_or_none
 from sinkinterp.runs.study import architecture, study
+from sinkinterp.runs.training_figures import sink_against_loss
 
 ELSEWHERE = ("llama", "heads_8", "gated_elements", "gated_values", "clipped", "differential")  # the last in `remedies`
 NAMES = tuple(name for name in distinct(variants(BASE)) if name not in ELSEWHERE)

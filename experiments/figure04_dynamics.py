@@ -10,10 +10,10 @@ import plotly.graph_objects as go
 from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.histories import by_seed, last_steps, training
 from sinkinterp.runs.rules import Rule, in_most_seeds, number
 from sinkinterp.runs.study import base_of, history_of, lengths_of, onset
 from sinkinterp.runs.trained import SINK_LENGTH
+from sinkinterp.runs.training_figures import by_seed, last_steps, training
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import NULL, Cell, Table
 from sinkinterp.train.recipe import Recipe

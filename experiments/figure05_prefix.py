@@ -7,8 +7,7 @@ from sinkinterp.lm.variants import attn
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import sink_at
 from sinkinterp.runs.study import Arm, setting, study
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipe_parts import PrefixLM
+from sinkinterp.train.recipe import PrefixLM, Recipe
 
 
 def _arm(length: int) -> Arm:

@@ -8,10 +8,10 @@ import plotly.graph_objects as go
 from sinkinterp.report.columns import SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.histories import PANELS, STEP, VALID_LOSS, Panel, by_seed, last_steps, training
 from sinkinterp.runs.rules import MARGIN, Rule, in_most_seeds
 from sinkinterp.runs.study import Arm
 from sinkinterp.runs.trained import Run
+from sinkinterp.runs.training_figures import PANELS, STEP, VALID_LOSS, Panel, by_seed, last_steps, training
 from sinkinterp.table import Table
 
 from .shared.amounts import AMOUNTS, TOYS, Amounts

@@ -6,10 +6,10 @@ from functools import partial
 from sinkinterp.attention.kernels import Exp, Kernel, PNorm, Sigmoid, Similarity
 from sinkinterp.lm.variants import attn
 from sinkinterp.report.columns import ALPHA_1, LOSS, MODEL, RESIDUAL_RATIO, SINK_1
-from sinkinterp.runs.arm_figures import by_model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import Rule, has_sink, higher, in_most_seeds, training_fails
 from sinkinterp.runs.study import Arm, setting, study
+from sinkinterp.runs.training_figures import by_model
 from sinkinterp.table import Table
 
 

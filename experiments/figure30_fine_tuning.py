@@ -15,8 +15,8 @@ from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.finetune import ChatRecipe, history_of
-from sinkinterp.runs.histories import FINE_TUNING, GRADIENT_NORM, STEP, VALID_LOSS, by_seed, last_steps, training
 from sinkinterp.runs.rules import Rule, in_most_seeds, not_asked
+from sinkinterp.runs.training_figures import FINE_TUNING, GRADIENT_NORM, STEP, VALID_LOSS, by_seed, last_steps, training
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Table
 

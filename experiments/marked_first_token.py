@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from sinkinterp.data.backcopy import BigramBackcopy
-from sinkinterp.data.token_changes import Edited, FixedAt
+from sinkinterp.data.backcopy import BigramBackcopy, Edited, FixedAt
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import has_sink
 from sinkinterp.runs.study import Arm, setting, study

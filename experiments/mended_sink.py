@@ -20,17 +20,16 @@ from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.bootstrap import estimate, estimate_cells
 from sinkinterp.report.columns import ALPHA_1, EDIT, LOSS, MODEL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE
-from sinkinterp.runs.arm_figures import by_model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import MARGIN, Rule, above, plus, within
 from sinkinterp.runs.study import EPSILON, Arm, architecture
 from sinkinterp.runs.trained import Run
+from sinkinterp.runs.training_figures import by_model
 from sinkinterp.table import NULL, Cell, Table
 from sinkinterp.train.job import job_of, prepared
 from sinkinterp.train.loop import train
-from sinkinterp.train.recipe import Continued, Recipe
-from sinkinterp.train.recipe_parts import ConstantRate
+from sinkinterp.train.recipe import ConstantRate, Continued, Recipe
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
 from .shared.remedy import EVICTED, outliers_and_costs

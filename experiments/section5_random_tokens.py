@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from sinkinterp.data.token_changes import RandomAt
+from sinkinterp.data.backcopy import RandomAt
 from sinkinterp.report.columns import ALPHA_THERE, MODEL, NULL_THERE, STRONGEST
 from sinkinterp.runs.rules import MARGIN, Rule, has_no_sink, has_sink, in_most_seeds
 from sinkinterp.runs.study import study

@@ -12,12 +12,12 @@ from sinkinterp.attention.slots import SlotRow
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import Edit, RemoveKeySlot
 from sinkinterp.report.columns import EDIT, LOSS, MODEL, SINK_1
-from sinkinterp.runs.arm_figures import by_model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import Rule, above, times, within
 from sinkinterp.runs.study import Arm, architecture, device_of
 from sinkinterp.runs.trained import Run
+from sinkinterp.runs.training_figures import by_model
 from sinkinterp.table import Table
 
 from .shared.arms import OfRuns, Rows, held_out

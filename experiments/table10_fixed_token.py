@@ -1,6 +1,6 @@
 """Table 10 (right) and section 5: the sink is where the same token always stands, or where nothing can be predicted."""
 
-from sinkinterp.data.token_changes import FixedAt, RandomAt
+from sinkinterp.data.backcopy import FixedAt, RandomAt
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import higher, sink_at
 from sinkinterp.runs.study import Edition, study

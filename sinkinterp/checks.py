@@ -108,18 +108,27 @@ def is_whole(value: Any) -> bool:
 def check_fields(value: Any) -> None:
     """Checks the fields of a frozen dataclass by their types: whole numbers of 64 bits, finite numbers, our classes.
 
-    Raises InputError for a field that holds anything else. Fields of other types are not checked.
+    `limits` of its classes say what a number is at least, or from what to what. Raises InputError for a field that
+    holds anything else. Fields of other types are not checked.
     """
+    limits = [vars(kind).get("limits", {}) for kind in type(value).__mro__]
     for field in fields(value):
         held, name = getattr(value, field.name), f"{field.name} of {type(value).__name__}"
-        if field.type is int:
-            object.__setattr__(value, field.name, whole_number(held, name, -LARGEST, LARGEST))
-        elif field.type is float:
-            object.__setattr__(value, field.name, finite_number(held, name))
+        if field.type in (int, float):
+            number = whole_number(held, name, -LARGEST, LARGEST) if field.type is int else finite_number(held, name)
+            _check_limits(number, name, next((own[field.name] for own in limits if field.name in own), -math.inf))
+            object.__setattr__(value, field.name, number)
         else:
             kinds = _kinds(field.type)
             if all(map(_is_ours, kinds)) and not isinstance(held, kinds):
                 raise InputError(f"{name} is of type {' or '.join(k.__name__ for k in kinds)}; got {_shown(held)}")
+
+
+def _check_limits(number: float, what: str, limits: float | tuple[float, float]) -> None:
+    least, most = limits if isinstance(limits, tuple) else (limits, math.inf)
+    if not least <= number <= most:
+        words = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+        raise InputError(f"{what} is {words}; got {_shown(number)}")
 
 
 def _kinds(hint: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
 from .errors import InputError
 
 P, R = ParamSpec("P"), TypeVar("R")
+T = TypeVar("T")
 _ROOT = Path(__file__).parent
 _TWINS = {"layer": "layers", "head": "heads", "layers": "layer", "heads": "head"}
 
@@ -33,6 +34,13 @@ def nearest(name: Any, names: Iterable[str]) -> str:
     """A question for an error message that names what was probably meant; empty where nothing is near."""
     near = difflib.get_close_matches(str(name), list(names), 1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def choice(name: Any, table: Mapping[str, T], kind: str) -> T:
+    """The value of that name in a table. Raises InputError, which says what is near, for another name."""
+    if not isinstance(name, str) or name not in table:
+        raise InputError(f"there is no {kind} {name!r:.40}{nearest(name, table)}; choose from {', '.join(table)}")
+    return table[name]
 
 
 def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
@@ -10,6 +11,7 @@ from .errors import InputError
 from .guesses import Told
 
 S = TypeVar("S", bound="Spec")
+Limits = Mapping[str, float | tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,12 @@ class Dims:
 
 @dataclass(frozen=True)
 class Spec(metaclass=Told):
-    """A recipe for one part. Every subclass is registered under its name, so that `from_dict` finds it."""
+    """A recipe for one part. Every subclass is registered under its name, so that `from_dict` finds it.
 
+    limits: what a field of numbers is at least, or from what to what it is, by its name.
+    """
+
+    limits: ClassVar[Limits] = {}
     kinds: ClassVar[dict[str, type["Spec"]]] = {}
 
     def __init_subclass__(cls) -> None:

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sinkinterp.data.backcopy import BigramBackcopy
-from sinkinterp.data.token_changes import Limited
+from sinkinterp.data.backcopy import BigramBackcopy, Limited
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.study import Arm, setting
 from sinkinterp.train.recipe import Recipe

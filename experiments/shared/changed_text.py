@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from sinkinterp.data.backcopy import BigramBackcopy, ChainFirst
+from sinkinterp.data.backcopy import BigramBackcopy, ChainFirst, Edited, TokenChange
 from sinkinterp.data.packing import PackedText
-from sinkinterp.data.token_changes import Edited, TokenChange
 from sinkinterp.runs.study import Arm, setting
 from sinkinterp.train.recipe import Recipe
 

@@ -15,10 +15,10 @@ from ..backends.files.model_files import load_model, load_tokenizer
 from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, write_adapter
-from ..checks import finite_number, whole_number
+from ..checks import whole_number
 from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
-from ..data.packing import PackedText
+from ..data.packing import PackedText, PreparedText
 from ..data.progress import OnProgress, no_progress
 from ..data.sources import Texts
 from ..data.tokenisers import Pretrained
@@ -36,13 +36,13 @@ from ..metrics.residuals import peak_over_median
 from ..report.columns import MODEL
 from ..report.report import Report
 from ..seals import Of, settle, stated
+from ..spec import Limits
 from ..table import Cell, Table
 from ..train import checkpoint, loop
 from ..train.distributed import Batch, World
-from ..train.job import Corpus, Job
+from ..train.job import Job
 from ..train.job import loss_of as loss_of_batch
-from ..train.recipe import Fit
-from ..train.recipe_parts import ConstantRate, Decay, Everything, Rate
+from ..train.recipe import ConstantRate, Decay, Everything, Fit, Rate
 from ..train.recipes import NAMED
 from .streaming import loss_of
 from .without_outliers import GRAINS, Quantise, nothing
@@ -70,7 +70,8 @@ class MendRecipe(Fit):
     penalty: what the loss gains for each unit of mean attention that later queries give to the token at `position`.
     """
 
-    least_steps: ClassVar[int] = 0
+    limits: ClassVar[Limits] = {**Fit.limits, "steps": 0, "penalty": 0}
+
     model: str = ""
     data: PackedText = PackedText()
     slots: AddedSlots = AddedKeyValue()
@@ -91,7 +92,6 @@ class MendRecipe(Fit):
     def __post_init__(self) -> None:
         super().__post_init__()
         whole_number(self.position, "position", 0, self.data.length - 2)
-        finite_number(self.penalty, "penalty", least=0)
         if not self.steps and self.trained != SlotsAlone():
             raise InputError("no step trains any weights; leave weights=... away, or set steps=300")
 
@@ -204,7 +204,7 @@ def mended(
 
 
 def _job(
-    recipe: MendRecipe, model: PreTrainedModel, text: Corpus, held_out: Tokens, base: str, world: World
+    recipe: MendRecipe, model: PreTrainedModel, text: PreparedText, held_out: Tokens, base: str, world: World
 ) -> Job[MendRecipe]:
     """The training of a model with slots."""
 

@@ -21,7 +21,7 @@ from ..metrics.bootstrap import estimate_cells, intervals
 from ..plots.series import BAR_ERROR, error_bars, unique_values
 from ..plots.theme import GREY, colour, escaped, themed
 from ..report.columns import EDIT, INPUT, MODEL, SINK_1, SINK_T, TARGET
-from ..report.protocol import short_name
+from ..report.readings import short_name
 from ..report.report import Report
 from ..table import NULL, Cell, Table, published
 

@@ -8,24 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from ..data.choices import Bos
+from ..data.progress import progress_bars
 from ..errors import InputError
 from ..outputs import check_ours, page_bytes
-from .loading import check_bos
-from .options import (
-    SEED,
-    TOKENS,
-    Column,
-    Force,
-    Loading,
-    Model,
-    Out,
-    Start,
-    number,
-    output_folder,
-    source,
-    whole,
-)
-from .terminal import OR_FORCE, deliver, print_text, print_written, progress_bars, quiet_libraries
+from . import options
+from .terminal import OR_FORCE, deliver, print_text, print_written, quiet_libraries
 
 TEXT = "The text to show, or the path of a .txt file that holds it. Without it: what the model was trained on."
 LENGTH = "Tokens at most, T. \\[default: all of the text; 64 without a text]"
@@ -35,18 +22,18 @@ SWAP = "Swap the position embeddings of two positions, and show maps before, aft
 
 
 def view(
-    model: Model,
-    text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
-    column: Column = "text",
-    length: Annotated[int | None, typer.Option(help=LENGTH, parser=TOKENS)] = None,
-    bos: Start = Bos.TOKENIZER,
+    model: options.Model,
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None,
+    column: options.Column = "text",
+    length: Annotated[int | None, typer.Option(help=LENGTH, parser=options.TOKENS)] = None,
+    bos: options.Start = Bos.TOKENIZER,
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = [],
-    swap: Annotated[tuple[int, int] | None, typer.Option(help=SWAP, parser=whole(0))] = None,
-    limit: Annotated[float, typer.Option(help=LIMIT, parser=number(0.0, 1e4))] = 8.0,
-    loading: Loading = Loading(),
-    out: Out = Path("figures/view.html"),
+    swap: Annotated[tuple[int, int] | None, typer.Option(help=SWAP, parser=options.whole(0))] = None,
+    limit: Annotated[float, typer.Option(help=LIMIT, parser=options.number(0.0, 1e4))] = 8.0,
+    loading: options.Loading = options.Loading(),
+    out: options.Out = Path("figures/view.html"),
     serve: Annotated[bool, typer.Option("--serve", help="Open the page in the browser, from this machine.")] = False,
-    force: Force = False,
+    force: options.Force = False,
 ) -> None:
     """Draw the attention maps of every head on a text: one page to click through, that needs no network."""
     with progress_bars() as progress:
@@ -60,7 +47,7 @@ def view(
         edits = [SwapPositions(*swap)] if swap is not None else []
         subject = loading.subject(model)
         if text is None:
-            check_bos(subject, bos)
+            options.check_bos(subject, bos)
             inputs = Inputs(length or min(64, subject.shape.n_ctx or 64), 1, bos)
             token_set = inputs.token_set(subject, model, progress("reading docstrings"))
         else:
@@ -97,10 +84,12 @@ def layer_and_head(name: str, option: str = "--head") -> tuple[int, int]:
 
 
 def serve(
-    model: Model,
-    bos: Start = Bos.TOKENIZER,
-    port: Annotated[int, typer.Option(help="Port on this machine; 0 takes a free one.", parser=whole(0, 65535))] = 0,
-    loading: Loading = Loading(),
+    model: options.Model,
+    bos: options.Start = Bos.TOKENIZER,
+    port: Annotated[
+        int, typer.Option(help="Port on this machine; 0 takes a free one.", parser=options.whole(0, 65535))
+    ] = 0,
+    loading: options.Loading = options.Loading(),
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
     """Serve a live page to this machine only: type a prompt, edit the model, see maps, sinks and next token change."""
@@ -120,9 +109,9 @@ OUT = "Folder of the page and its pictures."
 
 
 def gallery(
-    out: Annotated[Path, typer.Option(help=OUT, parser=output_folder)] = Path("figures"),
+    out: Annotated[Path, typer.Option(help=OUT, parser=options.output_folder)] = Path("figures"),
     pictures: Annotated[bool, typer.Option(help="Also write some of the figures as .png: needs kaleido.")] = True,
-    force: Force = False,
+    force: options.Force = False,
 ) -> None:
     """Draw every view from the checkpoints that ship, and from the models of `make models` where they are here."""
     with progress_bars() as progress:
@@ -145,9 +134,9 @@ def gallery(
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Seed of all three trainings.", parser=SEED)] = 0,
-    out: Out = Path("figures/demo.html"),
-    force: Force = False,
+    seed: Annotated[int, typer.Option(help="Seed of all three trainings.", parser=options.SEED)] = 0,
+    out: options.Out = Path("figures/demo.html"),
+    force: options.Force = False,
 ) -> None:
     """Train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""
     with progress_bars() as progress:

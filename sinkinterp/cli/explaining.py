@@ -1,20 +1,24 @@
-"""The command that says why heads look at the first token."""
+"""The commands that find causes: why heads look at the first token, and which activations carry a behaviour."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..data.choices import Bos, Drawn, Dtype
+from ..data.progress import progress_bars
+from ..errors import InputError
 from ..outputs import page_bytes
-from .drawing import heads_named
-from .loading import check_bos, load_subject
+from . import options
+from .drawing import heads_named, layer_and_head
 from .measuring import DRAWN
-from .options import SEED, TOKENS, Column, Count, Encoder, Force, Full, Html, Model, Numbers, Start, Text
-from .overview import brief
-from .terminal import deliver, progress_bars
+from .terminal import brief, deliver
 
 if TYPE_CHECKING:
+    from ..interventions.changes import Change
     from ..report.explained import Explanation
     from ..table import Table
 
@@ -24,32 +28,32 @@ LENGTH = "Tokens per sequence, T. [default: 64, or what the task has]"
 
 
 def explain(
-    model: Model,
+    model: options.Model,
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=EXPLAINED)] = [],
-    text: Text = None,
-    column: Column = "text",
+    text: options.Text = None,
+    column: options.Column = "text",
     drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None,
-    length: Annotated[int | None, typer.Option(help=LENGTH, parser=TOKENS)] = None,
-    sequences: Count = None,
-    bos: Start = Bos.TOKENIZER,
-    encoder: Encoder = None,
-    dtype: Numbers = Dtype.FLOAT32,
-    seed: Annotated[int, typer.Option(help="Seed of random parts and tokens.", parser=SEED)] = 0,
-    html_out: Html = None,
-    full: Full = False,
-    force: Force = False,
+    length: Annotated[int | None, typer.Option(help=LENGTH, parser=options.TOKENS)] = None,
+    sequences: options.Count = None,
+    bos: options.Start = Bos.TOKENIZER,
+    encoder: options.Encoder = None,
+    dtype: options.Numbers = Dtype.FLOAT32,
+    seed: Annotated[int, typer.Option(help="Seed of random parts and tokens.", parser=options.SEED)] = 0,
+    html_out: options.Html = None,
+    full: options.Full = False,
+    force: options.Force = False,
 ) -> None:
     """Say why heads look at the first token: which parts write what their keys hold, and what cutting them removes."""
     with progress_bars() as progress:
         from ..measurement.explaining import cut_maps
         from ..measurement.explaining import explain as explain_heads
         from ..pages.page import Section, page
-        from ..report.protocol import short_name
+        from ..report.readings import short_name
         from ..runs.inputs import Inputs
 
         heads = heads_named(head)
-        subject = load_subject(model, "huggingface", encoder, dtype)
-        check_bos(subject, bos)
+        subject = options.load_subject(model, "huggingface", encoder, dtype)
+        options.check_bos(subject, bos)
         most = length or min(64, subject.shape.n_ctx or 64)
         inputs = Inputs(
             most, sequences or 32, bos, text, column, drawn=drawn, seed=seed, may_be_fewer=sequences is None
@@ -76,3 +80,151 @@ def _of_strongest(answer: "Explanation") -> "Table":
     strongest = answer.strongest_first[0]
     parts = answer.parts().where(**{LAYER: strongest.layer, HEAD: strongest.head})
     return replace(parts, title=f"Which parts make head {strongest.name} look at {answer.target}?")
+
+
+class Patched(StrEnum):
+    """What is patched at every place of the map."""
+
+    RESIDUAL = "residual"
+    FEED_FORWARD = "feed-forward"
+    ATTENTION = "attention"
+    HEADS = "heads"
+    EDGES = "edges"
+    PATHS = "paths"
+
+
+CLEAN = "A prompt that shows the behaviour; repeatable, one for each --corrupted."
+CORRUPTED = "The same with words changed for others of as many tokens."
+SITE = (
+    "residual: the input of every layer; feed-forward, attention: what they add; heads: what each head returns; edges: "
+    "each weight of the heads that --head names; paths: what each head tells the one that --to names, or the logits."
+)
+HEAD = "A head of --site heads or edges: 3.7 for layer 3, head 7; repeatable. \\[default: all, with --site heads]"
+TO = (
+    "Where --site paths ends: 3.7.q for the queries of layer 3, head 7; 3.2.k for the keys of its kv_head 2, 3.2.v for "
+    "the values. \\[default: logits]"
+)
+DIRECT = "With --answer: also what heads or feed-forward layers write into the logits themselves."
+FIRST = "Add what gradients estimate (attribution patching), and its error."
+ANSWER = "The right next token, such as ' Paris'. With --instead the metric is the difference of their logits."
+INSTEAD = "The next token after the corrupted prompt."
+SINK = "Let the metric be the mean attention to the first token. \\[default: KL divergence from the clean run]"
+
+
+def patch(
+    model: options.Model,
+    clean: Annotated[list[str], typer.Option(help=CLEAN, parser=options.filled)],
+    corrupted: Annotated[list[str], typer.Option(help=CORRUPTED, parser=options.filled)],
+    site: Annotated[Patched, typer.Option(help=SITE)] = Patched.RESIDUAL,
+    head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = [],
+    to: Annotated[str | None, typer.Option(metavar="LAYER.HEAD.q|k|v", help=TO)] = None,
+    answer: Annotated[str | None, typer.Option(help=ANSWER)] = None,
+    instead: Annotated[str | None, typer.Option(help=INSTEAD)] = None,
+    sink: Annotated[bool, typer.Option("--sink", help=SINK)] = False,
+    first_order: Annotated[bool, typer.Option("--first-order", help=FIRST)] = False,
+    direct: Annotated[bool, typer.Option("--direct", help=DIRECT)] = False,
+    dtype: options.Numbers = Dtype.FLOAT32,
+    backend: options.Backend = "huggingface",
+    out: options.Out = Path("figures/patch.html"),
+    full: options.Full = False,
+    force: options.Force = False,
+) -> None:
+    """Patch every activation of a clean run into a corrupted one, and map the share of the behaviour it restores."""
+    heads = heads_named(head)
+    _check(site, heads, to, first_order, direct)
+    with progress_bars() as progress:
+        from ..data.texts import names_file
+        from ..measurement.activation_patching import activation_patching
+        from ..measurement.path_patching import path_patching
+        from ..pages.page import Section, page
+        from ..report.readings import short_name
+        from ..report.restored import RESTORED
+
+        for prompt in (*clean, *corrupted):
+            if names_file(prompt):
+                raise InputError(f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"')
+        subject = options.load_subject(model, backend, None, dtype)
+        measured = _measured(answer, instead, sink) | {"progress": progress("patching")}
+        if site is Patched.PATHS:
+            table = path_patching(subject, clean, corrupted, receiver=_receiver(to), **measured)
+        else:
+            kind, by = _site(site, heads)
+            table = activation_patching(
+                subject, clean, corrupted, site=kind, by=by, first_order=first_order, direct=direct, **measured
+            )
+    strongest = table.with_rows(sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0))))
+    lead = f"Clean: {' | '.join(clean)}. Corrupted: {' | '.join(corrupted)}."
+    sections = [Section("The share of the clean run that each place restores", "", [table.plot()])]
+    html = page(f"{short_name(subject.name)}: activation patching", lead, sections)
+    shown = (
+        [strongest] if full else brief(_sentence(strongest), strongest, "All rows: --full. The map: the page below.")
+    )
+    deliver(shown, (out, lambda: page_bytes(html)), force=force)
+
+
+def _sentence(strongest: "Table") -> str:
+    """The place that restores most, from rows with the strongest first."""
+    from ..report.restored import RESTORED
+
+    row = strongest[0]
+    place = ", ".join(f"{name} {row[name]}" for name in list(row)[: list(row).index(RESTORED)])
+    return (
+        f"Of {len(strongest)} places, {place} has the largest effect: it restores {row[RESTORED]:.3g} of the clean run."
+    )
+
+
+def _check(
+    site: Patched, heads: Sequence[tuple[int, int]] | None, to: str | None, first_order: bool, direct: bool
+) -> None:
+    """Raises InputError for options that do not go with the site."""
+    if site is Patched.EDGES and heads is None:
+        raise InputError("--site edges patches every weight of some heads; name them, such as --head 3.7")
+    if heads is not None and site not in (Patched.HEADS, Patched.EDGES):
+        raise InputError("--head goes with --site heads or --site edges; a path ends at --to")
+    if to is not None and site is not Patched.PATHS:
+        raise InputError("--to says where a path ends; add --site paths")
+    if direct and site not in (Patched.HEADS, Patched.ATTENTION, Patched.FEED_FORWARD):
+        raise InputError("--direct goes with --site heads, attention or feed-forward, and with --answer; leave it out")
+    if first_order and site in (Patched.EDGES, Patched.PATHS):
+        raise InputError(f"--first-order estimates no {site}; leave it out, or take another --site")
+
+
+def _site(site: Patched, heads: Sequence[tuple[int, int]] | None) -> tuple["Change", tuple[str, ...]]:
+    """The site of a choice, and the axes of its map."""
+    from ..interventions import ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual
+
+    by_position, by_head = ("layer", "position"), ("layer", "head")
+    kinds = {
+        Patched.RESIDUAL: (ChangeResidual(), by_position),
+        Patched.FEED_FORWARD: (ChangeMLP(), by_position),
+        Patched.ATTENTION: (ChangeOutputs(), by_position),
+        Patched.HEADS: (ChangeOutputs(heads=heads), by_head),
+        Patched.EDGES: (ChangePattern(heads=heads), (*by_head, "position", "key")),
+    }
+    return kinds[site]
+
+
+def _receiver(name: str | None) -> "Change | None":
+    """The receiver of a name such as 3.7.k; None for the logits."""
+    from ..interventions import ChangeKeys, ChangeQueries, ChangeValues
+
+    if name is None:
+        return None
+    head, _, what = name.rpartition(".")
+    pair = [layer_and_head(head, "--to")] if what in ("q", "k", "v") else []
+    if what == "q":
+        return ChangeQueries(heads=pair)
+    if what == "k":
+        return ChangeKeys(kv_heads=pair)
+    if what != "v":
+        raise InputError(f"--to takes a layer, a head, and q, k or v, such as 3.7.k; got {name!r}")
+    return ChangeValues(kv_heads=pair)
+
+
+def _measured(answer: str | None, instead: str | None, sink: bool) -> "dict[str, Any]":
+    """Returns what is measured of a patched run, as keywords. Raises InputError for options that do not go together."""
+    from ..measurement.activation_patching import first_alpha
+
+    if (answer is None) != (instead is None) or (sink and answer is not None):
+        raise InputError("give --answer and --instead together, or --sink, or none of them")
+    return {"metric": first_alpha()} if sink else {"answer": answer, "instead": instead}

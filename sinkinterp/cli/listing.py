@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -78,17 +79,11 @@ def _change(base: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
 def _recipes() -> list[Row]:
     from ..train.recipes import RECIPES
 
+    sizes = {"layers": "n_layers", "d_model": "d_model", "heads": "n_heads", "context": "n_ctx"}
     return [
-        {
-            "recipe": name,
-            "data": type(recipe.data).__name__,
-            "layers": recipe.model.n_layers,
-            "d_model": recipe.model.d_model,
-            "heads": recipe.model.n_heads,
-            "context": recipe.model.n_ctx,
-            "steps": recipe.steps,
-            "batch": recipe.batch,
-        }
+        {"recipe": name, "data": type(recipe.data).__name__}
+        | {column: getattr(recipe.model, size) for column, size in sizes.items()}
+        | {"steps": recipe.steps, "batch": recipe.batch}
         for name, recipe in RECIPES.items()
     ]
 
@@ -99,21 +94,20 @@ def _experiments() -> list[Row]:
     return [{"experiment": name, "what it reproduces": summary_of(name)} for name in experiment_names()]
 
 
-def _checkpoints() -> list[Row]:
-    return [{"checkpoint": name, "folder": str(folder)} for name, folder in shipped().items()]
-
-
-def _models() -> list[Row]:
-    return [{"model": name, "folder": str(folder)} for name, folder in (downloaded() | shipped()).items()]
+def _folders(what: str, folders: Mapping[str, Path]) -> list[Row]:
+    return [{what: name, "folder": str(folder)} for name, folder in folders.items()]
 
 
 _LISTS: dict[Listed, tuple[str, Callable[[], list[Row]]]] = {
     Listed.VARIANTS: ("sinkinterp train VARIANT; `change` is against softmax, at the demo's sizes", _variants),
     Listed.RECIPES: ("sinkinterp train VARIANT --recipe RECIPE --set steps=100", _recipes),
     Listed.EXPERIMENTS: ("sinkinterp reproduce EXPERIMENT; the beginning of a name is enough: table07", _experiments),
-    Listed.CHECKPOINTS: ("sinkinterp measure CHECKPOINT; they ship with sinkinterp", _checkpoints),
+    Listed.CHECKPOINTS: (
+        "sinkinterp measure CHECKPOINT; they ship with sinkinterp",
+        lambda: _folders("checkpoint", shipped()),
+    ),
     Listed.MODELS: (
         "sinkinterp measure MODEL, or its folder, also in transformers; `make models` makes " + ", ".join(MADE),
-        _models,
+        lambda: _folders("model", downloaded() | shipped()),
     ),
 }

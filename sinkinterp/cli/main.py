@@ -14,11 +14,10 @@ from ..data.progress import BARS
 from ..errors import InputError
 from ..guesses import fix_of
 from .drawing import demo, gallery, serve, view
-from .explaining import explain
+from .explaining import explain, patch
 from .listing import listing
 from .measuring import check, domains, measure
 from .neighbours import cache, mask
-from .patching import patch
 from .places import checked
 from .reproducing import atlas, book, reproduce, story
 from .terminal import print_line, print_text, streams
@@ -176,24 +175,8 @@ def _option(argument: re.Match[str], options: Mapping[str, str]) -> str:
 
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
 COMMANDS = (
-    *(
-        train,
-        finetune,
-        mend,
-        gallery,
-        view,
-        patch,
-        explain,
-        serve,
-        reproduce,
-        book,
-        story,
-        demo,
-        measure,
-        domains,
-        check,
-    ),
-    *(cache, mask, atlas),
+    *(train, finetune, mend, gallery, view, patch, explain, serve, reproduce),
+    *(book, story, demo, measure, domains, check, cache, mask, atlas),
 )
 for command in COMMANDS:
     app.command(cls=Command)(checked(command))

@@ -9,37 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..data.choices import Bos, Drawn, Dtype
+from ..data.progress import progress_bars
 from ..data.texts import is_text
 from ..errors import InputError
 from ..outputs import json_bytes, page_bytes
-from .loading import load_subject, offline_if_unreachable
-from .options import (
-    BOS,
-    COLUMN,
-    EPSILON,
-    PRESETS,
-    SEED,
-    SEQUENCES,
-    SHARE,
-    TOKENS,
-    Backend,
-    Column,
-    Force,
-    Full,
-    Html,
-    Json,
-    Loading,
-    Model,
-    OnRay,
-    Start,
-    Text,
-    TokenFile,
-    beginning,
-    filled,
-    output_file,
-    source,
-)
-from .terminal import Wanted, deliver, print_line, print_table, progress_bars, quiet_libraries
+from . import options
+from .terminal import Wanted, deliver, print_line, print_table, quiet_libraries
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
@@ -64,15 +39,17 @@ FIRST_ONLY = "Measure position 0 and norms only: for long sequences."
 class Input:
     """What `measure` measures a model on, and how much of it."""
 
-    text: Text = None
-    column: Annotated[str | None, typer.Option(help=f"{COLUMN} \\[default: text]", parser=filled)] = None
-    chat: Annotated[str | None, typer.Option(help=CHAT, parser=source)] = None
-    tokens: TokenFile = None
+    text: options.Text = None
+    column: Annotated[str | None, typer.Option(help=f"{options.COLUMN} \\[default: text]", parser=options.filled)] = (
+        None
+    )
+    chat: Annotated[str | None, typer.Option(help=CHAT, parser=options.source)] = None
+    tokens: options.TokenFile = None
     drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None
-    seed: Annotated[int | None, typer.Option(help="Seed of drawn tokens. \\[default: 0]", parser=SEED)] = None
-    length: Annotated[int | None, typer.Option(help=LENGTH, parser=TOKENS)] = None
-    sequences: Annotated[int | None, typer.Option(help=COUNT, parser=SEQUENCES)] = None
-    bos: Annotated[Bos | None, typer.Option(help=f"{BOS} \\[default: tokenizer]")] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of drawn tokens. \\[default: 0]", parser=options.SEED)] = None
+    length: Annotated[int | None, typer.Option(help=LENGTH, parser=options.TOKENS)] = None
+    sequences: Annotated[int | None, typer.Option(help=COUNT, parser=options.SEQUENCES)] = None
+    bos: Annotated[Bos | None, typer.Option(help=f"{options.BOS} \\[default: tokenizer]")] = None
 
     @property
     def is_one_text(self) -> bool:
@@ -120,8 +97,10 @@ class Input:
 class Settings:
     """How `measure` measures."""
 
-    epsilon: Annotated[float | None, typer.Option(help=f"{EPSILON} \\[default: 0.3]", parser=SHARE)] = None
-    preset: Annotated[str | None, typer.Option(help=PRESET, autocompletion=beginning(PRESETS))] = None
+    epsilon: Annotated[float | None, typer.Option(help=f"{options.EPSILON} \\[default: 0.3]", parser=options.SHARE)] = (
+        None
+    )
+    preset: Annotated[str | None, typer.Option(help=PRESET, autocompletion=options.beginning(options.PRESETS))] = None
     first_only: Annotated[bool, typer.Option("--first-only", help=FIRST_ONLY)] = False
 
     def over_preset(self, given: Input, dtype: Dtype | None) -> "Preset":
@@ -138,11 +117,11 @@ class Settings:
 class Results:
     """What `measure` prints and writes; None for a file that the user did not ask for."""
 
-    save: Annotated[Path | None, typer.Option(help=SAVE, parser=output_file)] = None
-    json_out: Json = None
-    html_out: Html = None
-    force: Force = False
-    full: Full = False
+    save: Annotated[Path | None, typer.Option(help=SAVE, parser=options.output_file)] = None
+    json_out: options.Json = None
+    html_out: options.Html = None
+    force: options.Force = False
+    full: options.Full = False
 
     def check(self) -> None:
         """Raises InputError for a format in which a report is not saved."""
@@ -163,18 +142,18 @@ class Results:
         )
 
 
-def measure(model: Model, given: Input, how: Settings, loading: Loading, results: Results) -> None:
+def measure(model: options.Model, given: Input, how: Settings, loading: options.Loading, results: Results) -> None:
     """Measure the attention sinks of a model."""
     with progress_bars() as progress:
         from ..backends.subject import tokenizer_of, words_of
         from ..report.views import overview_tables
-        from .overview import overview
+        from .terminal import overview
 
         results.check()
         given.check()
         settings = how.over_preset(given, loading.dtype)
         inputs = given.inputs(settings, is_default=how.preset is None)
-        offline_if_unreachable(None if given.is_one_text else given.text)
+        options.offline_if_unreachable(None if given.is_one_text else given.text)
         subject = loading.subject(model, settings.dtype)
         _check_used("--bos", given.bos, "a model with a tokenizer", tokenizer_of(subject))
         is_whole = given.is_one_text and given.length is None
@@ -245,18 +224,20 @@ SOURCES = "Files, folders or datasets, or one file with a field that names the d
 
 
 def domains(
-    model: Model,
-    sources: Annotated[list[str], typer.Argument(help=SOURCES, parser=source)],
-    field: Annotated[str, typer.Option(help=FIELD, parser=filled)] = "domain",
-    column: Column = "text",
-    length: Annotated[int, typer.Option(help="Tokens per sequence, T.", parser=TOKENS)] = 64,
-    sequences: Annotated[int, typer.Option(help="Number of sequences of each domain, n.", parser=SEQUENCES)] = 100,
-    bos: Start = Bos.TOKENIZER,
-    epsilon: Annotated[float, typer.Option(help=EPSILON, parser=SHARE)] = 0.3,
-    backend: Backend = "huggingface",
-    ray: OnRay = None,
-    json_out: Json = None,
-    force: Force = False,
+    model: options.Model,
+    sources: Annotated[list[str], typer.Argument(help=SOURCES, parser=options.source)],
+    field: Annotated[str, typer.Option(help=FIELD, parser=options.filled)] = "domain",
+    column: options.Column = "text",
+    length: Annotated[int, typer.Option(help="Tokens per sequence, T.", parser=options.TOKENS)] = 64,
+    sequences: Annotated[
+        int, typer.Option(help="Number of sequences of each domain, n.", parser=options.SEQUENCES)
+    ] = 100,
+    bos: options.Start = Bos.TOKENIZER,
+    epsilon: Annotated[float, typer.Option(help=options.EPSILON, parser=options.SHARE)] = 0.3,
+    backend: options.Backend = "huggingface",
+    ray: options.OnRay = None,
+    json_out: options.Json = None,
+    force: options.Force = False,
 ) -> None:
     """Measure the first position's sink on text of several domains; exit code 1 where some had to be left out."""
     with progress_bars() as progress:
@@ -269,8 +250,8 @@ def domains(
             raise InputError("--column has no effect on .txt files; leave it out")
         if len(sources) > 1 and field != "domain":
             raise InputError("--field has no effect on several sources; leave it out, or give one file")
-        offline_if_unreachable(*sources)
-        subject = load_subject(model, backend)
+        options.offline_if_unreachable(*sources)
+        subject = options.load_subject(model, backend)
         inputs = Inputs(length, sequences, bos, column=column)
         token_sets, errors = inputs.domain_token_sets(subject, sources, field)
         if not token_sets:
@@ -289,17 +270,17 @@ def _first_position(model: "Subject | str", backend: str, token_set: "TokenSet")
     """The first position's sink of a model, which a worker on another machine loads by its name."""
     from ..measurement.measure import measure as measure_sinks
 
-    subject = load_subject(model, backend) if isinstance(model, str) else model
+    subject = options.load_subject(model, backend) if isinstance(model, str) else model
     return measure_sinks(subject, token_set, positions=(0,), progress=False)
 
 
-def check(model: Model) -> None:
+def check(model: options.Model) -> None:
     """Compare every backend with dense attention and with each other on a model; exit code 1 where they differ."""
     from ..backends.files.model_files import load_model
     from ..measurement.parity import agrees, parity
 
     quiet_libraries()
-    offline_if_unreachable(model)
+    options.offline_if_unreachable(model)
     table = parity(load_model(model), model)
     print_table(table)
     if not agrees(table):

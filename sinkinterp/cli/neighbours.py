@@ -8,12 +8,11 @@ import typer
 from rich.text import Text as RichText
 
 from ..data.choices import Dtype
+from ..data.progress import progress_bars
 from ..errors import InputError
 from ..outputs import json_bytes, page_bytes
-from .loading import load_subject
-from .options import Column, Count, DeviceMap, Full, Length, Model, Numbers, Tables, Text, TokenFile, number, whole
-from .overview import brief
-from .terminal import deliver, progress_bars
+from . import options
+from .terminal import brief, deliver
 
 if TYPE_CHECKING:
     from ..backends.huggingface import HuggingFaceSubject
@@ -29,19 +28,21 @@ TIMES = "A norm is that of an outlier above this multiple of the median."
 
 
 def cache(
-    model: Model,
-    text: Text = None,
-    column: Column = "text",
-    length: Length = 256,
-    sequences: Count = None,
-    tolerance: Annotated[float, typer.Option(help=TOLERANCE, parser=number(0.0, 1.0))] = 0.1,
-    generate: Annotated[int, typer.Option(help="Tokens to generate after a prompt; 0: none.", parser=whole(0))] = 1000,
-    bits: Annotated[list[int], typer.Option(help=BITS, parser=whole(2, 32))] = [8, 4, 2],
-    tokens: TokenFile = None,
-    dtype: Numbers = Dtype.FLOAT32,
-    device_map: DeviceMap = None,
-    full: Full = False,
-    files: Tables = Tables(),
+    model: options.Model,
+    text: options.Text = None,
+    column: options.Column = "text",
+    length: options.Length = 256,
+    sequences: options.Count = None,
+    tolerance: Annotated[float, typer.Option(help=TOLERANCE, parser=options.number(0.0, 1.0))] = 0.1,
+    generate: Annotated[
+        int, typer.Option(help="Tokens to generate after a prompt; 0: none.", parser=options.whole(0))
+    ] = 1000,
+    bits: Annotated[list[int], typer.Option(help=BITS, parser=options.whole(2, 32))] = [8, 4, 2],
+    tokens: options.TokenFile = None,
+    dtype: options.Numbers = Dtype.FLOAT32,
+    device_map: options.DeviceMap = None,
+    full: options.Full = False,
+    files: options.Tables = options.Tables(),
 ) -> None:
     """How many first tokens must a rolling cache keep, and what does rounding it cost? Measure it, and answer."""
     with progress_bars() as progress:
@@ -78,19 +79,19 @@ def cache(
 
 
 def mask(
-    model: Model,
-    text: Text = None,
-    column: Column = "text",
-    length: Length = 64,
-    sequences: Annotated[int | None, typer.Option(help=HALVES, parser=whole(2))] = None,
-    times: Annotated[float, typer.Option(help=TIMES, parser=number(1.0, 1e6))] = 10.0,
-    steps: Annotated[int, typer.Option(help="Steps of training of a dictionary.", parser=whole(1))] = 300,
+    model: options.Model,
+    text: options.Text = None,
+    column: options.Column = "text",
+    length: options.Length = 64,
+    sequences: Annotated[int | None, typer.Option(help=HALVES, parser=options.whole(2))] = None,
+    times: Annotated[float, typer.Option(help=TIMES, parser=options.number(1.0, 1e6))] = 10.0,
+    steps: Annotated[int, typer.Option(help="Steps of training of a dictionary.", parser=options.whole(1))] = 300,
     heads: Annotated[bool, typer.Option("--heads", help=OF_HEADS)] = False,
-    tokens: TokenFile = None,
-    dtype: Numbers = Dtype.FLOAT32,
-    device_map: DeviceMap = None,
-    full: Full = False,
-    files: Tables = Tables(),
+    tokens: options.TokenFile = None,
+    dtype: options.Numbers = Dtype.FLOAT32,
+    device_map: options.DeviceMap = None,
+    full: options.Full = False,
+    files: options.Tables = options.Tables(),
 ) -> None:
     """Which tokens and dimensions should a dictionary or a quantiser leave out? Measure what it changes."""
     with progress_bars() as progress:
@@ -129,7 +130,7 @@ def mask(
 
 
 def _subject(model: str, dtype: Dtype, device_map: str | None) -> "HuggingFaceSubject":
-    return cast("HuggingFaceSubject", load_subject(model, "huggingface", None, dtype, device_map))
+    return cast("HuggingFaceSubject", options.load_subject(model, "huggingface", None, dtype, device_map))
 
 
 def _read(subject: "HuggingFaceSubject", model: str, inputs: "Inputs") -> "Tokens":
@@ -143,7 +144,7 @@ def _deliver(
     answer: str,
     tables: "list[Table]",
     shown: "Iterable[Table | RichText | str]",
-    files: Tables,
+    files: options.Tables,
     more: Mapping[str, Any] = {},
 ) -> None:
     from ..pages.page import Section, page

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..data.progress import progress_bars
 from ..errors import InputError
 from ..outputs import check_ours, page_bytes
 from ..runs.catalogue import FOLDER, Scale, experiment_names, full_name, summary_of
-from .loading import offline_if_unreachable
-from .options import SEEDS, DeviceMap, Encoder, Force, OnRay, Out, Settings, beginning, filled, output_folder, source
+from . import options
 from .terminal import (
     OR_FORCE,
     deliver,
@@ -22,7 +22,6 @@ from .terminal import (
     print_table,
     print_text,
     print_written,
-    progress_bars,
     quiet_libraries,
 )
 
@@ -49,22 +48,22 @@ TEXT = "Natural input: file, folder or dataset; by default the embedded docstrin
 DRY = "Say how many runs, tokens and hours it takes, and run nothing."
 OUT = "Folder of the pages and the numbers."
 ALL = "all"
-COMPLETION = beginning(experiment_names)
+COMPLETION = options.beginning(experiment_names)
 
 
 def reproduce(
-    names: Annotated[list[str], typer.Argument(help=NAMES, parser=filled, autocompletion=COMPLETION)],
-    model: Annotated[list[str], typer.Option(help=MODEL, parser=source)] = [],
+    names: Annotated[list[str], typer.Argument(help=NAMES, parser=options.filled, autocompletion=COMPLETION)],
+    model: Annotated[list[str], typer.Option(help=MODEL, parser=options.source)] = [],
     scale: Annotated[Scale | None, typer.Option(help=SCALE, show_default="demo, real where made, else smoke")] = None,
-    seeds: Annotated[int, typer.Option(help="How many models of every kind are trained.", parser=SEEDS)] = 5,
-    text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
-    encoder: Encoder = None,
-    settings: Settings = [],
-    ray: OnRay = None,
+    seeds: Annotated[int, typer.Option(help="How many models of every kind are trained.", parser=options.SEEDS)] = 5,
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None,
+    encoder: options.Encoder = None,
+    settings: options.Settings = [],
+    ray: options.OnRay = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
-    out: Annotated[Path, typer.Option(help=OUT, parser=output_folder)] = Path("figures/book"),
-    device_map: DeviceMap = None,
-    force: Force = False,
+    out: Annotated[Path, typer.Option(help=OUT, parser=options.output_folder)] = Path("figures/book"),
+    device_map: options.DeviceMap = None,
+    force: options.Force = False,
 ) -> None:
     """Reproduce tables and figures of a paper: numbers beside the published ones, and a verdict on every claim.
 
@@ -127,7 +126,7 @@ def _check_inputs(models: Sequence[str], scale: Scale | None, text: str | None) 
     """Raises InputError for a text that cannot be read, and for models at a scale that has its own."""
     from ..data.texts import check_readable, is_path
 
-    offline_if_unreachable(*models, text)
+    options.offline_if_unreachable(*models, text)
     if text is not None and is_path(text):
         check_readable(text)
     if models and scale is Scale.SMOKE:
@@ -208,7 +207,7 @@ def _took(folder: Path, name: str, scope: "Scope", command: str) -> tuple[float,
 
     file = folder / f"{stem_of(name, scope.label)}.json"
     with suppress(InputError):  # what is damaged is made again
-        made = chapter_in(file).provenance if file.is_file() else {}
+        made = chapter.provenance if file.is_file() and (chapter := chapter_in(file)) else {}
         if made.get("command") == command and isinstance(seconds := made.get("seconds"), int | float):
             return seconds, made.get("machine")
     return 0.0, None
@@ -218,7 +217,7 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
     from ..files import check_writable
     from ..pages.book import verdict_table, write_chapter
     from ..pages.chapters import Chapter, stem_of
-    from ..runs.commit import provenance
+    from ..runs.experiment import provenance
 
     for ending in ("json", "html"):
         check_writable(out / f"{stem_of(name, scope.label)}.{ending}")
@@ -250,11 +249,11 @@ ATLAS = "Models, one row each: Hugging Face names, folders, or ours, such as `sm
 
 
 def atlas(
-    models: Annotated[list[str], typer.Argument(help=ATLAS, parser=source)],
-    text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
-    out: Annotated[Path, typer.Option(help=OUT, parser=output_folder)] = Path("figures/atlas"),
-    ray: OnRay = None,
-    force: Force = False,
+    models: Annotated[list[str], typer.Argument(help=ATLAS, parser=options.source)],
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None,
+    out: Annotated[Path, typer.Option(help=OUT, parser=options.output_folder)] = Path("figures/atlas"),
+    ray: options.OnRay = None,
+    force: options.Force = False,
 ) -> None:
     """Put models side by side: sinks, the massive entry and who writes it, and what the first token is worth.
 
@@ -267,8 +266,8 @@ BOOK = "Folder of the book: where `sinkinterp reproduce` wrote its numbers."
 
 
 def book(
-    folder: Annotated[Path, typer.Argument(help=BOOK, parser=output_folder)] = Path("figures/book"),
-    force: Force = False,
+    folder: Annotated[Path, typer.Argument(help=BOOK, parser=options.output_folder)] = Path("figures/book"),
+    force: options.Force = False,
 ) -> None:
     """Judge and draw a book of experiments again, from its numbers, by the rules of today. Nothing is measured."""
     with progress_bars() as progress:
@@ -290,9 +289,9 @@ def book(
 
 
 def story(
-    folder: Annotated[Path, typer.Argument(help=BOOK, parser=output_folder)] = Path("figures/book"),
-    out: Out = Path("figures/story.html"),
-    force: Force = False,
+    folder: Annotated[Path, typer.Argument(help=BOOK, parser=options.output_folder)] = Path("figures/book"),
+    out: options.Out = Path("figures/story.html"),
+    force: options.Force = False,
 ) -> None:
     """Write the story that a book's numbers tell: one page with live figures, which needs no network."""
     from ..pages.book import STORY, files_of, story_page

@@ -1,10 +1,10 @@
-"""The terminal: progress bars, tables, and names of files that were written."""
+"""The terminal: progress bars, tables, overviews of reports, and names of files that were written."""
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +16,14 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..data.progress import OnProgress, Progress, no_progress, shown
 from ..errors import InputError
 from ..files import is_output
 from ..outputs import write_output
 from ..table import Table
 
 if TYPE_CHECKING:
-    from ..train.recipe import Fit
-
+    from ..report.readings import TokenText
+    from ..report.report import Report
 
 OR_FORCE = "choose another place, or add --force"
 PIPE_WIDTH = 120  # columns where standard output is a pipe or a file
@@ -88,11 +87,6 @@ def streams() -> Iterator[Stream | None]:
         sys.stdout, sys.stderr = given
         for stream in filter(None, kept):
             stream.close()
-
-
-def progress_bars() -> AbstractContextManager[Progress]:
-    """Yields a function that starts a progress bar. It shows nothing unless standard error is a terminal."""
-    return shown(error_console)
 
 
 def quiet_libraries() -> None:
@@ -196,53 +190,56 @@ def _print(part: Table | Text | str) -> None:
         print_text(part)
 
 
-StepMetrics = dict[str, Any]
-OnStep = Callable[[int, StepMetrics], None]
+LINES, SHADES, STRONGEST, ROWS = 14, " ░▒▓█", 5, 8
+ELSEWHERE = "All tables: --full. A page: --html FILE. Every number: --save FILE.safetensors, .csv or .json."
 
 
-@contextmanager
-def run_progress(
-    recipe: "Fit", folder: Path, log: str | None, is_first: bool, name: str
-) -> Iterator[tuple[OnStep, OnProgress]]:
-    """Yields the functions that take the progress of steps and of data. They show it to the user and log the steps.
-
-    Only the first process shows and logs anything.
-    """
-    from ..train.logs import open_log
-
-    if not is_first:
-        yield lambda step, metrics: None, no_progress
-        return
-    with open_log(log, folder, recipe) as write_log, shown(error_console, in_lines=True) as progress:
-        show, speed = progress(f"{name} step"), Speed()
-
-        def on_step(step: int, metrics: StepMetrics) -> None:
-            show(step, recipe.steps, _metrics_text(metrics, speed.tokens_per_second(metrics["tokens"])))
-            write_log(step, {key: value for key, value in metrics.items() if key != "step"})
-
-        yield on_step, progress("data")
+def brief(sentence: str, table: Table, elsewhere: str, note: str | None = None) -> tuple[Text | Table | str, ...]:
+    """A sentence, the first rows of one table and how many it has, its note or another one, and where the rest is."""
+    said = table.note if note is None else note
+    count = f" ({ROWS} of {len(table)} rows, the rest with --full)" if len(table) > ROWS else ""
+    first = replace(table.head(ROWS), title=table.title + count, note="")
+    return Text(sentence), first, Text(said, style="table.caption"), elsewhere
 
 
-class Speed:
-    """Measures tokens per second. The clock starts at the end of the first step that it is given."""
+def overview(report: "Report", epsilon: float, word: "TokenText") -> Iterator[Table | Text | str]:
+    """The parts of the overview, at most 40 lines on 100 columns."""
+    from ..report.readings import protocol_note
+    from ..report.summary import sink_summary, sink_verdict
 
-    def __init__(self) -> None:
-        self.start, self.tokens = 0.0, 0
-
-    def tokens_per_second(self, tokens: int) -> float:
-        """Adds the tokens of a step. Returns the rate since the first step, and 0 at the first step."""
-        if not self.start:
-            self.start = time.monotonic()
-            return 0.0
-        self.tokens += tokens
-        seconds = time.monotonic() - self.start
-        return self.tokens / seconds if seconds else 0.0
+    yield Text(sink_verdict(report, epsilon, word))
+    yield replace(sink_summary(report, epsilon), note="")
+    yield head_blocks(report)
+    yield Text(strongest_heads(report))
+    yield Text(protocol_note(report, epsilon), style="table.caption")
+    yield ELSEWHERE
 
 
-def _metrics_text(metrics: StepMetrics, tokens_per_second: float) -> str:
-    sinks = f"  Sink_1 {metrics['sink_1']:.0%}" if "sink_1" in metrics else ""
-    if "peak_over_median" in metrics:  # of a model that is mended
-        sinks += f"  alpha_1 {metrics['alpha_1']:.3f} ({metrics['alpha_1_uniform']:.3f})  Sink_* "
-        sinks += f"{metrics['sink_slot']:.0%}  largest entry {metrics['peak_over_median']:,.0f} medians"
-    rate = f"{tokens_per_second:,.0f} tokens/s"
-    return f"loss {metrics['train_loss']:.3f}{sinks}  |grad| {metrics['grad_norm']:.2g}  {rate}"
+def head_blocks(report: "Report") -> Text:
+    """A block for each head, darker and redder with its alpha_1, a line for each layer or for as many as needed."""
+    alpha, layers = report.alpha().nanmean(0), report.attention_layers
+    together, wide = -(-len(layers) // LINES), 2 if alpha.shape[1] <= LINES * 2 else 1
+    line, several = ("a layer", "") if together == 1 else (f"{together} layers", ", the largest of the layers")
+    blocks = Text(f"alpha_1 of every head: a line is {line}, a column a head{several}; blank 0, full 1\n")
+    for start in range(0, len(layers), together):
+        chosen = layers[start : start + together]
+        name = f"{chosen[0]}" if len(chosen) == 1 else f"{chosen[0]}-{chosen[-1]}"
+        blocks.append(f"{name:>7} ")
+        for value in alpha[start : start + together].amax(0).tolist():
+            share = min(max(value, 0.0), 1.0)
+            blocks.append(
+                SHADES[round(share * (len(SHADES) - 1))] * wide,
+                f"rgb({int(90 + 165 * share)},{90 - int(60 * share)},90)",
+            )
+        blocks.append("\n")
+    blocks.rstrip()
+    return blocks
+
+
+def strongest_heads(report: "Report") -> str:
+    """The heads with the largest alpha_1, as layer.head."""
+    alpha = report.alpha().nanmean(0)
+    order = alpha.flatten().argsort(descending=True)[:STRONGEST].tolist()
+    places = [divmod(i, alpha.shape[1]) for i in order]
+    named = (f"{report.attention_layers[i]}.{head} {alpha[i, head]:.2f}" for i, head in places)
+    return f"Strongest heads (layer.head alpha_1): {', '.join(named)}"

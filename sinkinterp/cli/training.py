@@ -1,36 +1,27 @@
 """The commands that train: a model of ours, and a chat model further."""
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..data.choices import Remedy, Weights
+from ..data.progress import OnProgress, no_progress, progress_bars
 from ..errors import InputError
 from ..files import cache_folder
-from .loading import offline_if_unreachable
-from .options import (
-    RECIPES,
-    SEED,
-    VARIANTS,
-    Device,
-    Force,
-    Length,
-    Log,
-    Model,
-    Settings,
-    beginning,
-    filled,
-    output_folder,
-    source,
-    whole,
-)
+from . import options
 from .places import check_run
-from .terminal import print_line, print_table, print_text, quiet_libraries, run_progress
+from .terminal import print_line, print_table, print_text, quiet_libraries
 
-VARIANT = f"What is changed in the architecture: {', '.join(VARIANTS)}."
-RECIPE = f"The sizes and the schedule: {', '.join(RECIPES)}."
+if TYPE_CHECKING:
+    from ..train.recipe import Fit
+
+VARIANT = f"What is changed in the architecture: {', '.join(options.VARIANTS)}."
+RECIPE = f"The sizes and the schedule: {', '.join(options.RECIPES)}."
 TEXT = "Train on text instead: a file, a folder, the name of a dataset, or `embedded` for the docstrings."
 OUT = "The run's folder; by default in the cache, named by the recipe."
 CHATS = "A .jsonl file of chats, or the name of a dataset of chats on the Hub."
@@ -43,15 +34,21 @@ READ = "Train on this text: a file, a folder, the name of a dataset, or `embedde
 
 
 def train(
-    variant: Annotated[str, typer.Argument(help=VARIANT, parser=filled, autocompletion=beginning(VARIANTS))],
-    recipe: Annotated[str, typer.Option(help=RECIPE, parser=filled, autocompletion=beginning(RECIPES))] = "demo",
-    text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
-    settings: Settings = [],
-    out: Annotated[Path | None, typer.Option(help=OUT, parser=output_folder)] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the weights and of the order of the data.", parser=SEED)] = 0,
-    device: Device = "auto",
-    log: Log = None,
-    force: Force = False,
+    variant: Annotated[
+        str, typer.Argument(help=VARIANT, parser=options.filled, autocompletion=options.beginning(options.VARIANTS))
+    ],
+    recipe: Annotated[
+        str, typer.Option(help=RECIPE, parser=options.filled, autocompletion=options.beginning(options.RECIPES))
+    ] = "demo",
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None,
+    settings: options.Settings = [],
+    out: Annotated[Path | None, typer.Option(help=OUT, parser=options.output_folder)] = None,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the weights and of the order of the data.", parser=options.SEED)
+    ] = 0,
+    device: options.Device = "auto",
+    log: options.Log = None,
+    force: options.Force = False,
 ) -> None:
     """Train a language model of ours, from the newest checkpoint if there is one; reads its sinks along the way.
 
@@ -75,7 +72,7 @@ def train(
     base = with_variant(recipe_named(recipe), variant)
     if text is not None:
         if text not in NAMED:
-            offline_if_unreachable(text)
+            options.offline_if_unreachable(text)
         base = on_text(base, text)
     chosen = changed(replace(base, seed=seed), settings)
     if text is not None and text not in NAMED:
@@ -91,14 +88,14 @@ def train(
 
 
 def finetune(
-    model: Model,
-    data: Annotated[str, typer.Argument(help=CHATS, parser=source)],
-    out: Annotated[Path, typer.Option(help=TUNED, parser=output_folder)],
-    settings: Settings = [],
-    seed: Annotated[int, typer.Option(help="Seed of the order of the chats.", parser=SEED)] = 0,
-    device: Device = "auto",
-    log: Log = None,
-    force: Force = False,
+    model: options.Model,
+    data: Annotated[str, typer.Argument(help=CHATS, parser=options.source)],
+    out: Annotated[Path, typer.Option(help=TUNED, parser=options.output_folder)],
+    settings: options.Settings = [],
+    seed: Annotated[int, typer.Option(help="Seed of the order of the chats.", parser=options.SEED)] = 0,
+    device: options.Device = "auto",
+    log: options.Log = None,
+    force: options.Force = False,
 ) -> None:
     """Fine-tune a chat model on the assistants' tokens of chats, from the newest checkpoint if there is one.
 
@@ -106,7 +103,7 @@ def finetune(
     """
     check_run(out, force)
     quiet_libraries()
-    offline_if_unreachable(model, data)
+    options.offline_if_unreachable(model, data)
     from ..runs.finetune import ChatRecipe, finetuned
     from ..train.distributed import joined
     from ..train.settings import changed
@@ -121,19 +118,19 @@ def finetune(
 
 
 def mend(
-    model: Model,
-    out: Annotated[Path, typer.Option(help=MENDED, parser=output_folder)],
+    model: options.Model,
+    out: Annotated[Path, typer.Option(help=MENDED, parser=options.output_folder)],
     remedy: Annotated[Remedy, typer.Option("--with", help=REMEDY)] = Remedy.KV_BIAS,
     weights: Annotated[Weights, typer.Option(help=WEIGHTS)] = Weights.NONE,
     penalty: Annotated[float, typer.Option(help=PENALTY)] = 1.0,
-    text: Annotated[str, typer.Option(help=READ, parser=source)] = "embedded",
-    length: Length = 96,
-    steps: Annotated[int, typer.Option(help="Steps of training, at most; 0: no training.", parser=whole(0))] = 0,
-    settings: Settings = [],
-    seed: Annotated[int, typer.Option(help="Seed of the order of the text.", parser=SEED)] = 0,
-    device: Device = "auto",
-    log: Log = None,
-    force: Force = False,
+    text: Annotated[str, typer.Option(help=READ, parser=options.source)] = "embedded",
+    length: options.Length = 96,
+    steps: Annotated[int, typer.Option(help="Steps of training, at most; 0: none.", parser=options.whole(0))] = 0,
+    settings: options.Settings = [],
+    seed: Annotated[int, typer.Option(help="Seed of the order of the text.", parser=options.SEED)] = 0,
+    device: options.Device = "auto",
+    log: options.Log = None,
+    force: options.Force = False,
 ) -> None:
     """Move the sink of a model into a key and a value beside those of each head, and measure what that is worth.
 
@@ -141,7 +138,7 @@ def mend(
     """
     check_run(out, force)
     quiet_libraries()
-    offline_if_unreachable(model)
+    options.offline_if_unreachable(model)
     from ..applications.mend import mend_recipe, mended
     from ..train.distributed import joined
     from ..train.settings import changed
@@ -152,3 +149,55 @@ def mend(
         mend = mended(chosen, out, on_step=on_step, on_data=on_data, world=world)
     print_table(mend.table)
     print_text(mend.answer())
+
+
+StepMetrics = dict[str, Any]
+OnStep = Callable[[int, StepMetrics], None]
+
+
+@contextmanager
+def run_progress(
+    recipe: "Fit", folder: Path, log: str | None, is_first: bool, name: str
+) -> Iterator[tuple[OnStep, OnProgress]]:
+    """Yields the functions that take the progress of steps and of data. They show it to the user and log the steps.
+
+    Only the first process shows and logs anything.
+    """
+    from ..train.logs import open_log
+
+    if not is_first:
+        yield lambda step, metrics: None, no_progress
+        return
+    with open_log(log, folder, recipe) as write_log, progress_bars(in_lines=True) as progress:
+        show, speed = progress(f"{name} step"), Speed()
+
+        def on_step(step: int, metrics: StepMetrics) -> None:
+            show(step, recipe.steps, _metrics_text(metrics, speed.tokens_per_second(metrics["tokens"])))
+            write_log(step, {key: value for key, value in metrics.items() if key != "step"})
+
+        yield on_step, progress("data")
+
+
+class Speed:
+    """Measures tokens per second. The clock starts at the end of the first step that it is given."""
+
+    def __init__(self) -> None:
+        self.start, self.tokens = 0.0, 0
+
+    def tokens_per_second(self, tokens: int) -> float:
+        """Adds the tokens of a step. Returns the rate since the first step, and 0 at the first step."""
+        if not self.start:
+            self.start = time.monotonic()
+            return 0.0
+        self.tokens += tokens
+        seconds = time.monotonic() - self.start
+        return self.tokens / seconds if seconds else 0.0
+
+
+def _metrics_text(metrics: StepMetrics, tokens_per_second: float) -> str:
+    sinks = f"  Sink_1 {metrics['sink_1']:.0%}" if "sink_1" in metrics else ""
+    if "peak_over_median" in metrics:  # of a model that is mended
+        sinks += f"  alpha_1 {metrics['alpha_1']:.3f} ({metrics['alpha_1_uniform']:.3f})  Sink_* "
+        sinks += f"{metrics['sink_slot']:.0%}  largest entry {metrics['peak_over_median']:,.0f} medians"
+    rate = f"{tokens_per_second:,.0f} tokens/s"
+    return f"loss {metrics['train_loss']:.3f}{sinks}  |grad| {metrics['grad_norm']:.2g}  {rate}"

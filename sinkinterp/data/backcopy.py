@@ -1,6 +1,7 @@
-"""Bigram-Backcopy (Guo et al. 2024, arXiv 2410.13835): a task that needs attention at some positions only."""
+"""A synthetic task, Bigram-Backcopy (Guo et al. 2024, arXiv 2410.13835), and changes of what is trained on."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -8,8 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..checks import whole_number
-from ..spec import Spec, added_later
-from .draws import generator
+from ..errors import InputError
+from ..spec import Limits, Spec, added_later
+from .draws import HELD_OUT, generator
 from .tokens import Tokens
 
 BURN_IN = 32  # tokens of the chain after which its first token no longer matters
@@ -67,6 +69,8 @@ class BigramBackcopy(Spec):
 
     title: ClassVar[str] = "Bigram-Backcopy"
 
+    limits: ClassVar[Limits] = {"length": 2, "rank": 1}
+
     vocab: int = 64
     length: int = 16
     n_triggers: int = 3
@@ -77,10 +81,8 @@ class BigramBackcopy(Spec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number(self.length, "length", 2)
         whole_number(self.vocab, "vocab", self.first.marks + 2)
         whole_number(self.n_triggers, "n_triggers", 0, self.symbols)
-        whole_number(self.rank, "rank", 1)
 
     @property
     def symbols(self) -> int:
@@ -112,3 +114,141 @@ class BigramBackcopy(Spec):
             copied = tokens[:, max(i - 2, 0)]
             tokens[:, i] = torch.where((tokens[:, i - 1] < self.n_triggers) & (i >= 2), copied, chained)
         return tokens
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Sequences over `vocab` symbols, the numbers of their chunks, and the stream that they were drawn for."""
+
+    tokens: Tokens
+    chunks: Int[Tensor, "sequence"]
+    vocab: int
+    stream: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class TokenChange(Spec):
+    """Puts other tokens into sequences, both for training and held out. Positions are counted from 0."""
+
+    def __call__(self, sample: Sample) -> Tokens:
+        """The changed sequences."""
+        raise NotImplementedError
+
+    def check(self, vocab: int, length: int) -> None:
+        """Raises InputError unless the change fits sequences of `length` tokens over `vocab` symbols."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RandomAt(TokenChange):
+    """Uniform tokens at the positions from `start` to `stop` - 1.
+
+    `redraw` draws them for each sample, as the paper says. Without it, each chunk has its own tokens, which never
+    change, as in the paper's released code.
+    """
+
+    start: int = 0
+    stop: int = 1
+    redraw: bool = True
+
+    def __call__(self, sample: Sample) -> Tokens:
+        tokens, width = sample.tokens.clone(), self.stop - self.start
+        if self.redraw:
+            rng = generator("random at", self.key(), *sample.stream)
+            drawn = torch.randint(sample.vocab, (len(tokens), width), generator=rng)
+        else:
+            streams = (generator("random at", self.key(), chunk) for chunk in sample.chunks.tolist())
+            drawn = torch.stack([torch.randint(sample.vocab, (width,), generator=rng) for rng in streams])
+        tokens[:, self.start : self.stop] = drawn
+        return tokens
+
+    def check(self, vocab: int, length: int) -> None:
+        if not 0 <= self.start < self.stop <= length:
+            raise InputError(
+                f"random tokens are at positions from 0 to {length}, the length; got {self.start} to {self.stop}"
+            )
+
+
+@dataclass(frozen=True)
+class FixedAt(TokenChange):
+    """The same token at one position of every sequence. Positions 0, 1 and 2 are the paper's first to third."""
+
+    position: int
+    token: int
+
+    def __call__(self, sample: Sample) -> Tokens:
+        tokens = sample.tokens.clone()
+        tokens[:, self.position] = self.token
+        return tokens
+
+    def check(self, vocab: int, length: int) -> None:
+        if not (0 <= self.position < length and 0 <= self.token < vocab):
+            raise InputError(
+                f"a fixed token is below {vocab} at a position below {length}; got {self.token} at {self.position}"
+            )
+
+
+class _OfTask:
+    """The sizes of a task that is made from `task`."""
+
+    task: BigramBackcopy
+
+    @property
+    def vocab(self) -> int:
+        """How many symbols the model must have."""
+        return self.task.vocab
+
+    @property
+    def length(self) -> int:
+        """Tokens per sequence."""
+        return self.task.length
+
+
+@dataclass(frozen=True)
+class Edited(_OfTask, Spec):
+    """A task whose sequences, both for training and held out, are changed by `edits`."""
+
+    task: BigramBackcopy = BigramBackcopy()
+    edits: tuple[TokenChange, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for change in self.edits:
+            change.check(self.vocab, self.length)
+
+    @property
+    def title(self) -> str:
+        return f"{self.task.title} with changed tokens"
+
+    def sample(self, n: int, *stream: object) -> Tokens:
+        """`n` sequences, the same for the same stream."""
+        tokens = self.task.sample(n, *stream)
+        for change in self.edits:
+            tokens = change(Sample(tokens, torch.arange(n), self.vocab, stream))
+        return tokens
+
+
+@dataclass(frozen=True)
+class Limited(_OfTask, Spec):
+    """A task of which training sees only `sequences` different sequences, again and again."""
+
+    limits: ClassVar[Limits] = {"sequences": 1}
+
+    sequences: int
+    task: BigramBackcopy = BigramBackcopy()
+
+    @property
+    def title(self) -> str:
+        return f"{self.task.title}, {self.sequences} sequences"
+
+    def sample(self, n: int, *stream: object) -> Tokens:
+        """`n` of the sequences, the same for the same stream. Held-out sequences are those of the task."""
+        if stream == HELD_OUT:
+            return self.task.sample(n, *stream)
+        return _pool(self)[torch.randint(self.sequences, (n,), generator=generator("limited", *stream))]
+
+
+@lru_cache(maxsize=2)
+def _pool(limited: Limited) -> Tokens:
+    """The sequences that training sees."""
+    return limited.task.sample(limited.sequences, "limited")

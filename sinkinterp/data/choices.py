@@ -1,5 +1,6 @@
 """Choices that a user names: the rule about BOS, how random tokens are drawn, and the dtype of a model."""
 
+import re
 from enum import StrEnum
 
 
@@ -43,17 +44,10 @@ class Dtype(StrEnum):
     FLOAT16 = "float16"
 
 
-_SHORT = {
-    "fp32": "float32",
-    "f32": "float32",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "f16": "float16",
-    "half": "float16",
-}
-
-
 def dtype_name(name: str) -> str:
     """The name that torch gives to the dtype of a usual name, such as bf16 or torch.half; other names as they are."""
     plain = name.lower().removeprefix("torch.")
-    return _SHORT.get(plain, plain)
+    return "float16" if plain == "half" else re.sub(r"^(bf|fp?)(16|32)$", lambda m: f"{_KINDS[m[1]]}{m[2]}", plain)
+
+
+_KINDS = {"bf": "bfloat", "f": "float", "fp": "float"}

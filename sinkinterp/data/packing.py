@@ -15,10 +15,10 @@ from ..errors import InputError
 from ..files import sole_writer
 from ..seals import Damaged
 from ..spec import Spec, added_later
+from .backcopy import Sample, TokenChange
 from .draws import HELD_OUT, Split
 from .progress import OnProgress, no_progress
 from .sources import Embedded, Source
-from .token_changes import Sample, TokenChange
 from .tokenisers import ByteBPE, TokenizerRecipe, beginning_with_bos
 from .tokens import Tokens
 

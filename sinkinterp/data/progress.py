@@ -1,22 +1,17 @@
 """How long work reports its progress, and how that is shown on standard error: as bars, as lines, or not at all."""
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from contextvars import ContextVar
-from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from tqdm.std import tqdm
 
 from ..checks import accepting
 from ..errors import InputError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-    from rich.progress import TaskID
 
 OnProgress = Callable[[int, int], None]  # takes how much is done, and of how much (0 where that is not known)
 Part = TypeVar("Part")
@@ -66,85 +61,68 @@ def progress_of(progress: bool | OnProgress, work: str) -> Iterator[OnProgress]:
     if not isinstance(progress, bool):
         yield accepting(progress, "progress", 0, 1)
     elif progress and BARS.get():
-        with shown(is_brief=True) as start:
+        with progress_bars(is_brief=True) as start:
             yield start(work)
     else:
         yield no_progress
 
 
 @contextmanager
-def shown(console: "Console | None" = None, in_lines: bool = False, is_brief: bool = False) -> Iterator[Progress]:
-    """Yields a function that starts the report on a piece of work.
+def progress_bars(in_lines: bool = False, is_brief: bool = False) -> Iterator[Progress]:
+    """Yields a function that starts the report on a piece of work, on standard error.
 
-    Every piece of work has a bar on a terminal or in a notebook with widgets. In other notebooks, and elsewhere if
-    `in_lines`, it prints a line every few seconds. If `is_brief`, bars appear after `DELAY` seconds and are removed at
-    the end. `console` writes to standard error, and is the one that prints while bars are shown.
+    Every piece of work has a bar of tqdm on a terminal or in a notebook with widgets. In other notebooks, and elsewhere
+    if `in_lines`, it prints a line every few seconds. If `is_brief`, bars appear after `DELAY` seconds and are removed
+    at the end.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bars
+    from tqdm.auto import tqdm as bar
 
-    console = console or Console(stderr=True)
-    if not (console.is_terminal or (console.is_jupyter and find_spec("ipywidgets"))):
-        yield _Lines if in_lines or console.is_jupyter else silent
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[left]}"),
-    )
-    bars = Bars(*columns, console=console, transient=is_brief)
-    try:
-        yield partial(_Bar, bars, DELAY if is_brief else 0.0)
-    finally:
-        if bars.live.is_started:
-            bars.stop()
+    in_notebook, is_terminal = "ipykernel.zmqshell" in sys.modules, sys.stderr is not None and sys.stderr.isatty()
+    with ExitStack() as stack:
+        if is_terminal or (in_notebook and find_spec("ipywidgets")):
+            yield partial(_Work, partial(bar, **_BRIEF if is_brief else {}), stack)
+        else:
+            yield partial(_Work, partial(_Lines, **_IN_LINES), stack) if in_lines or in_notebook else silent
 
 
-class _Clock:
-    """Estimates how long a piece of work still takes, from its first call on. Some may be done by then."""
-
-    def __init__(self) -> None:
-        self.first: tuple[int, float] | None = None
-
-    def left(self, done: int, total: int) -> str:
-        """The time left as text, which is empty where it is not known yet."""
-        if self.first is None or done < self.first[0]:  # less is done than before: another part has begun
-            self.first = done, time.monotonic()
-        start, began = self.first
-        if done <= start or not total:
-            return ""
-        return f"{timedelta(seconds=round((total - done) * (time.monotonic() - began) / (done - start)))} left"
+_BRIEF: dict[str, Any] = {"delay": DELAY, "leave": False}
+_IN_LINES: dict[str, Any] = {
+    "mininterval": SECONDS_BETWEEN_LINES,
+    "delay": SECONDS_BETWEEN_LINES,
+    "position": 0,  # several pieces of work print below each other
+    "bar_format": "{desc} {n_fmt}/{total_fmt}{postfix}, {remaining} left",
+}
 
 
-class _Bar:
-    """Shows one piece of work in a bar, which appears at the first call that comes after `delay` seconds."""
+class _Lines(tqdm):
+    """A bar that is a line of text, and a new one each time."""
 
-    def __init__(self, bars: "Bars", delay: float, work: str) -> None:
-        self.bars, self.work, self.clock = bars, work, _Clock()
-        self.visible_from = time.monotonic() + delay
-        self.bar: TaskID | None = None
+    @staticmethod
+    def status_printer(file: Any) -> Callable[[str], None]:
+        return lambda text: print(text, file=file, flush=True)
+
+    def __str__(self) -> str:
+        return super().__str__().removesuffix("" if self.total else ", 00:00 left")
+
+    def close(self) -> None:
+        self.sp = None  # else the end would be printed again
+        super().close()
+
+
+class _Work:
+    """One piece of work, shown in a bar; in a new bar where less is done than before, as of another part of it."""
+
+    def __init__(self, kind: Callable[..., tqdm], stack: ExitStack, work: str) -> None:
+        self.kind, self.stack = kind, stack
+        self.bar: tqdm | None = None
+        self.work = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in work)
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
-        if self.bar is None:
-            self.bar = self.bars.add_task(self.work, total=total or None, left="")
-        if time.monotonic() >= self.visible_from:
-            self.bars.start()
-        text = f"{self.work}  {note}" if note else self.work
-        left = self.clock.left(done, total)
-        self.bars.update(self.bar, completed=done, total=total or None, description=text, left=left)
-
-
-class _Lines:
-    """Prints every few seconds how far one piece of work is, and its end."""
-
-    def __init__(self, work: str) -> None:
-        self.work, self.clock, self.last = work, _Clock(), time.monotonic()
-
-    def __call__(self, done: int, total: int, note: str = "") -> None:
-        left = self.clock.left(done, total)
-        if time.monotonic() - self.last >= SECONDS_BETWEEN_LINES or done == total:
-            self.last = time.monotonic()
-            how_far = f"{self.work} {done:,}/{total:,}" if total else f"{self.work} {done:,}"
-            print(*filter(None, (how_far, note, left if done < total else "")), sep="  ", file=sys.stderr, flush=True)
+        if self.bar is None or done < self.bar.n:
+            made = self.kind(desc=self.work, initial=done, total=total or None, miniters=1)
+            self.bar = self.stack.enter_context(closing(made))
+        self.bar.total = total or None
+        self.bar.set_postfix_str(note, refresh=False)
+        self.bar.update(done - self.bar.n)
+        if done == total:
+            self.bar.refresh()

@@ -13,11 +13,11 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
-from ..errors import InputError
 from ..files import remove
 from ..seals import Damaged, Of, read_record, write_record
-from ..spec import Spec
+from ..spec import Limits, Spec
 from .progress import OnProgress, no_progress
 from .rows import files_of
 from .texts import is_path, texts_of
@@ -94,13 +94,10 @@ class Repeating(Source):
     characters before. So a head that copies earlier text is often useful, but not always.
     """
 
+    limits: ClassVar[Limits] = {"share": (0, 1)}
+
     source: Source = PythonCode()
     share: float = 0.7
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.share <= 1:
-            raise InputError(f"share, of the spans that are followed by a copy, is between 0 and 1; got {self.share}")
 
     @property
     def outside(self) -> str:

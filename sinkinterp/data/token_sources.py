@@ -11,9 +11,8 @@ import torch
 
 from ..checks import LARGEST, check_memory, unicode_text, whole_number
 from ..errors import InputError
-from .chat_templates import messages_in, rendered
 from .choices import Bos
-from .given_tokenizer import appended_tokens, check_one_bos
+from .given_tokenizer import appended_tokens, check_one_bos, messages_in, rendered
 from .texts import is_blank, is_path, text_of_file, texts_of
 from .tokens import Tokens, TokenSet
 

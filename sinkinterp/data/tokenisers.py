@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..errors import InputError
-from ..spec import Spec
+from ..spec import Limits, Spec
 
 EOS, BOS = "<|endoftext|>", "<|bos|>"  # ids 0 and 1 of every tokenizer trained here
 BYTES = 256
@@ -45,15 +45,10 @@ class ByteBPE(TokenizerRecipe):
     A corpus with few distinct pairs of symbols gives fewer symbols. The last ids then never occur.
     """
 
+    limits: ClassVar[Limits] = {"vocab": BYTES + 2, "documents": 1}  # EOS and BOS are symbols too
+
     vocab: int = 1024
     documents: int = 100_000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.vocab < BYTES + 2:
-            raise InputError(f"{BYTES} bytes, EOS and BOS take {BYTES + 2} symbols; got vocab={self.vocab}, raise it")
-        if self.documents < 1:
-            raise InputError(f"train the tokenizer on at least 1 document; got documents={self.documents}")
 
     def make(self, texts: Iterable[str]) -> Any:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

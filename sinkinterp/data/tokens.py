@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..checks import LARGEST, check_memory, is_whole
 from ..errors import InputError
-from .chat_templates import messages_in
+from .given_tokenizer import messages_in
 from .texts import is_path, is_text, text_in, texts_of
 
 Tokens = Int[Tensor, "sequence pos"]

@@ -7,12 +7,10 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from ..attention.slots import NoSlots
-from ..checks import whole_number
 from ..errors import InputError
-from ..spec import Dims, Spec
+from ..spec import Dims, Limits, Spec
 from .attention import AttentionSpec
-from .block import NormPlacement, PreNorm
-from .ffn import FFN, GatedFFN, SwishDown
+from .block import FFN, GatedFFN, NormPlacement, PreNorm, SwishDown
 from .position_schemes import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
 from .sink_token import Nothing, SinkToken
 
@@ -59,6 +57,8 @@ class LMSpec(Spec):
     Checkpoints and the keys of runs store the names of these fields.
     """
 
+    limits: ClassVar[Limits] = {**dict.fromkeys(("vocab", "d_model", "n_heads", "n_layers", "n_ctx"), 1), "norm_eps": 0}
+
     position: NoPosition | Sinusoidal | Learned | Rotary | T5Relative | BucketIndex | Alibi = Rotary()
     attention: AttentionSpec = AttentionSpec()
     ffn: FFN | GatedFFN = GatedFFN()
@@ -74,10 +74,6 @@ class LMSpec(Spec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("vocab", "d_model", "n_heads", "n_layers", "n_ctx"):
-            whole_number(getattr(self, name), name, 1)
-        if self.norm_eps < 0:
-            raise InputError(f"norm_eps is at least 0; got {self.norm_eps}")
         if self.d_model % (2 * self.n_heads):
             raise InputError(f"d_model must be a multiple of twice n_heads; got {self.d_model} and {self.n_heads}")
         if self.before.count and self.attention.slots != NoSlots():

@@ -21,10 +21,9 @@ from ..attention.relative import RelativeBias
 from ..checks import check_memory
 from ..errors import InputError
 from .attention import AttentionSpec, SinkAttention
-from .block import PreNorm, SinkBlock
+from .block import GatedFFN, PreNorm, SinkBlock
 from .blocked_loss import blocked_loss
 from .config import LMSpec, SinkConfig
-from .ffn import GatedFFN
 from .position_schemes import Position, PositionIds, Rotary
 from .sink_token import Nothing
 

@@ -26,9 +26,8 @@ from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot
 from ..errors import InputError
 from ..guesses import nearest
 from .attention import Added, Differential, ElementGate, HeadGate, RMSQKNorm, ValueBias
-from .block import PostNorm
+from .block import FFN, GatedFFN, Gelu, PostNorm, Relu, Swish
 from .config import LMSpec, WrittenInit
-from .ffn import FFN, GatedFFN, Gelu, Relu, Swish
 from .position_schemes import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
 from .sink_token import SinkToken
 

@@ -38,7 +38,7 @@ from ..metrics.metric import Metric, PerSequence
 from ..report.columns import ALPHA_1, HEAD
 from ..report.explained import CUT, DIRECTLY, IN_STREAM, RANDOM, REMOVED, Explanation, Head, HeadScore, Path
 from ..report.explained_graph import NOTHING, CutMap
-from ..report.protocol import public_name
+from ..report.readings import public_name
 from ..report.report import Report
 from ..table import Cell, Table, high_of, low_of
 from .inputs import ModelLike, equal_inputs_of, inputs_of

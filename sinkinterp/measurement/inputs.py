@@ -23,7 +23,7 @@ from ..files import cache_folder
 from ..guesses import keywords
 from ..interventions.edit import description
 from ..metrics.importance import Convention
-from ..report.protocol import Protocol
+from ..report.readings import Protocol
 
 ModelLike = Subject | Any
 P, R = ParamSpec("P"), TypeVar("R")

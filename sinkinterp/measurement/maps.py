@@ -24,7 +24,7 @@ from ..metrics.importance import importance
 from ..plots.theme import escaped
 from ..report.maps import HeadMaps, Heads, attention_figure, detail, which_heads
 from ..report.patterns import holds_attention, patterns_of
-from ..report.protocol import short_name
+from ..report.readings import short_name
 from .inputs import ModelLike, equal_inputs_of
 
 _SEVERAL = (list, tuple, Mapping)

@@ -23,8 +23,7 @@ from ..metrics.importance import PAPER, RELEASED, VISIBLE, Convention, queries_f
 from ..metrics.instruments import INSTRUMENTS, Instruments, core_fields, core_metrics, hides_first_key
 from ..metrics.metric import AnyMetric, LogitsMetric, Metric
 from ..metrics.sink import check_epsilon
-from ..report.protocol import Protocol
-from ..report.readings import EXTRA
+from ..report.readings import EXTRA, Protocol
 from ..report.report import Report
 from .inputs import ModelLike, check_fits, inputs_of, passes, protocol_of
 

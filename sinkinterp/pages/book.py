@@ -15,14 +15,13 @@ from ..errors import InputError
 from ..files import write_text
 from ..outputs import json_bytes, page_bytes, write_output
 from ..report.columns import ALPHA_1, MODEL, SINK_1
-from ..runs.arm_figures import importances
 from ..runs.catalogue import Scale, experiment_names
 from ..runs.experiment import load_experiment
 from ..runs.rules import Outcome, standing
+from ..runs.training_figures import importances
 from ..table import Table, published
 from .chapters import Chapter, chapters_in
-from .document import rendered
-from .page import Section, page, with_figures
+from .page import Section, page, rendered, with_figures
 from .passages import FINDINGS, TOLD_BY, opening, passages
 
 INDEX, STORY, PLOTLY = "index.html", "story.html", "plotly.min.js"  # files of a book; its pages share one plotly

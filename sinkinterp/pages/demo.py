@@ -21,7 +21,7 @@ from ..report.norms import FIRST_TOKEN, OTHER_TOKENS, residual_norms, residual_n
 from ..report.report import Report
 from ..report.summary import sink_summary
 from ..runs import trained
-from ..runs.histories import training_history
+from ..runs.training_figures import training_history
 from ..table import Cell, Table
 from ..train.recipes import DEMO_EPSILON, DEMO_SEQUENCES, DEMO_STEPS, DEMO_TWINS, demo_recipe
 from .page import Section, page

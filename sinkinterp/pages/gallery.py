@@ -37,9 +37,9 @@ from ..report.qk import qk_distributions
 from ..report.readings import TokenText
 from ..report.report import Report
 from ..report.summary import sink_summary, sink_verdict
-from ..runs.histories import training_history
 from ..runs.inputs import Inputs
 from ..runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of
+from ..runs.training_figures import training_history
 from ..table import Table
 from ..train.checkpoint import history_of
 from ..train.recipe import Recipe

@@ -1,16 +1,95 @@
-"""Pages of figures, tables and captions: one self-contained file, which holds plotly.js once and requests nothing."""
+"""Pages: the frame from Jinja2 templates with its content security policy, and pages of figures, tables and captions.
 
+A page is one self-contained file, which requests nothing. All pages go through `document`. Templates escape each text;
+only `Markup` is taken as HTML.
+"""
+
+import base64
+import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from itertools import groupby
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 import plotly.graph_objects as go
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
-from ..plots.theme import DARK, translation
+from ..plots.small import thumbnail, untitled
+from ..plots.theme import DARK, LIGHT, caption_of, translation
 from ..table import Table
-from .document import Scripts, asset, document, rendered
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Scripts:
+    """The scripts of a page.
+
+    inline: run at the end of the page, in this order. added: texts that these may add as scripts later.
+    load_files: whether they may load scripts from files. ask_server: whether they may ask the page's own server.
+    """
+
+    inline: Sequence[str] = ()
+    added: Sequence[str] = ()
+    load_files: bool = False
+    ask_server: bool = False
+
+    def policy(self) -> str:
+        """The content security policy: these scripts run and no others; nothing else is fetched."""
+        hashes = [f"'sha256-{_hash(script)}'" for script in (*self.added, *self.inline)]
+        loaded = ["'strict-dynamic'"] if self.load_files else []
+        allowed = " ".join([*hashes, *loaded]) or "'none'"
+        asked = ["connect-src 'self'"] if self.ask_server else []
+        fixed = ["style-src 'unsafe-inline'", "img-src data: blob:", "base-uri 'none'", "form-action 'none'"]
+        return "; ".join(["default-src 'none'", f"script-src {allowed}", *asked, *fixed])
+
+
+def document(title: str, body: Markup, styles: Sequence[str] = (), scripts: Scripts = Scripts()) -> str:
+    """A page as HTML text. It ends in the glossary, whose words it explains. `styles` are names of assets."""
+    scripts = replace(scripts, inline=[*scripts.inline, asset("shared/terms.js")])
+    style = "\n".join(map(asset, ("templates/style.css", *styles)))
+    frame = TEMPLATES.get_template("templates/document.html")
+    return frame.render(title=title, style=style, body=body, scripts=scripts)
+
+
+def rendered(template: str, **values: Any) -> Markup:
+    """The HTML of a template of this package, such as "templates/page.html"."""
+    return Markup(TEMPLATES.get_template(template).render(values))
+
+
+def asset(name: str) -> str:
+    """The text of a file of this package, such as "templates/page.css" or "atlas/head.js"."""
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+TEMPLATES.globals |= {"light": LIGHT, "dark": DARK}
+TEMPLATES.filters |= {"caption_of": caption_of, "thumbnail": thumbnail, "untitled": untitled}
+TEMPLATES.policies |= {"json.dumps_function": to_json_plotly, "json.dumps_kwargs": {"engine": "json"}}
+
+
+_NAMES = {str: "string", int: "number", float: "number", bool: "boolean"}
+
+
+def declared(kind: Any) -> Any:
+    """A type in JSON: a name; [type] for a list; [type, type] for a pair; {"*": type} for a mapping; a record."""
+    if is_dataclass(kind):
+        return {name: declared(hint) for name, hint in get_type_hints(kind).items()}
+    if get_origin(kind) is dict:
+        return {"*": declared(get_args(kind)[1])}
+    if get_origin(kind) in (list, tuple):
+        return [declared(part) for part in get_args(kind)]
+    return _NAMES[kind]
 
 
 @dataclass(frozen=True)

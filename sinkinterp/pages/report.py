@@ -21,8 +21,7 @@ from ..outputs import page_bytes, write_output
 from ..report.heads import sinks_by_head
 from ..report.maps import Heads
 from ..report.patterns import holds_attention, sinks
-from ..report.protocol import short_name
-from ..report.readings import TokenText
+from ..report.readings import TokenText, short_name
 from ..report.report import Report
 from ..report.summary import protocol_table, sink_verdict, with_short_note
 from ..report.views import overview_tables, views_of

@@ -22,8 +22,7 @@ from ..errors import InputError
 from ..files import path_of
 from ..outputs import csv_bytes, stamped, write_output
 from ..seals import SEALED, SHA256, STAMP, Damaged, check_signed, check_stamp, signed
-from .protocol import Protocol
-from .readings import EXTRA, Readings, of_report
+from .readings import EXTRA, Protocol, Readings, of_report
 
 R = TypeVar("R", bound=Readings)
 Shape = tuple[int, ...]
@@ -61,15 +60,11 @@ def _safetensors(readings: Readings) -> bytes:
     return stamped(save({name: tensor.contiguous() for name, tensor in readings.tensors().items()}, metadata))
 
 
-def _json(readings: Readings) -> bytes:
-    return json.dumps(to_dict(readings), allow_nan=False).encode()
-
-
-def _csv(readings: Readings) -> bytes:
-    return csv_bytes(to_pandas(readings))
-
-
-_WRITERS: Mapping[str, Callable[[Readings], bytes]] = {".safetensors": _safetensors, ".json": _json, ".csv": _csv}
+_WRITERS: Mapping[str, Callable[[Readings], bytes]] = {
+    ".safetensors": _safetensors,
+    ".json": lambda readings: json.dumps(to_dict(readings), allow_nan=False).encode(),
+    ".csv": lambda readings: csv_bytes(to_pandas(readings)),
+}
 
 
 def read_file(path: Path | str, report_class: Callable[..., R]) -> R:

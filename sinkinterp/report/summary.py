@@ -15,8 +15,7 @@ from ..table import NULL, Cell, Table
 from .columns import QUANTITY
 from .heads import heads_svg, sinks_by_head, strongest_head
 from .positions import followed
-from .protocol import public_name
-from .readings import Readings, TokenText, of_report, protocol_note
+from .readings import Readings, TokenText, of_report, protocol_note, public_name
 
 SOME = 0.01  # the sink rate from which a first token is said to have a sink
 MARGIN = 1.5  # times uniform attention's mean importance: what one text, which has no interval, must show

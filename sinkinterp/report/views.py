@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InputError
-from ..guesses import nearest
+from ..guesses import choice
 from ..metrics.importance import PATTERNS
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.loss import NEXT_TOKEN_LOSS
@@ -107,9 +107,7 @@ def views_of(report: Readings) -> Iterator[View]:
 @of_report
 def view_of(report: Readings, name: str) -> View:
     """The view of that name. Raises InputError for another name, and if the report lacks a metric."""
-    if not isinstance(name, str) or name not in NAMED:
-        raise InputError(f"there is no view {name!r:.40}{nearest(name, NAMED)}; views: {', '.join(NAMED)}")
-    view = NAMED[name]
+    view = choice(name, NAMED, "view")
     if not all(map(report.has, view.needs)):
         instrument = next(key for key, metrics in INSTRUMENTS.items() if set(view.needs) <= set(metrics))
         call = f"instruments=si.measurement.instruments.{instrument}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..errors import InputError
-from ..guesses import nearest
+from ..guesses import choice, nearest
 
 _IN_WHEEL, _IN_REPOSITORY = Path(__file__).parents[1] / "_experiments", Path(__file__).parents[2] / "experiments"
 FOLDER = _IN_WHEEL if _IN_WHEEL.is_dir() else _IN_REPOSITORY  # a wheel carries a copy of the repository's folder
@@ -59,10 +59,9 @@ def summary_of(name: str) -> str:
 
 def load_module(name: str) -> ModuleType:
     """The module of an experiment, executed anew from its file. Raises InputError where there is none."""
-    if name not in experiment_names():
-        raise InputError(f"there is no experiment {name!r}{nearest(name, experiment_names())}")
+    file = choice(name, {known: FOLDER / f"{known}.py" for known in experiment_names()}, "experiment")
     load_package()
-    return _executed(f"{PACKAGE}.{name}", FOLDER / f"{name}.py")
+    return _executed(f"{PACKAGE}.{name}", file)
 
 
 @cache

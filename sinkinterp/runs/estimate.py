@@ -30,8 +30,7 @@ from ..train import checkpoint, loop
 from ..train.distributed import World
 from ..train.job import Job
 from ..train.loop import update
-from ..train.recipe import Recipe
-from ..train.recipe_parts import parameter_groups
+from ..train.recipe import Recipe, parameter_groups
 from .finetune import ChatRecipe, Trainable, job_on_chats, run_of, tokenizer_of
 
 PROBED_TOKENS = 4096  # of a step that is timed, at most, but two sequences

@@ -1,8 +1,12 @@
 """Experiments: one table or figure of a paper each: its claim, what makes its rows, its figure and its verdicts."""
 
+import os
+import platform
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -12,8 +16,9 @@ from ..backends.files.named_models import downloads
 from ..data.progress import Progress, silent
 from ..data.texts import check_readable
 from ..errors import InputError
+from ..measurement.inputs import PACKAGES
 from ..report.columns import MODEL, SEED
-from ..table import Table
+from ..table import Cell, Table
 from ..train.recipe import Recipe
 from .case import Case, Model, open_case
 from .catalogue import Scale, load_module
@@ -190,3 +195,31 @@ def of_first_model(table: Table, title: str) -> Table:
     """The rows of the first model and seed, under the title."""
     first = table.where(**{MODEL: table.rows[0][MODEL], SEED: table.rows[0][SEED]})
     return Table(title, first.note, first.rows)
+
+
+def provenance() -> dict[str, Cell]:
+    """Versions, commit and machine of this process."""
+    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    return {
+        "versions": f"python {platform.python_version()}, {versions}",
+        "commit": _commit(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
+    }
+
+
+def _commit() -> str:
+    """The commit of the repository that this code lies in, with "-dirty" where code differs; "unknown" outside one.
+
+    What is not code does not count, since a book that lies in the repository changes with every chapter.
+    """
+    # without --no-optional-locks git rewrites its index, and leaves a lock behind where it is killed
+    options = ("--porcelain=v2", "--branch", "--untracked-files=no")
+    command = ("git", "--no-optional-locks", "status", *options, "--", ":(top)*.py")
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    lines = done.stdout.splitlines()
+    ids = [line.split()[2][:12] for line in lines if line.startswith("# branch.oid ")]
+    changed = "-dirty" if any(not line.startswith("#") for line in lines) else ""
+    return f"{ids[0]}{changed}" if ids else "unknown"

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -13,17 +13,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..backends.files.model_files import checked_config, load_model, load_tokenizer
 from ..backends.files.named_models import folder_of, located
 from ..backends.huggingface import HuggingFaceSubject, context_of
-from ..checks import whole_number
 from ..errors import InputError
 from ..files import cache_folder, check_writable, sole_writer
 from ..measurement.measure import measure
 from ..seals import Damaged, read_record, settle, stated, sums, write_record
+from ..spec import Limits
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import Batch, World
 from ..train.job import Job
-from ..train.recipe import Fit, Recipe
-from ..train.recipe_parts import CosineRate, Decay, Everything, Rate
+from ..train.recipe import CosineRate, Decay, Everything, Fit, Rate, Recipe
 
 HELD_OUT = 32  # chats that are not trained on, at most
 SINK_LENGTH = 64  # tokens of a held-out chat in which sinks are measured, at most
@@ -36,6 +35,8 @@ class ChatRecipe(Fit):
     The loss is on the assistants' tokens wherever the chat template tells them apart. Rate and schedule are those of
     full fine-tuning as commonly done at 7B parameters (2e-5, cosine to zero). `sha256` is filled in from the chats.
     """
+
+    limits: ClassVar[Limits] = {"length": 2}
 
     model: str = ""
     data: str = ""
@@ -51,10 +52,6 @@ class ChatRecipe(Fit):
     decay: Decay = Everything()
     watch_every: int = 10
     save_every: int = 50
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number(self.length, "length", 2)
 
 
 Trainable = Recipe | ChatRecipe

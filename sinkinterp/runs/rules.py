@@ -15,22 +15,7 @@ import torch
 
 from ..errors import InputError
 from ..metrics.bootstrap import Estimate, difference, estimate
-from ..report.columns import (
-    ALPHA_1,
-    ALPHA_HEAD,
-    ALPHA_SLOT,
-    ALPHA_THERE,
-    EXCESS,
-    LOSS,
-    MODEL,
-    NULL_HEAD,
-    NULL_THERE,
-    SEED,
-    SINK_1,
-    SLOT_RATE,
-    STATE,
-    STRONGEST,
-)
+from ..report import columns as col
 from ..table import NULL, Cell, Table, high_of, low_of
 
 TRAINED = "trained"  # the state of a run that ended well; any other text says why it did not
@@ -38,7 +23,7 @@ MOST_REASONS = 3  # more are counted instead
 LEAST_SEEDS = 3  # fewer decide nothing
 LOSS_GAP = 0.02  # share of the baseline's loss; means that may differ by more are not compared at equal loss
 MARGIN = 0.05  # by which a sink is above its null; also the share of sinks, of all sequences and heads, that counts
-_RATES = {ALPHA_1: SINK_1, ALPHA_SLOT: SLOT_RATE}  # the share of sinks beside a mean attention
+_RATES = {col.ALPHA_1: col.SINK_1, col.ALPHA_SLOT: col.SLOT_RATE}  # the share of sinks beside a mean
 
 
 class Outcome(StrEnum):
@@ -74,16 +59,18 @@ Row = Mapping[str, Cell]
 class Rule:
     """A claim, and a function that decides about it by the rows of an experiment.
 
-    models: the models whose rows it needs.
+    models: the models whose rows it needs. trained: rows that must come from trainings that ended well.
     """
 
     claim: str
     decide: Callable[[Table], Decision]
     models: tuple[str, ...] = ()
+    trained: Callable[[Table], Sequence[Row]] = lambda runs: ()
 
     def verdict(self, runs: Table) -> Verdict:
         """What these rows say about the claim."""
-        shown, reason = self.decide(runs)
+        failed = _failed(self.trained(runs))
+        shown, reason = (Outcome.DIVERGED, failed) if failed else self.decide(runs)
         return Verdict(self.claim, shown if isinstance(shown, Outcome) else _OUTCOMES[shown], reason)
 
 
@@ -108,7 +95,7 @@ def above(
     column: str,
     of: Row,
     than: Row,
-    by: Sequence[str] = (MODEL, SEED),
+    by: Sequence[str] = (col.MODEL, col.SEED),
     other_column: str | None = None,
     bound: Callable[[float], float] = lambda value: value,
 ) -> Rule:
@@ -130,7 +117,7 @@ def above(
             highs.append(high)
         return _together(outcomes, _named(highs, reasons))
 
-    return Rule(claim, _of_trained(decide, lambda runs: [*runs.where(**of).rows, *runs.where(**than).rows]))
+    return Rule(claim, decide, trained=lambda runs: [*runs.where(**of).rows, *runs.where(**than).rows])
 
 
 def times(factor: float) -> Callable[[float], float]:
@@ -156,15 +143,15 @@ def within(claim: str, column: str, of: Row, low: float = -math.inf, high: float
         ]
         return _together(outcomes, _named(rows, list(map(str, values))))
 
-    return Rule(claim, _of_trained(decide, lambda runs: runs.where(**of).rows))
+    return Rule(claim, decide, trained=lambda runs: runs.where(**of).rows)
 
 
 def of_each(rule: Rule) -> Rule:
     """A rule for every model by itself: it holds if it holds for all, and fails if it fails for one."""
 
     def decide(runs: Table) -> Decision:
-        names = dict.fromkeys(str(name) for name in runs.column(MODEL))
-        verdicts = {name: rule.verdict(runs.where(**{MODEL: name})) for name in names}
+        names = dict.fromkeys(str(name) for name in runs.column(col.MODEL))
+        verdicts = {name: rule.verdict(runs.where(**{col.MODEL: name})) for name in names}
         if len(verdicts) == 1:
             (verdict,) = verdicts.values()
             return verdict.outcome, verdict.reason
@@ -179,21 +166,9 @@ def not_asked(claim: str, why: str) -> Rule:
     return Rule(claim, lambda runs: (Outcome.NOT_ASKED, why))
 
 
-def _of_trained(
-    decide: Callable[[Table], Decision], rows: Callable[[Table], Sequence[Row]]
-) -> Callable[[Table], Decision]:
-    """Decides if every one of these rows comes from a training that ended well."""
-
-    def decide_or_say(runs: Table) -> Decision:
-        failed = _failed(rows(runs))
-        return (Outcome.DIVERGED, failed) if failed else decide(runs)
-
-    return decide_or_say
-
-
 def _named(rows: Sequence[Row], reasons: Sequence[str]) -> list[str]:
     """The reasons of rows after the names of their models, if these differ."""
-    names = [row.get(MODEL) for row in rows]
+    names = [row.get(col.MODEL) for row in rows]
     return [f"{name}, {why}" if len(set(names)) > 1 else why for name, why in zip(names, reasons, strict=True)]
 
 
@@ -223,7 +198,7 @@ def _together(outcomes: Sequence[Outcome], reasons: Sequence[str]) -> Decision:
     return outcome, f"{counts} of {len(outcomes)} comparisons; for example {example}"
 
 
-def higher(of: str, than: str, quantity: str = EXCESS, margin: float = 0.05, at_equal_loss: bool = True) -> Rule:
+def higher(of: str, than: str, quantity: str = col.EXCESS, margin: float = 0.05, at_equal_loss: bool = True) -> Rule:
     """The quantity is higher in the models `of` than in the models `than`, seed by seed.
 
     By default the quantity is alpha_1 less its null, since models with a slot have a lower null. It holds if all seeds
@@ -247,10 +222,10 @@ def higher(of: str, than: str, quantity: str = EXCESS, margin: float = 0.05, at_
         return Outcome.CONFOUNDED if at_equal_loss and learned_more > most else outcome, reason
 
     claim = f"{quantity} is higher in {of} than in {than}"
-    return Rule(claim, _of_trained(decide, lambda runs: _rows_of(runs, of) + _rows_of(runs, than)), (of, than))
+    return Rule(claim, decide, (of, than), lambda runs: _rows_of(runs, of) + _rows_of(runs, than))
 
 
-def alike(of: str, than: str, quantity: str = ALPHA_1, most: float = MARGIN) -> Rule:
+def alike(of: str, than: str, quantity: str = col.ALPHA_1, most: float = MARGIN) -> Rule:
     """The quantity is equal in two models: the 95% interval of the difference of their means lies within +-`most`.
 
     It fails if the interval lies beyond. Seeds of two models are no pairs. Losses do not matter, since they may be what
@@ -267,11 +242,11 @@ def alike(of: str, than: str, quantity: str = ALPHA_1, most: float = MARGIN) -> 
         return _beside(is_within, found.low > most or found.high < -most), reason
 
     claim = f"{quantity} of {of} is that of {than}, up to {most:g}"
-    return Rule(claim, _of_trained(decide, lambda runs: _rows_of(runs, of) + _rows_of(runs, than)), (of, than))
+    return Rule(claim, decide, (of, than), lambda runs: _rows_of(runs, of) + _rows_of(runs, than))
 
 
 def has_sink(
-    model: str, quantity: str = ALPHA_1, null: str = NULL, margin: float = MARGIN, baseline: str | None = None
+    model: str, quantity: str = col.ALPHA_1, null: str = NULL, margin: float = MARGIN, baseline: str | None = None
 ) -> Rule:
     """In at least four of five seeds the quantity is above its null by `margin`, with its whole interval.
 
@@ -285,7 +260,7 @@ def has_sink(
     return _counted(claim, model, shows, "seeds are above it", Outcome.FAILS, baseline)
 
 
-def sink_in(row: Row, quantity: str = ALPHA_1, null: str = NULL, margin: float = MARGIN) -> bool | None:
+def sink_in(row: Row, quantity: str = col.ALPHA_1, null: str = NULL, margin: float = MARGIN) -> bool | None:
     """Tells if a run has a sink: True if its mean over heads is one, False if no head is, None in between.
 
     In between, the mean is not above its null, but more than `margin` of all sequences and heads have a sink, or
@@ -295,8 +270,8 @@ def sink_in(row: Row, quantity: str = ALPHA_1, null: str = NULL, margin: float =
         return True
     rate = _RATES.get(quantity)
     has_some = rate is not None and row.get(rate) is not None and _low(row, rate) > margin
-    if quantity == ALPHA_1 and row.get(ALPHA_HEAD) is not None:
-        has_some |= _low(row, ALPHA_HEAD) > _number_in(row, NULL_HEAD) + margin
+    if quantity == col.ALPHA_1 and row.get(col.ALPHA_HEAD) is not None:
+        has_some |= _low(row, col.ALPHA_HEAD) > _number_in(row, col.NULL_HEAD) + margin
     return None if has_some else False
 
 
@@ -330,8 +305,8 @@ def sink_at(model: str, positions: Sequence[int]) -> Rule:
     """In at least four of five seeds one of these positions, from 1, is the strongest, and above its null by 0.05."""
 
     def is_there(row: Row) -> bool:
-        is_above = _number_in(row, ALPHA_THERE) > _number_in(row, NULL_THERE) + MARGIN
-        return is_above and _number_in(row, STRONGEST) in positions
+        is_above = _number_in(row, col.ALPHA_THERE) > _number_in(row, col.NULL_THERE) + MARGIN
+        return is_above and _number_in(row, col.STRONGEST) in positions
 
     places = " or ".join(map(str, positions))
     claim = f"the strongest position of {model} is {places}, above its null by {MARGIN:g}"
@@ -343,7 +318,7 @@ def training_fails(model: str) -> Rule:
 
     def decide(runs: Table) -> Decision:
         rows = _rows_of(runs, model)
-        failed = sum(row.get(STATE, TRAINED) != TRAINED for row in rows)
+        failed = sum(row.get(col.STATE, TRAINED) != TRAINED for row in rows)
         return in_most_seeds(failed, len(rows)), f"{failed} of {len(rows)} trainings failed"
 
     return Rule(f"the training of {model} fails", decide, (model,))
@@ -377,7 +352,7 @@ def _counted(
         return _unless_worse(outcome, reason, runs, model, baseline, for_certain=outcome is not absence)
 
     models = (model,) if baseline is None else (model, baseline)
-    return Rule(claim, _of_trained(decide, lambda runs: _rows_of(runs, model)), models)
+    return Rule(claim, decide, models, lambda runs: _rows_of(runs, model))
 
 
 def _between_in_words(rows: Sequence[Row], answers: Sequence[bool | None]) -> str:
@@ -385,8 +360,8 @@ def _between_in_words(rows: Sequence[Row], answers: Sequence[bool | None]) -> st
     between = [row for row, answer in zip(rows, answers, strict=True) if answer is None]
     if not between:
         return ""
-    rates = [number(row[SINK_1]) for row in between if row.get(SINK_1) is not None]
-    words = f": {SINK_1} {min(rates):.1%} to {max(rates):.1%}" if rates else ""
+    rates = [number(row[col.SINK_1]) for row in between if row.get(col.SINK_1) is not None]
+    words = f": {col.SINK_1} {min(rates):.1%} to {max(rates):.1%}" if rates else ""
     return f"; {len(between)} more have a sink in some heads{words}"
 
 
@@ -399,9 +374,9 @@ def in_most_seeds(count: int, of: int) -> bool | None:
 
 def _rows_of(runs: Table, model: str) -> list[Row]:
     """The rows of a model. Raises InputError where there is none."""
-    rows = [row for row in runs.rows if row[MODEL] == model]
+    rows = [row for row in runs.rows if row[col.MODEL] == model]
     if not rows:
-        names = ", ".join(dict.fromkeys(str(row[MODEL]) for row in runs.rows))
+        names = ", ".join(dict.fromkeys(str(row[col.MODEL]) for row in runs.rows))
         raise InputError(f"no run is of {model!r}, so a rule would judge nothing; the runs are of {names or 'none'}")
     return rows
 
@@ -410,7 +385,7 @@ def _number_in(row: Row, column: str) -> float:
     """The number in a column. Raises InputError where there is none."""
     value = number(row.get(column))
     if math.isnan(value):
-        where = ", ".join(str(row[name]) for name in (MODEL, SEED) if row.get(name) is not None)
+        where = ", ".join(str(row[name]) for name in (col.MODEL, col.SEED) if row.get(name) is not None)
         raise InputError(f"{where or 'a row'} has no number {column!r}, so a rule would judge nothing")
     return value
 
@@ -422,17 +397,17 @@ def _low(row: Row, column: str) -> float:
 
 def _failed(rows: Sequence[Row]) -> str:
     """The first of these rows whose training failed, in words; empty if all of them ended well."""
-    failed = [row for row in rows if row.get(STATE, TRAINED) != TRAINED]
+    failed = [row for row in rows if row.get(col.STATE, TRAINED) != TRAINED]
     if not failed:
         return ""
-    first = failed[0]
-    return f"{len(failed)} trainings failed, such as {first.get(MODEL)}, seed {first.get(SEED)}: {first[STATE]}"
+    model, seed, state = (failed[0].get(name) for name in (col.MODEL, col.SEED, col.STATE))
+    return f"{len(failed)} trainings failed, such as {model}, seed {seed}: {state}"
 
 
 def _by_seed(runs: Table, model: str, quantity: str) -> dict[int, float]:
     """The quantity of every run of a model. Raises InputError where a seed comes twice."""
     rows = _rows_of(runs, model)
-    values = {int(_number_in(row, SEED)): _number_in(row, quantity) for row in rows}
+    values = {int(_number_in(row, col.SEED)): _number_in(row, quantity) for row in rows}
     if len(values) < len(rows):
         raise InputError(f"{model} has two rows of one seed, so a rule would judge one of them; give one row a seed")
     return values
@@ -452,7 +427,7 @@ def _differences(runs: Table, of: str, than: str, quantity: str) -> dict[int, fl
 
 def _loss_gap(runs: Table, of: str, than: str) -> tuple[Estimate, float]:
     """By how much the mean loss of a model is above another's, in nats, and the most that counts as equal."""
-    one, other = (torch.tensor([*_by_seed(runs, name, LOSS).values()]) for name in (of, than))
+    one, other = (torch.tensor([*_by_seed(runs, name, col.LOSS).values()]) for name in (of, than))
     return difference(other, one, paired=False), LOSS_GAP * other.mean().item()
 
 
@@ -463,7 +438,7 @@ def _unless_worse(outcome: Outcome, reason: str, runs: Table, model: str, baseli
     """
     if failed := _failed(_rows_of(runs, baseline)):
         return Outcome.DIVERGED, failed
-    seeds = len(_differences(runs, model, baseline, LOSS))
+    seeds = len(_differences(runs, model, baseline, col.LOSS))
     if seeds < LEAST_SEEDS <= len(_rows_of(runs, model)):
         raise InputError(
             f"{seeds} seeds of {model} can be compared with {baseline}, of at least {LEAST_SEEDS}; train the others too"

@@ -16,27 +16,7 @@ from ..data.tokens import TokenSet
 from ..files import cache_folder
 from ..measurement.measure import measure
 from ..metrics.bootstrap import estimate, estimate_cells, mean_cells
-from ..report.columns import (
-    ALPHA_1,
-    ALPHA_HEAD,
-    ALPHA_SLOT,
-    ALPHA_THERE,
-    EXCESS,
-    KEY_RATIO,
-    LOSS,
-    MODEL,
-    NULL_HEAD,
-    NULL_SLOT,
-    NULL_THERE,
-    ONSET,
-    RESIDUAL_RATIO,
-    SEED,
-    SINK_1,
-    SLOT_RATE,
-    STATE,
-    STRONGEST,
-    VALUE_RATIO,
-)
+from ..report import columns as col
 from ..report.report import Report
 from ..table import NULL, Cell, Table, high_of, low_of, published
 from ..train.job import prepared
@@ -44,32 +24,32 @@ from ..train.loop import Diverged
 from ..train.recipe import Recipe
 from ..train.recipes import RECIPES, demo_recipe, on_text, with_variant
 from ..train.settings import changed
-from .arm_figures import by_model
 from .catalogue import Scale
 from .experiment import Experiment, Scope
 from .rules import TRAINED, Rule
 from .trained import SINK_LENGTH, Run, held_out_tokens, trained, valid_loss
+from .training_figures import by_model
 from .workers import in_order
 
 RAW_ALPHA = "raw alpha_1"  # of the weights that multiply the values
 NUMBERS = (  # of a run, in the order of the columns
-    LOSS,
-    *(end(name) for name in (SINK_1, ALPHA_1) for end in (str, low_of, high_of)),
+    col.LOSS,
+    *(end(name) for name in (col.SINK_1, col.ALPHA_1) for end in (str, low_of, high_of)),
     NULL,
-    EXCESS,
+    col.EXCESS,
     RAW_ALPHA,
-    SLOT_RATE,
-    *(end(ALPHA_SLOT) for end in (str, low_of, high_of)),
-    NULL_SLOT,
-    STRONGEST,
-    ALPHA_THERE,
-    NULL_THERE,
-    *(end(ALPHA_HEAD) for end in (str, low_of, high_of)),
-    NULL_HEAD,
-    VALUE_RATIO,
-    KEY_RATIO,
-    RESIDUAL_RATIO,
-    ONSET,
+    col.SLOT_RATE,
+    *(end(col.ALPHA_SLOT) for end in (str, low_of, high_of)),
+    col.NULL_SLOT,
+    col.STRONGEST,
+    col.ALPHA_THERE,
+    col.NULL_THERE,
+    *(end(col.ALPHA_HEAD) for end in (str, low_of, high_of)),
+    col.NULL_HEAD,
+    col.VALUE_RATIO,
+    col.KEY_RATIO,
+    col.RESIDUAL_RATIO,
+    col.ONSET,
 )
 EPSILON = 0.3
 FOLLOWERS = 4  # a quarter of the queries sees a position that is judged; the last ones have near queries only
@@ -101,7 +81,7 @@ def setting(called: str, change: Callable[[Recipe], Recipe], **reported: float) 
 
 def _columns(reported: Mapping[str, float]) -> dict[str, float]:
     """The paper's numbers by our columns: sink in percent, slot in percent, loss in nats."""
-    names = {"sink": (SINK_1, 100), "slot": (SLOT_RATE, 100), "loss": (LOSS, 1)}
+    names = {"sink": (col.SINK_1, 100), "slot": (col.SLOT_RATE, 100), "loss": (col.LOSS, 1)}
     return {names[name][0]: value / names[name][1] for name, value in reported.items()}
 
 
@@ -133,7 +113,7 @@ def measured(recipe: Recipe, sequences: int, cache: Path | None = None) -> dict[
     try:
         run = trained(recipe, cache, device=device_of(recipe))
     except Diverged as error:
-        return _nothing() | {STATE: str(error).partition(";")[0]}
+        return _nothing() | {col.STATE: str(error).partition(";")[0]}
     return numbers_of(run, held_out)
 
 
@@ -148,7 +128,7 @@ def device_of(recipe: Recipe) -> str:
 
 
 def _nothing() -> dict[str, Cell]:
-    return dict.fromkeys((STATE, *NUMBERS))
+    return dict.fromkeys((col.STATE, *NUMBERS))
 
 
 def numbers_of(run: Run, held_out: TokenSet) -> dict[str, Cell]:
@@ -157,20 +137,20 @@ def numbers_of(run: Run, held_out: TokenSet) -> dict[str, Cell]:
     report = measure(subject, replace(held_out, tokens=held_out.tokens[:, :SINK_LENGTH]))
     null = report.bias_alpha().mean().item()
     return _nothing() | {
-        STATE: TRAINED,
-        LOSS: valid_loss(subject, held_out, run.recipe.objective).mean,
-        **estimate_cells(SINK_1, report.sink(0, EPSILON)),
-        **estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2)))),
+        col.STATE: TRAINED,
+        col.LOSS: valid_loss(subject, held_out, run.recipe.objective).mean,
+        **estimate_cells(col.SINK_1, report.sink(0, EPSILON)),
+        **estimate_cells(col.ALPHA_1, estimate(report.alpha().mean((1, 2)))),
         NULL: null,
-        EXCESS: report.alpha().mean().item() - null,
+        col.EXCESS: report.alpha().mean().item() - null,
         RAW_ALPHA: report.raw_alpha().mean().item(),
         **_slot_numbers(report),
         **_strongest(report),
         **_strongest_head(report),
-        VALUE_RATIO: report.value_ratio().mean().item(),
-        KEY_RATIO: report.key_ratio().mean().item(),
-        RESIDUAL_RATIO: report.residual_ratio().mean(0).max().item(),
-        ONSET: onset(run.history(), null),
+        col.VALUE_RATIO: report.value_ratio().mean().item(),
+        col.KEY_RATIO: report.key_ratio().mean().item(),
+        col.RESIDUAL_RATIO: report.residual_ratio().mean(0).max().item(),
+        col.ONSET: onset(run.history(), null),
     }
 
 
@@ -188,27 +168,27 @@ def _slot_numbers(report: Report) -> dict[str, Cell]:
     slot = report.slot_rate(EPSILON)
     if slot is None or report.slot_importance is None or report.slot_null is None:
         return {}
-    alpha = estimate(report.slot_importance.mean((1, 2)))
-    return {SLOT_RATE: slot.mean, **estimate_cells(ALPHA_SLOT, alpha), NULL_SLOT: report.slot_null.mean().item()}
+    alpha = estimate_cells(col.ALPHA_SLOT, estimate(report.slot_importance.mean((1, 2))))
+    return {col.SLOT_RATE: slot.mean, **alpha, col.NULL_SLOT: report.slot_null.mean().item()}
 
 
 def _strongest(report: Report) -> dict[str, Cell]:
     """The position, from 1, that receives most, of those that a quarter of the queries sees."""
     alphas, nulls = (values.mean((0, 1, 2)) for values in (report.importance, report.bias_null))
     place = int(alphas[: len(alphas) - len(alphas) // FOLLOWERS + 1].argmax())
-    return {STRONGEST: place + 1, ALPHA_THERE: alphas[place].item(), NULL_THERE: nulls[place].item()}
+    return {col.STRONGEST: place + 1, col.ALPHA_THERE: alphas[place].item(), col.NULL_THERE: nulls[place].item()}
 
 
 def _strongest_head(report: Report) -> dict[str, Cell]:
     """The head that looks at the first position most, on average over sequences, and its null."""
     alphas, nulls = (values.flatten(1) for values in (report.alpha(), report.bias_alpha()))
     head = int(alphas.mean(0).argmax())
-    return {**mean_cells(ALPHA_HEAD, alphas[:, head]), NULL_HEAD: nulls[:, head].mean().item()}
+    return {**mean_cells(col.ALPHA_HEAD, alphas[:, head]), col.NULL_HEAD: nulls[:, head].mean().item()}
 
 
-SHOWN = (LOSS, SINK_1, ALPHA_1, NULL, SLOT_RATE, ALPHA_SLOT, ONSET)
+SHOWN = (col.LOSS, col.SINK_1, col.ALPHA_1, NULL, col.SLOT_RATE, col.ALPHA_SLOT, col.ONSET)
 RANGE = "its range"
-PUBLISHED = (SINK_1, SLOT_RATE, LOSS)  # the quantities of the paper's tables
+PUBLISHED = (col.SINK_1, col.SLOT_RATE, col.LOSS)  # the quantities of the paper's tables
 
 _TOY = replace(  # a sink of middle strength, so that it can become stronger and weaker: experiments/LOG.md
     demo_recipe("softmax", steps=800), batch=64, watch_every=50, save_every=400
@@ -254,7 +234,7 @@ class Trainings:
         recipes = [recipe for _, recipe in runs]
         numbers = in_order(scope.workers, measure_one, recipes, scope.progress("training"))
         rows = (
-            {MODEL: arm.name, SEED: recipe.seed, **of_run, **_published(arm, self.arms_at(scope.scale))}
+            {col.MODEL: arm.name, col.SEED: recipe.seed, **of_run, **_published(arm, self.arms_at(scope.scale))}
             for (arm, recipe), of_run in zip(runs, numbers, strict=True)
         )
         return Table("", self._protocol(scope), tuple(rows))
@@ -317,8 +297,8 @@ def study(
 
 def means_over_seeds(table: Table) -> Table:
     """A row per arm: how many trainings ended well, and the mean over seeds of every quantity."""
-    names = dict.fromkeys(map(str, table.column(MODEL)))
-    rows = [_in_short(name, table.where(**{MODEL: name})) for name in names]
+    names = dict.fromkeys(map(str, table.column(col.MODEL)))
+    rows = [_in_short(name, table.where(**{col.MODEL: name})) for name in names]
     note = f"mean over seeds; {RANGE}: over seeds; strongest: position, from 1; {table.note}"
     return Table(table.title, note, _without_empty_columns(rows))
 
@@ -329,14 +309,14 @@ def _sequences(scale: Scale) -> int:
 
 
 def _in_short(name: str, runs: Table) -> dict[str, Cell]:
-    failed = sum(state != TRAINED for state in runs.column(STATE))
-    row: dict[str, Cell] = {MODEL: name, "trained": f"{len(runs.rows) - failed} of {len(runs.rows)}"}
+    failed = sum(state != TRAINED for state in runs.column(col.STATE))
+    row: dict[str, Cell] = {col.MODEL: name, "trained": f"{len(runs.rows) - failed} of {len(runs.rows)}"}
     for quantity in SHOWN:
         values = [value for value in runs.numbers(quantity) if math.isfinite(value)]
         row[quantity] = fmean(values) if values else None
-        if quantity == ALPHA_1:
+        if quantity == col.ALPHA_1:
             row[RANGE] = f"{min(values):.2f} to {max(values):.2f}" if values else ""
-    places = [str(place) for place in runs.column(STRONGEST) if place is not None]
+    places = [str(place) for place in runs.column(col.STRONGEST) if place is not None]
     row["strongest"] = ", ".join(dict.fromkeys(places))
     return row | {column: runs.rows[0][column] for column in map(published, PUBLISHED) if column in runs.columns}
 

@@ -29,8 +29,7 @@ from ..seals import verify
 from ..train import checkpoint, loop
 from ..train.distributed import joined
 from ..train.job import Corpus, Evaluate, Task, job_of, prepared
-from ..train.recipe import Recipe
-from ..train.recipe_parts import NextToken, Objective
+from ..train.recipe import NextToken, Objective, Recipe
 
 EVALUATION_SEQUENCES = 256  # held-out sequences that an evaluation during training reads, at most
 EVALUATION_TOKENS = 65_536  # tokens that these sequences have together, at most

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ..checks import unicode_text
-from ..data.chat_templates import messages_in, rendered
 from ..data.draws import generator
+from ..data.given_tokenizer import messages_in, rendered
 from ..data.rows import ending_of, is_saved_dataset, rows_of
 from ..errors import InputError
 from ..lm.blocked_loss import IGNORED

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import check_writable, remove
+from ..guesses import choice
 from ..spec import Spec
 
 Write = Callable[[int, Mapping[str, Any]], None]  # takes a step and its numbers
@@ -20,16 +21,11 @@ def open_log(name: str | None, folder: Path, recipe: Spec) -> AbstractContextMan
 
     Raises InputError for another name, if the library is not installed, and if `folder` cannot be written to.
     """
-    if name not in _LOGS:
-        raise InputError(f"there is no log {name!r}; choose from {', '.join(filter(None, _LOGS))}")
-    if name is not None:
-        check_writable(folder / name)
-    return _LOGS[name](folder, recipe)
-
-
-@contextmanager
-def _no_log(folder: Path, recipe: Spec) -> Iterator[Write]:
-    yield lambda step, numbers: None
+    if name is None:
+        return nullcontext(lambda step, numbers: None)
+    log = choice(name, _LOGS, "log")
+    check_writable(folder / name)
+    return log(folder, recipe)
 
 
 @contextmanager
@@ -70,8 +66,4 @@ def _library(module: str, extra: str) -> ModuleType:
         raise InputError(f"{extra} is not installed; pip install {extra}, or leave log=... out") from error
 
 
-_LOGS: dict[str | None, Callable[[Path, Spec], AbstractContextManager[Write]]] = {
-    None: _no_log,
-    "wandb": _wandb,
-    "tensorboard": _tensorboard,
-}
+_LOGS: dict[str, Callable[[Path, Spec], AbstractContextManager[Write]]] = {"wandb": _wandb, "tensorboard": _tensorboard}

@@ -21,8 +21,7 @@ from . import checkpoint, distributed
 from .checkpoint import History
 from .distributed import Batch
 from .job import Job
-from .recipe import Fit
-from .recipe_parts import parameter_groups
+from .recipe import Fit, parameter_groups
 
 OnStep = Callable[[int, dict[str, Any]], None]
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -1,22 +1,167 @@
-"""Recipes: the settings that determine a training run."""
+"""Recipes: the settings that determine a training run. Schedule, weight decay and objective are values."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from ..attention.masks import Mask
-from ..checks import check_memory, whole_number
+from ..checks import check_memory
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
+from ..data.tokens import Tokens
 from ..errors import InputError
+from ..lm.blocked_loss import IGNORED
 from ..lm.config import LMSpec
-from ..spec import Spec, added_later
-from .recipe_parts import CooldownRate, Decay, MapsAndTokens, NextToken, Objective, Rate
+from ..spec import Limits, Spec, added_later
+
+
+@dataclass(frozen=True)
+class Rate(Spec):
+    """The learning rate after the linear warm-up."""
+
+    def factor(self, step: int, steps: int, warmup: int) -> float:
+        """The rate at `step` (from 1) divided by the peak rate, in a run of `steps` of which `warmup` warm up."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ConstantRate(Rate):
+    """The peak rate until the end, as in the released configurations of Gu et al. (2025)."""
+
+    def factor(self, step: int, steps: int, warmup: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class CosineRate(Rate):
+    """Half a cosine, from the peak at the end of the warm-up down to `floor` at the last step."""
+
+    limits: ClassVar[Limits] = {"floor": (0, 1)}
+
+    floor: float = 0.1
+
+    def factor(self, step: int, steps: int, warmup: int) -> float:
+        done = max(0, step - warmup) / max(1, steps - warmup)
+        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2
+
+
+@dataclass(frozen=True)
+class CooldownRate(Rate):
+    """The peak rate, then a straight line down to `floor` over the last fraction `last` of the steps.
+
+    The cool-down removes the noise of the constant rate from the final losses.
+    """
+
+    limits: ClassVar[Limits] = {"floor": (0, 1)}
+
+    last: float = 0.2
+    floor: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.last < 1:
+            raise InputError(f"a cool-down takes a share of the steps, between 0 and 1; got last={self.last}")
+
+    def factor(self, step: int, steps: int, warmup: int) -> float:
+        left = (steps - step) / (self.last * steps)
+        return min(1.0, self.floor + (1 - self.floor) * left)
+
+
+@dataclass(frozen=True)
+class Decay(Spec):
+    """Which parameters weight decay applies to."""
+
+    def decayed(self, model: nn.Module) -> set[str]:
+        """The names of the parameters that it applies to."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class MapsAndTokens(Decay):
+    """Linear maps and token embeddings, but not gains, slots and position tables.
+
+    With decay on the position table, p1 stays too small to make a sink of whichever token comes first.
+    """
+
+    def decayed(self, model: nn.Module) -> set[str]:
+        embedding = model.get_input_embeddings()  # type: ignore[operator]
+        owners = [m for m in model.modules() if isinstance(m, nn.Linear | Conv1D) or m is embedding]
+        chosen = {id(p) for owner in owners for p in owner.parameters()}
+        return {name for name, p in model.named_parameters() if id(p) in chosen}
+
+
+@dataclass(frozen=True)
+class Everything(Decay):
+    """Every parameter, as the released training of Gu et al. (2025) does."""
+
+    def decayed(self, model: nn.Module) -> set[str]:
+        return {name for name, _ in model.named_parameters()}
+
+
+def parameter_groups(model: nn.Module, decay: Decay, weight_decay: float) -> list[dict[str, Any]]:
+    """AdamW's two groups, with and without weight decay. Every trained parameter is in exactly one of them."""
+    names = decay.decayed(model)
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    decayed = [p for name, p in trained.items() if name in names]
+    free = [p for name, p in trained.items() if name not in names]
+    check_cover(model, decayed + free)
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
+
+
+def check_cover(model: nn.Module, grouped: list[nn.Parameter]) -> None:
+    """Raises RuntimeError unless `grouped` holds every trained parameter of the model exactly once, and no others."""
+    trained = {id(p) for p in model.parameters() if p.requires_grad}
+    if len(grouped) != len(trained) or {id(p) for p in grouped} != trained:
+        raise RuntimeError(f"the optimiser holds {len(grouped)} parameters where the model trains {len(trained)}")
+
+
+@dataclass(frozen=True)
+class Objective(Spec):
+    """Predicts every token from position `first` on, each from the tokens before it."""
+
+    @property
+    def first(self) -> int:
+        """Position, from 0, of the first token that is predicted."""
+        raise NotImplementedError
+
+    def labels(self, tokens: Tokens) -> Tokens:
+        """The tokens to predict, and -100 in place of tokens that are not predicted."""
+        if self.first <= 1:  # losses leave out position 0, which has no token before it
+            return tokens
+        labels = tokens.clone()
+        labels[:, : self.first] = IGNORED
+        return labels
+
+
+@dataclass(frozen=True)
+class NextToken(Objective):
+    """Predicts every token but the first."""
+
+    @property
+    def first(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class PrefixLM(Objective):
+    """Predicts the tokens after the first `prefix`, which a prefix mask shows to all (Gu et al. 2025, Fig. 5)."""
+
+    limits: ClassVar[Limits] = {"prefix": 1}
+
+    prefix: int = 5
+
+    @property
+    def first(self) -> int:
+        return self.prefix
+
 
 CHECKED = 128  # positions, from the first on, that are checked for tokens shown to the queries that predict them
 MOST_THREADS = 1024  # of one process
-_COUNTS = ("batch", "micro_batch", "threads", "watch_every", "save_every")
+_COUNTS = ("steps", "batch", "micro_batch", "watch_every", "save_every")
 
 
 @dataclass(frozen=True)
@@ -34,7 +179,10 @@ class Fit(Spec):
     On one machine, a run is a pure function of its recipe.
     """
 
-    least_steps: ClassVar[int] = 1
+    limits: ClassVar[Limits] = {
+        **dict.fromkeys(_COUNTS, 1), "threads": (1, MOST_THREADS), "seed": 0, "warmup": 0, "weight_decay": 0
+    }  # fmt: skip
+
     seed: int = 0
     steps: int = 1500
     batch: int = 128
@@ -53,15 +201,8 @@ class Fit(Spec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in _COUNTS:
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is at least 1; got {getattr(self, name)}")
-        if self.steps < self.least_steps:
-            raise InputError(f"steps is at least {self.least_steps}; got {self.steps}")
-        if not (self.lr > 0 and self.clip > 0 and self.weight_decay >= 0 and self.warmup >= 0):
-            raise InputError("lr and clip are above 0, weight_decay and warmup at least 0")
-        whole_number(self.seed, "seed", 0)
-        whole_number(self.threads, "threads", 1, MOST_THREADS)
+        if not (self.lr > 0 and self.clip > 0):
+            raise InputError(f"lr and clip are above 0; got {self.lr} and {self.clip}")
 
     def check_batch(self, length: int) -> None:
         """Raises InputError where the sequences of one step, of so many tokens, exceed the machine's memory."""

@@ -10,12 +10,11 @@ from ..data.progress import OnProgress, no_progress
 from ..data.sources import Embedded, PythonCode, Repeating, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..errors import InputError
-from ..guesses import nearest
+from ..guesses import choice
+from ..lm.block import GatedFFN
 from ..lm.config import LMSpec
-from ..lm.ffn import GatedFFN
 from ..lm.variants import BASE, VARIANTS, variants
-from .recipe import Recipe, shown_ahead
-from .recipe_parts import ConstantRate, CosineRate, Everything, PrefixLM
+from .recipe import ConstantRate, CosineRate, Everything, PrefixLM, Recipe, shown_ahead
 
 
 @dataclass(frozen=True)
@@ -109,9 +108,7 @@ RECIPES: dict[str, Recipe] = {
 
 def recipe_named(name: str) -> Recipe:
     """The recipe of that name. Raises InputError, which lists all names, where there is none."""
-    if name not in RECIPES:
-        raise InputError(f"there is no recipe {name!r}{nearest(name, RECIPES)}; choose from {', '.join(RECIPES)}")
-    return RECIPES[name]
+    return choice(name, RECIPES, "recipe")
 
 
 NAMED: dict[str, Source] = {"embedded": Embedded(), "code": PythonCode()}
@@ -137,11 +134,9 @@ def with_variant(recipe: Recipe, name: str) -> Recipe:
     "softmax" leaves the architecture as it is. With a prefix mask the loss begins after the prefix. Raises InputError
     for a name that no architecture has.
     """
-    choices = variants(recipe.model)
-    if name not in choices:
-        raise InputError(f"there is no variant {name!r}{nearest(name, choices)}; choose from {', '.join(choices)}")
-    last = shown_ahead(choices[name].attention.mask, recipe.data.length)
-    return replace(recipe, model=choices[name], objective=PrefixLM(last + 1) if last else recipe.objective)
+    model = choice(name, variants(recipe.model), "variant")
+    last = shown_ahead(model.attention.mask, recipe.data.length)
+    return replace(recipe, model=model, objective=PrefixLM(last + 1) if last else recipe.objective)
 
 
 DEMO_TWINS = ("softmax", "sigmoid", "k_bias")  # the variants that the demo trains on one task

@@ -28,9 +28,9 @@ from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.sites import CALL, RESIDUAL
 from sinkinterp.backends.encoder import encoder_input
 from sinkinterp.backends.files.model_files import check_fits_memory
-from sinkinterp.data import chat_templates, token_sources
+from sinkinterp.data import given_tokenizer, token_sources
 from sinkinterp.data.backcopy import BigramBackcopy
-from sinkinterp.data.chat_templates import rendered
+from sinkinterp.data.given_tokenizer import rendered
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
 from sinkinterp.data.texts import text_of_file, texts_of
@@ -791,7 +791,7 @@ def test_a_book_without_chapters_is_not_written(tmp_path):
 
 
 def test_a_chat_template_that_never_ends_is_ended(reader, monkeypatch):
-    monkeypatch.setattr(chat_templates, "SECONDS", 0.2)
+    monkeypatch.setattr(given_tokenizer, "SECONDS", 0.2)
     assert "has not ended" in outcome(lambda: rendered_by(ENDLESS, reader))
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 

@@ -27,7 +27,7 @@ from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence, TokenI
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
-from sinkinterp.report.protocol import Protocol
+from sinkinterp.report.readings import Protocol
 
 every_model = pytest.mark.parametrize("name", MODELS)
 TOKENS = tokens_of()

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import sinkinterp as si
 from sinkinterp.applications import eviction, outliers
 from sinkinterp.cli.main import app
-from sinkinterp.cli.overview import LINES, ROWS, SHADES, brief, head_blocks, overview, strongest_heads
+from sinkinterp.cli.terminal import LINES, ROWS, SHADES, brief, head_blocks, overview, strongest_heads
 from sinkinterp.outputs import json_bytes
 from sinkinterp.seals import SEALED, SHA256
 from sinkinterp.table import Table

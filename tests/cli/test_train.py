@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkinterp.cli import terminal
+from sinkinterp.cli import training
 from sinkinterp.cli import training as train
 from sinkinterp.cli.main import app
 from sinkinterp.runs.trained import recipe_of
@@ -50,8 +50,8 @@ def test_an_interrupt_is_exit_code_130_and_a_checkpoint(call, tmp_path, monkeypa
 
 def test_the_speed_is_that_since_the_first_step(monkeypatch):
     clock = iter([1.0, 2.0, 7.0])
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(clock))
-    speed = terminal.Speed()
+    monkeypatch.setattr(training.time, "monotonic", lambda: next(clock))
+    speed = training.Speed()
     assert [speed.tokens_per_second(12) for _ in range(3)] == [0, 12, 4]
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from sinkinterp.data import corpus_folder, tokenisers
+from sinkinterp.data.backcopy import FixedAt, RandomAt
 from sinkinterp.data.packing import PackedText, trimmed
 from sinkinterp.data.sources import Source, Texts
-from sinkinterp.data.token_changes import FixedAt, RandomAt
 from sinkinterp.data.tokenisers import ByteBPE, Pretrained, beginning_with_bos, pretrained_tokenizer
 from sinkinterp.errors import InputError
 from sinkinterp.spec import Spec

@@ -1,9 +1,8 @@
 import pytest
 import torch
 
-from sinkinterp.data.backcopy import BigramBackcopy, ChainFirst
+from sinkinterp.data.backcopy import BigramBackcopy, ChainFirst, Edited, FixedAt, Limited, RandomAt, Sample
 from sinkinterp.data.draws import HELD_OUT
-from sinkinterp.data.token_changes import Edited, FixedAt, Limited, RandomAt, Sample
 from sinkinterp.errors import InputError
 from sinkinterp.spec import Spec
 from sinkinterp.train.job import Task, prepared
@@ -89,5 +88,5 @@ def test_training_sees_only_so_many_different_sequences_and_held_out_ones_are_ne
     assert len(seen.unique(dim=0)) == 13
     assert limited.sample(50, 0, 1).ne(limited.sample(50, 0, 2)).any()  # other draws from the same pool
     assert limited.sample(29, *HELD_OUT).equal(TASK.sample(29, *HELD_OUT))
-    with pytest.raises(ValueError, match="at least 1 sequence"):
+    with pytest.raises(ValueError, match="sequences of Limited is at least 1"):
         Limited(0, TASK)

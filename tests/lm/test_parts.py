@@ -9,8 +9,8 @@ from lm.family import SPECS, tokens
 from sinkinterp.attention.slots import KeySlot
 from sinkinterp.errors import InputError
 from sinkinterp.lm.attention import AttentionSpec, Differential
+from sinkinterp.lm.block import FFN, GatedFFN, Gelu, Relu, Swish
 from sinkinterp.lm.config import TorchInit, WrittenInit
-from sinkinterp.lm.ffn import FFN, GatedFFN, Gelu, Relu, Swish
 from sinkinterp.lm.model import build
 from sinkinterp.spec import Dims
 

@@ -15,10 +15,9 @@ from plotly.offline import get_plotlyjs
 
 from sinkinterp.attention.maps import SCORE, WEIGHT
 from sinkinterp.pages.atlas import page as atlases
-from sinkinterp.pages.atlas.codes import Scale
-from sinkinterp.pages.atlas.encode import encode
+from sinkinterp.pages.atlas.encode import Scale, encode
 from sinkinterp.pages.atlas.page import atlas_page
-from sinkinterp.pages.document import TEMPLATES
+from sinkinterp.pages.page import TEMPLATES
 from sinkinterp.table import Table
 
 PLACES = ("model", "lead", "note", "protocol", "state", "title", "column", "cell", "token")

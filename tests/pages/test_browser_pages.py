@@ -20,7 +20,7 @@ from sinkinterp.pages.live.session import Session
 from sinkinterp.pages.page import Section, cards_page
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.plots.theme import MAGNITUDE, themed
-from sinkinterp.runs.arm_figures import importances
+from sinkinterp.runs.training_figures import importances
 
 BOOK = Path(__file__).parents[2] / "figures" / "book"
 CHAPTERS = chapters_in(BOOK)

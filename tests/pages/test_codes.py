@@ -4,7 +4,7 @@ import gzip
 import numpy as np
 import pytest
 
-from sinkinterp.pages.atlas.codes import LogScale, Scale, linear, logarithmic, packed
+from sinkinterp.pages.atlas.encode import LogScale, Scale, linear, logarithmic, packed
 
 DRAWN = np.random.default_rng(0)
 

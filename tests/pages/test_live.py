@@ -33,11 +33,11 @@ from sinkinterp.measurement.activation_patching import activation_patching
 from sinkinterp.measurement.maps import head_maps
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
-from sinkinterp.pages.atlas.codes import LogScale
+from sinkinterp.pages.atlas.encode import LogScale
 from sinkinterp.pages.live.edits import KINDS, edit_of
 from sinkinterp.pages.live.schema import AnswerData, EditData
 from sinkinterp.pages.live.session import Session, massive_entries
-from sinkinterp.pages.schema import declared
+from sinkinterp.pages.page import declared
 
 TEXT = "Return the number of items in the list."
 IDS = "3 17 5 9 11 5 8 2 40 3 17"

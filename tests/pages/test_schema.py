@@ -7,10 +7,9 @@ import pytest
 
 from sinkinterp.pages.atlas.page import SCRIPTS as ATLAS
 from sinkinterp.pages.atlas.schema import PageData
-from sinkinterp.pages.document import asset
 from sinkinterp.pages.live.page import SCRIPTS as LIVE
 from sinkinterp.pages.live.schema import AnswerData, StartData
-from sinkinterp.pages.schema import declared
+from sinkinterp.pages.page import asset, declared
 
 
 @dataclass(frozen=True)

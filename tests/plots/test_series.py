@@ -8,7 +8,7 @@ from sinkinterp.plots.series import positive_axis, sweep_figure
 from sinkinterp.plots.theme import GREY, caption_of, faded
 from sinkinterp.report.compare import over_length
 from sinkinterp.report.norms import by_kind, residual_norms
-from sinkinterp.runs.histories import training
+from sinkinterp.runs.training_figures import training
 from sinkinterp.table import Table
 
 KINDS = Table(

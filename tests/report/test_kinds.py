@@ -8,7 +8,7 @@ from report.test_tables import ALPHA, REPORT, TOKENS, N, T
 
 from sinkinterp.report.compare import sinks_by_length
 from sinkinterp.report.norms import norms_by_kind, token_kinds
-from sinkinterp.runs.histories import training_history
+from sinkinterp.runs.training_figures import training_history
 
 WORDS = {int(TOKENS[0, 3]): ".", int(TOKENS[1, 3]): "\n", int(TOKENS[2, 3]): " ", int(TOKENS[2, 4]): "\ufffd"}
 

@@ -9,8 +9,7 @@ from sinkinterp.metrics.bootstrap import estimate, estimate_cells
 from sinkinterp.report.heads import sinks_by_head
 from sinkinterp.report.norms import residual_norms_by_block
 from sinkinterp.report.positions import sinks_by_epsilon, sinks_by_position
-from sinkinterp.report.protocol import Protocol
-from sinkinterp.report.readings import protocol_note
+from sinkinterp.report.readings import Protocol, protocol_note
 from sinkinterp.report.report import Report
 from sinkinterp.report.summary import sink_summary
 from sinkinterp.report.views import tables_as_json

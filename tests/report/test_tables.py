@@ -16,7 +16,7 @@ from sinkinterp.report.positions import (
     sinks_by_epsilon,
     sinks_by_token,
 )
-from sinkinterp.report.protocol import Protocol
+from sinkinterp.report.readings import Protocol
 from sinkinterp.report.report import Report
 from sinkinterp.report.views import overview_tables
 

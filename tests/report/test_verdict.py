@@ -6,8 +6,7 @@ import torch
 from report.test_tables import ALPHA, REPORT, N
 
 from sinkinterp.report.heads import strongest_head
-from sinkinterp.report.protocol import public_name, short_name
-from sinkinterp.report.readings import protocol_note
+from sinkinterp.report.readings import protocol_note, public_name, short_name
 from sinkinterp.report.summary import protocol_table, sink_verdict
 
 

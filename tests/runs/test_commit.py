@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from sinkinterp.runs import commit as provenance
+from sinkinterp.runs import experiment as provenance
 
 
 @pytest.fixture

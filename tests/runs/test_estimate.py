@@ -7,8 +7,8 @@ import torch
 
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.errors import InputError
+from sinkinterp.lm.block import GatedFFN
 from sinkinterp.lm.config import LMSpec
-from sinkinterp.lm.ffn import GatedFFN
 from sinkinterp.lm.variants import variants
 from sinkinterp.runs import estimate
 from sinkinterp.runs.estimate import Held, Step, cost_of, step_of

@@ -7,7 +7,7 @@ import sinkinterp as si
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.errors import InputError
-from sinkinterp.lm.ffn import GatedFFN
+from sinkinterp.lm.block import GatedFFN
 from sinkinterp.lm.position_schemes import Rotary
 from sinkinterp.report import columns as c
 from sinkinterp.runs import estimate
@@ -19,7 +19,7 @@ from sinkinterp.runs.study import BASES, NUMBERS, Trainings, architecture, measu
 from sinkinterp.runs.trained import held_out_tokens, trained, valid_loss
 from sinkinterp.runs.workers import Here, Processes
 from sinkinterp.table import NULL, published
-from sinkinterp.train.recipe_parts import ConstantRate, Everything
+from sinkinterp.train.recipe import ConstantRate, Everything
 from sinkinterp.train.recipes import RECIPES, on_text
 
 TINY = replace(BASES[Scale.SMOKE], steps=2)

@@ -19,8 +19,7 @@ from sinkinterp.measurement import inputs as batching
 from sinkinterp.metrics.loss import next_token_loss
 from sinkinterp.runs import trained
 from sinkinterp.spec import Spec
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipe_parts import PrefixLM
+from sinkinterp.train.recipe import PrefixLM, Recipe
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, loop
 from sinkinterp.train.job import job_of
 from sinkinterp.train.loop import accumulate, update
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipe_parts import PrefixLM, parameter_groups
+from sinkinterp.train.recipe import PrefixLM, Recipe, parameter_groups
 
 RECIPE = Recipe(model=VARIANTS["k_bias"], steps=24, batch=7, warmup=5, watch_every=6, save_every=6)
 TRAIN = """

@@ -12,14 +12,13 @@ from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import PythonCode, Texts
 from sinkinterp.errors import InputError
+from sinkinterp.lm.block import FFN, Relu
 from sinkinterp.lm.config import LMSpec
-from sinkinterp.lm.ffn import FFN, Relu
 from sinkinterp.lm.model import build
 from sinkinterp.lm.position_schemes import Learned
 from sinkinterp.lm.variants import VARIANTS, attn
 from sinkinterp.train.job import Task, prepared
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipe_parts import (
+from sinkinterp.train.recipe import (
     ConstantRate,
     CooldownRate,
     CosineRate,
@@ -27,6 +26,7 @@ from sinkinterp.train.recipe_parts import (
     MapsAndTokens,
     NextToken,
     PrefixLM,
+    Recipe,
     check_cover,
     parameter_groups,
 )
@@ -59,11 +59,11 @@ def test_rates_worked_by_hand(steps, warmup, lr, schedule, rates):
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
-        (Recipe, {"steps": 0}, "steps is at least 1; got 0"),
-        (Recipe, {"micro_batch": 0}, "micro_batch is at least 1; got 0"),
+        (Recipe, {"steps": 0}, "steps of Recipe is at least 1; got 0"),
+        (Recipe, {"micro_batch": 0}, "micro_batch of Recipe is at least 1; got 0"),
         (Recipe, {"lr": 0.0}, "lr and clip are above 0"),
         (CooldownRate, {"last": 1.0}, "share of the steps"),
-        (CosineRate, {"floor": 1.5}, "share of its peak"),
+        (CosineRate, {"floor": 1.5}, "floor of CosineRate is from 0 to 1; got 1.5"),
     ],
 )
 def test_numbers_that_train_nothing_are_refused(kind, change, message):

@@ -7,8 +7,7 @@ from sinkinterp.data.backcopy import BigramBackcopy, BosFirst
 from sinkinterp.errors import InputError
 from sinkinterp.lm.position_schemes import Rotary
 from sinkinterp.spec import Spec
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipe_parts import CosineRate
+from sinkinterp.train.recipe import CosineRate, Recipe
 from sinkinterp.train.settings import changed
 
 

@@ -16,14 +16,12 @@ from ...measurement.measure import measure
 from ...metrics.instruments import Instruments
 from ...report.compare import compare
 from ...report.maps import Heads
-from ...report.protocol import public_name, short_name
-from ...report.readings import TokenText, protocol_note
+from ...report.readings import TokenText, protocol_note, public_name, short_name
 from ...report.report import Report
 from ...report.summary import sink_verdict
 from ...report.views import overview_tables
 from ...table import Table
-from .cells import LIMIT, Cells, Detail, MapKeys, read_cells, richest
-from .contents import SLOT, Atlas, State
+from .cells import LIMIT, SLOT, Atlas, Cells, Detail, MapKeys, State, read_cells, richest
 
 PLACES = 64  # positions that the overview offers
 EPSILON = 0.3

@@ -1,7 +1,7 @@
-"""Reads the cells of many heads from a model in one forward pass."""
+"""What an atlas shows, and how the cells of many heads are read from a model in one forward pass."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -13,7 +13,66 @@ from ...backends.subject import Subject
 from ...data.tokens import TokenSet
 from ...errors import InputError
 from ...measurement.maps import ChosenHeads
-from .contents import Maps
+from ...table import Table
+
+SLOT = -1  # among `places`: the column that belongs to no token
+
+Maps = Float[np.ndarray, "map stat row column"]
+
+
+@dataclass(frozen=True)
+class State:
+    """What the heads do in one run of the model.
+
+    channels: cells of every map, NaN where no pair may attend. `stat` is [largest, mean], or one where a cell is one
+    pair. Weights are always among them.
+    importance: of each place, for every head of the model.
+    slot: attention to the off-sequence column, if there is one.
+    received: importance of every position, mean over the maps; None where cells are single pairs and so tell it.
+    """
+
+    name: str
+    channels: Mapping[Quantity, Maps]
+    importance: Float[np.ndarray, "layer head place"]
+    slot: Float[np.ndarray, "map stat row"] | None = None
+    received: Float[np.ndarray, " pos"] | None = None
+
+
+@dataclass(frozen=True)
+class Atlas:
+    """What the page shows.
+
+    tokens: their text.
+    layers: the attention layers, which are the rows of `importance`.
+    maps: (layer, head) of each map, sorted.
+    side: how many tokens a cell covers.
+    pairs: how many pairs of each cell may attend, by layer.
+    places: the positions of `importance`; `SLOT` is the slot.
+    states: one run of the model, or two, before and after an intervention.
+    bits: of the codes that cells are stored in.
+    """
+
+    model: str
+    tokens: Sequence[str]
+    layers: Sequence[int]
+    maps: Sequence[tuple[int, int]]
+    side: int
+    pairs: Mapping[int, Int[np.ndarray, "row column"]]
+    places: Sequence[int]
+    states: Sequence[State]
+    bits: int = 16
+    lead: str = ""
+    note: str = ""
+    protocol: str = ""
+    tables: Sequence[Table] = field(default=())
+
+    def by_layer(self) -> dict[int, list[int]]:
+        """The indices of each layer's maps."""
+        indices: dict[int, list[int]] = {}
+        for i, (layer, _) in enumerate(self.maps):
+            indices.setdefault(layer, []).append(i)
+        return indices
+
 
 MapKeys = Sequence[tuple[int, int]]  # layer and head of each map
 LIMIT = 8_000_000  # bytes of codes: a page of 1,200 heads stays below 12 MB

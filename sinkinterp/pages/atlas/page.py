@@ -10,11 +10,9 @@ from functools import cache
 
 from plotly.offline import get_plotlyjs
 
-from ..document import Scripts, asset, document, rendered
-from ..schema import declared
-from .codes import text_of
-from .contents import Atlas
-from .encode import encode
+from ..page import Scripts, asset, declared, document, rendered
+from .cells import Atlas
+from .encode import encode, text_of
 from .schema import PageData
 
 FIGURES = (

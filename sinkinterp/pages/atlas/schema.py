@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ScaleData:
-    """How codes become numbers: see `codes.Scale` and, where `log` is true, `codes.LogScale`."""
+    """How codes become numbers: see `encode.Scale` and, where `log` is true, `encode.LogScale`."""
 
     log: bool
     low: float

@@ -12,8 +12,7 @@ from ...backends.subject import tokenizer_of, words_of
 from ...checks import whole_number
 from ...data.choices import Bos
 from ..atlas.page import FIGURES, packed_plotly
-from ..document import Scripts, asset, document, rendered
-from ..schema import declared
+from ..page import Scripts, asset, declared, document, rendered
 from ..serve import serve
 from .edits import KINDS, Kind
 from .schema import AnswerData, KindData, NumberData, StartData

@@ -18,8 +18,7 @@ from ...interventions.positions import RemovePosition
 from ...measurement.activation_patching import activation_patching
 from ...metrics.metric import LogitsMetric
 from ...metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
-from ...report.protocol import short_name
-from ...report.readings import TokenText
+from ...report.readings import TokenText, short_name
 from ...report.report import Report
 from ...report.restored import RESTORED
 from ..atlas.build import EPSILON, Reader, Run, maps_of
