@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..checks import finite_number, whole_number
 from ..errors import InputError
-from ..guesses import Told, keywords, nearest
+from ..guesses import Told, fix_of, keywords, nearest
 from ..metrics import sink
 from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.metric import Alpha, AnyMetric, PerHead
@@ -107,7 +107,8 @@ class Readings(metaclass=Told):
         known = {**self.tensors(), **self.extras}
         if not isinstance(name, str) or name not in known:
             names = ", ".join([*self.tensors(), *self.extras])
-            raise InputError(f"nothing that was read is named {name!r:.40}{nearest(name, known)}; there are {names}")
+            fix = fix_of(name[0] if isinstance(name, tuple) and name else name, "report", known)
+            raise InputError(f"nothing that was read is named {name!r:.40}{fix}; there are {names}")
         return known[name]
 
     def tensors(self) -> dict[str, Tensor]:
