@@ -120,16 +120,16 @@ def test_a_transformers_model_takes_ids_as_it_is_and_says_how_it_takes_text():
 
 
 def test_words_for_one_argument_give_what_its_name_gives(subject, report):
-    weights = torch.softmax(torch.randn(2, 4, 7, 7, generator=torch.Generator().manual_seed(0)).tril(), -1)
+    weights = [torch.full((1, 4, 7, 7), 1 / 7).tril(), torch.eye(7).expand(1, 4, 7, 7)]
     named = si.attention_map(weights, list("abcdefg"), heads=[(1, 2)])
     for words in ({"attention": weights, "tokens": list("abcdefg")}, {"cache": weights, "str_tokens": list("abcdefg")}):
         assert si.attention_map(**words, include_layers=1, head=2).data[0].z == named.data[0].z
     assert si.measure(subject, text=TEXTS).alpha().equal(report.alpha())
 
 
-def test_a_transformers_model_reads_text_with_the_tokenizer_of_its_folder(subject, report):
+def test_a_transformers_model_reads_text_with_the_tokenizer_of_its_folder(report):
     model = AutoModelForCausalLM.from_pretrained(SHIPPED / "text-softmax")
-    assert si.measure(model, TEXTS).alpha().equal(report.alpha())
+    assert si.measure(model, TEXTS).tokens.equal(report.tokens)
 
 
 def test_a_bridge_goes_in_as_it_is():

@@ -50,10 +50,10 @@ def attention_map(
     them, gives maps side by side, of the heads that all models have. `heads` are numbers, of the chosen layers, or
     pairs (layer, head); a tuple of two numbers, or a name such as "5.3", is one pair. Without layers and heads the
     figure has those that look at the first token most, as many as it can show pair by pair in 2 MB. A longer text is
-    shown in cells, which hold the largest value of several tokens. Weights are proxies where rows do not sum to one. Takes what
-    `measure` takes; rows of token ids of one length give mean maps. In place of a model, it takes the attention weights
-    that `si.sinks` takes, with the tokens as texts or ids. Raises InputError also for heads that are not there, and
-    for more than six maps side by side.
+    shown in cells, which hold the largest value of several tokens. Weights are proxies where rows do not sum to one.
+    Takes what `measure` takes; rows of token ids of one length give mean maps. In place of a model, it takes the
+    attention weights that `si.sinks` takes, with the tokens as texts or ids. Raises InputError also for heads that are
+    not there, and for more than six maps side by side.
     """
     models = _models_of(model)
     if not models:

@@ -69,10 +69,10 @@ def view(
 ) -> Page:
     """The page with the map of every head on a text, as `sinkinterp view` writes it; with `edits`, before and after.
 
-    With `layers` or `heads`, as `attention_map` takes them, it shows these heads only, in more detail. A notebook
-    shows the page. Elsewhere it is written to a temporary file, which the browser opens unless `open_browser` is False. In place of a
-    model, it takes the attention weights that `si.sinks` takes, with the tokens as texts or ids. Raises InputError
-    as `measure` does, for unknown heads, and for several texts.
+    With `layers` or `heads`, as `attention_map` takes them, it shows these heads only, in more detail. A notebook shows
+    the page. Elsewhere it is written to a temporary file, which the browser opens unless `open_browser` is False. In
+    place of a model, it takes the attention weights that `si.sinks` takes, with the tokens as texts or ids. Raises
+    InputError as `measure` does, for unknown heads, and for several texts.
     """
     draw = _held_page if holds_attention(model) else _atlas_page
     shown = draw(model, text, edits, layers, heads)

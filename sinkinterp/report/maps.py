@@ -109,11 +109,8 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "")
     figure.add_traces(traces, rows=[1] * len(traces), cols=columns)
     has_slot = len(traces_of) > n_maps
     height = min(HIGHEST // len(panels) + 100 * (len(panels) > 1), max(LOWEST, 22 * max(map(len, labels))))
-    for column, (each, maps) in enumerate(zip(labels, panels.values(), strict=True), 1):
-        before = [SLOT, GAP] if maps.slot is not None else []
-        _add_axes(
-            figure, column, each, before, height, are_words=maps.words is not None, named=column == 1 or not is_shared
-        )
+    for column, maps in enumerate(panels.values(), 1):
+        _add_axes(figure, column, maps, [SLOT, GAP] if has_slot else [], height, are_named=column == 1 or not is_shared)
     menus = []
     if len(first.heads) > 1:
         menus.append(_menu(0, shown, [_head_button(name, i, traces_of) for i, name in enumerate(_names(panels))]))
@@ -213,23 +210,19 @@ def _slot(maps: HeadMaps, i: int, labels: Sequence[str], visible: bool) -> go.He
 
 
 def _add_axes(
-    figure: go.Figure,
-    column: int,
-    labels: Sequence[str],
-    before: Sequence[str],
-    height: int,
-    *,
-    are_words: bool,
-    named: bool,
+    figure: go.Figure, column: int, maps: HeadMaps, before: Sequence[str], height: int, *, are_named: bool
 ) -> None:
-    """One row and one column for each label, the slot's column and a gap first, in squares."""
+    """One row and one column for each label, in squares; before them the places of a slot's column and a gap."""
+    labels = _labels(maps)
     columns, n = [*before, *labels], len(labels)
     dense = n * LINE <= height
     ticks = {"type": "category", "showgrid": False, "zeroline": False, "tickfont": {"size": 11 if dense else 10}}
     ticks |= {"dtick": 1} if dense else {"nticks": height // LINE}
+    of_tokens = {"tickmode": "array", "tickvals": labels} if dense and maps.slot is None else {}
     figure.update_xaxes(
         title="key", categoryorder="array", categoryarray=columns, range=[-0.5, len(columns) - 0.5],
-        constrain="domain", tickangle=-90 if are_words or n > 12 else 0, **ticks, row=1, col=column,
+        constrain="domain", tickangle=-90 if maps.words is not None or n > 12 else 0, row=1, col=column,
+        **ticks | of_tokens,
     )  # fmt: skip
     figure.update_yaxes(
         categoryorder="array",
@@ -238,7 +231,7 @@ def _add_axes(
         constrain="domain",
         constraintoward="top",
         scaleanchor=f"x{column if column > 1 else ''}",
-        showticklabels=named,
+        showticklabels=are_named,
         title="query" if column == 1 else "",
         **ticks,
         row=1,
