@@ -253,7 +253,7 @@ SAID = {  # what is tried, and what the one line says
     "texts of a report": (lambda s, r: si.measure(s, TEXT)["pattern", 1], "si.attention_map(model, text)"),
     "a tokenizer second": (lambda s, r: si.measure(s.model, s.tokenizer, TEXT), "si.load(model, tokenizer=tokenizer)"),
     "logit_lens": (lambda s, r: si.logit_lens(s, TEXT), "logit_parts"),
-    "tokens of sinks": (lambda s, r: si.sinks(np.eye(3), list("abc")), "position=0"),
+    "tokens of sinks": (lambda s, r: si.sinks(attention=np.eye(3), position=list("abc")), "position=0"),
     "a title": (lambda s, r: si.attention_map(s, TEXT, title="t"), "figure.update_layout(title_text=...)"),
     "a saved view": (lambda s, r: si.view(s, TEXT, save="v.html"), "si.view(model, text).save(path)"),
     "sort": (lambda s, r: r.heads().sort("alpha_1"), "to_pandas().sort_values"),

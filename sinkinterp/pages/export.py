@@ -22,6 +22,7 @@ from ..report.formats import write_file
 from ..report.report import Report
 from ..table import Table
 from .page import Section, page
+from .report import Page
 
 SCALE = 2  # pixels of a PNG per point, for screens and print
 WIDTH = 1100  # points
@@ -34,14 +35,14 @@ PICTURES: Mapping[str, Callable[[bytes], bytes]] = {".pdf": pdf_bytes, ".svg": s
 
 @keywords
 def save(
-    what: go.Figure | Table | Report,
+    what: go.Figure | Table | Report | Page,
     path: Path | str,
     *,
     width: float = 5.5,
     height: float | None = None,
     force: bool = False,
 ) -> Path:
-    """Writes a figure, a table or a report for a paper or a reader, and returns the path::
+    """Writes a figure, a table, a report or a page for a paper or a reader, and returns the path::
 
         si.save(si.attention_map("smollm2", "A cat sat.", heads=[(5, 3)]), "head.pdf", width=3.25)
         si.save(report, "heads.csv")
@@ -53,6 +54,8 @@ def save(
     """
     path = path_of(path, "where it is saved")
     suffix = path.suffix.lower()
+    if isinstance(what, Page):
+        return what.save(path)
     if not isinstance(what, go.Figure | Table | Report):
         raise InputError(f"si.save takes a figure, a table or a report; got a {type(what).__name__}")
     if suffix in PICTURES:

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..attention.shapes import Pattern
 from ..checks import whole_number
 from ..errors import InputError
+from ..guesses import keywords
 from ..metrics.bootstrap import estimate, estimate_cells, intervals, rate
 from ..metrics.sink import check_epsilon
 from ..table import NULL, Cell, Table
@@ -47,6 +48,7 @@ def patterns_of(given: Any) -> dict[int, Pattern]:
     return layers
 
 
+@keywords
 def sinks(
     patterns: Any,
     position: int = 0,
