@@ -72,8 +72,6 @@ def sinks(
     real = _real(attention_mask, batch, length)
     if isinstance(position, str | list | tuple):
         raise InputError("sinks counts positions, and needs no tokens: si.sinks(patterns, position=0)")
-    if isinstance(position, str | list | tuple):
-        raise InputError("sinks counts positions, and needs no tokens: si.sinks(patterns, position=0)")
     position = whole_number(position, "position", 0, int(real.sum(-1).min()) - 1)
     check_epsilon(epsilon)
     layers = {layer: _of_tokens(pattern, real, layer) for layer, pattern in layers.items()}
