@@ -20,7 +20,12 @@ from .errors import InputError
 P, R = ParamSpec("P"), TypeVar("R")
 T = TypeVar("T")
 _ROOT = Path(__file__).parent
-_TWINS = {"layer": "layers", "head": "heads", "layers": "layer", "heads": "head"}
+_SAME = (  # words for one argument, of which a function has one
+    ("layers", "layer", "include_layers"),
+    ("heads", "head", "include_heads"),
+    ("text", "tokens", "texts", "prompt", "prompts", "input_ids", "str_tokens"),
+    ("model", "attention", "attentions", "patterns", "cache"),
+)
 
 
 @cache
@@ -64,17 +69,21 @@ def home_of(name: str) -> str:
 def keywords(function: Callable[P, R]) -> Callable[P, R]:
     """The function, which raises InputError for arguments that it does not take, and says what to write instead.
 
-    `layer` and `head` are words for `layers` and `heads`, and the other way round.
+    The words of `_SAME` mean one argument, such as `layer` and `layers`.
     """
     known = inspect.signature(function).parameters
 
     def own(word: str, given: Mapping[str, Any]) -> str:
-        twin = _TWINS.get(word, word)
-        return twin if word not in known and twin in known and twin not in given else word
+        meant = (each for words in _SAME if word in words for each in words if each in known and each not in given)
+        return word if word in known else next(meant, word)
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         named: Any = {own(word, kwargs): value for word, value in kwargs.items()}
+        if any(callable(getattr(value, "convert_ids_to_tokens", None)) for value in args):
+            raise InputError(
+                f"{function.__name__}: a tokenizer comes with its model: si.load(model, tokenizer=tokenizer)"
+            )
         _check_fit(function, args, named)
         return function(*args, **named)
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from backends.zoo import model_of
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import sinkinterp as si
 from sinkinterp.attention.sites import RESIDUAL
@@ -117,6 +117,19 @@ def test_a_transformers_model_takes_ids_as_it_is_and_says_how_it_takes_text():
     assert si.measure(model, [5, 7, 9]).tokens.tolist() == [[5, 7, 9]]
     with pytest.raises(InputError, match=r"si.load\(model, tokenizer=...\), or give token ids"):
         si.measure(model, TEXT)
+
+
+def test_words_for_one_argument_give_what_its_name_gives(subject, report):
+    weights = [torch.full((1, 4, 7, 7), 1 / 7).tril(), torch.eye(7).expand(1, 4, 7, 7)]
+    named = si.attention_map(weights, list("abcdefg"), heads=[(1, 2)])
+    for words in ({"attention": weights, "tokens": list("abcdefg")}, {"cache": weights, "str_tokens": list("abcdefg")}):
+        assert si.attention_map(**words, include_layers=1, head=2).data[0].z == named.data[0].z
+    assert si.measure(subject, text=TEXTS).alpha().equal(report.alpha())
+
+
+def test_a_transformers_model_reads_text_with_the_tokenizer_of_its_folder(report):
+    model = AutoModelForCausalLM.from_pretrained(SHIPPED / "text-softmax")
+    assert si.measure(model, TEXTS).tokens.equal(report.tokens)
 
 
 def test_a_bridge_goes_in_as_it_is():
@@ -237,11 +250,21 @@ SAID = {  # what is tried, and what the one line says
     "device of measure": (lambda s, r: si.measure(s, TEXT, device="cpu"), "device_map"),
     "layers of measure": (lambda s, r: si.measure(s, TEXT, layers=[0]), "report.alpha()[:, layer, head]"),
     "epsilon of measure": (lambda s, r: si.measure(s, TEXT, epsilon=0.5), "report.summary(epsilon)"),
-    "text=": (lambda s, r: si.measure(s, text=TEXT), "si.measure(model, text)"),
+    "texts of a report": (lambda s, r: si.measure(s, TEXT)["pattern", 1], "si.attention_map(model, text)"),
+    "a tokenizer second": (lambda s, r: si.measure(s.model, s.tokenizer, TEXT), "si.load(model, tokenizer=tokenizer)"),
+    "logit_lens": (lambda s, r: si.logit_lens(s, TEXT), "logit_parts"),
+    "tokens of sinks": (lambda s, r: si.sinks(attention=np.eye(3), position=list("abc")), "position=0"),
+    "a title": (lambda s, r: si.attention_map(s, TEXT, title="t"), "figure.update_layout(title_text=...)"),
+    "a saved view": (lambda s, r: si.view(s, TEXT, save="v.html"), "si.view(model, text).save(path)"),
+    "sort": (lambda s, r: r.heads().sort("alpha_1"), "to_pandas().sort_values"),
+    "an unknown list": (
+        lambda s, r: app(["list", "nosuch"]),
+        "error: invalid value for 'what': 'nosuch' is not one of",
+    ),
     "a slip in a keyword": (lambda s, r: si.measure(s, TEXT, edit=()), "did you mean 'edits'"),
     "a subject again": (lambda s, r: si.load(s), "is loaded already"),
     "a report as a model": (lambda s, r: si.measure(r, TEXT), "not a model"),
-    "a model without tokenizer": (lambda s, r: si.measure(s.model, TEXT), "tokenizer=..."),
+    "a model without tokenizer": (lambda s, r: si.measure(model_of("gpt2"), TEXT), "tokenizer=..."),
     "to_csv": (lambda s, r: r.to_csv("a.csv"), 'report.save("numbers.csv")'),
     "to_json": (lambda s, r: r.to_json("a.json"), 'report.save("report.json")'),
     "to_latex": (lambda s, r: r.to_latex(), "report.summary().table.to_pandas().to_latex()"),
@@ -295,7 +318,6 @@ SAID = {  # what is tried, and what the one line says
     "fwd_hooks": (lambda s, r: si.measure(s, TEXT, fwd_hooks=[]), 'edits=[("blocks.5.attn.hook_z", function)]'),
     "run_with_hooks": (lambda s, r: si.run_with_hooks(s, TEXT), "si.measure(model, tokens, edits=...)"),
     "head_view": (lambda s, r: si.head_view([], []), "si.attention_map(attention, tokens)"),
-    "attention=": (lambda s, r: si.attention_map(attention=[], tokens=[]), "the attention stands first"),
     "circuitsvis": (lambda s, r: si.circuitsvis, "si.view(attention, tokens)"),
     "table7": (lambda s, r: si.table7(s), "sinkinterp reproduce table07"),
     "reproduce": (lambda s, r: si.reproduce("table07"), "sinkinterp reproduce table07"),

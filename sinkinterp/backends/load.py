@@ -135,6 +135,8 @@ def check_no_bridge(model: Any) -> None:
 def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
     """A function that returns the tokenizer: the given one, else that of a name or an object of a library.
 
+    That of a transformers model lies in the folder that the model was loaded from.
+
     Raises InputError for what is not a tokenizer.
     """
     if tokenizer is None and isinstance(source, str | Path):
@@ -145,12 +147,21 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
             raise InputError(f"{tokenizer} holds no tokenizer; give the name or the folder of one")
         return partial(_kept, loaded)
     beside = getattr(source, "tokenizer", None) if tokenizer is None else tokenizer
+    if beside is None and isinstance(source, PreTrainedModel) and Path(source.name_or_path or "no").is_dir():
+        return partial(_where_it_is_from, source.name_or_path)
     read_with = beside if is_tokenizer(beside) else plain_tokenizer(beside)
     if tokenizer is not None and read_with is None:
         raise InputError(
             f"a {type(tokenizer).__name__} is not a tokenizer; give the name of one, or any with encode and decode"
         )
     return partial(_kept, read_with)
+
+
+def _where_it_is_from(folder: str) -> Any:
+    try:
+        return load_tokenizer(folder)
+    except InputError:  # the model itself is whole, and takes token ids
+        return None
 
 
 def _kept(tokenizer: Any) -> Any:

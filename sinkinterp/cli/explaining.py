@@ -55,9 +55,11 @@ def explain(
         subject = options.load_subject(model, "huggingface", encoder, dtype)
         options.check_bos(subject, bos)
         most = length or min(64, subject.shape.n_ctx or 64)
+        is_prompt = text is not None and not Path(text).exists()  # which may be shorter
         inputs = Inputs(
-            most, sequences or 32, bos, text, column, drawn=drawn, seed=seed, may_be_fewer=sequences is None
-        )
+            most, sequences or 32, bos, text, column, drawn=drawn, seed=seed, may_be_fewer=sequences is None,
+            may_be_shorter=is_prompt and length is None,
+        )  # fmt: skip
         token_set = inputs.token_set(subject, model, progress("reading docstrings"))
         answer = explain_heads(subject, token_set, head=heads, seed=seed, progress=progress("explaining"))
     maps = {} if html_out is None else cut_maps(subject, token_set, answer)

@@ -116,7 +116,9 @@ def _message(error: Any) -> str:
         return str(error)
     if isinstance(error, ClickException):
         context = getattr(error, "ctx", None)
-        text = str(InputError(" ".join(error.format_message().split()).rstrip(".")))  # which cuts long names
+        text = str(
+            InputError(" ".join(error.format_message().replace("Value error, ", "").split()).rstrip("."))
+        )  # which cuts long names
         fix = fix_of(getattr(error, "option_name", ""))
         return f"{text[:1].lower()}{text[1:]}{fix}; see {context.command_path if context else 'sinkinterp'} --help"
     return f"not enough memory ({error})" if isinstance(error, MemoryError) else f"the system refuses: {error}"

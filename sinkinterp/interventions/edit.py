@@ -6,6 +6,7 @@ The last are ablations, and hooks by the names of TransformerLens.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
+from itertools import product
 from types import NoneType
 from typing import Any, Literal
 
@@ -15,10 +16,12 @@ from torch import Tensor
 from ..attention.answers import called
 from ..attention.call import AttentionCall
 from ..attention.sites import CHANGES, OUTPUT, RESIDUAL, Edit, Site
+from ..checks import is_whole
 from ..errors import InputError
 from ..guesses import keywords
 from . import changes
 from .operations import Apply, MeanOfOthers, Operation, Zero
+from .selectors import is_pair, several
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def Ablate(
 ) -> Edit:
     """The edit that sets what is chosen to zero, or to the mean of the other positions::
 
-        Ablate(heads=[(5, 3)])  # what the head returns
+        Ablate(heads=[(5, 3)])  # what the head returns; Ablate(layers=5, heads=3) is the same
         Ablate(positions=[0])  # the residual stream there, before every block
         Ablate(layers=[11], site=si.sites.MLP)
 
@@ -117,6 +120,8 @@ def Ablate(
         )
     if by not in _BY:
         raise InputError(f'by is "zero" or "mean"; got {by!r:.40}')
+    if layers is not None and heads is not None and not is_pair(heads) and all(map(is_whole, several(heads, "heads"))):
+        layers, heads = None, [*product(several(layers, "layers"), several(heads, "heads"))]
     chosen: dict[str, Any] = {"layers": layers, "positions": positions, "dims": dims} | (
         {"heads": heads} if site is OUTPUT else {}
     )

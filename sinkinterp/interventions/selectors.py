@@ -1,5 +1,6 @@
 """Selectors: which layers, heads, positions and dimensions an intervention changes; all where none are named."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
@@ -16,6 +17,7 @@ from ..checks import is_whole, whole_number
 from ..errors import InputError
 
 MOST = 2**20  # of layers, heads, positions or dimensions that are named
+_NAME = re.compile(r"L?(\d+)(?:[.:]H?|H)(\d+)", re.I | re.ASCII)  # of a head: 5.3, L5H3
 
 
 LABELS = {"dims": "dimension", "positions": "position", "heads": "head", "kv_heads": "kv_head", "layers": "layer"}
@@ -176,8 +178,8 @@ def store_chosen(edit: Edit, *selectors: str) -> None:
             continue
         name = f"{selector} of {type(edit).__name__}"
         of_heads = selector.endswith("heads")
-        read, several = (_head_pair, [given] if is_pair(given) else given) if of_heads else (whole_number, given)
-        chosen = tuple(read(choice, name) for choice, _ in zip(_several(several, name), range(MOST + 1), strict=False))
+        read, choices = (_head_pair, [given] if is_pair(given) else given) if of_heads else (whole_number, given)
+        chosen = tuple(read(choice, name) for choice, _ in zip(several(choices, name), range(MOST + 1), strict=False))
         if len(chosen) > MOST:
             raise InputError(f"{name} name more than {MOST:,}; leave them out to change all")
         if not chosen or len(set(chosen)) < len(chosen):
@@ -188,7 +190,7 @@ def store_chosen(edit: Edit, *selectors: str) -> None:
         object.__setattr__(edit, selector, chosen)
 
 
-def _several(given: Any, name: str) -> Iterable[Any]:
+def several(given: Any, name: str) -> Iterable[Any]:
     """The choices of a selector; one whole number stands for itself."""
     if is_whole(given):
         return (given,)
@@ -202,7 +204,7 @@ def named_heads(given: Any, name: str, layers: Sequence[int], n_heads: int) -> l
 
     Raises InputError for anything else, for heads that the attending layers do not have, for none, and for one twice.
     """
-    pairs = sorted(_head_pair(pair, name) for pair in _several([given] if is_pair(given) else given, name))
+    pairs = sorted(_head_pair(pair, name) for pair in several([given] if is_pair(given) else given, name))
     if not pairs:
         raise InputError(f"{name} names no head; give pairs (layer, head), such as [(2, 0), (4, 3)], or leave it out")
     check_heads(pairs, layers, n_heads, "head")
@@ -221,12 +223,14 @@ def check_heads(pairs: Iterable[tuple[int, int]], layers: Sequence[int], n_heads
 
 
 def is_pair(given: Any) -> bool:
-    """Whether a tuple of two whole numbers is given: the layer and the head of one head. A list names several heads."""
-    return isinstance(given, tuple) and len(given) == 2 and all(map(is_whole, given))
+    """Whether one head is given: a tuple of its layer and its head, or its name. A list names several heads."""
+    return isinstance(given, str) or (isinstance(given, tuple) and len(given) == 2 and all(map(is_whole, given)))
 
 
 def _head_pair(choice: Any, name: str) -> tuple[int, int]:
-    """A head as its layer and its index in it. Raises InputError for anything else."""
+    """A head as its layer and its index in it; "5.3" and "L5H3" name head 3 of layer 5. Raises InputError otherwise."""
+    if isinstance(choice, str) and (named := _NAME.fullmatch(choice)):
+        return int(named[1]), int(named[2])
     is_row = isinstance(choice, Iterable) and not isinstance(choice, str) and not is_whole(choice)
     if not is_row or len(parts := tuple(choice)) != 2:
         raise InputError(f"{name} are pairs (layer, head), such as (2, 0) or [(2, 0), (4, 3)]; got {choice!r:.40}")

@@ -1,6 +1,9 @@
 """Attention maps: the cells of many heads, read in one forward pass, and the figure that shows them."""
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,7 @@ from ..report.readings import short_name
 from .inputs import ModelLike, equal_inputs_of
 
 _SEVERAL = (list, tuple, Mapping)
+MOST = 6  # maps side by side
 
 
 @keywords
@@ -42,36 +46,43 @@ def attention_map(
 
         si.attention_map("gpt2", "The cat sat on the mat.", layers=[5], heads=[1, 6])
 
-    With `edits`, each map stands before them and after them. A list of models, or a mapping from names to models, gives
-    maps side by side of the heads that all of them have; they read the same tokens. `heads` are numbers, of the chosen
-    layers, or pairs (layer, head); a tuple of two numbers is one pair. Without layers and heads the figure has those
-    that look at the first token most, as many as it can show pair by pair in 2 MB. A longer text is shown in cells,
-    which hold the largest value of several tokens. Weights are proxies where rows do not sum to one. Takes what
-    `measure` takes; several sequences of one length give mean maps. In place of a model, it takes the attention weights
-    that `si.sinks` takes, with the tokens as texts or ids. Raises InputError also for heads that are not there, and for
-    models that read the text as different tokens.
+    With `edits`, each map stands before them and after them. A list of models or of texts, or a mapping from names to
+    them, gives maps side by side, of the heads that all models have. `heads` are numbers, of the chosen layers, or
+    pairs (layer, head); a tuple of two numbers, or a name such as "5.3", is one pair. Without layers and heads the
+    figure has those that look at the first token most, as many as it can show pair by pair in 2 MB. A longer text is
+    shown in cells, which hold the largest value of several tokens. Weights are proxies where rows do not sum to one.
+    Takes what `measure` takes; rows of token ids of one length give mean maps. In place of a model, it takes the
+    attention weights that `si.sinks` takes, with the tokens as texts or ids. Raises InputError also for heads that are
+    not there, and for more than six maps side by side.
     """
     models = _models_of(model)
     if not models:
         return _held_map(model, text, layers, heads, edits_of(edits))
     given_edits = edits_of(edits)
-    inputs = {name: equal_inputs_of(each, text) for name, each in models.items()}
-    words, (n, length) = _words_of_all(inputs)
-    asked = _heads_of_all([subject for subject, _ in inputs.values()], layers, heads)
+    texts, subjects = _texts_of(text), {name: subject_of(each) for name, each in models.items()}
+    inputs = {
+        " · ".join(filter(None, pair)): equal_inputs_of(subject, given)
+        for (model_name, subject), (text_name, given) in product(subjects.items(), texts.items())
+        for pair in [(model_name, text_name)]
+    }
+    asked = _heads_of_all(list(subjects.values()), layers, heads)
     runs: dict[str, Sequence[Edit]] = {"before": (), "after": given_edits} if given_edits else {"": ()}
-    before = _alphas(*next(iter(inputs.values())), asked, ())
     n_panels = len(runs) * len(inputs)
-    shown, side = detail(before, length, n_panels, all_of_them=layers is not None or heads is not None)
+    if n_panels > MOST:
+        raise InputError(f"{MOST} maps stand side by side at most; got {n_panels}: give fewer models or texts")
+    before = _alphas(*next(iter(inputs.values())), asked, ())
+    n, lengths = len(next(iter(inputs.values()))[1]), sorted({tokens.shape[1] for _, tokens in inputs.values()})
+    shown, side = detail(before, lengths[-1], n_panels, all_of_them=layers is not None or heads is not None)
     panels = {
-        f"{name} {run}".strip(): head_maps(subject, tokens, shown, given, side)
+        f"{name} {run}".strip(): _with_words(head_maps(subject, tokens, shown, given, side), subject, tokens)
         for name, (subject, tokens) in inputs.items()
         for run, given in runs.items()
     }
-    names = ", ".join(subject.name for subject, _ in inputs.values())
-    title = ", ".join(name or short_name(subject.name) for name, (subject, _) in inputs.items())
+    names = ", ".join(subject.name for subject in subjects.values())
+    title = ", ".join(name or short_name(subject.name) for name, subject in subjects.items())
     changes = f"; {', '.join(map(description, given_edits))}" if given_edits else ""
-    note = f"n={n}, T={length}{changes}"
-    figure = attention_figure(panels, f"{title}: {which_heads(shown, len(asked))}", f"{names}: {note}", words)
+    note = f"n={n}, T={' and '.join(map(str, lengths))}{changes}"
+    figure = attention_figure(panels, f"{title}: {which_heads(shown, len(asked))}", f"{names}: {note}")
     return figure.update_layout(title_subtitle={"text": escaped(note), "font": {"size": 12}})
 
 
@@ -90,18 +101,17 @@ def _models_of(given: Any) -> dict[str, Any]:
     return dict(zip(numbered, subjects, strict=True))
 
 
-def _words_of_all(inputs: Mapping[str, tuple[Subject, Tokens]]) -> tuple[list[str] | None, tuple[int, int]]:
-    """The texts of the tokens, None for several sequences, and the shape of the tokens.
+def _texts_of(given: Any) -> dict[str, Any]:
+    """Texts by the name of their panel: one alone has none, and those of a list their beginnings."""
+    if isinstance(given, list | tuple) and len(given) > 1 and all(isinstance(text, str) for text in given):
+        return {f"{i} {textwrap.shorten(text, 28, placeholder='…')}": text for i, text in enumerate(given, 1)}
+    is_named = isinstance(given, Mapping) and given and all(isinstance(text, str) for text in given.values())
+    return {str(name): text for name, text in given.items()} if is_named else {"": given}
 
-    Raises InputError for models that read the text as different tokens: one row of a figure is one token.
-    """
-    words = [[list(map(words_of(subject), row)) for row in tokens.tolist()] for subject, tokens in inputs.values()]
-    if any(each != words[0] for each in words):
-        raise InputError(
-            f"maps stand side by side where models read the same tokens; {' and '.join(inputs)} read the text "
-            "differently: call attention_map for each"
-        )
-    return words[0][0] if len(words[0]) == 1 else None, (len(words[0]), len(words[0][0]))
+
+def _with_words(maps: HeadMaps, subject: Subject, tokens: Tokens) -> HeadMaps:
+    """The maps of one sequence with the texts of its tokens."""
+    return replace(maps, words=list(map(words_of(subject), tokens[0].tolist()))) if len(tokens) == 1 else maps
 
 
 def _heads_of_all(subjects: Sequence[Subject], layers: Any, heads: Any) -> Heads:
@@ -127,9 +137,9 @@ def _held_map(patterns: Any, tokens: Any, layers: Any, heads: Any, edits: Sequen
     weights = torch.stack([held[layer][:, head].mean(0) for layer, head in shown])
     unseen = torch.ones(length, length, dtype=torch.bool).triu(1)
     values = maps.pooled(weights.masked_fill(unseen, torch.nan), side).numpy()
-    drawn = HeadMaps(shown, {maps.WEIGHT.name: values}, length, None, side, tuple(alphas[head] for head in shown))
-    words = _words_held(tokens, n, length)
-    return attention_figure({"": drawn}, f"Attention: {which_heads(shown, len(asked))}", f"n={n}, T={length}", words)
+    alpha, words = tuple(alphas[head] for head in shown), _words_held(tokens, n, length)
+    drawn = HeadMaps(shown, {maps.WEIGHT.name: values}, length, side=side, alpha=alpha, words=words)
+    return attention_figure({"": drawn}, f"Attention: {which_heads(shown, len(asked))}", f"n={n}, T={length}")
 
 
 def _words_held(tokens: Any, n: int, length: int) -> list[str] | None:

@@ -22,6 +22,7 @@ from ..report.formats import write_file
 from ..report.report import Report
 from ..table import Table
 from .page import Section, page
+from .report import Page
 
 SCALE = 2  # pixels of a PNG per point, for screens and print
 WIDTH = 1100  # points
@@ -34,14 +35,14 @@ PICTURES: Mapping[str, Callable[[bytes], bytes]] = {".pdf": pdf_bytes, ".svg": s
 
 @keywords
 def save(
-    what: go.Figure | Table | Report,
+    what: go.Figure | Table | Report | Page,
     path: Path | str,
     *,
     width: float = 5.5,
     height: float | None = None,
     force: bool = False,
 ) -> Path:
-    """Writes a figure, a table or a report for a paper or a reader, and returns the path::
+    """Writes a figure, a table, a report or a page for a paper or a reader, and returns the path::
 
         si.save(si.attention_map("smollm2", "A cat sat.", heads=[(5, 3)]), "head.pdf", width=3.25)
         si.save(report, "heads.csv")
@@ -53,6 +54,8 @@ def save(
     """
     path = path_of(path, "where it is saved")
     suffix = path.suffix.lower()
+    if isinstance(what, Page):
+        return what.save(path)
     if not isinstance(what, go.Figure | Table | Report):
         raise InputError(f"si.save takes a figure, a table or a report; got a {type(what).__name__}")
     if suffix in PICTURES:
@@ -82,8 +85,8 @@ def for_paper(figure: go.Figure, width: float, height: float | None = None) -> g
     for name, size in inches.items():
         if not 1 <= finite_number(size, f"{name} in inches") <= 20:
             raise InputError(f"a figure for a paper is 1 to 20 inches large; got {name}={size}")
-    drawn, font = go.Figure(figure), {"size": POINTS * PER_INCH / 72}
-    drawn.layout.updatemenus, drawn.layout.sliders, drawn.layout.title = (), (), {}
+    drawn, font = without_menus(figure), {"size": POINTS * PER_INCH / 72}
+    drawn.layout.title = {}
     drawn.update_layout(
         **{name: size * PER_INCH for name, size in inches.items()}, font=font,
         margin={"l": 8, "r": 8, "t": TOP, "b": 8}, paper_bgcolor="white",
@@ -94,13 +97,23 @@ def for_paper(figure: go.Figure, width: float, height: float | None = None) -> g
     return drawn.update_annotations(font=font)
 
 
+def without_menus(figure: go.Figure) -> go.Figure:
+    """A copy without menus and sliders, and without the room that menus take."""
+    drawn, room = go.Figure(figure), 40 * len(figure.layout.updatemenus)
+    drawn.layout.updatemenus, drawn.layout.sliders = (), ()
+    if room:
+        drawn.update_layout(height=figure.layout.height - room, margin={"t": figure.layout.margin.t - room})
+    return drawn
+
+
 def save_pictures(figures: Mapping[Path, go.Figure], scale: int = SCALE, force: bool = False) -> Iterator[Path]:
-    """Writes PNG pictures, each whole or not at all, and gives the paths of those that it wrote, one by one.
+    """Writes PNG pictures without menus, each whole or not at all, and gives the paths of those that it wrote.
 
     A picture that shows the same numbers already stays as it is: another browser would draw other bytes. scale: pixels
     per point. Raises InputError where kaleido or a browser is missing, and unless `force` for a file that sinkinterp
     did not write.
     """
+    figures = {path: without_menus(figure) for path, figure in figures.items()}
     paths = [path for path, figure in figures.items() if not _shows(path, _mark(figure, scale))]
     first, others = paths[:1], paths[1:]
     for path in first:  # which says in one line where the browser is missing

@@ -16,7 +16,7 @@ from ..files import path_of
 from ..guesses import keywords
 from ..interventions.edit import Edits, edits_of
 from ..measurement.inputs import ModelLike, inputs_of
-from ..measurement.maps import attention_map
+from ..measurement.maps import attention_map, heads_asked
 from ..outputs import page_bytes, write_output
 from ..report.heads import sinks_by_head
 from ..report.maps import Heads
@@ -62,32 +62,34 @@ def view(
     text: TokensLike | Any,
     edits: Edits = (),
     *,
+    layers: int | Sequence[int] | None = None,
     heads: int | Sequence[int] | Heads | None = None,
     open_browser: bool = True,
 ) -> Page:
     """The page with the map of every head on a text, as `sinkinterp view` writes it; with `edits`, before and after.
 
-    With `heads`, as `attention_map` takes them, it shows these heads only, in more detail. A notebook shows the page.
-    Elsewhere it is written to a temporary file, which the browser opens unless `open_browser` is False. In place of a
-    model, it takes the attention weights that `si.sinks` takes, with the tokens as texts or ids. Raises InputError
-    as `measure` does, for unknown heads, and for several texts.
+    With `layers` or `heads`, as `attention_map` takes them, it shows these heads only, in more detail. A notebook shows
+    the page. Elsewhere it is written to a temporary file, which the browser opens unless `open_browser` is False. In
+    place of a model, it takes the attention weights that `si.sinks` takes, with the tokens as texts or ids. Raises
+    InputError as `measure` does, for unknown heads, and for several texts.
     """
     draw = _held_page if holds_attention(model) else _atlas_page
-    shown = draw(model, text, edits, heads)
+    shown = draw(model, text, edits, layers, heads)
     if open_browser and not _in_notebook():
         webbrowser.open(shown.save(Path(mkdtemp(prefix="sinkinterp-")) / "view.html").as_uri())
     return shown
 
 
-def _atlas_page(model: ModelLike, text: TokensLike | Any, edits: Edits, heads: Any) -> Page:
+def _atlas_page(model: ModelLike, text: TokensLike | Any, edits: Edits, layers: Any, heads: Any) -> Page:
     subject, token_set = inputs_of(model, text)
-    shown = atlas(subject, token_set, words_of(subject), edits=edits_of(edits), heads=heads)
+    asked = heads_asked(subject.shape.attention_layers, subject.shape.n_heads, layers, heads)
+    shown = atlas(subject, token_set, words_of(subject), edits=edits_of(edits), heads=asked)
     return Page(atlas_page(shown), subject.name)
 
 
-def _held_page(patterns: Any, tokens: Any, edits: Edits, heads: Any) -> Page:
+def _held_page(patterns: Any, tokens: Any, edits: Edits, layers: Any, heads: Any) -> Page:
     """The page of the attention weights that someone holds."""
-    figure = attention_map(patterns, tokens, heads=heads, edits=edits)
+    figure = attention_map(patterns, tokens, layers, heads, edits)
     table = sinks(patterns)
     sections = [Section("Where heads look", "", [figure]), Section(table.title, table.note, tables=[table])]
     return Page(page("Attention weights", "Every query of a head over the keys that it sees.", sections), "attention")

@@ -14,7 +14,9 @@ MOST_NAMED = 14  # names that fit below each other
 MOST_IN_LEGEND = 3
 LONGEST = 30  # letters of a name
 _LAID_DOWN = {"line-ew": "line-ns", "line-ew-open": "line-ns-open"}
-_KEPT = ("type", "range", "rangemode", "tickformat", "autorange", "exponentformat")  # what makes an axis right
+_KEPT = (
+    "type", "range", "rangemode", "tickformat", "autorange", "exponentformat", "categoryorder", "categoryarray",
+)  # what makes an axis right  # fmt: skip
 _CURVES = ("scatter", "bar")
 _IN_LEGEND = (*_CURVES, "box")  # kinds of traces that the legend above a figure names
 Plain = dict[str, Any]  # a part of a figure, as JSON holds it

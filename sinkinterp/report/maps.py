@@ -29,6 +29,7 @@ FEW = 4  # heads that are shown in any case
 LINE = 14  # pixels of height of a label; where they do not fit, plotly leaves out some
 SLOT, GAP = "slot *", " "  # labels of the columns left of the first key
 LOWEST, HIGHEST = 260, 640  # pixels of height of a map
+BESIDE = 260  # pixels of width for the labels of the queries and the colour bar
 
 
 _METRICS = dict(zip(QUANTITIES, (PATTERNS, *MAPS), strict=True))
@@ -41,6 +42,7 @@ class HeadMaps:
     heads: layer and head of each map. values: by name of the quantity; NaN where no query sees a key.
     length: of the sequences. slot: attention to the column that belongs to no token, if there is one. side: how many
     queries and keys a cell covers; of several it holds the largest value. alpha: importance of the first token.
+    words: the texts of the tokens; without them, axes count positions.
     """
 
     heads: Heads
@@ -49,6 +51,7 @@ class HeadMaps:
     slot: Float[np.ndarray, "map row"] | None = None
     side: int = 1
     alpha: Sequence[float] | None = None
+    words: Sequence[str] | None = None
 
     def __repr__(self) -> str:
         cells = "" if self.side == 1 else f" in cells of {self.side} x {self.side}"
@@ -74,16 +77,16 @@ def _cells(length: int, side: int) -> int:
     return n * (n + 1) // 2
 
 
-def attention_figure(
-    panels: Mapping[str, HeadMaps], title: str, note: str = "", words: Sequence[str] | None = None
-) -> go.Figure:
+def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "") -> go.Figure:
     """Maps side by side, such as before and after an edit, with menus of heads and quantities; a slot's column apart.
 
-    `words` are the texts of the tokens; without them, axes count positions. All panels have the same heads.
+    All panels have the same heads. Where all have the same tokens, only the first one has the labels of the queries.
     """
     first = next(iter(panels.values()))
-    figure = make_subplots(1, len(panels), subplot_titles=list(map(escaped, panels)), horizontal_spacing=0.06)
-    labels = _labels(first, words)
+    labels = [_labels(maps) for maps in panels.values()]
+    is_shared = all(each == labels[0] for each in labels)
+    spacing = 0.06 if is_shared else 0.6 / (len(panels) + 3)
+    figure = make_subplots(1, len(panels), subplot_titles=list(map(escaped, panels)), horizontal_spacing=spacing)
     shown = _strongest(first)
     traces: list[go.Heatmap] = []
     columns: list[int] = []
@@ -94,38 +97,41 @@ def attention_figure(
         for i in range(len(maps.heads)):
             for quantity in quantities:
                 data[quantity.name].append(_rows(maps.values[quantity.name][i], quantity.decimals))
-            traces.append(_heatmap(data[WEIGHT.name][-1], _hover(maps, i), labels, i == shown))
+            traces.append(_heatmap(data[WEIGHT.name][-1], _hover(maps, i), labels[column], i == shown))
             columns.append(column + 1)
             traces_of.append(i)
     n_maps = len(traces_of)
     for column, maps in enumerate(panels.values()):
         for i in range(len(maps.heads) if maps.slot is not None else 0):
-            traces.append(_slot(maps, i, labels, i == shown))
+            traces.append(_slot(maps, i, labels[column], i == shown))
             columns.append(column + 1)
             traces_of.append(i)
     figure.add_traces(traces, rows=[1] * len(traces), cols=columns)
     has_slot = len(traces_of) > n_maps
-    height = min(HIGHEST // len(panels) + 100 * (len(panels) > 1), max(LOWEST, 22 * len(labels)))
-    _add_axes(figure, labels, [SLOT, GAP] if has_slot else [], words is not None, height)
+    height = min(HIGHEST // len(panels) + 100 * (len(panels) > 1), max(LOWEST, 22 * max(map(len, labels))))
+    for column, maps in enumerate(panels.values(), 1):
+        _add_axes(figure, column, maps, [SLOT, GAP] if has_slot else [], height, are_named=column == 1 or not is_shared)
     menus = []
     if len(first.heads) > 1:
         menus.append(_menu(0, shown, [_head_button(name, i, traces_of) for i, name in enumerate(_names(panels))]))
     if len(quantities) > 1:
         buttons = [_quantity_button(quantity, data[quantity.name], list(range(n_maps))) for quantity in quantities]
         menus.append(_menu(len(menus), 0, buttons))
-    colour_bar = {"colorbar": {"title": quantities[0].name}}
+    colour_bar = {"colorbar": {"title": quantities[0].name, "thickness": 12}}
     figure.update_layout(coloraxis={**_colours(quantities[0]), **colour_bar}, updatemenus=menus)
+    if len(panels) == 1:  # a map is a square, and its colour bar stands beside it
+        figure.update_layout(width=height + BESIDE)
     themed(figure, title, height + 190 + 40 * len(menus), f"{_caption(first, has_slot)} {note}".strip())
     return figure.update_layout(margin={"t": 90 + 40 * len(menus)})
 
 
-def _labels(maps: HeadMaps, words: Sequence[str] | None) -> list[str]:
+def _labels(maps: HeadMaps) -> list[str]:
     """A label for each row: its position and its word; the first and last position of a cell."""
     labels = []
     for first in range(0, maps.length, maps.side):
         last = min(first + maps.side, maps.length) - 1
         place = str(first) if first == last else f"{first}-{last}"
-        text = "" if words is None else " ".join(map(shown_word, words[first : last + 1]))
+        text = "" if maps.words is None else " ".join(map(shown_word, maps.words[first : last + 1]))
         labels.append(escaped(f"{place} {text if len(text) <= 18 else text[:17] + '…'}".strip()))
     return labels
 
@@ -203,15 +209,20 @@ def _slot(maps: HeadMaps, i: int, labels: Sequence[str], visible: bool) -> go.He
     )
 
 
-def _add_axes(figure: go.Figure, labels: Sequence[str], before: Sequence[str], has_words: bool, height: int) -> None:
-    """One row and one column for each label, the slot's column and a gap first, in squares."""
+def _add_axes(
+    figure: go.Figure, column: int, maps: HeadMaps, before: Sequence[str], height: int, *, are_named: bool
+) -> None:
+    """One row and one column for each label, in squares; before them the places of a slot's column and a gap."""
+    labels = _labels(maps)
     columns, n = [*before, *labels], len(labels)
     dense = n * LINE <= height
     ticks = {"type": "category", "showgrid": False, "zeroline": False, "tickfont": {"size": 11 if dense else 10}}
     ticks |= {"dtick": 1} if dense else {"nticks": height // LINE}
+    of_tokens = {"tickmode": "array", "tickvals": labels} if dense and maps.slot is None else {}
     figure.update_xaxes(
         title="key", categoryorder="array", categoryarray=columns, range=[-0.5, len(columns) - 0.5],
-        constrain="domain", tickangle=-90 if has_words or n > 12 else 0, **ticks,
+        constrain="domain", tickangle=-90 if maps.words is not None or n > 12 else 0, row=1, col=column,
+        **ticks | of_tokens,
     )  # fmt: skip
     figure.update_yaxes(
         categoryorder="array",
@@ -219,11 +230,13 @@ def _add_axes(figure: go.Figure, labels: Sequence[str], before: Sequence[str], h
         range=[n - 0.5, -0.5],
         constrain="domain",
         constraintoward="top",
+        scaleanchor=f"x{column if column > 1 else ''}",
+        showticklabels=are_named,
+        title="query" if column == 1 else "",
         **ticks,
+        row=1,
+        col=column,
     )
-    for i in range(len(list(figure.select_xaxes()))):
-        figure.update_yaxes(scaleanchor=f"x{i + 1 if i else ''}", showticklabels=i == 0, row=1, col=i + 1)
-    figure.update_yaxes(title="query", row=1, col=1)
 
 
 def _names(panels: Mapping[str, HeadMaps]) -> list[str]:
@@ -300,10 +313,10 @@ def maps_of_strongest(report: Readings, epsilon: float = 0.3, token_text: TokenT
         slot=pooled(slot, side).numpy()[..., 0] if slot.numel() else None,
         side=side,
         alpha=[alphas[head] for head in heads],
+        words=list(map(token_text or str, report.tokens[0].tolist())) if len(report.tokens) == 1 else None,
     )
-    words = list(map(token_text or str, report.tokens[0].tolist())) if len(report.tokens) == 1 else None
     title = f"Attention: {which_heads(heads, len(alphas))}"
-    return replace(strongest, draw=lambda table: attention_figure({"": maps}, title, table.note, words))
+    return replace(strongest, draw=lambda table: attention_figure({"": maps}, title, table.note))
 
 
 def which_heads(shown: Heads, of: int) -> str:

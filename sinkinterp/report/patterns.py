@@ -14,6 +14,7 @@ from torch import Tensor
 from ..attention.shapes import Pattern
 from ..checks import whole_number
 from ..errors import InputError
+from ..guesses import keywords
 from ..metrics.bootstrap import estimate, estimate_cells, intervals, rate
 from ..metrics.sink import check_epsilon
 from ..table import NULL, Cell, Table
@@ -47,6 +48,7 @@ def patterns_of(given: Any) -> dict[int, Pattern]:
     return layers
 
 
+@keywords
 def sinks(
     patterns: Any,
     position: int = 0,
@@ -68,6 +70,8 @@ def sinks(
     layers = patterns_of(patterns)
     batch, _, _, length = next(iter(layers.values())).shape
     real = _real(attention_mask, batch, length)
+    if isinstance(position, str | list | tuple):
+        raise InputError("sinks counts positions, and needs no tokens: si.sinks(patterns, position=0)")
     position = whole_number(position, "position", 0, int(real.sum(-1).min()) - 1)
     check_epsilon(epsilon)
     layers = {layer: _of_tokens(pattern, real, layer) for layer, pattern in layers.items()}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..checks import finite_number, whole_number
 from ..errors import InputError
-from ..guesses import Told, choice, keywords, nearest
+from ..guesses import Told, fix_of, keywords, nearest
 from ..metrics import sink
 from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE
@@ -180,7 +180,12 @@ class Readings(metaclass=Told):
 
     def __getitem__(self, name: str) -> Tensor:
         """A tensor by its name among `tensors` or `extras`. Raises InputError for another name."""
-        return choice(name, {**self.tensors(), **self.extras}, "reading")
+        known = {**self.tensors(), **self.extras}
+        if not isinstance(name, str) or name not in known:
+            names = ", ".join([*self.tensors(), *self.extras])
+            fix = fix_of(name[0] if isinstance(name, tuple) and name else name, "report", known)
+            raise InputError(f"nothing that was read is named {name!r:.40}{fix}; there are {names}")
+        return known[name]
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that was read, by field; instruments' answers as "extra.NAME"."""

@@ -214,7 +214,7 @@ EDITS = {
     "half a dimension": lambda: edit.ChangeResidual(edit.Zero(), dims=[0.5]),
     "half a position of a change": lambda: edit.ChangeValues(edit.Zero(), positions=[1.5]),
     "half a head": lambda: si.PatchNormalization(Sigmoid(), heads=[(0, 0.5)]),
-    "heads as text": lambda: si.PatchNormalization(Sigmoid(), heads="0.1"),
+    "heads as text": lambda: si.PatchNormalization(Sigmoid(), heads="all"),
     "a kernel of text": lambda: si.PatchNormalization("sigmoyd"),
     "the class of a kernel": lambda: si.PatchNormalization(Sigmoid),
     "an operation of text": lambda: edit.ChangeValues("zero"),

@@ -192,12 +192,20 @@ def test_a_head_is_a_pair_and_a_selector_a_list(selector, chosen, what, as_users
     assert iv.ChangeKeys(iv.Zero(), layers=3).layers == (3,)
 
 
-@pytest.mark.parametrize("pair", [(5, 3), ((5, 3),), [(5, 3)], [[5, 3]], torch.tensor([[5, 3]])])
-def test_a_tuple_of_two_numbers_is_one_head_and_a_list_names_several(pair):
+@pytest.mark.parametrize(
+    "pair", [(5, 3), ((5, 3),), [(5, 3)], [[5, 3]], torch.tensor([[5, 3]]), "5.3", "L5H3", ["l5.h3"]]
+)
+def test_a_tuple_of_two_numbers_or_a_name_is_one_head_and_a_list_names_several(pair):
     edits = (iv.ChangeOutputs(iv.Zero(), heads=pair).heads, iv.ChangeKeys(iv.Zero(), kv_heads=pair).kv_heads)
     assert edits == (((5, 3),), ((5, 3),))
     assert named_heads(pair, "head", range(6), 4) == [(5, 3)]
     assert heads_asked(range(6), 4, None, pair) == [(5, 3)]
+
+
+@pytest.mark.parametrize("name", ["53", "5.3.1", "L5", "5-3", "-5.3", "L5H", ""])
+def test_another_text_is_no_head(name):
+    with pytest.raises(InputError, match=PAIRS):
+        named_heads([name], "head", range(6), 4)
 
 
 @pytest.mark.parametrize("numbers", [[2, 3], torch.tensor([2, 3]), np.array([2, 3]), range(2, 4), {2, 3}])

@@ -95,14 +95,23 @@ def test_the_same_model_twice_has_two_panels_and_edits_act_on_each(seen):
     assert len(set(titles)) == 4 and figure.data[0].z == figure.data[2].z and figure.data[1].z == figure.data[3].z
 
 
-def test_models_that_read_a_text_as_other_tokens_or_lack_a_head_are_refused(seen, monkeypatch):
-    words = {0: str, 1: lambda token: f"{token}!"}
-    turns = iter(words.values())
+def test_heads_that_no_model_has_and_too_many_maps_are_refused(seen):
     with pytest.raises(InputError, match="there is no"):
         attention_map([seen[0], model_of("llama")], tokens_of()[:1], heads=[(0, 99)])
-    monkeypatch.setattr("sinkinterp.measurement.maps.words_of", lambda subject: next(turns))
-    with pytest.raises(InputError, match="a and b read the text differently: call attention_map for each"):
-        attention_map({"a": seen[0], "b": seen[0]}, tokens_of()[:1])
+    with pytest.raises(InputError, match="6 maps stand side by side at most; got 7"):
+        attention_map([seen[0]] * 7, tokens_of()[:1])
+
+
+@pytest.mark.parametrize("are_named", [True, False])
+def test_texts_stand_side_by_side_each_with_its_own_tokens_and_maps(are_named):
+    name, texts = "sinkinterp/text-softmax", ["The cat sat on the mat.", "Most heads look at it."]
+    figure = attention_map(name, dict(zip("ab", texts, strict=True)) if are_named else texts, 1, 0)
+    titles = [note.text for note in figure.layout.annotations]
+    assert titles == (["a", "b"] if are_named else [f"{i} {text}" for i, text in enumerate(texts, 1)])
+    for trace, text in zip(figure.data, texts, strict=True):
+        (alone,) = attention_map(name, text, 1, 0).data
+        assert trace.z == alone.z and trace.x == alone.x and trace.y == alone.y
+    assert figure.data[0].y != figure.data[1].y and figure.layout.yaxis2.showticklabels
 
 
 def test_a_report_draws_the_maps_that_it_holds_as_attention_map_does(seen):

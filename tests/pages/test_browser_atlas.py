@@ -618,3 +618,24 @@ def test_colours_are_the_themes_light_or_dark(exact):
         exact.wait_for_function(shown, arg=theme.sequential[-1])
         background = "rgb({}, {}, {})".format(*(int(theme.background[i : i + 2], 16) for i in (1, 3, 5)))
         assert exact.evaluate("getComputedStyle(document.body).backgroundColor") == background
+
+
+def test_a_pinned_token_is_framed_in_the_map_until_it_is_let_go(changed):
+    frames = "document.getElementById('map').layout.shapes.map(({ xref, x0, y0 }) => [xref, x0, y0])"
+    changed.evaluate("chooseToken(3)")
+    column_and_row = [["x", 2.5, 0], ["x domain", 0, 2.5]]
+    assert changed.evaluate(frames)[:2] == column_and_row and len(changed.evaluate(frames)) == 6  # of three panels
+    changed.evaluate("drawHead()")
+    assert changed.evaluate(frames)[:2] == column_and_row
+    changed.evaluate("chooseToken(-1)")
+    assert changed.evaluate(frames) == []
+
+
+def test_heads_below_the_least_importance_are_left_out_of_the_grid(exact):
+    importances = exact.evaluate("maps.map(([l, h]) => importance(0, layers.indexOf(l), h))")
+    exact.select_option("#least", label="0.5")
+    kept = exact.evaluate("maps.map((_, map) => isKept(map))")
+    assert kept == [importance >= 0.5 for importance in importances] and 0 < sum(kept) < len(kept)
+    assert exact.inner_text("#kept") == f"{sum(kept)} of {len(kept)} heads"
+    exact.select_option("#least", label="any")
+    assert exact.evaluate("maps.every((_, map) => isKept(map))") and exact.inner_text("#kept") == ""

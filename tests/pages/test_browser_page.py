@@ -6,6 +6,7 @@ import pytest
 from pages.test_book import chapter
 from plots.test_figures import FIGURES
 
+from sinkinterp.measurement.maps import attention_map
 from sinkinterp.pages.book import write_chapter
 from sinkinterp.pages.page import Section, page
 from sinkinterp.plots.theme import DARK, LIGHT, MAGNITUDE, colour, themed
@@ -106,6 +107,19 @@ def test_a_figure_can_be_saved(opened):
     with opened.expect_download() as download:
         opened.click("button[data-do=svg]")
     assert download.value.suggested_filename == "s0f0.svg"
+
+
+def test_a_saved_map_has_no_menus_and_its_title_says_what_they_chose(show, tmp_path):
+    figure = attention_map("sinkinterp/text-softmax", "The cat sat on the mat.")
+    file = tmp_path / "map.html"
+    file.write_text(page("t", "", [Section("h", "", [figure])]), encoding="utf-8")
+    shown = show(file)
+    with shown.expect_download() as download:
+        shown.click("button[data-do=svg]")
+    picture = download.value.path().read_text(encoding="utf-8")
+    assert "updatemenu" not in picture and "layer " in picture and "attention weight" in picture
+    assert shown.locator(".updatemenu-header").count() == 2  # the page keeps them
+    shown.close()
 
 
 def test_a_chapter_of_the_book_draws_with_the_plotly_of_its_folder(show, tmp_path):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -50,7 +52,9 @@ POSITIONS = Table(
            "null alpha": 0.1} for p in range(5)),
 )  # fmt: skip
 FIGURES = {
-    "attention maps": lambda: attention_figure({"plain": PLAIN, "slot": SLOTTED}, "maps", words=["a", "<b>", " "]),
+    "attention maps": lambda: attention_figure(
+        {name: replace(maps, words=["a", "<b>", " "]) for name, maps in (("plain", PLAIN), ("slot", SLOTTED))}, "maps"
+    ),
     "heads": lambda: heads_overview(HEADS),
     "residuals": lambda: residual_norms(RESIDUALS),
     "training": lambda: training(TRAINING),

@@ -35,7 +35,9 @@ function refresh() {
 /** Makes the lists and buttons for the atlas that is shown. */
 function addControls() {
   refreshers.length = 0;
-  fillList("place", places.map(placeName), (value) => { view.place = value; drawOverview(); });
+  fillList("place", places.map(placeName), (value) => { view.place = value; drawOverview(); drawThumbnails(); });
+  fillList("least", LEAST.map((least) => least || "any"), (i) => { view.least = LEAST[i]; drawThumbnails(); });
+  $("least").value = LEAST.indexOf(view.least);
   const stateNames = isComparison ? [...states, "change"] : states;
   fillList("state", stateNames, (value) => { view.state = value; drawOverview(); drawThumbnails(); drawText(); });
   [$("state-label").hidden, $("state").value] = [!isComparison, view.state];

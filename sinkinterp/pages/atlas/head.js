@@ -115,7 +115,7 @@ function headLayout(traces) {
   const below = 40 + room + (isNarrow() ? (isComparison ? 130 : 70) : 0);
   const right = isNarrow() ? 8 : isComparison ? 180 : 90;
   const layout = figureLayout({
-    ...figureSize(), dragmode: "zoom", annotations: [],
+    ...figureSize(), dragmode: "zoom", annotations: [], shapes: pinMarks(),
     margin: { l: (isNarrow() ? 30 : 52) + room, r: right, t: isComparison ? 36 : 14, b: below }, coloraxis: colourAxis(),
   });
   if (isNarrow()) layout.font.size = 10;
@@ -200,7 +200,18 @@ function listenToMap() {
   $("map").onkeydown = zoomByKey;
 }
 
-/** A click on a pair chooses its key in the text; another click on it lets the key go. */
+/** Frames around the column and the row of the chosen token, in every panel. */
+function pinMarks() {
+  if (chosenToken < 0) return [];
+  const at = [chosenToken - 0.5, chosenToken + 0.5], line = { color: theme().mark, width: 1.5 };
+  return panels().flatMap((_, i) => {
+    const [x, y] = [xAxis(i), yAxis(i)], frame = { type: "rect", line };
+    const column = { ...frame, xref: x, yref: `${y} domain`, x0: at[0], x1: at[1], y0: 0, y1: 1 };
+    return [column, { ...frame, xref: `${x} domain`, yref: y, x0: 0, x1: 1, y0: at[0], y1: at[1] }];
+  });
+}
+
+/** A click on a pair chooses its key, here and in the text; another click on it lets the key go. */
 function pinToken({ pointIndex: [, c], data: { meta: { box: [, , left], by, isSlot } } }) {
   const key = (left + c * by) * side;
   if (!isSlot) chooseToken(key === chosenToken ? -1 : key);

@@ -14,17 +14,27 @@ function gridOfMaps() {
 /** Whether a head's number says its column. A few chosen heads stand side by side. */
 const hasColumnPerHead = () => maps.length >= about.heads;
 
+const LEAST = [0, 0.1, 0.3, 0.5, 0.9]; // importances of the chosen position, below which heads are left out
+
+/** Whether a head gives the chosen position the least importance that is asked for, in any state. */
+function isKept(map) {
+  const [layer, head] = maps[map], l = layers.indexOf(layer);
+  return !view.least || states.some((_, i) => importance(i, l, head) >= view.least);
+}
+
 let latestDrawing = 0; // an earlier drawing stops when a later one begins
 
 async function drawThumbnails() {
   if (maps.length === 1) return;
   const drawing = ++latestDrawing, ratio = window.devicePixelRatio || 1, shown = `${view.scale}-${view.mean}-${view.state}`;
+  $("kept").textContent = view.least ? `${maps.filter((_, map) => isKept(map)).length} of ${maps.length} heads` : "";
   grid = gridOfMaps();
   const context = clearedCanvas(ratio), pixels = Math.round(grid.size * ratio);
   frameOpenMap();
   let most = 0; // the largest change of all maps
   const forEachMap = async (act) => {
     for (let map = 0; map < maps.length && drawing === latestDrawing; map++) {
+      if (!isKept(map)) continue;
       const values = await smallMap(map, pixels);
       if (drawing === latestDrawing) act(values, map);
       if (map % 64 === 63) await new Promise((resolve) => setTimeout(resolve)); // the page answers meanwhile

@@ -138,6 +138,7 @@ function writeWords() {
 function chooseToken(i) {
   chosenToken = i;
   refreshers.forEach((showView) => showView());
+  if ($("map").data) Plotly.relayout("map", { shapes: pinMarks() });
   drawText();
 }
 

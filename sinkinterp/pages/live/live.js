@@ -68,10 +68,10 @@ function addButtonsThatEdit() {
   if (!$("edit-head")) {
     const ofHead = (kind) => () => addEdit({ kind, numbers: [...maps[view.map]] });
     const ofToken = (kind) => () => addEdit({ kind, numbers: [chosenToken] });
-    const headButtons = element("span", "patch this head to: ", { id: "edit-head" });
-    headButtons.append(keyedButton("sigmoid", "sigmoid", ofHead("sigmoid_head")), " ",
-      keyedButton("off", "softmax off by one", ofHead("off_by_one_head")), " ",
-      keyedButton("ablate", "zero output", ofHead("ablate_head")));
+    const headButtons = element("span", "", { id: "edit-head" });
+    headButtons.append(keyedButton("ablate", "ablate this head", ofHead("ablate_head")), " or patch it to: ",
+      keyedButton("sigmoid", "sigmoid", ofHead("sigmoid_head")), " ",
+      keyedButton("off", "softmax off by one", ofHead("off_by_one_head")));
     document.querySelector("#head .controls").append(headButtons);
     document.querySelector("#text .controls").append(keyedButton("swap", "", ofToken("swap")), keyedButton("column", "", ofToken("column")));
   }

@@ -70,12 +70,20 @@
     layout.height = inside + t + (layout.margin?.b ?? b);
   };
 
+  /** Fits one square map into a narrow screen. */
+  const fit = ({ layout }) => {
+    const { t = 60, b = 60 } = layout.margin ?? {}, beside = 170; // labels, and the colour bar
+    delete layout.width;
+    layout.height = t + b + Math.min(layout.height - t - b, innerWidth - beside + 60);
+  };
+
   /** The figure as it is drawn now. */
   const shown = (figure, isDark, isSmall) => {
     const copy = isDark ? inDark(figure, false) : structuredClone(figure);
     if (!isNarrow.matches || isSmall) return copy;
     const panels = panelsOf(copy.layout);
     if (panels.length > 1) stack(copy, panels);
+    else if (copy.layout.width) fit(copy);
     lowerBars(copy);
     Object.assign(copy.layout.margin ?? {}, { l: 50, r: 12 });
     copy.layout.font = { ...copy.layout.font, size: 11 };
@@ -117,10 +125,17 @@
     }
   }));
 
+  /** What is drawn, without menus; the title says what they chose. */
+  const picture = ({ data, layout, offsetWidth: width, offsetHeight: height }) => {
+    const chosen = (layout.updatemenus ?? []).map(({ active, buttons }) => buttons[active]?.label).filter(Boolean);
+    const title = chosen.length ? { ...layout.title, text: chosen.join(", ") } : layout.title;
+    return { data, layout: { ...layout, width, height, title, updatemenus: [], sliders: [] } };
+  };
+
   const listen = (drawing) => drawing.buttons.forEach((button) => button.addEventListener("click", () => {
     const format = button.dataset.do, { id } = drawing;
     if (format === "whole") draw(drawing);
-    else Plotly.downloadImage(id, { format, scale: format === "png" ? 3 : 1, filename: id });
+    else Plotly.downloadImage(picture(drawing.place), { format, scale: format === "png" ? 3 : 1, filename: id });
   }));
 
   /** Shows the traces that belong to a choice, in all figures that have choices, and hides those of the others. */
