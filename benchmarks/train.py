@@ -40,6 +40,7 @@ from sinkinterp.train.recipe import Recipe, parameter_groups
 from sinkinterp.train.recipes import RECIPES
 
 STEPS, BATCH = 4, 8
+NORMALISED = ("sink_logit", "k_bias", "gated", "alibi", "t5")  # whose step takes at most 1.3 times softmax's
 Clock = Callable[[], float]
 
 
@@ -147,11 +148,14 @@ def rows(length: int, repeats: int) -> Iterator[tuple[str, str, float, float]]:
         for name, other in others.items():
             yield "our softmax", name, statistics.median(b / a for a, b in pairs(ours, other, repeats)), 1.0
     kernels = {spec.attention.kernel: name for name, spec in VARIANTS.items()}
+    others_of_ours = {name: VARIANTS[name] for name in NORMALISED}
     for kernel, name in kernels.items():
         if not kernel.is_normalised:
-            spec = replace(VARIANTS["llama"], attention=AttentionSpec(kernel=kernel))
-            seconds_of_both = pairs(ours, partial(seconds, Ours(recipe_of(spec, length))), repeats)
-            yield f"our {name}", "our softmax", statistics.median(a / b for a, b in seconds_of_both), 0.7
+            others_of_ours[name] = replace(VARIANTS["llama"], attention=AttentionSpec(kernel=kernel))
+    for name, spec in others_of_ours.items():
+        seconds_of_both = pairs(ours, partial(seconds, Ours(recipe_of(spec, length))), repeats)
+        goal = 0.77 if name in NORMALISED else 0.7
+        yield f"our {name}", "our softmax", statistics.median(a / b for a, b in seconds_of_both), goal
 
 
 def overhead(recipe: Recipe, repeats: int) -> float:

@@ -213,3 +213,9 @@ def test_a_cluster_that_is_not_there_is_one_line():
     pytest.importorskip("ray", reason="Ray is an extra: make test-ray")
     with pytest.raises(InputError, match="no Ray cluster at"):
         list(Ray("127.0.0.1:1").results(str, [1]))
+
+
+def test_ray_that_is_not_installed_is_one_line_before_anything_runs(monkeypatch):
+    monkeypatch.setattr("sinkinterp.runs.workers.find_spec", lambda name: None)
+    with pytest.raises(InputError, match="^Ray is not installed; pip install ray$"):
+        Ray(LOCAL)
