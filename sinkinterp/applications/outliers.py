@@ -149,9 +149,10 @@ def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TI
     sizes = torch.cat([answer["energy"].cpu() for answer in answers]).mean(0).sqrt()  # block d_model
     limits = tuple(norm_limit(norms[:, i], times) for i in range(norms.shape[1]))
     dims = tuple(tuple((size > norm_limit(size, times)).nonzero()[:, 0].tolist()) for size in sizes)
+    delimiters = "not told from others without a tokenizer" if subject.tokenizer is None else "no letter or digit"
     note = (
         f"{run_note(subject, given)}; outlier: norm above {times:g} x the median of the block; "
-        "delimiter: no letter or digit; repeat: the token occurred before; block 0 is the embedding"
+        f"delimiter: {delimiters}; repeat: the token occurred before; block 0 is the embedding"
     )
     found = norms > torch.tensor(limits)[:, None]
     longest = tuple((norms.amax((0, 2)) * times / torch.tensor(limits)).tolist())

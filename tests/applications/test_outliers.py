@@ -1,6 +1,8 @@
 import pytest
 import torch
+from backends.own_modules import NanoGPT
 
+import sinkinterp as si
 from sinkinterp.applications.outliers import norm_limit
 from sinkinterp.applications.without_outliers import fake_quantised
 from sinkinterp.errors import InputError
@@ -52,3 +54,12 @@ def test_a_multiple_below_one_and_no_activations_are_refused():
     for norms, times, message in ((torch.ones(3), 1.0, "above 1"), (torch.ones(0), 10.0, "at least one token")):
         with pytest.raises(InputError, match=message):
             norm_limit(norms, times)
+
+
+def test_delimiters_are_known_by_their_text_alone():
+    torch.manual_seed(0)
+    model, ids = NanoGPT().eval(), torch.tensor([[3, 1, 4, 0, 4]])
+    letters = dict(zip("!.abc", range(5), strict=True))
+    with_words, without = (si.mask(si.load(model, tokenizer=words), ids) for words in (letters, None))
+    assert with_words.kinds.tolist() == [[0, 1, 3, 1, 2]] and "delimiter: no letter or digit" in with_words.note
+    assert without.kinds.tolist() == [[0, 3, 3, 3, 2]] and "not told from others without a tokenizer" in without.note
