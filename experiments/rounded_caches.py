@@ -6,7 +6,6 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from sinkinterp.applications.quantised_cache import (
-    ADDED,
     ALL,
     BUT_FIRST,
     BUT_SECOND,
@@ -16,6 +15,7 @@ from sinkinterp.applications.quantised_cache import (
     SCALES,
     quantised_table,
 )
+from sinkinterp.applications.streaming import ADDED
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.measurement.measure import measure
