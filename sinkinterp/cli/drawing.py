@@ -59,12 +59,13 @@ def view(
         from ..pages.serve import serve as serve_page
 
         with suppress(KeyboardInterrupt):
-            serve_page(html, _open)
+            serve_page(html, lambda address: _say(address, "the page"))
 
 
-def _open(address: str) -> None:
-    print_text(f"the page is at {address} (Ctrl-C ends it)")
-    webbrowser.open(address)
+def _say(address: str, what: str, opens: bool = True) -> None:
+    print_text(f"{what} is at {address} (Ctrl-C ends it)")
+    if opens:
+        webbrowser.open(address)
 
 
 def heads_named(names: list[str]) -> list[tuple[int, int]] | None:
@@ -96,13 +97,7 @@ def serve(
     from ..pages.live.page import serve_live
 
     subject = loading.subject(model)
-
-    def on_ready(address: str) -> None:
-        print_text(f"the live page is at {address} (Ctrl-C ends it)")
-        if browser:
-            webbrowser.open(address)
-
-    serve_live(subject, on_ready, bos=bos, port=port)
+    serve_live(subject, lambda address: _say(address, "the live page", browser), bos=bos, port=port)
 
 
 OUT = "Folder of the page and its pictures."

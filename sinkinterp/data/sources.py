@@ -42,7 +42,8 @@ class Source(Spec):
 
     def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
         """The documents. Raises InputError where they cannot be read."""
-        raise NotImplementedError
+        self.check()
+        return ()
 
     def absolute(self) -> "Source":
         """The same source with absolute paths, so that it can be read from any folder."""
@@ -50,11 +51,14 @@ class Source(Spec):
 
     def fingerprint(self) -> str:
         """A hash of the files or versions that are read; empty if they are not on this machine."""
-        raise NotImplementedError
+        return ""
 
     def changed_since(self, fingerprint: str) -> bool:
-        """Returns true if the documents differ from those that had `fingerprint`."""
-        raise NotImplementedError
+        """Returns true if the documents differ from those that had `fingerprint`, and were given as files.
+
+        Docstrings and code of other versions that were packed are still a corpus with its own hash.
+        """
+        return False
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,6 @@ class Embedded(Source):
         versions = [sysconfig.get_python_version(), *map(importlib.metadata.version, DEPENDENCIES)]
         return hashlib.sha256(" ".join(versions).encode()).hexdigest()
 
-    def changed_since(self, fingerprint: str) -> bool:
-        return False  # docstrings of other versions that were packed are still a corpus with its own hash
-
 
 @dataclass(frozen=True)
 class PythonCode(Source):
@@ -81,9 +82,6 @@ class PythonCode(Source):
 
     def fingerprint(self) -> str:
         return platform.python_version()
-
-    def changed_since(self, fingerprint: str) -> bool:
-        return False  # code of another version that was packed is still a corpus with its own hash
 
 
 @dataclass(frozen=True)

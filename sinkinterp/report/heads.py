@@ -172,22 +172,20 @@ def heads_overview(table: Table) -> go.Figure:
     def grid(column: str) -> np.ndarray:
         return np.array(table.numbers(column)).reshape(len(layers), n_heads)
 
-    figure = go.Figure(
-        go.Heatmap(
-            z=grid(ALPHA_1),
-            x=[str(head) for head in range(n_heads)],
-            y=[str(layer) for layer in layers],
-            zmin=0,
-            zmax=1,
-            colorscale=MAGNITUDE,
-            colorbar={"title": ALPHA_1},
-            customdata=np.stack([grid(column) for column in (NULL, SINK_RATE, VALUE_RATIO, KEY_RATIO)], -1),
-            hovertemplate=(
-                "layer %{y}, head %{x}<br>alpha_1 %{z:.3f} (uniform %{customdata[0]:.3f})<br>"
-                "sink rate %{customdata[1]:.1%}<br>"
-                "value ratio %{customdata[2]:.2f}, key ratio %{customdata[3]:.2f}<extra></extra>"
-            ),
-        )
+    figure = go.Figure().add_heatmap(
+        z=grid(ALPHA_1),
+        x=[str(head) for head in range(n_heads)],
+        y=[str(layer) for layer in layers],
+        zmin=0,
+        zmax=1,
+        colorscale=MAGNITUDE,
+        colorbar={"title": ALPHA_1},
+        customdata=np.stack([grid(column) for column in (NULL, SINK_RATE, VALUE_RATIO, KEY_RATIO)], -1),
+        hovertemplate=(
+            "layer %{y}, head %{x}<br>alpha_1 %{z:.3f} (uniform %{customdata[0]:.3f})<br>"
+            "sink rate %{customdata[1]:.1%}<br>"
+            "value ratio %{customdata[2]:.2f}, key ratio %{customdata[3]:.2f}<extra></extra>"
+        ),
     )
     figure.update_xaxes(title="head", type="category")
     figure.update_yaxes(title="layer", type="category", autorange="reversed")

@@ -139,18 +139,16 @@ def _index(index: int, count: int) -> int:
 def surface_figure(surface: Surface, title: str) -> go.Figure:
     """Residual magnitudes over positions and channels."""
     texts = np.array([[escaped(token)] * len(surface.channels) for token in surface.tokens])
-    figure = go.Figure(
-        go.Surface(
-            z=surface.sizes,
-            x=list(surface.channels),
-            y=list(range(len(surface.tokens))),
-            text=texts,
-            colorscale=MAGNITUDE,
-            cmin=0,
-            colorbar={"title": "|x|", "len": 0.7},
-            contours={"z": {"highlight": False}},
-            hovertemplate="position %{y} (%{text}), channel %{x}: %{z:.4g}<extra></extra>",
-        )
+    figure = go.Figure().add_surface(
+        z=surface.sizes,
+        x=list(surface.channels),
+        y=list(range(len(surface.tokens))),
+        text=texts,
+        colorscale=MAGNITUDE,
+        cmin=0,
+        colorbar={"title": "|x|", "len": 0.7},
+        contours={"z": {"highlight": False}},
+        hovertemplate="position %{y} (%{text}), channel %{x}: %{z:.4g}<extra></extra>",
     )
     axes = {"xaxis": "channel", "yaxis": "position", "zaxis": "|x|, magnitude"}
     scene = {axis: {"title": {"text": text}} for axis, text in axes.items()}

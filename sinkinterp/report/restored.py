@@ -26,18 +26,16 @@ def restored_figure(table: Table) -> go.Figure:
     has_words = TOKEN in table.columns
     words = dict(zip(table.column(POSITION), table.column(TOKEN), strict=True)) if has_words else {}
     x = [f"{i} {escaped(shown_word(str(words[i])))}" if i in words else f"{across} {i}" for i in columns]
-    figure = go.Figure(
-        go.Heatmap(
-            z=z,
-            x=x,
-            y=[".".join(map(str, key)) for key in lines],
-            zmid=0,
-            zmin=-1,
-            zmax=1,
-            colorscale=DIVERGING,
-            colorbar={"title": RESTORED},
-            hovertemplate=f"{' '.join(down)} %{{y}}, {across} %{{x}}: %{{z:.3f}}<extra></extra>",
-        )
+    figure = go.Figure().add_heatmap(
+        z=z,
+        x=x,
+        y=[".".join(map(str, key)) for key in lines],
+        zmid=0,
+        zmin=-1,
+        zmax=1,
+        colorscale=DIVERGING,
+        colorbar={"title": RESTORED},
+        hovertemplate=f"{' '.join(down)} %{{y}}, {across} %{{x}}: %{{z:.3f}}<extra></extra>",
     )
     figure.update_xaxes(title=f"{across} (from 0)", type="category", tickangle=-60)
     figure.update_yaxes(title=".".join(down), type="category", autorange="reversed")

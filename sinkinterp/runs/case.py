@@ -27,26 +27,28 @@ READING = "reading docstrings"
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """A model with an encoder: its name or folder, and what its encoder is given."""
+class _Named:
+    """A model of others: its name or folder."""
 
     source: str
-    encoder: EncoderInput
 
     def __str__(self) -> str:
         return self.source
 
 
 @dataclass(frozen=True)
-class Fewer:
-    """A large model: its name or folder, how many sequences it is measured on at most, and how its texts begin."""
+class Encoded(_Named):
+    """A model with an encoder, and what its encoder is given."""
 
-    source: str
+    encoder: EncoderInput
+
+
+@dataclass(frozen=True)
+class Fewer(_Named):
+    """A large model, how many sequences it is measured on at most, and how its texts begin."""
+
     sequences: int
     bos: Bos = Bos.NEVER
-
-    def __str__(self) -> str:
-        return self.source
 
 
 Model = str | Recipe | Encoded | Fewer  # a name or folder, or how a model of ours is trained

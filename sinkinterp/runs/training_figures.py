@@ -14,7 +14,6 @@ from ..plots.theme import GREY, colour, escaped, model_numbers, themed
 from ..report.columns import ALPHA_1, ALPHA_SLOT, LOSS, MODEL, SEED, SINK_1
 from ..table import NULL, Cell, Table, published
 
-_NULLS = {ALPHA_1: NULL}  # the null of a quantity, where the runs have one
 _SHARES = (ALPHA_1, SINK_1)  # they lie between 0 and 1, and are drawn on that axis
 _PANEL = 210  # pixels of height
 _PAPER = {"mode": "markers", "marker": {"color": colour(1), "symbol": "diamond-open", "size": 11, "line": {"width": 2}}}
@@ -45,7 +44,7 @@ def by_model(table: Table, quantities: tuple[str, ...] = (ALPHA_1, SINK_1, LOSS)
         means = [_mean(table.where(**{MODEL: name}).numbers(quantity)) for name in names]
         dash = {"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": colour(0)}}
         figure.add_scatter(x=models, y=means, name="mean of the seeds", mode="markers", marker=dash, **panel)
-        if quantity in _NULLS:
+        if quantity == ALPHA_1:
             nulls = [_mean(table.where(**{MODEL: name}).numbers(NULL)) for name in names]
             grey = {"symbol": "line-ew", "size": 26, "line": {"width": 2, "color": GREY}}
             figure.add_scatter(x=models, y=nulls, name="null", mode="markers", marker=grey, **panel)
@@ -55,7 +54,7 @@ def by_model(table: Table, quantities: tuple[str, ...] = (ALPHA_1, SINK_1, LOSS)
                 x=models, y=papers, name="the paper's model", **_PAPER, **panel | {"showlegend": not is_paper_named}
             )
             is_paper_named = True
-        figure.update_yaxes(title=escaped(quantity), row=i + 1, col=1, **_axis(quantity))
+        figure.update_yaxes(title=escaped(quantity), row=i + 1, col=1, **SHARE if quantity in _SHARES else {})
     figure.update_xaxes(range=[-0.5, len(models) - 0.5])
     caption = "One mark for each seed with its interval over sequences; the line is the mean of the seeds."
     return themed(figure, table.title, 130 + _PANEL * max(1, len(shown)), f"{caption} {table.note}")
@@ -141,10 +140,6 @@ def _means(table: Table, names: list[Cell], quantity: str) -> list[float]:
 def _mean(values: list[float]) -> float:
     finite = [value for value in values if math.isfinite(value)]
     return sum(finite) / len(finite) if finite else math.nan
-
-
-def _axis(quantity: str) -> dict[str, object]:
-    return SHARE if quantity in _SHARES else {}
 
 
 STEP = "step"

@@ -1,12 +1,9 @@
 """Every named recipe, and functions that put a text or a variant of the architecture into one."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
-from ..data.progress import OnProgress, no_progress
 from ..data.sources import Embedded, PythonCode, Repeating, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..errors import InputError
@@ -25,16 +22,6 @@ class YourText(Source):
         raise InputError(
             "this recipe trains on a text of your own; name a file, a folder or a dataset, source=Texts(FILE)"
         )
-
-    def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
-        self.check()
-        return ()
-
-    def fingerprint(self) -> str:
-        return ""
-
-    def changed_since(self, fingerprint: str) -> bool:
-        return False
 
 
 def sized(vocab: int, n_ctx: int, n_layers: int, d_model: int, n_heads: int, width: int) -> LMSpec:

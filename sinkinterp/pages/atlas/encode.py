@@ -208,22 +208,16 @@ def _received(state: State) -> list[float]:
     return [] if state.received is None else [float(f"{value:.3g}") for value in state.received]
 
 
+def _by_layer(atlas: Atlas, name: str, codes: np.ndarray, blocks: Blocks) -> dict[str, str]:
+    """The id of the block of each layer's codes."""
+    layers = atlas.by_layer().items()
+    return {str(layer): blocks.add(f"{name}-{layer}", packed(codes[maps])) for layer, maps in layers}
+
+
 def _channel(atlas: Atlas, channel: Quantity, scale: Scale, blocks: Blocks) -> ChannelData:
-    name = channel.name.replace(" ", "-")
-
-    def ids(i: int, state: State) -> dict[str, str]:
-        return {
-            str(layer): blocks.add(f"{name}-{i}-{layer}", packed(scale.codes(state.channels[channel][maps])))
-            for layer, maps in atlas.by_layer().items()
-        }
-
-    return ChannelData(
-        channel.name,
-        channel.title,
-        _colour_range(channel, scale),
-        scale.data(),
-        [ids(i, state) for i, state in enumerate(atlas.states)],
-    )
+    name, codes = channel.name.replace(" ", "-"), [scale.codes(state.channels[channel]) for state in atlas.states]
+    ids = [_by_layer(atlas, f"{name}-{i}", of_state, blocks) for i, of_state in enumerate(codes)]
+    return ChannelData(channel.name, channel.title, _colour_range(channel, scale), scale.data(), ids)
 
 
 def _colour_range(quantity: Quantity, scale: Scale) -> tuple[float, float]:
@@ -235,16 +229,11 @@ def _colour_range(quantity: Quantity, scale: Scale) -> tuple[float, float]:
 
 def _slots(atlas: Atlas, scale: Scale, blocks: Blocks) -> list[dict[str, str]]:
     """Blocks of every state; a state without the slot that another one has gives it nothing."""
-    slots = [state.slot for state in atlas.states if state.slot is not None]
-
-    def ids(i: int, state: State) -> dict[str, str]:
-        column = np.zeros_like(slots[0]) if state.slot is None else state.slot
-        return {
-            str(layer): blocks.add(f"slot-{i}-{layer}", packed(scale.codes(column[maps])))
-            for layer, maps in atlas.by_layer().items()
-        }
-
-    return [ids(i, state) for i, state in enumerate(atlas.states)] if slots else []
+    any_slot = next((state.slot for state in atlas.states if state.slot is not None), None)
+    if any_slot is None:
+        return []
+    columns = [np.zeros_like(any_slot) if state.slot is None else state.slot for state in atlas.states]
+    return [_by_layer(atlas, f"slot-{i}", scale.codes(column), blocks) for i, column in enumerate(columns)]
 
 
 def _pairs(atlas: Atlas, blocks: Blocks) -> dict[str, str]:
