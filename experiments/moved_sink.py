@@ -8,6 +8,7 @@ from sinkinterp.applications.mend import ENTRY, EVICTED, ROUNDED, UNIFORM, worth
 from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.added_slots import AddedKey, AddedKeyValue, AddedSlots, NoAddedSlots, add_slots, remove_slots
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.errors import InputError
 from sinkinterp.metrics.bootstrap import intervals, mean_cells
@@ -47,26 +48,28 @@ OVER_UNIFORM, ADDED = "alpha_1 over uniform attention", "added loss"
 
 
 def measure(case: Case, progress: Progress) -> Table:
-    """A row for each slot, on texts that it has not seen."""
+    """A row for each slot, on texts that it has not seen; without their BOS, in whose place the slot is."""
     subject = case.subject
     if not isinstance(subject, HuggingFaceSubject):
         raise InputError(f"slots are added to transformers models; {subject.name} is run by another library")
     (n, length), on_row = case.size(SEQUENCES, LENGTH), progress(f"moving the sink of {subject.name}")
     tokens = case.tokens((SEEN + n, length), progress, case.start).tokens
     seen, rest = tokens[:SEEN], tokens[SEEN:]
-    plain = loss_of(subject, rest)
+    begin = int(case.start is Bos.ALWAYS)
+    plain = loss_of(subject, rest)[:, begin:]
     rows = list[dict[str, Cell]]()
     for name, (slots, position) in SLOTS.items():
         on_row(len(rows), len(SLOTS))
+        texts = rest if name == AS_IS else rest[:, begin:]
         before = add_slots(subject.model, slots, seen, position)
         try:
-            added = mean_cells(ADDED, (loss_of(subject, rest) - plain).mean(1))
-            rows.append(_row(case, name, worth(subject, rest)) | added)
+            added = (loss_of(subject, texts)[:, -plain.shape[1] :] - plain).mean(1)
+            rows.append(_row(case, name, worth(subject, texts)) | mean_cells(ADDED, added))
         finally:
             remove_slots(subject.model, before)
     on_row(len(rows), len(rows))
     protocol = f"{subject.name} ({subject.revision or 'as saved'}): n={len(rest)}, T={length}, BOS {case.start}"
-    note = f"{protocol}; {intervals(len(rest))}; slots begin with means over {SEEN} other texts; epsilon=0.3"
+    note = f"{protocol}, with a slot never; {intervals(len(rest))}; slots: means over {SEEN} other texts; epsilon=0.3"
     return Table(CLAIM, f"{note}; losses in nats; rule: {RULE}", tuple(rows))
 
 

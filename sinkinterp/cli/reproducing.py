@@ -80,8 +80,7 @@ def reproduce(
         _check_outputs(out, chosen, None if model else scale, force or dry_run)
         models, left_out = _models(model, encoder), list[str]()
         trainers, measurers = _workers(ray, scale is Scale.PAPER, device_map is not None)
-        trained: list[Trainable] = []
-        seconds = 0.0
+        costs: list[tuple[Sequence[Trainable], float]] = []
         for name in chosen:
             experiment = experiments.load_experiment(name)
             scope = experiments.Scope(
@@ -101,8 +100,7 @@ def reproduce(
                     experiments.check_default(scope, scale)
                 command = _command(name, scope, encoder)
                 if dry_run:
-                    seconds += _print_cost(name, experiment, scope, out, command)
-                    trained += experiment.recipes(scope)
+                    costs.append(_print_cost(name, experiment, scope, out, command))
                 else:
                     _write_chapter(name, experiment, scope, out, command, force)
             except InputError as error:  # of `all`, those that can run do
@@ -110,7 +108,7 @@ def reproduce(
                     raise
                 left_out.append(f"{name}: {error}")
         if dry_run and len(chosen) > 1:
-            print_text(f"all of them, shared runs once: {_total(trained, seconds, out)}")
+            print_text(f"all of them, shared runs once: {_total(costs, out)}")
         for reason in left_out:
             print_line(f"left out: {reason}")
 
@@ -166,8 +164,10 @@ def _workers(ray: str | None, are_large: bool, are_placed: bool) -> tuple["Worke
     return Processes(1) if are_large else Processes(), Here()
 
 
-def _print_cost(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str) -> float:
-    """Prints what a chapter costs. Returns the seconds that it took when this command made it; 0 where none did."""
+def _print_cost(
+    name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str
+) -> tuple[Sequence["Trainable"], float]:
+    """Prints what a chapter costs. Returns its trainings, and the seconds that it took here; 0 if it was not made so."""
     from ..runs.experiment import OnModels
 
     recipes, words = experiment.recipes(scope), list[str]()
@@ -179,7 +179,7 @@ def _print_cost(name: str, experiment: "Experiment", scope: "Scope", out: Path, 
     seconds, machine = _took(out, name, scope, command)
     words += [f"the chapter in {out} took {seconds / 3600:.2f} hours on {machine}"] if machine else []
     print_text(f"{name} at scale {scope.label}: {'; '.join(words)}")
-    return seconds
+    return recipes, seconds
 
 
 def _cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
@@ -195,8 +195,10 @@ def _cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
     return words + f"in {cost.memory:.3g} GB of memory, and leave {cost.gigabytes:.3g} GB of checkpoints"
 
 
-def _total(trained: Sequence["Trainable"], seconds: float, out: Path) -> str:
+def _total(costs: Sequence[tuple[Sequence["Trainable"], float]], out: Path) -> str:
     """What several chapters cost: their trainings, and the time that the chapters of the folder took."""
+    trained = [recipe for recipes, _ in costs for recipe in recipes]
+    seconds = sum(taken for _, taken in costs)
     measured = [f"the chapters in {out} took {seconds / 3600:.2f} hours"] if seconds else []
     return "; ".join([_cost_text(trained, None), *measured] if trained or not measured else measured)
 
