@@ -167,7 +167,7 @@ def _workers(ray: str | None, are_large: bool, are_placed: bool) -> tuple["Worke
 def _print_cost(
     name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str
 ) -> tuple[Sequence["Trainable"], float]:
-    """Prints what a chapter costs. Returns its trainings, and the seconds that it took here; 0 if it was not made so."""
+    """Prints what a chapter costs. Returns its trainings, and the seconds that it took; 0 if it was not made so."""
     from ..runs.experiment import OnModels
 
     recipes, words = experiment.recipes(scope), list[str]()
