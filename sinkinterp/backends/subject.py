@@ -214,8 +214,9 @@ class Subject(Answering):
 
     def ids_of(self, tokens: TokensLike | Any) -> Tokens:
         """The tokens as they are, or those of one text, or of several of one length."""
-        are_ids = isinstance(tokens, Tensor) and tokens.dtype in (torch.int32, torch.int64)
-        return tokens if are_ids else token_set_for(self, tokens).of_one_length()
+        if isinstance(tokens, Tensor) and tokens.dtype in (torch.int32, torch.int64):
+            return tokens
+        return token_set_for(self, tokens).of_one_length()
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise InputError("a subject is not called; subject.run(tokens) is a pass, subject.model the model")
