@@ -87,14 +87,14 @@ def unicode_text(text: str, what: str) -> str:
     return text
 
 
-def accepting(function: Any, what: str, *arguments: Any) -> Any:
+def accepting(function: Any, what: str, *arguments: Any, **named: Any) -> Any:
     """The function itself. Raises InputError, which calls it `what`, unless it can be called with these arguments."""
     if not callable(function):
         raise InputError(f"{what} is a function; got {_shown(function)}")
     try:
-        inspect.signature(function).bind(*arguments)
+        inspect.signature(function).bind(*arguments, **named)
     except TypeError as error:
-        raise InputError(f"{what} cannot be called with {len(arguments)} arguments: {error}") from None
+        raise InputError(f"{what} cannot be called with {len(arguments) + len(named)} arguments: {error}") from None
     except ValueError:  # a function of C, whose arguments are not known
         pass
     return function

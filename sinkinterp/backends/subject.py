@@ -29,7 +29,7 @@ from .exclusive import lock_of
 Logits = Float[Tensor, "sequence pos vocab"]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Trace:
     """The answers of the reads during one forward pass, and the logits of the model.
 
@@ -214,7 +214,9 @@ class Subject(Answering):
 
     def ids_of(self, tokens: TokensLike | Any) -> Tokens:
         """The tokens as they are, or those of one text, or of several of one length."""
-        return tokens if isinstance(tokens, Tensor) else token_set_for(self, tokens).of_one_length()
+        if isinstance(tokens, Tensor) and tokens.dtype in (torch.int32, torch.int64):
+            return tokens
+        return token_set_for(self, tokens).of_one_length()
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise InputError("a subject is not called; subject.run(tokens) is a pass, subject.model the model")

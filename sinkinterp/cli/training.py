@@ -138,11 +138,12 @@ def mend(
     """
     check_run(out, force)
     quiet_libraries()
-    options.offline_if_unreachable(model)
     from ..applications.mend import mend_recipe, mended
     from ..train.distributed import joined
+    from ..train.recipes import NAMED
     from ..train.settings import changed
 
+    options.offline_if_unreachable(model, None if text in NAMED else text)
     recipe = mend_recipe(model, text, length, remedy, weights, seed=seed, steps=steps, penalty=penalty)
     chosen = changed(recipe, settings)
     with joined(device) as world, run_progress(chosen, out, log, world.is_first, "mend") as (on_step, on_data):

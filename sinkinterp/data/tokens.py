@@ -24,7 +24,7 @@ Lengths = Int[Tensor, " sequence"]
 PAD = -1  # is not the id of a token, so an embedding that receives it fails
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class TokenSet:
     """Sequences of tokens, their source and its hash.
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..attention.answers import called
 from ..attention.call import AttentionCall
 from ..attention.sites import CHANGES, OUTPUT, RESIDUAL, Edit, Site
-from ..checks import is_whole
+from ..checks import accepting, is_whole
 from ..errors import InputError
 from ..guesses import keywords
 from . import changes
@@ -182,6 +182,7 @@ def edit_of_hook(name: str, function: Function) -> Edit:
         known = f"one of blocks.0.{', blocks.0.'.join(_HOOKS)}"
         raise InputError(f"no edit is at {name}; write {_ELSEWHERE.get(point, known)}")
     change, later = _HOOKS[point]
+    accepting(function, f"the function at {name}", None, hook=None)
 
     def changed(x: Tensor) -> Tensor:
         there = x.transpose(-2, -3) if point in _BY_HEAD else x

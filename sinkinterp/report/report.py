@@ -18,7 +18,7 @@ from .summary import Summary, summary
 from .views import view_of
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Report(Readings, Answering):
     """Readings (its fields and statistics), what people look at first, and the formats that they travel in."""
 

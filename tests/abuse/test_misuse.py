@@ -12,6 +12,7 @@ import sinkinterp as si
 from sinkinterp import interventions
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.shapes import ModelShape
+from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.metrics import instruments
 from sinkinterp.report.report import Report
@@ -79,12 +80,29 @@ def is_right(report):
 def test_any_tokens(subject, tokens):
     report = outcome(lambda: si.measure(subject, tokens))
     assert report is None or is_right(report)
+    trace = outcome(lambda: subject.run(tokens))
+    assert trace is None or trace.logits.shape[:2] == subject.ids_of(tokens).shape
+
+
+@given(function=st.sampled_from((lambda x: x, lambda: None, len, print, lambda x, hook: x, lambda x, hook: None)))
+@junk_settings
+def test_any_function_of_a_hook(subject, function):
+    call = lambda: si.measure(subject, TOKENS, edits=[("blocks.1.attn.hook_pattern", function)])  # noqa: E731
+    report = outcome(call)
+    assert report is None or bool(report.importance.eq(si.measure(subject, TOKENS).importance).all())
+
+
+def test_what_holds_tensors_is_equal_to_itself_alone(subject):
+    for make in (lambda: si.measure(subject, TOKENS), lambda: subject.run(TOKENS), lambda: TokenSet.of(TOKENS, "some")):
+        one, other = make(), make()
+        assert one == one and one != other and len({one, other}) == 2
 
 
 @given(model=junk.filter(lambda value: not isinstance(value, str)))
 @junk_settings
 def test_any_model(model):
     assert outcome(lambda: si.measure(model, TOKENS)) is None
+    assert outcome(lambda: si.mend(model, "out")) is None
 
 
 NAMES = ("edits", "positions", "instruments", "convention", "progress")
