@@ -38,7 +38,8 @@ def thumbnail(figure: go.Figure, height: int | None = None) -> go.Figure:
     height: in pixels; without it the figure is as high as its names need. At a given height it has no legend.
     """
     plain = json_ready(figure)
-    traces = [_flat(trace) for trace in plain["data"] if trace.get("xaxis", "x") == "x"]
+    scale = plain["layout"].get("coloraxis", {})
+    traces = [_flat(trace, scale) for trace in plain["data"] if trace.get("xaxis", "x") == "x"]
     layout = _layout(plain["layout"])
     names = _names(traces)
     if names:
@@ -52,13 +53,14 @@ def thumbnail(figure: go.Figure, height: int | None = None) -> go.Figure:
     return go.Figure({"data": traces, "layout": layout})
 
 
-def _flat(trace: Plain) -> Plain:
+def _flat(trace: Plain, scale: Plain) -> Plain:
     """The trace without words beside its marks and without a scale; a surface as a map, bars with names as dots."""
     if trace["type"] == "surface":
         return {"type": "heatmap", "z": trace["z"], "colorscale": MAGNITUDE, "showscale": False}
     if trace["type"] == "heatmap":
         own = {name: value for name, value in trace.items() if name not in ("coloraxis", "colorbar")}
-        return {"colorscale": MAGNITUDE, **own, "showscale": False}
+        shared = {"zmin": scale.get("cmin"), "zmax": scale.get("cmax")} if "coloraxis" in trace else {}
+        return {"colorscale": MAGNITUDE, **shared, **own, "showscale": False}
     x = _joined(trace["x"]) if "x" in trace else None
     if trace["type"] == "bar" and _are_words(x):
         kept: Plain = {name: trace[name] for name in ("y", "error_y", "name", "showlegend") if name in trace}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sinkinterp.applications.position_swap import swap_chart
+from sinkinterp.plots.small import thumbnail
 from sinkinterp.plots.theme import COLOURS, colour, model_numbers
 from sinkinterp.report.heads import heads_overview
 from sinkinterp.report.maps import HeadMaps, attention_figure
@@ -165,3 +166,10 @@ def test_models_keep_one_colour_and_the_palette_never_ends():
     assert {trace.line.color for trace in data[:3]} == {colour(first)}
     assert {trace.line.color for trace in data[3:]} == {colour(second)} != {colour(first)}
     assert colour(len(COLOURS)) == colour(0)
+
+
+def test_the_small_copy_of_a_map_keeps_its_slot_on_the_left_and_its_scale():
+    small = thumbnail(attention_figure({"slot": SLOTTED}, "maps"), 130)
+    cells, slot = small.data[0], small.data[-1]
+    assert (cells.zmin, cells.zmax, slot.zmin, slot.zmax) == (0, 1, 0, 1)
+    assert small.layout.xaxis.categoryarray[0] == slot.x[0] == "slot *"
