@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkinterp.attention.sites import RESIDUAL
+from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.token_sources import repeated_token
 from sinkinterp.data.tokens import TokenSet
@@ -75,7 +76,7 @@ def measure(case: Case, progress: Progress) -> Table:
             cells = _row(x[:, :, i], is_large[:, :, i], place.tallest)
             rows.append({**case.names, INPUT: name, "dimension": dim, BLOCK: place.tallest, **cells, NULL: median})
     on_row(len(token_sets), len(token_sets))
-    return Table(CLAIM, _note(report, token_sets), tuple(rows))
+    return Table(CLAIM, _note(report, token_sets, case.start), tuple(rows))
 
 
 def draw(table: Table) -> go.Figure:
@@ -99,12 +100,12 @@ def _row(x: Float[Tensor, "batch block pos"], massive: Float[Tensor, "batch bloc
     }
 
 
-def _note(report: Report, token_sets: dict[str, TokenSet]) -> str:
+def _note(report: Report, token_sets: dict[str, TokenSet], start: Bos) -> str:
     p, sources = report.protocol, ", ".join(token_set.source for token_set in token_sets.values())
     return (
-        f"{p.model} ({p.revision or 'as saved'}): n={p.sequences} an input, T={p.length}, no BOS, {p.dtype}; "
-        f"{sources}; the {TOP} dimensions in which first tokens are largest; block 0 is the embedding, block b the "
-        "output of layer b - 1; standard deviation: over sequences; null: median |x| of the block, over all tokens and "
+        f"{p.model} ({p.revision or 'as saved'}): n={p.sequences} an input, T={p.length}, {p.dtype}; "
+        f"BOS {start}, before repeated tokens never; {sources}; the {TOP} dimensions in which first tokens are "
+        "largest; block 0 is the embedding, block b the output of layer b - 1; standard deviation: over sequences; null: median |x| of the block, over all tokens and "
         "dimensions; massive: share of tokens with |x| > 100 and at least 1,000 x the median of their sequence; first "
         f"and last block: the first token's entry is massive in most sequences; {BY_SEQUENCE}; rule: {RULE}"
     )
