@@ -64,7 +64,7 @@ def measure(case: Case, progress: Progress) -> Table:
         before = add_slots(subject.model, slots, seen, position)
         try:
             added = (loss_of(subject, texts)[:, -plain.shape[1] :] - plain).mean(1)
-            rows.append(_row(case, name, worth(subject, texts)) | mean_cells(ADDED, added))
+            rows.append(_row(case, name, worth(subject, texts, plain.shape[1])) | mean_cells(ADDED, added))
         finally:
             remove_slots(subject.model, before)
     on_row(len(rows), len(rows))

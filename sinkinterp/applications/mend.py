@@ -95,6 +95,11 @@ class MendRecipe(Fit):
         if not self.steps and self.trained != SlotsAlone():
             raise InputError("no step trains any weights; leave weights=... away, or set steps=300")
 
+    @property
+    def skips(self) -> int:
+        """How many tokens texts lose once the slots are there: the BOS, where they stand in its place."""
+        return int(self.data.bos and self.slots.replaces_bos)
+
 
 @dataclass(frozen=True)
 class Mended:
@@ -103,6 +108,7 @@ class Mended:
     folder: Path
     table: Table
     history: checkpoint.History
+    replaces_bos: bool = False
 
     def answer(self) -> str:
         """Whether the first token is no sink any more, and what to do next, in a line or two."""
@@ -110,7 +116,8 @@ class Mended:
         done = is_mended(last)
         state = "no sink any more" if done else "still a sink; train it longer (--steps)"
         numbers = f"alpha_1 {last['alpha_1']:.3f} (uniform {last['alpha_1_uniform']:.3f}), Sink_1 {last['sink_1']:.1%}"
-        return f"The first token is {state}: {numbers} after {last['step']} steps.\nThe adapter: {self.folder}"
+        bos = " The slots stand in the place of BOS: read texts without it (--bos never)." if self.replaces_bos else ""
+        return f"The first token is {state}: {numbers} after {last['step']} steps.{bos}\nThe adapter: {self.folder}"
 
 
 @keywords
@@ -192,17 +199,18 @@ def mended(
     model = load_model(recipe.model).to(world.device)
     base = fingerprint(model)
     subject = HuggingFaceSubject(model, recipe.model)
-    before = worth(subject, held_out)
+    before = worth(subject, held_out, held_out.shape[1] - 1 - recipe.skips)
     add_slots(model, recipe.slots, text.sample(SEEN, recipe.seed, 1), recipe.position)
     recipe.trained.prepare(model)
     of, history = _trained(_job(recipe, model, text, held_out, base, world), out, on_step)
-    table = worth_table({"before": before, "after": worth(subject, held_out)}, subject, held_out)
+    after = worth(subject, held_out[:, recipe.skips :])
+    table = worth_table({"before": before, "after": after}, subject, held_out)
     with sole_writer(out):
         write = partial(
             write_adapter, model=model, slots=recipe.slots, trained=recipe.trained, base=recipe.model, of=of
         )
         settle(out / "adapter", of, write)
-    return Mended(out / "adapter", table, history)
+    return Mended(out / "adapter", table, history, bool(recipe.skips))
 
 
 def _job(
@@ -211,14 +219,14 @@ def _job(
     """The training of a model with slots."""
 
     def batch(step: int) -> Batch:
-        tokens = text.sample(recipe.batch, recipe.seed, step)
+        tokens = text.sample(recipe.batch, recipe.seed, step)[:, recipe.skips :]
         return {"input_ids": tokens, "labels": tokens}
 
     return Job(
         replace(recipe, data=text.recipe),
         lambda: model,
         batch,
-        partial(_watch, held_out=held_out),
+        partial(_watch, held_out=held_out[:, recipe.skips :]),
         world,
         base=base,
         loss=partial(penalised, penalty=recipe.penalty, position=recipe.position),
@@ -264,9 +272,10 @@ def _measured(subject: HuggingFaceSubject, tokens: Tokens) -> Report:
     return measure(subject, tokens, positions=(0, 1), instruments=[(OVER_MEDIAN,)])
 
 
-def worth(subject: HuggingFaceSubject, tokens: Tokens) -> dict[str, Cell]:
+def worth(subject: HuggingFaceSubject, tokens: Tokens, targets: int | None = None) -> dict[str, Cell]:
     """What the sink of a model is and costs on some tokens: a row of `worth_table`.
 
+    The loss is that of the last `targets` tokens, by default of all but the first.
     The loss without the first token is that of queries from the middle on, which no longer see it. int8 rounds the
     residuals between blocks, with one scale for each text.
     """
@@ -276,7 +285,7 @@ def worth(subject: HuggingFaceSubject, tokens: Tokens) -> dict[str, Cell]:
     rounded = loss_of(subject, tokens, [Quantise(8, GRAINS["tensor"], nothing)])
     slot = report.slot_rate(0.3)
     return {
-        **mean_cells(LOSS, full.mean(1)),
+        **mean_cells(LOSS, full[:, full.shape[1] - (targets or full.shape[1]) :].mean(1)),
         **estimate_cells("Sink_1", report.sink(0, 0.3)),
         **mean_cells("alpha_1", report.alpha().mean((1, 2))),
         UNIFORM: report.null_alpha().mean().item(),

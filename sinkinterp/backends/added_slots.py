@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +31,9 @@ UNIT = 1000.0  # AdamW moves every number by the learning rate; slots need one t
 
 @dataclass(frozen=True)
 class AddedSlots(Spec):
-    """What is added to every head of a model."""
+    """What is added to every head of a model. `replaces_bos`: whether texts need no BOS then."""
+
+    replaces_bos: ClassVar[bool] = False
 
     def build(self, call: AttentionCall, position: int) -> Slots:
         """The slots of one attention module, by a call of it, and the position of the key whose place they take."""
@@ -45,6 +47,8 @@ class AddedKeyValue(AddedSlots):
     Keys and values of a sink hardly depend on the text, so heads find all that they looked for in the slot, before any
     training. The same as a prefix in the cache that every text shares: arXiv:2406.12016, arXiv:2410.05265.
     """
+
+    replaces_bos: ClassVar[bool] = True
 
     def build(self, call: AttentionCall, position: int) -> Slots:
         return _KeyValue(*(_mean_at(position, x, call.q.shape[1]) for x in (call.k, call.v)))
