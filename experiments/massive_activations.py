@@ -105,9 +105,9 @@ def _note(report: Report, token_sets: dict[str, TokenSet], start: Bos) -> str:
     return (
         f"{p.model} ({p.revision or 'as saved'}): n={p.sequences} an input, T={p.length}, {p.dtype}; "
         f"BOS {start}, before repeated tokens never; {sources}; the {TOP} dimensions in which first tokens are "
-        "largest; block 0 is the embedding, block b the output of layer b - 1; standard deviation: over sequences; null: "
-        "median |x| of the block, over all tokens and dimensions; massive: share of tokens with |x| > 100 and at least "
-        "1,000 x the median of their sequence; first "
+        "largest; block 0 is the embedding, block b the output of layer b - 1; standard deviation: over sequences; "
+        "null: median |x| of the block, over all tokens and dimensions; massive: share of tokens with |x| > 100 and at "
+        "least 1,000 x the median of their sequence; first "
         f"and last block: the first token's entry is massive in most sequences; {BY_SEQUENCE}; rule: {RULE}"
     )
 
