@@ -45,7 +45,7 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
     (
         "Table 1: natural and random text have a sink",
         "table01_inputs",
-        "One repeated token has none: all its copies are alike.",
+        "A repeated token has none; Gemma 3 needs BOS.",
     ),
     (
         "Table 7: the sink goes where p1 goes",
@@ -64,7 +64,7 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
     ),
     ("Figure 9: the domain hardly matters", "figure09_domains", "Arithmetic has a sink in a fifth fewer heads."),
     ("Figure 10: no relation to accuracy", "figure10_downstream", "Two models are too few to say more."),
-    ("Figures 19 to 24: early layers have less", "figure19_heads", "SmolLM2 has a gap in layers 10 and 11."),
+    ("Figures 19 to 24: early layers have less", "figure19_heads", "Gemma 3 has as much in its first layers."),
     ("Figure 4 (left): models of all sizes have it", "figure04_scale_ladder", "Sizes of one family need the Hub."),
     ("Massive activations are on the first token", "massive_activations", "One dimension, nearly constant over texts."),
     ("Table 2: weight decay strengthens it", "table02_weight_decay", "Our decays meet a larger learning rate."),
