@@ -111,6 +111,8 @@ def test_all_runs_what_can_run_and_names_what_it_leaves_out(call, monkeypatch):
     names = ["text_twins", "gpt2_circuit", "propositions"]
     monkeypatch.setattr("sinkinterp.cli.reproducing.experiment_names", lambda: names)
     code, output, files = call("reproduce", "all", "--scale", "demo", "--seeds", 1, "--out", "book")
+    assert code == 0 and files == book_of("book", "propositions") and "left out" not in output
+    code, output, files = call("reproduce", "all", "--seeds", 1, "--out", "book")
     assert code == 0 and files == book_of("book", "propositions")
     assert "left out: text_twins: it trains for hours" in output
     assert "left out: gpt2_circuit: its models are not here" in output

@@ -354,7 +354,9 @@ class HuggingFaceSubject(Subject):
             )
         low, high, vocab = int(tokens.min()), int(tokens.max()), self.shape.vocab
         if low < 0 or high >= vocab:
-            raise InputError(f"token id {low if low < 0 else high} is outside {self.name}'s vocabulary of {vocab}")
+            raise InputError(
+                f"token id {low if low < 0 else high} is outside {self.name}'s vocabulary of {vocab}; tokenise again"
+            )
 
     def _check_tokens(self, tokens: Tokens) -> None:
         self._check_in_memory()

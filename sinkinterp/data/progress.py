@@ -80,12 +80,11 @@ def progress_bars(in_lines: bool = False, is_brief: bool = False) -> Iterator[Pr
     in_notebook, is_terminal = "ipykernel.zmqshell" in sys.modules, sys.stderr is not None and sys.stderr.isatty()
     with ExitStack() as stack:
         if is_terminal or (in_notebook and find_spec("ipywidgets")):
-            yield partial(_Work, partial(bar, **_BRIEF if is_brief else {}), stack)
+            yield partial(_Work, partial(bar, delay=DELAY, leave=False) if is_brief else bar, stack)
         else:
             yield partial(_Work, partial(_Lines, **_IN_LINES), stack) if in_lines or in_notebook else silent
 
 
-_BRIEF: dict[str, Any] = {"delay": DELAY, "leave": False}
 _IN_LINES: dict[str, Any] = {
     "mininterval": SECONDS_BETWEEN_LINES,
     "delay": SECONDS_BETWEEN_LINES,
@@ -124,5 +123,5 @@ class _Work:
         self.bar.total = total or None
         self.bar.set_postfix_str(note, refresh=False)
         self.bar.update(done - self.bar.n)
-        if done == total:
+        if done == total and self.bar.leave:
             self.bar.refresh()

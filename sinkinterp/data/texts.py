@@ -4,6 +4,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -150,16 +151,28 @@ def _check_dataset(name: str, repository: str) -> None:
         ) from error
 
 
+@dataclass(frozen=True)
+class DomainTexts:
+    """The texts of one source, at most `limit` of them. Each iteration reads the source again."""
+
+    source: Path | str
+    column: str = "text"
+    limit: int | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return islice(texts_of(self.source, self.column), self.limit)
+
+
 def domains_of(
     source: Path | str | Sequence[Path | str], column: str = "text", field: str = "domain", limit: int | None = None
 ) -> Mapping[str, Iterable[str]]:
     """Texts by domain, at most `limit` for each.
 
     Several sources (files, folders or names of datasets; see `texts_of`) are a domain each, in the order given. The
-    files and subfolders of a folder are a domain each, in the order of their names. Both are read, once, when their
-    texts are used. The rows of a single file name their domain in its column `field`. That file is read immediately,
-    and its domains are in the order in which they first occur. Raises InputError for a source without domains, for two
-    domains of one name, and for a row that does not name its domain.
+    files and subfolders of a folder are a domain each, in the order of their names. Both are read when their texts are
+    used. The rows of a single file name their domain in its column `field`. That file is read immediately, and its
+    domains are in the order in which they first occur. Raises InputError for a source without domains, for two domains
+    of one name, and for a row that does not name its domain.
     """
     if not isinstance(source, Path | str):
         return _domain_per_source(list(source), column, limit)
@@ -177,7 +190,7 @@ def _domain_per_source(sources: Sequence[Path | str], column: str, limit: int | 
         name = _domain_name(source)
         if name in domains:
             raise InputError(f"two domains are named {name!r}; rename one of the files or folders")
-        domains[name] = islice(texts_of(source, column), limit)
+        domains[name] = DomainTexts(source, column, limit)
     if not domains:
         raise InputError("the list of domains is empty; give at least one file, folder or name of a dataset")
     return domains

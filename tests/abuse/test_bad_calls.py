@@ -617,7 +617,7 @@ OWN_ARGUMENTS = {
        for place in (-1, 12, 0.5, "1")},
     **{f"token sets {given!r}": lambda s, given=given: swap_table(s, given, [4]) for given in (None, {}, [], {"a": 5})},
     "no targets": lambda s: swap_table(s, {"a": TOKENS}, []),
-    **{f"a head {given!r}": lambda s, given=given: si.explain(s, TOKENS, head=given) for given in (5, [], "0.0")},
+    **{f"a head {given!r}": lambda s, given=given: si.explain(s, TOKENS, head=given) for given in (5, [], "0.0.0")},
     **{f"maps by {by!r}": lambda s, by=by: si.activation_patching(s, TOKENS, TOKENS + 1, by=by)
        for by in (5, (), [["layer"]], "nothing")},
     **{f"patching by {name}": lambda s, make=make: si.activation_patching(s, TOKENS, TOKENS + 1, metric=make())

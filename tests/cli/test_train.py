@@ -25,7 +25,7 @@ def test_a_recipe_is_trained_with_its_settings_and_found_again(call, tmp_path):
     (run,) = (tmp_path / "cache/runs").iterdir()
     recipe = recipe_of(run / "step-0000007")
     assert code == 0 and recipe.model.n_layers == 2 and recipe.seed == 3 and recipe.key() == run.name
-    assert "k_bias step 7/7 loss" in output and "tokens/s" in output and "Sink_1" in output
+    assert "k_bias step 7/7, loss" in output and "tokens/s" in output and "Sink_1" in output
     assert f"trained: {run}/step-0000007" in output
     assert "step 7/7" not in call("train", "k_bias", *SHORT, "--set", "model.n_layers=2", "--seed", 3)[1]
 

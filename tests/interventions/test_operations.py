@@ -106,7 +106,7 @@ def test_activations_of_another_shape_are_refused_in_one_line(shape):
 def test_what_an_operation_cannot_do_is_refused():
     with pytest.raises(InputError, match=r"no activations were taken of layer 3; choose among \[2\]"):
         iv.Put({2: X})(3, X)
-    with pytest.raises(InputError, match=r"0 or more; got -1\.0"):
+    with pytest.raises(InputError, match=r"at least 0; got -1\.0"):
         iv.ClampNorm(-1.0)
     with pytest.raises(NotImplementedError):
         Operation()(LAYER, X)

@@ -216,9 +216,9 @@ def test_another_model_is_loaded_anew_and_a_subject_is_taken_as_it_is():
 def test_arguments_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="every, a number of steps"):
         si.SinkCallback(TOKENS, 0)
-    with pytest.raises(InputError, match="most is a share of the time"):
+    with pytest.raises(InputError, match="most, a share of the time"):
         si.SinkCallback(TOKENS, most=0.0)
-    with pytest.raises(InputError, match="epsilon is a share"):
+    with pytest.raises(InputError, match="epsilon, a share of attention"):
         si.SinkCallback(TOKENS, epsilon=2.0)
     for junk in (3, object(), {"a": 1}, [], lambda: 1, b"x", model_of("gpt2"), [[1.5, 2.5]]):
         with pytest.raises(InputError):

@@ -126,12 +126,12 @@ def test_after_an_edit_the_maps_begin_on_the_first_screen_and_all_stand_above_th
 def test_rows_tokens_and_heads_have_buttons_that_edit(opened):
     press(opened, "#massive button")
     assert "zero dimension" in opened.inner_text("#edits")
-    press(opened, "[data-key=sigmoid]")
+    press(opened, "[data-key=ablate]")
     layer, head = opened.input_value("#layer"), opened.input_value("#which")
+    assert f"zero output of layer {layer}, head {head}" in opened.inner_text("#edits")
+    press(opened, "[data-key=sigmoid]")
     assert f"layer {layer}, head {head}" in opened.inner_text("#edits")
     press(opened, "[data-key=off]")
-    press(opened, "[data-key=ablate]")
-    assert f"zero output of layer {layer}, head {head}" in opened.inner_text("#edits")
     tab_to(opened, "#words span")
     for key in ("ArrowRight", "ArrowRight", "Enter"):
         opened.keyboard.press(key)
