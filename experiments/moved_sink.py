@@ -23,8 +23,8 @@ from sinkinterp.table import Cell, Table, high_of, low_of
 from .shared.genuine import Has, models_with
 
 CLAIM = (
-    "The sink lies in a key and a value that hardly depend on the text. Put into a slot of every head, they take the "
-    "sink over at once: the first token, its massive activation and what both cost are free."
+    "A sink is a key and a value that hardly depend on the text. As a slot of every head they take it over at once, "
+    "and what the first token costs falls."
 )
 RULE = (
     "with the slot, alpha_1 is at most that of uniform attention; forgetting the first token and int8 per tensor cost "
