@@ -205,6 +205,8 @@ def mended(
     of, history = _trained(_job(recipe, model, text, held_out, base, world), out, on_step)
     after = worth(subject, held_out[:, recipe.skips :])
     table = worth_table({"before": before, "after": after}, subject, held_out)
+    if recipe.skips:
+        table = replace(table, note=f"{table.note}; after: the same texts without BOS; losses of the same tokens")
     with sole_writer(out):
         write = partial(
             write_adapter, model=model, slots=recipe.slots, trained=recipe.trained, base=recipe.model, of=of

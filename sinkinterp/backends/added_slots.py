@@ -4,7 +4,7 @@ Each attention module gets a submodule `sink_slots`, which training finds among 
 else stays as it is: caches, generation and masks are those of transformers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -131,7 +131,7 @@ class Watch:
 
 
 _WATCH: ContextVar[Watch | None] = ContextVar("sinkinterp_watch", default=None)
-_FOUND: ContextVar[dict[nn.Module, AttentionCall] | None] = ContextVar("sinkinterp_found", default=None)
+_FOUND: ContextVar[Callable[[nn.Module, AttentionCall], None] | None] = ContextVar("sinkinterp_found", default=None)
 
 
 @contextmanager
@@ -163,7 +163,7 @@ def _attend(
     call = call_of_interface(0, query, key, value, attention_mask, scaling, **extra)
     found, watch = _FOUND.get(), _WATCH.get()
     if found is not None:
-        found[module] = call
+        found(module, call)
     if watch is None:
         return call.output().transpose(1, 2).contiguous(), None
     z, mass = output_and_mass(call, watch.key)
@@ -200,17 +200,23 @@ def add_slots(model: PreTrainedModel, spec: AddedSlots, tokens: Tokens | None = 
     if model.config.is_encoder_decoder or not model._can_set_attn_implementation():
         raise InputError(f"slots are added to causal models with transformers' attention interface; {name} is not one")
     before: str = model.config._attn_implementation
+    slots: dict[nn.Module, Slots] = {}
+
+    def build(module: nn.Module, call: AttentionCall) -> None:
+        if call.slot is not None:
+            raise InputError(f"{name} has slots already, so none are added")
+        slots[module] = spec.build(call, position).to(call.q.device, call.q.dtype)
+
     model.set_attn_implementation(WITH_SLOTS)
     try:
-        calls = _calls_of(model, torch.tensor([[0, 1, 2]]) if tokens is None else tokens)
-        if not calls or any(call.slot is not None for call in calls.values()):
-            what = "has slots already" if calls else "calls no attention"
-            raise InputError(f"{name} {what}, so none are added")
+        _run(model, torch.tensor([[0, 1, 2]]) if tokens is None else tokens, build)
+        if not slots:
+            raise InputError(f"{name} calls no attention, so none are added")
     except BaseException:
         model.set_attn_implementation(before)
         raise
-    for module, call in calls.items():
-        module.add_module(WITH_SLOTS, spec.build(call, position).to(call.q.device, call.q.dtype))
+    for module, added in slots.items():
+        module.add_module(WITH_SLOTS, added)
     return before
 
 
@@ -223,13 +229,11 @@ def remove_slots(model: PreTrainedModel, before: str) -> None:
 
 
 @torch.no_grad()
-def _calls_of(model: PreTrainedModel, tokens: Tokens) -> dict[nn.Module, AttentionCall]:
-    """The attention modules of a model in their order, each with its call on some tokens."""
-    found: dict[nn.Module, AttentionCall] = {}
-    token, training = _FOUND.set(found), model.training
+def _run(model: PreTrainedModel, tokens: Tokens, on_call: Callable[[nn.Module, AttentionCall], None]) -> None:
+    """Runs a model on some tokens, and shows every attention module with its call; none is kept."""
+    token, training = _FOUND.set(on_call), model.training
     try:
         model.eval()(tokens.to(model.device), use_cache=False)
     finally:
         _FOUND.reset(token)
         model.train(training)
-    return found
