@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sinkinterp.data.progress import OnProgress, no_progress
-from sinkinterp.data.sources import MIN_CHARACTERS, embedded_texts, library_texts, mixed
+from sinkinterp.data.sources import MIN_CHARACTERS, PythonCode, embedded_texts, mixed
 
 SUMS = 200  # texts of arithmetic
 SUMS_PER_TEXT = 40
@@ -22,7 +22,7 @@ def texts_by_kind(cache: Path, on_file: OnProgress = no_progress) -> dict[str, l
     """
     return {
         "docstrings": embedded_texts(cache, on_file),
-        "Python code": library_texts(on_file),
+        "Python code": [*PythonCode().texts(cache, on_file)],
         **{kind: mixed(texts()) for kind, texts in _OTHER_KINDS.items()},
     }
 

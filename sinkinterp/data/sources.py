@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from ..files import remove
 from ..seals import Damaged, Of, read_record, write_record
-from ..spec import Limits, Spec
+from ..spec import Limits, Spec, added_later
 from .progress import OnProgress, no_progress
 from .rows import files_of
 from .texts import is_path, texts_of
@@ -75,13 +75,23 @@ class Embedded(Source):
 
 @dataclass(frozen=True)
 class PythonCode(Source):
-    """The files of Python's standard library, in the version installed when packed."""
+    """The files of Python's standard library and of packages, in the versions installed when packed."""
+
+    packages: tuple[str, ...] = added_later(())
+
+    def check(self) -> None:
+        absent = [name for name in self.packages if not _folders_of(name)]
+        if absent:
+            raise InputError(
+                f"packages={list(self.packages)}: {', '.join(absent)} is not installed; install or omit it"
+            )
 
     def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
-        return library_texts(on_file)
+        self.check()
+        return code_texts(_library_files() + _package_files(self.packages), on_file)
 
     def fingerprint(self) -> str:
-        return platform.python_version()
+        return " ".join((platform.python_version(), *map(importlib.metadata.version, self.packages)))
 
 
 @dataclass(frozen=True)
@@ -197,12 +207,12 @@ def _in_parts(files: list[Path], folder: Path, on_file: OnProgress) -> Iterator[
         yield from texts
 
 
-def library_texts(on_file: OnProgress = no_progress) -> list[str]:
-    """The Python files of the standard library, each once, in a mixed order.
+def code_texts(files: list[Path], on_file: OnProgress = no_progress) -> list[str]:
+    """The texts of Python files, each once, in a mixed order.
 
     Short files, and files that are not UTF-8, are left out.
     """
-    texts, files = [], _library_files()
+    texts = []
     for i, file in enumerate(files, 1):
         on_file(i, len(files))
         try:
@@ -246,12 +256,17 @@ def mixed(texts: Iterable[str]) -> list[str]:
 
 def _documented_files() -> list[Path]:
     """The Python files of the standard library and of our dependencies, without their tests."""
-    files = _library_files()
-    for name in DEPENDENCIES:
-        spec = importlib.util.find_spec(name)
-        for folder in (spec.submodule_search_locations or ()) if spec else ():
-            files += _python_files(Path(folder), {"test", "tests", "testing"})
-    return files
+    return _library_files() + _package_files(DEPENDENCIES)
+
+
+def _package_files(names: Iterable[str]) -> list[Path]:
+    tests = {"test", "tests", "testing"}
+    return [file for name in names for folder in _folders_of(name) for file in _python_files(folder, tests)]
+
+
+def _folders_of(package: str) -> list[Path]:
+    spec = importlib.util.find_spec(package)
+    return [] if spec is None else [*map(Path, spec.submodule_search_locations or ())]
 
 
 def _library_files() -> list[Path]:

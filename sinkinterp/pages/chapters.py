@@ -20,6 +20,7 @@ _OBSERVED = (Outcome.SINK, Outcome.NO_SINK)
 _WHERE: Mapping[str, str] = {
     Scale.DEMO: "On toys",
     Scale.TEXT: "On text",
+    Scale.GPU: "On text without BOS",
     Scale.REAL: "In genuine models",
     Scale.PAPER: "In the paper's models",
 }
@@ -90,7 +91,7 @@ class Chapter:
 
 def stem_of(name: str, scale: str | None) -> str:
     """The name of an experiment's files. Trainings on text have names of their own, beside those of toys."""
-    if scale not in (Scale.TEXT, Scale.PAPER) or name not in experiment_names():
+    if scale not in (Scale.TEXT, Scale.GPU, Scale.PAPER) or name not in experiment_names():
         return name
     experiment = load_experiment(name)
     return f"{name}_{scale}" if scale in experiment.scales and scale != experiment.default_scale() else name

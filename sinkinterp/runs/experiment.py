@@ -29,9 +29,11 @@ from .workers import Here, Processes, Workers, in_order
 SEEDS = 5
 _DOWNLOADED = "local/"  # before the names of models that `make models` makes
 GIVEN = "given models"  # in place of a scale, where the user names models
+_OF_TEXT = (Scale.TEXT, Scale.GPU, Scale.PAPER)
 _NOT_BY_DEFAULT = {
     Scale.SMOKE: "its models are not here; `make models` downloads some, scale=paper takes others from the Hub",
     Scale.TEXT: "it trains for hours; scale=text runs it",
+    Scale.GPU: "it trains for days without a GPU; scale=gpu runs it",
 }
 
 
@@ -177,8 +179,8 @@ def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:
         raise InputError(f"{name} trains its models itself, where it runs; leave device_map=... away")
     if not scope.models and scope.scale not in experiment.scales:
         raise InputError(f"{name} has no models of scale {scope.scale}; choose {' or '.join(experiment.scales)}")
-    if scope.text is not None and trains and scope.scale not in (Scale.TEXT, Scale.PAPER):
-        larger = [scale for scale in (Scale.TEXT, Scale.PAPER) if scale in experiment.scales]
+    if scope.text is not None and trains and scope.scale not in _OF_TEXT:
+        larger = [scale for scale in _OF_TEXT if scale in experiment.scales]
         fix = f", or add scale={' or scale='.join(larger)}" if larger else ""
         raise InputError(f"{name} trains toys, which learn a task and read no text; leave text=... away{fix}")
     if scope.text is not None and trains:

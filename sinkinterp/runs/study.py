@@ -197,9 +197,15 @@ BASES: Mapping[Scale, Recipe] = {
     Scale.SMOKE: replace(with_variant(_TOY, "heads_2"), steps=2, batch=8, watch_every=2),
     Scale.DEMO: with_variant(_TOY, "heads_2"),
     Scale.TEXT: RECIPES["text-repeats"],
+    Scale.GPU: RECIPES["text-17m"],
     Scale.PAPER: RECIPES["paper-60m"],
 }
-HELD_OUT_SEQUENCES = {Scale.SMOKE: 16, Scale.TEXT: 256, Scale.PAPER: 100}  # the installation's text has 300
+HELD_OUT_SEQUENCES = {
+    Scale.SMOKE: 16,
+    Scale.TEXT: 256,
+    Scale.GPU: 256,
+    Scale.PAPER: 100,
+}  # the installation's text has 300
 
 
 def base_of(scope: Scope, bases: Mapping[Scale, Recipe] = BASES) -> Recipe:
@@ -290,7 +296,7 @@ def study(
     whole = Edition(arms, rules, note)
     at = {scale: made if isinstance(made, Edition) else _part(whole, made) for scale, made in editions.items()}
     rows = Trainings(arms, bases, note, at)
-    default = Scale.DEMO if Scale.DEMO in scales else Scale.TEXT
+    default = next(scale for scale in (Scale.DEMO, Scale.TEXT, Scale.GPU) if scale in scales)
     rules_at: dict[str, Sequence[Rule]] = {scale: edition.rules for scale, edition in at.items()}
     return Experiment(claim, rows, by_model, rules, scales, rows.recipes, means_over_seeds, lambda: default, rules_at)
 

@@ -13,6 +13,8 @@ from ..lm.config import LMSpec
 from ..lm.variants import BASE, VARIANTS, variants
 from .recipe import ConstantRate, CosineRate, Everything, PrefixLM, Recipe, shown_ahead
 
+PACKAGES = ("torch", "transformers", "sympy", "pandas", "numpy", "networkx", "datasets", "transformer_lens")
+
 
 @dataclass(frozen=True)
 class YourText(Source):
@@ -76,6 +78,19 @@ _REPEATS = Recipe(  # deeper and narrower, in larger batches: the strongest sink
     watch_every=500,
     save_every=1000,
 )
+_WIDE = Recipe(  # the paper's protocol on code: no BOS, so an ordinary token comes first
+    model=sized(8192, 256, n_layers=6, d_model=384, n_heads=6, width=1024),
+    data=PackedText(source=PythonCode(PACKAGES), tokenizer=ByteBPE(8192, documents=3000), length=256),
+    steps=4000,
+    batch=64,
+    lr=3e-3,
+    schedule=CosineRate(),
+    warmup=200,
+    weight_decay=0.1,
+    bf16=True,
+    watch_every=250,
+    save_every=1000,
+)
 _PAPER_1B = replace(
     _PAPER,
     model=sized(vocab=50432, n_ctx=2048, n_layers=22, d_model=2048, n_heads=16, width=5632),
@@ -88,6 +103,7 @@ RECIPES: dict[str, Recipe] = {
     "small": _SMALL,
     "text": _TEXT,
     "text-repeats": _REPEATS,
+    "text-17m": _WIDE,
     "paper-60m": _PAPER,
     "paper-1b": _PAPER_1B,
 }
