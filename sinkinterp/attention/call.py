@@ -282,9 +282,10 @@ class AttentionCall(Inputs):
 
     def _block_mass(self, keys: KeyIndex) -> KeyMass:
         sees_some, sees_all = self.visibility.regions(keys)  # drawn at `Visibility.regions`
-        triangle = self._allowed_weights(keys, sees_some)
-        rectangle = self._weights_over_alpha(keys, sees_all)
-        return self.kernel.alpha * (triangle.sum(2) + rectangle.sum(2))
+        mass = self._weights_over_alpha(keys, sees_all).sum(2)
+        if sees_some.start != sees_some.stop or sees_some == ALL:
+            mass = self._allowed_weights(keys, sees_some).sum(2) + mass
+        return self.kernel.alpha * mass
 
     def _allowed_weights(self, keys: KeyIndex | None, rows: slice) -> SomePairs:
         return self._weights_over_alpha(keys, rows).masked_fill_(~self.allowed(keys, rows), 0)

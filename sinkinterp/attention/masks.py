@@ -10,6 +10,7 @@ from functools import cached_property
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..checks import whole_number
 from ..spec import Spec
@@ -97,7 +98,18 @@ BLOCK = 64  # keys per block: at T = 32,768 and 12 heads, 100 MB of fp32 scores
 
 def key_blocks(keys: KeyIndex, block: int = BLOCK) -> Iterable[Tensor]:
     """`keys` in blocks of at most `block`."""
-    return keys.split(block)
+    return keys.split(block) if len(keys) > block else (keys,)
+
+
+_BOUNDS = WeakTensorKeyDictionary()  # so that a GPU is asked once for all layers, which share the chosen keys
+
+
+def _bounds(keys: KeyIndex) -> tuple[int, int]:
+    """The first and the last of the chosen keys."""
+    version = None if keys.is_inference() else keys._version
+    if keys not in _BOUNDS or _BOUNDS[keys][0] != version:
+        _BOUNDS[keys] = version, tuple(torch.stack(keys.aminmax()).tolist())
+    return _BOUNDS[keys][1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +173,7 @@ class Visibility:
         """
         if self.mask is not None or not len(keys):
             return ALL, slice(self.n_queries, None)
-        first, last = (max(int(key) - self.past, 0) for key in keys.aminmax())
+        first, last = (max(key - self.past, 0) for key in _bounds(keys))
         return slice(first, last), slice(last, None)
 
 

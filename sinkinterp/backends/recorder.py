@@ -225,7 +225,8 @@ class Recorder:
             for layer in shape.attention_layers:
                 if (site, layer) not in self.mapped:
                     raise InputError(f"the {site.label} of layer {layer} are not found; edit its call instead")
-        for block, finite in enumerate(self.finite):
+        at_once = torch.stack([finite.to(self.finite[0].device) for finite in self.finite])
+        for block, finite in enumerate(at_once.tolist()):
             if not finite:
                 where = f"block {block - 1}" if block else "the embedding"
                 raise InputError(

@@ -33,6 +33,8 @@ def queries_from(call: AttentionCall, positions: KeyIndex) -> QueryCounts:
 
 def hidden_queries(call: AttentionCall) -> Int[Tensor, " batch"]:
     """How many queries cannot see the first key, at most over heads: above 0 behind a window narrower than T."""
+    if call.mask is None:
+        return torch.zeros(len(call.q), dtype=torch.long, device=call.q.device)
     first = call.keys[:1]
     return (queries_from(call, first) - call.watchers(first)).amax((1, 2)).expand(len(call.q))
 
@@ -150,8 +152,9 @@ def is_biased(call: AttentionCall) -> bool:
 
 def uniform_slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
     """The null of `slot_importance`; 0 without a slot."""
-    share = (1 / call.columns_seen().clamp(min=1)).mean(-1) * (call.slot is not None)
-    return share.expand(*call.q.shape[:2])
+    if call.slot is None:
+        return call.q.new_zeros(call.q.shape[:2]).float()
+    return (1 / call.columns_seen().clamp(min=1)).mean(-1).expand(*call.q.shape[:2])
 
 
 def sink_logits(call: AttentionCall) -> Float[Tensor, "batch head"]:

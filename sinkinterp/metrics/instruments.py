@@ -5,7 +5,7 @@ instrument, as in `si.measure(subject, tokens, instruments=[(Metric("first", RES
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -19,6 +19,7 @@ from .importance import (
     Convention,
     hidden_queries,
     importance_and_raw,
+    is_biased,
     off_sequence,
     slot_importance,
     uniform_and_content_free,
@@ -76,11 +77,26 @@ class _AtPositions:
         return self.read(call, positions, self.convention)
 
 
+@dataclass(frozen=True)
+class _Nulls(_AtPositions):
+    """The nulls of some positions. Causal layers without a bias share them; `known` keeps theirs, by shape."""
+
+    known: dict[object, Tensor] = field(default_factory=dict, compare=False)
+
+    def __call__(self, call: AttentionCall) -> Tensor:
+        if call.mask is not None or is_biased(call):
+            return super().__call__(call)
+        shape = (call.q.shape[:3], call.k.shape[2], call.slot is None, call.k.device)
+        if shape not in self.known:
+            self.known[shape] = super().__call__(call)
+        return self.known[shape]
+
+
 def core_metrics(positions: KeyIndex, convention: Convention) -> tuple[Metric, ...]:
     """The metrics of every report, with importance at `positions`."""
     return (
         Metric(_IMPORTANCES, CALL, _AtPositions(importance_and_raw, positions, convention)),
-        Metric(_NULLS, CALL, _AtPositions(uniform_and_content_free, positions, convention)),
+        Metric(_NULLS, CALL, _Nulls(uniform_and_content_free, positions, convention)),
         *(*_OF_SLOTS, *_AS_THEY_ARE, _HIDDEN_QUERIES),
     )
 
