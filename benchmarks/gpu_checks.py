@@ -90,7 +90,8 @@ def kernel_difference(call: AttentionCall, device: str, path: str | None) -> flo
     there = _moved(call, lambda tensor: tensor.to(device))
     taken = fused.path_of(there)
     if path is not None and (taken is None or taken[0] != path):
-        raise RuntimeError(f"took {'blocks' if taken is None else taken[0]}, not {path}")
+        why = "; ".join(fused.REFUSED.values())
+        raise RuntimeError(f"took {'blocks' if taken is None else taken[0]}, not {path}: {why or 'no reason given'}")
     exact = _moved(call, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
     n_keys = call.k.shape[2]
     pattern = exact.pattern()

@@ -23,7 +23,7 @@ class Scale(StrEnum):
     SMOKE = "smoke"  # what ships, or a few steps of training: seconds, no result
     DEMO = "demo"  # toys that train in seconds
     TEXT = "text"  # small models of text, some seven minutes each
-    GPU = "gpu"  # models of 17 million parameters of text without BOS: minutes on a GPU, days on CPUs
+    GPU = "gpu"  # models of text without BOS: a minute each on a GPU, hours on a CPU
     REAL = "real"  # pretrained models that `make models` downloads
     PAPER = "paper"  # the paper's models
 

@@ -33,7 +33,7 @@ _OF_TEXT = (Scale.TEXT, Scale.GPU, Scale.PAPER)
 _NOT_BY_DEFAULT = {
     Scale.SMOKE: "its models are not here; `make models` downloads some, scale=paper takes others from the Hub",
     Scale.TEXT: "it trains for hours; scale=text runs it",
-    Scale.GPU: "it trains for days without a GPU; scale=gpu runs it",
+    Scale.GPU: "it trains for hours without a GPU; scale=gpu runs it",
 }
 
 

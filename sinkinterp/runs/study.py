@@ -197,7 +197,7 @@ BASES: Mapping[Scale, Recipe] = {
     Scale.SMOKE: replace(with_variant(_TOY, "heads_2"), steps=2, batch=8, watch_every=2),
     Scale.DEMO: with_variant(_TOY, "heads_2"),
     Scale.TEXT: RECIPES["text-repeats"],
-    Scale.GPU: RECIPES["text-17m"],
+    Scale.GPU: RECIPES["text-without-bos"],
     Scale.PAPER: RECIPES["paper-60m"],
 }
 HELD_OUT_SEQUENCES = {

@@ -78,15 +78,15 @@ _REPEATS = Recipe(  # deeper and narrower, in larger batches: the strongest sink
     watch_every=500,
     save_every=1000,
 )
-_WIDE = Recipe(  # the paper's protocol on code: no BOS, so an ordinary token comes first
-    model=sized(8192, 256, n_layers=6, d_model=384, n_heads=6, width=1024),
+_WITHOUT_BOS = Recipe(  # an ordinary token comes first, and a learned position marks it: experiments/LOG.md
+    model=replace(sized(8192, 256, n_layers=4, d_model=128, n_heads=2, width=384), position=BASE.position),
     data=PackedText(source=PythonCode(PACKAGES), tokenizer=ByteBPE(8192, documents=3000), length=256),
-    steps=4000,
+    steps=5000,
     batch=64,
-    lr=3e-3,
+    lr=6e-3,
     schedule=CosineRate(),
     warmup=200,
-    weight_decay=0.1,
+    weight_decay=0.3,
     bf16=True,
     watch_every=250,
     save_every=1000,
@@ -103,7 +103,7 @@ RECIPES: dict[str, Recipe] = {
     "small": _SMALL,
     "text": _TEXT,
     "text-repeats": _REPEATS,
-    "text-17m": _WIDE,
+    "text-without-bos": _WITHOUT_BOS,
     "paper-60m": _PAPER,
     "paper-1b": _PAPER_1B,
 }
