@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from ..attention.sites import RESIDUAL
 from ..backends.added_slots import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
 from ..backends.files.model_files import load_model, load_tokenizer
-from ..backends.files.named_models import located, offline_while_unreachable
+from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, write_adapter
 from ..checks import whole_number
@@ -146,9 +146,8 @@ def mend(
     Raises InputError as `mended` does.
     """
     model = str(path_of(model, "a model that is mended"))
-    with offline_while_unreachable(model):
-        recipe = mend_recipe(model, text, length, remedy, weights, **settings)
-        return mended(recipe, path_of(out, "out"), on_step=on_step)
+    recipe = mend_recipe(model, text, length, remedy, weights, **settings)
+    return mended(recipe, path_of(out, "out"), on_step=on_step)
 
 
 def mend_recipe(
