@@ -25,7 +25,7 @@ from ..errors import InputError
 from ..interventions.changes import ChangeResidual
 from ..measurement.inputs import reads_inputs
 from ..measurement.patching import activations
-from ..metrics.bootstrap import Estimate, estimate_cells, intervals, mean_cells, ratio
+from ..metrics.bootstrap import SIZES, Estimate, estimate_cells, intervals, mean_cells, ratio
 from ..plots.series import sweep_figure
 from ..table import Table
 from .outliers import Keep, Mask
@@ -362,7 +362,7 @@ def _quantised(title: str, what: str, mask: Mask, ways: Iterable[Way], full: Los
     rows = []
     for bits, (grain, over), name in ways:
         error, loss = quantised(bits, over, left_out(mask)[name])
-        cells = mean_cells(ERROR, error) | mean_cells(ADDED, (loss - full).mean(1))
+        cells = mean_cells(ERROR, error, SIZES) | mean_cells(ADDED, (loss - full).mean(1))
         rows.append({WHAT: f"int{bits} per {grain}", LEFT_OUT: name, **cells})
     note = (
         f"{mask.note}; {what}; symmetric, scale from the largest magnitude; relative error: of squares; "
