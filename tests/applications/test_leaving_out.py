@@ -99,9 +99,7 @@ def test_in_double_precision_every_row_is_what_transformers_hooks_give(planted):
             return torch.where(kept, x, (x / scale).round() * scale)
 
         if row["left out"] not in (RANDOM_TOKENS, RANDOM_DIMS):
-            assert row["added loss"] == pytest.approx((loss(rounded) - loss()).mean().item(), abs=1e-6), (
-                row
-            )  # losses are in fp32
+            assert row["added loss"] == pytest.approx((loss(rounded) - loss()).mean().item(), abs=1e-6), row
 
 
 def test_random_ones_are_as_many_and_never_the_chosen():
