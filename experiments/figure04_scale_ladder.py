@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.metrics.bootstrap import estimate, estimate_cells
+from sinkinterp.metrics.bootstrap import SHARES, estimate_cells, mean_cells
 from sinkinterp.plots.series import beside_published
 from sinkinterp.report.columns import ALPHA_1, MODEL, SINK_1
 from sinkinterp.report.readings import protocol_note
@@ -40,7 +40,7 @@ def measure(case: Case, progress: Progress) -> Table:
         **case.names,
         "layers x heads": f"{shape.n_layers} x {shape.n_heads}",
         **estimate_cells(SINK_1, report.sink(0, EPSILON)),
-        **estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2)))),
+        **mean_cells(ALPHA_1, report.alpha().mean((1, 2)), SHARES),
         NULL: report.null_alpha().mean().item(),
         published(SINK_1): REPORTED.get(case.source),
     }

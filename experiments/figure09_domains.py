@@ -13,7 +13,7 @@ from sinkinterp.data.token_sources import TextToTokens, random_tokens
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
+from sinkinterp.metrics.bootstrap import BY_SEQUENCE, SHARES, estimate_cells, mean_cells
 from sinkinterp.plots.series import beside_published
 from sinkinterp.report.columns import ALPHA_1, SINK_1
 from sinkinterp.runs.case import READING, Case, Model
@@ -57,7 +57,7 @@ def measure(case: Case, progress: Progress) -> Table:
         row: dict[str, Cell] = {**case.names, KIND: kind}
         for epsilon in EPSILONS:
             row |= estimate_cells(_rate(epsilon), report.sink(0, epsilon))
-        alpha = estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2))))
+        alpha = mean_cells(ALPHA_1, report.alpha().mean((1, 2)), SHARES)
         rows.append(row | alpha | {f"null {ALPHA_1}": report.null_alpha().mean().item(), "n": len(token_set.tokens)})
     on_row(len(rows), len(rows))
     p = report.protocol

@@ -18,7 +18,7 @@ from sinkinterp.lm.attention import AttentionSpec
 from sinkinterp.lm.model import SinkForCausalLM, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
-from sinkinterp.metrics.bootstrap import estimate, estimate_cells
+from sinkinterp.metrics.bootstrap import SHARES, estimate, estimate_cells, mean_cells
 from sinkinterp.report.columns import ALPHA_1, EDIT, LOSS, MODEL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
@@ -128,7 +128,7 @@ def _row(subject: HuggingFaceSubject, token_set: TokenSet, losses: Mapping[str, 
         **estimate_cells(OVER, estimate(loss - without)),
         **estimate_cells(OVER_BEFORE, estimate(loss - losses[BEFORE])),
         **estimate_cells(SINK_1, report.sink(0, EPSILON)),
-        **estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2)))),
+        **mean_cells(ALPHA_1, report.alpha().mean((1, 2)), SHARES),
         NULL: report.null_alpha().mean().item(),
         SLOT_RATE: slot.mean if slot else None,
         RESIDUAL_RATIO: report.residual_ratio().mean(0).max().item(),

@@ -9,7 +9,7 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
+from sinkinterp.metrics.bootstrap import BY_SEQUENCE, SHARES, estimate_cells, mean_cells
 from sinkinterp.plots.series import beside_published
 from sinkinterp.report.columns import ALPHA_1, INPUT, MODEL, SINK_1
 from sinkinterp.report.report import Report
@@ -105,7 +105,7 @@ def _sinks(report: Report) -> dict[str, Cell]:
     return {
         **estimate_cells(SINK_1, report.sink(0, EPSILON)),
         f"null {SINK_1}": report.null_sink_rate(0, EPSILON),
-        **estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2)))),
+        **mean_cells(ALPHA_1, report.alpha().mean((1, 2)), SHARES),
         f"null {ALPHA_1}": report.null_alpha().mean().item(),
     }
 

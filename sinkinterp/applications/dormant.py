@@ -30,7 +30,7 @@ from ..interventions.changes import ChangeOutputs
 from ..interventions.operations import Zero
 from ..measurement.inputs import ModelLike, equal_inputs_of, run_note
 from ..measurement.patching import attribution
-from ..metrics.bootstrap import intervals, mean_cells
+from ..metrics.bootstrap import SHARES, SIZES, intervals, mean_cells
 from ..metrics.importance import importance, slot_importance
 from ..metrics.loss import next_token_loss
 from ..metrics.metric import PerSequence
@@ -259,9 +259,9 @@ def _reading_rows(
             LAYER: layer,
             HEAD: head,
             IS_DORMANT: "yes" if (layer, head) in dormant else "no",
-            **mean_cells(ALPHA_1, alpha[:, i]),
+            **mean_cells(ALPHA_1, alpha[:, i], SHARES),
             SINK_RATE: (alpha[:, i] > epsilon).float().mean().item(),
-            **mean_cells(WRITE, write[:, i]),
+            **mean_cells(WRITE, write[:, i], SIZES),
             LARGEST_WRITE: write[:, i].max().item(),
         }
 

@@ -15,7 +15,7 @@ from ..checks import LARGEST, check_memory, whole_number
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..measurement.inputs import dtype_of, passes, reads_inputs
-from ..metrics.bootstrap import intervals, mean_cells, rate_cells
+from ..metrics.bootstrap import SHARES, SIZES, intervals, mean_cells, rate_cells
 from ..metrics.sink import check_epsilon
 from ..plots.series import sweep_figure
 from ..table import NULL, Cell, Table
@@ -64,7 +64,9 @@ def generation_table(
     for i, end in enumerate(bounds[1:]):
         cells: dict[str, Cell] = {}
         for j, name in enumerate((ALPHA, STAYS, MOVED, SINKS)):
-            cells |= (rate_cells if name in (STAYS, MOVED) else mean_cells)(name, found[:, i, j])
+            values = found[:, i, j]
+            ends = SIZES if name == SINKS else SHARES
+            cells |= rate_cells(name, values) if name in (STAYS, MOVED) else mean_cells(name, values, ends)
         rows.append({GENERATED: end - start, **cells, NULL: found[:, i, -1].mean().item()})
     note = (
         f"{subject.name}: n={len(tokens)} prompts of {start} tokens, {count} generated at temperature 1 (seed {seed}), "

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from ..attention.sites import RESIDUAL
 from ..backends.added_slots import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
 from ..backends.files.model_files import load_model, load_tokenizer
-from ..backends.files.named_models import located, offline_while_unreachable
+from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, write_adapter
 from ..checks import whole_number
@@ -30,7 +30,7 @@ from ..interventions.columns import Evict
 from ..measurement.inputs import run_note
 from ..measurement.measure import measure
 from ..measurement.watching import sinks_of
-from ..metrics.bootstrap import estimate_cells, intervals, mean_cells
+from ..metrics.bootstrap import SHARES, SIZES, estimate_cells, intervals, mean_cells
 from ..metrics.metric import Metric
 from ..metrics.residuals import peak_over_median
 from ..report.columns import MODEL
@@ -146,9 +146,8 @@ def mend(
     Raises InputError as `mended` does.
     """
     model = str(path_of(model, "a model that is mended"))
-    with offline_while_unreachable(model):
-        recipe = mend_recipe(model, text, length, remedy, weights, **settings)
-        return mended(recipe, path_of(out, "out"), on_step=on_step)
+    recipe = mend_recipe(model, text, length, remedy, weights, **settings)
+    return mended(recipe, path_of(out, "out"), on_step=on_step)
 
 
 def mend_recipe(
@@ -287,9 +286,9 @@ def worth(subject: HuggingFaceSubject, tokens: Tokens, targets: int | None = Non
     rounded = loss_of(subject, tokens, [Quantise(8, GRAINS["tensor"], nothing)])
     slot = report.slot_rate(0.3)
     return {
-        **mean_cells(LOSS, full[:, full.shape[1] - (targets or full.shape[1]) :].mean(1)),
+        **mean_cells(LOSS, full[:, full.shape[1] - (targets or full.shape[1]) :].mean(1), SIZES),
         **estimate_cells("Sink_1", report.sink(0, 0.3)),
-        **mean_cells("alpha_1", report.alpha().mean((1, 2))),
+        **mean_cells("alpha_1", report.alpha().mean((1, 2)), SHARES),
         UNIFORM: report.null_alpha().mean().item(),
         "Sink_2": report.sink_rate(1, 0.3),
         "Sink_*": slot.mean if slot else None,

@@ -25,7 +25,7 @@ from ..errors import InputError
 from ..interventions.changes import ChangeResidual
 from ..measurement.inputs import reads_inputs
 from ..measurement.patching import activations
-from ..metrics.bootstrap import Estimate, estimate_cells, intervals, mean_cells, ratio
+from ..metrics.bootstrap import SIZES, Estimate, estimate_cells, intervals, mean_cells, ratio
 from ..plots.series import sweep_figure
 from ..table import Table
 from .outliers import Keep, Mask
@@ -35,6 +35,7 @@ _WHAT = "a mask is what si.mask(model, tokens) returns"
 LEFT_OUT = "left out"
 EXPLAINED, EXPLAINED_ALL = "explained variance", "with outliers"
 DEAD, SPLICED = "dead features", "added loss, spliced in"
+DIGITS = "later blocks carry on what the last digits of a number round to: few texts differ between machines"
 WHAT, ERROR, ADDED = "quantised", "relative error", "added loss"
 
 RANK, FEATURES, ACTIVE, BATCH, SEEDS = 16, 1024, 16, 256, 5
@@ -279,7 +280,8 @@ def activations_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, p
         return relative_error(x, edit, left_out(mask)[BOTH]), loss_of(subject, tokens, [edit])
 
     ways = told([*product(BITS, GRAINS.items(), worth_trying(mask))], progress("quantising activations"))
-    what, full = "inputs of all blocks and of the last norm, scales of each text", loss_of(subject, tokens)
+    what = f"inputs of all blocks and of the last norm, scales of each text; {DIGITS}"
+    full = loss_of(subject, tokens)
     return _quantised("What does quantising activations lose?", what, mask, ways, full, quantised)
 
 
@@ -362,7 +364,7 @@ def _quantised(title: str, what: str, mask: Mask, ways: Iterable[Way], full: Los
     rows = []
     for bits, (grain, over), name in ways:
         error, loss = quantised(bits, over, left_out(mask)[name])
-        cells = mean_cells(ERROR, error) | mean_cells(ADDED, (loss - full).mean(1))
+        cells = mean_cells(ERROR, error, SIZES) | mean_cells(ADDED, (loss - full).mean(1))
         rows.append({WHAT: f"int{bits} per {grain}", LEFT_OUT: name, **cells})
     note = (
         f"{mask.note}; {what}; symmetric, scale from the largest magnitude; relative error: of squares; "

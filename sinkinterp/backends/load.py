@@ -18,7 +18,7 @@ from .encoder.encoder_decoder import EncoderDecoderSubject, check_encoder
 from .encoder.encoder_input import EncoderInput
 from .exclusive import exclusive
 from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
-from .files.named_models import folder_of, offline_while_unreachable
+from .files.named_models import folder_of
 from .hooks import inside_compiled
 from .huggingface import HuggingFaceSubject, check_is_decoder
 from .mended import with_adapter
@@ -78,8 +78,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
         origin, folder = origin_of(source), folder_of(source)
         if encoder is None and backend in (None, "huggingface") and folder is not None:
             check_encoder(encoder, has_encoder(folder), name)  # before its weights are read
-        with offline_while_unreachable(str(source)):
-            source = load_model(source, dtype or torch.float32, device_map)
+        source = load_model(source, dtype or torch.float32, device_map)
     source = source if adapter is None else with_adapter(source, adapter)
     own = {"forward": forward, "blocks": blocks, "positions": positions, "attention": attention}
     subject = _in_memory(source, backend, name, encoder, own)

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
 from ..checks import instance_of
+from ..data.hub import asking_hub
 from ..errors import InputError
 from ..seals import Misplaced, Of, check_beside, hashes_in, read_record, verify, write_record
 from ..spec import Spec
@@ -169,13 +170,14 @@ def adapter_folder(source: str | Path) -> Path | None:
     if not folder.exists():
         errors = ("missing_entries", "gated_repo", "connection_errors")
         silent = {f"_raise_exceptions_for_{error}": False for error in errors}
-        try:
-            config = cached_file(str(source), _ADAPTER, **silent)
-        except OSError:  # such as a name that the Hub does not know: reading the model says what is wrong
-            config = None
-        if config is None:
-            return None
-        folder = Path(snapshot_download(str(source), allow_patterns=["adapter_*", "*token*", "config.json"]))
+        with asking_hub(source):
+            try:
+                config = cached_file(str(source), _ADAPTER, **silent)
+            except OSError:  # such as a name that the Hub does not know: reading the model says what is wrong
+                config = None
+            if config is None:
+                return None
+            folder = Path(snapshot_download(str(source), allow_patterns=["adapter_*", "*token*", "config.json"]))
     is_adapter = (folder / _ADAPTER).is_file() and not (folder / "config.json").is_file()
     return folder if is_adapter or (folder / RECORD).is_file() else None
 

@@ -153,7 +153,6 @@ def measure(model: options.Model, given: Input, how: Settings, loading: options.
         given.check()
         settings = how.over_preset(given, loading.dtype)
         inputs = given.inputs(settings, is_default=how.preset is None)
-        options.offline_if_unreachable(None if given.is_one_text else given.text)
         subject = loading.subject(model, settings.dtype)
         _check_used("--bos", given.bos, "a model with a tokenizer", tokenizer_of(subject))
         is_whole = given.is_one_text and given.length is None
@@ -250,7 +249,6 @@ def domains(
             raise InputError("--column has no effect on .txt files; leave it out")
         if len(sources) > 1 and field != "domain":
             raise InputError("--field has no effect on several sources; leave it out, or give one file")
-        options.offline_if_unreachable(*sources)
         subject = options.load_subject(model, backend)
         inputs = Inputs(length, sequences, bos, column=column)
         token_sets, errors = inputs.domain_token_sets(subject, sources, field)
@@ -280,7 +278,6 @@ def check(model: options.Model) -> None:
     from ..measurement.parity import agrees, parity
 
     quiet_libraries()
-    options.offline_if_unreachable(model)
     table = parity(load_model(model), model)
     print_table(table)
     if not agrees(table):

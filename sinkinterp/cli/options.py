@@ -26,13 +26,6 @@ if TYPE_CHECKING:
     from ..backends.subject import Subject
 
 
-def offline_if_unreachable(*names: str | None) -> None:
-    """See `backends.files.named_models`."""
-    from ..backends.files import named_models
-
-    named_models.offline_if_unreachable(*names)
-
-
 def load_subject(
     model: str, backend: str, encoder: str | None = None, dtype: str | None = None, device_map: str | None = None
 ) -> "Subject":
@@ -41,7 +34,6 @@ def load_subject(
     from ..backends.load import load
 
     quiet_libraries()
-    offline_if_unreachable(model)
     given = None if encoder is None else encoder_input(encoder)
     return load(model, backend=backend, dtype=dtype, device_map=device_map, encoder=given)
 

@@ -124,7 +124,6 @@ def _check_inputs(models: Sequence[str], scale: Scale | None, text: str | None) 
     """Raises InputError for a text that cannot be read, and for models at a scale that has its own."""
     from ..data.texts import check_readable, is_path
 
-    options.offline_if_unreachable(*models, text)
     if text is not None and is_path(text):
         check_readable(text)
     if models and scale is Scale.SMOKE:

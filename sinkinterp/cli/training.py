@@ -71,8 +71,6 @@ def train(
 
     base = with_variant(recipe_named(recipe), variant)
     if text is not None:
-        if text not in NAMED:
-            options.offline_if_unreachable(text)
         base = on_text(base, text)
     chosen = changed(replace(base, seed=seed), settings)
     if text is not None and text not in NAMED:
@@ -103,7 +101,6 @@ def finetune(
     """
     check_run(out, force)
     quiet_libraries()
-    options.offline_if_unreachable(model, data)
     from ..runs.finetune import ChatRecipe, finetuned
     from ..train.distributed import joined
     from ..train.settings import changed
@@ -140,10 +137,8 @@ def mend(
     quiet_libraries()
     from ..applications.mend import mend_recipe, mended
     from ..train.distributed import joined
-    from ..train.recipes import NAMED
     from ..train.settings import changed
 
-    options.offline_if_unreachable(model, None if text in NAMED else text)
     recipe = mend_recipe(model, text, length, remedy, weights, seed=seed, steps=steps, penalty=penalty)
     chosen = changed(recipe, settings)
     with joined(device) as world, run_progress(chosen, out, log, world.is_first, "mend") as (on_step, on_data):

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from ..checks import unicode_text
 from ..errors import InputError
+from .hub import check_dataset
 from .rows import ENCODING, ENDINGS, ending_of, files_of, is_read, one_line, rows_of, silence_datasets
 
 CHATS = ("messages", "conversations")  # columns of chats
-HUB_TIMEOUT = 10.0  # seconds in which the Hub must say whether it knows a dataset
-
 _DOCUMENTS = {".md", ".pdf", ".docx", ".html", ".tsv", ".xml", ".gz", ".zip", ".tex", ".log", ".rst", ".epub"}  # unread
 _DATASET = re.compile(r"[\w-][\w.-]*/[\w.-]+(:[\w.-]+)?")  # OWNER/NAME on the Hub, with its configuration
 _RELATIVE = (f".{os.sep}", f"..{os.sep}", f"~{os.sep}")
@@ -121,7 +120,7 @@ def _dataset_rows(name: str, split: str) -> Iterator[Mapping[str, object]]:
 
     silence_datasets()
     repository, _, config = name.partition(":")
-    _check_dataset(name, repository)
+    check_dataset(name, _OR_LOCAL)
     try:
         yield from load_dataset(repository, config or None, split=split, streaming=True)
     except DatasetNotFoundError as error:
@@ -131,23 +130,6 @@ def _dataset_rows(name: str, split: str) -> Iterator[Mapping[str, object]]:
     except Exception as error:
         raise InputError(
             f"cannot stream {split!r} of {name!r}: {one_line(error)}; name another split or NAME:CONFIG, {_OR_LOCAL}"
-        ) from error
-
-
-def _check_dataset(name: str, repository: str) -> None:
-    """Raises InputError where the Hub does not know a dataset, or does not answer."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
-
-    try:
-        HfApi().dataset_info(repository, timeout=HUB_TIMEOUT)  # load_dataset waits half a minute for an absent Hub
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise InputError(
-            f"{name!r} is neither a file nor a dataset on the Hub; check its spelling, {_OR_LOCAL}"
-        ) from error
-    except Exception as error:  # the HTTP client of huggingface_hub changes, and its errors with it
-        raise InputError(
-            f"the Hub cannot be asked for {name!r} ({one_line(error)}); check the network, {_OR_LOCAL}"
         ) from error
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..spec import Limits, Spec
+from .hub import asking_hub
 
 EOS, BOS = "<|endoftext|>", "<|bos|>"  # ids 0 and 1 of every tokenizer trained here
 BYTES = 256
@@ -97,7 +98,8 @@ def pretrained_tokenizer(source: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        with asking_hub(source):
+            return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).partition("\n")[0]
         fix = "give a name on the Hub, with a network, or a folder made by save_pretrained"

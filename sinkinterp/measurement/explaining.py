@@ -31,7 +31,7 @@ from ..errors import InputError
 from ..guesses import keywords
 from ..interventions.columns import ZeroKeySlot
 from ..interventions.selectors import named_heads
-from ..metrics.bootstrap import estimate_cells, intervals, mean_cells, ratio
+from ..metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells, ratio
 from ..metrics.instruments import LOSS
 from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.metric import Metric, PerSequence
@@ -238,7 +238,7 @@ def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, C
                 i = reports[0].attention_layers.index(layer)
                 after = torch.stack([alpha_of(report, on_slot)[0][:, i, head.head] for report in reports]).mean(0)
                 row: dict[str, Cell] = {HEAD: head.name, CUT: f"{cut}, {way}"}
-                yield row | mean_cells(ALPHA_1, after) | _removed(head, after)
+                yield row | mean_cells(ALPHA_1, after, SHARES) | _removed(head, after)
 
 
 def _removed(head: HeadScore, after: PerSequence) -> dict[str, Cell]:

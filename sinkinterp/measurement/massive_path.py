@@ -19,7 +19,7 @@ from ..backends.subject import Subject
 from ..data.tokens import Tokens
 from ..interventions.changes import ChangeKeys, ChangeMLP, ChangeOutputs
 from ..interventions.operations import Add
-from ..metrics.bootstrap import difference, estimate_cells, mean_cells
+from ..metrics.bootstrap import SHARES, SIZES, difference, estimate_cells, mean_cells
 from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.residuals import is_massive, lifetime
 from ..report.columns import ALPHA_1
@@ -180,9 +180,9 @@ def path_row(cut: str, report: Report, before: Report, readers: Sequence[Head]) 
     losses = [r.extra(NEXT_TOKEN_LOSS).nanmean(1) for r in (before, report)]
     alpha, layers = report.alpha(), [report.attention_layers.index(layer) for layer, _ in readers]
     row: dict[str, Cell] = {CUT: cut}
-    row |= mean_cells(f"{ALPHA_1} of readers", alpha[:, layers, [head for _, head in readers]].mean(1))
-    row |= mean_cells(f"{ALPHA_1} of all heads", alpha.mean((1, 2)))
-    row |= mean_cells("loss", losses[1])
+    row |= mean_cells(f"{ALPHA_1} of readers", alpha[:, layers, [head for _, head in readers]].mean(1), SHARES)
+    row |= mean_cells(f"{ALPHA_1} of all heads", alpha.mean((1, 2)), SHARES)
+    row |= mean_cells("loss", losses[1], SIZES)
     return row | estimate_cells("change of loss", difference(losses[0], losses[1], paired=True))
 
 

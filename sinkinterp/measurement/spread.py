@@ -22,7 +22,7 @@ from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..interventions.columns import Dropped, RemoveColumn
 from ..interventions.edit import Edits, edits_of
-from ..metrics.bootstrap import estimate_cells, intervals, mean_cells, ratio
+from ..metrics.bootstrap import SIZES, estimate_cells, intervals, mean_cells, ratio
 from ..metrics.loss import next_token_loss
 from ..metrics.metric import PerSequence
 from ..plots.series import sweep_figure
@@ -75,7 +75,12 @@ def spread(
     runs = {name: changes(subject, given, changed, at, some) for name, some in named.items()}
     before = next(iter(runs.values()))[0]
     rows: list[dict[str, Cell]] = [
-        {EDIT: name, BLOCK: block, **_cells(change[:, block], before[:, block], length), **mean_cells(LOSS, loss)}
+        {
+            EDIT: name,
+            BLOCK: block,
+            **_cells(change[:, block], before[:, block], length),
+            **mean_cells(LOSS, loss, SIZES),
+        }
         for name, (change, loss) in runs.items()
         for block in range(change.shape[1])
     ]
@@ -93,7 +98,7 @@ def _cells(change: Later, before: Later, length: int) -> dict[str, Cell]:
     """The mean changes of a block, and the change over that of the first edit, where it has one."""
     cells: dict[str, Cell] = {}
     for column, some in {ALL: slice(None), NEAR: slice(NEXT), FAR: slice(-max(1, length // 4), None)}.items():
-        cells |= mean_cells(column, change[:, some].mean(1))
+        cells |= mean_cells(column, change[:, some].mean(1), SIZES)
     if not before.any():
         return cells | dict.fromkeys((TIMES, low_of(TIMES), high_of(TIMES)))
     return cells | estimate_cells(TIMES, ratio(change.mean(1), before.mean(1)))

@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..guesses import keywords
 from ..interventions.edit import Edits, description, edits_of
 from ..metrics import sink
-from ..metrics.bootstrap import estimate, estimate_cells, intervals, mean_cells
+from ..metrics.bootstrap import REALS, SHARES, SIZES, Range, changes_of, estimate, estimate_cells, intervals, mean_cells
 from ..metrics.importance import VISIBLE
 from ..metrics.instruments import LOSS, Instruments
 from ..metrics.loss import NEXT_TOKEN_LOSS
@@ -87,7 +87,7 @@ def sweep(
     figure = partial(sweep_figure, x=EDIT, quantities=("change",))
     if seeds:
         note += f"; control: the mean of {seeds} random ones of equal size"
-    return Table("What does each intervention change?", note, _rows(groups, values, seeds), figure)
+    return Table("What does each intervention change?", note, _rows(groups, values, seeds, _ends(metric)), figure)
 
 
 def _groups(edits: Any) -> list[tuple[Edit, ...]]:
@@ -124,21 +124,30 @@ def _controls(group: Sequence[Edit], subject: Subject, length: int, seeds: int) 
     return [tuple(edit.control(subject.shape, length, generator) for edit in group) for generator in generators]
 
 
-def _rows(groups: Sequence[Sequence[Edit]], values: Sequence[PerSequence], seeds: int) -> tuple[dict[str, Cell], ...]:
+def _ends(metric: ReportMetric) -> Range:
+    known = {sink_rate: SHARES, importance: SHARES, loss: SIZES}
+    return known.get(getattr(metric, "func", metric), REALS)  # of a partial, that of its function
+
+
+def _rows(
+    groups: Sequence[Sequence[Edit]], values: Sequence[PerSequence], seeds: int, ends: Range
+) -> tuple[dict[str, Cell], ...]:
     """`values`: of the untouched model, then of each group of edits and of its controls."""
     before, *others = values
-    rows = [_row("none", before, before, [before] * bool(seeds))]
+    rows = [_row("none", before, before, [before] * bool(seeds), ends)]
     for i, group in enumerate(groups):
         after, *controls = others[i * (1 + seeds) : (i + 1) * (1 + seeds)]
-        rows.append(_row(" + ".join(map(description, group)), before, after, controls))
+        rows.append(_row(" + ".join(map(description, group)), before, after, controls, ends))
     return tuple(rows)
 
 
-def _row(name: str, before: PerSequence, after: PerSequence, controls: Sequence[PerSequence]) -> dict[str, Cell]:
+def _row(
+    name: str, before: PerSequence, after: PerSequence, controls: Sequence[PerSequence], ends: Range
+) -> dict[str, Cell]:
     row = {
         EDIT: name,
-        **mean_cells("value", after),
-        **mean_cells("change", after - before),
+        **mean_cells("value", after, ends),
+        **mean_cells("change", after - before, changes_of(ends)),
     }
     if controls:
         control_change = torch.stack(list(controls)).mean(0) - before

@@ -1,7 +1,8 @@
 """Means over sequences with their 95% intervals: Student's t of few values, percentile bootstraps of many.
 
 Percentile bootstraps cover 75% at n=3 and 89% at n=10. A rate that is 0 or 1 in every sequence has the exact interval
-of one trial a sequence (Clopper and Pearson 1934).
+of one trial a sequence (Clopper and Pearson 1934). Intervals of shares, sizes and cosines end where these end:
+Student's t alone knows no bounds.
 """
 
 import math
@@ -19,6 +20,8 @@ from ..errors import InputError
 from ..table import Cell, high_of, low_of
 from .metric import PerSequence
 
+Range = tuple[float, float]  # of a quantity: the least and the largest value that it can have
+REALS, SIZES, SHARES, COSINES = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0), (-1.0, 1.0)
 RESAMPLES = 2000
 KEPT = 1024  # sequences; of more, the resamples are drawn again each time, since they take 16 kB a sequence
 BY_SEQUENCE = "95% bootstrap interval over sequences"
@@ -51,6 +54,11 @@ class Estimate:
     def __float__(self) -> float:
         return self.mean
 
+    def within(self, ends: Range) -> "Estimate":
+        """The estimate of a quantity of this range, which its interval does not leave."""
+        low, high = max(self.low, ends[0]), min(self.high, ends[1])
+        return Estimate(self.mean, min(low, self.mean), max(high, self.mean))
+
     def _compared(self, other: object) -> NoReturn:
         raise InputError("an estimate has a mean, a low and a high end; compare one of them: report.sink().low > 0.2")
 
@@ -75,12 +83,16 @@ def estimate(values: PerSequence, seed: int = 0) -> Estimate:
 
 def rate(values: PerSequence, seed: int = 0) -> Estimate:
     """`estimate` of shares, 0..1: within 0 and 1, and wider than a point where every sequence has 0, or 1."""
-    found = estimate(values, seed)
+    found = estimate(values, seed).within(SHARES)
     if math.isnan(found.low):
         return found
     beyond = 1 - 0.025 ** (1 / int((~values.isnan()).sum()))
-    low, high = max(found.low, 0.0), min(found.high, 1.0)
-    return Estimate(found.mean, 1 - beyond if found.mean == 1 else low, beyond if found.mean == 0 else high)
+    return Estimate(found.mean, 1 - beyond if found.mean == 1 else found.low, beyond if found.mean == 0 else found.high)
+
+
+def changes_of(ends: Range) -> Range:
+    """The range of the changes of a quantity."""
+    return ends[0] - ends[1], ends[1] - ends[0]
 
 
 def _by_t(mean: float, variance: float, degrees: float) -> Estimate:
@@ -134,9 +146,9 @@ def estimate_cells(column: str, value: Estimate) -> dict[str, Cell]:
     return {column: value.mean, low_of(column): low, high_of(column): high}
 
 
-def mean_cells(column: str, values: PerSequence) -> dict[str, Cell]:
-    """The mean over sequences as three cells of a row."""
-    return estimate_cells(column, estimate(values))
+def mean_cells(column: str, values: PerSequence, ends: Range = REALS) -> dict[str, Cell]:
+    """The mean over sequences of a quantity of this range as three cells of a row."""
+    return estimate_cells(column, estimate(values).within(ends))
 
 
 def rate_cells(column: str, values: PerSequence) -> dict[str, Cell]:

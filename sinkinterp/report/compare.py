@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..guesses import keywords
-from ..metrics.bootstrap import difference, estimate, estimate_cells, intervals, mean_cells
+from ..metrics.bootstrap import SHARES, SIZES, Estimate, changes_of, difference, estimate_cells, intervals, mean_cells
 from ..metrics.sink import check_epsilon, epsilons_of
 from ..plots.series import PERCENT, add_curve, sweep_figure, unique_values
 from ..plots.theme import colour, escaped, themed
 from ..table import NULL, Cell, Table
 from .columns import ALPHA_1, EPSILON, LENGTH, MODEL, QUANTITY, SINK_1, VALUE_RATIO
 from .readings import Readings, check_report, check_reports, of_report, protocol_note
-from .summary import quantities
+from .summary import Quantity, quantities
 
 
 @keywords
@@ -36,7 +36,7 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3) -> Table:
             QUANTITY: name,
             **old[name].cells("before"),
             **new[name].cells("after"),
-            **estimate_cells("change", difference(old[name].values, new[name].values, paired)),
+            **estimate_cells("change", _change(old[name], new[name], paired)),
         }
         for name in old
         if name in new
@@ -54,6 +54,10 @@ def _is_paired(before: Readings, after: Readings) -> bool:
     return before.tokens.equal(after.tokens) if "" in hashes else len(hashes) == 1
 
 
+def _change(old: Quantity, new: Quantity, paired: bool) -> Estimate:
+    return difference(old.values, new.values, paired).within(changes_of(old.ends))
+
+
 def _pairing(before: Readings, after: Readings) -> str:
     are_same = before.tokens.equal(after.tokens)
     return f"the same {'sequences' if are_same else 'texts as other tokens'}, change by sequence"
@@ -67,8 +71,8 @@ def sinks_by_domain(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Ta
             DOMAIN: name,
             **estimate_cells(SINK_1, report.sink(0, epsilon)),
             "null rate": report.null_sink_rate(0, epsilon),
-            **estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2)))),
-            **mean_cells(VALUE_RATIO, report.value_ratio().mean((1, 2))),
+            **mean_cells(ALPHA_1, report.alpha().mean((1, 2)), SHARES),
+            **mean_cells(VALUE_RATIO, report.value_ratio().mean((1, 2)), SIZES),
             "n": report.protocol.sequences,
         }
 

@@ -11,7 +11,7 @@ from plotly.colors import sample_colorscale
 
 from ..checks import whole_number
 from ..errors import InputError
-from ..metrics.bootstrap import estimate, estimate_cells, mean_cells
+from ..metrics.bootstrap import COSINES, SHARES, SIZES, mean_cells
 from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
 from ..metrics.sink import check_epsilon
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
@@ -35,7 +35,7 @@ def sinks_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     def row(i: int, head: int) -> dict[str, Cell]:
         alpha = report.alpha()[:, i, head]
         return {
-            **estimate_cells(ALPHA_1, estimate(alpha)),
+            **mean_cells(ALPHA_1, alpha, SHARES),
             NULL: report.null_alpha()[:, i, head].mean().item(),
             SINK_RATE: (alpha > epsilon).float().mean().item(),
             VALUE_RATIO: values[:, i, head // group].mean().item(),
@@ -59,9 +59,9 @@ def score_gaps_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     def row(i: int, head: int) -> dict[str, Cell]:
         return {
             ALPHA_1: report.alpha()[:, i, head].mean().item(),
-            **estimate_cells("cos, first key", estimate(angles[:, i, head, 0])),
-            **estimate_cells("cos, others", estimate(angles[:, i, head, 1])),
-            **estimate_cells("score gap", estimate(gap.total[:, i, head])),
+            **mean_cells("cos, first key", angles[:, i, head, 0], COSINES),
+            **mean_cells("cos, others", angles[:, i, head, 1], COSINES),
+            **mean_cells("score gap", gap.total[:, i, head]),
             "by angle": gap.by_angle[:, i, head].nanmean().item(),
             "by norms": gap.by_norms[:, i, head].nanmean().item(),
         }
@@ -86,9 +86,9 @@ def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
         alpha, ratio = report.alpha()[:, i, head].mean(), ratios[:, i, head // group]
         return {
             ALPHA_1: alpha.item(),
-            **mean_cells(VALUE_RATIO, ratio),
-            **estimate_cells("stable rank of keys", estimate(keys[:, i, head // group])),
-            **estimate_cells("stable rank of update", estimate(updates[:, i, head])),
+            **mean_cells(VALUE_RATIO, ratio, SIZES),
+            **mean_cells("stable rank of keys", keys[:, i, head // group], SIZES),
+            **mean_cells("stable rank of update", updates[:, i, head], SIZES),
             "kind of sink": _kind(ratio.mean()) if alpha > epsilon else "none",
         }
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 
 from ..errors import InputError
-from ..metrics.bootstrap import mean_cells
+from ..metrics.bootstrap import SIZES, mean_cells
 from ..metrics.residuals import ALL_ENTRIES, KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP_ENTRIES, Entries, lifetime
 from ..plots.series import add_curve, positive_axis
 from ..plots.theme import MAGNITUDE, escaped, themed
@@ -186,9 +186,9 @@ def massive_by_block(report: Readings, epsilon: float = 0.3) -> Table:
     def row(block: int) -> dict[str, Cell]:
         return {
             BLOCK: block,
-            **mean_cells(PEAK, top.values[:, block, 0].abs()),
-            **mean_cells(OVER_MEDIAN, ratio[:, block]),
-            **mean_cells(BY_CHANNEL, kurtosis[:, block]),
+            **mean_cells(PEAK, top.values[:, block, 0].abs(), SIZES),
+            **mean_cells(OVER_MEDIAN, ratio[:, block], SIZES),
+            **mean_cells(BY_CHANNEL, kurtosis[:, block], SIZES),
             "massive entries": massive[:, block].float().mean().item(),
             USUAL_ENTRY: _usual_entry(top, block),
         }

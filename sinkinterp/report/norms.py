@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..metrics.bootstrap import mean_cells
+from ..metrics.bootstrap import SIZES, mean_cells
 from ..plots.series import add_curve, positive_axis, unique_values
 from ..plots.theme import GREY, colour, escaped, model_numbers, themed
 from ..table import Cell, Table
@@ -78,7 +78,7 @@ def norms_by_kind(report: Readings, epsilon: float = 0.3, token_text: TokenText 
 
 
 def _mean_norm(values: Float[Tensor, "sequence pos"], mask: Mask) -> dict[str, Cell]:
-    return mean_cells(NORM, values.masked_fill(~mask, torch.nan).nanmean(1))
+    return mean_cells(NORM, values.masked_fill(~mask, torch.nan).nanmean(1), SIZES)
 
 
 def _other_sinks(report: Readings, epsilon: float) -> Mask:

@@ -15,7 +15,7 @@ from ..attention.shapes import Pattern
 from ..checks import whole_number
 from ..errors import InputError
 from ..guesses import keywords
-from ..metrics.bootstrap import estimate, estimate_cells, intervals, rate
+from ..metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells, rate
 from ..metrics.sink import check_epsilon
 from ..table import NULL, Cell, Table
 from .columns import HEAD, LAYER
@@ -85,7 +85,7 @@ def sinks(
 
     def row(layer: int | None, head: int | None, alpha: Float[Tensor, "batch head"]) -> dict[str, Cell]:
         return {
-            LAYER: layer, HEAD: head, **estimate_cells(f"alpha_{k}", estimate(alpha.mean(1))),
+            LAYER: layer, HEAD: head, **mean_cells(f"alpha_{k}", alpha.mean(1), SHARES),
             NULL: fmean(nulls.values()) if layer is None else nulls[layer],
             **estimate_cells(f"Sink_{k}", rate((alpha > epsilon).float().mean(1))),
         }  # fmt: skip

@@ -8,7 +8,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ..data.tokens import PAD
-from ..metrics.bootstrap import estimate_cells, mean_cells
+from ..metrics.bootstrap import SIZES, estimate_cells, mean_cells
 from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.residuals import COSINE_TO_FIRST, secondary_sinks
 from ..metrics.sink import epsilons_of, sink_grid, sink_tokens
@@ -137,7 +137,7 @@ def secondary_by_token(
 def loss_by_position(report: Readings, epsilon: float = 0.3) -> Table:
     """Next-token loss by position, in nats. Raises InputError where it was not measured."""
     loss = report.extra(NEXT_TOKEN_LOSS)
-    rows = tuple({POSITION: i + 1, **mean_cells("loss", loss[:, i])} for i in range(loss.shape[1]))
+    rows = tuple({POSITION: i + 1, **mean_cells("loss", loss[:, i], SIZES)} for i in range(loss.shape[1]))
     note = f"{protocol_note(report, epsilon)}; the loss at a position is that of the token there, given those before it"
     return Table("Loss by position", note, rows)
 

@@ -7,7 +7,7 @@ from math import isnan
 import torch
 from torch import Tensor
 
-from ..metrics.bootstrap import Estimate, estimate, mean_cells, rate_cells
+from ..metrics.bootstrap import REALS, SHARES, SIZES, Estimate, Range, estimate, mean_cells, rate_cells
 from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.metric import PerSequence
 from ..metrics.sink import sink_positions, sink_rate
@@ -26,7 +26,7 @@ SHARE = 0.1  # of the heads that must look at a later position for the verdict t
 class Quantity:
     """A number per sequence, and its nulls: under uniform attention; by bias, mask and sink logits alone.
 
-    is_telling: whether it says what no other row says. is_rate: whether it counts heads, so that it is within 0 and 1.
+    is_telling: whether it says what no other row says. is_rate: whether it counts heads. ends: the range of its values.
     """
 
     name: str
@@ -35,10 +35,11 @@ class Quantity:
     bias_null: float | None = None
     is_telling: bool = True
     is_rate: bool = False
+    ends: Range = REALS
 
     def cells(self, column: str) -> dict[str, Cell]:
         """The mean over sequences with its interval, as three cells of a row."""
-        return (rate_cells if self.is_rate else mean_cells)(column, self.values)
+        return rate_cells(column, self.values) if self.is_rate else mean_cells(column, self.values, self.ends)
 
 
 @of_report
@@ -70,12 +71,14 @@ def _of_first_position(report: Readings, epsilon: float) -> list[Quantity]:
             report.null_sink_rate(0, epsilon),
             report.bias_sink_rate(0, epsilon),
             is_rate=True,
+            ends=SHARES,
         ),
         Quantity(
             "alpha_1, mean over heads",
             report.alpha().mean((1, 2)),
             report.null_alpha().nanmean().item(),
             report.bias_alpha().nanmean().item(),
+            ends=SHARES,
         ),
         Quantity(
             "alpha_1 of raw weights",
@@ -92,8 +95,8 @@ def _of_slot(report: Readings, epsilon: float) -> list[Quantity]:
     rates = sink_rate(report.slot_importance, epsilon)
     alpha, null = report.slot_importance.mean((1, 2)), report.slot_null.mean().item()
     return [
-        Quantity(f"Sink_* at epsilon {epsilon} (slot)", rates, null_rate, is_rate=True),
-        Quantity("alpha_*, mean over heads", alpha, null),
+        Quantity(f"Sink_* at epsilon {epsilon} (slot)", rates, null_rate, is_rate=True, ends=SHARES),
+        Quantity("alpha_*, mean over heads", alpha, null, ends=SHARES),
     ]
 
 
@@ -101,16 +104,16 @@ def _of_norms(report: Readings) -> list[Quantity]:
     by_block = report.residual_ratio()
     largest = by_block[:, int(by_block.mean(0).argmax())]
     return [
-        Quantity("value-norm ratio, mean over kv heads", report.value_ratio().mean((1, 2)), null=1.0),
-        Quantity("key-norm ratio, mean over kv heads", report.key_ratio().mean((1, 2)), null=1.0),
-        Quantity("residual-norm ratio, largest over blocks", largest, null=1.0),
+        Quantity("value-norm ratio, mean over kv heads", report.value_ratio().mean((1, 2)), null=1.0, ends=SIZES),
+        Quantity("key-norm ratio, mean over kv heads", report.key_ratio().mean((1, 2)), null=1.0, ends=SIZES),
+        Quantity("residual-norm ratio, largest over blocks", largest, null=1.0, ends=SIZES),
     ]
 
 
 def _of_loss(report: Readings) -> list[Quantity]:
     if not report.has(NEXT_TOKEN_LOSS):
         return []
-    return [Quantity("loss, nats per token", report.extra(NEXT_TOKEN_LOSS).nanmean(1))]
+    return [Quantity("loss, nats per token", report.extra(NEXT_TOKEN_LOSS).nanmean(1), ends=SIZES)]
 
 
 @of_report
@@ -167,7 +170,7 @@ def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText =
     gives token ids their text, for later sinks of one text.
     """
     rate, null = report.sink(0, epsilon), report.null_sink_rate(0, epsilon)
-    alpha, uniform = (estimate(values.nanmean((1, 2))) for values in (report.alpha(), report.null_alpha()))
+    alpha, uniform = (estimate(x.nanmean((1, 2))).within(SHARES) for x in (report.alpha(), report.null_alpha()))
     layer, head = strongest_head(report)
     i = report.attention_layers.index(layer)
     strongest, of_uniform = (values[:, i, head].nanmean().item() for values in (report.alpha(), report.null_alpha()))

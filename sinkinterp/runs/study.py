@@ -15,7 +15,7 @@ from ..data.backcopy import BosFirst
 from ..data.tokens import TokenSet
 from ..files import cache_folder
 from ..measurement.measure import measure
-from ..metrics.bootstrap import estimate, estimate_cells, mean_cells
+from ..metrics.bootstrap import SHARES, estimate_cells, mean_cells
 from ..report import columns as col
 from ..report.report import Report
 from ..table import NULL, Cell, Table, high_of, low_of, published
@@ -140,7 +140,7 @@ def numbers_of(run: Run, held_out: TokenSet) -> dict[str, Cell]:
         col.STATE: TRAINED,
         col.LOSS: valid_loss(subject, held_out, run.recipe.objective).mean,
         **estimate_cells(col.SINK_1, report.sink(0, EPSILON)),
-        **estimate_cells(col.ALPHA_1, estimate(report.alpha().mean((1, 2)))),
+        **mean_cells(col.ALPHA_1, report.alpha().mean((1, 2)), SHARES),
         NULL: null,
         col.EXCESS: report.alpha().mean().item() - null,
         RAW_ALPHA: report.raw_alpha().mean().item(),
@@ -168,7 +168,7 @@ def _slot_numbers(report: Report) -> dict[str, Cell]:
     slot = report.slot_rate(EPSILON)
     if slot is None or report.slot_importance is None or report.slot_null is None:
         return {}
-    alpha = estimate_cells(col.ALPHA_SLOT, estimate(report.slot_importance.mean((1, 2))))
+    alpha = mean_cells(col.ALPHA_SLOT, report.slot_importance.mean((1, 2)), SHARES)
     return {col.SLOT_RATE: slot.mean, **alpha, col.NULL_SLOT: report.slot_null.mean().item()}
 
 
@@ -183,7 +183,7 @@ def _strongest_head(report: Report) -> dict[str, Cell]:
     """The head that looks at the first position most, on average over sequences, and its null."""
     alphas, nulls = (values.flatten(1) for values in (report.alpha(), report.bias_alpha()))
     head = int(alphas.mean(0).argmax())
-    return {**mean_cells(col.ALPHA_HEAD, alphas[:, head]), col.NULL_HEAD: nulls[:, head].mean().item()}
+    return {**mean_cells(col.ALPHA_HEAD, alphas[:, head], SHARES), col.NULL_HEAD: nulls[:, head].mean().item()}
 
 
 SHOWN = (col.LOSS, col.SINK_1, col.ALPHA_1, NULL, col.SLOT_RATE, col.ALPHA_SLOT, col.ONSET)

@@ -23,7 +23,7 @@ from ..guesses import keywords
 from ..measurement.inputs import passes
 from ..measurement.measure import measure
 from ..measurement.watching import sinks_of
-from ..metrics.bootstrap import Estimate, estimate
+from ..metrics.bootstrap import SIZES, Estimate, estimate
 from ..metrics.loss import next_token_loss
 from ..seals import verify
 from ..train import checkpoint, loop
@@ -123,7 +123,7 @@ def held_out_tokens(task: Task, sequences: int) -> TokenSet:
 def valid_loss(subject: Subject, token_set: TokenSet, objective: Objective = NextToken()) -> Estimate:
     """Loss in nats on the tokens that the objective predicts, with its interval over sequences."""
     losses = torch.cat([_losses(subject, batch) for _, batch in passes(subject, token_set.tokens)])
-    return estimate(losses[:, max(objective.first, 1) - 1 :].mean(1))
+    return estimate(losses[:, max(objective.first, 1) - 1 :].mean(1)).within(SIZES)
 
 
 def _losses(subject: Subject, tokens: Tokens) -> Float[Tensor, "sequence target"]:

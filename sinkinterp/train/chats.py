@@ -13,6 +13,7 @@ import torch
 from ..checks import unicode_text
 from ..data.draws import generator
 from ..data.given_tokenizer import messages_in, rendered
+from ..data.hub import asking_hub
 from ..data.rows import ending_of, is_saved_dataset, rows_of
 from ..errors import InputError
 from ..lm.blocked_loss import IGNORED
@@ -154,7 +155,8 @@ def _dataset(name: str) -> Iterable[Any]:
     from datasets import load_dataset
 
     try:
-        return load_dataset(name, split="train")
+        with asking_hub(name):
+            return load_dataset(name, split="train")
     except Exception as error:  # datasets raises a dozen unrelated kinds
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"cannot load the data set {name!r}: {reason}; give a .jsonl file of chats") from error

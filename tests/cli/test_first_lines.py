@@ -104,7 +104,7 @@ def test_a_name_of_the_hub_fails_fast_where_there_is_no_network(call, monkeypatc
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(socket, "getaddrinfo", no_route)
     monkeypatch.setattr(socket.socket, "connect", no_route)
-    monkeypatch.setattr("sinkinterp.backends.files.named_models.getproxies", dict)
+    monkeypatch.setattr("sinkinterp.data.hub.getproxies", dict)
     start = time.monotonic()
     code, _, errors = call("measure", "nobody/nothing", "--drawn", "random")
     assert code == 2 and errors.count("\n") == 1 and "with a network" in errors

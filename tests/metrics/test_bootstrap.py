@@ -3,7 +3,17 @@ import math
 import pytest
 import torch
 
-from sinkinterp.metrics.bootstrap import Estimate, difference, estimate, estimate_cells, rate, ratio
+from sinkinterp.metrics.bootstrap import (
+    COSINES,
+    SHARES,
+    SIZES,
+    Estimate,
+    difference,
+    estimate,
+    estimate_cells,
+    rate,
+    ratio,
+)
 
 
 def normal(n, seed=0):
@@ -33,6 +43,18 @@ def test_a_rate_of_none_in_n_sequences_may_be_as_high_as_one_trial_a_sequence_sa
     assert rate(torch.tensor([0.0, 0.1, 0.9])).low >= 0 and rate(torch.tensor([0.0, 0.1, 0.9])).high <= 1
     assert rate(normal(101).abs()) == estimate(normal(101).abs()) or rate(normal(101).abs()).high == 1
     assert math.isnan(rate(torch.zeros(1)).low)
+
+
+@pytest.mark.parametrize("ends", [SHARES, SIZES, COSINES])
+@pytest.mark.parametrize("n", [2, 3, 29, 31])
+def test_an_interval_ends_where_its_quantity_ends_and_holds_the_mean(n, ends):
+    least, most = ends[0], min(ends[1], 7.0)
+    for share in (0.0, 0.01, 0.4, 0.99, 1.0):
+        values = least + (most - least) * (torch.rand(n, generator=torch.Generator().manual_seed(n)) < share).double()
+        found, free = estimate(values).within(ends), estimate(values)
+        assert ends[0] <= found.low <= found.mean <= found.high <= ends[1]
+        assert found.low in (free.low, ends[0]) and found.high in (free.high, ends[1])
+    assert math.isnan(estimate(values[:1]).within(ends).low) and math.isnan(estimate(values[:1]).within(ends).high)
 
 
 @pytest.mark.parametrize("n", [3, 5, 10])

@@ -15,6 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
 from ...checks import finite_number, unicode_text, whole_numbers
 from ...data.given_tokenizer import check_one_bos
+from ...data.hub import asking_hub
 from ...data.texts import text_of_file
 from ...errors import InputError
 from ...files import path_of
@@ -201,7 +202,8 @@ def _decoded(data: bytes, width: int) -> Samples:
 def _processor(kind: Any, model: PreTrainedModel) -> Any:
     """The tokenizer or feature extractor beside the weights of a model."""
     try:
-        return kind.from_pretrained(model.name_or_path, trust_remote_code=False)
+        with asking_hub(model.name_or_path):
+            return kind.from_pretrained(model.name_or_path, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         place = model.name_or_path or "a model in memory"
         what = kind.__name__.removeprefix("Auto")

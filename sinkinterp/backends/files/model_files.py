@@ -25,6 +25,7 @@ from transformers import (
 )
 
 from ...checks import check_memory, is_whole
+from ...data.hub import asking_hub
 from ...errors import InputError
 from ...guesses import nearest
 from ...seals import verify, verifying
@@ -123,7 +124,8 @@ def _config_of(source: str | Path) -> PreTrainedConfig | None:
     """The configuration of a name or a folder; None for a GGUF file, and for a folder without one."""
     if is_gguf(source) or (Path(source).is_dir() and not (Path(source) / "config.json").is_file()):
         return None
-    return AutoConfig.from_pretrained(source, trust_remote_code=False)
+    with asking_hub(source):
+        return AutoConfig.from_pretrained(source, trust_remote_code=False)
 
 
 DeviceMap = str | dict[str, int | str | torch.device] | None
@@ -140,7 +142,12 @@ def load_model(
     given, source = source, located(source)
     _check_device(device_map)
     if folder := adapter_folder(source):
-        return merged(load_model(base_of(folder), dtype, device_map), folder)
+        base = base_of(folder)
+        try:
+            model = load_model(base, dtype, device_map)
+        except InputError as error:
+            raise InputError(f"{given} is an adapter, which is read with its base model {base}: {error}") from error
+        return merged(model, folder)
     if is_gguf(source):
         source = _conversion(Path(source)) or source
     if is_gguf(source):
@@ -156,7 +163,7 @@ def load_model(
             near = nearest(str(source).lower(), known_names())
             fix += f"{near}; here without a network: {names_here()} (sinkinterp list models)"
     try:
-        with verifying(*sealed):
+        with verifying(*sealed), asking_hub(source):
             config = checked_config(source)
             if config is not None and Path(source).is_dir():
                 check_weights(Path(source), config, dtype, is_spread=device_map is not None)
@@ -208,7 +215,8 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     place = _gguf_arguments(Path(source)) if is_gguf(source) else {"pretrained_model_name_or_path": source}
     verify(Path(source), "*token*", "config.json")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
+        with asking_hub(source):
+            tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
         config = _config_of(source)
     except Exception as error:  # a damaged file can fail in any way
         elsewhere = "give the name of a model on the Hub, with a network, or a folder"

@@ -1,24 +1,17 @@
 """The models that have a name here, and their folders: some ship with us, `make models` makes others.
 
-Other names are of the Hugging Face Hub. Without a network, those that are not in the cache fail in seconds.
+Other names are of the Hugging Face Hub.
 """
 
 import hashlib
 import json
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from threading import Thread
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
-from huggingface_hub import constants
-
-from ...data.texts import is_path
 from ...errors import InputError
 from ...files import cache_folder, replacing
 from ...guesses import nearest
@@ -28,7 +21,6 @@ SHIPPED = Path(__file__).parents[2] / "checkpoints"
 ORIGIN = "SOURCE.json"  # in a model folder: where its weights come from
 _SAME = ("gemma3-270m", "qwen2.5-coder-0.5b", "whisper-tiny.en")
 MADE = {"smollm2": "smollm2-135m-instruct"} | {name: name for name in _SAME}  # by `make models`: their folders
-PATIENCE = 2.0  # seconds in which the Hub's address must answer; huggingface_hub tries for half a minute
 _OLD = "local/"  # stood before these names, which then were those of the folders
 
 
@@ -70,11 +62,6 @@ def folder_of(source: str | Path) -> Path | None:
     """The folder that a model, ours or the user's, is read from; None for a name of the Hub."""
     path = Path(located(source))
     return path if path.is_dir() else path.parent if path.is_file() else None
-
-
-def is_named_here(source: str) -> bool:
-    """Tells if a name is one of ours, so that no network is asked for it."""
-    return source.startswith("sinkinterp/") or is_downloaded(source)
 
 
 def is_downloaded(source: str | Path) -> bool:
@@ -139,54 +126,6 @@ def _folders(parent: Path) -> list[str]:
         return sorted(path.name for path in parent.glob("[!.]*") if path.is_dir())
     except PermissionError:
         return []
-
-
-# Whether the Hub answers
-
-
-def offline_if_unreachable(*names: str | None) -> None:
-    """Makes huggingface_hub read its cache alone, in this process, where a name is of the Hub and no Hub answers.
-
-    None, and names of files, of folders and of our own models, are not of the Hub.
-    """
-    if any(map(_is_of_hub, names)) and not constants.HF_HUB_OFFLINE and not _is_reachable(constants.ENDPOINT):
-        constants.HF_HUB_OFFLINE = True
-
-
-@contextmanager
-def offline_while_unreachable(name: str) -> Iterator[None]:
-    """As `offline_if_unreachable`, until the block ends."""
-    before = constants.HF_HUB_OFFLINE
-    offline_if_unreachable(name)
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
-
-
-def _is_of_hub(name: str | None) -> bool:
-    return name is not None and not (is_path(name) or " " in name.strip() or is_named_here(name))
-
-
-def _is_reachable(endpoint: str) -> bool:
-    """Whether something answers at an address of the web. True where there is a proxy for it."""
-    address = urlsplit(endpoint)
-    if address.scheme in getproxies():
-        return True
-    answers: list[bool] = []
-    port = address.port or (443 if address.scheme == "https" else 80)
-    thread = Thread(target=lambda: answers.append(_answers(address.hostname or "", port)), daemon=True)
-    thread.start()
-    thread.join(2 * PATIENCE)  # looking up a name takes as long as the system likes
-    return bool(answers and answers[0])
-
-
-def _answers(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), timeout=PATIENCE).close()
-    except OSError:
-        return False
-    return True
 
 
 # Conversions of GGUF files to model folders, which are kept in the cache: transformers dequantises at every load
