@@ -1,6 +1,7 @@
 """Transformers models as subjects, through transformers' own attention interface: untouched weights, no patching."""
 
 import inspect
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -132,7 +133,8 @@ class HuggingFaceSubject(Subject):
         check = contract.logits_check(self.name, bare, self._embedding.num_embeddings)
         recorder, logits = self._checking_pass(check)
         self.shape = self._shape_of(recorder)
-        self.modules = replace(self.modules, taps=_whole(self.modules.taps, self.shape))
+        taps = _whole(self.modules.taps, self.shape)
+        self.modules = replace(self.modules, taps=taps, n_kv_heads=self.shape.n_kv_heads)
         self._early_bias = check.verify(recorder.answered(self.shape, self.device), logits)
         whole = bare.shape[1]
         self._abilities = self._abilities_found(bare, 3)
@@ -247,14 +249,12 @@ class HuggingFaceSubject(Subject):
     ) -> Logits:
         """Logits. Attention runs through the recorded function where there is a recorder, else through the model's."""
         tokens = tokens.to(self.device)
-        function = None if recorder is None else self.recorded_attention
-        with (
-            torch.set_grad_enabled(gradients),
-            eval_mode(self.model),
-            attention_set_to(self.model, function),
-            nullcontext() if recorder is None else recorded_by(recorder, self.modules.layers),
-        ):
-            return self._logits(tokens, **positions)
+        with torch.set_grad_enabled(gradients), eval_mode(self.model):
+            if recorder is None:
+                return self._logits(tokens, **positions)
+            shown = recorded_by(recorder, self.modules.layers, self.modules.n_kv_heads)
+            with attention_set_to(self.model, self.recorded_attention), shown:
+                return self._logits(tokens, **positions)
 
     def _logits(self, tokens: Tokens, **positions: Tensor) -> Logits:
         """What the model returns for these tokens."""
@@ -272,13 +272,13 @@ class HuggingFaceSubject(Subject):
         residuals = recorder.answers[RESIDUAL]
         if not residuals:
             raise InputError(f"{self.name} cannot be measured: its residuals are not found")
-        n_heads, n_kv_heads, d_head, d_value = next(iter(sizes.values())).tolist()
+        n_heads, _, d_head, d_value = next(iter(sizes.values())).tolist()
         embedding = self._embedding
         return ModelShape(
             n_layers=len(self.modules.blocks),
             attention_layers=tuple(sorted(sizes)),
             n_heads=n_heads,
-            n_kv_heads=n_kv_heads,
+            n_kv_heads=math.lcm(*(n_kv_heads for _, n_kv_heads, *_ in map(Tensor.tolist, sizes.values()))),
             d_head=d_head,
             d_model=int(residuals[0]["width"].item()),
             vocab=embedding.num_embeddings,

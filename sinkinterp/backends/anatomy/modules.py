@@ -145,7 +145,7 @@ class StreamModules:
     """The modules of a model that read and write its residual stream.
 
     tables: those of learned positions. taps: at the sites that are read and edited. is_cross: whether cross-attention
-    is read, in place of self-attention.
+    is read, in place of self-attention. n_kv_heads: to this number those of a layer with fewer are repeated.
     """
 
     embedding: nn.Module
@@ -153,6 +153,12 @@ class StreamModules:
     blocks: Sequence[nn.Module]
     taps: Taps
     is_cross: bool = False
+    n_kv_heads: int = 1
+
+    @property
+    def stacks_streams(self) -> bool:
+        """Whether the first axis of what blocks pass on is that of several streams, as in Gemma 3n."""
+        return hasattr(self.blocks[0], "altup")
 
     @cached_property
     def layers(self) -> dict[nn.Module, int]:
