@@ -364,6 +364,8 @@ def _is_added(update: Copies, before: Copies, after: Copies, eps: float) -> bool
     - What the block returns grows by the update when the update is doubled.
     - The rest that it adds is alike at all positions, as a bias is, or depends on other positions, as a recurrence.
     """
+    if update.shape != before.shape:  # several streams, each of which gets its own share of the update
+        return False
     rounding = 4 * eps * (update.abs() + before.abs() + after.abs())
     slack = rounding[0] + max(1e-3, 8 * eps) * update[0].abs().amax()
     rest = after - before - update
