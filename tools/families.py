@@ -59,16 +59,26 @@ _NAMES: Mapping[int, str] = {
 }
 _SIZES = {name: size for size, names in _NAMES.items() for name in names.split()}
 _WITH_LATENT_KEYS = {"num_key_value_heads": 4, "head_dim": _ROTATED}  # as DeepSeek has them
+_ROTATION = {"rope_type": "default", "rope_theta": 1e4}
+_QWEN4 = {
+    "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": _HEAD, "indexer_budget": 4,
+    "indexer_compress_ratio": 2, "hc_lowrank": 8, "layer_types": ["linear_attention", "indexed_attention"] * 2,
+}  # fmt: skip
 _HYBRID = ["linear_attention", "full_attention"] * 2
 _MORE: Mapping[str, Mapping[str, Any]] = {  # what else a family needs to attend, or to be built
     "bailing_hybrid": {"layer_group_size": 2},
     "bamba": {"attn_layer_indices": [1]},
+    "big_bird": {"attention_type": "original_full"},
+    "cohere_compass_text": {"rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), _ROTATION)},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0}},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 5},
     "granitemoehybrid": {"layer_types": _HYBRID},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "kimi_linear": {"layer_types": _HYBRID},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "mamba2": {"num_heads": 8},
+    "qwen4_exp_text": _QWEN4,
+    "qwen4_exp": {"text_config": _QWEN4},
     "reformer": {"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [32, 32]},
     "xmod": {"default_language": "en_XX"},
     "zamba": {"layers_block_type": ["linear_attention", "hybrid"] * 2},
@@ -101,10 +111,12 @@ def _tiny(config: PretrainedConfig, more: Mapping[str, Any]) -> PretrainedConfig
     sizes = {**_SIZES, **(_WITH_LATENT_KEYS if "qk_rope_head_dim" in fields else {})}
     chosen = {name: value for name, value in sizes.items() if name in fields}
     parts = {name: getattr(config, name, None) for name in config.sub_configs}
-    small = {name: _tiny(part, {}) for name, part in parts.items() if isinstance(part, PretrainedConfig)}
+    small = {
+        name: _tiny(part, more.get(name, {})) for name, part in parts.items() if isinstance(part, PretrainedConfig)
+    }
     if fields.get("is_decoder") is False:
         chosen["is_decoder"] = True
-    return type(config)(**{**chosen, **small, **more})
+    return type(config)(**{**chosen, **more, **small})
 
 
 FAMILIES = tuple(sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))

@@ -304,8 +304,11 @@ def _abilities(answers: Mapping[str, Tensor], logits: Logits, shape: ModelShape,
     """
     eps, stream = torch.finfo(answers["stream"].dtype).eps, answers["stream"].cpu().double()
     updates = answers["update"].cpu().double().unbind(1) if "update" in answers else ()
-    are_added = len(updates) == shape.n_layers and all(
-        _is_added(update, stream[:, block], stream[:, block + 1], eps) for block, update in enumerate(updates)
+    are_as_wide = all(update.shape[-1] == stream.shape[-1] for update in updates)  # several streams are wider
+    are_added = (
+        len(updates) == shape.n_layers
+        and are_as_wide
+        and all(_is_added(update, stream[:, block], stream[:, block + 1], eps) for block, update in enumerate(updates))
     )
     reference = logits[_REFERENCE]
     rounding = 10 * _distance(logits[_NOISE], reference) + 1e-6 * reference[-1].abs().max().item()
@@ -364,8 +367,6 @@ def _is_added(update: Copies, before: Copies, after: Copies, eps: float) -> bool
     - What the block returns grows by the update when the update is doubled.
     - The rest that it adds is alike at all positions, as a bias is, or depends on other positions, as a recurrence.
     """
-    if update.shape != before.shape:  # several streams, each of which gets its own share of the update
-        return False
     rounding = 4 * eps * (update.abs() + before.abs() + after.abs())
     slack = rounding[0] + max(1e-3, 8 * eps) * update[0].abs().amax()
     rest = after - before - update

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from threading import get_ident
@@ -23,7 +23,7 @@ from ..errors import InputError
 from .added_slots import WITH_SLOTS, slots_of
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
-from .anatomy.sparse import mask_of_chosen
+from .anatomy.sparse import mask_of_chosen, summaries_apart
 from .exclusive import RECORDING, Attached, Hook, lock_of, raise_if_interrupted
 from .layout import trimmed
 from .recorder import Recorder
@@ -53,6 +53,7 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
         k, v = (_with_heads(x, recording.n_kv_heads) for x in tensors[:2])
         call = call_of_interface(layer, query, k, v, tensors[2], scaling, **extra)
+        call = summaries_apart(module, call, recording.recorder.layout is None)
         parts, drops = recording.recorder.parts(call), bool(kwargs.get("dropout"))
         edited = call if parts is not None else recording.recorder.attend(call)
         if (edited is not call or parts is not None) and drops:
@@ -197,16 +198,19 @@ def recorded_sum(record: Record, other: Tensor, x: Tensor) -> Tensor:
 def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iterator[None]:
     """In the block, the model has another attention implementation; None leaves its own.
 
-    A model outside transformers' attention interface shows its calls to the recorder instead; see `own_attention`.
+    Modules outside transformers' attention interface show their calls to the recorder instead; see `own_attention`.
     """
     if implementation is None:
         yield
-    elif not model._can_set_attn_implementation():
-        with own_attention.replaced(blocks_of(model), _attended):
-            yield
-    else:
-        with _configured(model, implementation):
-            yield
+        return
+    parts = (model, model.get_decoder())  # GOT-OCR: its decoder alone can
+    can_set = next((p for p in parts if isinstance(p, PreTrainedModel) and p._can_set_attn_implementation()), None)
+    with ExitStack() as stack:
+        if own_attention.is_known(model):
+            stack.enter_context(own_attention.replaced(blocks_of(model), _attended))
+        if can_set is not None:
+            stack.enter_context(_configured(can_set, implementation))
+        yield
 
 
 @contextmanager
