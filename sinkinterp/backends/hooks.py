@@ -51,7 +51,7 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
         tensors = trimmed(recording.recorder.layout, key, value, attention_mask, as_tensor(kwargs.get("position_bias")))
         extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
-        k, v = (_with_heads(x, recording.n_kv_heads) for x in tensors[:2])
+        k, v = (with_heads(x, recording.n_kv_heads) for x in tensors[:2])
         call = call_of_interface(layer, query, k, v, tensors[2], scaling, **extra)
         call = summaries_apart(module, call, recording.recorder.layout is None)
         parts, drops = recording.recorder.parts(call), bool(kwargs.get("dropout"))
@@ -71,7 +71,7 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     return attention
 
 
-def _with_heads(x: Tensor, n_kv_heads: int) -> Tensor:
+def with_heads(x: Tensor, n_kv_heads: int) -> Tensor:
     """Keys or values, each head as often as makes so many, in the same order; as they are where that is fewer."""
     return x if x.shape[1] >= n_kv_heads else x.repeat_interleave(n_kv_heads // x.shape[1], 1)
 

@@ -53,5 +53,5 @@ def summaries_apart(module: Any, call: AttentionCall, is_whole: bool) -> Attenti
     allowed, times = call.allowed(), call.q.shape[1] // call.k.shape[1]
     k, v = (x[:, :, n_tokens:].repeat_interleave(times, 1) for x in (call.k, call.v))
     slot = Summaries(k, v, allowed[..., n_tokens:], logit.logit)
-    tokens = {"k": call.k[:, :, :n_tokens], "v": call.v[:, :, :n_tokens], "mask": allowed[..., :n_tokens]}
-    return replace(call, **tokens, slot=slot)
+    k, v = call.k[:, :, :n_tokens], call.v[:, :, :n_tokens]
+    return replace(call, k=k, v=v, mask=allowed[..., :n_tokens], slot=slot)
