@@ -293,6 +293,20 @@ class HuggingFaceSubject(Subject):
         """The longest sequence that the model knows of; None without a limit."""
         return context_of(self.model)
 
+    def read_beyond_context(self) -> None:
+        """Lets texts be longer than the model's context. Raises InputError where its positions are in a table."""
+        limit = self.shape.n_ctx
+        if limit is None:
+            return
+        is_of_transformers = isinstance(self.model, PreTrainedModel)  # of others, a table is all that says a context
+        has_table = self.modules.tables or any(limit in buffer.shape for buffer in self.model.buffers())
+        if has_table or not is_of_transformers:
+            raise InputError(
+                f"{self.name} has a table of {limit} positions; beyond it, take a model with rotary ones"
+            )
+        self.shape = replace(self.shape, n_ctx=None)
+        self.attention_note = "; ".join(filter(None, (self.attention_note, f"beyond its context of {limit} tokens")))
+
     @property
     def _fix(self) -> str:
         """What a user does where no call is read."""

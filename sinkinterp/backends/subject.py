@@ -138,6 +138,10 @@ class Subject(Answering):
     folder: Path | None = None
     tokenizer_source: Callable[[], Any] = staticmethod(lambda: None)
 
+    def read_beyond_context(self) -> None:
+        """Lets texts be longer than `shape.n_ctx`; see `load`."""
+        raise NotImplementedError
+
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the weights now."""
