@@ -153,6 +153,11 @@ def slots_of(module: nn.Module) -> dict[str, SinkLogit | SlotRow]:
     return {} if slot is None else {"slot": slot}
 
 
+def replaces_bos(model: Any) -> bool:
+    """Whether slots of a model stand in the place of BOS, so that it reads texts without."""
+    return isinstance(model, nn.Module) and any(isinstance(module, _KeyValue) for module in model.modules())
+
+
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     scaling: float | None = None, dropout: float = 0.0, **kwargs: Any,

@@ -19,6 +19,7 @@ from ..errors import InputError
 from ..guesses import keywords
 from ..interventions.edit import Edits, edits_of
 from . import contract
+from .added_slots import replaces_bos
 from .anatomy.modules import (
     StreamModules,
     Taps,
@@ -67,7 +68,7 @@ class HuggingFaceSubject(Subject):
             raise InputError(f"{self.name} runs {self.attention!r} attention; load it with attn_implementation='sdpa'")
         bare, tables = self._bare_pass(contract.sample_tokens(self._embedding.num_embeddings))
         blocks = blocks_of(model)
-        self.attention_note = note_of(blocks)
+        self.attention_note = note_of(blocks) or ("slots in the place of BOS" if replaces_bos(model) else "")
         self.modules = StreamModules(self._embedding, tables, blocks, taps_of(blocks))
         if any(map(cross_attention, blocks)):  # as in WhisperForCausalLM, which leaves the encoder out
             self.encoder = NoEncoder.description
@@ -301,9 +302,7 @@ class HuggingFaceSubject(Subject):
         is_of_transformers = isinstance(self.model, PreTrainedModel)  # of others, a table is all that says a context
         has_table = self.modules.tables or any(limit in buffer.shape for buffer in self.model.buffers())
         if has_table or not is_of_transformers:
-            raise InputError(
-                f"{self.name} has a table of {limit} positions; beyond it, take a model with rotary ones"
-            )
+            raise InputError(f"{self.name} has a table of {limit} positions; beyond it, take a model with rotary ones")
         self.shape = replace(self.shape, n_ctx=None)
         self.attention_note = "; ".join(filter(None, (self.attention_note, f"beyond its context of {limit} tokens")))
 
