@@ -63,8 +63,9 @@ def measure(case: Case, progress: Progress) -> Table:
         texts = rest if name == AS_IS else rest[:, begin:]
         before = add_slots(subject.model, slots, seen, position)
         try:
-            added = (loss_of(subject, texts)[:, -plain.shape[1] :] - plain).mean(1)
-            rows.append(_row(case, name, worth(subject, texts, plain.shape[1])) | mean_cells(ADDED, added))
+            loss = loss_of(subject, texts)
+            added = (loss[:, -plain.shape[1] :] - plain).mean(1)
+            rows.append(_row(case, name, worth(subject, texts, plain.shape[1], loss)) | mean_cells(ADDED, added))
         finally:
             remove_slots(subject.model, before)
     on_row(len(rows), len(rows))

@@ -44,7 +44,7 @@ from ..train.job import Job
 from ..train.job import loss_of as loss_of_batch
 from ..train.recipe import ConstantRate, Decay, Everything, Fit, Rate
 from ..train.recipes import NAMED
-from .streaming import loss_of
+from .streaming import Loss, loss_of
 from .without_outliers import GRAINS, Quantise, nothing
 
 SLOTS = {
@@ -56,7 +56,8 @@ SLOTS = {
 WEIGHTS = {Weights.ALL: AllWeights(), Weights.LORA: Lora(), Weights.NONE: SlotsAlone()}
 HELD = 32  # held-out sequences that evaluations read
 SEEN = 16  # sequences whose keys and values slots begin with
-LOSS, EVICTED, ROUNDED = "loss", "added by forgetting the first token", "added by int8 per tensor"
+LOSS, EVICTED = "loss", "added by forgetting the first token"
+ROUNDED, ROUNDED_4 = "added by int8 per tensor", "added by 4-bit per tensor"
 UNIFORM, ENTRY = "uniform alpha_1", "largest entry / median"
 OVER_MEDIAN = Metric("peak_over_median", RESIDUAL, peak_over_median)
 RATE = 0.01  # Sink_1 below which a model counts as mended, where alpha_1 is at its null too
@@ -116,7 +117,7 @@ class Mended:
         done = is_mended(last)
         state = "no sink any more" if done else "still a sink; train it longer (--steps)"
         numbers = f"alpha_1 {last['alpha_1']:.3f} (uniform {last['alpha_1_uniform']:.3f}), Sink_1 {last['sink_1']:.1%}"
-        bos = " The slots stand in the place of BOS: read texts without it (--bos never)." if self.replaces_bos else ""
+        bos = " The slots stand in the place of BOS: texts are read without it." if self.replaces_bos else ""
         return f"The first token is {state}: {numbers} after {last['step']} steps.{bos}\nThe adapter: {self.folder}"
 
 
@@ -273,17 +274,19 @@ def _measured(subject: HuggingFaceSubject, tokens: Tokens) -> Report:
     return measure(subject, tokens, positions=(0, 1), instruments=[(OVER_MEDIAN,)])
 
 
-def worth(subject: HuggingFaceSubject, tokens: Tokens, targets: int | None = None) -> dict[str, Cell]:
+def worth(
+    subject: HuggingFaceSubject, tokens: Tokens, targets: int | None = None, loss: Loss | None = None
+) -> dict[str, Cell]:
     """What the sink of a model is and costs on some tokens: a row of `worth_table`.
 
     The loss is that of the last `targets` tokens, by default of all but the first.
-    The loss without the first token is that of queries from the middle on, which no longer see it. int8 rounds the
-    residuals between blocks, with one scale for each text.
+    The loss without the first token is that of queries from the middle on, which no longer see it. int8 and 4-bit round
+    the residuals between blocks, with one scale for each text. loss: what `loss_of` returns, where it is known.
     """
     report = _measured(subject, tokens)
-    full, middle = loss_of(subject, tokens), tokens.shape[1] // 2
+    full, middle = loss_of(subject, tokens) if loss is None else loss, tokens.shape[1] // 2
     evicted = loss_of(subject, tokens, [Evict(middle, 0)])
-    rounded = loss_of(subject, tokens, [Quantise(8, GRAINS["tensor"], nothing)])
+    rounded, four_bits = (loss_of(subject, tokens, [Quantise(n, GRAINS["tensor"], nothing)]) for n in (8, 4))
     slot = report.slot_rate(0.3)
     return {
         **mean_cells(LOSS, full[:, full.shape[1] - (targets or full.shape[1]) :].mean(1), SIZES),
@@ -295,6 +298,7 @@ def worth(subject: HuggingFaceSubject, tokens: Tokens, targets: int | None = Non
         ENTRY: report.extra(OVER_MEDIAN).max().item(),
         **mean_cells(EVICTED, (evicted - full)[:, middle:].mean(1)),
         **mean_cells(ROUNDED, (rounded - full).mean(1)),
+        **mean_cells(ROUNDED_4, (four_bits - full).mean(1)),
     }
 
 

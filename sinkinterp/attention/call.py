@@ -21,7 +21,7 @@ from .kernels import SOFTMAX, SignedLog
 from .masks import ALL, BLOCK, QueryRun, Visibility, key_blocks
 from .relative import as_tensor
 from .shapes import HeadOutput, KeyIndex, KeyMass, Pattern, PerQuery, Queries, SomeAllowed, SomePairs
-from .slots import SinkLogit, SlotRow
+from .slots import SinkLogit, SlotRow, Summaries
 
 _SCORED = tuple(field.name for field in fields(Inputs) if field.name not in ("layer", "v"))
 
@@ -205,6 +205,9 @@ class AttentionCall(Inputs):
         z = torch.einsum("bkgij,bkjd->bkgid", tokens.to(self.v.dtype), self.v).flatten(1, 2)
         if isinstance(self.slot, SlotRow):
             z = z + torch.einsum("bhij,hjd->bhid", pattern[..., :1].to(z.dtype), self.slot.value.to(z.dtype))
+        if isinstance(self.slot, Summaries):
+            values = self.slot.values(self.kernel.feature(_at_least_fp32(self.q)), self.scale)
+            z = z + pattern[..., :1].to(z.dtype) * values.to(z.dtype)
         return z
 
     def output(self) -> HeadOutput:

@@ -26,7 +26,7 @@ from torch.utils._triton import has_triton_package
 
 from .kernels import SOFTMAX, Kernel
 from .shapes import Allowed, HeadOutput, Keys, PerQuery, Queries, Values
-from .slots import SinkLogit, Slot, SlotRow
+from .slots import SinkLogit, Slot, SlotRow, Summaries
 
 Attended = tuple[HeadOutput, PerQuery]  # what the heads return, and the log-sum-exp of every row in fp32
 _Returned = tuple[Tensor, Tensor]  # the same as a kernel of CUDA pads it
@@ -73,7 +73,7 @@ class Inputs:
 
 def path_of(call: Inputs) -> tuple[str, Attended] | None:
     """The name of the path that takes a call, and its result; None if no kernel computes output and log-sum-exp."""
-    if not call.kernel.is_softmax or _trains_what_kernels_do_not(call):
+    if not call.kernel.is_softmax or isinstance(call.slot, Summaries) or _trains_what_kernels_do_not(call):
         return None
     logit = call.slot if isinstance(call.slot, SinkLogit) else None
     tokens = call if logit is None else replace(call, slot=None)
@@ -89,7 +89,7 @@ def output_alone(call: Inputs) -> HeadOutput | None:
 
     On the CPU it is used for trained sink logits alone.
     """
-    is_plain = call.kernel.is_softmax and call.bias is None and call.softcap is None
+    is_plain = call.kernel.is_softmax and call.bias is call.softcap is None and not isinstance(call.slot, Summaries)
     if is_plain and isinstance(call.slot, SinkLogit):
         return sdpa(_with_row(call, call.slot))[..., :-1]
     return sdpa(call) if is_plain and call.q.device.type != "cpu" else None

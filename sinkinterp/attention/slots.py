@@ -1,18 +1,19 @@
 """Slots: columns of the pattern that belong to no token; every query sees them, and they are never rotated.
 
-An attention call has a `SlotRow` or a `SinkLogit`; the specs below them describe the parameters that a model trains.
+An attention call has a `SlotRow`, a `SinkLogit` or `Summaries`; the specs below them describe the parameters that a
+model trains.
 """
 
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..checks import whole_number
 from ..spec import Dims, Part
-from .shapes import Queries
+from .shapes import HeadOutput, Queries
 
 HeadIndex = Int[Tensor, " some_head"]
 Column = Float[Tensor, "batch head query 1"]
@@ -49,7 +50,39 @@ class SinkLogit:
         return SinkLogit(self.logit[heads])
 
 
-Slot = SlotRow | SinkLogit | None
+@dataclass(frozen=True)
+class Summaries:
+    """Keys and values that each stand for many tokens, and a learned score, as one column (DeepSeek-V4).
+
+    allowed: which of them a query sees. The column's score is the log-sum-exp of theirs and of the logit, and its value
+    is their mean by weight, where the logit has a value of zero.
+    """
+
+    key: Float[Tensor, "batch head summary d_head"]
+    value: Float[Tensor, "batch head summary d_value"]
+    allowed: Bool[Tensor, "batch 1 query summary"]
+    logit: Float[Tensor, " head"]
+
+    def scores(self, queries: Queries, scale: float) -> Column:
+        """The score of every query with all of them."""
+        return self._columns(queries, scale).logsumexp(-1, keepdim=True)
+
+    def values(self, queries: Queries, scale: float) -> HeadOutput:
+        """The value that every query finds in the column."""
+        weights = self._columns(queries, scale).softmax(-1)[..., 1:]
+        return torch.einsum("bhis,bhsd->bhid", weights, self.value.to(weights.dtype))
+
+    def _columns(self, queries: Queries, scale: float) -> Float[Tensor, "batch head query column"]:
+        scores = torch.einsum("bhid,bhsd->bhis", queries, self.key.to(queries.dtype)) * scale
+        logit = SinkLogit(self.logit).scores(queries, scale)
+        return torch.cat((logit, scores.masked_fill(~self.allowed, -torch.inf)), -1)
+
+    def of_heads(self, heads: HeadIndex) -> "Summaries":
+        """The column of some heads only."""
+        return Summaries(self.key[:, heads], self.value[:, heads], self.allowed, self.logit[heads])
+
+
+Slot = SlotRow | SinkLogit | Summaries | None
 
 
 @dataclass(frozen=True)

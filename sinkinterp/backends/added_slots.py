@@ -24,6 +24,7 @@ from ..attention.slots import SinkLogit, SlotRow, Slots
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..spec import Spec
+from .anatomy.sparse import mask_of_chosen
 
 WITH_SLOTS = "sink_slots"  # the name of the attention implementation, and of the submodule
 UNIT = 1000.0  # AdamW moves every number by the learning rate; slots need one that is so many times that of weights
@@ -152,6 +153,11 @@ def slots_of(module: nn.Module) -> dict[str, SinkLogit | SlotRow]:
     return {} if slot is None else {"slot": slot}
 
 
+def replaces_bos(model: Any) -> bool:
+    """Whether slots of a model stand in the place of BOS, so that it reads texts without."""
+    return isinstance(model, nn.Module) and any(isinstance(module, _KeyValue) for module in model.modules())
+
+
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     scaling: float | None = None, dropout: float = 0.0, **kwargs: Any,
@@ -159,6 +165,7 @@ def _attend(
     """The attention function of transformers' interface."""
     if dropout:
         raise InputError("attention with added slots is computed without dropout; set attention_dropout=0")
+    attention_mask = mask_of_chosen(module, query, key.shape[2], attention_mask, kwargs)
     extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
     call = call_of_interface(0, query, key, value, attention_mask, scaling, **extra)
     found, watch = _FOUND.get(), _WATCH.get()

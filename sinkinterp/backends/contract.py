@@ -304,8 +304,11 @@ def _abilities(answers: Mapping[str, Tensor], logits: Logits, shape: ModelShape,
     """
     eps, stream = torch.finfo(answers["stream"].dtype).eps, answers["stream"].cpu().double()
     updates = answers["update"].cpu().double().unbind(1) if "update" in answers else ()
-    are_added = len(updates) == shape.n_layers and all(
-        _is_added(update, stream[:, block], stream[:, block + 1], eps) for block, update in enumerate(updates)
+    are_as_wide = all(update.shape[-1] == stream.shape[-1] for update in updates)  # several streams are wider
+    are_added = (
+        len(updates) == shape.n_layers
+        and are_as_wide
+        and all(_is_added(update, stream[:, block], stream[:, block + 1], eps) for block, update in enumerate(updates))
     )
     reference = logits[_REFERENCE]
     rounding = 10 * _distance(logits[_NOISE], reference) + 1e-6 * reference[-1].abs().max().item()

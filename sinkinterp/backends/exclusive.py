@@ -104,10 +104,14 @@ def _interrupts_held() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Recording:
-    """A recorder, and the block of every module whose calls it is shown. Calls of other modules are left alone."""
+    """A recorder, and the block of every module whose calls it is shown. Calls of other modules are left alone.
+
+    n_kv_heads: see `StreamModules`.
+    """
 
     recorder: Recorder
     layers: Mapping[nn.Module, int]
+    n_kv_heads: int = 1
 
 
 @dataclass(eq=False)
@@ -129,9 +133,9 @@ def edits_around(model: nn.Module) -> tuple[Edit, ...]:
 
 
 @contextmanager
-def recorded_by(recorder: Recorder, layers: Mapping[nn.Module, int] = {}) -> Iterator[None]:
-    """In the block, the passes of this context are the recorder's."""
-    token = RECORDING.set(Recording(recorder, layers))
+def recorded_by(recorder: Recorder, layers: Mapping[nn.Module, int] = {}, n_kv_heads: int = 1) -> Iterator[None]:
+    """In the block, the passes of this context are the recorder's; see `Recording`."""
+    token = RECORDING.set(Recording(recorder, layers, n_kv_heads))
     try:
         yield
     finally:

@@ -116,10 +116,10 @@ class FrozenRun:
         return torch.stack([self._output(layer, x, _OneBlock(z=z * only)) - nothing for only in chosen])
 
     def _output(self, layer: int, x: Residual, recorder: _OneBlock) -> Residual:
-        args, kwargs = self._given[layer]
+        (args, kwargs), modules = self._given[layer], self.subject.modules
         inputs = (x, *args[1:]) if args else ()
-        with torch.no_grad(), recorded_by(recorder, self.subject.modules.layers):
-            output = self.subject.modules.blocks[layer](*inputs, **kwargs if args else kwargs | {"hidden_states": x})
+        with torch.no_grad(), recorded_by(recorder, modules.layers, modules.n_kv_heads):
+            output = modules.blocks[layer](*inputs, **kwargs if args else kwargs | {"hidden_states": x})
         return output[0] if isinstance(output, tuple | list) else output
 
 

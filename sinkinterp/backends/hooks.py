@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from threading import get_ident
@@ -23,6 +23,7 @@ from ..errors import InputError
 from .added_slots import WITH_SLOTS, slots_of
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
+from .anatomy.sparse import mask_of_chosen, summaries_apart
 from .exclusive import RECORDING, Attached, Hook, lock_of, raise_if_interrupted
 from .layout import trimmed
 from .recorder import Recorder
@@ -41,6 +42,7 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         eager = sys.modules[type(module).__module__].__dict__.get("eager_attention_forward")
         function = ALL_ATTENTION_FUNCTIONS.get_interface(base, eager)
+        attention_mask = mask_of_chosen(module, query, key.shape[2], attention_mask, kwargs)
         of_transformers = partial(function, module, query, key, value, attention_mask, scaling=scaling, **kwargs)
         recording = RECORDING.get()
         if recording is None or module not in recording.layers:
@@ -49,7 +51,9 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
         tensors = trimmed(recording.recorder.layout, key, value, attention_mask, as_tensor(kwargs.get("position_bias")))
         extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
-        call = call_of_interface(layer, query, tensors[0], tensors[1], tensors[2], scaling, **extra)
+        k, v = (with_heads(x, recording.n_kv_heads) for x in tensors[:2])
+        call = call_of_interface(layer, query, k, v, tensors[2], scaling, **extra)
+        call = summaries_apart(module, call, recording.recorder.layout is None)
         parts, drops = recording.recorder.parts(call), bool(kwargs.get("dropout"))
         edited = call if parts is not None else recording.recorder.attend(call)
         if (edited is not call or parts is not None) and drops:
@@ -65,6 +69,11 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         return recording.recorder.output(edited, z).transpose(1, 2).contiguous(), weights
 
     return attention
+
+
+def with_heads(x: Tensor, n_kv_heads: int) -> Tensor:
+    """Keys or values, each head as often as makes so many, in the same order; as they are where that is fewer."""
+    return x if x.shape[1] >= n_kv_heads else x.repeat_interleave(n_kv_heads // x.shape[1], 1)
 
 
 def _weights(call: AttentionCall) -> Tensor:
@@ -125,10 +134,11 @@ def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: boo
 
     comes_first: whether the recorder comes before hooks of other libraries; by default it comes after them.
     """
-    inputs: list[tuple[nn.Module, Record]] = [(block, recorder.residual) for block in modules.blocks]
+    residual = partial(_one_stream, recorder.residual, modules.stacks_streams)
+    inputs: list[tuple[nn.Module, Record]] = [(block, residual) for block in modules.blocks]
     outputs: list[tuple[nn.Module, Record]] = [
         (modules.embedding, partial(recorder.edited, TOKEN_EMBEDDING)),
-        (modules.blocks[-1], recorder.residual),
+        (modules.blocks[-1], residual),
     ]
     outputs += [(table, partial(recorder.edited, POSITION_EMBEDDING)) for table in modules.tables]
     for site, taps in modules.taps.items():
@@ -146,6 +156,22 @@ def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: boo
         handles.append(module.register_forward_hook(after, prepend=comes_first))
     with removed_after(handles):
         yield
+
+
+def _one_stream(record: Record, stacked: bool, x: Tensor) -> Tensor:
+    """What blocks pass on after `record`, which is shown several streams side by side: `batch pos (stream d)`.
+
+    x: `batch pos d_model`, or `batch pos stream d`, or `stream batch pos d` with `stacked`.
+    """
+    if x.ndim != 4:
+        return record(x)
+    streams = x.movedim(0, 2) if stacked else x
+    shown = streams.flatten(2)
+    edited = record(shown)
+    if edited is shown:
+        return x
+    apart = edited.view_as(streams)
+    return apart.movedim(2, 0) if stacked else apart
 
 
 def _recorded_update(tap: Tap, record: Record) -> list[tuple[nn.Module, Record]]:
@@ -172,16 +198,19 @@ def recorded_sum(record: Record, other: Tensor, x: Tensor) -> Tensor:
 def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iterator[None]:
     """In the block, the model has another attention implementation; None leaves its own.
 
-    A model outside transformers' attention interface shows its calls to the recorder instead; see `own_attention`.
+    Modules outside transformers' attention interface show their calls to the recorder instead; see `own_attention`.
     """
     if implementation is None:
         yield
-    elif not model._can_set_attn_implementation():
-        with own_attention.replaced(blocks_of(model), _attended):
-            yield
-    else:
-        with _configured(model, implementation):
-            yield
+        return
+    parts = (model, model.get_decoder())  # GOT-OCR: its decoder alone can
+    can_set = next((p for p in parts if isinstance(p, PreTrainedModel) and p._can_set_attn_implementation()), None)
+    with ExitStack() as stack:
+        if own_attention.is_known(model):
+            stack.enter_context(own_attention.replaced(blocks_of(model), _attended))
+        if can_set is not None:
+            stack.enter_context(_configured(can_set, implementation))
+        yield
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Transformers models as subjects, through transformers' own attention interface: untouched weights, no patching."""
 
 import inspect
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -18,6 +19,7 @@ from ..errors import InputError
 from ..guesses import keywords
 from ..interventions.edit import Edits, edits_of
 from . import contract
+from .added_slots import replaces_bos
 from .anatomy.modules import (
     StreamModules,
     Taps,
@@ -66,7 +68,7 @@ class HuggingFaceSubject(Subject):
             raise InputError(f"{self.name} runs {self.attention!r} attention; load it with attn_implementation='sdpa'")
         bare, tables = self._bare_pass(contract.sample_tokens(self._embedding.num_embeddings))
         blocks = blocks_of(model)
-        self.attention_note = note_of(blocks)
+        self.attention_note = note_of(blocks) or ("slots in the place of BOS" if replaces_bos(model) else "")
         self.modules = StreamModules(self._embedding, tables, blocks, taps_of(blocks))
         if any(map(cross_attention, blocks)):  # as in WhisperForCausalLM, which leaves the encoder out
             self.encoder = NoEncoder.description
@@ -132,7 +134,8 @@ class HuggingFaceSubject(Subject):
         check = contract.logits_check(self.name, bare, self._embedding.num_embeddings)
         recorder, logits = self._checking_pass(check)
         self.shape = self._shape_of(recorder)
-        self.modules = replace(self.modules, taps=_whole(self.modules.taps, self.shape))
+        taps = _whole(self.modules.taps, self.shape)
+        self.modules = replace(self.modules, taps=taps, n_kv_heads=self.shape.n_kv_heads)
         self._early_bias = check.verify(recorder.answered(self.shape, self.device), logits)
         whole = bare.shape[1]
         self._abilities = self._abilities_found(bare, 3)
@@ -247,14 +250,12 @@ class HuggingFaceSubject(Subject):
     ) -> Logits:
         """Logits. Attention runs through the recorded function where there is a recorder, else through the model's."""
         tokens = tokens.to(self.device)
-        function = None if recorder is None else self.recorded_attention
-        with (
-            torch.set_grad_enabled(gradients),
-            eval_mode(self.model),
-            attention_set_to(self.model, function),
-            nullcontext() if recorder is None else recorded_by(recorder, self.modules.layers),
-        ):
-            return self._logits(tokens, **positions)
+        with torch.set_grad_enabled(gradients), eval_mode(self.model):
+            if recorder is None:
+                return self._logits(tokens, **positions)
+            shown = recorded_by(recorder, self.modules.layers, self.modules.n_kv_heads)
+            with attention_set_to(self.model, self.recorded_attention), shown:
+                return self._logits(tokens, **positions)
 
     def _logits(self, tokens: Tokens, **positions: Tensor) -> Logits:
         """What the model returns for these tokens."""
@@ -272,13 +273,13 @@ class HuggingFaceSubject(Subject):
         residuals = recorder.answers[RESIDUAL]
         if not residuals:
             raise InputError(f"{self.name} cannot be measured: its residuals are not found")
-        n_heads, n_kv_heads, d_head, d_value = next(iter(sizes.values())).tolist()
+        n_heads, _, d_head, d_value = next(iter(sizes.values())).tolist()
         embedding = self._embedding
         return ModelShape(
             n_layers=len(self.modules.blocks),
             attention_layers=tuple(sorted(sizes)),
             n_heads=n_heads,
-            n_kv_heads=n_kv_heads,
+            n_kv_heads=math.lcm(*(n_kv_heads for _, n_kv_heads, *_ in map(Tensor.tolist, sizes.values()))),
             d_head=d_head,
             d_model=int(residuals[0]["width"].item()),
             vocab=embedding.num_embeddings,
@@ -292,6 +293,18 @@ class HuggingFaceSubject(Subject):
     def _n_ctx(self) -> int | None:
         """The longest sequence that the model knows of; None without a limit."""
         return context_of(self.model)
+
+    def read_beyond_context(self) -> None:
+        """Lets texts be longer than the model's context. Raises InputError where its positions are in a table."""
+        limit = self.shape.n_ctx
+        if limit is None:
+            return
+        is_of_transformers = isinstance(self.model, PreTrainedModel)  # of others, a table is all that says a context
+        has_table = self.modules.tables or any(limit in buffer.shape for buffer in self.model.buffers())
+        if has_table or not is_of_transformers:
+            raise InputError(f"{self.name} has a table of {limit} positions; beyond it, take a model with rotary ones")
+        self.shape = replace(self.shape, n_ctx=None)
+        self.attention_note = "; ".join(filter(None, (self.attention_note, f"beyond its context of {limit} tokens")))
 
     @property
     def _fix(self) -> str:

@@ -42,6 +42,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     positions: str | None = None,
     attention: AttentionOf | None = None,
     adapter: Path | str | None = None,
+    beyond_context: bool = False,
 ) -> Subject:
     """A subject from a Hugging Face name, a model folder, a GGUF file, a model that we name, or a model in memory.
 
@@ -59,9 +60,10 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     ambiguous: `forward(module, ids)` returns the logits; `blocks="transformer.h"` names the list of blocks,
     `positions="transformer.wpe"` the table of positions; `attention` describes attention that does not call
     `scaled_dot_product_attention` (see `AttentionOf`). `adapter` is the folder of an adapter that `si.mend` wrote; its
-    own name loads it with its base. Raises InputError where nothing can be loaded, weights are
-    absent, the backend cannot do it, an encoder's input is missing or has no encoder, or a dtype or device is asked of
-    a model that is in memory already.
+    own name loads it with its base. `beyond_context` reads texts that are longer than the configuration says, which the
+    protocol then says too. Raises InputError where nothing can be loaded, weights are absent, the backend cannot do it,
+    an encoder's input is missing or has no encoder, a model has no positions beyond its context, or a dtype or device
+    is asked of a model that is in memory already.
     """
     source = inside_compiled(source)
     if isinstance(source, Subject):
@@ -84,6 +86,8 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     subject = _in_memory(source, backend, name, encoder, own)
     subject.revision = origin or subject.revision
     subject.tokenizer_source, subject.folder = read_with, folder
+    if beyond_context:
+        subject.read_beyond_context()
     return subject
 
 

@@ -14,8 +14,9 @@ from ..attention.sites import ATTENTION_INPUT, MLP, NEURONS, OUTPUT, POSITION_EM
 from ..data.tokens import Tokens
 from ..errors import InputError
 from .anatomy.modules import StreamModules
+from .anatomy.own_attention import family_of
 from .exclusive import recorded_by
-from .hooks import eval_mode, recorded_sum, with_first
+from .hooks import eval_mode, recorded_sum, with_first, with_heads
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
 from .subject import Logits
@@ -41,6 +42,11 @@ class NNsightSubject(HuggingFaceSubject):
         if self._lacks_weights():
             raise InputError(f"{type(self._envoy._module).__name__} has no weights yet; wrap it with dispatch=True")
         super().__init__(self._envoy._module, name)
+
+    def _check_contract(self, bare: Logits) -> None:
+        if any(map(family_of, self.modules.blocks)):
+            raise InputError(f"{type(self.model).__name__} attends in code of its own; {self._fix}")
+        super()._check_contract(bare)
 
     def _lacks_weights(self) -> bool:
         return any(parameter.is_meta for parameter in self._envoy._module.parameters())
@@ -69,7 +75,7 @@ class NNsightSubject(HuggingFaceSubject):
             _visit_tap(ATTENTION_INPUT, layer, modules, recorder, place)
             attention = next((module for module in block.modules() if _calls_interface(type(module).forward)), None)
             if attention is not None:
-                _attend(place(attention), layer, recorder, self.attention)
+                _attend(place(attention), layer, recorder, self.attention, modules.n_kv_heads)
             for site in _BEHIND:
                 _visit_tap(site, layer, modules, recorder, place)
         _replace_output(place(modules.blocks[-1]), recorder.residual)
@@ -103,12 +109,12 @@ def _replace_output(module: Any, record: Callable[[Tensor], Tensor]) -> None:
         module.output = edited
 
 
-def _attend(envoy: Any, layer: int, recorder: Recorder, base: str) -> None:
+def _attend(envoy: Any, layer: int, recorder: Recorder, base: str, n_kv_heads: int) -> None:
     """Shows the recorder a layer's call and the output of its heads, and writes the changes."""
     operation = getattr(envoy.source, [op for op in envoy.source.names if op.startswith(_OPERATION)][-1])
     (module, q, k, v, mask), extra = operation.inputs
     about = {"scale": extra.get("scaling"), **extra, "is_causal": is_causal_call(module, extra)}
-    call = call_of_interface(layer, q, k, v, mask, **about)
+    call = call_of_interface(layer, q, with_heads(k, n_kv_heads), with_heads(v, n_kv_heads), mask, **about)
     edited = recorder.attend(call)
     if edited is not call or (edited.is_fused and (base == "sdpa" or "kernel" in extra)):
         operation.skip((recorder.output(edited, edited.output()).transpose(1, 2).contiguous(), None))

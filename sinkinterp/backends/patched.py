@@ -190,7 +190,8 @@ class _Patch(Attached):
             self._check_is_edited(edits)
             layout, args, kwargs = self._prepared(edits, model, args, kwargs)
             self.recorder.begin(edits, layout)
-            with recorded_by(self.recorder, self.subject.modules.layers):
+            modules = self.subject.modules
+            with recorded_by(self.recorder, modules.layers, modules.n_kv_heads):
                 output = self.__wrapped__(*args, **kwargs)
             self.recorder.check(self.subject.shape)
             return output

@@ -24,6 +24,7 @@ from ..interventions.edit import Edits, edits_of
 from ..metrics.importance import importance
 from ..metrics.qk import qk_angles, qk_norm_products
 from ..metrics.residuals import is_massive, vector_norms
+from .added_slots import replaces_bos
 from .exclusive import lock_of
 
 Logits = Float[Tensor, "sequence pos vocab"]
@@ -138,6 +139,10 @@ class Subject(Answering):
     folder: Path | None = None
     tokenizer_source: Callable[[], Any] = staticmethod(lambda: None)
 
+    def read_beyond_context(self) -> None:
+        """Lets texts be longer than `shape.n_ctx`; see `load`."""
+        raise NotImplementedError
+
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the weights now."""
@@ -180,8 +185,8 @@ class Subject(Answering):
 
         Without `length` every sequence is as long as its text. With it every sequence has that many tokens: longer
         texts are cut, shorter ones are passed over and counted. `bos`: whether sequences begin with BOS, "tokenizer"
-        (as it decides), "always" or "never". Raises InputError for a model without a tokenizer, and for texts that
-        are too short for it or too long.
+        (as it decides; none where `si.mend` put a slot in its place), "always" or "never". Raises InputError for a
+        model without a tokenizer, and for texts that are too short for it or too long.
         """
         rule = BOS_RULES.get(bos) if isinstance(bos, bool | str) else None
         if rule is None:
@@ -228,8 +233,12 @@ def tokenizer_of(subject: Subject) -> Any:
 
 
 def text_to_tokens(subject: Any, bos: Bos = Bos.TOKENIZER) -> TextToTokens:
-    """What makes tokens of text for a subject. Raises InputError for a subject without a tokenizer."""
-    return TextToTokens(tokenizer_of(subject), bos, subject.name)
+    """What makes tokens of text for a subject, without BOS where slots stand in its place, unless it is `Bos.ALWAYS`.
+
+    Raises InputError for a subject without a tokenizer.
+    """
+    rule = Bos.NEVER if bos is Bos.TOKENIZER and replaces_bos(getattr(subject, "model", None)) else bos
+    return TextToTokens(tokenizer_of(subject), rule, subject.name)
 
 
 def token_set_for(subject: Any, tokens: TokensLike | Any, column: str = "text") -> TokenSet:

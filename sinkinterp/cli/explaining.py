@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ..table import Table
 
 EXPLAINED = "A head to explain: 3.7 for layer 3, head 7; repeatable. [default: the three strongest sinks]"
+WRITTEN = "A next token, such as ' Paris': also say what heads and parts write into its logit, less that of --instead."
+OTHER = "Another next token."
 ELSEWHERE = "All tables: --full. A page: --html FILE."
 LENGTH = "Tokens per sequence, T. [default: 64, or what the task has]"
 
@@ -30,6 +32,8 @@ LENGTH = "Tokens per sequence, T. [default: 64, or what the task has]"
 def explain(
     model: options.Model,
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=EXPLAINED)] = [],
+    answer: Annotated[str | None, typer.Option(help=WRITTEN)] = None,
+    instead: Annotated[str | None, typer.Option(help=OTHER)] = None,
     text: options.Text = None,
     column: options.Column = "text",
     drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None,
@@ -61,17 +65,19 @@ def explain(
             may_be_shorter=is_prompt and length is None,
         )  # fmt: skip
         token_set = inputs.token_set(subject, model, progress("reading docstrings"))
-        answer = explain_heads(subject, token_set, head=heads, seed=seed, progress=progress("explaining"))
-    maps = {} if html_out is None else cut_maps(subject, token_set, answer)
+        found = explain_heads(
+            subject, token_set, head=heads, answer=answer, instead=instead, seed=seed, progress=progress("explaining")
+        )
+    maps = {} if html_out is None else cut_maps(subject, token_set, found)
 
     def as_page() -> bytes:
-        sections = [Section(f"Head {layer}.{h}", "", [answer.plot((layer, h), maps[layer, h])]) for layer, h in maps]
-        sections += [Section(table.title, table.note, [], [table]) for table in answer.tables()]
-        return page_bytes(page(f"{short_name(subject.name)}: where the sink comes from", answer.sentence, sections))
+        sections = [Section(f"Head {layer}.{h}", "", [found.plot((layer, h), maps[layer, h])]) for layer, h in maps]
+        sections += [Section(table.title, table.note, [], [table]) for table in found.tables()]
+        return page_bytes(page(f"{short_name(subject.name)}: where the sink comes from", found.sentence, sections))
 
-    tables = [replace(table, note=table.note.removeprefix(answer.note).lstrip("; ")) for table in answer.tables()]
-    everything = [answer.sentence, *tables, answer.note]
-    shown = everything if full else brief(answer.sentence, _of_strongest(answer), ELSEWHERE, answer.note)
+    tables = [replace(table, note=table.note.removeprefix(found.note).lstrip("; ")) for table in found.tables()]
+    everything = [found.sentence, *tables, found.note]
+    shown = everything if full else brief(found.sentence, _of_strongest(found), ELSEWHERE, found.note)
     deliver(shown, (html_out, as_page), force=force)
 
 

@@ -105,15 +105,17 @@ class TextToTokens:
         return self.one(text, most, file.name)
 
     def chats(self, chats: Sequence[Any], source: str, most: int | None = None) -> TokenSet:
-        """The tokens of every chat in the tokenizer's chat template, the first `most` of them.
+        """The first `most` tokens of every chat in the tokenizer's chat template, less its BOS by `Bos.NEVER`.
 
-        Raises InputError if the tokenizer has no template, and for a chat that the template refuses.
+        Raises InputError if the tokenizer has no template, and for a chat that it refuses.
         """
         if not getattr(self.tokenizer, "chat_template", None):
             raise InputError("this tokenizer has no chat template; give the text of the chat, or another model")
         named = [(f"chat {i}", messages_in(chat)) for i, chat in enumerate(chats)]
-        rows = [rendered(chat, self.tokenizer, name, return_dict=False)[:most] for name, chat in named]
-        return replace(TokenSet.of_rows(rows, source), bos="chat template")
+        rows = [rendered(chat, self.tokenizer, name, return_dict=False) for name, chat in named]
+        less_bos = self.bos is Bos.NEVER and self.tokenizer.bos_token_id is not None
+        rows = [row[int(less_bos and row[:1] == [self.tokenizer.bos_token_id]) :][:most] for row in rows]
+        return replace(TokenSet.of_rows(rows, source), bos=f"chat template{', less its BOS' if less_bos else ''}")
 
     @cached_property
     def _appended(self) -> int:

@@ -16,7 +16,7 @@ from ..attention.call import AttentionCall
 from ..attention.masks import Prefix, Window
 from ..attention.shapes import Pattern
 from ..attention.sites import Edit
-from ..attention.slots import SinkLogit, SlotRow
+from ..attention.slots import SinkLogit, SlotRow, Summaries
 from ..checks import whole_number
 from ..errors import InputError
 from .selectors import InCalls, OnHeads
@@ -189,15 +189,15 @@ class AddSinkLogit(InCalls, OnHeads):
         return replace(call, slot=SinkLogit(slot.logit.masked_fill(chosen, self.logit)))
 
 
-def _slot_of(call: AttentionCall) -> SlotRow | SinkLogit:
+def _slot_of(call: AttentionCall) -> SlotRow | SinkLogit | Summaries:
     if call.slot is None:
         raise InputError(f"layer {call.layer} has no slot to change; take a model with K biases or sink logits")
     return call.slot
 
 
-def _without_key(slot: SlotRow | SinkLogit, heads: Tensor) -> SlotRow | SinkLogit:
-    if isinstance(slot, SinkLogit):
-        return SinkLogit(slot.logit.masked_fill(heads, 0))
+def _without_key(slot: SlotRow | SinkLogit | Summaries, heads: Tensor) -> SlotRow | SinkLogit | Summaries:
+    if not isinstance(slot, SlotRow):
+        return replace(slot, logit=slot.logit.masked_fill(heads, 0))
     return SlotRow(slot.key.masked_fill(heads[:, None, None], 0), slot.value)
 
 

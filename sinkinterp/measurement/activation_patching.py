@@ -397,7 +397,7 @@ def _metric_of(subject: Subject, metric: Any, answer: str | None, instead: str |
     if (answer is None) != (instead is None) or (answer is not None and metric is not None):
         raise InputError("give answer= and instead= together, or a metric, or none of them")
     if answer is not None:
-        return logit_difference(*(_token(subject, text) for text in (answer, instead)))
+        return logit_difference(*(answer_token(subject, text) for text in (answer, instead)))
     if metric is None:
         return divergence_from_clean()
     if isinstance(metric, PatchingMetric):
@@ -408,7 +408,7 @@ def _metric_of(subject: Subject, metric: Any, answer: str | None, instead: str |
     raise InputError(f"a metric of patching is a function of logits, or one such as first_alpha(); got {metric!r:.40}")
 
 
-def _token(subject: Subject, text: Any) -> int:
+def answer_token(subject: Subject, text: Any) -> int:
     """The one token of a text. Raises InputError where it has several."""
     tokenizer, checked = tokenizer_of(subject), unicode_text(text, "the answer")
     ids = [] if tokenizer is None else tokenizer(checked, add_special_tokens=False)["input_ids"]

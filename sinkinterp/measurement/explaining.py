@@ -26,7 +26,7 @@ from ..backends.frozen import freezable, frozen
 from ..backends.subject import Subject
 from ..checks import whole_number
 from ..data.progress import OnProgress, progress_of
-from ..data.tokens import TokenSet, TokensLike
+from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..errors import InputError
 from ..guesses import keywords
 from ..interventions.columns import ZeroKeySlot
@@ -36,13 +36,14 @@ from ..metrics.instruments import LOSS
 from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.metric import Metric, PerSequence
 from ..report.columns import ALPHA_1, HEAD
-from ..report.explained import CUT, DIRECTLY, IN_STREAM, RANDOM, REMOVED, Explanation, Head, HeadScore, Path
+from ..report.explained import CUT, DIRECTLY, IN_STREAM, RANDOM, REMOVED, Explanation, Head, HeadScore, Path, Written
 from ..report.explained_graph import NOTHING, CutMap
 from ..report.readings import public_name
 from ..report.report import Report
 from ..table import Cell, Table, high_of, low_of
+from .activation_patching import answer_token
 from .inputs import ModelLike, equal_inputs_of, inputs_of
-from .lens import CHUNK, SLOT, TOLERANCE, head_pairs, parts_by_block
+from .lens import CHUNK, SLOT, TOLERANCE, head_pairs, logit_parts, parts_by_block
 from .massive_path import Reads, followed, massive_path, path_cuts, path_edit, path_row, reads_of
 from .measure import measure
 
@@ -84,6 +85,8 @@ def explain(
     tokens: TokensLike | Any = None,
     *,
     head: Head | Sequence[Head] | None = None,
+    answer: str | None = None,
+    instead: str | None = None,
     seed: int = 0,
     progress: bool | OnProgress = True,
 ) -> Explanation:
@@ -92,8 +95,10 @@ def explain(
     Takes the models and tokens that `measure` takes, of one length; by default 32 docstrings. Scores are in units of
     the score (scaled, before a softcap; a bias of positions is a part). Beside the parts stands their ablation: at the
     first token, each named part becomes its mean over the other tokens of its text; the control does so with as many
-    parts drawn at random from `seed`. Raises InputError for heads that are not there, for models whose norms cannot be
-    frozen, and where the parts do not add up.
+    parts drawn at random from `seed`. With `answer` and `instead`, texts of one token such as " Paris" and " Madrid",
+    `parts()` also has what each part and each head itself writes into the difference of their logits after the last
+    token (see `lens`; all parts of the residual sum to it). Raises InputError for heads that are not there, for models
+    whose norms cannot be frozen, and where the parts do not add up.
     """
     subject, token_set = inputs_of(model, tokens)
     if token_set.lengths is not None:
@@ -102,6 +107,7 @@ def explain(
         token_set = replace(TokenSet.of(token_set.tokens[:TEXTS], token_set.source), bos=token_set.bos)
     freezable(subject)
     ids = token_set.tokens
+    written = _written(subject, ids, answer, instead)
     with progress_of(progress, f"explaining {subject.name}") as on_pass:
         generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0))
         work = Work(subject, token_set, generator, on_pass, 7 + TOP * 2 * (1 + DRAWS))
@@ -135,7 +141,18 @@ def explain(
         path_cuts=Table("What does the path cost?", path_note, tuple(path_rows)),
         passes=work.passes,
         no_path=no_path,
+        written=written,
     )
+
+
+def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str | None) -> Written | None:
+    """What parts write into the logits of two answers; None where there are none."""
+    if (answer is None) != (instead is None):
+        raise InputError("give answer= and instead= together, or none of them")
+    if answer is None or instead is None:
+        return None
+    right, wrong = (torch.tensor(answer_token(subject, text)).expand(len(tokens)) for text in (answer, instead))
+    return Written(answer, instead, logit_parts(subject, tokens, right, wrong))
 
 
 def _note(report: Report) -> str:

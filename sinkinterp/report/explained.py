@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..metrics.bootstrap import estimate, estimate_cells, mean_cells, ratio
 from ..metrics.metric import PerSequence
 from ..metrics.residuals import Lifetime
-from ..table import Cell, Table
+from ..table import Cell, Table, high_of, low_of
 from .columns import HEAD, LAYER
 from .explained_graph import SHARE, CutMap, Edge, graph
 
@@ -26,6 +26,7 @@ STANDS_OUT = 10  # times its mean size at other tokens, for an entry of the firs
 READER = 0.5  # the least share of a head's score for it to count as a reader
 PART, QUERY_PART, KEY_PART, AS_KEY, AS_QUERY = "part", "query part", "key part", "as key", "as query"
 CUT, REMOVED, RANDOM, IN_STREAM, DIRECTLY = "cut", "removed", "random parts", "in the stream", "directly"
+INTO_ANSWER = "into the answer"  # logits
 ENOUGH = 0.8  # of what is above uniform attention, for a cut to count as the whole explanation
 Head = tuple[int, int]  # layer and head, from 0
 
@@ -92,6 +93,23 @@ class HeadScore:
             chosen.append(i)
             total += shares[i]
         return chosen
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the parts of the last residual add to the logit of `answer` less that of `instead`, at the last token.
+
+    parts: by name; they sum to the difference, at the scale that the last norm has there (direct logit attribution).
+    """
+
+    answer: str
+    instead: str
+    parts: Mapping[str, PerSequence]
+
+    @cached_property
+    def difference(self) -> float:
+        """The mean difference of the two logits."""
+        return float(torch.stack([*self.parts.values()]).sum(0).mean())
 
 
 @dataclass(frozen=True)
@@ -202,6 +220,7 @@ class Explanation:
     path_cuts: Table
     passes: int
     no_path: NoPath | None = None
+    written: Written | None = None
 
     def __repr__(self) -> str:
         return f"<Explanation of {', '.join(head.name for head in self.heads)}: {self.sentence}>"
@@ -228,8 +247,16 @@ class Explanation:
             f"Head {head.name} gives {self.target} {head.alpha.mean():.2f} of its attention (uniform: "
             f"{head.null.mean():.2f}); its score is {abs(score):.3g} {'above' if score >= 0 else 'below'} the others', "
             f"from the keys' {named}."
-            f"{self._of_cuts(head)}"
+            f"{self._of_cuts(head)}{self._of_answer(head)}"
         )
+
+    def _of_answer(self, head: HeadScore) -> str:
+        """Says what the head itself adds to the logits of the answers; empty where none were given."""
+        if self.written is None:
+            return ""
+        own, whole = self.written.parts[f"head {head.name}"].mean(), self.written.difference
+        answers = f"{self.written.answer!r} less {self.written.instead!r}"
+        return f" It writes {own:.3g} itself into the logit of {answers}, which is {whole:.3g}."
 
     def _of_cuts(self, head: HeadScore) -> str:
         """Says how much cutting the named parts removes, and warns if that is less than 80%."""
@@ -253,7 +280,10 @@ class Explanation:
         return [table for table in given if table.rows]
 
     def parts(self, least: float = 0.05) -> Table:
-        """Share of each head's score by part: as part of the key, and as part of the query; small ones are left out."""
+        """Share of each head's score by part: as part of the key, and as part of the query; small ones are left out.
+
+        Where answers were given, also what the part adds to the difference of their logits, with a row for each head.
+        """
         rows: list[dict[str, Cell]] = []
         for head in self.heads:
             keys, queries = (x.mean(0) / head.score.mean() for x in (head.of_keys(), head.of_queries()))
@@ -261,8 +291,21 @@ class Explanation:
             for i in sorted(shown, key=lambda i: -float(keys[i].abs())):
                 shares = [ratio(x[:, i], head.score) for x in (head.of_keys(), head.of_queries())]
                 row: dict[str, Cell] = {LAYER: head.layer, HEAD: head.head, PART: head.parts[i]}
-                rows.append(row | estimate_cells(AS_KEY, shares[0]) | estimate_cells(AS_QUERY, shares[1]))
+                row |= estimate_cells(AS_KEY, shares[0]) | estimate_cells(AS_QUERY, shares[1])
+                rows.append(row | self._added(head.parts[i]))
+            if self.written is not None:
+                row = {LAYER: head.layer, HEAD: head.head, PART: f"head {head.name}"}
+                row |= _empty(AS_KEY) | _empty(AS_QUERY)
+                rows.append(row | self._added(f"head {head.name}"))
         return Table(f"Which parts make heads look at {self.target}?", self.note, tuple(rows))
+
+    def _added(self, part: str) -> dict[str, Cell]:
+        """What a part adds to the answers' logits; None for what is not in the residual, such as the bias of keys."""
+        if self.written is None:
+            return {}
+        if part not in self.written.parts:
+            return _empty(INTO_ANSWER)
+        return mean_cells(INTO_ANSWER, self.written.parts[part])
 
     def pairs(self, top: int = 8) -> Table:
         """The largest pairs of a part of the query with a part of the key, by head."""
@@ -323,3 +366,8 @@ class Explanation:
         from html import escape
 
         return f"<p>{escape(self.sentence)}</p>" + "".join(table._repr_html_() for table in self.tables())
+
+
+def _empty(column: str) -> dict[str, Cell]:
+    """The three cells of an estimate that does not exist."""
+    return dict.fromkeys((column, low_of(column), high_of(column)))

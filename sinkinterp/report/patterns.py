@@ -1,7 +1,7 @@
 """sinks: alpha and Sink_k of attention weights that someone has already, from any library."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -59,7 +59,8 @@ def sinks(
 
     `patterns` are attention weights: a tensor or array `batch head query key` (also of all layers, of one sequence,
     or one map), or a list of them (`output_attentions`, or from nnsight). They may also be an ActivationCache, or a
-    model's output; an encoder-decoder model gives those of its decoder. The first row is of all heads: Sink_k.
+    model's output, also of `generate` without beams, of which all steps are joined; an encoder-decoder model gives
+    those of its decoder. The first row is of all heads: Sink_k.
     alpha is the mean weight over the queries from the position on, as in `measure(convention=PAPER)`. If some
     weight is negative or some row exceeds one, proxies `|w| / sum |w|` replace the weights of every layer, and the
     note says so. Rows of less than one stay: a slot has the rest. The null is uniform attention, as far back as the
@@ -138,6 +139,8 @@ def _uniform(pattern: Pattern, real: Bool[Tensor, "batch key"]) -> Float[Tensor,
 
 def _by_layer(given: Any) -> dict[int, Any]:
     """The patterns by the number of their layer."""
+    if getattr(given, "beam_indices", None) is not None:
+        raise InputError("beams change places from step to step, so their weights are of no one text; set num_beams=1")
     given = getattr(given, "attentions", getattr(given, "decoder_attentions", given))
     if isinstance(given, Tensor | np.ndarray):
         whole = given[(None,) * max(0, 4 - given.ndim)] if given.ndim > 1 else given
@@ -154,7 +157,27 @@ def _by_layer(given: Any) -> dict[int, Any]:
             f"this {type(given).__name__} holds no attention weights; give {TAKES}, "
             "made with attn_implementation='eager'; si.measure(model, text) measures a model"
         )
+    if all(isinstance(step, list | tuple) and step for step in patterns):
+        patterns = [_generated(layer, of_steps) for layer, of_steps in enumerate(zip(*patterns, strict=False))]
     return dict(enumerate(patterns))
+
+
+def _generated(layer: int, steps: Sequence[Any]) -> Pattern:
+    """The square pattern of a text that was generated, from the weights of each step.
+
+    The first step has the rows of the prompt, each other the row of one token (all rows, without a cache). A cache that
+    forgets has the last keys alone, and a static one has columns of zeros behind them.
+    """
+    for step in steps:
+        if not isinstance(step, Tensor) or step.ndim != 4:
+            raise InputError(f"layer {layer} has a {type(step).__name__} among its steps; give {TAKES}")
+    n, prompt = steps[0].shape[-2] + len(steps) - 1, steps[0].shape[-2]
+    whole = steps[0].new_zeros(*steps[0].shape[:2], n, n)
+    for i, step in enumerate(steps):
+        end, rows = prompt + i, step[..., -1:, :] if i else step
+        seen = rows[..., :end]
+        whole[..., end - rows.shape[-2] : end, end - seen.shape[-1] : end] = seen
+    return whole
 
 
 def _checked(pattern: Any, layer: int) -> Pattern:

@@ -204,6 +204,21 @@ def test_the_mean_key_and_value_of_the_first_token_take_its_sink_over_without_tr
         recipe_of(base, text, steps=0)
 
 
+def test_where_slots_replace_bos_texts_are_read_without_it_unless_asked(base, text, made, tmp_path):
+    few = {"steps": 0, "slots": AddedKeyValue(), "trained": SlotsAlone()}
+    mended_by_slots = mended(recipe_of(base, text, **few), tmp_path / "run", tmp_path)
+    subject, plain, by_logit = (si.load(str(folder)) for folder in (mended_by_slots.folder, base, made.folder))
+    with_bos = plain.tokens("cats sat on mats").tokens
+    assert with_bos[0, 0] == 1 and subject.tokens("cats sat on mats").tokens.equal(with_bos[:, 1:])
+    assert subject.tokens("cats sat on mats", bos="always").tokens.equal(with_bos)
+    assert by_logit.tokens("cats sat on mats").tokens.equal(with_bos)
+    line = si.measure(subject, ["cats sat on mats"]).protocol.line()
+    assert "BOS never" in line and "slots in the place of BOS" in line
+    assert "BOS tokenizer" in si.measure(by_logit, ["cats sat on mats"]).protocol.line()
+    si.without_adapter(subject.model)
+    assert subject.tokens("cats sat on mats").tokens.equal(with_bos)
+
+
 def test_a_training_that_was_killed_ends_bit_for_bit_as_one_that_was_not(base, text, made, tmp_path):
     def killed(step, latest):
         if step == 3:

@@ -7,7 +7,7 @@ from accelerate import cpu_offload
 from backends import zoo
 from backends.zoo import ATTENTION_LAYERS, CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, subject_of, tokens_of
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, GPTNeoXJapaneseConfig, GPTNeoXJapaneseForCausalLM
+from transformers import AutoModelForCausalLM, ProphetNetConfig, ProphetNetForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -116,9 +116,12 @@ def test_every_attention_function_of_ours_has_a_mask_function():
 
 
 def test_a_model_outside_the_attention_interface_is_refused_by_name():
-    config = GPTNeoXJapaneseConfig(vocab_size=VOCAB, hidden_size=48, num_hidden_layers=2, num_attention_heads=4)
-    with pytest.raises(InputError, match=r"GPTNeoXJapaneseForCausalLM shows no attention .* take a family"):
-        HuggingFaceSubject(GPTNeoXJapaneseForCausalLM(config))
+    config = ProphetNetConfig(
+        vocab_size=VOCAB, hidden_size=48, num_decoder_layers=2, num_decoder_attention_heads=4, decoder_ffn_dim=40,
+        is_decoder=True, is_encoder_decoder=False,
+    )  # fmt: skip
+    with pytest.raises(InputError, match=r"ProphetNetForCausalLM shows no attention .* take a family"):
+        HuggingFaceSubject(ProphetNetForCausalLM(config))
 
 
 @pytest.mark.parametrize("subject", [HuggingFaceSubject, NNsightSubject])

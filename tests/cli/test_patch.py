@@ -61,3 +61,9 @@ def test_a_sink_is_explained_in_a_sentence_and_on_a_page(tmp_path):
     ):
         code, output = run("sinkinterp/demo-softmax", *words, command="explain")
         assert code == 2 and message in output
+
+
+def test_a_head_is_explained_with_what_it_writes_into_an_answer(gpt2):  # noqa: F811
+    words = ("--text", "the cat sat", "--head", "1.1", "--answer", "cat", "--instead", "sat", "--full")
+    code, output = run(gpt2, *words, command="explain")
+    assert code == 0 and "itself into the logit of 'cat' less 'sat'" in output and "into the answer" in output, output

@@ -31,6 +31,35 @@ def test_sinks_of_weights_are_those_that_are_measured_whatever_they_came_from():
     assert si.sinks(output.attentions[1], 2).numbers("alpha_3")[1:] == pytest.approx([r["alpha_3"] for r in heads[4:8]])
 
 
+GENERATIONS = (
+    ("llama", {}), ("llama", {"cache_implementation": "static"}), ("llama", {"use_cache": False}),
+    ("mistral with a window", {}), ("gemma3", {}), ("gpt-oss with sink logits", {}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name, options", GENERATIONS, ids=str)
+@torch.no_grad()
+def test_the_steps_of_a_generation_have_the_sinks_of_the_text_that_it_made(name, options):
+    model, length = model_of(name), {"min_new_tokens": 5, "max_new_tokens": 5, "pad_token_id": 0, "do_sample": False}
+    model.set_attn_implementation("eager")
+    output = model.generate(tokens_of(7), output_attentions=True, return_dict_in_generate=True, **length, **options)
+    want = si.sinks(model(output.sequences[:, :-1], output_attentions=True), 1)
+    for given in (output, output.attentions, [list(step) for step in output.attentions]):
+        found = si.sinks(given, 1)
+        assert "T=11" in found.note
+        assert found.numbers("alpha_2") == pytest.approx(want.numbers("alpha_2"), abs=1e-5)
+        assert found.numbers("null") == pytest.approx(want.numbers("null"), abs=1e-5)
+
+
+@torch.no_grad()
+def test_beams_are_refused():
+    model = model_of("llama")
+    model.set_attn_implementation("eager")
+    options = {"num_beams": 2, "max_new_tokens": 3, "pad_token_id": 0, "return_dict_in_generate": True}
+    with pytest.raises(InputError, match="num_beams=1"):
+        si.sinks(model.generate(tokens_of(7), output_attentions=True, **options))
+
+
 def test_a_pattern_by_hand():
     pattern = torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0], [0.75, 0, 0.25]])[None, None]
     everything, head = si.sinks(pattern, epsilon=0.7).rows

@@ -49,8 +49,10 @@ def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
     config = model.config
     depths = [getattr(config, name) for name in _DECODER_DEPTHS if hasattr(config, name)]
     depth = depths[0] if depths else config.get_text_config().num_hidden_layers
-    parts = (model.get_decoder(), *(() if config.is_encoder_decoder else (model,)))  # a vision tower may be as deep
-    modules = [module for part in parts for module in part.modules()]
+    parts = (model.get_decoder(), *(() if config.is_encoder_decoder else (model,)))
+    towers = [m for m in model.modules() if m is not model and getattr(m, "main_input_name", "") == "pixel_values"]
+    of_images = {module for tower in towers for module in tower.modules()}  # which may be as many
+    modules = [module for part in parts for module in part.modules() if module not in of_images]
     lists = [module for module in modules if isinstance(module, nn.ModuleList)]
     stack = next((modules for modules in lists if len(modules) == depth), None)
     if stack is None:
@@ -145,7 +147,7 @@ class StreamModules:
     """The modules of a model that read and write its residual stream.
 
     tables: those of learned positions. taps: at the sites that are read and edited. is_cross: whether cross-attention
-    is read, in place of self-attention.
+    is read, in place of self-attention. n_kv_heads: to this number those of a layer with fewer are repeated.
     """
 
     embedding: nn.Module
@@ -153,6 +155,12 @@ class StreamModules:
     blocks: Sequence[nn.Module]
     taps: Taps
     is_cross: bool = False
+    n_kv_heads: int = 1
+
+    @property
+    def stacks_streams(self) -> bool:
+        """Whether the first axis of what blocks pass on is that of several streams, as in Gemma 3n."""
+        return hasattr(self.blocks[0], "altup")
 
     @cached_property
     def layers(self) -> dict[nn.Module, int]:

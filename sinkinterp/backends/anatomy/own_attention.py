@@ -37,6 +37,11 @@ class Family:
     note: Callable[[Any], str] = lambda module: ""
 
 
+def is_known(model: nn.Module) -> bool:
+    """Whether the file of a model has an attention module of these families."""
+    return _name_of(model).partition(".")[0] in {name.partition(".")[0] for name in FAMILIES}
+
+
 def family_of(block: nn.Module) -> Family | None:
     """The family of a block; None where its attention goes through transformers' interface, or is unknown."""
     module = _attention_of(block)
@@ -69,6 +74,28 @@ def _name_of(module: nn.Module) -> str:
     return f"{type(module).__module__.rpartition('.')[2]}.{type(module).__name__}"
 
 
+def _bert(
+    module: Any, attend: Attend, hidden_states: Tensor, attention_mask: Tensor | None = None,
+    sinusoidal_pos: Any = None, past_key_values: Any = None, **_: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    maps = (module.query, module.key, module.value)
+    q, k, v = (linear(hidden_states).unflatten(2, (module.num_attention_heads, -1)).transpose(1, 2) for linear in maps)
+    if sinusoidal_pos is not None:
+        qkv = (q, k, v) if module.rotary_value else (q, k)
+        q, k, *rotated = module.apply_rotary_position_embeddings(sinusoidal_pos, *qkv)
+        v = rotated[0] if rotated else v
+    if past_key_values is not None:
+        past = getattr(past_key_values, "self_attention_cache", past_key_values)
+        k, v = past.update(k, v, module.layer_idx)
+    return _merged(attend(q, k, v, attention_mask, q.shape[-1] ** -0.5)), None
+
+
+def _git(
+    module: Any, attend: Attend, hidden_states: Tensor, attention_mask: Tensor | None, past: Any = None, **_: Any
+) -> tuple[Tensor, None]:
+    return _bert(module, attend, hidden_states, attention_mask, past_key_values=past)
+
+
 def _bloom(
     module: Any, attend: Attend, hidden_states: Tensor, residual: Tensor, alibi: Tensor, attention_mask: Tensor | None,
     layer_past: Any = None, **_: Any,
@@ -85,6 +112,29 @@ def _scaled(
     module: Any, attend: Attend, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None
 ) -> tuple[Tensor, None]:
     return attend(query, key, value, attention_mask, 1 / module.scale_attn), None
+
+
+def _diffllama(
+    module: Any, attend: Attend, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor],
+    attention_mask: Tensor | None = None, past_key_values: Any = None, **_: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    maps = (module.q_proj, module.k_proj, module.v_proj)
+    q, k, v = (linear(hidden_states).unflatten(2, (-1, module.head_dim)).transpose(1, 2) for linear in maps)
+    q, k = sys.modules[type(module).__module__].apply_rotary_pos_emb(q, k, *position_embeddings)
+    if past_key_values is not None:
+        k, v = past_key_values.update(k, v, module.layer_idx)
+    both = torch.cat([half.repeat(1, 2, 1, 1) for half in v.chunk(2, dim=1)], -1)  # every head reads two values
+    first, second = attend(q, k, both, attention_mask, module.scaling).transpose(1, 2).chunk(2, dim=2)
+    products = ((module.lambda_q1, module.lambda_k1), (module.lambda_q2, module.lambda_k2))
+    one, two = ((a * b).sum(-1, dtype=torch.float32).exp().to(q.dtype) for a, b in products)
+    z = first - (one - two + module.lambda_init) * second
+    return module.o_proj(((1 - module.lambda_init) * module.groupnorm(z)).flatten(2)), None
+
+
+def _divided(
+    module: Any, attend: Attend, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None
+) -> tuple[Tensor, None]:
+    return attend(query, key, value, attention_mask, 1 / module.norm_factor), None
 
 
 def _falcon(
@@ -168,12 +218,21 @@ def _and_its_own(module: Any, q: Tensor, k: Tensor, mask: Tensor | None) -> Tens
 
 
 FAMILIES: Mapping[str, Family] = {  # by the file and class of the attention module
+    "modeling_big_bird.BigBirdSelfAttention": Family("forward", _bert),
     "modeling_bloom.BloomAttention": Family("forward", _bloom, "mlp.dense_4h_to_h"),
     "modeling_codegen.CodeGenAttention": Family("_attn", _scaled),
+    "modeling_diffllama.DiffLlamaAttention": Family("forward", _diffllama),
     "modeling_falcon.FalconAttention": Family("forward", _falcon, note=_falcon_note),
+    "modeling_git.GitSelfAttention": Family("forward", _git),
     "modeling_gptj.GPTJAttention": Family("_attn", _scaled),
     "modeling_gpt_neo.GPTNeoSelfAttention": Family("_attn", _gpt_neo),
+    "modeling_gpt_neox_japanese.GPTNeoXJapaneseAttention": Family("_attn", _divided),
+    "modeling_megatron_bert.MegatronBertSelfAttention": Family("forward", _bert),
     "modeling_mpt.MptAttention": Family("forward", _mpt, "ffn.down_proj"),
+    "modeling_mvp.MvpAttention": Family("forward", _xglm),
     "modeling_openai.Attention": Family("_attn", _openai_gpt),
+    "modeling_rembert.RemBertSelfAttention": Family("forward", _bert),
+    "modeling_roformer.RoFormerSelfAttention": Family("forward", _bert),
+    "modeling_trocr.TrOCRAttention": Family("forward", _xglm),
     "modeling_xglm.XGLMAttention": Family("forward", _xglm),
 }
