@@ -22,7 +22,7 @@ from torch import Tensor
 from ..attention.answers import number_per_sequence
 from ..attention.call import AttentionCall
 from ..attention.sites import Reads
-from ..backends.subject import Logits, Subject, Trace, tokenizer_of, words_of
+from ..backends.subject import Logits, Subject, Trace
 from ..checks import LARGEST, accepting, different_numbers, instance_of, unicode_text, whole_number, whole_numbers
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
@@ -249,7 +249,7 @@ def _rows(
     runs: "Runs", places: Sequence[Place], effects: Mapping[str, Tensor], gap: PerSequence
 ) -> tuple[dict[str, Cell], ...]:
     """A row for each place: where it is, and what patches of it restore."""
-    words, rows, axes = words_of(runs.subject), [], (LAYER, _head_axis(runs.site), POSITION, KEY)
+    words, rows, axes = runs.subject.label, [], (LAYER, _head_axis(runs.site), POSITION, KEY)
     for i, place in enumerate(places):
         row: dict[str, Cell] = {axis: at for axis, at in zip(axes, place, strict=True) if at >= 0}
         row |= {TOKEN: words(int(runs.clean[0, place[2]]))} if place[2] >= 0 else {}
@@ -410,7 +410,7 @@ def _metric_of(subject: Subject, metric: Any, answer: str | None, instead: str |
 
 def _token(subject: Subject, text: Any) -> int:
     """The one token of a text. Raises InputError where it has several."""
-    tokenizer, checked = tokenizer_of(subject), unicode_text(text, "the answer")
+    tokenizer, checked = subject.tokenizer, unicode_text(text, "the answer")
     ids = [] if tokenizer is None else tokenizer(checked, add_special_tokens=False)["input_ids"]
     if len(ids) != 1:
         raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one; give a text of one token")

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from ..backends.files.named_models import located
-from ..backends.subject import Subject, pads_of, text_to_tokens, tokenizer_of
+from ..backends.subject import Subject, pads_of, text_to_tokens
 from ..checks import LARGEST, check_memory, whole_number
 from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, no_progress
@@ -67,7 +67,7 @@ class Inputs:
         `on_file` is told of the files that docstrings are read from. Raises InputError where the input cannot be read
         or is too short.
         """
-        tokenizer = tokenizer_of(subject)
+        tokenizer = subject.tokenizer
         if self.tokens is not None:
             token_set = self._from_ids(_token_ids(self.tokens), self.tokens.name)
             return said_of_padding(token_set, pads_of(subject))

@@ -5,7 +5,6 @@ import threading
 import pytest
 
 from sinkinterp.backends.load import load
-from sinkinterp.backends.subject import tokenizer_of, words_of
 from sinkinterp.pages import serve
 from sinkinterp.pages.live.page import ASK, live_page
 from sinkinterp.pages.live.session import Session
@@ -17,7 +16,7 @@ PROMPT = "Return the number of items in the list."
 @pytest.fixture(scope="module")
 def address():
     subject = load("sinkinterp/text-softmax")
-    session = Session(subject, tokenizer_of(subject), words_of(subject))
+    session = Session(subject)
     with serve.server_of(live_page(session).encode(), {ASK: session.answer}) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

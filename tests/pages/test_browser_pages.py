@@ -10,7 +10,6 @@ from pages.atlases import small_atlas
 from report.test_tables import REPORT
 
 from sinkinterp.backends.load import load
-from sinkinterp.backends.subject import tokenizer_of, words_of
 from sinkinterp.pages import serve
 from sinkinterp.pages.atlas.page import atlas_page
 from sinkinterp.pages.book import PLOTLY, chapter_page, front_page, story_page
@@ -37,7 +36,7 @@ def gallery():
 
 def live():
     subject = load("sinkinterp/text-softmax")
-    return Session(subject, tokenizer_of(subject), words_of(subject))
+    return Session(subject)
 
 
 PAGES = {

@@ -18,7 +18,6 @@ from pages.test_schema import fields
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.load import load
-from sinkinterp.backends.subject import tokenizer_of, words_of
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import (
     Ablate,
@@ -52,17 +51,17 @@ JSON = st.recursive(
 @pytest.fixture(scope="module")
 def text():
     subject = load("sinkinterp/text-softmax")
-    return Session(subject, tokenizer_of(subject), words_of(subject))
+    return Session(subject)
 
 
 @pytest.fixture(scope="module")
 def demo():
-    return Session(load("sinkinterp/demo-softmax"), None)
+    return Session(load("sinkinterp/demo-softmax"))
 
 
 @pytest.fixture(scope="module")
 def gpt2():
-    return Session(load(model_of("gpt2")), None)
+    return Session(load(model_of("gpt2")))
 
 
 def plane(answer, name, bits):
@@ -157,10 +156,10 @@ def test_a_text_is_tokenised_and_the_next_tokens_have_their_chances(text):
         chances = [row["chances"][i] for row in answer["next"]]
         assert all(0 <= chance <= 1 for chance in chances) and 0 < sum(chances) <= 1 + 1e-6
     assert answer["edits"] == ["PatchNormalization(Sigmoid(1.0), layers=[1])"]
-    ids = text.tokenizer(TEXT, add_special_tokens=True)["input_ids"]
+    ids = text.subject.tokenizer(TEXT, add_special_tokens=True)["input_ids"]
     logits = text.subject.run(torch.tensor([ids])).logits[0, -1].double().softmax(-1)
     row = max(answer["next"], key=lambda row: row["chances"][0])
-    assert row["token"] == text.word(int(logits.argmax()))
+    assert row["token"] == text.subject.label(int(logits.argmax()))
     assert row["chances"][0] == pytest.approx(logits.max().item(), rel=1e-4)
     assert answer["headline"][-1]["token"] == row["token"]
 

@@ -46,7 +46,7 @@ WRITERS = {
     "a page without figures": lambda folder: page("t", "l", [Section("s", "", tables=[TABLE])]),
     "chapter": chapter_of,
     "front page": lambda folder: front_page([chapter("table1", Outcome.HOLDS)]),
-    "live page": lambda folder: live_page(Session(load(model_of("gpt2")), None)),
+    "live page": lambda folder: live_page(Session(load(model_of("gpt2")))),
 }
 
 

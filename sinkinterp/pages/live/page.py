@@ -8,7 +8,6 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from ...backends.load import subject_of
-from ...backends.subject import tokenizer_of, words_of
 from ...checks import whole_number
 from ...data.choices import Bos
 from ..atlas.page import FIGURES, packed_plotly
@@ -34,7 +33,7 @@ def serve_live(
     """
     port = whole_number(port, "port", 0, 65_535)
     subject = subject_of(model)
-    session = Session(subject, tokenizer_of(subject), words_of(subject), bos)
+    session = Session(subject, bos)
     with suppress(KeyboardInterrupt):
         serve(live_page(session), on_ready, {ASK: session.answer}, port)
 
@@ -53,7 +52,7 @@ def live_page(session: Session) -> str:
 
 def start_data(session: Session) -> StartData:
     """What the page holds before it asks."""
-    has_text, shape = session.tokenizer is not None, session.subject.shape
+    has_text, shape = session.subject.tokenizer is not None, session.subject.shape
     prompt = "Type a prompt" if has_text else "Type token ids (this model has no tokenizer)"
     return StartData(
         model=session.name,

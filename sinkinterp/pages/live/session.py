@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from ...backends.subject import Subject
+from ...backends.subject import Subject, text_to_tokens
 from ...data.choices import Bos
-from ...data.token_sources import TextToTokens, ids_in
+from ...data.token_sources import ids_in
 from ...data.tokens import TokenSet
 from ...errors import InputError
 from ...interventions.edit import description
@@ -37,14 +37,9 @@ INSTRUMENTS = (NEXT_TOKEN, TOP_ENTRIES, PEAK_OVER_MEDIAN)
 
 @dataclass(frozen=True)
 class Session:
-    """A model, and what turns a prompt into its tokens. Questions are answered one after the other.
-
-    tokenizer: None for a model without one; a prompt is then token ids.
-    """
+    """A model that answers questions one after the other. For a model without a tokenizer, a prompt is token ids."""
 
     subject: Subject
-    tokenizer: Any
-    word: TokenText = str
     bos: Bos = Bos.TOKENIZER
     _lock: Lock = field(default_factory=Lock)
     _unedited: dict[tuple[int, ...], Run] = field(default_factory=dict)  # of the latest prompt
@@ -74,7 +69,7 @@ class Session:
             reader = Reader(self.subject, token_set, maps, detail)
             before = self._before(reader)
             runs = {"before": before, "after": reader.run(edits, INSTRUMENTS)} if edits else {"as it is": before}
-            view, blocks = encode(reader.atlas(runs, self.word))
+            view, blocks = encode(reader.atlas(runs, self.subject.label))
             reports = [run.report for run in runs.values()]
             massive = massive_entries(before.report)
             answer = AnswerData(
@@ -82,8 +77,8 @@ class Session:
                 blocks=dict(blocks),
                 edits=[description(edit) for edit in edits],
                 suggestions=self._suggestions(massive),
-                headline=headline(reports, self.word),
-                next=next_tokens(reports, self.word),
+                headline=headline(reports, self.subject.label),
+                next=next_tokens(reports, self.subject.label),
                 massive=massive,
                 restored=self._restored(token_set, asked.other),
             )
@@ -100,10 +95,10 @@ class Session:
     def _tokens(self, prompt: str) -> TokenSet:
         if len(prompt) > MOST_LETTERS:
             raise InputError(f"the prompt has {len(prompt):,} letters; give at most {MOST_LETTERS:,}")
-        if self.tokenizer is None:
+        if self.subject.tokenizer is None:
             token_set = ids_in(prompt, self.subject.shape.vocab, "prompt")
         else:
-            to_tokens = TextToTokens(self.tokenizer, self.bos, self.subject.name)
+            to_tokens = text_to_tokens(self.subject, self.bos)
             token_set = to_tokens.one(_encodable(prompt), self.most_tokens + 1, "prompt")
         if token_set.tokens.shape[1] > self.most_tokens:
             raise InputError(f"the prompt has more than {self.most_tokens} tokens; shorten it")
