@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from ..checks import unicode_text
-from ..errors import InputError
-from .rows import ENCODING, ENDINGS, ending_of, files_of, is_read, one_line, rows_of, silence_datasets
+from ..errors import InputError, refusal
+from .rows import ENCODING, ENDINGS, ending_of, files_of, is_read, rows_of, silence_datasets
 
 CHATS = ("messages", "conversations")  # columns of chats
 HUB_TIMEOUT = 10.0  # seconds in which the Hub must say whether it knows a dataset
@@ -56,10 +56,8 @@ def is_blank(text: str) -> bool:
 
 def text_of_file(path: Path) -> str:
     """The whole text of a file. Raises InputError where it cannot be read as UTF-8."""
-    try:
+    with refusal(f"cannot read {path}", "give a text file in UTF-8", (OSError, ValueError)):
         return path.read_text(encoding=ENCODING)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path}: {one_line(error)}; give a text file in UTF-8") from error
 
 
 def is_text(source: Path | str) -> bool:
@@ -122,16 +120,10 @@ def _dataset_rows(name: str, split: str) -> Iterator[Mapping[str, object]]:
     silence_datasets()
     repository, _, config = name.partition(":")
     _check_dataset(name, repository)
-    try:
+    any_error = refusal(f"cannot stream {split!r} of {name!r}", f"name another split or NAME:CONFIG, {_OR_LOCAL}")
+    log_in = f"log in to the Hub, {_OR_LOCAL}"
+    with any_error, refusal(f"the dataset {name!r} is closed to you", log_in, DatasetNotFoundError):
         yield from load_dataset(repository, config or None, split=split, streaming=True)
-    except DatasetNotFoundError as error:
-        raise InputError(
-            f"the dataset {name!r} is closed to you ({one_line(error)}); log in to the Hub, {_OR_LOCAL}"
-        ) from error
-    except Exception as error:
-        raise InputError(
-            f"cannot stream {split!r} of {name!r}: {one_line(error)}; name another split or NAME:CONFIG, {_OR_LOCAL}"
-        ) from error
 
 
 def _check_dataset(name: str, repository: str) -> None:
@@ -139,16 +131,10 @@ def _check_dataset(name: str, repository: str) -> None:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    try:
+    unknown, spelling = f"{name!r} is neither a file nor a dataset on the Hub", f"check its spelling, {_OR_LOCAL}"
+    any_error = refusal(f"the Hub cannot be asked for {name!r}", f"check the network, {_OR_LOCAL}")
+    with any_error, refusal(unknown, spelling, (RepositoryNotFoundError, HFValidationError)):
         HfApi().dataset_info(repository, timeout=HUB_TIMEOUT)  # load_dataset waits half a minute for an absent Hub
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise InputError(
-            f"{name!r} is neither a file nor a dataset on the Hub; check its spelling, {_OR_LOCAL}"
-        ) from error
-    except Exception as error:  # the HTTP client of huggingface_hub changes, and its errors with it
-        raise InputError(
-            f"the Hub cannot be asked for {name!r} ({one_line(error)}); check the network, {_OR_LOCAL}"
-        ) from error
 
 
 @dataclass(frozen=True)

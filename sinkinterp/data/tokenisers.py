@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, refusal
 from ..spec import Limits, Spec
 
 EOS, BOS = "<|endoftext|>", "<|bos|>"  # ids 0 and 1 of every tokenizer trained here
@@ -96,12 +96,9 @@ def pretrained_tokenizer(source: str) -> Any:
     """The transformers tokenizer of a name or folder. Raises InputError if it cannot be loaded."""
     from transformers import AutoTokenizer
 
-    try:
+    fix = "give a name on the Hub, with a network, or a folder made by save_pretrained"
+    with refusal(f"cannot load the tokenizer of {source}", fix, (OSError, ValueError, KeyError)):
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        fix = "give a name on the Hub, with a network, or a folder made by save_pretrained"
-        raise InputError(f"cannot load the tokenizer of {source}: {reason} Fix: {fix}") from error
 
 
 def beginning_with_bos(tokenizer: Any) -> Any:

@@ -81,7 +81,7 @@ class TokenSet:
             raise InputError(f"rows are lists of token ids, not a {type(rows).__name__}; {WORKS}")
         if not len(rows):
             raise InputError("the list of sequences is empty; give at least one")
-        sequences = [torch.tensor(_ids(row), dtype=torch.long) for row in rows]
+        sequences = [torch.tensor(ids_of_row(row), dtype=torch.long) for row in rows]
         lengths = torch.tensor([len(row) for row in sequences])
         return _of_lengths(pad_sequence(sequences, batch_first=True, padding_value=PAD), lengths, source)
 
@@ -301,8 +301,8 @@ def _is_many(item: Any) -> bool:
     return isinstance(item, Sized) and not (isinstance(item, Tensor | np.ndarray) and item.ndim == 0)
 
 
-def _ids(items: Any) -> list[int]:
-    """Token ids as Python's whole numbers."""
+def ids_of_row(items: Any) -> list[int]:
+    """The ids of a sequence as Python's whole numbers. Raises InputError for anything else."""
     if not _is_many(items) or isinstance(items, str):
         raise InputError(f"a row is a list of token ids, not {items!r:.60}; {WORKS}")
     if others := [item for item in items if not is_whole(item)]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, refusal
 from ..runs.catalogue import Scale, experiment_names
 from ..runs.experiment import load_experiment
 from ..runs.rules import Outcome, Verdict
@@ -15,6 +15,7 @@ from ..seals import SEALED, SHA256, check_signed
 from ..table import Cell, Table
 
 _CHAPTER = {"name", "summary", "verdicts", "provenance"}  # names that other JSON does not have
+_NOT_A_CHAPTER = (InputError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 NO_VERDICT = "No verdict: scale smoke only checks the path."
 _OBSERVED = (Outcome.SINK, Outcome.NO_SINK)
 _WHERE: Mapping[str, str] = {
@@ -109,7 +110,7 @@ def chapters_in(folder: Path) -> list[Chapter]:
 
 def chapter_in(file: Path) -> Chapter | None:
     """The chapter of a file; None for other JSON. Raises InputError if the file is damaged."""
-    try:
+    with refusal(f"{file} is damaged", "remove it, or reproduce it again", _NOT_A_CHAPTER):
         plain = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(plain, dict) or len(_CHAPTER - plain.keys()) > 1:  # one name may be damaged
             if file.stem in experiment_names():
@@ -119,9 +120,7 @@ def chapter_in(file: Path) -> Chapter | None:
         if chapter.stem != file.stem or plain.keys() - chapter.to_dict().keys() - {SEALED, SHA256}:
             raise InputError(f"its name would be {chapter.stem}.json, and it holds {', '.join(plain)}")
         check_signed(plain)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{file} is damaged: {error}; remove it, or reproduce it again") from error
-    return chapter
+        return chapter
 
 
 def _is_row(row: Any) -> bool:

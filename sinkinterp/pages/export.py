@@ -13,7 +13,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from ..checks import finite_number
-from ..errors import InputError
+from ..errors import InputError, extra, refusal
 from ..files import path_of
 from ..guesses import keywords
 from ..outputs import csv_bytes, json_bytes, page_bytes, pdf_bytes, picture_bytes, svg_bytes, write_output
@@ -147,17 +147,10 @@ def _saved(figure: go.Figure, path: Path, scale: int, force: bool) -> Path:
 
 def _image(figure: go.Figure, kind: str, scale: float) -> bytes:
     """The picture of a figure. Raises InputError where kaleido or a browser is missing."""
-    try:
-        import_module("kaleido")
-    except ImportError as error:
-        raise InputError(
-            "a picture needs kaleido: pip install kaleido, or leave the pictures out, pictures=False"
-        ) from error
-    try:
+    extra("kaleido", "pip install kaleido, or leave the pictures out, pictures=False")
+    fix = "install Chrome or Chromium, or run plotly_get_chrome, or leave the pictures out, pictures=False"
+    with refusal("a picture is drawn by a browser, and none could be started", fix, RuntimeError):
         return bytes(figure.to_image(kind, width=figure.layout.width or WIDTH, scale=scale))
-    except RuntimeError as error:
-        fix = "install Chrome or Chromium, or run plotly_get_chrome, or leave the pictures out, pictures=False"
-        raise InputError(f"a picture is drawn by a browser, and none could be started; {fix}") from error
 
 
 def _mark(figure: go.Figure, scale: int) -> bytes:

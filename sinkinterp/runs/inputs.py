@@ -8,14 +8,14 @@ from pathlib import Path
 
 from ..backends.files.named_models import located
 from ..backends.subject import Subject, pads_of, text_to_tokens
-from ..checks import LARGEST, check_memory, whole_number
+from ..checks import check_memory, instance_of, is_whole, whole_number
 from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, no_progress
 from ..data.sources import embedded_texts
 from ..data.texts import domains_of, is_path, is_text, texts_of
 from ..data.token_sources import TextToTokens, TooFewTexts, from_rows, random_tokens, repeated_token
-from ..data.tokens import TokenSet, said_of_padding
-from ..errors import InputError
+from ..data.tokens import TokenSet, ids_of_row, said_of_padding
+from ..errors import InputError, refusal
 from ..files import cache_folder, path_of
 from ..train.chats import read_chats
 from ..train.job import prepared
@@ -164,24 +164,11 @@ def source_name(text: str) -> str:
 
 
 def _token_ids(file: Path) -> list[list[int]]:
-    try:
-        rows = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot read {file}: {error}; it should hold a JSON list of lists of token ids") from error
-    rows = [rows] if rows and _is_row(rows) else rows  # one list is one sequence
-    if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
-        raise InputError(f"{file} should hold a JSON list of lists of token ids, such as [[1, 5, 7], [1, 9, 2]]")
+    """The rows of token ids in a file. One list is one sequence."""
+    fix = "it should hold a JSON list of lists of token ids, such as [[1, 5, 7], [1, 9, 2]]"
+    with refusal(f"cannot read {file}", fix, (InputError, OSError, ValueError, RecursionError)):
+        rows = instance_of(json.loads(file.read_text()), list, "its token ids are lists")
+        rows = list(map(ids_of_row, [rows] if rows and is_whole(rows[0]) else rows))
     if not any(rows):
-        raise InputError(
-            f"{file} holds no token id; it should hold a list of lists of them, such as [[1, 5, 7], [1, 9]]"
-        )
-    too_large = next((token for row in rows for token in row if not 0 <= token <= LARGEST), None)
-    if too_large is not None:
-        raise InputError(
-            f"{file} holds {too_large}, which is not a token id; ids count from 0 and take at most 64 bits"
-        )
+        raise InputError(f"{file} holds no token id; {fix}")
     return rows
-
-
-def _is_row(row: object) -> bool:
-    return isinstance(row, list) and all(type(token) is int for token in row)  # True and False are not token ids

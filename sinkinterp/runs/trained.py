@@ -17,7 +17,7 @@ from ..checks import accepting, check_memory, whole_number
 from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
-from ..errors import InputError
+from ..errors import InputError, refusal
 from ..files import cache_folder, check_writable, path_of
 from ..guesses import keywords
 from ..measurement.inputs import passes
@@ -137,9 +137,6 @@ def recipe_of(folder: Path) -> Recipe:
     file = folder / "recipe.json"
     if not file.is_file():
         raise InputError(f"{folder} holds no tokenizer and no recipe.json; give token ids: tokens=FILE.json")
-    try:
+    fix = "copy the folder again, or train the model again"
+    with refusal(f"{file} is not a recipe", fix, (OSError, ValueError, TypeError, AttributeError)):
         return Recipe.from_dict(json.loads(file.read_text()))
-    except InputError:
-        raise
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{file} is not a recipe; copy the folder again, or train the model again") from error
