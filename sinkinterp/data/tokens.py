@@ -14,7 +14,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..checks import LARGEST, check_memory, is_whole
+from ..checks import LARGEST, check_memory, instance_of, is_whole
 from ..errors import InputError
 from .given_tokenizer import messages_in
 from .texts import is_path, is_text, text_in, texts_of
@@ -77,8 +77,7 @@ class TokenSet:
     @staticmethod
     def of_rows(rows: Sequence[Sequence[int]], source: str = "tokens in memory") -> "TokenSet":
         """The token set of lists of token ids. Raises InputError where a list has fewer than two ids."""
-        if not isinstance(rows, Sized):
-            raise InputError(f"rows are lists of token ids, not a {type(rows).__name__}; {WORKS}")
+        instance_of(rows, Sized, f"rows are lists of token ids; {WORKS}")
         if not len(rows):
             raise InputError("the list of sequences is empty; give at least one")
         sequences = [torch.tensor(ids_of_row(row), dtype=torch.long) for row in rows]
@@ -113,8 +112,7 @@ def _are_lengths(lengths: Any, tokens: Tokens) -> bool:
 
 def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[Tensor, "sequence longest"], Lengths]:
     """The tokens that the mask keeps, moved to position 0, and how many each sequence has."""
-    if not isinstance(mask, Tensor):
-        raise InputError(f"attention_mask is a tensor of 0 and 1 here; got a {type(mask).__name__}")
+    instance_of(mask, Tensor, "attention_mask is a tensor of 0 and 1 here")
     if mask.shape != tokens.shape:
         raise InputError(
             f"attention_mask is {tuple(mask.shape)}, the tokens {tuple(tokens.shape)}; give a number per token"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, refusal
+from ..files import path_of
 from ..runs.catalogue import Scale, experiment_names
 from ..runs.experiment import load_experiment
 from ..runs.rules import Outcome, Verdict
@@ -99,9 +100,8 @@ def stem_of(name: str, scale: str | None) -> str:
 
 def chapters_in(folder: Path) -> list[Chapter]:
     """The chapters of a folder, by name. Raises InputError if it has none, and for a damaged file."""
-    if not isinstance(folder, str | Path):
-        raise InputError(f"a book is a folder; give its path, not a {type(folder).__name__}")
-    files = sorted(filter(Path.is_file, Path(folder).glob("*.json")))  # a pipe of that name would never end
+    folder = path_of(folder, "the folder of a book")
+    files = sorted(filter(Path.is_file, folder.glob("*.json")))  # a pipe of that name would never end
     chapters = [chapter for chapter in map(chapter_in, files) if chapter is not None]
     if not chapters:
         raise InputError(f"{folder} holds no numbers of experiments; make them with `sinkinterp reproduce NAME`")
