@@ -124,7 +124,8 @@ def check_fields(value: Any) -> None:
             object.__setattr__(value, field.name, finite_number(held, name, **span))
         else:
             kinds = _kinds(field.type)
-            if all(map(_is_ours, kinds)) and not isinstance(held, kinds):
+            are_classes = all(isinstance(kind, type) for kind in kinds)
+            if are_classes and any(map(_is_ours, kinds)) and not isinstance(held, kinds):
                 raise InputError(f"{name} is of type {' or '.join(k.__name__ for k in kinds)}; got {_shown(held)}")
 
 
@@ -141,7 +142,7 @@ def _kinds(hint: Any) -> Any:
 
 
 def _is_ours(kind: Any) -> bool:
-    return isinstance(kind, type) and kind.__module__.startswith(f"{__package__}.")
+    return kind.__module__.startswith(f"{__package__}.")
 
 
 def check_memory(n_bytes: int, what: str, fix: str) -> None:

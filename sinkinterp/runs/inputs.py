@@ -1,7 +1,7 @@
 """From the input that a user names (text, token ids, random tokens, nothing) to the token set that is measured."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -80,24 +80,24 @@ class Inputs:
             return self._task_tokens(Path(located(source)))
         to_tokens = text_to_tokens(subject, self.bos)
         if self.text is None:
-            return self._from_texts(embedded_texts(cache_folder(), on_file), to_tokens, "embedded docstrings")
-        name = source_name(self.text)
-        try:
-            return self._from_texts(texts_of(self.text, self.column), to_tokens, name)
-        except TooFewTexts:
-            if not (self.may_be_shorter or self.may_be_fewer):
-                raise
-            token_set = self._from_what_there_is(to_tokens, name)
-            if len(token_set.tokens) < self.sequences and not self.may_be_fewer:
-                raise
-            return token_set
+            texts = embedded_texts(cache_folder(), on_file)
+            return to_tokens.of_length(texts, self.length, self.sequences, "embedded docstrings")
+        return self._from_text(self.text, to_tokens)
 
-    def _from_what_there_is(self, to_tokens: TextToTokens, source: str) -> TokenSet:
-        """The first texts at their own length, cut to `length`, or all of a length that the user gave."""
-        texts = texts_of(self.text or "", self.column)
-        if not self.may_be_shorter:
-            return to_tokens.of_length(texts, self.length, None, source)
-        return to_tokens.at_most(list(islice(texts, self.sequences)), self.length, source)
+    def _from_text(self, text: str, to_tokens: TextToTokens) -> TokenSet:
+        """The texts that the user named; where too few are long enough, those that there are, if that may be."""
+        name = source_name(text)
+        try:
+            return to_tokens.of_length(texts_of(text, self.column), self.length, self.sequences, name)
+        except TooFewTexts:
+            if self.may_be_shorter:
+                first = list(islice(texts_of(text, self.column), self.sequences))
+                token_set = to_tokens.at_most(first, self.length, name)
+                if self.may_be_fewer or len(token_set.tokens) == self.sequences:
+                    return token_set
+            elif self.may_be_fewer:
+                return to_tokens.of_length(texts_of(text, self.column), self.length, None, name)
+            raise
 
     def _from_chats(self, given: str, to_tokens: TextToTokens) -> TokenSet:
         if not is_path(given):
@@ -130,13 +130,10 @@ class Inputs:
         errors: dict[str, InputError] = {}
         for name, texts in domains.items():
             try:
-                token_sets[name] = self._from_texts(texts, to_tokens, name)
+                token_sets[name] = to_tokens.of_length(texts, self.length, self.sequences, name)
             except InputError as error:
                 errors[name] = error
         return token_sets, errors
-
-    def _from_texts(self, texts: Iterable[str], to_tokens: TextToTokens, source: str) -> TokenSet:
-        return to_tokens.of_length(texts, self.length, self.sequences, source)
 
     def _task_tokens(self, folder: Path) -> TokenSet:
         """Held-out sequences of the task that a checkpoint of ours was trained on."""

@@ -218,8 +218,8 @@ class Recipe(Fit):
     def __post_init__(self) -> None:
         super().__post_init__()
         vocab, length = (getattr(self.data, name, None) for name in ("vocab", "length"))
-        if vocab is None or length is None:
-            raise InputError(f"{type(self.data).__name__} is not a task: it has no vocab and no length")
+        if vocab is None or length is None or isinstance(self.data, type):
+            raise InputError(f"{self.data!r:.40} is not a task, which has a vocab and a length")
         if self.model.vocab != vocab or self.model.n_ctx < length:
             raise InputError(
                 f"the model holds {self.model.vocab} symbols and {self.model.n_ctx} positions, the task "
