@@ -121,8 +121,6 @@ def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[T
     kept = mask == 1
     if not (kept | (mask == 0)).all():
         raise InputError("attention_mask holds other numbers than 0 and 1; give 1 for a token, 0 for padding")
-    if not kept.any():
-        raise InputError("attention_mask leaves no token; give 1 for a token, 0 for padding")
     lengths, pos = kept.sum(1), torch.arange(tokens.shape[1], device=tokens.device)
     moved_from = (kept.int().argmax(1, keepdim=True) + pos).clamp(max=len(pos) - 1)
     inside = pos < lengths[:, None]
@@ -212,6 +210,12 @@ def is_chat(given: Any) -> bool:
     return is_list and all(isinstance(item, Mapping) and {"role", "content"} <= item.keys() for item in given)
 
 
+_UNREAD = {
+    "position_ids": "positions, such as edits=si.SwapPositions(0, 4)",
+    "inputs_embeds": "embeddings, such as edits=ChangeTokenEmbedding(...)",
+}
+
+
 def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
     """The token set of a tokenizer's answer."""
     if "input_ids" not in given:
@@ -219,10 +223,9 @@ def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
         raise InputError(
             f"a {type(given).__name__} without input_ids holds no tokens; give an item of it ({items}); {WORKS}"
         )
-    if given.get("position_ids") is not None:
-        raise InputError("position_ids are not read; edits change positions, such as edits=si.SwapPositions(0, 4)")
-    if given.get("inputs_embeds") is not None:
-        raise InputError("inputs_embeds are not read; edits change embeddings, such as edits=ChangeTokenEmbedding(...)")
+    for name, fix in _UNREAD.items():
+        if given.get(name) is not None:
+            raise InputError(f"{name} are not read; edits change {fix}")
     token_set = token_set_of(given["input_ids"], _refuse_texts)
     mask, types = given.get("attention_mask"), given.get("token_type_ids")
     if types is not None and _mask_of(types, token_set, "token_type_ids").any():

@@ -98,9 +98,8 @@ def _token_ids(given: Any) -> list[int]:
 
 
 def _at_position(logits: Logits, position: int) -> Float[Tensor, "sequence vocab"]:
-    if not -logits.shape[1] <= position < logits.shape[1]:
-        raise InputError(f"position {position} is outside prompts of {logits.shape[1]} tokens")
-    return logits[:, position]
+    length = logits.shape[1]
+    return logits[:, whole_number(position, "a position of the prompts", -length, length - 1)]
 
 
 def loss_at(positions: Sequence[int] | None = None) -> PatchingMetric:
@@ -109,10 +108,11 @@ def loss_at(positions: Sequence[int] | None = None) -> PatchingMetric:
     chosen = None if positions is None else different_numbers(positions, "positions, from 1,", 1)
 
     def of(scene: Scene) -> PerSequence:
-        if chosen is not None and max(chosen) >= scene.tokens.shape[1]:
-            raise InputError(f"position {max(chosen)} is outside prompts of {scene.tokens.shape[1]} tokens")
         loss = target_loss(scene.trace.logits[:, :-1], scene.tokens[:, 1:])
-        return (loss if chosen is None else loss[:, [p - 1 for p in chosen]]).mean(1)
+        if chosen is None:
+            return loss.mean(1)
+        places = different_numbers(chosen, "positions of the prompts, from 1,", 1, loss.shape[1])
+        return loss[:, [place - 1 for place in places]].mean(1)
 
     return PatchingMetric("loss", of, {})
 

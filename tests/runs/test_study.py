@@ -224,19 +224,19 @@ def test_every_rule_names_models_that_the_study_has(name):
     if not isinstance(experiment.rows, Trainings):
         return
     for scale, rules in {Scale.DEMO: experiment.rules, **experiment.rules_at}.items():
-        known = {arm.name for arm in experiment.rows.arms_at(scale)}
+        known = {arm.name for arm in experiment.rows.at(scale).arms}
         for rule in rules:
             assert set(rule.models) <= known, f"{name}: {rule.claim}"
 
 
 def test_a_study_on_text_trains_a_part_of_the_arms_and_asks_what_they_can_answer():
     table02 = load_experiment("table02_weight_decay")
-    names = [arm.name for arm in table02.rows.arms_at(Scale.TEXT)]
+    names = [arm.name for arm in table02.rows.at(Scale.TEXT).arms]
     assert names == ["decay 0", "decay 0.1", "decay 0.5", "decay 1", "decay 5"]
-    assert len(table02.recipes(Scope(Scale.TEXT, seeds=2))) == 10 and len(table02.rows.arms_at(Scale.DEMO)) == 8
+    assert len(table02.recipes(Scope(Scale.TEXT, seeds=2))) == 10 and len(table02.rows.at(Scale.DEMO).arms) == 8
     figure29 = load_experiment("figure29_p_norm")
     asked = {model for rule in figure29.rules_at[Scale.TEXT] for model in rule.models}
-    assert asked == {arm.name for arm in figure29.rows.arms_at(Scale.TEXT)}
+    assert asked == {arm.name for arm in figure29.rows.at(Scale.TEXT).arms}
     assert 0 < len(figure29.rules_at[Scale.TEXT]) < len(figure29.rules)
     with pytest.raises(AssertionError, match="lacking"):
         study("a claim", (architecture("softmax"),), (), editions={Scale.TEXT: ("softmax", "lacking")})
