@@ -6,8 +6,7 @@ import pytest
 
 from sinkinterp.backends.load import load
 from sinkinterp.pages import serve
-from sinkinterp.pages.live.page import ASK, live_page
-from sinkinterp.pages.live.session import Session
+from sinkinterp.pages.live.page import ASK, Session, live_page
 
 HOSTILE = "Return </script><img src=x onerror=window.__pwned=1> the list."
 PROMPT = "Return the number of items in the list."

@@ -14,8 +14,7 @@ from sinkinterp.pages import serve
 from sinkinterp.pages.atlas.page import atlas_page
 from sinkinterp.pages.book import PLOTLY, chapter_page, front_page, story_page
 from sinkinterp.pages.chapters import chapters_in
-from sinkinterp.pages.live.page import ASK, live_page
-from sinkinterp.pages.live.session import Session
+from sinkinterp.pages.live.page import ASK, Session, live_page
 from sinkinterp.pages.page import Section, cards_page
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.plots.theme import MAGNITUDE, themed

@@ -16,8 +16,7 @@ from report.test_tables import REPORT
 from sinkinterp.backends.load import load
 from sinkinterp.pages.atlas.page import atlas_page
 from sinkinterp.pages.book import front_page, write_chapter
-from sinkinterp.pages.live.page import live_page
-from sinkinterp.pages.live.session import Session
+from sinkinterp.pages.live.page import Session, live_page
 from sinkinterp.pages.page import Section, document, page
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.runs.rules import Outcome
