@@ -26,8 +26,7 @@ from benchmarks.console import NOISY, say
 from benchmarks.measure import Result, table
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.files import write_json
-from sinkinterp.pages.atlas.build import atlas
-from sinkinterp.pages.atlas.cells import Atlas
+from sinkinterp.pages.atlas.build import Atlas, atlas
 from sinkinterp.pages.atlas.page import atlas_page
 
 EARLIER = (

@@ -13,7 +13,6 @@ from sinkinterp.files import cache_folder
 from sinkinterp.lm.config import LMSpec
 from sinkinterp.lm.model import SinkForCausalLM, build
 from sinkinterp.lm.variants import BASE, attn
-from sinkinterp.plots.series import beside_published
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import Rule, within
@@ -22,6 +21,8 @@ from sinkinterp.table import Cell, Table
 from sinkinterp.train.job import Task, prepared
 from sinkinterp.train.loop import threads
 from sinkinterp.train.recipe import Recipe
+
+from .shared.figures import beside_published
 
 _TOY = replace(BASES[Scale.DEMO], model=replace(BASE, d_model=16, n_heads=2, n_layers=2))
 PAIRS: Mapping[Scale, Recipe] = {Scale.SMOKE: _TOY, Scale.DEMO: _TOY, Scale.TEXT: BASES[Scale.TEXT]}

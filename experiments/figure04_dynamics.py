@@ -13,10 +13,12 @@ from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import Rule, in_most_seeds, number
 from sinkinterp.runs.study import base_of, history_of, lengths_of, onset
 from sinkinterp.runs.trained import SINK_LENGTH
-from sinkinterp.runs.training_figures import by_seed, last_steps, training
+from sinkinterp.runs.training_figures import training
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import NULL, Cell, Table
 from sinkinterp.train.recipe import Recipe
+
+from .shared.figures import by_seed, last_steps
 
 RATES = (1.0, 0.5, 0.25)
 ALPHA = "alpha_1"  # as histories call it

@@ -8,7 +8,6 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import SHARES, estimate_cells, mean_cells
-from sinkinterp.plots.series import beside_published
 from sinkinterp.report.columns import ALPHA_1, MODEL, SINK_1
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.case import Case, Model
@@ -17,6 +16,7 @@ from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Decision, Outcome, Rule, above, within
 from sinkinterp.table import NULL, Table, published
 
+from .shared.figures import beside_published
 from .shared.genuine import Has, models_with
 from .shared.papers_models import SINK_OF, TABLE_8
 from .shared.sizes import families

@@ -14,7 +14,6 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, SHARES, estimate_cells, mean_cells
-from sinkinterp.plots.series import beside_published
 from sinkinterp.report.columns import ALPHA_1, SINK_1
 from sinkinterp.runs.case import READING, Case, Model
 from sinkinterp.runs.catalogue import Scale
@@ -22,6 +21,7 @@ from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import Rule, of_each
 from sinkinterp.table import Cell, Table
 
+from .shared.figures import beside_published
 from .shared.genuine import Has, models_with
 from .shared.installed import texts_by_kind
 from .shared.papers_models import GPT2_XL, LLAMA2_7B, LLAMA3, MISTRAL

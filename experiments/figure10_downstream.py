@@ -7,7 +7,6 @@ import plotly.graph_objects as go
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import Estimate, estimate_cells
-from sinkinterp.plots.series import beside_published
 from sinkinterp.report.columns import MODEL, SINK_1
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.case import Case, Model
@@ -17,6 +16,7 @@ from sinkinterp.runs.rules import Decision, Outcome, Rule, above
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.downstream import CHOICES, ENDINGS, accuracy
+from .shared.figures import beside_published
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2, LLAMA2_7B, LLAMA2_13B, LLAMA3, OPT, PYTHIA
 from .shared.sizes import families

@@ -11,11 +11,12 @@ from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import MARGIN, Rule, in_most_seeds
 from sinkinterp.runs.study import Arm
 from sinkinterp.runs.trained import Run
-from sinkinterp.runs.training_figures import PANELS, STEP, VALID_LOSS, Panel, by_seed, last_steps, training
+from sinkinterp.runs.training_figures import PANELS, STEP, VALID_LOSS, Panel, training
 from sinkinterp.table import Table
 
 from .shared.amounts import AMOUNTS, TOYS, Amounts
 from .shared.arms import OfRuns, Rows
+from .shared.figures import by_seed, last_steps
 
 TRAIN_LOSS, ALPHA, SINK = "train_loss", "alpha_1", "sink_1"  # as histories call them
 COLUMNS = (STEP, TRAIN_LOSS, VALID_LOSS, ALPHA, SINK)

@@ -16,15 +16,18 @@ from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.finetune import ChatRecipe, history_of
 from sinkinterp.runs.rules import Rule, in_most_seeds, not_asked
-from sinkinterp.runs.training_figures import FINE_TUNING, GRADIENT_NORM, STEP, VALID_LOSS, by_seed, last_steps, training
+from sinkinterp.runs.training_figures import GRADIENT_NORM, PANELS, STEP, VALID_LOSS, Panel, training
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Table
+
+from .shared.figures import by_seed, last_steps
 
 SOFTMAX, SIGMOID = "sinkinterp/text-softmax", "sinkinterp/text-sigmoid"
 MODELS = (SOFTMAX, "sinkinterp/text-softmax-48k", SIGMOID)
 CHATS = 2_000  # docstrings as chats: the first sentence is the user's, the rest the assistant's
 TUNING = ChatRecipe(length=128, steps=400, batch=16, micro_batch=16, lr=1e-3, warmup=20, watch_every=10)
 STEPS = {Scale.SMOKE: 4, Scale.DEMO: TUNING.steps}
+SHOWN = (PANELS[0], Panel(GRADIENT_NORM, "gradient norm"), PANELS[1])  # with the sink beside the paper's
 COLUMNS = (STEP, "train_loss", GRADIENT_NORM, VALID_LOSS, "alpha_1", "sink_1")
 
 
@@ -70,7 +73,7 @@ def _messages(said: str, answer: str) -> list[dict[str, str]]:
 
 def draw(table: Table) -> go.Figure:
     """Loss, gradient norm and Sink_1 over steps, a line per model, of seed 0."""
-    return training(Table("Fine-tuning", f"seed 0; {table.note}", table.where(**{SEED: 0}).rows), FINE_TUNING)
+    return training(Table("Fine-tuning", f"seed 0; {table.note}", table.where(**{SEED: 0}).rows), SHOWN)
 
 
 def _spike(run: Table) -> float:

@@ -28,13 +28,14 @@ from sinkinterp.measurement.patching import swap_effective_position, swap_raw_po
 from sinkinterp.measurement.sweep import SEEDS, importance
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells, ratio
 from sinkinterp.metrics.metric import Metric
-from sinkinterp.plots.series import beside_published
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Rule, within
 from sinkinterp.table import Cell, Table
+
+from .shared.figures import beside_published
 
 CLAIM = (
     "In GPT-2 the sink needs p1 as the first feed-forward layer transforms it, a query bias that asks for it, and a "

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 import torch
 
-from sinkinterp.backends.subject import tokenizer_of
 from sinkinterp.data.progress import Progress
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import ChangeMLP, ChangeOutputs, ChangeResidual, ChangeValues
@@ -38,7 +37,7 @@ COLUMNS = (WHAT, LAYER, HEAD, POSITION, TOKEN, *(n for q in QUANTITIES for n in 
 
 def measure(case: Case, progress: Progress) -> Table:
     """Rows for residuals (with first order), heads, and the paths of the two heads that restore most."""
-    subject, tokenizer = case.subject, tokenizer_of(case.subject)
+    subject, tokenizer = case.subject, case.subject.tokenizer
     assert tokenizer is not None, f"{subject.name} has a tokenizer"
     rows = [
         tokenizer(f"The capital of {name} is the city of", add_special_tokens=False)["input_ids"] for name in CAPITALS

@@ -16,7 +16,6 @@ from sinkinterp.backends.subject import Subject
 from sinkinterp.data.token_sources import repeated_token
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.plots.series import beside_published
 from sinkinterp.report.columns import ALPHA_HEAD, SINK_1
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
@@ -27,6 +26,8 @@ from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import with_variant
+
+from .shared.figures import beside_published
 
 LENGTH, SEQUENCES = 16, 8
 STEPS = 300  # of 6,000: the propositions hold for any weights

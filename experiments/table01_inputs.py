@@ -10,7 +10,6 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, SHARES, estimate_cells, mean_cells
-from sinkinterp.plots.series import beside_published
 from sinkinterp.report.columns import ALPHA_1, INPUT, MODEL, SINK_1
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
@@ -19,6 +18,7 @@ from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Decision, Outcome, Rule, above, times, within
 from sinkinterp.table import Cell, Table, high_of, low_of, published
 
+from .shared.figures import beside_published
 from .shared.genuine import Has, models_with
 from .shared.papers_models import CHAT_OF, GPT2_XL, LLAMA2_7B, LLAMA2_13B, LLAMA3, MISTRAL
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkinterp.backends.subject import Subject, words_of
+from sinkinterp.backends.subject import Subject
 from sinkinterp.data.choices import Bos as Start
 from sinkinterp.data.progress import OnProgress, Progress
 from sinkinterp.data.tokens import Tokens
@@ -120,7 +120,7 @@ class Reading:
 
 def _read(case: Case, tokens: Tokens) -> Reading:
     """One sequence after the other, since their patterns are large."""
-    subject, word, parts = case.subject, words_of(case.subject), []
+    subject, word, parts = case.subject, case.subject.label, []
     for row in tokens:
         read = partial(shares, is_bos=row == case.bos_token, is_delimiter=delimiters_of(row, word))
         trace = subject.run(row[None], reads={"shares": read, "sees": sees_first})

@@ -4,6 +4,8 @@ import inspect
 import math
 import operator
 import os
+from collections import ChainMap
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -108,27 +110,30 @@ def is_whole(value: Any) -> bool:
 def check_fields(value: Any) -> None:
     """Checks the fields of a frozen dataclass by their types: whole numbers of 64 bits, finite numbers, our classes.
 
-    `limits` of its classes say what a number is at least, or from what to what. Raises InputError for a field that
-    holds anything else. Fields of other types are not checked.
+    `limits` of its classes say what a number is at least, or from what to what, or are those of `finite_number`. Raises
+    InputError for a field that holds anything else. Fields of other types are not checked.
     """
-    limits = [vars(kind).get("limits", {}) for kind in type(value).__mro__]
+    limits = ChainMap(*(vars(kind).get("limits", {}) for kind in type(value).__mro__))
     for field in fields(value):
         held, name = getattr(value, field.name), f"{field.name} of {type(value).__name__}"
-        if field.type in (int, float):
-            number = whole_number(held, name, -LARGEST, LARGEST) if field.type is int else finite_number(held, name)
-            _check_limits(number, name, next((own[field.name] for own in limits if field.name in own), -math.inf))
+        span = _span(limits.get(field.name, {}))
+        if field.type is int:
+            number = whole_number(held, name, span.get("least", -LARGEST), span.get("most", LARGEST))
             object.__setattr__(value, field.name, number)
+        elif field.type is float:
+            object.__setattr__(value, field.name, finite_number(held, name, **span))
         else:
             kinds = _kinds(field.type)
-            if all(map(_is_ours, kinds)) and not isinstance(held, kinds):
+            are_classes = all(isinstance(kind, type) for kind in kinds)
+            if are_classes and any(map(_is_ours, kinds)) and not isinstance(held, kinds):
                 raise InputError(f"{name} is of type {' or '.join(k.__name__ for k in kinds)}; got {_shown(held)}")
 
 
-def _check_limits(number: float, what: str, limits: float | tuple[float, float]) -> None:
-    least, most = limits if isinstance(limits, tuple) else (limits, math.inf)
-    if not least <= number <= most:
-        words = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise InputError(f"{what} is {words}; got {_shown(number)}")
+def _span(limit: Any) -> Any:
+    """The limits of a field by their names in `finite_number`."""
+    if isinstance(limit, tuple):
+        return {"least": limit[0], "most": limit[1]}
+    return limit if isinstance(limit, Mapping) else {"least": limit}
 
 
 def _kinds(hint: Any) -> Any:
@@ -137,7 +142,7 @@ def _kinds(hint: Any) -> Any:
 
 
 def _is_ours(kind: Any) -> bool:
-    return isinstance(kind, type) and kind.__module__.startswith(f"{__package__}.")
+    return kind.__module__.startswith(f"{__package__}.")
 
 
 def check_memory(n_bytes: int, what: str, fix: str) -> None:
@@ -166,9 +171,9 @@ def _index(value: Any) -> int | None:
 
 
 def _limits(least: int | None, most: int | None) -> str:
-    if most == LARGEST:
+    if most == LARGEST and least in (None, -LARGEST):
         return " of 64 bits"
-    if most is not None:
+    if most not in (None, LARGEST):
         return f" from {least} to {most}"
     return "" if least is None else f", {least} or more"
 

@@ -1,4 +1,10 @@
-"""The one error that means a mistake in what the user gave."""
+"""The one error that means a mistake in what the user gave, and what makes it of the errors of libraries."""
+
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
 
 _LONGEST_WORD, _LONGEST = 300, 4000  # characters of a message that are shown whole
 
@@ -13,6 +19,36 @@ class InputError(ValueError):
         parts = message.replace("\n", " ").split(" ")
         words = " ".join(_cut(part, 100) if len(part) >= _LONGEST_WORD else part for part in parts)
         super().__init__(_cut(words, 1500) if len(words) > _LONGEST else words)
+
+
+@contextmanager
+def refusal(what: str, fix: str = "", of: type[Exception] | tuple[type[Exception], ...] = Exception) -> Iterator[None]:
+    """Makes an error of the block, of these types, an InputError: what failed, why, and the fix.
+
+    An InputError passes as it is, unless `of` names that type.
+    """
+    try:
+        yield
+    except of as error:
+        if isinstance(error, InputError) and not (isinstance(of, tuple) and InputError in of):
+            raise
+        raise InputError(f"{what}: {reason_of(error)}{f'; {fix}' if fix else ''}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """Why something failed, in one line: what the system says, or the beginning of the message, or the error's type."""
+    if isinstance(error, InputError):
+        return str(error)
+    said = textwrap.shorten(getattr(error, "strerror", None) or str(error), 300).rstrip(".")
+    return said if " " in said else f"{type(error).__name__} {said}".strip()
+
+
+def extra(module: str, fix: str) -> ModuleType:
+    """A package that may be absent, imported. Raises InputError where it is."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InputError(f"{module} is not installed; {fix}") from error
 
 
 def _cut(text: str, kept: int) -> str:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError
+from .errors import InputError, reason_of, refusal
 
 _NAME_BYTES = 255  # the longest name that common file systems allow
 _DRAFT = ".draft-"  # a name that no other process shares follows
@@ -100,15 +100,13 @@ def sole_writer(folder: Path, fix: str = "choose another place") -> Iterator[Non
     """
     from filelock import FileLock  # here, because it takes a tenth of a second to import
 
-    try:
+    with refusal(f"cannot write to {shown_path(folder)}", fix, OSError):
         _make_folder(folder)
         lock = FileLock(folder / "lock")
         lock.acquire()
         while not (folder / "lock").exists():  # the writer before us left nothing, and removed it
             lock.release()
             lock.acquire()
-    except OSError as error:
-        raise InputError(f"cannot write to {shown_path(folder)}: {_reason(error)}; {fix}") from error
     try:
         remove_drafts(folder)
         yield
@@ -187,7 +185,7 @@ def _write_errors(path: Path | str, fix: str) -> Iterator[None]:
         # safetensors and tokenizers are written in Rust; their errors are not OSErrors, but say "(os error 28)"
         if isinstance(error, InputError) or not (isinstance(error, OSError) or "(os error " in str(error)):
             raise
-        raise InputError(f"cannot write {shown_path(Path(path))}: {_reason(error)}; {fix}") from error
+        raise InputError(f"cannot write {shown_path(Path(path))}: {reason_of(error)}; {fix}") from error
 
 
 def _target(path: Path) -> Path:
@@ -277,11 +275,6 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _reason(error: Exception) -> str:
-    """Returns what the system says, on one line."""
-    return getattr(error, "strerror", None) or " ".join(str(error).split())
 
 
 def shown_path(path: Path) -> str:

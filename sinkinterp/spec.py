@@ -11,7 +11,9 @@ from .errors import InputError
 from .guesses import Told
 
 S = TypeVar("S", bound="Spec")
-Limits = Mapping[str, float | tuple[float, float]]
+Limits = Mapping[str, float | tuple[float, float] | Mapping[str, float]]
+ABOVE_ZERO: Mapping[str, float] = {"above": 0}
+INSIDE: Mapping[str, float] = {"above": 0, "below": 1}
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Dims:
 class Spec(metaclass=Told):
     """A recipe for one part. Every subclass is registered under its name, so that `from_dict` finds it.
 
-    limits: what a field of numbers is at least, or from what to what it is, by its name.
+    limits: what a field of numbers is at least, or from what to what it is, or as in `finite_number`, by its name.
     """
 
     limits: ClassVar[Limits] = {}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..attention.shapes import numbers
 from ..attention.sites import RESIDUAL
-from ..backends.subject import Subject, words_of
+from ..backends.subject import Subject
 from ..checks import finite_number, whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
@@ -161,7 +161,7 @@ def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TI
 
 def _kinds(subject: Subject, tokens: Tokens) -> Tensor:
     """Returns what kind each token is, `sequence pos`."""
-    word = words_of(subject)
+    word = subject.label
     bare = [i for i in tokens.unique().tolist() if not any(map(str.isalnum, word(i)))]
     repeats = torch.stack([(ids[:, None] == ids).tril(-1).any(1) for ids in tokens])
     kinds = torch.full(tokens.shape, OTHERS)

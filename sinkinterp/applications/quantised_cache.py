@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
 from operator import itemgetter
+from typing import ClassVar
 
 import plotly.graph_objects as go
 import torch
@@ -22,6 +23,7 @@ from ..interventions.selectors import check_chosen, store_chosen
 from ..measurement.inputs import reads_inputs, run_note
 from ..metrics.bootstrap import intervals, mean_cells
 from ..plots.series import sweep_figure
+from ..spec import Limits
 from ..table import Cell, Table, high_of
 from .streaming import ADDED, CACHE, loss_of
 from .without_outliers import fake_quantised
@@ -86,6 +88,8 @@ class RoundedCache(Edit):
     A model that caches something else, such as a latent of both (multi-head latent attention), rounds something else.
     """
 
+    limits: ClassVar[Limits] = {"bits": (2, 32)}
+
     bits: int
     keys: Scales
     values: Scales
@@ -93,7 +97,6 @@ class RoundedCache(Edit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number(self.bits, "bits", 2, 32)
         store_chosen(self, "kept")
 
     def check(self, shape: ModelShape, length: int) -> None:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ..checks import instance_of
 from ..errors import InputError
 from . import fused
 from .fused import Attended, Inputs
@@ -145,8 +146,7 @@ class AttentionCall(Inputs):
         """
         if weights is None:
             return replace(self, set_pattern=None)
-        if not isinstance(weights, Tensor):
-            raise InputError(f"a pattern is a tensor of weights; got a {type(weights).__name__}")
+        instance_of(weights, Tensor, "a pattern is a tensor of weights")
         n_keys = self.k.shape[2]
         shape = (*self.q.shape[:3], n_keys + (self.slot is not None))
         if tuple(weights.shape) != shape:

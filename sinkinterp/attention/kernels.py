@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..spec import Dims, Part, Spec, added_later
+from ..spec import ABOVE_ZERO, Dims, Limits, Part, Spec, added_later
 from .masks import QueryRun
 from .shapes import Allowed, PerQuery, Scores
 
@@ -179,11 +179,7 @@ class Sigmoid(Similarity):
 
     length: float = 1.0
     positive: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.length <= 0:
-            raise InputError(f"the length whose logarithm is subtracted must be above zero; got {self.length}")
+    limits: ClassVar[Limits] = {"length": ABOVE_ZERO}
 
     def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
         return (scores - math.log(self.length)).sigmoid() * allowed
@@ -299,11 +295,7 @@ class PNorm(Normaliser):
 
     p: float = 1.0
     degree: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.p <= 0:
-            raise InputError(f"p must be above zero; got p = {self.p}")
+    limits: ClassVar[Limits] = {"p": ABOVE_ZERO}
 
     def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
         tiny = torch.finfo(sim.dtype).tiny
@@ -381,11 +373,7 @@ class Stretched(Clip):
 
     low: float = -0.03
     high: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.low <= 0 < self.high:
-            raise InputError(f"weights are stretched from low <= 0 to high > 0; got {self.low}, {self.high}")
+    limits: ClassVar[Limits] = {"low": {"most": 0}, "high": ABOVE_ZERO}
 
     def __call__(self, weights: Scores) -> Scores:
         return ((self.high - self.low) * weights + self.low).clamp(0, 1)

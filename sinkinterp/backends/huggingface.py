@@ -15,7 +15,7 @@ from ..attention.answers import Unchanged, alike, metric, per_sequence
 from ..attention.shapes import ModelShape
 from ..attention.sites import CALL, MLP, POSITION_EMBEDDING, RESIDUAL, TAPPED, WEIGHT_SITES, Edit, Reads, Site, reads_of
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError
+from ..errors import InputError, refusal
 from ..guesses import keywords
 from ..interventions.edit import Edits, edits_of
 from . import contract
@@ -100,15 +100,9 @@ class HuggingFaceSubject(Subject):
     def _bare_pass(self, tokens: Tokens) -> tuple[Logits, tuple[nn.Module, ...]]:
         """The logits of the model without a recorder, and its tables of learned positions."""
         self._check_in_memory()
-        try:
-            with position_tables(self.model, tokens.shape[1]) as tables:
-                logits = self._forward(tokens, None)
-        except InputError:
-            raise
-        except Exception as error:  # a model that was put together by hand can fail in any way
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            fix = "give a causal language model that runs on token ids"
-            raise InputError(f"{self.name} does not run ({reason}); {fix}") from error
+        fix = "give a causal language model that runs on token ids"
+        with refusal(f"{self.name} does not run", fix), position_tables(self.model, tokens.shape[1]) as tables:
+            logits = self._forward(tokens, None)
         return logits, tuple(dict.fromkeys(tables))
 
     def _check_contract(self, bare: Logits) -> None:

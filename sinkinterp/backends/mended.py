@@ -8,7 +8,7 @@ import json
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,7 +21,7 @@ from transformers.utils import cached_file
 
 from ..checks import instance_of
 from ..data.hub import asking_hub
-from ..errors import InputError
+from ..errors import InputError, extra, refusal
 from ..seals import Misplaced, Of, check_beside, hashes_in, read_record, verify, write_record
 from ..spec import Spec
 from .added_slots import WITH_SLOTS, AddedSlots, add_slots, remove_slots
@@ -67,14 +67,11 @@ class Lora(Trained):
     rank: int = 16
 
     def prepare(self, model: PreTrainedModel) -> None:
-        try:
-            from peft import LoraConfig, inject_adapter_in_model
-        except ImportError as error:
-            raise InputError("LoRA needs peft; pip install peft, or train all weights or none") from error
-        config = LoraConfig(r=self.rank, lora_alpha=self.rank, target_modules="all-linear")
+        peft = extra("peft", "LoRA needs it; pip install peft, or train all weights or none")
+        config = peft.LoraConfig(r=self.rank, lora_alpha=self.rank, target_modules="all-linear")
         with torch.random.fork_rng([]):
             torch.manual_seed(0)
-            inject_adapter_in_model(config, cast(Any, model))
+            peft.inject_adapter_in_model(config, model)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_("lora_" in name or f".{WITH_SLOTS}." in name)
 
@@ -190,10 +187,8 @@ def base_of(folder: Path) -> str:
     if (folder / RECORD).is_file():
         return str(read_record(folder / RECORD)["base"])
     file = folder / _ADAPTER
-    try:
+    with refusal(f"cannot read {file}", "save the adapter again", (OSError, ValueError, AttributeError)):
         base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"cannot read {file}: {error}; save the adapter again") from error
     if not base or not isinstance(base, str):
         raise InputError(f"{file} names no base_model_name_or_path; write the model there that it belongs to")
     if adapter_folder(located(base)):
@@ -209,22 +204,16 @@ def merged(model: PreTrainedModel, folder: Path) -> Any:
     """
     if (folder / RECORD).is_file():
         return with_adapter(model, folder)
-    try:
-        from peft import PeftModel, get_peft_model_state_dict
-    except ImportError as error:
-        fix = "pip install peft, or merge it with peft and save the whole model"
-        raise InputError(f"{folder} is an adapter, which cannot be read without peft; {fix}") from error
+    fix = f"{folder} is an adapter; pip install peft, or merge it with peft and save the whole model"
+    peft = extra("peft", fix)
     if not (folder / _WEIGHTS).is_file():
         raise InputError(f"{folder} holds no {_WEIGHTS}; save the adapter with safe_serialization=True")
-    try:
-        adapted = PeftModel.from_pretrained(model, str(folder))
-        taken = get_peft_model_state_dict(adapted, save_embedding_layers=False).keys()
+    with refusal(f"the adapter {folder} does not fit {type(model).__name__}"):  # that of another model fails in any way
+        adapted = peft.PeftModel.from_pretrained(model, str(folder))
+        taken = peft.get_peft_model_state_dict(adapted, save_embedding_layers=False).keys()
         with safe_open(folder / _WEIGHTS, "pt") as tensors:
             names = {*tensors.keys()}
         wrong = sorted(taken - names) or sorted(names - taken - adapted.state_dict().keys())
         if wrong:
             raise ValueError(f"{'it lacks' if wrong[0] in taken else 'no part takes'} {wrong[0]}")
         return adapted.merge_and_unload()
-    except Exception as error:  # an adapter of another model can fail in any way
-        reason = str(error).strip().partition("\n")[0]
-        raise InputError(f"the adapter {folder} does not fit {type(model).__name__}: {reason}") from error

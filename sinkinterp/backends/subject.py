@@ -227,18 +227,13 @@ class Subject(Answering):
         raise InputError("a subject is not called; subject.run(tokens) is a pass, subject.model the model")
 
 
-def tokenizer_of(subject: Subject) -> Any:
-    """The tokenizer that a subject keeps, which is loaded once; None where it has none."""
-    return subject.tokenizer
-
-
 def text_to_tokens(subject: Any, bos: Bos = Bos.TOKENIZER) -> TextToTokens:
     """What makes tokens of text for a subject, without BOS where slots stand in its place, unless it is `Bos.ALWAYS`.
 
     Raises InputError for a subject without a tokenizer.
     """
     rule = Bos.NEVER if bos is Bos.TOKENIZER and replaces_bos(getattr(subject, "model", None)) else bos
-    return TextToTokens(tokenizer_of(subject), rule, subject.name)
+    return TextToTokens(subject.tokenizer, rule, subject.name)
 
 
 def token_set_for(subject: Any, tokens: TokensLike | Any, column: str = "text") -> TokenSet:
@@ -250,12 +245,7 @@ def token_set_for(subject: Any, tokens: TokensLike | Any, column: str = "text") 
 
 def pads_of(subject: Any) -> dict[int, int]:
     """The ids of padding, and how often they must be repeated to be no text: once, or twice for a BOS or an EOS."""
-    owners = (tokenizer_of(subject), getattr(getattr(subject, "model", None), "config", None))
+    owners = (subject.tokenizer, getattr(getattr(subject, "model", None), "config", None))
     pads = {getattr(owner, "pad_token_id", None): least for least, owner in reversed([*enumerate(owners, 1)])}
     marks = [getattr(owner, f"{name}_token_id", None) for owner in owners for name in ("bos", "eos")]
     return {pad: 2 if pad in marks else least for pad, least in pads.items() if pad is not None}
-
-
-def words_of(subject: Subject) -> Callable[[int], str]:
-    """A function from a token id to its label, or to its number where the subject has no tokenizer."""
-    return subject.label

@@ -18,7 +18,7 @@ from ..attention.shapes import Pattern
 from ..attention.sites import OUTPUT, WEIGHT_SITES
 from ..attention.slots import SinkLogit
 from ..data.tokens import Tokens
-from ..errors import InputError
+from ..errors import InputError, refusal
 from . import contract
 from .anatomy.modules import removed_after
 from .anatomy.projections import HeadMap, alone, rows_of
@@ -281,10 +281,9 @@ def bridge_of(model: PreTrainedModel) -> Any:
     model = model if export is None else export()
     copied = copy.deepcopy(model)
     copied.set_attn_implementation("eager")
-    try:
+    kinds = (ValueError, RuntimeError, AssertionError)  # its own refusals, and weights that it cannot take
+    with refusal(f"TransformerLens cannot run {name}", FIX, kinds):
         bridge = build_bridge_from_module(copied, type(copied).__name__, hf_config=copied.config)
-    except (ValueError, RuntimeError, AssertionError) as error:  # its own refusals, and weights that it cannot take
-        raise InputError(f"TransformerLens cannot run {name}: {str(error).splitlines()[0]}; {FIX}") from error
     tokens = contract.sample_tokens(model.get_input_embeddings().num_embeddings).to(model.device)
     with torch.no_grad(), eval_mode(model), eval_mode(copied):
         before, after = (

@@ -37,7 +37,7 @@ def view(
 ) -> None:
     """Draw the attention maps of every head on a text: one page to click through, that needs no network."""
     with progress_bars() as progress:
-        from ..backends.subject import text_to_tokens, words_of
+        from ..backends.subject import text_to_tokens
         from ..interventions.positions import SwapPositions
         from ..pages.atlas.build import atlas
         from ..pages.atlas.page import atlas_page
@@ -52,7 +52,7 @@ def view(
             token_set = inputs.token_set(subject, model, progress("reading docstrings"))
         else:
             token_set = text_to_tokens(subject, bos).one_in(text, column, length)
-        shown = atlas(subject, token_set, words_of(subject), edits=edits, heads=heads, limit=int(limit * 1e6))
+        shown = atlas(subject, token_set, subject.label, edits=edits, heads=heads, limit=int(limit * 1e6))
         html = atlas_page(shown)
     deliver([], (out, lambda: page_bytes(html)), force=force)
     if serve:

@@ -145,7 +145,6 @@ class Results:
 def measure(model: options.Model, given: Input, how: Settings, loading: options.Loading, results: Results) -> None:
     """Measure the attention sinks of a model."""
     with progress_bars() as progress:
-        from ..backends.subject import tokenizer_of, words_of
         from ..report.views import overview_tables
         from .terminal import overview
 
@@ -154,10 +153,10 @@ def measure(model: options.Model, given: Input, how: Settings, loading: options.
         settings = how.over_preset(given, loading.dtype)
         inputs = given.inputs(settings, is_default=how.preset is None)
         subject = loading.subject(model, settings.dtype)
-        _check_used("--bos", given.bos, "a model with a tokenizer", tokenizer_of(subject))
+        _check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
         is_whole = given.is_one_text and given.length is None
         report = _measured(subject, model, inputs, settings, is_whole, how.first_only, progress)
-        word = words_of(subject)
+        word = subject.label
         tables = overview_tables if results.full else overview
         shown = [*tables(report, settings.epsilon, word), *_remarks(report, given)]
     deliver(shown, *results.files(report, settings.epsilon, word), force=results.force)
@@ -183,7 +182,7 @@ def _measured(
     progress: "Progress",
 ) -> "Report":
     """The report on the inputs: on one whole text, on what was asked for, or on as many docstrings as are enough."""
-    from ..backends.subject import text_to_tokens, tokenizer_of
+    from ..backends.subject import text_to_tokens
     from ..measurement.measure import measure as measure_sinks
     from ..measurement.measure import measure_enough
     from ..metrics import instruments
@@ -201,7 +200,7 @@ def _measured(
 
     if is_whole and inputs.text is not None:
         return measured(text_to_tokens(subject, settings.bos).one(inputs.text, settings.length))
-    if inputs.given or not inputs.may_be_fewer or tokenizer_of(subject) is None:
+    if inputs.given or not inputs.may_be_fewer or subject.tokenizer is None:
         return measured(inputs.token_set(subject, model))
     on_file = progress("reading docstrings")
     return measure_enough(

@@ -40,9 +40,8 @@ def load_subject(
 
 def check_bos(subject: "Subject", bos: Bos) -> None:
     """Raises InputError for a rule about BOS that a model without a tokenizer cannot follow."""
-    from ..backends.subject import tokenizer_of
 
-    if bos is not Bos.TOKENIZER and tokenizer_of(subject) is None:
+    if bos is not Bos.TOKENIZER and subject.tokenizer is None:
         raise InputError(f"{subject.name} has no tokenizer, which knows BOS; leave --bos out")
 
 

@@ -15,8 +15,7 @@ from urllib.request import getproxies
 
 from huggingface_hub import constants
 
-from ..errors import InputError
-from .rows import one_line
+from ..errors import refusal
 
 PATIENCE = 2.0  # seconds in which the Hub's address must answer
 HUB_TIMEOUT = 10.0  # seconds in which the Hub must say whether it knows a dataset
@@ -43,18 +42,12 @@ def check_dataset(name: str, otherwise: str) -> None:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    try:
+    unknown, spelling = f"{name!r} is neither a file nor a dataset on the Hub", f"check its spelling, {otherwise}"
+    any_error = refusal(f"the Hub cannot be asked for {name!r}", f"check the network, {otherwise}")
+    with any_error, refusal(unknown, spelling, (RepositoryNotFoundError, HFValidationError)):
         if not constants.HF_HUB_OFFLINE and not hub_answers():
             raise OSError(f"nothing answers at {constants.ENDPOINT}")
         HfApi().dataset_info(name.partition(":")[0], timeout=HUB_TIMEOUT)
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise InputError(
-            f"{name!r} is neither a file nor a dataset on the Hub; check its spelling, {otherwise}"
-        ) from error
-    except Exception as error:  # the HTTP client of huggingface_hub changes, and its errors with it
-        raise InputError(
-            f"the Hub cannot be asked for {name!r} ({one_line(error)}); check the network, {otherwise}"
-        ) from error
 
 
 def hub_answers() -> bool:

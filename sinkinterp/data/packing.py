@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..files import sole_writer
 from ..seals import Damaged
-from ..spec import Spec, added_later
+from ..spec import INSIDE, Limits, Spec, added_later
 from .backcopy import Sample, TokenChange
 from .draws import HELD_OUT, Split
 from .progress import OnProgress, no_progress
@@ -35,6 +35,8 @@ class PackedText(Spec):
     another text is refused. If it is empty, `prepare` fills it in.
     """
 
+    limits: ClassVar[Limits] = {"held_out": INSIDE, "share": {"above": 0, "most": 1}}
+
     source: Source = Embedded()
     tokenizer: TokenizerRecipe = ByteBPE()
     length: int = 256
@@ -48,8 +50,6 @@ class PackedText(Spec):
         super().__post_init__()
         if self.length < 2 + self.bos:
             raise InputError(f"a chunk needs 2 tokens beside BOS; got length={self.length}")
-        if not (0 < self.held_out < 1 and 0 < self.share <= 1):
-            raise InputError(f"held_out and share are between 0 and 1; got {self.held_out} and {self.share}")
         for change in self.edits:
             change.check(self.vocab, self.length)
 

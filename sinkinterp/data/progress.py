@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from tqdm.std import tqdm
 
 from ..checks import accepting
-from ..errors import InputError
 
 OnProgress = Callable[[int, int], None]  # takes how much is done, and of how much (0 where that is not known)
 Part = TypeVar("Part")
@@ -54,12 +53,8 @@ def progress_of(progress: bool | OnProgress, work: str) -> Iterator[OnProgress]:
 
     The bar appears after `DELAY` seconds, in terminals and notebooks only, and is removed at the end.
     """
-    if not isinstance(progress, bool) and not callable(progress):
-        raise InputError(
-            f"progress is True, False or a function of how much is done, of how much; got {progress!r:.40}"
-        )
     if not isinstance(progress, bool):
-        yield accepting(progress, "progress", 0, 1)
+        yield accepting(progress, "progress, where it is neither True nor False,", 0, 1)
     elif progress and BARS.get():
         with progress_bars(is_brief=True) as start:
             yield start(work)

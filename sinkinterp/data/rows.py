@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import tempfile
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -16,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TextIO
 
-from ..errors import InputError
+from ..errors import InputError, refusal
 
 Row = Mapping[str, object]
 ENCODING = "utf-8-sig"  # the mark with which Windows begins a file is not the first token of its text
@@ -79,13 +78,9 @@ def rows_of(file: Path, split: str = "train") -> Iterator[Row]:
     """
     if file.is_file() and not file.stat().st_size:
         raise InputError(f"{file} is empty; give a file with texts")
-    try:
+    kind = "folder of save_to_disk" if file.is_dir() else f"{''.join(file.suffixes[-2:])} file"
+    with refusal(f"cannot read {file}", f"is it a {kind}?"):  # a damaged file can fail in any way
         yield from _saved_rows(file, split) if file.is_dir() else _READERS[ending_of(file)](file)
-    except InputError:
-        raise
-    except Exception as error:  # a damaged file can fail in any way
-        what = "folder of save_to_disk" if file.is_dir() else f"{''.join(file.suffixes[-2:])} file"
-        raise InputError(f"cannot read {file}: {one_line(error)}; is it a {what}?") from error
 
 
 def _saved_rows(folder: Path, split: str) -> Iterator[Row]:
@@ -179,8 +174,3 @@ def silence_datasets() -> None:
 
     disable_progress_bar()
     set_verbosity(CRITICAL)
-
-
-def one_line(error: Exception) -> str:
-    """The message of an error in one line."""
-    return textwrap.shorten(str(error), 300) or type(error).__name__

@@ -9,9 +9,9 @@ from itertools import islice
 from pathlib import Path
 
 from ..checks import unicode_text
-from ..errors import InputError
+from ..errors import InputError, refusal
 from .hub import check_dataset
-from .rows import ENCODING, ENDINGS, ending_of, files_of, is_read, one_line, rows_of, silence_datasets
+from .rows import ENCODING, ENDINGS, ending_of, files_of, is_read, rows_of, silence_datasets
 
 CHATS = ("messages", "conversations")  # columns of chats
 _DOCUMENTS = {".md", ".pdf", ".docx", ".html", ".tsv", ".xml", ".gz", ".zip", ".tex", ".log", ".rst", ".epub"}  # unread
@@ -55,10 +55,8 @@ def is_blank(text: str) -> bool:
 
 def text_of_file(path: Path) -> str:
     """The whole text of a file. Raises InputError where it cannot be read as UTF-8."""
-    try:
+    with refusal(f"cannot read {path}", "give a text file in UTF-8", (OSError, ValueError)):
         return path.read_text(encoding=ENCODING)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path}: {one_line(error)}; give a text file in UTF-8") from error
 
 
 def is_text(source: Path | str) -> bool:
@@ -121,16 +119,10 @@ def _dataset_rows(name: str, split: str) -> Iterator[Mapping[str, object]]:
     silence_datasets()
     repository, _, config = name.partition(":")
     check_dataset(name, _OR_LOCAL)
-    try:
+    any_error = refusal(f"cannot stream {split!r} of {name!r}", f"name another split or NAME:CONFIG, {_OR_LOCAL}")
+    log_in = f"log in to the Hub, {_OR_LOCAL}"
+    with any_error, refusal(f"the dataset {name!r} is closed to you", log_in, DatasetNotFoundError):
         yield from load_dataset(repository, config or None, split=split, streaming=True)
-    except DatasetNotFoundError as error:
-        raise InputError(
-            f"the dataset {name!r} is closed to you ({one_line(error)}); log in to the Hub, {_OR_LOCAL}"
-        ) from error
-    except Exception as error:
-        raise InputError(
-            f"cannot stream {split!r} of {name!r}: {one_line(error)}; name another split or NAME:CONFIG, {_OR_LOCAL}"
-        ) from error
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, refusal
 from ..spec import Limits, Spec
 from .hub import asking_hub
 
@@ -97,13 +97,10 @@ def pretrained_tokenizer(source: str) -> Any:
     """The transformers tokenizer of a name or folder. Raises InputError if it cannot be loaded."""
     from transformers import AutoTokenizer
 
-    try:
-        with asking_hub(source):
-            return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        fix = "give a name on the Hub, with a network, or a folder made by save_pretrained"
-        raise InputError(f"cannot load the tokenizer of {source}: {reason} Fix: {fix}") from error
+    fix = "give a name on the Hub, with a network, or a folder made by save_pretrained"
+    any_error = refusal(f"cannot load the tokenizer of {source}", fix, (OSError, ValueError, KeyError))
+    with any_error, asking_hub(source):
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
 
 
 def beginning_with_bos(tokenizer: Any) -> Any:

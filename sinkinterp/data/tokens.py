@@ -14,7 +14,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..checks import LARGEST, check_memory, is_whole
+from ..checks import LARGEST, check_memory, instance_of, is_whole
 from ..errors import InputError
 from .given_tokenizer import messages_in
 from .texts import is_path, is_text, text_in, texts_of
@@ -77,11 +77,10 @@ class TokenSet:
     @staticmethod
     def of_rows(rows: Sequence[Sequence[int]], source: str = "tokens in memory") -> "TokenSet":
         """The token set of lists of token ids. Raises InputError where a list has fewer than two ids."""
-        if not isinstance(rows, Sized):
-            raise InputError(f"rows are lists of token ids, not a {type(rows).__name__}; {WORKS}")
+        instance_of(rows, Sized, f"rows are lists of token ids; {WORKS}")
         if not len(rows):
             raise InputError("the list of sequences is empty; give at least one")
-        sequences = [torch.tensor(_ids(row), dtype=torch.long) for row in rows]
+        sequences = [torch.tensor(ids_of_row(row), dtype=torch.long) for row in rows]
         lengths = torch.tensor([len(row) for row in sequences])
         return _of_lengths(pad_sequence(sequences, batch_first=True, padding_value=PAD), lengths, source)
 
@@ -113,8 +112,7 @@ def _are_lengths(lengths: Any, tokens: Tokens) -> bool:
 
 def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[Tensor, "sequence longest"], Lengths]:
     """The tokens that the mask keeps, moved to position 0, and how many each sequence has."""
-    if not isinstance(mask, Tensor):
-        raise InputError(f"attention_mask is a tensor of 0 and 1 here; got a {type(mask).__name__}")
+    instance_of(mask, Tensor, "attention_mask is a tensor of 0 and 1 here")
     if mask.shape != tokens.shape:
         raise InputError(
             f"attention_mask is {tuple(mask.shape)}, the tokens {tuple(tokens.shape)}; give a number per token"
@@ -123,8 +121,6 @@ def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[T
     kept = mask == 1
     if not (kept | (mask == 0)).all():
         raise InputError("attention_mask holds other numbers than 0 and 1; give 1 for a token, 0 for padding")
-    if not kept.any():
-        raise InputError("attention_mask leaves no token; give 1 for a token, 0 for padding")
     lengths, pos = kept.sum(1), torch.arange(tokens.shape[1], device=tokens.device)
     moved_from = (kept.int().argmax(1, keepdim=True) + pos).clamp(max=len(pos) - 1)
     inside = pos < lengths[:, None]
@@ -214,6 +210,12 @@ def is_chat(given: Any) -> bool:
     return is_list and all(isinstance(item, Mapping) and {"role", "content"} <= item.keys() for item in given)
 
 
+_UNREAD = {
+    "position_ids": "positions, such as edits=si.SwapPositions(0, 4)",
+    "inputs_embeds": "embeddings, such as edits=ChangeTokenEmbedding(...)",
+}
+
+
 def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
     """The token set of a tokenizer's answer."""
     if "input_ids" not in given:
@@ -221,10 +223,9 @@ def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
         raise InputError(
             f"a {type(given).__name__} without input_ids holds no tokens; give an item of it ({items}); {WORKS}"
         )
-    if given.get("position_ids") is not None:
-        raise InputError("position_ids are not read; edits change positions, such as edits=si.SwapPositions(0, 4)")
-    if given.get("inputs_embeds") is not None:
-        raise InputError("inputs_embeds are not read; edits change embeddings, such as edits=ChangeTokenEmbedding(...)")
+    for name, fix in _UNREAD.items():
+        if given.get(name) is not None:
+            raise InputError(f"{name} are not read; edits change {fix}")
     token_set = token_set_of(given["input_ids"], _refuse_texts)
     mask, types = given.get("attention_mask"), given.get("token_type_ids")
     if types is not None and _mask_of(types, token_set, "token_type_ids").any():
@@ -301,8 +302,8 @@ def _is_many(item: Any) -> bool:
     return isinstance(item, Sized) and not (isinstance(item, Tensor | np.ndarray) and item.ndim == 0)
 
 
-def _ids(items: Any) -> list[int]:
-    """Token ids as Python's whole numbers."""
+def ids_of_row(items: Any) -> list[int]:
+    """The ids of a sequence as Python's whole numbers. Raises InputError for anything else."""
     if not _is_many(items) or isinstance(items, str):
         raise InputError(f"a row is a list of token ids, not {items!r:.60}; {WORKS}")
     if others := [item for item in items if not is_whole(item)]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from ..attention.call import AttentionCall
 from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
 from ..attention.sites import HeadWeights
-from ..checks import finite_number
 from ..errors import InputError
-from ..guesses import nearest
+from ..guesses import choice
+from ..spec import ABOVE_ZERO, Limits
 from .selectors import InCalls, InLayers, OnHeads, OnKVHeads, OnPairs
 
 
@@ -41,9 +42,7 @@ class PatchNormalization(InCalls, OnHeads):
 def _named(name: str) -> Similarity:
     kinds = {kind.__name__.lower(): kind for kind in Similarity.__subclasses__() if not kind.__name__.startswith("_")}
     words = kinds | {"softmax": Exp}
-    if name.lower() not in words:
-        raise InputError(f"no similarity is called {name!r:.40}{nearest(name, words)}; names are {', '.join(words)}")
-    return words[name.lower()]()
+    return choice(name.lower(), words, "similarity")()
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,7 @@ class Temperature(InCalls, OnHeads):
     """
 
     temperature: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        finite_number(self.temperature, "a temperature", above=0)
+    limits: ClassVar[Limits] = {"temperature": ABOVE_ZERO}
 
     def changed(self, call: AttentionCall) -> AttentionCall:
         return self.rescored(call, scale=call.scale / self.temperature)

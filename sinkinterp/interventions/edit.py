@@ -18,7 +18,7 @@ from ..attention.call import AttentionCall
 from ..attention.sites import CHANGES, OUTPUT, RESIDUAL, Edit, Site
 from ..checks import accepting, is_whole
 from ..errors import InputError
-from ..guesses import keywords
+from ..guesses import choice, keywords
 from . import changes
 from .operations import Apply, MeanOfOthers, Operation, Zero
 from .selectors import is_pair, several
@@ -118,8 +118,6 @@ def Ablate(
         raise InputError(
             f"Ablate changes {', '.join(each.label for each in changes.AT)}; heads are of the attention output"
         )
-    if by not in _BY:
-        raise InputError(f'by is "zero" or "mean"; got {by!r:.40}')
     if layers is not None and heads is not None and not is_pair(heads) and all(map(is_whole, several(heads, "heads"))):
         layers, heads = None, [*product(several(layers, "layers"), several(heads, "heads"))]
     chosen: dict[str, Any] = {"layers": layers, "positions": positions, "dims": dims} | (
@@ -127,7 +125,7 @@ def Ablate(
     )
     if all(choice is None for choice in chosen.values()):
         raise InputError("Ablate needs layers, heads, positions or dims")
-    return changes.AT[site](_BY[by], **chosen)
+    return changes.AT[site](choice(by, _BY, "way to ablate"), **chosen)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import check_fields, finite_number, is_whole, whole_number
+from ..checks import check_fields, is_whole, whole_number
 from ..errors import InputError
+from ..spec import Limits
 from .selectors import check_chosen
 
 Activation = Float[Tensor, "*sequence_head pos d"]
@@ -96,10 +98,7 @@ class ClampNorm(Operation):
     """Vectors longer than `limit` are shrunk to that length."""
 
     limit: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        finite_number(self.limit, "a length to clamp norms to", least=0)
+    limits: ClassVar[Limits] = {"limit": 0}
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         tiny = torch.finfo(x.dtype).tiny

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..attention.answers import number_per_sequence
 from ..attention.call import AttentionCall
 from ..attention.sites import Reads
-from ..backends.subject import Logits, Subject, Trace, tokenizer_of, words_of
+from ..backends.subject import Logits, Subject, Trace
 from ..checks import LARGEST, accepting, different_numbers, instance_of, unicode_text, whole_number, whole_numbers
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
@@ -98,9 +98,8 @@ def _token_ids(given: Any) -> list[int]:
 
 
 def _at_position(logits: Logits, position: int) -> Float[Tensor, "sequence vocab"]:
-    if not -logits.shape[1] <= position < logits.shape[1]:
-        raise InputError(f"position {position} is outside prompts of {logits.shape[1]} tokens")
-    return logits[:, position]
+    length = logits.shape[1]
+    return logits[:, whole_number(position, "a position of the prompts", -length, length - 1)]
 
 
 def loss_at(positions: Sequence[int] | None = None) -> PatchingMetric:
@@ -109,10 +108,11 @@ def loss_at(positions: Sequence[int] | None = None) -> PatchingMetric:
     chosen = None if positions is None else different_numbers(positions, "positions, from 1,", 1)
 
     def of(scene: Scene) -> PerSequence:
-        if chosen is not None and max(chosen) >= scene.tokens.shape[1]:
-            raise InputError(f"position {max(chosen)} is outside prompts of {scene.tokens.shape[1]} tokens")
         loss = target_loss(scene.trace.logits[:, :-1], scene.tokens[:, 1:])
-        return (loss if chosen is None else loss[:, [p - 1 for p in chosen]]).mean(1)
+        if chosen is None:
+            return loss.mean(1)
+        places = different_numbers(chosen, "positions of the prompts, from 1,", 1, loss.shape[1])
+        return loss[:, [place - 1 for place in places]].mean(1)
 
     return PatchingMetric("loss", of, {})
 
@@ -249,7 +249,7 @@ def _rows(
     runs: "Runs", places: Sequence[Place], effects: Mapping[str, Tensor], gap: PerSequence
 ) -> tuple[dict[str, Cell], ...]:
     """A row for each place: where it is, and what patches of it restore."""
-    words, rows, axes = words_of(runs.subject), [], (LAYER, _head_axis(runs.site), POSITION, KEY)
+    words, rows, axes = runs.subject.label, [], (LAYER, _head_axis(runs.site), POSITION, KEY)
     for i, place in enumerate(places):
         row: dict[str, Cell] = {axis: at for axis, at in zip(axes, place, strict=True) if at >= 0}
         row |= {TOKEN: words(int(runs.clean[0, place[2]]))} if place[2] >= 0 else {}
@@ -410,7 +410,7 @@ def _metric_of(subject: Subject, metric: Any, answer: str | None, instead: str |
 
 def answer_token(subject: Subject, text: Any) -> int:
     """The one token of a text. Raises InputError where it has several."""
-    tokenizer, checked = tokenizer_of(subject), unicode_text(text, "the answer")
+    tokenizer, checked = subject.tokenizer, unicode_text(text, "the answer")
     ids = [] if tokenizer is None else tokenizer(checked, add_special_tokens=False)["input_ids"]
     if len(ids) != 1:
         raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one; give a text of one token")

@@ -16,7 +16,7 @@ from ..attention import maps
 from ..attention.call import AttentionCall
 from ..attention.sites import CallRead, Edit
 from ..backends.load import subject_of
-from ..backends.subject import Subject, words_of
+from ..backends.subject import Subject
 from ..checks import is_whole
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
@@ -111,7 +111,7 @@ def _texts_of(given: Any) -> dict[str, Any]:
 
 def _with_words(maps: HeadMaps, subject: Subject, tokens: Tokens) -> HeadMaps:
     """The maps of one sequence with the texts of its tokens."""
-    return replace(maps, words=list(map(words_of(subject), tokens[0].tolist()))) if len(tokens) == 1 else maps
+    return replace(maps, words=list(map(subject.label, tokens[0].tolist()))) if len(tokens) == 1 else maps
 
 
 def _heads_of_all(subjects: Sequence[Subject], layers: Any, heads: Any) -> Heads:

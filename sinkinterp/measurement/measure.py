@@ -17,7 +17,7 @@ from ..data.choices import Bos, Dtype
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..errors import InputError
-from ..guesses import keywords, nearest
+from ..guesses import choice, keywords, nearest
 from ..interventions.edit import Edits, edits_of
 from ..metrics.importance import PAPER, RELEASED, VISIBLE, Convention, queries_from
 from ..metrics.instruments import INSTRUMENTS, Instruments, core_fields, core_metrics, hides_first_key
@@ -57,11 +57,7 @@ PRESETS = {
 
 def preset_of(name: str | None) -> Preset:
     """The preset of that name; the default where `name` is None. Raises InputError for an unknown name."""
-    if name is None:
-        return Preset()
-    if name not in PRESETS:
-        raise InputError(f"there is no preset {name!r}{nearest(name, PRESETS)}; choose from {', '.join(PRESETS)}")
-    return PRESETS[name]
+    return Preset() if name is None else choice(name, PRESETS, "preset")
 
 
 Answers = dict[str, Tensor]  # by the name of the metric
@@ -181,8 +177,7 @@ def _distinct_metrics(instruments: Any) -> tuple[AnyMetric, ...]:
         field.name for field in fields(Report)
     }
     for metric in _metrics_in(instruments):
-        if not isinstance(metric.name, str) or not metric.name:
-            raise InputError(f"a metric's name is a text; got {metric.name!r:.40}")
+        instance_of(metric.name or None, str, "a metric's name is a text")
         if metric.name in taken or by_name.setdefault(metric.name, metric) != metric:
             raise InputError(f"two metrics are named {metric.name!r}; give the instrument's metric another name")
     return tuple(by_name.values())

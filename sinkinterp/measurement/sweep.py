@@ -9,7 +9,7 @@ import torch
 from ..attention.answers import called, number_per_sequence
 from ..attention.sites import Edit
 from ..backends.subject import Subject
-from ..checks import instance_of, is_whole
+from ..checks import accepting, instance_of, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokensLike
 from ..errors import InputError
@@ -68,9 +68,7 @@ def sweep(
     three), and their mean change stands beside it. Raises InputError for an edit that does not fit or has no control.
     """
     seeds = _seeds(control)
-    metric = sink_rate if metric is None else metric
-    if not callable(metric):
-        raise InputError(f"a metric is a function of a report, such as si.sink_rate; got {metric!r:.40}")
+    metric = accepting(sink_rate if metric is None else metric, "a metric, such as si.sink_rate,", None)
     groups = _groups(edits)
     subject, token_set = inputs_of(model, tokens)
     controls = [_controls(group, subject, token_set.shortest, seeds) for group in groups]
@@ -114,9 +112,7 @@ def _answer(metric: ReportMetric, report: Report) -> PerSequence:
 def _seeds(control: Any) -> int:
     if control is None or (isinstance(control, str) and control == "random"):
         return 0 if control is None else SEEDS
-    if not is_whole(control) or not 1 <= int(control) <= MOST_SEEDS:
-        raise InputError(f"a control is 'random' or a number of seeds, 1 to {MOST_SEEDS}; got {control!r:.40}")
-    return int(control)
+    return whole_number(control, "a control is 'random', or a number of seeds, which", 1, MOST_SEEDS)
 
 
 def _controls(group: Sequence[Edit], subject: Subject, length: int, seeds: int) -> list[tuple[Edit, ...]]:
@@ -125,7 +121,7 @@ def _controls(group: Sequence[Edit], subject: Subject, length: int, seeds: int) 
 
 
 def _ends(metric: ReportMetric) -> Range:
-    known = {sink_rate: SHARES, importance: SHARES, loss: SIZES}
+    known: dict[Any, Range] = {sink_rate: SHARES, importance: SHARES, loss: SIZES}
     return known.get(getattr(metric, "func", metric), REALS)  # of a partial, that of its function
 
 

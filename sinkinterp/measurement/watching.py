@@ -17,7 +17,7 @@ from ..backends.exclusive import exclusive, holds
 from ..backends.hooks import BASES, OURS, attention_set_to, inside_compiled
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import finite_number, instance_of, whole_number
+from ..checks import accepting, finite_number, instance_of, whole_number
 from ..data.tokens import TokenSet, TokensLike, token_set_of
 from ..errors import InputError
 from ..guesses import keywords
@@ -93,8 +93,8 @@ class SinkCallback(TrainerCallback):
         instance_of(name, str, "name is a text")
         finite_number(most, "most, a share of the time,", above=0, most=1)
         check_epsilon(epsilon)
-        if log is not None and not callable(log):
-            raise InputError(f"log is a function of the numbers, such as trainer.log; got a {type(log).__name__}")
+        if log is not None:
+            accepting(log, "log, such as trainer.log,", {})
         if not isinstance(tokens, str | Path | None):  # which are read when the training begins
             token_set_of(tokens, lambda texts: TokenSet.of_rows([[0, 0]]))
         self.tokens, self.epsilon, self.most, self.log, self.loading = tokens, epsilon, most, log, loading

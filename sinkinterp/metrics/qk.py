@@ -22,7 +22,7 @@ from ..attention.call import AttentionCall
 from ..attention.masks import ALL, key_blocks
 from ..attention.shapes import Keys, Queries, Scores, SomePairs
 from ..attention.sites import CALL
-from ..errors import InputError
+from ..checks import whole_number
 from .metric import Metric
 from .residuals import vector_norms
 
@@ -84,9 +84,8 @@ def _with_chosen_and_others(
 
     A mean of products is the product with the mean key, so no query is multiplied by every key.
     """
-    n = k.shape[2]
-    if not 0 <= position < n or n < 2:
-        raise InputError(f"position counts from 0 to {n - 1}, among at least 2 keys; got {position} of {n}")
+    whole_number(k.shape[2], "the number of keys", 2)
+    whole_number(position, "position", 0, k.shape[2] - 1)
     chosen = call.keys[position : position + 1]
     n_others = call.visibility.n_visible - call.allowed(chosen)[..., 0].long()
     by_kv_head = q.unflatten(1, (k.shape[1], -1))  # batch kv_head group query d
@@ -158,8 +157,7 @@ def norm_product_counts(call: AttentionCall) -> PairCounts:
 
 
 def _counts(call: AttentionCall, quantity: maps.Quantity, edges: tuple[float, ...]) -> PairCounts:
-    if len(call.keys) < 2:
-        raise InputError("a single key has no others to be compared with; give at least 2 tokens")
+    whole_number(len(call.keys), "the number of keys", 2)
     inner_edges = torch.tensor(edges[1:-1], device=call.k.device)
     values_at, first_key = quantity.values_of(call), call.keys[:1]
     sees_first = call.allowed(first_key)

@@ -16,7 +16,6 @@ from torch import Tensor
 from ..attention.shapes import Residual
 from ..attention.sites import RESIDUAL
 from ..checks import finite_number, whole_number
-from ..errors import InputError
 from .metric import Metric, PerSequence
 
 
@@ -196,10 +195,8 @@ def secondary_sinks(
     Both ends count; the first token itself is False. Raises InputError for steps outside the blocks or out of order,
     and for a cosine that is not between 0 and 1. Source: Wong et al., arXiv 2512.22213.
     """
-    if not 0 <= step_up <= step_down < cosines.shape[1]:
-        raise InputError(
-            f"step_up and step_down are indices from 0 to {cosines.shape[1] - 1}, in order; got {step_up}, {step_down}"
-        )
+    step_down = whole_number(step_down, "step_down", 0, cosines.shape[1] - 1)
+    step_up = whole_number(step_up, "step_up, not after step_down,", 0, step_down)
     finite_number(cosine, "cosine", above=0, below=1)
     follows = (cosines[:, step_up : step_down + 1] > cosine).any(1)
     follows[:, 0] = False

@@ -22,9 +22,9 @@ class TokenSink:
     share: float
 
 
-def check_epsilon(epsilon: float) -> None:
-    """Raises InputError unless epsilon is a share of attention strictly between 0 and 1."""
-    finite_number(epsilon, "epsilon, a share of attention between 0 and 1,", above=0, below=1)
+def check_epsilon(epsilon: float) -> float:
+    """Epsilon. Raises InputError unless it is a share of attention strictly between 0 and 1."""
+    return finite_number(epsilon, "epsilon, a share of attention between 0 and 1,", above=0, below=1)
 
 
 def epsilons_of(given: Any) -> list[float]:
@@ -35,9 +35,7 @@ def epsilons_of(given: Any) -> list[float]:
         epsilons = [given]
     if not epsilons:
         raise InputError("epsilons is empty; give at least one, as in (0.3,)")
-    for epsilon in epsilons:
-        check_epsilon(epsilon)
-    return [float(epsilon) for epsilon in epsilons]
+    return [check_epsilon(epsilon) for epsilon in epsilons]
 
 
 def sink_rate(alpha: PerHead, epsilon: float) -> PerSequence:

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, refusal
+from ..files import path_of
 from ..runs.catalogue import Scale, experiment_names
 from ..runs.experiment import load_experiment
 from ..runs.rules import Outcome, Verdict
@@ -15,6 +16,7 @@ from ..seals import SEALED, SHA256, check_signed
 from ..table import Cell, Table
 
 _CHAPTER = {"name", "summary", "verdicts", "provenance"}  # names that other JSON does not have
+_NOT_A_CHAPTER = (InputError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 NO_VERDICT = "No verdict: scale smoke only checks the path."
 _OBSERVED = (Outcome.SINK, Outcome.NO_SINK)
 _WHERE: Mapping[str, str] = {
@@ -99,9 +101,8 @@ def stem_of(name: str, scale: str | None) -> str:
 
 def chapters_in(folder: Path) -> list[Chapter]:
     """The chapters of a folder, by name. Raises InputError if it has none, and for a damaged file."""
-    if not isinstance(folder, str | Path):
-        raise InputError(f"a book is a folder; give its path, not a {type(folder).__name__}")
-    files = sorted(filter(Path.is_file, Path(folder).glob("*.json")))  # a pipe of that name would never end
+    folder = path_of(folder, "the folder of a book")
+    files = sorted(filter(Path.is_file, folder.glob("*.json")))  # a pipe of that name would never end
     chapters = [chapter for chapter in map(chapter_in, files) if chapter is not None]
     if not chapters:
         raise InputError(f"{folder} holds no numbers of experiments; make them with `sinkinterp reproduce NAME`")
@@ -110,7 +111,7 @@ def chapters_in(folder: Path) -> list[Chapter]:
 
 def chapter_in(file: Path) -> Chapter | None:
     """The chapter of a file; None for other JSON. Raises InputError if the file is damaged."""
-    try:
+    with refusal(f"{file} is damaged", "remove it, or reproduce it again", _NOT_A_CHAPTER):
         plain = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(plain, dict) or len(_CHAPTER - plain.keys()) > 1:  # one name may be damaged
             if file.stem in experiment_names():
@@ -120,9 +121,7 @@ def chapter_in(file: Path) -> Chapter | None:
         if chapter.stem != file.stem or plain.keys() - chapter.to_dict().keys() - {SEALED, SHA256}:
             raise InputError(f"its name would be {chapter.stem}.json, and it holds {', '.join(plain)}")
         check_signed(plain)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{file} is damaged: {error}; remove it, or reproduce it again") from error
-    return chapter
+        return chapter
 
 
 def _is_row(row: Any) -> bool:

@@ -12,8 +12,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from ..checks import finite_number
-from ..errors import InputError
+from ..checks import finite_number, instance_of
+from ..errors import InputError, extra, refusal
 from ..files import path_of
 from ..guesses import keywords
 from ..outputs import csv_bytes, json_bytes, page_bytes, pdf_bytes, picture_bytes, svg_bytes, write_output
@@ -56,8 +56,7 @@ def save(
     suffix = path.suffix.lower()
     if isinstance(what, Page):
         return what.save(path)
-    if not isinstance(what, go.Figure | Table | Report):
-        raise InputError(f"si.save takes a figure, a table or a report; got a {type(what).__name__}")
+    instance_of(what, go.Figure | Table | Report, "si.save takes a figure, a table or a report")
     if suffix in PICTURES:
         drawn = for_paper(what if isinstance(what, go.Figure) else what.plot(), width, height)
         scale = DOTS / PER_INCH if suffix == ".png" else 1
@@ -83,8 +82,7 @@ def for_paper(figure: go.Figure, width: float, height: float | None = None) -> g
     on_screen = (figure.layout.height or WIDTH / 2) - (figure.layout.margin.t or 80) + TOP
     inches = {"width": width, "height": on_screen / PER_INCH if height is None else height}
     for name, size in inches.items():
-        if not 1 <= finite_number(size, f"{name} in inches") <= 20:
-            raise InputError(f"a figure for a paper is 1 to 20 inches large; got {name}={size}")
+        finite_number(size, f"{name} of a figure for a paper, in inches,", least=1, most=20)
     drawn, font = without_menus(figure), {"size": POINTS * PER_INCH / 72}
     drawn.layout.title = {}
     drawn.update_layout(
@@ -147,17 +145,10 @@ def _saved(figure: go.Figure, path: Path, scale: int, force: bool) -> Path:
 
 def _image(figure: go.Figure, kind: str, scale: float) -> bytes:
     """The picture of a figure. Raises InputError where kaleido or a browser is missing."""
-    try:
-        import_module("kaleido")
-    except ImportError as error:
-        raise InputError(
-            "a picture needs kaleido: pip install kaleido, or leave the pictures out, pictures=False"
-        ) from error
-    try:
+    extra("kaleido", "pip install kaleido, or leave the pictures out, pictures=False")
+    fix = "install Chrome or Chromium, or run plotly_get_chrome, or leave the pictures out, pictures=False"
+    with refusal("a picture is drawn by a browser, and none could be started", fix, RuntimeError):
         return bytes(figure.to_image(kind, width=figure.layout.width or WIDTH, scale=scale))
-    except RuntimeError as error:
-        fix = "install Chrome or Chromium, or run plotly_get_chrome, or leave the pictures out, pictures=False"
-        raise InputError(f"a picture is drawn by a browser, and none could be started; {fix}") from error
 
 
 def _mark(figure: go.Figure, scale: int) -> bytes:

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 
 from ..backends.files.named_models import SHIPPED, downloads
 from ..backends.load import load
-from ..backends.subject import Subject, words_of
+from ..backends.subject import Subject
 from ..data.backcopy import BigramBackcopy
 from ..data.choices import Bos, Drawn
 from ..data.tokens import TokenSet
@@ -132,7 +132,7 @@ def _measured(name: str) -> Shipped:
     length = min(LENGTH, subject.shape.n_ctx or LENGTH)
     token_set = Inputs(length, SEQUENCES).token_set(subject, source)
     report = measure(subject, token_set, instruments=(GEOMETRY, DISTRIBUTIONS, MASSIVE))
-    return Shipped(recipe, subject, token_set, report, words_of(subject))
+    return Shipped(recipe, subject, token_set, report, subject.label)
 
 
 def _family(name: str) -> str:
@@ -242,7 +242,7 @@ def _pretrained_sections(source: str, name: str) -> Iterator[Section]:
     figure = maps_and_norms(heads, _norms(reports), f"{name}: attention to the first token")
     yield Section(first_title(name), sink_verdict(natural), [figure], [sink_summary(natural)])
     yield Section(f"{name}: massive activations", "", [massive_by_block(natural).plot()])
-    by_kind = norms_by_kind(natural, token_text=words_of(subject))
+    by_kind = norms_by_kind(natural, token_text=subject.label)
     yield Section(f"{name}: norms", "", [by_kind.plot()])
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from ..backends.subject import words_of
 from ..data.tokens import TokensLike
 from ..errors import InputError
 from ..files import path_of
@@ -83,7 +82,7 @@ def view(
 def _atlas_page(model: ModelLike, text: TokensLike | Any, edits: Edits, layers: Any, heads: Any) -> Page:
     subject, token_set = inputs_of(model, text)
     asked = heads_asked(subject.shape.attention_layers, subject.shape.n_heads, layers, heads)
-    shown = atlas(subject, token_set, words_of(subject), edits=edits_of(edits), heads=asked)
+    shown = atlas(subject, token_set, subject.label, edits=edits_of(edits), heads=asked)
     return Page(atlas_page(shown), subject.name)
 
 

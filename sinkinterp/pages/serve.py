@@ -6,7 +6,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, refusal
 
 LOOPBACK = "127.0.0.1"
 SILENCE = 10.0  # seconds after which a connection that says nothing is closed
@@ -62,10 +62,8 @@ def server_of(page: bytes, answers: Mapping[str, Answer] = {}, port: int = 0) ->
             if self.is_from_here() and self.has_path(answers):
                 self.send_json(*self.answered(answers[self.path.split("?")[0]]))
 
-    try:
+    with refusal(f"cannot listen on port {port}", "choose another port=...", (OSError, OverflowError)):
         return _Server((LOOPBACK, port), Handler)
-    except (OSError, OverflowError) as error:
-        raise InputError(f"cannot listen on port {port}: {error}; choose another port=...") from error
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -105,10 +103,8 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdecimal()) or int(length[:20]) > MOST:
             raise InputError(f"a question has a Content-Length of at most {MOST:,} bytes")
-        try:
+        with refusal("the question is no JSON", of=(ValueError, RecursionError)):
             return json.loads(self.rfile.read(int(length)))
-        except (ValueError, RecursionError) as error:
-            raise InputError("the question is no JSON") from error
 
     def send_json(self, status: HTTPStatus, content: Any) -> None:
         """Sends an answer."""

@@ -123,30 +123,6 @@ def _height(table: Table, x: str) -> int:
     return 210 + 34 * len(unique_values(table, x)) if table.is_text(x) else 420
 
 
-def beside_published(table: Table, by: str, quantity: str, published: tuple[str, ...]) -> go.Figure:
-    """A bar with its interval per row, named by column `by`; the published columns as hollow marks."""
-    figure = go.Figure()
-    x = [escaped(name) for name in table.column(by)]
-    figure.add_bar(
-        x=x,
-        y=table.numbers(quantity),
-        name=escaped(quantity),
-        marker={"color": colour(0)},
-        error_y=error_bars(table, quantity),
-    )
-    for i, column in enumerate(published):
-        symbol = OPEN_MARKERS[i % len(OPEN_MARKERS)]
-        figure.add_scatter(
-            x=x,
-            y=table.numbers(column),
-            name=escaped(column),
-            mode="markers",
-            marker={"color": colour(i + 1), "symbol": symbol, "size": 10, "line": {"width": 2}},
-        )
-    figure.update_yaxes(title=escaped(quantity), tickformat=".0%", rangemode="tozero")
-    return themed(figure, table.title, 520, table.note)
-
-
 def unique_values(table: Table, column: str) -> list[Cell]:
     """The values of a column, each once, in the order of the rows."""
     return list(dict.fromkeys(table.column(column)))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..checks import whole_number
 from ..data.tokens import PAD
-from ..errors import InputError
+from ..errors import InputError, refusal
 from ..files import path_of
 from ..outputs import csv_bytes, stamped, write_output
 from ..seals import SEALED, SHA256, STAMP, Damaged, check_signed, check_stamp, signed
@@ -31,6 +31,7 @@ TOLERANCE = 1e-3  # of rounding, in what lies from 0 to 1
 _ABOUT = {SEALED, SHA256, "positions", "attention_layers", "protocol"}  # reports of earlier versions have no hash
 _SHARES = ("importance", "null", "bias_null", "slot_importance", "slot_null")  # from 0 to 1
 _BY_POSITION = ("importance", "raw_importance", "null", "bias_null")
+_NOT_A_REPORT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 _NORMS = ("residual_norms", "key_norms", "value_norms")
 
 
@@ -109,7 +110,7 @@ def to_dict(readings: Readings) -> dict[str, Any]:
 
 def from_dict(plain: Mapping[str, Any], report_class: Callable[..., R]) -> R:
     """The inverse of `to_dict`. Raises InputError for anything else, and where the hash is not that of the content."""
-    try:
+    with refusal("this is not a report", "give what Report.to_dict made", _NOT_A_REPORT):
         if plain.keys() - _ABOUT - {"tensors"}:
             fix = "the report is what Report.save wrote" if "tables" in plain else "take it as it was"
             raise InputError(f"it holds {', '.join(map(str, plain))}; {fix}")
@@ -117,10 +118,6 @@ def from_dict(plain: Mapping[str, Any], report_class: Callable[..., R]) -> R:
         report = _checked(report_class(**_fields(plain, tensors)), plain)
         check_signed(plain, to_dict(report))  # of the numbers, however JSON wrote them
         return report
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
-        raise InputError("this is not a report; give what Report.to_dict made") from error
 
 
 @of_report

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from jaxtyping import Float
 from plotly.subplots import make_subplots
 
-from ..errors import InputError
+from ..checks import whole_number
 from ..metrics.bootstrap import SIZES, mean_cells
 from ..metrics.residuals import ALL_ENTRIES, KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP_ENTRIES, Entries, lifetime
 from ..plots.series import add_curve, positive_axis
@@ -54,7 +54,7 @@ def largest_entries(
     """
     tops = Entries.unstacked(report.extra(TOP_ENTRIES))
     tallest = int(tops.values[:, :, 0].abs().mean(0).argmax())
-    block = tallest if block is None else _index(block, report.residual_norms.shape[1])
+    block = tallest if block is None else whole_number(block, "a block", 0, report.residual_norms.shape[1] - 1)
     found: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)  # value and token id
     for value, position, channel, token_id in _top_entries(report, tops, block):
         found[position, channel].append((value, token_id))
@@ -74,9 +74,9 @@ def residual_surface(
     was not measured, and for a block or sequence that is not there.
     """
     residuals = report.extra(ALL_ENTRIES).abs()  # sequence block channel pos
-    sequence = _index(sequence, len(residuals))
+    sequence = whole_number(sequence, "a sequence", 0, len(residuals) - 1)
     tallest = int(residuals[sequence].nan_to_num(0).amax((1, 2)).argmax())
-    block = tallest if block is None else _index(block, residuals.shape[1])
+    block = tallest if block is None else whole_number(block, "a block", 0, residuals.shape[1] - 1)
     length = int((report.tokens[sequence] >= 0).sum())
     x = residuals[sequence, block, :, :length].numpy()
     run = math.ceil(len(x) / most)
@@ -128,12 +128,6 @@ def _entry_row(
         "mean value": math.fsum(values) / len(values),
         "largest |value|": max(map(abs, values)),
     }
-
-
-def _index(index: int, count: int) -> int:
-    if not 0 <= index < count:
-        raise InputError(f"blocks and sequences count from 0 to {count - 1}; got {index}")
-    return index
 
 
 def surface_figure(surface: Surface, title: str) -> go.Figure:

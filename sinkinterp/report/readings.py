@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import finite_number, whole_number
+from ..checks import finite_number, instance_of, whole_number
 from ..errors import InputError
 from ..guesses import Told, fix_of, keywords, nearest
 from ..metrics import sink
@@ -245,8 +245,7 @@ def of_report(function: Callable[Concatenate[Any, P], T]) -> Callable[Concatenat
 
 def check_report(report: Any, what: str) -> None:
     """Raises InputError, which says that `what` takes a report, for anything else."""
-    if not isinstance(report, Readings):
-        raise InputError(f"{what} takes a report, which si.measure returns; got a {type(report).__name__}")
+    instance_of(report, Readings, f"{what} takes a report, which si.measure returns")
 
 
 def check_reports(reports: Any, what: str) -> None:

@@ -9,7 +9,7 @@ from ..backends.encoder.encoder_input import EncoderInput
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import located
 from ..backends.load import load
-from ..backends.subject import Subject, tokenizer_of
+from ..backends.subject import Subject
 from ..data.choices import Bos
 from ..data.progress import OnProgress, Progress, no_progress, silent
 from ..data.token_sources import random_tokens, repeated_token
@@ -101,7 +101,7 @@ class Case:
     @property
     def bos_token(self) -> int | None:
         """The id of BOS, if the model has a tokenizer with one."""
-        tokenizer = tokenizer_of(self.subject)
+        tokenizer = self.subject.tokenizer
         return None if tokenizer is None else tokenizer.bos_token_id
 
     def size(self, sequences: int = 100, length: int = 64) -> tuple[int, int]:
@@ -114,7 +114,7 @@ class Case:
 
     def natural_tokens(self, size: tuple[int, int], bos: Bos, on_file: OnProgress = no_progress) -> TokenSet | None:
         """The input that the model was made for: text, or the task of a model of ours. None where it is not known."""
-        if self.recipe is None and tokenizer_of(self.subject) is None:
+        if self.recipe is None and self.subject.tokenizer is None:
             return None
         sequences, length = size
         return Inputs(length, sequences, bos, self.text).token_set(self.subject, self.source, on_file)

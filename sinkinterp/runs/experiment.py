@@ -171,18 +171,20 @@ def load_experiment(name: str) -> Experiment:
 def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:
     """Raises InputError where an experiment has no such scale, cannot take the models, or reads no text there."""
     trains = not isinstance(experiment.rows, OnModels)
-    if scope.models and trains:
-        raise InputError(f"{name} trains its models itself; leave model=... away")
-    if scope.settings and not trains:
-        raise InputError(f"{name} measures models that are there; leave settings=... away")
-    if scope.device_map is not None and trains:
-        raise InputError(f"{name} trains its models itself, where it runs; leave device_map=... away")
-    if not scope.models and scope.scale not in experiment.scales:
-        raise InputError(f"{name} has no models of scale {scope.scale}; choose {' or '.join(experiment.scales)}")
-    if scope.text is not None and trains and scope.scale not in _OF_TEXT:
-        larger = [scale for scale in _OF_TEXT if scale in experiment.scales]
-        fix = f", or add scale={' or scale='.join(larger)}" if larger else ""
-        raise InputError(f"{name} trains toys, which learn a task and read no text; leave text=... away{fix}")
+    larger = [scale for scale in _OF_TEXT if scale in experiment.scales]
+    or_larger = f", or add scale={' or scale='.join(larger)}" if larger else ""
+    refused = {
+        "trains its models itself; leave model=... away": trains and scope.models,
+        "measures models that are there; leave settings=... away": not trains and scope.settings,
+        "trains its models itself, where it runs; leave device_map=... away": trains and scope.device_map is not None,
+        f"has no models of scale {scope.scale}; choose {' or '.join(experiment.scales)}":
+            not scope.models and scope.scale not in experiment.scales,
+        f"trains toys, which learn a task and read no text; leave text=... away{or_larger}":
+            trains and scope.text is not None and scope.scale not in _OF_TEXT,
+    }  # fmt: skip
+    for why, is_so in refused.items():
+        if is_so:
+            raise InputError(f"{name} {why}")
     if scope.text is not None and trains:
         check_readable(scope.text)
 

@@ -1,21 +1,21 @@
 """From the input that a user names (text, token ids, random tokens, nothing) to the token set that is measured."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from ..backends.files.named_models import located
-from ..backends.subject import Subject, pads_of, text_to_tokens, tokenizer_of
-from ..checks import LARGEST, check_memory, whole_number
+from ..backends.subject import Subject, pads_of, text_to_tokens
+from ..checks import check_memory, instance_of, is_whole, whole_number
 from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, no_progress
 from ..data.sources import embedded_texts
 from ..data.texts import domains_of, is_path, is_text, texts_of
 from ..data.token_sources import TextToTokens, TooFewTexts, from_rows, random_tokens, repeated_token
-from ..data.tokens import TokenSet, said_of_padding
-from ..errors import InputError
+from ..data.tokens import TokenSet, ids_of_row, said_of_padding
+from ..errors import InputError, refusal
 from ..files import cache_folder, path_of
 from ..train.chats import read_chats
 from ..train.job import prepared
@@ -67,7 +67,7 @@ class Inputs:
         `on_file` is told of the files that docstrings are read from. Raises InputError where the input cannot be read
         or is too short.
         """
-        tokenizer = tokenizer_of(subject)
+        tokenizer = subject.tokenizer
         if self.tokens is not None:
             token_set = self._from_ids(_token_ids(self.tokens), self.tokens.name)
             return said_of_padding(token_set, pads_of(subject))
@@ -80,24 +80,24 @@ class Inputs:
             return self._task_tokens(Path(located(source)))
         to_tokens = text_to_tokens(subject, self.bos)
         if self.text is None:
-            return self._from_texts(embedded_texts(cache_folder(), on_file), to_tokens, "embedded docstrings")
-        name = source_name(self.text)
-        try:
-            return self._from_texts(texts_of(self.text, self.column), to_tokens, name)
-        except TooFewTexts:
-            if not (self.may_be_shorter or self.may_be_fewer):
-                raise
-            token_set = self._from_what_there_is(to_tokens, name)
-            if len(token_set.tokens) < self.sequences and not self.may_be_fewer:
-                raise
-            return token_set
+            texts = embedded_texts(cache_folder(), on_file)
+            return to_tokens.of_length(texts, self.length, self.sequences, "embedded docstrings")
+        return self._from_text(self.text, to_tokens)
 
-    def _from_what_there_is(self, to_tokens: TextToTokens, source: str) -> TokenSet:
-        """The first texts at their own length, cut to `length`, or all of a length that the user gave."""
-        texts = texts_of(self.text or "", self.column)
-        if not self.may_be_shorter:
-            return to_tokens.of_length(texts, self.length, None, source)
-        return to_tokens.at_most(list(islice(texts, self.sequences)), self.length, source)
+    def _from_text(self, text: str, to_tokens: TextToTokens) -> TokenSet:
+        """The texts that the user named; where too few are long enough, those that there are, if that may be."""
+        name = source_name(text)
+        try:
+            return to_tokens.of_length(texts_of(text, self.column), self.length, self.sequences, name)
+        except TooFewTexts:
+            if self.may_be_shorter:
+                first = list(islice(texts_of(text, self.column), self.sequences))
+                token_set = to_tokens.at_most(first, self.length, name)
+                if self.may_be_fewer or len(token_set.tokens) == self.sequences:
+                    return token_set
+            elif self.may_be_fewer:
+                return to_tokens.of_length(texts_of(text, self.column), self.length, None, name)
+            raise
 
     def _from_chats(self, given: str, to_tokens: TextToTokens) -> TokenSet:
         if not is_path(given):
@@ -130,13 +130,10 @@ class Inputs:
         errors: dict[str, InputError] = {}
         for name, texts in domains.items():
             try:
-                token_sets[name] = self._from_texts(texts, to_tokens, name)
+                token_sets[name] = to_tokens.of_length(texts, self.length, self.sequences, name)
             except InputError as error:
                 errors[name] = error
         return token_sets, errors
-
-    def _from_texts(self, texts: Iterable[str], to_tokens: TextToTokens, source: str) -> TokenSet:
-        return to_tokens.of_length(texts, self.length, self.sequences, source)
 
     def _task_tokens(self, folder: Path) -> TokenSet:
         """Held-out sequences of the task that a checkpoint of ours was trained on."""
@@ -164,24 +161,11 @@ def source_name(text: str) -> str:
 
 
 def _token_ids(file: Path) -> list[list[int]]:
-    try:
-        rows = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot read {file}: {error}; it should hold a JSON list of lists of token ids") from error
-    rows = [rows] if rows and _is_row(rows) else rows  # one list is one sequence
-    if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
-        raise InputError(f"{file} should hold a JSON list of lists of token ids, such as [[1, 5, 7], [1, 9, 2]]")
+    """The rows of token ids in a file. One list is one sequence."""
+    fix = "it should hold a JSON list of lists of token ids, such as [[1, 5, 7], [1, 9, 2]]"
+    with refusal(f"cannot read {file}", fix, (InputError, OSError, ValueError, RecursionError)):
+        rows = instance_of(json.loads(file.read_text()), list, "its token ids are lists")
+        rows = list(map(ids_of_row, [rows] if rows and is_whole(rows[0]) else rows))
     if not any(rows):
-        raise InputError(
-            f"{file} holds no token id; it should hold a list of lists of them, such as [[1, 5, 7], [1, 9]]"
-        )
-    too_large = next((token for row in rows for token in row if not 0 <= token <= LARGEST), None)
-    if too_large is not None:
-        raise InputError(
-            f"{file} holds {too_large}, which is not a token id; ids count from 0 and take at most 64 bits"
-        )
+        raise InputError(f"{file} holds no token id; {fix}")
     return rows
-
-
-def _is_row(row: object) -> bool:
-    return isinstance(row, list) and all(type(token) is int for token in row)  # True and False are not token ids

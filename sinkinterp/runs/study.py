@@ -224,13 +224,11 @@ def lengths_of(recipe: Recipe) -> str:
 class Trainings:
     """Makes the rows of a study: trains every arm with every seed and measures it.
 
-    bases: the recipe of each scale, which the arms change. note: what a reader must know beside the protocol.
-    editions: other arms and another note, by scale.
+    bases: the recipe of each scale, which the arms change. editions: other arms and another note, by scale.
     """
 
-    arms: Sequence[Arm]
+    edition: Edition
     bases: Mapping[Scale, Recipe]
-    note: str = ""
     editions: Mapping[Scale, Edition] = field(default_factory=dict)
 
     def __call__(self, scope: Scope) -> Table:
@@ -240,7 +238,7 @@ class Trainings:
         recipes = [recipe for _, recipe in runs]
         numbers = in_order(scope.workers, measure_one, recipes, scope.progress("training"))
         rows = (
-            {col.MODEL: arm.name, col.SEED: recipe.seed, **of_run, **_published(arm, self.arms_at(scope.scale))}
+            {col.MODEL: arm.name, col.SEED: recipe.seed, **of_run, **_published(arm, self.at(scope.scale).arms)}
             for (arm, recipe), of_run in zip(runs, numbers, strict=True)
         )
         return Table("", self._protocol(scope), tuple(rows))
@@ -249,19 +247,17 @@ class Trainings:
         """How every arm is trained with every seed."""
         return [recipe for _, recipe in self._runs(scope)]
 
-    def arms_at(self, scale: Scale) -> Sequence[Arm]:
-        """The arms at a scale."""
-        return self.editions[scale].arms if scale in self.editions else self.arms
+    def at(self, scale: Scale) -> Edition:
+        """The arms and the note at a scale."""
+        return self.editions.get(scale, self.edition)
 
     def _runs(self, scope: Scope) -> list[tuple[Arm, Recipe]]:
         """Every arm with every seed, and how it is trained; whole sets of arms come first."""
         base = base_of(scope, self.bases)
-        return [(arm, arm.recipe(base, seed)) for seed in range(scope.seeds) for arm in self.arms_at(scope.scale)]
+        return [(arm, arm.recipe(base, seed)) for seed in range(scope.seeds) for arm in self.at(scope.scale).arms]
 
     def _protocol(self, scope: Scope) -> str:
-        base, note = base_of(scope, self.bases), self.note
-        if scope.scale in self.editions:
-            note = self.editions[scope.scale].note
+        base, note = base_of(scope, self.bases), self.at(scope.scale).note
         size = f"{base.model.n_layers} layers x {base.model.n_heads} heads, d_model {base.model.d_model}"
         protocol = (
             f"scale {scope.scale}: {size}, {base.steps} steps of {base.batch} sequences, lr {base.lr:g}, weight decay "
@@ -295,7 +291,7 @@ def study(
     """
     whole = Edition(arms, rules, note)
     at = {scale: made if isinstance(made, Edition) else _part(whole, made) for scale, made in editions.items()}
-    rows = Trainings(arms, bases, note, at)
+    rows = Trainings(whole, bases, at)
     default = next(scale for scale in (Scale.DEMO, Scale.TEXT, Scale.GPU) if scale in scales)
     rules_at: dict[str, Sequence[Rule]] = {scale: edition.rules for scale, edition in at.items()}
     return Experiment(claim, rows, by_model, rules, scales, rows.recipes, means_over_seeds, lambda: default, rules_at)

@@ -13,11 +13,11 @@ from transformers import PreTrainedModel
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import accepting, check_memory, whole_number
+from ..checks import accepting, check_memory, instance_of, whole_number
 from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
-from ..errors import InputError
+from ..errors import InputError, refusal
 from ..files import cache_folder, check_writable, path_of
 from ..guesses import keywords
 from ..measurement.inputs import passes
@@ -69,9 +69,7 @@ def trained(
     `on_data` is called while data are prepared, `on_step` as in `loop.train`. Raises InputError as `loop.train` and
     `joined` do, and if the data cannot be prepared.
     """
-    if not isinstance(recipe, Recipe):
-        fix = 'give a recipe, such as si.Recipe(model=si.VARIANTS["sigmoid"])'
-        raise InputError(f"a {type(recipe).__name__} is not a recipe; {fix}")
+    instance_of(recipe, Recipe, 'give a recipe, such as si.Recipe(model=si.VARIANTS["sigmoid"])')
     on_step = accepting(_no_step if on_step is None else on_step, "on_step", 1, {})
     on_data = accepting(no_progress if on_data is None else on_data, "on_data", 0, 1)
     cache = path_of(cache_folder() if cache is None else cache, "cache")
@@ -113,8 +111,7 @@ def _evaluation_sequences(task: Task) -> int:
 
 def held_out_tokens(task: Task, sequences: int) -> TokenSet:
     """Sequences of the task that no training sees."""
-    if not isinstance(task, Task):
-        raise InputError(f"a task is that of a recipe, si.Recipe().data; got a {type(task).__name__}")
+    instance_of(task, Task, "a task is that of a recipe, si.Recipe().data")
     sequences = whole_number(sequences, "sequences", 1)
     check_memory(3 * 8 * sequences * task.length, f"{sequences:,} sequences of {task.length:,} tokens", "ask for fewer")
     return TokenSet.of(task.sample(sequences, *HELD_OUT), f"held-out {task.title}")
@@ -137,9 +134,6 @@ def recipe_of(folder: Path) -> Recipe:
     file = folder / "recipe.json"
     if not file.is_file():
         raise InputError(f"{folder} holds no tokenizer and no recipe.json; give token ids: tokens=FILE.json")
-    try:
+    fix = "copy the folder again, or train the model again"
+    with refusal(f"{file} is not a recipe", fix, (OSError, ValueError, TypeError, AttributeError)):
         return Recipe.from_dict(json.loads(file.read_text()))
-    except InputError:
-        raise
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{file} is not a recipe; copy the folder again, or train the model again") from error

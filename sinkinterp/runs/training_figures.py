@@ -8,7 +8,6 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..lm.variants import families
 from ..plots.series import PERCENT, SHARE, add_curve, error_bars, unique_values
 from ..plots.theme import GREY, colour, escaped, model_numbers, themed
 from ..report.columns import ALPHA_1, ALPHA_SLOT, LOSS, MODEL, SEED, SINK_1
@@ -60,80 +59,37 @@ def by_model(table: Table, quantities: tuple[str, ...] = (ALPHA_1, SINK_1, LOSS)
     return themed(figure, table.title, 130 + _PANEL * max(1, len(shown)), f"{caption} {table.note}")
 
 
-def sink_against_loss(table: Table) -> go.Figure:
-    """Importance of the first token and of the slot, a row per model, and beside it the loss.
-
-    The models stand by family, and in a family by the attention to their first token.
-    """
-    by_family = _by_family(table)
-    names = [name for family in by_family.values() for name in family]
-    places = [place for title, family in by_family.items() for place in (title, *family)]  # a row for each heading
-    figure = make_subplots(
-        1, 2, shared_yaxes=True, column_widths=[0.62, 0.38], horizontal_spacing=0.03,
-        subplot_titles=("importance, mean over heads", "validation loss, nats per token"),
-    )  # fmt: skip
-    _add_importances(figure, table, names, row=1, col=1)
-    losses = _means(table, names, LOSS)
-    figure.add_scatter(x=losses, y=names, name=LOSS, **_dots(2, "square"), row=1, col=2)
-    figure.update_xaxes(**SHARE, row=1, col=1)
-    words = [f"<b>{place}</b>" if place in by_family else escaped(place) for place in places]
-    figure.update_yaxes(
-        type="category", categoryorder="array", categoryarray=places, range=[len(places) - 0.5, -0.5],
-        tickmode="array", tickvals=places, ticktext=words, tickfont={"size": 11},
-    )  # fmt: skip
-    caption = (
-        "Each row is a model, mean over its seeds: how much attention its first token, or its slot, receives; grey: "
-        "the null of the first token. Models stand by what they change of the first one."
-    )
-    return themed(figure, table.title, 170 + 17 * len(places), f"{caption} {table.note}")
-
-
 def importances(table: Table) -> go.Figure:
     """Importance of the first token and of the slot, a row per model, beside the null of the first token."""
     figure = go.Figure()
     names = unique_values(table, MODEL)
-    _add_importances(figure, table, names)
+    add_importances(figure, table, names)
     figure.update_xaxes(title="share of the attention", **PERCENT)
     figure.update_yaxes(type="category", autorange="reversed")
     caption = "Mean over the heads and seeds of each model; grey: the null of the first token."
     return themed(figure, table.title, 150 + 30 * len(names), f"{caption} {table.note}")
 
 
-def _by_family(table: Table) -> dict[str, list[Cell]]:
-    """The names of the models of each family, those with the strongest sink first; the baseline comes first."""
-    present = unique_values(table, MODEL)
-    alphas = dict(zip(present, _means(table, present, ALPHA_1), strict=True))
-    known = {name for names in families().values() for name in names}
-    groups = {"baseline": [name for name in present if name not in known]} | {
-        title: sorted((name for name in present if name in names), key=lambda name: -_or_zero(alphas[name]))
-        for title, names in families().items()
-    }
-    return {title: names for title, names in groups.items() if names}
-
-
-def _or_zero(value: float) -> float:
-    """The value, or 0 where there is none."""
-    return value if math.isfinite(value) else 0.0
-
-
-def _add_importances(figure: go.Figure, table: Table, names: list[Cell], **panel: int) -> None:
+def add_importances(figure: go.Figure, table: Table, names: list[Cell], **panel: int) -> None:
     """Marks of the null, the slot and the first token of each model."""
     grey = {
         "mode": "markers",
         "marker": {"color": GREY, "symbol": "line-ns", "size": 12, "line": {"width": 2, "color": GREY}},
     }
     null = NULL if NULL in table.columns else f"null {ALPHA_1}"
-    figure.add_scatter(x=_means(table, names, null), y=names, name="null", **grey, **panel)
+    figure.add_scatter(x=means_of(table, names, null), y=names, name="null", **grey, **panel)
     if ALPHA_SLOT in table.columns and any(map(math.isfinite, table.numbers(ALPHA_SLOT))):
-        figure.add_scatter(x=_means(table, names, ALPHA_SLOT), y=names, name="slot", **_dots(1, "diamond"), **panel)
-    figure.add_scatter(x=_means(table, names, ALPHA_1), y=names, name="first token", **_dots(0, "circle"), **panel)
+        figure.add_scatter(x=means_of(table, names, ALPHA_SLOT), y=names, name="slot", **dots(1, "diamond"), **panel)
+    figure.add_scatter(x=means_of(table, names, ALPHA_1), y=names, name="first token", **dots(0, "circle"), **panel)
 
 
-def _dots(index: int, symbol: str) -> dict[str, object]:
+def dots(index: int, symbol: str) -> dict[str, object]:
+    """Marks of one colour and shape, as attributes of a trace."""
     return {"mode": "markers", "marker": {"color": colour(index), "symbol": symbol, "size": 9}}
 
 
-def _means(table: Table, names: list[Cell], quantity: str) -> list[float]:
+def means_of(table: Table, names: list[Cell], quantity: str) -> list[float]:
+    """The mean of a quantity over the rows of each model."""
     return [_mean(table.where(**{MODEL: name}).numbers(quantity)) for name in names]
 
 
@@ -162,11 +118,6 @@ PANELS = (
     Panel(VALID_LOSS, "validation loss (nats)"),
     Panel(SINK_OF_FIRST, "Sink_1 (share of heads)", PERCENT),
     Panel(SINK_OF_SLOT, "Sink_* (slot, share of heads)", PERCENT),
-)
-FINE_TUNING = (  # Gu et al. 2025, Figure 30, with the sink beside it
-    Panel(VALID_LOSS, "validation loss (nats)"),
-    Panel(GRADIENT_NORM, "gradient norm"),
-    Panel(SINK_OF_FIRST, "Sink_1 (share of heads)", PERCENT),
 )
 
 
@@ -204,14 +155,3 @@ def training_history(histories: Mapping[str, Iterable[Mapping[str, Any]]], note:
     columns = dict.fromkeys(column for row in watched for column in row)
     rows: tuple[dict[str, Cell], ...] = tuple({column: row.get(column) for column in columns} for row in watched)
     return Table("Losses and sinks over training", note, rows, training)
-
-
-def last_steps(table: Table) -> Table:
-    """The rows of the last step."""
-    return Table(table.title, f"at the last step; {table.note}", table.where(step=int(max(table.numbers(STEP)))).rows)
-
-
-def by_seed(table: Table, model: str) -> list[Table]:
-    """The history of every run of a model."""
-    runs = table.where(**{MODEL: model})
-    return [runs.where(**{SEED: seed}) for seed in dict.fromkeys(runs.column(SEED))]

@@ -16,7 +16,7 @@ from threading import Thread
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from ..data.progress import OnProgress, no_progress
-from ..errors import InputError
+from ..errors import InputError, refusal
 from .catalogue import load_package
 
 LOCAL = "local"  # the address that stands for a cluster of this machine alone
@@ -108,16 +108,13 @@ class Ray:
     def _connected(self) -> Any:
         import ray  # an extra
 
-        try:
+        start, kinds = "start one with `ray start --head`", (OSError, RuntimeError, ValueError)
+        with refusal(f"no Ray cluster at {self.address}", start, kinds):
             host, _, port = self.address.rpartition(":")
             if port.isdigit():  # where nothing listens, Ray itself waits for minutes
                 socket.create_connection((host, int(port)), timeout=5).close()
             size = {"num_cpus": _runs_at_once(), "include_dashboard": False} if self.address == LOCAL else {}
             ray.init(self.address, ignore_reinit_error=True, log_to_driver=False, **size)
-        except (OSError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
-            fix = "start one with `ray start --head`"
-            raise InputError(f"no Ray cluster at {self.address}: {reason}; {fix}") from error
         return ray
 
 

@@ -15,7 +15,7 @@ from ..data.draws import generator
 from ..data.given_tokenizer import messages_in, rendered
 from ..data.hub import asking_hub
 from ..data.rows import ending_of, is_saved_dataset, rows_of
-from ..errors import InputError
+from ..errors import InputError, refusal
 from ..lm.blocked_loss import IGNORED
 from .distributed import Batch
 
@@ -140,26 +140,19 @@ def _by_beginnings(chat: Messages, tokenizer: Any, name: str) -> Labelled:
 
 
 def _lines(file: Path) -> Iterator[Any]:
-    number = 0
-    try:
-        with file.open(encoding="utf-8-sig") as lines:
-            for line in lines:
-                number += 1
+    fix, kinds = "every line should hold a JSON object", (OSError, ValueError, RecursionError)
+    with refusal(f"cannot read {file}", fix, kinds), file.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, 1):
+            with refusal(f"cannot read {file}, line {number}", fix, kinds):
                 if line.strip():
                     yield json.loads(line)
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot read {file}, line {number}: {error}; every line should hold a JSON object") from error
 
 
 def _dataset(name: str) -> Iterable[Any]:
     from datasets import load_dataset
 
-    try:
-        with asking_hub(name):
-            return load_dataset(name, split="train")
-    except Exception as error:  # datasets raises a dozen unrelated kinds
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"cannot load the data set {name!r}: {reason}; give a .jsonl file of chats") from error
+    with refusal(f"cannot load the data set {name!r}", "give a .jsonl file of chats"), asking_hub(name):
+        return load_dataset(name, split="train")
 
 
 def _messages(row: Any, name: str) -> Messages:

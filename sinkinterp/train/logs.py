@@ -2,13 +2,11 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib import import_module
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from ..errors import InputError
+from ..errors import extra, refusal
 from ..files import check_writable, remove
 from ..guesses import choice
 from ..spec import Spec
@@ -30,26 +28,25 @@ def open_log(name: str | None, folder: Path, recipe: Spec) -> AbstractContextMan
 
 @contextmanager
 def _wandb(folder: Path, recipe: Spec) -> Iterator[Write]:
-    wandb = _library("wandb", "wandb")
-    is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    wandb = extra("wandb", "pip install wandb, or leave log=... out")
     settings = {"project": "sinkinterp", "dir": str(folder), "id": recipe.key(), "resume": "allow"}
-    try:
+    fix = "`wandb login`, or WANDB_MODE=offline, or leave log=... out"
+    with ExitStack() as undo, refusal("wandb does not start", fix):  # no key, no network, another version of its server
+        if not folder.exists():
+            undo.callback(remove, folder)
+        folder.mkdir(parents=True, exist_ok=True)
         started = wandb.init(**settings, config=recipe.to_dict())
-    except Exception as error:  # no key, no network, another version of its server
-        if is_new:
-            remove(folder)
-        reason = " ".join(str(error).split())
-        fix = "`wandb login`, or WANDB_MODE=offline, or leave log=... out"
-        raise InputError(f"wandb does not start: {reason}; {fix}") from error
+        undo.pop_all()
     with started as run:
         yield lambda step, numbers: run.log(dict(numbers), step=step)
 
 
 @contextmanager
 def _tensorboard(folder: Path, recipe: Spec) -> Iterator[Write]:
-    _library("tensorboard", "tensorboard")
-    with _library("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder / "tensorboard")) as writer:
+    extra("tensorboard", "pip install tensorboard, or leave log=... out")
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder / "tensorboard")) as writer:
         writer.add_text("recipe", json.dumps(recipe.to_dict()))
 
         def write(step: int, numbers: Mapping[str, Any]) -> None:
@@ -57,13 +54,6 @@ def _tensorboard(folder: Path, recipe: Spec) -> Iterator[Write]:
                 writer.add_scalar(key, value, step)
 
         yield write
-
-
-def _library(module: str, extra: str) -> ModuleType:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise InputError(f"{extra} is not installed; pip install {extra}, or leave log=... out") from error
 
 
 _LOGS: dict[str, Callable[[Path, Spec], AbstractContextManager[Write]]] = {"wandb": _wandb, "tensorboard": _tensorboard}

@@ -16,7 +16,7 @@ from ..data.tokens import Tokens
 from ..errors import InputError
 from ..lm.blocked_loss import IGNORED
 from ..lm.config import LMSpec
-from ..spec import Limits, Spec, added_later
+from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,10 @@ class CooldownRate(Rate):
     The cool-down removes the noise of the constant rate from the final losses.
     """
 
-    limits: ClassVar[Limits] = {"floor": (0, 1)}
+    limits: ClassVar[Limits] = {"floor": (0, 1), "last": INSIDE}
 
     last: float = 0.2
     floor: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.last < 1:
-            raise InputError(f"a cool-down takes a share of the steps, between 0 and 1; got last={self.last}")
 
     def factor(self, step: int, steps: int, warmup: int) -> float:
         left = (steps - step) / (self.last * steps)
@@ -180,7 +175,8 @@ class Fit(Spec):
     """
 
     limits: ClassVar[Limits] = {
-        **dict.fromkeys(_COUNTS, 1), "threads": (1, MOST_THREADS), "seed": 0, "warmup": 0, "weight_decay": 0
+        **dict.fromkeys(_COUNTS, 1), "threads": (1, MOST_THREADS), "seed": 0, "warmup": 0, "weight_decay": 0,
+        "lr": ABOVE_ZERO, "clip": ABOVE_ZERO,
     }  # fmt: skip
 
     seed: int = 0
@@ -198,11 +194,6 @@ class Fit(Spec):
     watch_every: int = 125
     save_every: int = 250
     recompute: bool = added_later(False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (self.lr > 0 and self.clip > 0):
-            raise InputError(f"lr and clip are above 0; got {self.lr} and {self.clip}")
 
     def check_batch(self, length: int) -> None:
         """Raises InputError where the sequences of one step, of so many tokens, exceed the machine's memory."""
@@ -227,8 +218,8 @@ class Recipe(Fit):
     def __post_init__(self) -> None:
         super().__post_init__()
         vocab, length = (getattr(self.data, name, None) for name in ("vocab", "length"))
-        if vocab is None or length is None:
-            raise InputError(f"{type(self.data).__name__} is not a task: it has no vocab and no length")
+        if vocab is None or length is None or isinstance(self.data, type):
+            raise InputError(f"{self.data!r:.40} is not a task, which has a vocab and a length")
         if self.model.vocab != vocab or self.model.n_ctx < length:
             raise InputError(
                 f"the model holds {self.model.vocab} symbols and {self.model.n_ctx} positions, the task "

@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
-from ..errors import InputError
+from ..errors import InputError, refusal
 from ..spec import Spec
 
 S = TypeVar("S", bound=Spec)
@@ -29,10 +29,8 @@ def changed(spec: S, settings: Sequence[str]) -> S:
     tree = spec.to_dict()
     for key, text in sorted(pairs, key=lambda pair: pair[0].count(".")):
         _set(tree, key, text)
-    try:
+    with refusal(" ".join(settings), of=(InputError, ValueError, TypeError)):
         return type(spec).from_dict(tree)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{' '.join(settings)}: {error}") from error
 
 
 def _pair(setting: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import os
 import pkgutil
 import re
 import signal
-from dataclasses import replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import partial
 from importlib import import_module
 
@@ -37,6 +37,8 @@ from sinkinterp.data.texts import text_of_file, texts_of
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
+from sinkinterp.interventions.attention_layers import PatchNormalization
+from sinkinterp.interventions.selectors import LABELS
 from sinkinterp.lm.config import LMSpec, SinkConfig
 from sinkinterp.lm.model import build
 from sinkinterp.measurement import activation_patching, patching, sweep
@@ -51,6 +53,7 @@ from sinkinterp.pages.live.page import serve_live
 from sinkinterp.report import compare, heads
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.runs.trained import held_out_tokens
+from sinkinterp.spec import Spec
 from sinkinterp.table import Table
 from sinkinterp.train.chats import read_chats, tokenised
 
@@ -199,44 +202,7 @@ MEASURES = {
 }
 
 EDITS = {
-    "half a position": lambda: si.SwapPositions(0, 0.5),
-    "a position of text": lambda: si.SwapPositions("0", 1),
-    "a boolean position": lambda: si.SwapPositions(True, 2),
-    "a position of NaN": lambda: si.SwapPositions(0, NAN),
-    "a position beyond 64 bits": lambda: si.SwapPositions(0, HUGE),
-    "no second position": lambda: edit.ReplacePosition(0, None),
-    "a shift by a half": lambda: edit.ShiftPositions(0.5),
-    "a hundred million layers": lambda: edit.ChangeResidual(edit.Zero(), layers=range(10**8)),
-    "half a layer": lambda: edit.ChangeResidual(edit.Zero(), layers=[0.5]),
-    "a boolean layer": lambda: edit.ChangeResidual(edit.Zero(), layers=[True]),
-    "layers of text": lambda: edit.ChangeResidual(edit.Zero(), layers=["3"]),
-    "a layer of NaN": lambda: edit.ChangeResidual(edit.Zero(), layers=[NAN]),
-    "half a dimension": lambda: edit.ChangeResidual(edit.Zero(), dims=[0.5]),
-    "half a position of a change": lambda: edit.ChangeValues(edit.Zero(), positions=[1.5]),
-    "half a head": lambda: si.PatchNormalization(Sigmoid(), heads=[(0, 0.5)]),
-    "heads as text": lambda: si.PatchNormalization(Sigmoid(), heads="all"),
-    "a kernel of text": lambda: si.PatchNormalization("sigmoyd"),
-    "the class of a kernel": lambda: si.PatchNormalization(Sigmoid),
-    "an operation of text": lambda: edit.ChangeValues("zero"),
-    "the class of an operation": lambda: edit.ChangeValues(edit.Zero),
-    "an infinite temperature": lambda: edit.Temperature(INF),
-    "a temperature of text": lambda: edit.Temperature("hot"),
-    "a clip of NaN": lambda: edit.ClipPattern(NAN, 1.0),
     "a clip upside down": lambda: edit.ClipPattern(1.0, 0.0),
-    "a value of NaN": lambda: edit.SetTo(NAN),
-    "a factor of text": lambda: edit.Scale("2"),
-    "an infinite factor": lambda: edit.Scale(INF),
-    "a norm of NaN": lambda: edit.ClampNorm(NAN),
-    "noise of half a seed": lambda: edit.MatchedNoise(0.5),
-    "noise of a seed beyond 64 bits": lambda: edit.MatchedNoise(HUGE),
-    "a mean after half a token": lambda: edit.MeanOfOthers(0.5),
-    "a swap of half a vector": lambda: edit.SwapWith(0, 0.5),
-    "a bias of NaN": lambda: edit.BiasColumn(NAN),
-    "a column of half a position": lambda: edit.RemoveColumn(positions=[0.5]),
-    "a share that is none": lambda: edit.RemoveColumn("evenly"),
-    "a sink logit of text": lambda: edit.AddSinkLogit("0"),
-    "a window of NaN": lambda: edit.Evict(NAN, 1),
-    "a window of halves": lambda: edit.Evict(4.5, 1),
     "blind to half a dimension": lambda: edit.BlindKeys([0.5]),
 }
 
@@ -330,28 +296,15 @@ SWEEPS = {
 }
 
 SPECS = {
-    "infinite steps": lambda: si.Recipe(steps=INF),
-    "half a step": lambda: si.Recipe(steps=1.5),
-    "a batch of NaN": lambda: si.Recipe(batch=NAN),
-    "a rate of NaN": lambda: si.Recipe(lr=NAN),
-    "an infinite rate": lambda: si.Recipe(lr=INF),
-    "a rate of text": lambda: si.Recipe(lr="1e-3"),
-    "a seed beyond 64 bits": lambda: si.Recipe(seed=HUGE),
-    "a seed of text": lambda: si.Recipe(seed="x"),
-    "a model of text": lambda: si.Recipe(model="softmax"),
     "no data": lambda: si.Recipe(data=None),
     "no layers": lambda: LMSpec(n_layers=0),
-    "half a layer": lambda: LMSpec(n_layers=0.5),
     "no heads": lambda: LMSpec(n_heads=0),
     "negative heads": lambda: LMSpec(n_heads=-2),
     "no dimensions": lambda: LMSpec(d_model=0),
-    "a vocabulary of text": lambda: LMSpec(vocab="x"),
     "no vocabulary": lambda: LMSpec(vocab=0),
     "no context": lambda: LMSpec(n_ctx=0),
-    "an epsilon of norms of NaN": lambda: LMSpec(norm_eps=NAN),
     "a task of negative length": lambda: BigramBackcopy(length=-1),
     "a task of no symbols": lambda: BigramBackcopy(vocab=0),
-    "a task of half a length": lambda: BigramBackcopy(length=2.5),
     "a model of 10,000 wide layers": lambda: build(LMSpec(n_layers=10_000, d_model=4096, n_heads=32)),
     "a configuration without heads": lambda: SinkConfig(LMSpec().to_dict() | {"n_heads": 0}),
     "a configuration of another kind": lambda: SinkConfig({"kind": "Nothing like it"}),
@@ -717,6 +670,46 @@ def outcome(call):
     assert message and "\n" not in message and len(message) < 600, message
     assert not re.search(r"(?<!\S)--[a-z]", message), message  # options are for the command line
     return message
+
+
+def made(kind):
+    """An edit, operation or spec with its defaults, and with small numbers where it has none; None without such."""
+    needed = [f for f in fields(kind) if f.init and f.default is MISSING and f.default_factory is MISSING]
+    known = {int: [4, 1], float: [2.0, 3.0]}
+    try:
+        return kind(**{f.name: known[f.type].pop(0) for f in needed})
+    except (KeyError, IndexError, NotImplementedError):
+        return PatchNormalization(Sigmoid()) if kind is PatchNormalization else None
+
+
+JUNK = {int: (0.5, "3", True, None, NAN, HUGE), float: (NAN, INF, "2", None)}  # for fields of these types
+CHOICES = (0.5, "all", [0.5], [True], ["3x"], [NAN], range(10**8))  # for selectors
+KINDS = {
+    kind.__name__: good
+    for kind in (*Spec.kinds.values(), *(getattr(edit, name) for name in edit.__all__))
+    if is_dataclass(kind) and issubclass(kind, Spec | edit.Edit | edit.Operation) and (good := made(kind)) is not None
+}
+
+
+def junk_for(field, held):
+    """What a field must not take."""
+    if field.name in LABELS:
+        return CHOICES
+    return JUNK.get(field.type) or (("nonsense", 3, type(held)) if is_dataclass(held) else ())
+
+
+FIELDS = [
+    (kind, field.name, value)
+    for kind, good in KINDS.items()
+    for field in fields(good)
+    for value in junk_for(field, getattr(good, field.name))
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), FIELDS)
+def test_every_field_of_an_edit_or_a_spec_refuses_what_is_not_of_its_type(kind, name, value):
+    assert len(KINDS) > 90
+    outcome(lambda: replace(KINDS[kind], **{name: value}))
 
 
 def test_a_wrapper_is_refused_with_the_model_inside_it():

@@ -9,7 +9,6 @@ import sinkinterp as si
 from sinkinterp.backends.files import model_files as files
 from sinkinterp.backends.files.model_files import load_model, load_tokenizer
 from sinkinterp.backends.load import BACKENDS
-from sinkinterp.backends.subject import words_of
 from sinkinterp.errors import InputError
 from sinkinterp.seals import Damaged, seal
 
@@ -54,7 +53,7 @@ def test_the_tokenizer_of_a_gguf_file_reads_text_and_one_without_has_none(tmp_pa
     file = write_gguf(tmp_path / "tiny.gguf", model, with_words=True)
     tokenizer = load_tokenizer(file)
     assert tokenizer("ab", add_special_tokens=False)["input_ids"] == [WORDS.index("ab")]
-    assert words_of(si.load(file))(WORDS.index("ab")) == "ab"
+    assert si.load(file).label(WORDS.index("ab")) == "ab"
     assert load_tokenizer(write_gguf(tmp_path / "bare.gguf", model)) is None
 
 

@@ -513,7 +513,7 @@ def test_flex_attention_is_refused_and_read_where_it_is_described():
         return module.c_proj(zoo.merged(zoo.sdpa(q, k, v, is_causal=True)))
 
     model = peaked(gpt_with(Flexible))
-    with pytest.raises(InputError, match=r"cannot be watched .* give attention=AttentionOf\(MODULE, function\)"):
+    with pytest.raises(InputError, match=r"cannot be watched.* give attention=AttentionOf\(MODULE, function\)"):
         si.load(model)
     subject = si.load(model, attention=si.AttentionOf("blocks.*.attn", attend))
     torch.testing.assert_close(subject.run(IDS).logits, bare(model), rtol=1e-5, atol=5e-5)

@@ -13,7 +13,7 @@ from sinkinterp.backends.subject import text_to_tokens
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import TokenSet, said_of_padding
 from sinkinterp.errors import InputError
-from sinkinterp.pages.live.session import Session
+from sinkinterp.pages.live.page import Session
 from sinkinterp.runs.inputs import Inputs
 
 WORDS = ["<s>", "</s>", "<pad>", "the", "cat", "sat"]
@@ -104,7 +104,7 @@ def test_every_way_from_a_text_to_tokens_gives_the_same_ones(subject, bos, tmp_p
         "view, a file": to_tokens.one_in(str(file), "text", None),
         "measure": Inputs(64, 1, bos, text, may_be_shorter=True).token_set(subject, "a model"),
         "domains": Inputs(length, 1, bos).domain_token_sets(subject, [str(rows)], "domain")[0]["books"],
-        "the live page": Session(subject, subject.tokenizer, bos=bos)._tokens(text),
+        "the live page": Session(subject, bos)._tokens(text),
     }
     expected = [3, 4, 5] if bos is Bos.NEVER else [0, 3, 4, 5]
     assert {way: found.tokens.tolist() for way, found in ways.items()} == {way: [expected] for way in ways}

@@ -178,5 +178,5 @@ def test_a_repeating_text_is_the_text_with_copies_of_what_stood_just_before(tmp_
 
 def test_a_share_of_copies_that_is_no_share_is_refused():
     for share in (-0.1, 1.1):
-        with pytest.raises(InputError, match="from 0 to 1"):
+        with pytest.raises(InputError, match="at most 1"):
             Repeating(share=share)

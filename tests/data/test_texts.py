@@ -182,7 +182,7 @@ def test_a_dataset_that_is_not_there_is_told_from_a_hub_that_is_not_there_in_one
     assert re.match("InputError 'an/absent:one' is neither a file nor a dataset .* spelling" + LOCAL, absent)
     malformed = write(tmp_path / "a.jsonl", "no json\n")
     nobody, unread = said(["an/absent:one", str(malformed)], tmp_path)
-    assert re.match("InputError the Hub cannot be asked for 'an/absent:one' .*check the network" + LOCAL, nobody)
+    assert re.match("InputError the Hub cannot be asked for 'an/absent:one'.*check the network" + LOCAL, nobody)
     assert unread.startswith(f"InputError cannot read {malformed}: ")
 
 
@@ -218,7 +218,7 @@ def test_a_column_that_the_dataset_lacks_names_those_it_has(streamed):
             "cannot stream 'train' of .*'test'.* another split",
         ),
         (RuntimeError("Dataset scripts are no longer supported"), "scripts are no longer supported"),
-        (DatasetNotFoundError("'stanfordnlp/imdb' is a gated dataset"), "closed to you .*gated.* log in to the Hub"),
+        (DatasetNotFoundError("'stanfordnlp/imdb' is a gated dataset"), "closed to you.*gated.* log in to the Hub"),
         (ConnectionError(), "ConnectionError"),
     ],
 )

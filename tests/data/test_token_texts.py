@@ -7,7 +7,6 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
-from sinkinterp.backends.subject import words_of
 from sinkinterp.data.given_tokenizer import labels_of, plain_tokenizer
 
 TEXTS = [
@@ -120,4 +119,4 @@ def test_labels_of_word_pieces_joined_are_what_the_tokenizer_decodes(text):
 def test_the_words_of_a_model_are_those_labels():
     subject = si.load("sinkinterp/text-softmax")
     ids = subject.tokens("caf\xe9 \u4e16", bos="never").tokens[0].tolist()
-    assert joined(words_of(subject), ids).decode() == "caf\xe9 \u4e16"
+    assert joined(subject.label, ids).decode() == "caf\xe9 \u4e16"

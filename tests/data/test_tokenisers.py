@@ -56,7 +56,7 @@ def test_a_tokenizer_without_eos_or_that_is_not_there_is_refused(bpe, tmp_path):
     type(bpe)(tokenizer_object=bpe.backend_tokenizer).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="no EOS"):
         Pretrained(300, str(tmp_path)).make([])
-    with pytest.raises(InputError, match="Fix: give a name on the Hub"):
+    with pytest.raises(InputError, match="; give a name on the Hub"):
         pretrained_tokenizer(str(tmp_path / "nowhere"))
 
 

@@ -133,7 +133,7 @@ def test_sequences_of_one_length_are_a_token_set_without_padding(before):
         ([[0, 1, 0, 1, 0], [1, 1, 1, 1, 1]], "sequence 0 has a hole"),
         ([[1, 1, 1, 1, 1], [0, 0, 1, 0, 0]], "sequence 1 has 1 tokens; leave out those of fewer than 2"),
         ([[1, 1, 1, 1, 1], [0, 0, 0, 0, 0]], "sequence 1 has 0 tokens; leave out"),
-        ([[0, 0, 0, 0, 0], [0, 0, 0, 0, 0]], "leaves no token"),
+        ([[0, 0, 0, 0, 0], [0, 0, 0, 0, 0]], "has 0 tokens"),
         ([[1, 1, 1, 1, 2], [1, 1, 1, 1, 1]], "other numbers than 0 and 1; give 1 for a token"),
         ([[1, 1, 1, 1], [1, 1, 1, 1]], r"attention_mask is \(2, 4\), the tokens \(2, 5\); give a number per token"),
         ([1, 1, 1, 1, 1], r"attention_mask is \(5,\)"),

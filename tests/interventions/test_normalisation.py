@@ -59,7 +59,7 @@ def test_attention_is_flat_when_hot_and_peaked_when_cold(make_call):
 
 
 @pytest.mark.parametrize(
-    ("temperature", "message"), [(0.0, "above 0"), (-1.0, "above 0"), (float("nan"), "is a finite number; got nan")]
+    ("temperature", "message"), [(0.0, "above 0"), (-1.0, "above 0"), (float("nan"), "above 0; got nan")]
 )
 def test_a_temperature_is_above_zero(temperature, message):
     with pytest.raises(InputError, match=f"temperature .*{message}"):

@@ -70,7 +70,7 @@ def test_sweeps_that_cannot_be_made_are_refused_before_anything_runs():
     for edits, control, words in (
         ([], None, "at least one edit"),
         ([Temperature(2.0)], "random", "changes all layers"),
-        ([Temperature(2.0)], -1, "is 'random' or a number"),
+        ([Temperature(2.0)], -1, "is 'random', or a number"),
         ([ChangeValues(Zero(), positions=range(9))], "random", "needs as many others"),
     ):
         with pytest.raises(InputError, match=words):

@@ -22,7 +22,7 @@ REFUSED = {
     "(least|times)": [(residuals.is_massive, X, *limits) for limits in ((0.0, 1000.0), (100.0, -1.0), (NAN, 1000.0))],
     "count": [(residuals.top_entries, X, count) for count in (0, 4)],
     "least": [(residuals.steps, torch.ones(5), least) for least in (1.0, 0.5, NAN)],
-    "step_up and step_down": [(residuals.secondary_sinks, COSINES, *ends) for ends in ENDS],
+    "step_(up|down)": [(residuals.secondary_sinks, COSINES, *ends) for ends in ENDS],
     "cosine": [(residuals.secondary_sinks, COSINES, 0, 1, cosine) for cosine in (0.0, 1.0, NAN)],
     "limit": [(writes.is_nop, torch.ones(2), limit) for limit in (0.0, 1.0, NAN)],
     "(low|high)": [

@@ -13,9 +13,8 @@ from sinkinterp.attention.sites import Edit
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.token_sources import TextToTokens
 from sinkinterp.errors import InputError
-from sinkinterp.pages.atlas import cells as detail
-from sinkinterp.pages.atlas.build import atlas
-from sinkinterp.pages.atlas.cells import SLOT, Detail, richest
+from sinkinterp.pages.atlas import build as detail
+from sinkinterp.pages.atlas.build import SLOT, Detail, atlas, richest
 from sinkinterp.pages.atlas.page import atlas_page
 
 MODELS = ("gpt2", "mistral with a window", "gpt-oss with sink logits", "jamba with mamba layers")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pages.atlases import NASTY, cells_of, pairs_of, patterns, small_atlas
 
 from sinkinterp.attention.maps import SCORE, WEIGHT
-from sinkinterp.pages.atlas.cells import State
+from sinkinterp.pages.atlas.build import State
 from sinkinterp.pages.atlas.page import atlas_page
 from sinkinterp.pages.page import TEMPLATES
 from sinkinterp.plots.theme import DARK, LIGHT

@@ -5,10 +5,8 @@ import threading
 import pytest
 
 from sinkinterp.backends.load import load
-from sinkinterp.backends.subject import tokenizer_of, words_of
 from sinkinterp.pages import serve
-from sinkinterp.pages.live.page import ASK, live_page
-from sinkinterp.pages.live.session import Session
+from sinkinterp.pages.live.page import ASK, Session, live_page
 
 HOSTILE = "Return </script><img src=x onerror=window.__pwned=1> the list."
 PROMPT = "Return the number of items in the list."
@@ -17,7 +15,7 @@ PROMPT = "Return the number of items in the list."
 @pytest.fixture(scope="module")
 def address():
     subject = load("sinkinterp/text-softmax")
-    session = Session(subject, tokenizer_of(subject), words_of(subject))
+    session = Session(subject)
     with serve.server_of(live_page(session).encode(), {ASK: session.answer}) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

@@ -10,13 +10,11 @@ from pages.atlases import small_atlas
 from report.test_tables import REPORT
 
 from sinkinterp.backends.load import load
-from sinkinterp.backends.subject import tokenizer_of, words_of
 from sinkinterp.pages import serve
 from sinkinterp.pages.atlas.page import atlas_page
 from sinkinterp.pages.book import PLOTLY, chapter_page, front_page, story_page
 from sinkinterp.pages.chapters import chapters_in
-from sinkinterp.pages.live.page import ASK, live_page
-from sinkinterp.pages.live.session import Session
+from sinkinterp.pages.live.page import ASK, Session, live_page
 from sinkinterp.pages.page import Section, cards_page
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.plots.theme import MAGNITUDE, themed
@@ -37,7 +35,7 @@ def gallery():
 
 def live():
     subject = load("sinkinterp/text-softmax")
-    return Session(subject, tokenizer_of(subject), words_of(subject))
+    return Session(subject)
 
 
 PAGES = {

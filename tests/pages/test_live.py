@@ -18,7 +18,6 @@ from pages.test_schema import fields
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.load import load
-from sinkinterp.backends.subject import tokenizer_of, words_of
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import (
     Ablate,
@@ -35,8 +34,8 @@ from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
 from sinkinterp.pages.atlas.encode import LogScale
 from sinkinterp.pages.live.edits import KINDS, edit_of
+from sinkinterp.pages.live.page import Session, massive_entries
 from sinkinterp.pages.live.schema import AnswerData, EditData
-from sinkinterp.pages.live.session import Session, massive_entries
 from sinkinterp.pages.page import declared
 
 TEXT = "Return the number of items in the list."
@@ -52,17 +51,17 @@ JSON = st.recursive(
 @pytest.fixture(scope="module")
 def text():
     subject = load("sinkinterp/text-softmax")
-    return Session(subject, tokenizer_of(subject), words_of(subject))
+    return Session(subject)
 
 
 @pytest.fixture(scope="module")
 def demo():
-    return Session(load("sinkinterp/demo-softmax"), None)
+    return Session(load("sinkinterp/demo-softmax"))
 
 
 @pytest.fixture(scope="module")
 def gpt2():
-    return Session(load(model_of("gpt2")), None)
+    return Session(load(model_of("gpt2")))
 
 
 def plane(answer, name, bits):
@@ -157,10 +156,10 @@ def test_a_text_is_tokenised_and_the_next_tokens_have_their_chances(text):
         chances = [row["chances"][i] for row in answer["next"]]
         assert all(0 <= chance <= 1 for chance in chances) and 0 < sum(chances) <= 1 + 1e-6
     assert answer["edits"] == ["PatchNormalization(Sigmoid(1.0), layers=[1])"]
-    ids = text.tokenizer(TEXT, add_special_tokens=True)["input_ids"]
+    ids = text.subject.tokenizer(TEXT, add_special_tokens=True)["input_ids"]
     logits = text.subject.run(torch.tensor([ids])).logits[0, -1].double().softmax(-1)
     row = max(answer["next"], key=lambda row: row["chances"][0])
-    assert row["token"] == text.word(int(logits.argmax()))
+    assert row["token"] == text.subject.label(int(logits.argmax()))
     assert row["chances"][0] == pytest.approx(logits.max().item(), rel=1e-4)
     assert answer["headline"][-1]["token"] == row["token"]
 
@@ -254,15 +253,15 @@ def edits_of(*numbers, kind="swap"):
         ({"prompt": IDS, "edits": [{"kind": "swap", "numbers": "4"}]}, "a list of numbers"),
         (edits_of(True), "a list of numbers"),
         (edits_of(None), "a list of numbers"),
-        (edits_of(4, kind="__class__"), "one of swap, column, zero"),
+        (edits_of(4, kind="__class__"), "choose from swap, column, zero"),
         (edits_of(), "takes position; got 0 numbers"),
         (edits_of(4, 5), "takes position; got 2 numbers"),
         (edits_of(0), "two different positions"),
         (edits_of(11), "this model and input have 0 to 10"),
-        (edits_of(-1), "a whole number from 0; got -1"),
-        (edits_of(1.5), "a whole number from 0; got 1.5"),
-        (edits_of(10**30), "of ordinary size"),
-        (edits_of(math.nan, 0, 0, kind="sink_logit"), "of ordinary size"),
+        (edits_of(-1), "a whole number, 0 or more; got -1"),
+        (edits_of(1.5), "a whole number, 0 or more; got 1.5"),
+        (edits_of(10**30), "a finite number above -1e+06"),
+        (edits_of(math.nan, 0, 0, kind="sink_logit"), "a finite number above"),
         (edits_of(5, 5, kind="sigmoid"), "within 0 to 0; got 5 to 5"),
         (edits_of(0, 5, kind="off_by_one_head"), "there is no head 5 of layer 0"),
         (edits_of(0, 1, 0, kind="zero"), "from a first to a last one"),

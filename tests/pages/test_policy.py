@@ -16,8 +16,7 @@ from report.test_tables import REPORT
 from sinkinterp.backends.load import load
 from sinkinterp.pages.atlas.page import atlas_page
 from sinkinterp.pages.book import front_page, write_chapter
-from sinkinterp.pages.live.page import live_page
-from sinkinterp.pages.live.session import Session
+from sinkinterp.pages.live.page import Session, live_page
 from sinkinterp.pages.page import Section, document, page
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.runs.rules import Outcome
@@ -46,7 +45,7 @@ WRITERS = {
     "a page without figures": lambda folder: page("t", "l", [Section("s", "", tables=[TABLE])]),
     "chapter": chapter_of,
     "front page": lambda folder: front_page([chapter("table1", Outcome.HOLDS)]),
-    "live page": lambda folder: live_page(Session(load(model_of("gpt2")), None)),
+    "live page": lambda folder: live_page(Session(load(model_of("gpt2")))),
 }
 
 

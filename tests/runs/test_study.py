@@ -32,6 +32,7 @@ STUDY = study(
     ),
     rules=(higher("softmax", than="sigmoid"),),
 )
+FIRST = replace(STUDY.rows.edition, arms=STUDY.rows.edition.arms[:1])  # one arm alone
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +72,14 @@ def test_the_numbers_of_a_run_are_those_of_its_report(tmp_path):
 
 def test_processes_make_the_rows_that_this_process_makes(table, tmp_path):
     """One process here; `test_workers` has two at once."""
-    one = replace(STUDY, rows=replace(STUDY.rows, arms=STUDY.rows.arms[:1]))
+    one = replace(STUDY, rows=replace(STUDY.rows, edition=FIRST))
     rows = one.table(Scope(Scale.SMOKE, seeds=2, workers=Processes(1), cache=tmp_path)).rows
     assert list(rows) == [row for row in table.rows if row[c.MODEL] == "softmax"]
 
 
 def test_a_cached_run_is_not_trained_again(tmp_path, monkeypatch):
     scope = Scope(Scale.SMOKE, seeds=1, workers=Here(), cache=tmp_path)
-    one = replace(STUDY, rows=replace(STUDY.rows, arms=STUDY.rows.arms[:1]))
+    one = replace(STUDY, rows=replace(STUDY.rows, edition=FIRST))
     first = one.table(scope)
     monkeypatch.setattr("sinkinterp.train.loop.update", lambda *_: pytest.fail("trained again"))
     assert one.table(scope) == first
@@ -121,7 +122,7 @@ def test_every_row_at_paper_scale_changes_only_what_it_says():
         "table14_scale": "softmax", "section7_post_norm": "pre_norm", "figure06_windows": "causal",
     }  # fmt: skip
     for name, default in defaults.items():
-        arms = {arm.name: arm for arm in load_experiment(name).rows.arms}
+        arms = {arm.name: arm for arm in load_experiment(name).rows.edition.arms}
         assert arms[default].recipe(base, 0) == base, name
         changed = [arm.recipe(base, 0).key() for arm in arms.values()]
         assert len(set(changed)) == len(changed), f"{name}: two arms are one"
@@ -224,19 +225,19 @@ def test_every_rule_names_models_that_the_study_has(name):
     if not isinstance(experiment.rows, Trainings):
         return
     for scale, rules in {Scale.DEMO: experiment.rules, **experiment.rules_at}.items():
-        known = {arm.name for arm in experiment.rows.arms_at(scale)}
+        known = {arm.name for arm in experiment.rows.at(scale).arms}
         for rule in rules:
             assert set(rule.models) <= known, f"{name}: {rule.claim}"
 
 
 def test_a_study_on_text_trains_a_part_of_the_arms_and_asks_what_they_can_answer():
     table02 = load_experiment("table02_weight_decay")
-    names = [arm.name for arm in table02.rows.arms_at(Scale.TEXT)]
+    names = [arm.name for arm in table02.rows.at(Scale.TEXT).arms]
     assert names == ["decay 0", "decay 0.1", "decay 0.5", "decay 1", "decay 5"]
-    assert len(table02.recipes(Scope(Scale.TEXT, seeds=2))) == 10 and len(table02.rows.arms_at(Scale.DEMO)) == 8
+    assert len(table02.recipes(Scope(Scale.TEXT, seeds=2))) == 10 and len(table02.rows.at(Scale.DEMO).arms) == 8
     figure29 = load_experiment("figure29_p_norm")
     asked = {model for rule in figure29.rules_at[Scale.TEXT] for model in rule.models}
-    assert asked == {arm.name for arm in figure29.rows.arms_at(Scale.TEXT)}
+    assert asked == {arm.name for arm in figure29.rows.at(Scale.TEXT).arms}
     assert 0 < len(figure29.rules_at[Scale.TEXT]) < len(figure29.rules)
     with pytest.raises(AssertionError, match="lacking"):
         study("a claim", (architecture("softmax"),), (), editions={Scale.TEXT: ("softmax", "lacking")})

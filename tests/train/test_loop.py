@@ -315,7 +315,7 @@ def test_bf16_computes_nearby_and_keeps_weights_in_fp32():
 def test_a_task_that_does_not_fit_the_model_is_refused():
     with pytest.raises(ValueError, match="same symbols"):
         Recipe(model=replace(VARIANTS["softmax"], vocab=65))
-    with pytest.raises(ValueError, match="Causal is not a task"):
+    with pytest.raises(ValueError, match=r"Causal\(\) is not a task"):
         Recipe(data=Causal())
 
 

@@ -59,11 +59,11 @@ def test_rates_worked_by_hand(steps, warmup, lr, schedule, rates):
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
-        (Recipe, {"steps": 0}, "steps of Recipe is at least 1; got 0"),
-        (Recipe, {"micro_batch": 0}, "micro_batch of Recipe is at least 1; got 0"),
-        (Recipe, {"lr": 0.0}, "lr and clip are above 0"),
-        (CooldownRate, {"last": 1.0}, "share of the steps"),
-        (CosineRate, {"floor": 1.5}, "floor of CosineRate is from 0 to 1; got 1.5"),
+        (Recipe, {"steps": 0}, "steps of Recipe is a whole number, 1 or more; got 0"),
+        (Recipe, {"micro_batch": 0}, "micro_batch of Recipe is a whole number, 1 or more; got 0"),
+        (Recipe, {"lr": 0.0}, "lr of Recipe is a finite number above 0"),
+        (CooldownRate, {"last": 1.0}, "last of CooldownRate is a finite number above 0 and below 1"),
+        (CosineRate, {"floor": 1.5}, "floor of CosineRate is a finite number of at least 0 and at most 1; got 1.5"),
     ],
 )
 def test_numbers_that_train_nothing_are_refused(kind, change, message):

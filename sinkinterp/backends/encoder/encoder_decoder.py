@@ -15,7 +15,7 @@ from transformers.modeling_outputs import ModelOutput
 
 from ...attention.sites import ATTENTION_INPUT, MLP
 from ...data.tokens import Tokens
-from ...errors import InputError
+from ...errors import InputError, refusal
 from .. import contract
 from ..anatomy.modules import blocks_of, cross_attention, positions_replaced, removed_after
 from ..anatomy.projections import HeadMap, maps_of
@@ -130,12 +130,9 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         """
         tokens = contract.sample_tokens(self._embedding.num_embeddings).to(model.device)
         states, crosses = self._encoded.last_hidden_state, self._encoder_input.runs_cross_attention
-        try:
-            with torch.no_grad(), eval_mode(model):
-                logits, changed = (self._logits_given(x, tokens) for x in (states, states.roll(1, -1) + 1))
-        except Exception as error:  # T5Gemma needs an encoder, LongT5 breaks without one
-            lacking = "" if crosses else " without cross-attention"
-            raise InputError(f"{self.name} does not run{lacking}: {type(error).__name__}: {error}") from error
+        what = f"{self.name} does not run{'' if crosses else ' without cross-attention'}"
+        with refusal(what), torch.no_grad(), eval_mode(model):  # T5Gemma needs an encoder, LongT5 breaks without one
+            logits, changed = (self._logits_given(x, tokens) for x in (states, states.roll(1, -1) + 1))
         if logits.equal(changed) == crosses:
             state = "changes no logit" if crosses else "changes logits while it is off"
             raise InputError(f"{self.name} cannot be measured: its encoder's output {state}")

@@ -17,7 +17,7 @@ from ...checks import finite_number, unicode_text, whole_numbers
 from ...data.given_tokenizer import check_one_bos
 from ...data.hub import asking_hub
 from ...data.texts import text_of_file
-from ...errors import InputError
+from ...errors import InputError, refusal
 from ...files import path_of
 
 SAMPLING_RATE = 16_000  # samples per second of all speech models of transformers
@@ -156,15 +156,12 @@ class Sound(_SoundInput):
 
     def samples(self) -> Samples:
         """Raises InputError for a file that is not a .wav file of this rate, or ends before its header says."""
-        try:
-            with wave.open(str(self.file), "rb") as sound:
-                width, rate, channels = sound.getsampwidth(), sound.getframerate(), sound.getnchannels()
-                named, data = sound.getnframes() * width * channels, sound.readframes(sound.getnframes())
+        fix, kinds = "give a whole .wav file of PCM samples", (OSError, EOFError, wave.Error)
+        with refusal(f"cannot read {self.file}", fix, kinds), wave.open(str(self.file), "rb") as sound:
+            width, rate, channels = sound.getsampwidth(), sound.getframerate(), sound.getnchannels()
+            named, data = sound.getnframes() * width * channels, sound.readframes(sound.getnframes())
             if not data or len(data) < named:
                 raise EOFError(f"it ends after {len(data):,} of {named:,} bytes of sound")
-        except (OSError, EOFError, wave.Error) as error:
-            reason = str(error) or "it is empty, or ends too early"
-            raise InputError(f"cannot read {self.file}: {reason}; give a whole .wav file of PCM samples") from error
         if rate != SAMPLING_RATE:
             fix = f"convert it: ffmpeg -i {self.file.name} -ar {SAMPLING_RATE} converted.wav"
             raise InputError(f"{self.file} holds {rate} samples a second; the model takes {SAMPLING_RATE}; {fix}")
@@ -201,13 +198,10 @@ def _decoded(data: bytes, width: int) -> Samples:
 
 def _processor(kind: Any, model: PreTrainedModel) -> Any:
     """The tokenizer or feature extractor beside the weights of a model."""
-    try:
-        with asking_hub(model.name_or_path):
-            return kind.from_pretrained(model.name_or_path, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        place = model.name_or_path or "a model in memory"
-        what = kind.__name__.removeprefix("Auto")
-        raise InputError(f"{place} holds no {what}; give TokenIds(...) or NoEncoder()") from error
+    what = f"{model.name_or_path or 'a model in memory'} holds no {kind.__name__.removeprefix('Auto')}"
+    any_error = refusal(what, "give TokenIds(...) or NoEncoder()", (OSError, ValueError, KeyError))
+    with any_error, asking_hub(model.name_or_path):
+        return kind.from_pretrained(model.name_or_path, trust_remote_code=False)
 
 
 def _digest(data: bytes) -> str:

@@ -26,7 +26,7 @@ from transformers import (
 
 from ...checks import check_memory, is_whole
 from ...data.hub import asking_hub
-from ...errors import InputError
+from ...errors import InputError, refusal
 from ...guesses import nearest
 from ...seals import verify, verifying
 from ..mended import adapter_folder, base_of, merged
@@ -66,11 +66,9 @@ def _gguf_metadata(file: Path) -> dict[str, Any]:
         raise InputError(f"{file} cannot be read without the package gguf; pip install gguf")
     from transformers.integrations.gguf import read_gguf_metadata
 
-    try:
+    with refusal(f"{file} is not a GGUF file, or is damaged", "download it again"):
         metadata, _ = read_gguf_metadata(str(file))
-    except Exception as error:  # a damaged file can fail in any way
-        raise InputError(f"{file} is not a GGUF file, or is damaged; download it again") from error
-    return metadata
+        return metadata
 
 
 def origin_of(source: str | Path) -> str:
@@ -162,25 +160,20 @@ def load_model(
         if not Path(source).exists():
             near = nearest(str(source).lower(), known_names())
             fix += f"{near}; here without a network: {names_here()} (sinkinterp list models)"
-    try:
-        with verifying(*sealed), asking_hub(source):
-            config = checked_config(source)
-            if config is not None and Path(source).is_dir():
-                check_weights(Path(source), config, dtype, is_spread=device_map is not None)
-            elif config is not None and device_map is None:
-                check_fits_memory(config)
-            model, loading = class_of(source).from_pretrained(
-                **place,
-                dtype=dtype,
-                device_map=device_map,
-                trust_remote_code=False,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are refused below, by name
-            )
-    except InputError:
-        raise
-    except Exception as error:  # a damaged folder or file can fail in any way
-        raise InputError(f"cannot load {given}: {_first_line(error)}; {fix}") from error
+    with refusal(f"cannot load {given}", fix), verifying(*sealed), asking_hub(source):  # a damaged file can fail anyhow
+        config = checked_config(source)
+        if config is not None and Path(source).is_dir():
+            check_weights(Path(source), config, dtype, is_spread=device_map is not None)
+        elif config is not None and device_map is None:
+            check_fits_memory(config)
+        model, loading = class_of(source).from_pretrained(
+            **place,
+            dtype=dtype,
+            device_map=device_map,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
+        )
     check_read_whole(source, model, loading)
     return model
 
@@ -214,14 +207,12 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
         return load_tokenizer(base_of(folder)) if folder else None
     place = _gguf_arguments(Path(source)) if is_gguf(source) else {"pretrained_model_name_or_path": source}
     verify(Path(source), "*token*", "config.json")
-    try:
-        with asking_hub(source):
-            tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
+    elsewhere = "give the name of a model on the Hub, with a network, or a folder"
+    fix = "save it again" if Path(source).exists() else elsewhere
+    any_error = refusal(f"cannot load the tokenizer of {source}", fix)  # a damaged file can fail in any way
+    with any_error, asking_hub(source):
+        tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
         config = _config_of(source)
-    except Exception as error:  # a damaged file can fail in any way
-        elsewhere = "give the name of a model on the Hub, with a network, or a folder"
-        fix = "save it again" if Path(source).exists() else elsewhere
-        raise InputError(f"cannot load the tokenizer of {source}: {_first_line(error)}; {fix}") from error
     start = getattr(config, "decoder_start_token_id", None)
     if config is not None and config.is_encoder_decoder and start is not None:
         tokenizer.bos_token = tokenizer.convert_ids_to_tokens(start)
@@ -268,9 +259,3 @@ def _check_folder(source: str | Path) -> None:
             raise InputError(f"{file} cannot be read: permission denied; change its permissions, such as chmod u+r")
     if folder.exists() and not any(folder.glob("*.safetensors")):
         raise InputError(f"{folder} holds no .safetensors weights; load and save the model with transformers once")
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    first = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
-    return first.rstrip(".") if " " in first else f"{type(error).__name__} {first}".strip()

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError
+from ...errors import InputError, refusal
 from ...files import cache_folder, replacing
 from ...guesses import nearest
 from ...seals import Of, hashes_in, seal
@@ -32,14 +32,9 @@ def located(source: str | Path) -> str | Path:
     and for a folder that holds another one.
     """
     owner, _, name = str(source).partition("/")
-    try:
-        exists = Path(source).exists()
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{str(source)[:60]!r} is not a name of a model: {getattr(error, 'strerror', error)}"
-        ) from error
-    if exists:
-        return source
+    with refusal(f"{str(source)[:60]!r} is not a name of a model", of=(OSError, ValueError)):
+        if Path(source).exists():
+            return source
     if not name and owner in _folders(SHIPPED):
         raise InputError(f"no model is named {source}; did you mean sinkinterp/{source}?")
     if is_downloaded(source):

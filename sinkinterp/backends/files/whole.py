@@ -15,7 +15,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from ...checks import check_memory
-from ...errors import InputError
+from ...errors import InputError, refusal
 
 Shapes = Mapping[str, tuple[int, ...]]
 _WHOLE = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")  # what safetensors calls them
@@ -111,16 +111,14 @@ def _shapes_of(source: str | Path) -> dict[str, tuple[int, ...]]:
 
 
 def _shapes(file: Path, is_plain: bool) -> dict[str, tuple[int, ...]]:
-    try:
-        with safe_open(file, "pt") as tensors:
-            slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118  no mapping
-            for name, part in slices.items():
-                kind = part.get_dtype()
-                if kind == "C64" or (is_plain and kind in _WHOLE and name.endswith("weight")):  # not a mask
-                    raise InputError(f"{file} holds {name} as {kind}, which is not a weight; save it as F32")
-            return {name: tuple(part.get_shape()) for name, part in slices.items()}
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{file} holds no whole weights ({error}); download or save the model again") from error
+    again = "download or save the model again"
+    with refusal(f"{file} holds no whole weights", again, (SafetensorError, OSError)), safe_open(file, "pt") as tensors:
+        slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118  no mapping
+        for name, part in slices.items():
+            kind = part.get_dtype()
+            if kind == "C64" or (is_plain and kind in _WHOLE and name.endswith("weight")):  # not a mask
+                raise InputError(f"{file} holds {name} as {kind}, which is not a weight; save it as F32")
+        return {name: tuple(part.get_shape()) for name, part in slices.items()}
 
 
 def _not_in_gguf_map(names: Shapes, model: PreTrainedModel) -> Iterator[str]:

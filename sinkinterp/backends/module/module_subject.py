@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from ...attention.sites import MLP
 from ...checks import accepting
 from ...data.tokens import Tokens
-from ...errors import InputError
+from ...errors import InputError, refusal
 from .. import contract
 from ..anatomy.modules import StreamModules, Tap
 from ..anatomy.projections import HeadMap
@@ -147,15 +147,10 @@ class ModuleSubject(HuggingFaceSubject):
     def recorded(self, tokens: Tensor) -> tuple[Record, Logits]:
         """Returns what the module does for these tokens, and the logits that it returns."""
         seen = recording(self.name, self.model, tokens)
-        try:
-            with torch.no_grad(), eval_mode(self.model), described(self.model, self._described), seen as record:
-                return record, self.logits(tokens)
-        except InputError:
-            raise
-        except Exception as error:  # what compiles itself, such as flex_attention, fails in any way
-            raise InputError(
-                f"{self.name} cannot be watched ({_reason(error)}); give attention=AttentionOf(MODULE, function)"
-            ) from error
+        refused = refusal(f"{self.name} cannot be watched", "give attention=AttentionOf(MODULE, function)")
+        no_grad, as_described = torch.no_grad(), described(self.model, self._described)
+        with refused, no_grad, eval_mode(self.model), as_described, seen as record:  # flex_attention fails in any way
+            return record, self.logits(tokens)
 
     def logits(self, tokens: Tensor) -> Logits:
         """The logits that the module returns for these tokens."""
@@ -231,21 +226,12 @@ def _probe(model: nn.Module) -> Tensor:
 
 def _forward_of(model: nn.Module, tokens: Tensor, name: str) -> Forward:
     """What makes a module return logits. Some return those of the last position alone unless they are given targets."""
-    try:
+    with refusal(f"{name} cannot be called with ids alone", "give forward=lambda module, ids: ..."):
         logits = _logits_in(model(tokens), tokens)
-    except Exception as error:  # a module can fail in any way
-        raise InputError(
-            f"{name} cannot be called with ids alone ({_reason(error)}); give forward=lambda module, ids: ..."
-        ) from error
     keyword = next((word for word in inspect.signature(model.forward).parameters if word in _TARGETS), None)
     if logits is None or logits.shape[1] == tokens.shape[1] or keyword is None:
         return lambda module, ids: module(ids)
     return lambda module, ids: module(ids, **{keyword: ids})
-
-
-def _reason(error: Exception) -> str:
-    """The first line of an exception, after its kind."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _logits_in(output: Any, tokens: Tensor) -> Tensor | None:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from ...attention.maps import WEIGHT, Quantity
 from ...plots.theme import DARK, LIGHT, Theme
 from ...table import Table
-from .cells import Atlas, State
+from .build import Atlas, State
 from .schema import (
     CaptionData,
     ChannelData,

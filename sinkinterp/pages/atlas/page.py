@@ -11,7 +11,7 @@ from functools import cache
 from plotly.offline import get_plotlyjs
 
 from ..page import Scripts, asset, declared, document, rendered
-from .cells import Atlas
+from .build import Atlas
 from .encode import encode, text_of
 from .schema import PageData
 

@@ -1,13 +1,14 @@
 """Edits that a live page offers: their words, the numbers that they take, and how an `Edit` is made of these."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...attention.kernels import Sigmoid
 from ...attention.shapes import ModelShape
 from ...attention.sites import Edit
+from ...checks import finite_number, whole_number
 from ...errors import InputError
+from ...guesses import choice
 from ...interventions.attention_layers import PatchNormalization
 from ...interventions.changes import ChangeResidual
 from ...interventions.columns import AddSinkLogit, RemoveColumn
@@ -87,9 +88,7 @@ KINDS: Mapping[str, Kind] = {
 
 def edit_of(data: EditData, shape: ModelShape) -> Edit:
     """The edit. Raises InputError for a kind that does not exist, and for numbers that do not fit it."""
-    if data.kind not in KINDS:
-        raise InputError(f"an edit has a kind, one of {', '.join(KINDS)}; got {data.kind!r:.40}")
-    kind = KINDS[data.kind]
+    kind = choice(data.kind, KINDS, "kind of edit")
     if len(data.numbers) != len(kind.numbers):
         words = ", ".join(number.words for number in kind.numbers)
         raise InputError(f"the edit {data.kind!r} takes {words}; got {len(data.numbers)} numbers")
@@ -97,10 +96,5 @@ def edit_of(data: EditData, shape: ModelShape) -> Edit:
 
 
 def _fitting(number: Number, value: float) -> int | float:
-    if not math.isfinite(value) or abs(value) >= LARGEST:
-        raise InputError(f"{number.words} is a number of ordinary size")
-    if number.is_real:
-        return value
-    if value != int(value) or value < 0:
-        raise InputError(f"{number.words} is a whole number from 0; got {value:g}")
-    return int(value)
+    finite_number(value, number.words, above=-LARGEST, below=LARGEST)
+    return value if number.is_real else whole_number(int(value) if value.is_integer() else value, number.words, 0)

@@ -1,22 +1,241 @@
-"""The live page as HTML text. It asks its own server, and nothing else. Its figures are those of `view`."""
+"""The live page: a model that answers its questions, from a prompt and edits to maps, sinks and the next token.
 
-from collections.abc import Callable
+The page asks its own server, and nothing else. Its figures are those of `view`.
+"""
+
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from threading import Lock
 from typing import Any
 
+import torch
 from plotly.offline import get_plotlyjs
 
 from ...backends.load import subject_of
-from ...backends.subject import tokenizer_of, words_of
+from ...backends.subject import Subject, text_to_tokens
 from ...checks import whole_number
 from ...data.choices import Bos
+from ...data.token_sources import ids_in
+from ...data.tokens import TokenSet
+from ...errors import InputError
+from ...interventions.edit import description
+from ...interventions.positions import RemovePosition
+from ...measurement.activation_patching import activation_patching
+from ...metrics.metric import LogitsMetric
+from ...metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
+from ...report.readings import TokenText, short_name
+from ...report.report import Report
+from ...report.restored import RESTORED
+from ..atlas.build import EPSILON, Reader, Run, maps_of, richest
+from ..atlas.encode import encode
 from ..atlas.page import FIGURES, packed_plotly
 from ..page import Scripts, asset, declared, document, rendered
 from ..serve import serve
-from .edits import KINDS, Kind
-from .schema import AnswerData, KindData, NumberData, StartData
-from .session import Session
+from .edits import KINDS, Kind, edit_of
+from .schema import (
+    AnswerData,
+    EditData,
+    EntryData,
+    HeadlineData,
+    KindData,
+    NextData,
+    NumberData,
+    StartData,
+    SuggestionData,
+    question_of,
+)
+
+MOST_TOKENS = 256
+MOST_LETTERS = 20_000  # of a prompt
+LIMIT = 4_000_000  # bytes of the maps of an answer, before compression
+TOP = 8  # next tokens of each state, and massive entries
+NEXT_TOKEN = LogitsMetric("next_token", lambda logits, tokens: logits[:, -1].double().softmax(-1))
+INSTRUMENTS = (NEXT_TOKEN, TOP_ENTRIES, PEAK_OVER_MEDIAN)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A model that answers questions one after the other. For a model without a tokenizer, a prompt is token ids."""
+
+    subject: Subject
+    bos: Bos = Bos.TOKENIZER
+    _lock: Lock = field(default_factory=Lock)
+    _unedited: dict[tuple[int, ...], Run] = field(default_factory=dict)  # of the latest prompt
+
+    def __post_init__(self) -> None:
+        if self.subject.n_keys is not None:
+            raise InputError(f"{self.subject.name} has keys that are not tokens of the prompt; use view or measure")
+
+    @property
+    def most_tokens(self) -> int:
+        """The longest prompt, in tokens."""
+        return min(MOST_TOKENS, self.subject.shape.n_ctx or MOST_TOKENS)
+
+    @property
+    def name(self) -> str:
+        """The model, as the page calls it."""
+        return short_name(self.subject.name)
+
+    def answer(self, question: Any) -> dict[str, Any]:
+        """The answer to a `Question`, as an `AnswerData`, both in JSON. Raises InputError for anything else."""
+        asked = question_of(question)
+        edits = [edit_of(edit, self.subject.shape) for edit in asked.edits]
+        with self._lock:  # tokenizers, too, keep state between calls
+            token_set = self._tokens(asked.prompt)
+            maps = maps_of(self.subject)
+            detail = richest(token_set.tokens.shape[1], 2 * len(maps), LIMIT)
+            reader = Reader(self.subject, token_set, maps, detail)
+            before = self._before(reader)
+            runs = {"before": before, "after": reader.run(edits, INSTRUMENTS)} if edits else {"as it is": before}
+            view, blocks = encode(reader.atlas(runs, self.subject.label))
+            reports = [run.report for run in runs.values()]
+            massive = massive_entries(before.report)
+            answer = AnswerData(
+                view=view,
+                blocks=dict(blocks),
+                edits=[description(edit) for edit in edits],
+                suggestions=self._suggestions(massive),
+                headline=headline(reports, self.subject.label),
+                next=next_tokens(reports, self.subject.label),
+                massive=massive,
+                restored=self._restored(token_set, asked.other),
+            )
+        return asdict(answer)
+
+    def _before(self, reader: Reader) -> Run:
+        key = tuple(reader.token_set.tokens[0].tolist())
+        if key not in self._unedited:
+            run = reader.run((), INSTRUMENTS)
+            self._unedited.clear()
+            self._unedited[key] = run
+        return self._unedited[key]
+
+    def _tokens(self, prompt: str) -> TokenSet:
+        if len(prompt) > MOST_LETTERS:
+            raise InputError(f"the prompt has {len(prompt):,} letters; give at most {MOST_LETTERS:,}")
+        if self.subject.tokenizer is None:
+            token_set = ids_in(prompt, self.subject.shape.vocab, "prompt")
+        else:
+            to_tokens = text_to_tokens(self.subject, self.bos)
+            token_set = to_tokens.one(_encodable(prompt), self.most_tokens + 1, "prompt")
+        if token_set.tokens.shape[1] > self.most_tokens:
+            raise InputError(f"the prompt has more than {self.most_tokens} tokens; shorten it")
+        return token_set
+
+    def _restored(self, clean: TokenSet, other: str) -> list[list[float]]:
+        """What each block and position of a prompt restores in another of as many tokens; nothing without another."""
+        if not other:
+            return []
+        table = activation_patching(self.subject, clean, self._tokens(other), progress=False)
+        return torch.tensor(table.numbers(RESTORED)).unflatten(0, (-1, clean.tokens.shape[1])).tolist()
+
+    def _suggestions(self, massive: Sequence[EntryData]) -> list[SuggestionData]:
+        """Three edits that show something: by what the model has, and where its largest entry is."""
+        entry, shape = massive[0], self.subject.shape
+        layers = [shape.attention_layers[0], shape.attention_layers[-1]]
+        return [
+            SuggestionData(
+                f"Zero dimension {entry.dim}",
+                f"At position {entry.position} it is {entry.times:,.0f} times as large as the median number. "
+                "Does the sink need it?",
+                entry.edit,
+            ),
+            _SWAP if self._has_learned_positions else _REMOVE,
+            SuggestionData(
+                "Sigmoid in place of softmax",
+                "Softmax forces every query to look somewhere. Sigmoid does not. Does a sink remain?",
+                EditData("sigmoid", [float(layer) for layer in layers]),
+            ),
+        ]
+
+    @cached_property
+    def _has_learned_positions(self) -> bool:
+        try:
+            self.subject.run(torch.zeros(1, 2, dtype=torch.long), edits=[RemovePosition()])
+        except InputError:
+            return False
+        return True
+
+
+_SWAP = SuggestionData(
+    "Swap position 0 with position 4",
+    "The first token and the fifth exchange their learned positions. Does the sink follow the position?",
+    EditData("swap", [4.0]),
+)
+_REMOVE = SuggestionData(
+    "No query looks at position 0",
+    "The attention that the first token receives goes to the other tokens. Does the next token change?",
+    EditData("column", [0.0]),
+)
+
+
+def headline(reports: Sequence[Report], word: TokenText) -> list[HeadlineData]:
+    """The numbers to look at first, in every state."""
+    first = reports[0]
+    chances = [report.extra(NEXT_TOKEN)[0] for report in reports]
+    likeliest = int(chances[0].argmax())
+    null_rate, null = first.null_sink_rate(0, EPSILON), first.null_alpha().nanmean().item()
+    shown = [
+        HeadlineData(
+            f"heads with a sink on the first token (Sink_1, epsilon {EPSILON:g})",
+            "",
+            [f"{report.sink_rate(0, EPSILON):.1%}" for report in reports],
+            f"{null_rate:.1%} under uniform attention",
+        ),
+        HeadlineData(
+            "attention that the first token receives (alpha_1)",
+            "",
+            [f"{report.alpha().nanmean().item():.1%}" for report in reports],
+            f"{null:.1%} under uniform attention",
+        ),
+    ]
+    slots = [report.slot_importance for report in reports]
+    if any(slot is not None for slot in slots):
+        values = ["none" if slot is None else f"{slot.mean().item():.1%}" for slot in slots]
+        shown.append(HeadlineData("attention that the slot * receives (alpha_*)", "", values, "the slot is no token"))
+    note = "the likeliest next token" + (" before the edits" if len(reports) > 1 else "")
+    values = [f"{chance[likeliest].item():.1%}" for chance in chances]
+    return [*shown, HeadlineData("chance that the next token is", word(likeliest), values, note)]
+
+
+def next_tokens(reports: Sequence[Report], word: TokenText) -> list[NextData]:
+    """The likeliest next tokens of every state, each with its probability in all of them."""
+    chances = [report.extra(NEXT_TOKEN)[0] for report in reports]
+    likeliest = {int(token) for chance in chances for token in chance.topk(min(TOP, len(chance))).indices}
+    rows = [NextData(word(token), [float(chance[token]) for chance in chances]) for token in likeliest]
+    return sorted(rows, key=lambda row: -max(row.chances))
+
+
+def massive_entries(report: Report) -> list[EntryData]:
+    """The places (position and dimension) of the largest entries that blocks read, by multiples of the median entry."""
+    top, ratios = report.extra(TOP_ENTRIES)[0], report.extra(PEAK_OVER_MEDIAN)[0].tolist()
+    end = float(len(ratios) - 1)
+    times: dict[tuple[int, int], dict[int, tuple[float, float]]] = {}  # by place, then by block: times and value
+    for block, entries in enumerate(top[:-1].tolist()):  # the last output moves no attention
+        largest = abs(entries[0][0]) or 1.0
+        for value, position, dim in entries:
+            times.setdefault((int(position), int(dim)), {})[block] = ratios[block] * abs(value) / largest, value
+    strongest = sorted(times.items(), key=lambda item: -max(item[1].values())[0])[:TOP]
+    return [
+        EntryData(
+            position,
+            dim,
+            max((value for _, value in of.values()), key=abs),
+            max(of.values())[0],
+            min(of),
+            max(of),
+            EditData("zero", [float(dim), 0.0, end]),
+        )
+        for (position, dim), of in strongest
+    ]
+
+
+def _encodable(prompt: str) -> str:
+    """The prompt; half of a surrogate pair, which JSON can hold and UTF-8 cannot, becomes a question mark."""
+    return prompt.encode("utf-8", "replace").decode("utf-8")
+
 
 ASK = "/ask"  # the path that questions are sent to
 SCRIPTS = (*FIGURES, "live/form.js", "live/results.js", "live/live.js")
@@ -34,7 +253,7 @@ def serve_live(
     """
     port = whole_number(port, "port", 0, 65_535)
     subject = subject_of(model)
-    session = Session(subject, tokenizer_of(subject), words_of(subject), bos)
+    session = Session(subject, bos)
     with suppress(KeyboardInterrupt):
         serve(live_page(session), on_ready, {ASK: session.answer}, port)
 
@@ -53,7 +272,7 @@ def live_page(session: Session) -> str:
 
 def start_data(session: Session) -> StartData:
     """What the page holds before it asks."""
-    has_text, shape = session.tokenizer is not None, session.subject.shape
+    has_text, shape = session.subject.tokenizer is not None, session.subject.shape
     prompt = "Type a prompt" if has_text else "Type token ids (this model has no tokenizer)"
     return StartData(
         model=session.name,

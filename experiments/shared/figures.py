@@ -1,0 +1,44 @@
+"""Figures beside the paper's numbers, and tables of runs over steps."""
+
+import plotly.graph_objects as go
+
+from sinkinterp.plots.series import OPEN_MARKERS, error_bars
+from sinkinterp.plots.theme import colour, escaped, themed
+from sinkinterp.report.columns import MODEL, SEED
+from sinkinterp.runs.training_figures import STEP
+from sinkinterp.table import Table
+
+
+def beside_published(table: Table, by: str, quantity: str, published: tuple[str, ...]) -> go.Figure:
+    """A bar with its interval per row, named by column `by`; the published columns as hollow marks."""
+    figure = go.Figure()
+    x = [escaped(name) for name in table.column(by)]
+    figure.add_bar(
+        x=x,
+        y=table.numbers(quantity),
+        name=escaped(quantity),
+        marker={"color": colour(0)},
+        error_y=error_bars(table, quantity),
+    )
+    for i, column in enumerate(published):
+        symbol = OPEN_MARKERS[i % len(OPEN_MARKERS)]
+        figure.add_scatter(
+            x=x,
+            y=table.numbers(column),
+            name=escaped(column),
+            mode="markers",
+            marker={"color": colour(i + 1), "symbol": symbol, "size": 10, "line": {"width": 2}},
+        )
+    figure.update_yaxes(title=escaped(quantity), tickformat=".0%", rangemode="tozero")
+    return themed(figure, table.title, 520, table.note)
+
+
+def last_steps(table: Table) -> Table:
+    """The rows of the last step."""
+    return Table(table.title, f"at the last step; {table.note}", table.where(step=int(max(table.numbers(STEP)))).rows)
+
+
+def by_seed(table: Table, model: str) -> list[Table]:
+    """The history of every run of a model."""
+    runs = table.where(**{MODEL: model})
+    return [runs.where(**{SEED: seed}) for seed in dict.fromkeys(runs.column(SEED))]
