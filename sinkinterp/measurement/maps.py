@@ -82,7 +82,7 @@ def attention_map(
     title = ", ".join(name or short_name(subject.name) for name, subject in subjects.items())
     changes = f"; {', '.join(map(description, given_edits))}" if given_edits else ""
     note = f"n={n}, T={' and '.join(map(str, lengths))}{changes}"
-    figure = attention_figure(panels, f"{title}: {which_heads(shown, len(asked))}", f"{names}: {note}")
+    figure = attention_figure(panels, f"{title}: attention of {which_heads(shown, len(asked))}", f"{names}: {note}")
     return figure.update_layout(title_subtitle={"text": escaped(note), "font": {"size": 12}})
 
 
