@@ -221,6 +221,9 @@ class Subject(Answering):
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise InputError("a subject is not called; subject.run(tokens) is a pass, subject.model the model")
 
+    def __iter__(self) -> NoReturn:
+        raise InputError("a subject is one thing; subject.model is the model, subject.tokenizer its tokenizer")
+
 
 def tokenizer_of(subject: Subject) -> Any:
     """The tokenizer that a subject keeps, which is loaded once; None where it has none."""

@@ -199,7 +199,9 @@ def heads_asked(attending: Sequence[int], n_heads: int, layers: Any, heads: Any)
     for chosen in (layers, given):
         is_list = isinstance(chosen, Iterable) and not isinstance(chosen, str)
         if chosen is not None and not is_whole(chosen) and not is_list:
-            raise InputError(f"layers and heads are whole numbers, or lists of them; got {chosen!r:.40}")
+            raise InputError(
+                f"layers and heads are whole numbers or lists of them, left out for all; got {chosen!r:.40}"
+            )
     if given is not None and not all(map(is_whole, given)):
         if layers is not None:
             raise InputError("heads that are pairs (layer, head) name their layers; leave layers= out")
