@@ -342,6 +342,12 @@ SAID = {  # what is tried, and what the one line says
     "sinks of a model": (lambda s, r: si.sinks(NAME, TEXT), "si.measure(model, text)"),
     "--prompt": (lambda s, r: app(["measure", NAME, "--prompt", "hi"]), "write --text"),
     "--csv": (lambda s, r: app(["measure", NAME, "--csv", "x.csv"]), "write --save NAME.csv"),
+    "-o": (lambda s, r: app(["measure", NAME, "-o", "x.json"]), "write --html FILE.html, or --save FILE"),
+    "--model": (lambda s, r: app(["measure", "--model", NAME]), "the model is the first word after the command"),
+    "--layer": (lambda s, r: app(["view", NAME, "--layer", "0"]), "write --head LAYER.HEAD"),
+    "--edit": (lambda s, r: app(["measure", NAME, "--edit", "zero"]), "edits=..."),
+    "a text second": (lambda s, r: app(["view", NAME, "The cat"]), "with --text TEXT"),
+    "visualize": (lambda s, r: app(["visualize", NAME]), "did you mean 'view'"),
     "a command": (lambda s, r: app(["plot"]), "did you mean 'view'"),
     "a name in place of a command": (lambda s, r: app([NAME]), f"sinkinterp measure {NAME}"),
 }
