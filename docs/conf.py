@@ -11,6 +11,7 @@ author = "The sinkinterp developers"
 release = __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
 html_theme = "furo"
+html_extra_path = ["../figures"]  # the book with the files that its pages read, and the numbers beside it
 html_title = f"sinkinterp {release}"
 exclude_patterns = ["notes"]
 suppress_warnings = ["myst.header"]  # included pages begin at their own level
@@ -24,6 +25,7 @@ autosummary_generate = True
 
 
 LINKS_TO_FIGURES = re.compile(r"(?<!!)(\[[^]]*\]\()(?=figures/)")
+LINKS_TO_NUMBERS = re.compile(r"(?<!!)\[([^]]*)\]\((?:\.\./)*figures/((?:book|measured)/\w+)\.(\w+)\)")
 LINKS_TO_THE_ROOT = re.compile(r"(\]\((?:\.\./)*)\.\./(RESULTS|CONTRIBUTING)(?=\.md)")
 
 
@@ -35,7 +37,19 @@ def setup(app: Any) -> None:
 
 def _with_own_pages(app: Any, page: str, source: list[str]) -> None:
     source[0] = LINKS_TO_THE_ROOT.sub(lambda link: link[1] + link[2].lower(), source[0])
+    _with_numbers_of_the_site(page, source)
 
 
 def _from_the_root(app: Any, file: Path, page: str, source: list[str]) -> None:
+    _with_numbers_of_the_site(page, source)
     source[0] = LINKS_TO_FIGURES.sub(r"\1../", source[0])
+
+
+def _with_numbers_of_the_site(page: str, source: list[str]) -> None:
+    """Turns links to chapters and numbers to the copies beside the pages; a chapter of the site is its page."""
+
+    def linked(link: re.Match[str]) -> str:
+        ending = "html" if link[2].startswith("book/") and link[3] == "md" else link[3]
+        return f'<a href="{"../" * page.count("/")}{link[2]}.{ending}">{link[1]}</a>'
+
+    source[0] = LINKS_TO_NUMBERS.sub(linked, source[0])

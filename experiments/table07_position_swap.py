@@ -11,6 +11,7 @@ from sinkinterp.backends.encoder.encoder_input import NoEncoder
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.report.columns import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET
+from sinkinterp.report.readings import short_name
 from sinkinterp.runs.case import Case, Encoded, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
@@ -56,12 +57,12 @@ def targets(length: int) -> list[int]:
 
 def draw(table: Table) -> go.Figure:
     """The swap chart of the first model, and a panel for each other one on the paper's input."""
-    first, rows = table[0], list[dict[str, Cell]]()
-    for row in table.where(seed=first[SEED]):
-        is_first = row[MODEL] == first[MODEL]
-        if is_first or row[INPUT] == REPEATED:
-            rows.append({**row, INPUT: row[INPUT] if is_first else f"{row[MODEL]}: {row[INPUT]}"})
-    return swap_chart(table.with_rows(rows))
+    first = table[0]
+    of_seed = table.where(seed=first[SEED])
+    shown = [row for row in of_seed if row[MODEL] == first[MODEL] or row[INPUT] == REPEATED]
+    has_others = any(row[MODEL] != first[MODEL] for row in shown)
+    named = ({**row, INPUT: f"{row[INPUT]}, {short_name(str(row[MODEL]))}"} for row in shown)
+    return swap_chart(table.with_rows(named if has_others else shown))
 
 
 def _repeated(edit: str) -> dict[str, Cell]:

@@ -24,6 +24,8 @@ _SAME = (  # words for one argument, of which a function has one
     ("layers", "layer", "include_layers"),
     ("heads", "head", "include_heads"),
     ("text", "tokens", "texts", "prompt", "prompts", "input_ids", "str_tokens"),
+    ("dtype", "torch_dtype"),
+    ("device_map", "device"),
     ("model", "attention", "attentions", "patterns", "cache"),
 )
 
@@ -131,8 +133,8 @@ class Answering:
             inside = "".join(f"; write {self.kind}.{part}.{name}" for part in [*parts][:1])
             names = [known for known in dir(self) if not known.startswith("_")]
             known = f"; it has {', '.join(names)}" if len(names) < 16 else ""
-            fix = fix_of(name, self.kind) or inside or nearest(name, names) or known
-            raise AttributeError(f"a {self.kind} has no attribute {name!r}{fix}")
+            fix = fix_of(name, self.kind) or inside or fix_of("", self.kind) or nearest(name, names) or known
+            raise AttributeError(f"a {self.kind} has no attribute {name!r}{fix}", name=name)  # no guess of Python's
 
 
 class Package(ModuleType):
@@ -143,7 +145,7 @@ class Package(ModuleType):
         if name in names and name not in vars(self).get("__all__", ()):
             return import_module(f"{self.__name__}.{name}")
         fix = "" if name.startswith("_") else fix_of(name) or home_of(name) or nearest(name, names)
-        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{fix}")
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{fix}", name=name)
 
     def __dir__(self) -> list[str]:
         modules = [x.name for x in iter_modules(vars(self).get("__path__", ())) if not x.name.startswith("_")]

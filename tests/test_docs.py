@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from pathlib import Path
+from runpy import run_path
 
 import nbformat
 import plotly.graph_objects as go
@@ -51,6 +52,27 @@ def test_the_snippets_of_the_readme_on_genuine_models_run(tmp_path, monkeypatch,
     exec(compile(text, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     assert (tmp_path / "front.png").is_file() and not [words for words in PRINTS.findall(text) if words not in printed]
+
+
+def test_every_page_and_notebook_is_in_the_contents_of_its_folder():
+    """Sphinx fails on others, and `make docs` with it."""
+    for index in (ROOT / "docs").rglob("index.md"):
+        listed = index.read_text().partition("```{toctree}\n")[2].partition("```")[0].split()
+        pages = {page.stem for page in index.parent.iterdir() if page.suffix in (".md", ".ipynb")} - {"index"}
+        assert pages == {name for name in listed if "/" not in name and name[0] != ":"}
+
+
+def test_links_to_numbers_lead_to_the_copies_that_the_site_has():
+    conf = run_path(str(ROOT / "docs" / "conf.py"))
+    (folder,) = conf["html_extra_path"]
+    for page in (ROOT / "RESULTS.md", *PAGES[1:]):
+        name = "results" if page.stem == "RESULTS" else str(page.relative_to(ROOT / "docs").with_suffix(""))
+        source = [page.read_text()]
+        conf["_with_numbers_of_the_site"](name, source)
+        for link in LINK.findall(source[0]):
+            assert "figures/" not in link or Path(link).suffix == ".png", f"{page}: {link}"
+        for link in re.findall('href="([^"]+)"', source[0]):
+            assert (ROOT / "docs" / folder / link.removeprefix("../" * name.count("/"))).is_file(), f"{page}: {link}"
 
 
 def test_the_readme_is_short():

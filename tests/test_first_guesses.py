@@ -3,7 +3,10 @@
 import inspect
 import io
 import json
+import re
 import sys
+import tomllib
+from operator import attrgetter
 from pathlib import Path
 
 import datasets
@@ -240,8 +243,7 @@ SAID = {  # what is tried, and what the one line says
     "no such file": (lambda s, r: si.measure(s, Path("nope.txt")), "there is no file nope.txt"),
     "an empty text": (lambda s, r: si.measure(s, ""), "give a longer one"),
     "a chat without a template": (lambda s, r: si.measure(s, [{"role": "user", "content": "Hi"}]), "chat template"),
-    "device": (lambda s, r: si.load(NAME, device="cuda"), 'device_map="cuda:0"'),
-    "torch_dtype": (lambda s, r: si.load(NAME, torch_dtype=torch.bfloat16), 'dtype="bfloat16"'),
+    "both words": (lambda s, r: si.load(NAME, dtype="bf16", torch_dtype="bf16"), 'dtype="bfloat16"'),
     "dtype": (lambda s, r: si.load(NAME, dtype="float7"), "bfloat16"),
     "8 bits": (lambda s, r: si.load(NAME, load_in_8bit=True), HUGE),
     "quantization_config": (lambda s, r: si.load(NAME, quantization_config=object()), HUGE),
@@ -292,6 +294,17 @@ SAID = {  # what is tried, and what the one line says
     "list_models": (lambda s, r: si.list_models(), "sinkinterp list models"),
     "a kernel": (lambda s, r: si.Sigmoid(), "from sinkinterp.attention.kernels import Sigmoid"),
     "a measurement": (lambda s, r: si.patches(s), "from sinkinterp.measurement.patching import patches"),
+    "AutoModel": (lambda s, r: si.AutoModelForCausalLM, "si.load(NAME)"),
+    "two values": (lambda s, r: [*s], "subject.tokenizer its tokenizer"),
+    "eps of measure": (lambda s, r: si.measure(s, TEXT, eps=0.5), "report.summary(epsilon)"),
+    "a block as the model": (lambda s, r: si.patched(s.model, si.SwapPositions(0, 1)).forward(), "with si.patched("),
+    "a page to show": (lambda s, r: si.view(s, TEXT, open_browser=False).show(), "page.save(path)"),
+    "html_action": (lambda s, r: si.view(s, TEXT, html_action="return"), "open_browser=False"),
+    "find_sinks": (lambda s, r: si.find_sinks(s, TEXT), "si.measure(model, text)"),
+    "a prompt of sinks": (lambda s, r: si.sinks(NAME, prompt=TEXT), "si.measure(model, text)"),
+    "massive activations": (lambda s, r: si.massive_activations(s, TEXT), "instruments.MASSIVE"),
+    "logit_diff": (lambda s, r: si.logit_diff(s, TEXT, "a", "b"), "subject.run(text).logits"),
+    "steer": (lambda s, r: si.steer(s, None), "si.interventions.ChangeResidual(si.interventions.Add(vector)"),
     "a cache": (lambda s, r: si.cache(s), "first_token_losses and quantised_table"),
     "a package": (lambda s, r: si.attention(s, TEXT), "si.attention_map(model, text)"),
     "an intervention": (lambda s, r: si.interventions.Zeros, "did you mean 'Zero'"),
@@ -329,6 +342,15 @@ SAID = {  # what is tried, and what the one line says
     "sinks of a model": (lambda s, r: si.sinks(NAME, TEXT), "si.measure(model, text)"),
     "--prompt": (lambda s, r: app(["measure", NAME, "--prompt", "hi"]), "write --text"),
     "--csv": (lambda s, r: app(["measure", NAME, "--csv", "x.csv"]), "write --save NAME.csv"),
+    "-o": (lambda s, r: app(["measure", NAME, "-o", "x.json"]), "write --html FILE.html, or --save FILE"),
+    "--model": (lambda s, r: app(["measure", "--model", NAME]), "the model is the first word after the command"),
+    "--lr": (lambda s, r: app(["train", "softmax", "--lr", "1e-3"]), "such as --set steps=100"),
+    "--layer": (lambda s, r: app(["view", NAME, "--layer", "0"]), "write --head LAYER.HEAD"),
+    "--edit": (lambda s, r: app(["measure", NAME, "--edit", "zero"]), "edits=..."),
+    "a text second": (lambda s, r: app(["view", NAME, "The cat"]), "with --text TEXT"),
+    "download": (lambda s, r: app(["download", NAME]), "`make models` makes four genuine models"),
+    "eval": (lambda s, r: app(["eval", NAME]), "did you mean 'measure'"),
+    "visualize": (lambda s, r: app(["visualize", NAME]), "did you mean 'view'"),
     "a command": (lambda s, r: app(["plot"]), "did you mean 'view'"),
     "a name in place of a command": (lambda s, r: app([NAME]), f"sinkinterp measure {NAME}"),
 }
@@ -395,7 +417,10 @@ def test_a_read_is_found_by_its_name(subject, report):
 )
 def test_a_dtype_has_its_short_name_and_a_model_says_where_it_lies(name, dtype):
     loaded = si.load(NAME, dtype=name)
-    assert loaded.dtype is dtype and loaded.folder == SHIPPED / "text-softmax"
+    assert (
+        loaded.dtype is dtype is si.load(NAME, torch_dtype=name, device="cpu").dtype
+        and loaded.folder == SHIPPED / "text-softmax"
+    )
     assert si.load(model_of("gpt2")).folder is None
 
 
@@ -490,3 +515,9 @@ def test_a_table_of_one_text_does_not_claim_intervals():
         si.report.compare.sinks_by_length([report]).note,
     ]
     assert [note for note in notes if "95%" in note or "no intervals" not in note] == []
+
+
+def test_what_the_table_of_guesses_says_to_write_exists():
+    said = tomllib.loads((Path(si.__file__).parent / "guesses.toml").read_text()).values()
+    for path in {path for fix in said for path in re.findall(r"\bsi((?:\.\w+)+)", fix)}:
+        attrgetter(path[1:])(si)

@@ -171,7 +171,7 @@ def swap_chart(table: Table, reported: str = "GPT2-XL in the paper") -> go.Figur
     Grey dashes: the null, where the table has one; hollow marks: the values that the paper reports, where it has them.
     """
     inputs = unique_values(table, INPUT)
-    titles = [f"{escaped(name)} input" for name in inputs]
+    titles = [f"input: {escaped(name)}" for name in inputs]
     figure = make_subplots(
         len(inputs), 1, subplot_titles=titles, shared_xaxes=True, vertical_spacing=0.24 / len(inputs)
     )

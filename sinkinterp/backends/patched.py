@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from ..attention.sites import Edit
 from ..errors import InputError
+from ..guesses import Answering
 from ..interventions.edit import Edits, edits_of
 from .anatomy.modules import removed_after
 from .exclusive import (
@@ -37,8 +38,22 @@ from .module.module_subject import ModuleSubject
 from .recorder import Recorder, edits_for
 
 
-@contextmanager
-def patched(model: Any, *edits: Edits) -> Iterator[Any]:
+class EditedBlock(Answering, AbstractContextManager[Any]):
+    """The block of `patched`, which gives the model inside `with`."""
+
+    kind = "block"
+
+    def __init__(self, block: AbstractContextManager[Any]) -> None:
+        self._block = block
+
+    def __enter__(self) -> Any:
+        return self._block.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._block.__exit__(*error)
+
+
+def patched(model: Any, *edits: Edits) -> EditedBlock:
     """The model itself, edited until the block ends, then exactly as it was; inner blocks edit last::
 
         with si.patched(model, si.PatchNormalization(Sigmoid(), layers=[3])):
@@ -63,6 +78,11 @@ def patched(model: Any, *edits: Edits) -> Iterator[Any]:
     patch it. Their own passes of it are refused, and so are, from all, copies of it and other attention
     implementations.
     """
+    return EditedBlock(_patched(model, *edits))
+
+
+@contextmanager
+def _patched(model: Any, *edits: Edits) -> Iterator[Any]:
     given = tuple(edit for several in edits for edit in edits_of(several))
     if not given:
         raise InputError("patched needs at least one edit")

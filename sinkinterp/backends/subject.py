@@ -226,6 +226,9 @@ class Subject(Answering):
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise InputError("a subject is not called; subject.run(tokens) is a pass, subject.model the model")
 
+    def __iter__(self) -> NoReturn:
+        raise InputError("a subject is one thing; subject.model is the model, subject.tokenizer its tokenizer")
+
 
 def text_to_tokens(subject: Any, bos: Bos = Bos.TOKENIZER) -> TextToTokens:
     """What makes tokens of text for a subject, without BOS where slots stand in its place, unless it is `Bos.ALWAYS`.

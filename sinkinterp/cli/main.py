@@ -119,7 +119,7 @@ def _message(error: Any) -> str:
         text = str(
             InputError(" ".join(error.format_message().replace("Value error, ", "").split()).rstrip("."))
         )  # which cuts long names
-        fix = fix_of(getattr(error, "option_name", ""))
+        fix = fix_of(getattr(error, "option_name", "argument(s)" * ("extra argument" in text)))
         return f"{text[:1].lower()}{text[1:]}{fix}; see {context.command_path if context else 'sinkinterp'} --help"
     return f"not enough memory ({error})" if isinstance(error, MemoryError) else f"the system refuses: {error}"
 

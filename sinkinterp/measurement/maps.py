@@ -82,7 +82,7 @@ def attention_map(
     title = ", ".join(name or short_name(subject.name) for name, subject in subjects.items())
     changes = f"; {', '.join(map(description, given_edits))}" if given_edits else ""
     note = f"n={n}, T={' and '.join(map(str, lengths))}{changes}"
-    figure = attention_figure(panels, f"{title}: {which_heads(shown, len(asked))}", f"{names}: {note}")
+    figure = attention_figure(panels, f"{title}: attention of {which_heads(shown, len(asked))}", f"{names}: {note}")
     return figure.update_layout(title_subtitle={"text": escaped(note), "font": {"size": 12}})
 
 
@@ -199,7 +199,9 @@ def heads_asked(attending: Sequence[int], n_heads: int, layers: Any, heads: Any)
     for chosen in (layers, given):
         is_list = isinstance(chosen, Iterable) and not isinstance(chosen, str)
         if chosen is not None and not is_whole(chosen) and not is_list:
-            raise InputError(f"layers and heads are whole numbers, or lists of them; got {chosen!r:.40}")
+            raise InputError(
+                f"layers and heads are whole numbers or lists of them, left out for all; got {chosen!r:.40}"
+            )
     if given is not None and not all(map(is_whole, given)):
         if layers is not None:
             raise InputError("heads that are pairs (layer, head) name their layers; leave layers= out")

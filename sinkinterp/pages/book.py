@@ -122,7 +122,8 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
         Section("How these numbers were made", f"Make them again: {chapter.provenance.get('command')}", tables=[made]),
     ]
     fails = (f" It fails that {v.claim} ({v.reason})." for v in chapter.verdicts if v.outcome is Outcome.FAILS)
-    return page(f"{chapter.found} {chapter.table.title}", chapter.heading + "".join(fails), sections, PLOTLY)
+    lead = "".join((chapter.heading.rstrip("."), ".", *fails))
+    return page(f"{chapter.found} {chapter.table.title}", lead, sections, PLOTLY)
 
 
 def verdict_table(chapter: Chapter) -> Table:

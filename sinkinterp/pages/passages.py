@@ -60,8 +60,8 @@ def opening() -> tuple[str, go.Figure]:
     figure.layout.updatemenus = ()
     text = (
         "Here is one attention head of a small model that ships with sinkinterp, while it reads a sentence. Each row "
-        "is a token that looks back, each column a token that it looks at. A dark square is much attention. The first "
-        f"column is dark: the first token receives {report.alpha()[0, layer, head]:.0%} of all attention."
+        "is a token that looks back, each column a token that it looks at. The bar says what the colours mean. The "
+        f"first column stands out: the first token receives {report.alpha()[0, layer, head]:.0%} of all attention."
     )
     return text, figure
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..data.tokens import TokensLike
 from ..errors import InputError
 from ..files import path_of
-from ..guesses import keywords
+from ..guesses import Answering, keywords
 from ..interventions.edit import Edits, edits_of
 from ..measurement.inputs import ModelLike, inputs_of
 from ..measurement.maps import attention_map, heads_asked
@@ -31,9 +31,10 @@ from .page import Section, page
 
 
 @dataclass(frozen=True, repr=False)
-class Page:
+class Page(Answering):
     """A self-contained page. A notebook shows it; `save` writes it."""
 
+    kind = "page"
     html: str = field(repr=False)
     title: str
 

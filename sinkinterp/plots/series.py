@@ -46,7 +46,7 @@ def sweep_figure(table: Table, x: str, quantities: Sequence[str], by: str | None
 
 
 def _over_numbers(table: Table, series: Mapping[str, Table], x: str, quantities: Sequence[str]) -> go.Figure:
-    figure = make_subplots(1, len(quantities), subplot_titles=list(map(escaped, quantities)))
+    figure = make_subplots(1, len(quantities), horizontal_spacing=0.3 / max(3, len(quantities)))
     first_series = next(iter(series.values()))
     for i, quantity in enumerate(quantities):
         place = {"row": 1, "col": i + 1}
@@ -54,14 +54,13 @@ def _over_numbers(table: Table, series: Mapping[str, Table], x: str, quantities:
             add_grey_band(figure, first_series, x, grey.column, grey.name, place, grey.dash)
         for j, (name, rows) in enumerate(series.items()):
             add_curve(figure, rows, x, quantity, j, name=name, legendgroup=name, **place)
-    figure.update_xaxes(title=escaped(x))
+        figure.update_yaxes(title=escaped(quantity), **place)
     figure.update_yaxes(rangemode="tozero")
-    return figure.update_yaxes(title=escaped(quantities[0]), col=1)
+    return figure.update_xaxes(title=escaped(x))
 
 
 def _over_text(table: Table, series: Mapping[str, Table], x: str, quantities: Sequence[str]) -> go.Figure:
-    titles = list(map(escaped, quantities))
-    figure = make_subplots(1, len(quantities), subplot_titles=titles, shared_yaxes=True)
+    figure = make_subplots(1, len(quantities), shared_yaxes=True)
     first_series = next(iter(series.values()))
     for i, quantity in enumerate(quantities):
         place = {"row": 1, "col": i + 1, "mode": "markers"}

@@ -82,7 +82,7 @@ def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") 
     figure.update_layout(
         template=_TEMPLATE,
         height=height,
-        meta={"caption": caption},
+        meta={"caption": "; ".join(dict.fromkeys(caption.split("; ")))},  # notes of several models say the same
         margin={"l": 70, "r": 30, "t": 110, "b": 60},
         title={"text": escaped(title), **at_top_left},
         legend={"orientation": "h", "yanchor": "bottom", "y": LEGEND_Y, "x": 0},

@@ -1,6 +1,6 @@
 """A small graph of parts and the heads that they lead to, beside a head's map: layers downwards, lines by share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,19 +47,21 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
         (x0, y0), (x1, y1) = places[start], places[end]
         line = {"width": max(1, WIDEST * min(abs(share), 1)), "color": COLOURS[0] if share > 0 else COLOURS[1]}
         says = f"{escaped(start)} to {escaped(end)}: {share:.0%}<extra></extra>"
-        marker = {"symbol": "arrow", "angleref": "previous", "size": [0, 14], "standoff": 9, "color": line["color"]}
+        size = [0, max(14, 2 * line["width"])]
+        marker = {"symbol": "arrow", "angleref": "previous", "size": size, "standoff": 9, "color": line["color"]}
         asked = [name if name in cuts else NOTHING for name in (start, end)]  # an end lies under the pointer on a node
         style = {"mode": "lines+markers", "line": line, "marker": marker, "opacity": 0.5, "customdata": asked}
         figure.add_scatter(x=[x0, x1], y=[y0, y1], hovertemplate=says, **style)
     depth = 1 + max(y for _, y in places.values())
     starts = {start for start, _, _ in edges}
     is_last = [name not in starts for name in places]
+    beside = _beside(places)
     figure.add_scatter(
         x=[x for x, _ in places.values()],
         y=[y for _, y in places.values()],
         mode="markers+text",
         text=list(map(escaped, places)),
-        textposition=["bottom center" if last else "top center" for last in is_last],
+        textposition=["bottom center" if last else beside[name] for name, last in zip(places, is_last, strict=True)],
         customdata=[name if name in cuts else NOTHING for name in places],
         marker={"size": 18, "color": [COLOURS[2] if last else GREY for last in is_last]},
         hovertemplate="%{text}: click to cut %{customdata}<extra></extra>" if maps else "%{text}<extra></extra>",
@@ -105,6 +107,16 @@ def _places(edges: Sequence[Edge]) -> dict[str, tuple[float, float]]:
     aside = [0.17 * (y % 3 - 1) * (len(row) == 1) for y, row in enumerate(rows[:-1])] + [0.0]  # no line through a node
     return {
         name: ((i + 0.5) / len(row) + aside[y], float(y)) for y, row in enumerate(rows) for i, name in enumerate(row)
+    }
+
+
+def _beside(places: Mapping[str, tuple[float, float]]) -> dict[str, str]:
+    """Where the name of each node is written: beside the ends of a row, where no line goes; above those between."""
+    rows = [[name for name in places if places[name][1] == y] for y in {y for _, y in places.values()}]
+    left = {row[0] for row in rows if len(row) > 1 or places[row[0]][0] < 0.5}
+    right = {row[-1] for row in rows} - left
+    return {
+        name: "middle left" if name in left else "middle right" if name in right else "top center" for name in places
     }
 
 

@@ -180,7 +180,7 @@ def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText =
         f"{public_name(report.protocol.model)} {_claim(_rate_exceeds(report, epsilon), _mean_exceeds(report))}"
         f"{', in this one text' if is_one else ''}: it receives {_share(alpha)} of the attention, mean over heads "
         f"(uniform attention: {_share(uniform)}), and {_percent(rate)} of all {unit} give it more than {epsilon:g} "
-        f"(uniform: {null:.1%}). The head that looks at it most, {head} of layer {layer}, gives it {strongest:.2f} "
+        f"(uniform: {null:.1%}). Head {head} of layer {layer} looks at it most: it gives {strongest:.2f} "
         f"(uniform: {of_uniform:.2f}){_slot_clause(report, epsilon)}{_later_clause(report, epsilon, token_text)}."
     )
 

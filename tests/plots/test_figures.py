@@ -139,7 +139,7 @@ def test_swaps_draw_both_rates_with_their_intervals_in_the_panel_of_their_input(
     assert [(trace.name, trace.xaxis) for trace in figure.data] == [
         ("Sink_1", "x"), ("Sink_t", "x"), ("Sink_1", "x2"), ("Sink_t", "x2"),
     ]  # fmt: skip
-    assert [note.text for note in figure.layout.annotations] == ["natural input", "random input"]
+    assert [note.text for note in figure.layout.annotations] == ["input: natural", "input: random"]
     assert [list(x) for x in figure.data[0].x] == [["none", "swap", "swap"], ["1", "5", "11"]]
     assert bars(figure.data[0]) == ([0.375] * 3, [0.25] * 3)
     assert bars(figure.data[3]) == ([0.5] * 3, [0.125] * 3)

@@ -15,7 +15,7 @@ def test_a_sink_is_told_with_its_strength_null_and_place():
     assert said.startswith("toy has a sink on its first token: it receives 0.35 of the attention, mean over heads")
     assert "(uniform attention: 0.10), and 50.0% [50.0%, 50.0%] of all (sequence, layer, head) give it more" in said
     assert "more than 0.3 (uniform: 0.0%)" in said
-    assert said.endswith("The head that looks at it most, 0 of layer 0, gives it 0.70 (uniform: 0.10).")
+    assert said.endswith("Head 0 of layer 0 looks at it most: it gives 0.70 (uniform: 0.10).")
     assert "\n" not in said and said.count(".") - said.count("0.") - said.count("50.0%") < 10
 
 
@@ -61,7 +61,7 @@ def test_the_layer_is_that_of_the_model():
     turned = ALPHA.clone()
     turned[:, 1, 1, 0] = 0.95
     assert strongest_head(replace(REPORT, importance=turned)) == (3, 1)
-    assert "1 of layer 3, gives it 0.95" in sink_verdict(replace(REPORT, importance=turned))
+    assert "Head 1 of layer 3 looks at it most: it gives 0.95" in sink_verdict(replace(REPORT, importance=turned))
 
 
 def test_a_slot_that_takes_the_sink_is_named():
