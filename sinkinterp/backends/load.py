@@ -60,10 +60,9 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     ambiguous: `forward(module, ids)` returns the logits; `blocks="transformer.h"` names the list of blocks,
     `positions="transformer.wpe"` the table of positions; `attention` describes attention that does not call
     `scaled_dot_product_attention` (see `AttentionOf`). `adapter` is the folder of an adapter that `si.mend` wrote; its
-    own name loads it with its base. `beyond_context` reads texts that are longer than the configuration says, which the
-    protocol then says too. Raises InputError where nothing can be loaded, weights are absent, the backend cannot do it,
-    an encoder's input is missing or has no encoder, a model has no positions beyond its context, or a dtype or device
-    is asked of a model that is in memory already.
+    own name loads it with its base. `beyond_context` reads texts that are longer than the configuration says. Raises
+    InputError where nothing can be loaded, weights are absent, the backend cannot do it, an encoder's input is missing
+    or unfit, a model has no positions beyond its context, or a dtype or device is asked of a model in memory.
     """
     source = inside_compiled(source)
     if isinstance(source, Subject):

@@ -114,17 +114,12 @@ def explain(
         before = work.report()
         on_slot = _draws_more(before) and _has_learned_keys(subject, ids)
         heads = _heads_of(subject, head, before, on_slot)
-        found, path_rows = None if on_slot else massive_path(subject, ids), []
+        found = None if on_slot else massive_path(subject, ids)
         path, no_path = (found, None) if isinstance(found, Path) else (None, found)
         scores, reads = _scores(work, heads, path, before, on_slot)
         cuts = [row for score in scores for row in cut_rows(work, score, on_slot)]
-        if path is not None:
-            path = followed(path, subject, ids, reads)
-            edits = (
-                path_cuts(path, reads, subject.shape.attention_layers, ids.shape[1], generator) if path.readers else {}
-            )
-            reports = {name: work.report(*cut) if cut else before for name, cut in edits.items()}
-            path_rows = [path_row(name, report, before, list(path.readers)) for name, report in reports.items()]
+        path = None if path is None else followed(path, subject, ids, reads)
+        path_rows = _rows_of_path(work, path, reads, before)
     note = _note(before)
     ablation = (
         f"{note}; in the stream: at the first token, the part becomes its mean over the other tokens; directly: in the "
@@ -143,6 +138,16 @@ def explain(
         no_path=no_path,
         written=written,
     )
+
+
+def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before: Report) -> list[dict[str, Cell]]:
+    """What cutting the path leaves; nothing where there is no path, or nobody reads it."""
+    if path is None or not path.readers:
+        return []
+    layers, length = work.subject.shape.attention_layers, work.token_set.tokens.shape[1]
+    edits = path_cuts(path, reads, layers, length, work.generator)
+    reports = {name: work.report(*cut) if cut else before for name, cut in edits.items()}
+    return [path_row(name, report, before, list(path.readers)) for name, report in reports.items()]
 
 
 def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str | None) -> Written | None:

@@ -326,7 +326,7 @@ SAYS = {  # lines whose error says what to type
     "train sofmax": "did you mean 'softmax'?",
     "train nonsense": "there is no variant 'nonsense'; choose from llama, softmax",
     "train softmax --recipe dem": "did you mean 'demo'?",
-    "train softmax --recipe huge": "there is no recipe 'huge'; choose from demo, small, text, text-repeats, text-without-bos",
+    "train softmax --recipe huge": "there is no recipe 'huge'; choose from demo, small, text, text-repeats",
     "train softmax --recipe paper-60m": "a text of your own",
     "train softmax --set model.n_layer=4": "near ones: model.n_layers",
     "train softmax --device tpu": "there is no device 'tpu'",
