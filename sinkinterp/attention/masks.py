@@ -107,9 +107,11 @@ _BOUNDS = WeakTensorKeyDictionary()  # so that a GPU is asked once for all layer
 def _bounds(keys: KeyIndex) -> tuple[int, int]:
     """The first and the last of the chosen keys."""
     version = None if keys.is_inference() else keys._version
-    if keys not in _BOUNDS or _BOUNDS[keys][0] != version:
-        _BOUNDS[keys] = version, tuple(torch.stack(keys.aminmax()).tolist())
-    return _BOUNDS[keys][1]
+    known = _BOUNDS.get(keys)
+    if known is None or version is None or known[0] != version:  # tensors of inference mode count no changes
+        first, last = torch.stack(keys.aminmax()).tolist()
+        known = _BOUNDS[keys] = version, (first, last)
+    return known[1]
 
 
 @dataclass(frozen=True, eq=False)
