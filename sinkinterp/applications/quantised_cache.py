@@ -26,7 +26,7 @@ from ..plots.series import sweep_figure
 from ..spec import Limits
 from ..table import Cell, Table, high_of
 from .streaming import ADDED, CACHE, loss_of
-from .without_outliers import fake_quantised
+from .without_outliers import DIGITS, fake_quantised
 
 BITS, SCALES, ROUNDED, CHANGE = "bits", "one scale for each", "rounded tokens", "above all rounded"
 ALL, BUT_FIRST, BUT_SECOND = "all", "all but the first", "all but the second"
@@ -132,7 +132,7 @@ def quantised_table(
     note = (
         f"{run_note(subject, tokens)}; {intervals(len(tokens))}; nats a token; null: 0, the full cache; scales of "
         "each text, symmetric where nothing else is said; control: the second token is not rounded; "
-        f"{CHANGE}: paired, text by text"
+        f"{CHANGE}: paired, text by text; {DIGITS}"
     )
     return Table("What does a quantised cache lose?", note, tuple(rows), quantised_figure)
 

@@ -52,7 +52,8 @@ class Choosing(Edit):
             if name in n_heads:
                 check_heads(getattr(self, name) or (), shape.attention_layers, n_heads[name], LABELS[name])
             else:
-                check_chosen(getattr(self, name), choices[name], LABELS[name])
+                there_are = range(shape.n_layers) if name == "layers" else ()
+                check_chosen(getattr(self, name), choices[name], LABELS[name], there_are)
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
         """The edit with other choices for its narrowest selector: the same number, drawn at random.
@@ -237,10 +238,17 @@ def _head_pair(choice: Any, name: str) -> tuple[int, int]:
     return whole_number(parts[0], name), whole_number(parts[1], name)
 
 
-def check_chosen(chosen: Iterable[int] | None, choices: Sequence[int], label: str) -> None:
-    """Raises InputError unless every choice is among the sorted `choices` that a model and its input have."""
+def check_chosen(
+    chosen: Iterable[int] | None, choices: Sequence[int], label: str, there_are: Sequence[int] = ()
+) -> None:
+    """Raises InputError unless every choice is among the sorted `choices` that a model and its input have.
+
+    there_are: other ones that exist, in which there is nothing to change.
+    """
     absent = [choice for choice in chosen or () if choice not in choices]
     if absent:
-        has_gaps = not choices or choices[-1] - choices[0] >= len(choices)
+        has_gaps = len(choices) < 2 or choices[-1] - choices[0] >= len(choices)
         span = (", ".join(map(str, choices)) or "none") if has_gaps else f"{choices[0]} to {choices[-1]}"
+        if absent[0] in there_are:
+            raise InputError(f"{label} {absent[0]} has nothing that this edit changes; of this model, {span} have")
         raise InputError(f"there is no {label} {absent[0]}; this model and input have {span}")
