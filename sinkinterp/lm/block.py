@@ -174,6 +174,20 @@ class PostNorm(NormPlacement):
         return nn.Identity()
 
 
+@dataclass(frozen=True)
+class UpdateNorm(NormPlacement):
+    """x + norm(f(x)), and a norm before the unembedding, as in OLMo 2."""
+
+    def enter(self, x: Residual, norm: nn.Module) -> Residual:
+        return x
+
+    def leave(self, x: Residual, update: Residual, norm: nn.Module) -> Residual:
+        return x + norm(update)
+
+    def final(self, norm: nn.Module) -> nn.Module:
+        return norm
+
+
 class SinkBlock(nn.Module):
     """One block of the stack. Norms have Llama's names, at the start and at the end of a branch."""
 

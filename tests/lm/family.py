@@ -9,7 +9,7 @@ from sinkinterp.attention.kernels import ClampedSum, Kernel, LogLength, MLPFeatu
 from sinkinterp.attention.masks import Causal, Prefix, Window
 from sinkinterp.attention.slots import KeySlot, LearnedRow
 from sinkinterp.lm.attention import Added, AttentionSpec, HeadGate, RMSQKNorm, ValueBias
-from sinkinterp.lm.block import GatedFFN, Gelu, PostNorm
+from sinkinterp.lm.block import GatedFFN, Gelu, PostNorm, UpdateNorm
 from sinkinterp.lm.config import LMSpec, WrittenInit
 from sinkinterp.lm.model import SinkForCausalLM, build
 from sinkinterp.lm.position_schemes import Alibi, T5Relative
@@ -21,6 +21,7 @@ MLP = Kernel(MLPFeature(), Raw(), ClampedSum(), alpha=0.5)
 BESIDE = {"qk_norm": RMSQKNorm(), "v_bias": ValueBias(), "gate": HeadGate(), "join": Added()}
 COMBINED = {
     "sigmoid with kv slot": LMSpec(attention=AttentionSpec(SIGMOID, slots=KeySlot(v=LearnedRow()))),
+    "update norm": LMSpec(branch=UpdateNorm()),
     "ssmax": LMSpec(attention=AttentionSpec(Kernel(scaling=LogLength(0.7)))),
     "much at once": LMSpec(
         T5Relative(), AttentionSpec(SIGMOID, Causal() & Window(5), **BESIDE), GatedFFN(act=Gelu()), PostNorm(),
