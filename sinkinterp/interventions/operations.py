@@ -9,13 +9,14 @@ from torch import Tensor
 
 from ..checks import check_fields, finite_number, is_whole, whole_number
 from ..errors import InputError
+from ..guesses import Told
 from .selectors import check_chosen
 
 Activation = Float[Tensor, "*sequence_head pos d"]
 
 
 @dataclass(frozen=True)
-class Operation:
+class Operation(metaclass=Told):
     """Makes new activations of a layer from old ones. A `Change` uses the entries that it chooses, and no others."""
 
     def __post_init__(self) -> None:

@@ -45,9 +45,10 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
     places, cuts = _places(edges), [cut_map.cut for cut_map in maps]
     for start, end, share in edges:
         (x0, y0), (x1, y1) = places[start], places[end]
-        line = {"width": max(1, WIDEST * min(abs(share), 1)), "color": COLOURS[0] if share > 0 else COLOURS[1]}
+        width = max(1, WIDEST * min(abs(share), 1))
+        line = {"width": width, "color": COLOURS[0] if share > 0 else COLOURS[1]}
         says = f"{escaped(start)} to {escaped(end)}: {share:.0%}<extra></extra>"
-        size = [0, max(14, 2 * line["width"])]
+        size = [0, max(14, 2 * width)]
         marker = {"symbol": "arrow", "angleref": "previous", "size": size, "standoff": 9, "color": line["color"]}
         asked = [name if name in cuts else NOTHING for name in (start, end)]  # an end lies under the pointer on a node
         style = {"mode": "lines+markers", "line": line, "marker": marker, "opacity": 0.5, "customdata": asked}
