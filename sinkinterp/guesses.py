@@ -100,7 +100,7 @@ def _check_fit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapp
         names = [word for word in signature.parameters if word != "self"]
         unknown = next((word for word in kwargs if word not in signature.parameters), "")
         fix = fix_of(unknown, name, names) or fix_of("", name)
-        known = "" if fix.startswith(";") else f"; it takes {', '.join(names)}"
+        known = "" if fix.startswith(";") else f"; it takes {', '.join(names) or 'nothing'}"
         raise InputError(f"{name}: {error}{known}{fix}") from None
 
 

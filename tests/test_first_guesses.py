@@ -286,6 +286,7 @@ SAID = {  # what is tried, and what the one line says
     "length of a report": (lambda s, r: r.T, "report.protocol.length"),
     "layer of a sink": (lambda s, r: r.sink(layer=0), "report.alpha()[:, layer, head]"),
     "an estimate as a number": (lambda s, r: r.sink() > 0.2, "report.sink().low"),
+    "a word of an operation": (lambda s, r: si.interventions.Zero(dims=[3]), "Zero: got an unexpected keyword"),
     "half a swap": (lambda s, r: si.SwapPositions(1), "it takes first, second"),
     "a report of a model": (lambda s, r: si.Report(s), "si.measure(model, tokens) makes a report"),
     "a report of keywords": (lambda s, r: si.Report(model=s, tokens=TEXT), "si.measure(model, tokens) makes a report"),

@@ -28,7 +28,9 @@ def view(
     length: Annotated[int | None, typer.Option(help=LENGTH, parser=options.TOKENS)] = None,
     bos: options.Start = Bos.TOKENIZER,
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = [],
-    swap: Annotated[tuple[int, int] | None, typer.Option(help=SWAP, parser=options.whole(0))] = None,
+    swap: Annotated[
+        tuple[int, int] | None, typer.Option(help=SWAP, metavar="FIRST SECOND", parser=options.whole(0))
+    ] = None,
     limit: Annotated[float, typer.Option(help=LIMIT, parser=options.number(0.0, 1e4))] = 8.0,
     loading: options.Loading = options.Loading(),
     out: options.Out = Path("figures/view.html"),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..checks import check_fields, is_whole, whole_number
 from ..errors import InputError
+from ..guesses import Told
 from ..spec import Limits
 from .selectors import check_chosen
 
@@ -17,7 +18,7 @@ Activation = Float[Tensor, "*sequence_head pos d"]
 
 
 @dataclass(frozen=True)
-class Operation:
+class Operation(metaclass=Told):
     """Makes new activations of a layer from old ones. A `Change` uses the entries that it chooses, and no others."""
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ SHARE: dict[str, object] = {"range": [-0.03, 1.03]}  # of an axis from 0 to 1
 PERCENT = SHARE | {"tickformat": ".0%"}
 BAR_ERROR = {"color": LIGHT.text, "width": 3}
 MEASURED = "measured"
+PANEL_FONT = {"size": 12}  # of the titles of panels side by side
 OPEN_MARKERS = ("circle-open", "square-open", "diamond-open", "cross-open")
 
 
@@ -54,7 +55,7 @@ def _over_numbers(table: Table, series: Mapping[str, Table], x: str, quantities:
             add_grey_band(figure, first_series, x, grey.column, grey.name, place, grey.dash)
         for j, (name, rows) in enumerate(series.items()):
             add_curve(figure, rows, x, quantity, j, name=name, legendgroup=name, **place)
-        figure.update_yaxes(title=escaped(quantity), **place)
+        figure.update_yaxes(title={"text": escaped(quantity), "font": PANEL_FONT}, **place)
     figure.update_yaxes(rangemode="tozero")
     return figure.update_xaxes(title=escaped(x))
 
@@ -76,7 +77,7 @@ def _over_text(table: Table, series: Mapping[str, Table], x: str, quantities: Se
                 legendgroup=name,
                 **place,
             )
-        figure.update_xaxes(title=escaped(quantity), row=1, col=i + 1)
+        figure.update_xaxes(title={"text": escaped(quantity), "font": PANEL_FONT}, row=1, col=i + 1)
     figure.update_yaxes(type="category", autorange="reversed")
     return figure.update_yaxes(title=escaped(x), col=1)
 

@@ -2,6 +2,7 @@
 
 import zlib
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -82,12 +83,20 @@ def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") 
     figure.update_layout(
         template=_TEMPLATE,
         height=height,
-        meta={"caption": "; ".join(dict.fromkeys(caption.split("; ")))},  # notes of several models say the same
+        meta={"caption": _said_once(caption)},
         margin={"l": 70, "r": 30, "t": 110, "b": 60},
         title={"text": escaped(title), **at_top_left},
         legend={"orientation": "h", "yanchor": "bottom", "y": LEGEND_Y, "x": 0},
     )
     return figure
+
+
+def _said_once(caption: str) -> str:
+    """The caption, in which a part that the notes of all models have stands once."""
+    parts = caption.split("; ")
+    times = Counter(parts)
+    of_all = {part for part in parts if times[part] == max(times.values())}
+    return "; ".join(part for i, part in enumerate(parts) if part not in of_all or part not in parts[:i])
 
 
 def caption_of(figure: go.Figure) -> str:

@@ -48,6 +48,10 @@ def test_trainings_on_text_stand_beside_those_of_toys(tmp_path):
         chapters_in(tmp_path)
 
 
+def test_the_lead_of_a_chapter_is_made_of_sentences(book):
+    assert "&lt;/script&gt;. It fails that claim &lt;script&gt;" in (book / "table0.html").read_text()
+
+
 def test_other_json_files_are_no_chapters(book):
     (book / "numbers.json").write_text(json.dumps({"rows": []}))
     (book / "list.json").write_text("[1]")

@@ -1,11 +1,12 @@
 """Curves hold what their tables hold."""
 
+import plotly.graph_objects as go
 import pytest
 from plots.test_figures import RESIDUALS, SWAPS, TRAINING, bars, interval
 
 from sinkinterp.applications.position_swap import swap_chart
 from sinkinterp.plots.series import positive_axis, sweep_figure
-from sinkinterp.plots.theme import GREY, caption_of, faded
+from sinkinterp.plots.theme import GREY, caption_of, faded, themed
 from sinkinterp.report.compare import over_length
 from sinkinterp.report.norms import by_kind, residual_norms
 from sinkinterp.runs.training_figures import training
@@ -99,6 +100,18 @@ def test_every_name_stands_once_in_the_legend_even_of_the_last_panel():
     for x in ("width", "edit"):
         shown = [trace.name for trace in sweep_figure(SWEEP, x, ["loss", "rate"], "model").data if trace.showlegend]
         assert sorted(shown) == ["a", "b", "control", "null"]
+
+
+def test_no_panel_of_a_sweep_names_its_quantity_twice():
+    for x, axis in (("width", "yaxis"), ("edit", "xaxis")):
+        layout = sweep_figure(SWEEP, x, ["loss", "rate"], "model").layout
+        assert [layout[name].title.text for name in (axis, f"{axis}2")] == ["loss", "rate"] and not layout.annotations
+
+
+def test_a_caption_has_once_what_the_notes_of_all_models_say():
+    notes = "a: n=3; by sequence; T=7; b: n=5; by Student's t; T=7; c: n=2; by Student's t; T=7"
+    said = "a: n=3; by sequence; T=7; b: n=5; by Student's t; c: n=2; by Student's t"
+    assert caption_of(themed(go.Figure(), "", caption=notes)) == said
 
 
 def test_a_sweep_without_null_or_series_has_one_line_a_quantity():
