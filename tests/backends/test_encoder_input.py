@@ -67,7 +67,7 @@ def test_a_sound_that_cannot_be_read_names_the_fix(tmp_path):
 def test_a_sound_that_ends_before_its_header_says_is_refused(tmp_path, lost, channels):
     file = wav(tmp_path / "a.wav", 2, channels=channels)
     file.write_bytes(file.read_bytes()[:-lost])
-    with pytest.raises(InputError, match=r"a\.wav is not sound, or ends too early: it ends after \d+ of \d+ bytes of sound; give a whole"):
+    with pytest.raises(InputError, match=r"a\.wav is not .*: it ends after \d+ of \d+ bytes of sound; give a whole"):
         Sound(file).samples()
 
 
