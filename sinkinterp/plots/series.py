@@ -17,7 +17,6 @@ SHARE: dict[str, object] = {"range": [-0.03, 1.03]}  # of an axis from 0 to 1
 PERCENT = SHARE | {"tickformat": ".0%"}
 BAR_ERROR = {"color": LIGHT.text, "width": 3}
 MEASURED = "measured"
-OPEN_MARKERS = ("circle-open", "square-open", "diamond-open", "cross-open")
 
 
 @dataclass(frozen=True)
