@@ -123,9 +123,9 @@ def check_fields(value: Any) -> None:
         elif field.type is float:
             object.__setattr__(value, field.name, finite_number(held, name, **span))
         else:
-            kinds = _kinds(field.type)
-            are_classes = all(isinstance(kind, type) for kind in kinds)
-            if are_classes and any(map(_is_ours, kinds)) and not isinstance(held, kinds):
+            kinds: Any = getattr(field.type, "__args__", (field.type,))  # of int | None, both
+            ours = [kind for kind in kinds if isinstance(kind, type) and kind.__module__.startswith(f"{__package__}.")]
+            if ours and all(isinstance(kind, type) for kind in kinds) and not isinstance(held, kinds):
                 raise InputError(f"{name} is of type {' or '.join(k.__name__ for k in kinds)}; got {_shown(held)}")
 
 
@@ -134,15 +134,6 @@ def _span(limit: Any) -> Any:
     if isinstance(limit, tuple):
         return {"least": limit[0], "most": limit[1]}
     return limit if isinstance(limit, Mapping) else {"least": limit}
-
-
-def _kinds(hint: Any) -> Any:
-    """The types of a field, which may be several: int | None."""
-    return getattr(hint, "__args__", (hint,))
-
-
-def _is_ours(kind: Any) -> bool:
-    return kind.__module__.startswith(f"{__package__}.")
 
 
 def check_memory(n_bytes: int, what: str, fix: str) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 from .checks import check_fields
@@ -49,7 +49,7 @@ class Spec(metaclass=Told):
         plain: dict[str, Any] = {"kind": type(self).__name__}
         for f in fields(self):
             value = getattr(self, f.name)
-            if not _is_absent(f, value):
+            if value != f.default or "added_later" not in f.metadata:
                 plain[f.name] = _to_json(float(value) if f.type is float else value)  # 1 and 1.0 are one value
         return plain
 
@@ -81,10 +81,6 @@ class Spec(metaclass=Told):
 def added_later(default: Any, kw_only: bool = False) -> Any:
     """A field that a class gained when its specs already had keys. At its default it does not change the key."""
     return field(default=default, kw_only=kw_only, metadata={"added_later": True})
-
-
-def _is_absent(f: Field, value: Any) -> bool:
-    return "added_later" in f.metadata and value == f.default
 
 
 def _to_json(value: Any) -> Any:

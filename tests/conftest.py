@@ -112,6 +112,16 @@ def interruptible():
         signal.signal(number, handler)
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder of inputs, most of them bad; a module may add its own."""
+    from abuse import bad_files
+
+    folder = tmp_path_factory.mktemp("files")
+    bad_files.make(folder)
+    return folder
+
+
 @pytest.fixture
 def call(tmp_path, monkeypatch):
     """Runs a command line in an empty folder; returns its exit code, and its output with single spaces."""

@@ -2,11 +2,13 @@
 
 import plotly.graph_objects as go
 
-from sinkinterp.plots.series import OPEN_MARKERS, error_bars
+from sinkinterp.plots.series import error_bars
 from sinkinterp.plots.theme import colour, escaped, themed
 from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.training_figures import STEP
 from sinkinterp.table import Table
+
+OPEN_MARKERS = ("circle-open", "square-open", "diamond-open", "cross-open")
 
 
 def beside_published(table: Table, by: str, quantity: str, published: tuple[str, ...]) -> go.Figure:

@@ -1,7 +1,7 @@
 """The commands for people who evict caches, train dictionaries or quantise: what to keep, and what to leave out."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -17,7 +17,6 @@ from .terminal import brief, deliver
 if TYPE_CHECKING:
     from ..backends.huggingface import HuggingFaceSubject
     from ..data.tokens import Tokens
-    from ..runs.inputs import Inputs
     from ..table import Table
 ELSEWHERE = "All tables: --full. A page: --html FILE. Every number: --json FILE."
 TOLERANCE = "The change of a head's output that is tolerated, as a share of its length."
@@ -27,10 +26,29 @@ OF_HEADS = "Which heads can be zeroed together, too: some hundred passes."
 TIMES = "A norm is that of an outlier above this multiple of the median."
 
 
+@dataclass(frozen=True)
+class Read:
+    """What the model reads, and the numbers and the devices that it computes with."""
+
+    text: options.Text = None
+    column: options.Column = "text"
+    tokens: options.TokenFile = None
+    dtype: options.Numbers = Dtype.FLOAT32
+    device_map: options.DeviceMap = None
+
+    def by(self, model: str, length: int, sequences: int | None, default: int) -> "tuple[HuggingFaceSubject, Tokens]":
+        """The model, and what it reads: texts, or lists of ids, of one length that fits its context."""
+        from ..runs.inputs import Inputs
+
+        subject = cast(Any, options.load_subject(model, "huggingface", None, self.dtype, self.device_map))
+        size = (min(length, subject.shape.n_ctx or length), sequences or default)
+        some = Inputs(*size, text=self.text, column=self.column, tokens=self.tokens, may_be_fewer=sequences is None)
+        return subject, some.token_set(subject, model).tokens
+
+
 def cache(
     model: options.Model,
-    text: options.Text = None,
-    column: options.Column = "text",
+    read: Read,
     length: options.Length = 256,
     sequences: options.Count = None,
     tolerance: Annotated[float, typer.Option(help=TOLERANCE, parser=options.number(0.0, 1.0))] = 0.1,
@@ -38,10 +56,6 @@ def cache(
         int, typer.Option(help="Tokens to generate after a prompt; 0: none.", parser=options.whole(0))
     ] = 1000,
     bits: Annotated[list[int], typer.Option(help=BITS, parser=options.whole(2, 32))] = [8, 4, 2],
-    tokens: options.TokenFile = None,
-    dtype: options.Numbers = Dtype.FLOAT32,
-    device_map: options.DeviceMap = None,
-    full: options.Full = False,
     files: options.Tables = options.Tables(),
 ) -> None:
     """How many first tokens must a rolling cache keep, and what does rounding it cost? Measure it, and answer."""
@@ -50,47 +64,36 @@ def cache(
         from ..applications.eviction import largest_window_first, needs_table
         from ..applications.generation import generation_table
         from ..applications.quantised_cache import quantised_answer, quantised_table
-        from ..runs.inputs import Inputs
 
-        subject = _subject(model, dtype, device_map)
-        read = _read(
-            subject,
-            model,
-            Inputs(length, sequences or 32, text=text, column=column, tokens=tokens, may_be_fewer=sequences is None),
-        )
-        window = read.shape[1] // 2
+        subject, tokens = read.by(model, length, sequences, default=32)
+        window = tokens.shape[1] // 2
         if window < 2:
             raise InputError("a cache of one token has no first token to keep; use --length 4, or more")
-        losses = eviction.first_token_losses(subject, read, (window // 2, window), progress=progress)
-        heads = eviction.heads_table(subject, read, window, tolerance)
-        rounded = quantised_table(subject, read, bits, progress)
-        tables = [losses.table(), heads, eviction.memory_table(subject, read, window, progress), rounded]
+        losses = eviction.first_token_losses(subject, tokens, (window // 2, window), progress=progress)
+        heads = eviction.heads_table(subject, tokens, window, tolerance)
+        rounded = quantised_table(subject, tokens, bits, progress)
+        tables = [losses.table(), heads, eviction.memory_table(subject, tokens, window, progress), rounded]
         if generate:
-            tables.append(generation_table(subject, read[:, : max(2, min(32, window // 2))], generate))
+            tables.append(generation_table(subject, tokens[:, : max(2, min(32, window // 2))], generate))
         answer = f"{losses.answer()} {quantised_answer(rounded)}"
     everything = [*(needs_table(table) if table is heads else table for table in tables), answer]
     _deliver(
         f"{subject.name}: how many first tokens must stay?",
         answer,
         tables,
-        everything if full else brief(answer, largest_window_first(tables[0]), ELSEWHERE),
+        everything if files.full else brief(answer, largest_window_first(tables[0]), ELSEWHERE),
         files,
     )
 
 
 def mask(
     model: options.Model,
-    text: options.Text = None,
-    column: options.Column = "text",
+    read: Read,
     length: options.Length = 64,
     sequences: Annotated[int | None, typer.Option(help=HALVES, parser=options.whole(2))] = None,
     times: Annotated[float, typer.Option(help=TIMES, parser=options.number(1.0, 1e6))] = 10.0,
     steps: Annotated[int, typer.Option(help="Steps of training of a dictionary.", parser=options.whole(1))] = 300,
     heads: Annotated[bool, typer.Option("--heads", help=OF_HEADS)] = False,
-    tokens: options.TokenFile = None,
-    dtype: options.Numbers = Dtype.FLOAT32,
-    device_map: options.DeviceMap = None,
-    full: options.Full = False,
     files: options.Tables = options.Tables(),
 ) -> None:
     """Which tokens and dimensions should a dictionary or a quantiser leave out? Measure what it changes."""
@@ -100,43 +103,27 @@ def mask(
         from ..applications.dormant import dormant_heads
         from ..interventions.changes import ChangeResidual
         from ..measurement.patching import activations
-        from ..runs.inputs import Inputs
 
-        subject = _subject(model, dtype, device_map)
-        read = _read(
-            subject,
-            model,
-            Inputs(length, sequences or 64, text=text, column=column, tokens=tokens, may_be_fewer=sequences is None),
-        )
-        if len(read) < 2:
+        subject, tokens = read.by(model, length, sequences, default=64)
+        if len(tokens) < 2:
             raise InputError("it fits on one half of the texts and tests on the other, and there is one; give more")
-        found = outliers.mask(subject, read, times=times)
-        x = activations(ChangeResidual(layers=[found.tallest]), subject, read)[found.tallest].cpu().float()
+        found = outliers.mask(subject, tokens, times=times)
+        x = activations(ChangeResidual(layers=[found.tallest]), subject, tokens)[found.tallest].cpu().float()
         tables = [
             found.table(),
             without.pca_table(x, found),
-            without.dictionary_table(subject, read, x, found, steps, progress),
-            without.activations_table(subject, read[1::2], found, progress),
-            without.weights_table(subject, read[1::2], found, progress),
+            without.dictionary_table(subject, tokens, x, found, steps, progress),
+            without.activations_table(subject, tokens[1::2], found, progress),
+            without.weights_table(subject, tokens[1::2], found, progress),
         ]
         answer, more = found.answer(), {"mask": found.to_dict()}
         if heads:
-            dormant = dormant_heads(subject, read, progress=progress("leaving out heads"))
+            dormant = dormant_heads(subject, tokens, progress=progress("leaving out heads"))
             tables += [dormant.table(), dormant.cuts]
             answer, more = f"{answer} {dormant.answer()}", more | {"heads": dormant.to_dict()}
     title = f"{subject.name}: what should be left out?"
-    shown = [*tables, answer] if full else brief(answer, outliers.longest_first(tables[0]), ELSEWHERE)
+    shown = [*tables, answer] if files.full else brief(answer, outliers.longest_first(tables[0]), ELSEWHERE)
     _deliver(title, answer, tables, shown, files, more)
-
-
-def _subject(model: str, dtype: Dtype, device_map: str | None) -> "HuggingFaceSubject":
-    return cast("HuggingFaceSubject", options.load_subject(model, "huggingface", None, dtype, device_map))
-
-
-def _read(subject: "HuggingFaceSubject", model: str, inputs: "Inputs") -> "Tokens":
-    """Returns what the model reads: texts, or lists of ids, of one length that fits its context."""
-    fitting = replace(inputs, length=min(inputs.length, subject.shape.n_ctx or inputs.length))
-    return fitting.token_set(subject, model).tokens
 
 
 def _deliver(

@@ -286,6 +286,8 @@ OnRay = Annotated[str | None, typer.Option("--ray", help=RAY, parser=filled)]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: cuda if there is one.", parser=filled)]
 Log = Annotated[str | None, typer.Option(help="Also write the numbers of every step to wandb or tensorboard.")]
 
+FULL = "Print every table in place of the overview."
+Full = Annotated[bool, typer.Option("--full", help=FULL)]
 FORCE = "Replace files that sinkinterp did not write, too. Inputs are never replaced."
 Force = Annotated[bool, typer.Option("--force", help=FORCE)]
 NumbersOrDefault = Annotated[Dtype | None, typer.Option(help=f"{DTYPE} \\[default: float32]", parser=dtype_named)]
@@ -293,11 +295,12 @@ NumbersOrDefault = Annotated[Dtype | None, typer.Option(help=f"{DTYPE} \\[defaul
 
 @dataclass(frozen=True)
 class Tables:
-    """Where a command writes its tables and figures."""
+    """Where a command writes its tables and figures, and how many it prints."""
 
     json_out: Json = None
     html_out: Html = None
     force: Force = False
+    full: Full = False
 
 
 @dataclass(frozen=True)
@@ -312,7 +315,3 @@ class Loading:
     def subject(self, model: str, dtype: str = Dtype.FLOAT32) -> "Subject":
         """The model of that name or folder, which computes in `dtype` unless --dtype says otherwise."""
         return load_subject(model, self.backend, self.encoder, self.dtype or dtype, self.device_map)
-
-
-FULL = "Print every table in place of the overview."
-Full = Annotated[bool, typer.Option("--full", help=FULL)]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from fnmatch import fnmatch
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any
@@ -33,20 +33,24 @@ class Places:
     folders: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
+        for fault in self._faults():
+            raise InputError(f"{fault}; choose another place for the output")
+
+    def _faults(self) -> Iterator[str]:
+        """What is wrong with the outputs, in words."""
         for output in (*self.files, *self.folders):
             if (output.is_fifo() or output.is_socket()) and not is_output(output):
-                raise InputError(f"{output} is a pipe, which may never be read; choose another place for the output")
+                yield f"{output} is a pipe, which may never be read"
             for read in self.reads:
                 if output not in self.folders and _is_same(output, read):
-                    raise InputError(f"{output} is an input of this command; choose another place for the output")
+                    yield f"{output} is an input of this command"
                 if read.is_dir() and _is_in(output, read):
-                    raise InputError(f"{output} lies in {read}, which this command reads; choose another place")
-            for cache in _caches():
-                if _is_in(output, cache):
-                    raise InputError(f"{output} lies in {cache}, which holds models and texts; choose another place")
+                    yield f"{output} lies in {read}, which this command reads"
+            for cache in filter(partial(_is_in, output), _caches()):
+                yield f"{output} lies in {cache}, which holds models and texts"
         for i, output in enumerate(self.files):
             if any(_is_same(output, other) for other in self.files[:i]):
-                raise InputError(f"two outputs name the same file, {output}; give each its own")
+                yield f"two outputs name the same file, {output}"
 
 
 def check_run(folder: Path | None, force: bool) -> None:

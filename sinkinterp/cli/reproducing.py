@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..data.progress import progress_bars
-from ..errors import InputError
+from ..errors import InputError, refusal
 from ..outputs import check_ours, page_bytes
 from ..runs.catalogue import FOLDER, Scale, experiment_names, full_name, summary_of
 from . import options
@@ -311,9 +311,7 @@ def _judged(written: "Chapter", folder: Path) -> tuple["Chapter", "Table", "go.F
 
     experiment = load_experiment(written.name)
     table = replace(written.table, title=experiment.claim)
-    try:
+    what = f"{folder / written.stem}.json does not hold the rows of {written.name}"
+    with refusal(what, "reproduce it again", (InputError, Exception)):  # rows of something else can fail in any way
         verdicts = experiment.verdicts(table, written.scale)
         return replace(written, table=table, verdicts=verdicts), experiment.digest(table), experiment.draw(table)
-    except Exception as error:  # rows that the experiment did not make can fail in any way
-        file, reason = folder / f"{written.stem}.json", " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{file} does not hold the rows of {written.name}: {reason}; reproduce it again") from error

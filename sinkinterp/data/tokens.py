@@ -268,21 +268,25 @@ def _of_items(items: Sequence[Any], encode: Encode) -> TokenSet:
 
 def _of_array(given: Tensor | np.ndarray | np.generic) -> Tokens:
     """A tensor or an array of whole numbers, one sequence or several, as 64-bit ids."""
+    for fault in _faults(given):
+        raise InputError(fault)
+    tensor = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, dtype=np.int64))
+    return tensor.reshape(-1, given.shape[-1]).long()
+
+
+def _faults(given: Tensor | np.ndarray | np.generic) -> Iterator[str]:
+    """Why a tensor or an array holds no token ids, and what to give."""
     if isinstance(given, Tensor) and given.is_nested:
-        raise InputError("a nested tensor is not read; give a list of tensors of token ids")
+        yield "a nested tensor is not read; give a list of tensors of token ids"
     if isinstance(given, np.ma.MaskedArray):
-        raise InputError("the mask of an array is not read; give input_ids and attention_mask in a dictionary")
+        yield "the mask of an array is not read; give input_ids and attention_mask in a dictionary"
     shape, dtype = tuple(given.shape), getattr(given.dtype, "name", str(given.dtype).removeprefix("torch."))
     if dtype not in WHOLE or len(shape) not in (1, 2) or 0 in shape or shape[-1] < 2:
-        raise InputError(
-            f"tokens are whole numbers, `pos` or `sequence pos`, at least 1 x 2, not {dtype} of {shape}; {WORKS}"
-        )
+        yield f"tokens are whole numbers, `pos` or `sequence pos`, at least 1 x 2, not {dtype} of {shape}; {WORKS}"
     if isinstance(given, Tensor) and (given.is_meta or given.layout != torch.strided):
-        raise InputError(f"tokens on {given.device} as {given.layout} hold no plain values; {WORKS}")
+        yield f"tokens on {given.device} as {given.layout} hold no plain values; {WORKS}"
     if dtype == "uint64" and int(given.max()) > LARGEST:
-        raise InputError(f"token id {int(given.max())} is beyond 64 bits; give ids of the vocabulary")
-    tensor = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, dtype=np.int64))
-    return tensor.reshape(-1, shape[-1]).long()
+        yield f"token id {int(given.max())} is beyond 64 bits; give ids of the vocabulary"
 
 
 def items_of(given: Any) -> list[Any]:

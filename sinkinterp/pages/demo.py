@@ -30,10 +30,6 @@ TARGETS = (4, 6, 9, 12)  # positions, from 0, that p1 is replaced by or swapped 
 OnStep = Callable[[str, int, dict[str, Any]], None]
 
 
-def _silent(variant: str, step: int, metrics: dict[str, Any]) -> None:
-    """Reports nothing."""
-
-
 @dataclass(frozen=True)
 class Result:
     """Everything that the demo measured."""
@@ -46,7 +42,7 @@ class Result:
     training: Table
 
 
-def run(seed: int = 0, cache: Path | None = None, on_step: OnStep = _silent, steps: int = DEMO_STEPS) -> Result:
+def run(seed: int = 0, cache: Path | None = None, on_step: OnStep = lambda *_: None, steps: int = DEMO_STEPS) -> Result:
     """Trains or loads the three twins of one seed, measures them, and repeats Table 7 on the softmax model."""
     runs = {
         variant: trained.trained(demo_recipe(variant, seed, steps), cache, partial(on_step, variant))

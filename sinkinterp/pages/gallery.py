@@ -34,7 +34,6 @@ from ..report.norms import (
     residual_norms_by_block,
 )
 from ..report.qk import qk_distributions
-from ..report.readings import TokenText
 from ..report.report import Report
 from ..report.summary import sink_summary, sink_verdict
 from ..runs.inputs import Inputs
@@ -73,7 +72,6 @@ class Shipped:
     subject: Subject
     token_set: TokenSet
     report: Report
-    word: TokenText
 
     def part(self, sequences: int, length: int | None = None) -> TokenSet:
         """The first sequences of the token set, cut to `length` tokens."""
@@ -113,7 +111,8 @@ def gallery(on_model: Callable[[str], None] = lambda name: None) -> Gallery:
         on_model(folder.name)
         checkpoints[folder.name] = _measured(folder.name)
     sections = list(pretrained_models(on_model))
-    sections += [section for family in _families(checkpoints) for section in _family_sections(family)]
+    for task, names in groupby(checkpoints, _task):
+        sections += _family_sections(task, {name: checkpoints[name] for name in names})
     for name, shipped in checkpoints.items():
         sections += _model_sections(name, shipped)
     first_figures = {section.title: section.figures[0] for section in sections if section.figures}
@@ -132,22 +131,16 @@ def _measured(name: str) -> Shipped:
     length = min(LENGTH, subject.shape.n_ctx or LENGTH)
     token_set = Inputs(length, SEQUENCES).token_set(subject, source)
     report = measure(subject, token_set, instruments=(GEOMETRY, DISTRIBUTIONS, MASSIVE))
-    return Shipped(recipe, subject, token_set, report, subject.label)
+    return Shipped(recipe, subject, token_set, report)
 
 
-def _family(name: str) -> str:
+def _task(name: str) -> str:
+    """The task that a checkpoint was trained on, with which its name begins."""
     return name.split("-")[0]
 
 
-def _families(checkpoints: Checkpoints) -> Iterator[Checkpoints]:
-    """The checkpoints of each task: their names begin with the same word."""
-    for _, names in groupby(checkpoints, _family):
-        yield {name: checkpoints[name] for name in names}
-
-
-def _family_sections(family: Checkpoints) -> Iterator[Section]:
-    """What is drawn of several models side by side."""
-    title = _family(next(iter(family)))
+def _family_sections(title: str, family: Checkpoints) -> Iterator[Section]:
+    """What is drawn of the models of one task side by side."""
     length = next(iter(family.values())).recipe.data.length
     histories = {name: history_of(SHIPPED / name) for name in family}
     note = (
@@ -190,7 +183,7 @@ def _model_sections(name: str, shipped: Shipped) -> Iterator[Section]:
     heads = sinks_by_head(report)
     overview = [heads.plot()] if len(heads.rows) > 1 else []
     yield Section(f"{name}: is there a sink?", sink_verdict(report), overview, [sink_summary(report)])
-    yield _section(f"{name}: norms", norms_by_kind(report, token_text=shipped.word).plot())
+    yield _section(f"{name}: norms", norms_by_kind(report, token_text=shipped.subject.label).plot())
     yield _section(f"{name}: pairs of queries and keys", *_qk_figures(shipped))
     yield _residual_section(name, shipped)
     if name == "demo-softmax" and isinstance(shipped.recipe.data, BigramBackcopy):
@@ -207,8 +200,8 @@ def _qk_figures(shipped: Shipped) -> Iterator[go.Figure]:
 
 def _residual_section(name: str, shipped: Shipped) -> Section:
     few = measure(shipped.subject, shipped.part(FEW), instruments=(RESIDUALS,))
-    surface = residual_surface(few, shipped.word)
-    entries = largest_entries(shipped.report, token_text=shipped.word, block=surface.block, most=5)
+    surface = residual_surface(few, shipped.subject.label)
+    entries = largest_entries(shipped.report, token_text=shipped.subject.label, block=surface.block, most=5)
     figure = surface_figure(surface, f"Residual magnitudes of {name} at block {surface.block}")
     return Section(f"{name}: residual stream", entries.note, [figure], [entries])
 
@@ -229,18 +222,13 @@ def pretrained_models(on_model: Callable[[str], None] = lambda name: None) -> It
         yield from _pretrained_sections(f"local/{folder}", name)
 
 
-def first_title(name: str) -> str:
-    """The title of a model's first section."""
-    return f"{name}: a sink in genuine weights"
-
-
 def _pretrained_sections(source: str, name: str) -> Iterator[Section]:
     subject = load(source, name=name)
     reports = _reports(subject, source)
     natural = reports[NATURAL]
     heads = {given: sinks_by_head(report) for given, report in reports.items()}
     figure = maps_and_norms(heads, _norms(reports), f"{name}: attention to the first token")
-    yield Section(first_title(name), sink_verdict(natural), [figure], [sink_summary(natural)])
+    yield Section(f"{name}: a sink in genuine weights", sink_verdict(natural), [figure], [sink_summary(natural)])
     yield Section(f"{name}: massive activations", "", [massive_by_block(natural).plot()])
     by_kind = norms_by_kind(natural, token_text=subject.label)
     yield Section(f"{name}: norms", "", [by_kind.plot()])

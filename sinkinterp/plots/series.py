@@ -18,7 +18,6 @@ PERCENT = SHARE | {"tickformat": ".0%"}
 BAR_ERROR = {"color": LIGHT.text, "width": 3}
 MEASURED = "measured"
 PANEL_FONT = {"size": 12}  # of the titles of panels side by side
-OPEN_MARKERS = ("circle-open", "square-open", "diamond-open", "cross-open")
 
 
 @dataclass(frozen=True)

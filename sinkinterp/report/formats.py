@@ -5,7 +5,7 @@ What is read back is handed, as keyword arguments, to the class of report that i
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..checks import whole_number
+from ..checks import is_whole
 from ..data.tokens import PAD
 from ..errors import InputError, refusal
 from ..files import path_of
@@ -175,10 +175,7 @@ def _tensor(dtype: str, shape: Sequence[int], values: Sequence[float | int | str
 @of_report
 def check_shapes(readings: Readings) -> None:
     """Raises InputError where the shape of a tensor does not fit the others."""
-    for name, shape in _expected(readings):
-        value = readings.tensors()[name]
-        if tuple(value.shape) != shape:
-            raise InputError(f"its {name} is {tuple(value.shape)}, not {shape}; take the file or dictionary as it was")
+    _refuse(_misshapen(readings))
 
 
 def _checked(report: R, about: Mapping[str, Any]) -> R:
@@ -187,22 +184,34 @@ def _checked(report: R, about: Mapping[str, Any]) -> R:
     Raises InputError where its numbers cannot be, or do not fit the protocol.
     """
     if not about.keys() & {SEALED, SHA256}:
-        _check_numbers(report)
+        _refuse(_wrong_numbers(report))
     return report
+
+
+def _refuse(faults: Iterable[str]) -> None:
+    """Raises InputError for the first fault of a report, if it has any."""
+    for fault in faults:
+        raise InputError(f"its {fault}; take the file or dictionary as it was")
+
+
+def _misshapen(readings: Readings) -> Iterator[str]:
+    """The tensors whose shape does not fit the others, in words."""
+    sizes = {name: len(value.shape) for name, value in readings.tensors().items()}
+    axes = {"tokens": 2, "importance": 4, "residual_norms": 3, "key_norms": 4, "value_norms": 4}
+    yield from (f"{name} has {sizes[name]} axes, not {n}" for name, n in axes.items() if sizes[name] != n)
+    for name, shape in _expected(readings):
+        size = tuple(readings.tensors()[name].shape)
+        if size != shape:
+            yield f"{name} is {size}, not {shape}"
 
 
 def _expected(readings: Readings) -> Iterator[tuple[str, Shape]]:
     """The shape that each tensor has to have, given the tokens, layers, heads and positions."""
-    sizes = {name: len(value.shape) for name, value in readings.tensors().items()}
-    axes = {"tokens": 2, "importance": 4, "residual_norms": 3, "key_norms": 4, "value_norms": 4}
-    wrong = [name for name, n_axes in axes.items() if sizes[name] != n_axes]
-    if wrong:
-        raise InputError(f"its {wrong[0]} has {sizes[wrong[0]]} axes, not {axes[wrong[0]]}; take it as it was")
     n, length = readings.tokens.shape
     n_layers, n_heads = len(readings.attention_layers), readings.importance.shape[2]
     for name in _BY_POSITION:
         yield name, (n, n_layers, n_heads, len(readings.positions))
-    for name in {"slot_importance", "slot_null", "off_sequence"} & sizes.keys():
+    for name in {"slot_importance", "slot_null", "off_sequence"} & readings.tensors().keys():
         yield name, (n, n_layers, n_heads)
     yield "residual_norms", (n, readings.residual_norms.shape[1], length)
     yield "key_norms", (n, n_layers, *readings.key_norms.shape[2:])
@@ -211,21 +220,19 @@ def _expected(readings: Readings) -> Iterator[tuple[str, Shape]]:
         yield f"extra.{name}", (n, *value.shape[1:])
 
 
-def _check_numbers(readings: Readings) -> None:
+def _wrong_numbers(readings: Readings) -> Iterator[str]:
+    """What a report says that cannot be, in words."""
     n, length = readings.tokens.shape
     if not _are_ids(readings.tokens) or readings.importance.shape[2] % max(1, readings.key_norms.shape[2]):
-        raise InputError("its tokens are not whole numbers, or its kv heads do not divide its heads; take it as it was")
+        yield "tokens are not whole numbers, or its kv heads do not divide its heads"
     if (readings.protocol.sequences, readings.protocol.length) != (n, length):
-        said = f"n={readings.protocol.sequences}, T={readings.protocol.length}"
-        raise InputError(f"its protocol says {said} of {n} x {length} tokens; take it as it was")
-    _check_ranges(readings)
-    for name in ("positions", "attention_layers"):
-        if len(set(getattr(readings, name))) < len(getattr(readings, name)):
-            raise InputError(f"its {name} are not distinct; take it as it was")
-    for position in readings.positions:
-        whole_number(position, "a position of a report", 0, readings.key_norms.shape[3] - 1)
-    for layer in readings.attention_layers:
-        whole_number(layer, "an attention layer of a report", 0, readings.residual_norms.shape[1] - 2)
+        yield f"protocol says n={readings.protocol.sequences}, T={readings.protocol.length} of {n} x {length} tokens"
+    yield from _out_of_range(readings)
+    ends = {"positions": readings.key_norms.shape[3], "attention_layers": readings.residual_norms.shape[1] - 1}
+    for name, end in ends.items():
+        given = getattr(readings, name)
+        if len(set(given)) < len(given) or not all(is_whole(number) and 0 <= number < end for number in given):
+            yield f"{name} are not distinct whole numbers below {end}"
 
 
 def _are_ids(tokens: Tensor) -> bool:
@@ -236,8 +243,8 @@ def _are_ids(tokens: Tensor) -> bool:
     return bool(((tokens >= 0) | is_padding).all() and not (is_padding[:, :-1] & ~is_padding[:, 1:]).any())
 
 
-def _check_ranges(readings: Readings) -> None:
-    """Raises InputError for shares and norms that cannot be, and for what is not finite, padding apart."""
+def _out_of_range(readings: Readings) -> Iterator[str]:
+    """The shares and norms that cannot be, and what is not finite, padding apart, in words."""
     lengths = (readings.tokens != PAD).sum(1)
     by_position = {"residual_norms": torch.arange(readings.tokens.shape[1])}
     if readings.key_norms.shape[3] == readings.tokens.shape[1]:  # else keys are not tokens, and none is padding
@@ -249,7 +256,7 @@ def _check_ranges(readings: Readings) -> None:
         columns = by_position.get(name, torch.tensor([-1]))
         padding = (columns >= lengths[:, None]).reshape(len(value), *[1] * (value.ndim - 2), -1)
         if not (value.isfinite() | (padding & value.isnan())).all():
-            raise InputError(f"its {name} holds what is not a number; take it as it was")
+            yield f"{name} holds what is not a number"
         most = 1.0 if name in _SHARES else math.inf
         if name in (*_SHARES, *_NORMS) and ((value < -TOLERANCE) | (value > most + TOLERANCE)).any():
-            raise InputError(f"its {name} is not {'from 0 to 1' if most == 1 else '0 or more'}; take it as it was")
+            yield f"{name} is not {'from 0 to 1' if most == 1 else '0 or more'}"

@@ -87,7 +87,7 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "")
     is_shared = all(each == labels[0] for each in labels)
     spacing = 0.06 if is_shared else 0.6 / (len(panels) + 3)
     figure = make_subplots(1, len(panels), subplot_titles=list(map(escaped, panels)), horizontal_spacing=spacing)
-    shown = _strongest(first)
+    shown = 0 if first.alpha is None else int(np.argmax(first.alpha))
     traces: list[go.Heatmap] = []
     columns: list[int] = []
     traces_of: list[int] = []  # the map that each trace shows
@@ -139,10 +139,6 @@ def _labels(maps: HeadMaps) -> list[str]:
 def shown_word(word: str) -> str:
     """The label of a token on an axis: a dot for a space, also for that which begins a word."""
     return "".join("·" if c == " " else c if c.isprintable() else repr(c)[1:-1] for c in word)
-
-
-def _strongest(maps: HeadMaps) -> int:
-    return 0 if maps.alpha is None else int(np.argmax(maps.alpha))
 
 
 def _rows(values: Float[np.ndarray, "row column"], decimals: int) -> list[list[float | None]]:

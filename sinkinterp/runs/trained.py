@@ -70,7 +70,7 @@ def trained(
     `joined` do, and if the data cannot be prepared.
     """
     instance_of(recipe, Recipe, 'give a recipe, such as si.Recipe(model=si.VARIANTS["sigmoid"])')
-    on_step = accepting(_no_step if on_step is None else on_step, "on_step", 1, {})
+    on_step = accepting((lambda step, metrics: None) if on_step is None else on_step, "on_step", 1, {})
     on_data = accepting(no_progress if on_data is None else on_data, "on_data", 0, 1)
     cache = path_of(cache_folder() if cache is None else cache, "cache")
     recipe.check_batch(recipe.length)
@@ -81,10 +81,6 @@ def trained(
         task = prepared(recipe.data, cache, on_data)
         job = job_of(recipe, task, evaluation_on(task, recipe.objective), world)
         return Run(job.fit, loop.train(job, folder, on_step))
-
-
-def _no_step(step: int, metrics: dict[str, Any]) -> None:
-    """Reports nothing."""
 
 
 def evaluation_on(task: Task, objective: Objective = NextToken()) -> Evaluate:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from abuse import bad_files
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -63,13 +62,6 @@ HOSTILE = (
     *("steps=", "steps=1e99", "lr=nan", "model=1", "=", "cuda", "meta", "0.0", "paper", "random", "repeat", "always"),
 )
 values = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=6).filter(lambda text: "/" not in text))
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("files")
-    bad_files.make(folder)
-    return folder
 
 
 @pytest.fixture

@@ -384,13 +384,6 @@ LINES = [*dict.fromkeys((*HANGS, *NUMBERS, *SET, *FILES, *MODELS, *NAMES, *OUTPU
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("files")
-    bad_files.make(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def contents(files):
     """What stands in the folder of files: a list of one set, as the last line left it."""
     return [_contents(files)]

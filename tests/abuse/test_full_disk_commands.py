@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import plotly.graph_objects as go
 import pytest
-from abuse import bad_files
 from abuse.test_full_disk import limited
 from typer.testing import CliRunner
 
@@ -36,11 +35,9 @@ LINES = {
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("files")
-    bad_files.make(folder)
-    (folder / "domains.jsonl").write_text('{"domain": "cats", "text": "the cat sat the cat sat the cat"}\n' * 3)
-    return folder
+def files(files):
+    (files / "domains.jsonl").write_text('{"domain": "cats", "text": "the cat sat the cat sat the cat"}\n' * 3)
+    return files
 
 
 @pytest.fixture(autouse=True)

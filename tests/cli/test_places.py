@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from abuse import bad_files
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -34,25 +33,23 @@ FOLDERS = {  # that write several files to {out}
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def files(files):
     """Inputs, links to them, and files of somebody else."""
-    folder = tmp_path_factory.mktemp("files")
-    bad_files.make(folder)
-    for path in folder.iterdir():
+    for path in files.iterdir():
         if path.name not in ("good", *INPUTS):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    (folder / "rows.jsonl").write_text(json.dumps({"text": "the cat sat the cat sat"}) + "\n" * 9)
+    (files / "rows.jsonl").write_text(json.dumps({"text": "the cat sat the cat sat"}) + "\n" * 9)
     for name in INPUTS:
         flat = name.replace("/", "-")
-        (folder / f"soft-{flat}").symlink_to(name)
-        (folder / f"hard-{flat}").hardlink_to(folder / name)
-    (folder / "to-good").symlink_to("good")
-    (folder / "mine.html").write_text("<!doctype html><p>mine")
-    (folder / "mine.json").write_text('{"mine": 1}')
-    (folder / "mine.safetensors").write_bytes((folder / "good/model.safetensors").read_bytes())
-    (folder / "book").mkdir()
-    (folder / "book/index.html").write_text("<!doctype html><p>mine")
-    return folder
+        (files / f"soft-{flat}").symlink_to(name)
+        (files / f"hard-{flat}").hardlink_to(files / name)
+    (files / "to-good").symlink_to("good")
+    (files / "mine.html").write_text("<!doctype html><p>mine")
+    (files / "mine.json").write_text('{"mine": 1}')
+    (files / "mine.safetensors").write_bytes((files / "good/model.safetensors").read_bytes())
+    (files / "book").mkdir()
+    (files / "book/index.html").write_text("<!doctype html><p>mine")
+    return files
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from abuse import bad_files
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -37,11 +36,9 @@ def test_no_control_character_of_a_name_or_a_text_reaches_the_terminal(title, na
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("files")
-    bad_files.make(folder)
-    (folder / "cut.wav").write_bytes(b"RIFF")
-    return folder
+def files(files):
+    (files / "cut.wav").write_bytes(b"RIFF")
+    return files
 
 
 LINES = {

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from abuse import bad_files
 from abuse.test_full_disk import limited
 from abuse.test_full_disk_commands import LINES, check_refused, fill, quick  # noqa: F401
 from typer.main import get_command
@@ -39,13 +38,11 @@ def no_passages(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("files")
-    bad_files.make(folder)
-    (folder / "domains.jsonl").write_text('{"domain": "cats", "text": "the cat sat the cat sat the cat"}\n' * 3)
-    (folder / "mend.txt").write_text("\n\n".join(f"{i} cats sat on {i * i} mats" for i in range(300)))
-    (folder / "tokens.json").write_text(json.dumps([[3, 1, 4, 1, 5, 2, 6, 5]] * 4))
-    return folder
+def files(files):
+    (files / "domains.jsonl").write_text('{"domain": "cats", "text": "the cat sat the cat sat the cat"}\n' * 3)
+    (files / "mend.txt").write_text("\n\n".join(f"{i} cats sat on {i * i} mats" for i in range(300)))
+    (files / "tokens.json").write_text(json.dumps([[3, 1, 4, 1, 5, 2, 6, 5]] * 4))
+    return files
 
 
 class Failing(io.StringIO):

@@ -156,8 +156,9 @@ class Sound(_SoundInput):
 
     def samples(self) -> Samples:
         """Raises InputError for a file that is not a .wav file of this rate, or ends before its header says."""
-        fix, kinds = "give a whole .wav file of PCM samples", (OSError, EOFError, wave.Error)
-        with refusal(f"cannot read {self.file}", fix, kinds), wave.open(str(self.file), "rb") as sound:
+        what, fix = f"{self.file} is not sound, or ends too early", "give a whole .wav file of PCM samples"
+        kinds = (OSError, EOFError, wave.Error)
+        with refusal(what, fix, kinds), wave.open(str(self.file), "rb") as sound:
             width, rate, channels = sound.getsampwidth(), sound.getframerate(), sound.getnchannels()
             named, data = sound.getnframes() * width * channels, sound.readframes(sound.getnframes())
             if not data or len(data) < named:
