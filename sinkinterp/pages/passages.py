@@ -6,6 +6,7 @@ chapter is missing, or whose rows do not show what it says, is left out.
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import fmean
 from types import SimpleNamespace
@@ -29,7 +30,7 @@ from .chapters import Chapter
 from .page import asset
 
 Rows = Mapping[str, Table]  # the rows of the first model of every chapter, by the chapter's name
-Told = tuple[Mapping[str, Any], go.Figure] | None  # what the sentences quote, by name, and the figure
+Told = tuple[Mapping[str, Any], go.Figure]  # what the sentences quote, by name, and the figure
 MARK = "natural, id 50257 first"  # text that begins as Whisper's decoder is used to
 REPEATED_MARK = "repeated, id 50257 first"
 SHOWN_TARGET = 5  # the position, from 1, that p1 is swapped with
@@ -73,12 +74,8 @@ def passages(chapters: Sequence[Chapter], names: Sequence[str] = ()) -> list[Pas
     told = []
     for name in names or _WORDS:
         words = _WORDS[name]
-        try:
-            found = _TELLERS[name](rows)
-        except LookupError:  # a chapter, or a row of it, is not in this book
-            continue
-        if found is not None:
-            numbers, figure = found
+        with suppress(LookupError):  # a chapter, or a row of it, is not in this book, or does not show it
+            numbers, figure = _TELLERS[name](rows)
             title, text = (words[part].strip().format(**numbers) for part in ("title", "text"))
             told.append(Passage(name, title, text, figure, by_name[words["chapter"]]))
     return told
@@ -88,6 +85,12 @@ def _of_first_model(table: Table) -> Table:
     """The rows of the first model where models were only measured; all rows where they were trained."""
     is_measured = {col.MODEL, col.SEED} <= set(table.columns) and table.rows[0][col.SEED] is None
     return of_first_model(table, table.title) if is_measured else table
+
+
+def _ask(shown: bool) -> None:
+    """Raises LookupError where the rows do not show what a passage says."""
+    if not shown:
+        raise LookupError
 
 
 def _row(table: Table, **equal: Cell) -> Mapping[str, Cell]:
@@ -124,8 +127,7 @@ def _sink(rows: Rows) -> Told:
     ends = {"low": low_of(col.ALPHA_1), "high": high_of(col.ALPHA_1)}
     found = _numbers(natural, alpha=col.ALPHA_1, null=f"{NULL} {col.ALPHA_1}", rate=col.SINK_1, **ends)
     above = sum(alpha > 0.3 for alpha in heads.numbers(col.ALPHA_1))
-    if found.low <= found.null + MARGIN:
-        return None
+    _ask(found.low > found.null + MARGIN)
     return vars(found) | {"name": _name(natural), "above": above, "heads": len(heads)}, heads_overview(heads)
 
 
@@ -133,8 +135,7 @@ def _words(rows: Rows) -> Told:
     """Random tokens make a sink; a repeated token makes none."""
     table = rows["table01_inputs"].where(BOS="none")
     rates = {name: _number(_row(table, input=name), col.SINK_1) for name in ("natural", "random", "repeated")}
-    if not (rates["random"] > rates["natural"] - MARGIN > rates["repeated"]):
-        return None
+    _ask(rates["random"] > rates["natural"] - MARGIN > rates["repeated"])
     return rates, sweep_figure(replace(table, title="Sink_1 by input"), col.INPUT, (col.SINK_1,))
 
 
@@ -145,8 +146,7 @@ def _massive(rows: Rows) -> Told:
     found, norms = _numbers(largest, value=FIRST_TOKEN, median=NULL), rows["figure02_norms_angles"]
     kinds = [_row(norms, block=largest[col.BLOCK], tokens=kind) for kind in (FIRST_TOKEN, OTHER_TOKENS)]
     first, others = (_number(row, "residual norm") for row in kinds)
-    if found.value < 100 * found.median:
-        return None
+    _ask(found.value >= 100 * found.median)
     figure = sweep_figure(replace(norms, title="Length of the residual"), col.BLOCK, ("residual norm",), KIND)
     figure.update_yaxes(type="log", exponentformat="power", dtick=1)
     where = {"name": _name(largest), "block": largest[col.BLOCK], "dimension": largest["dimension"]}
@@ -160,8 +160,7 @@ def _angle(rows: Rows) -> Told:
     strongest = max(firsts, key=lambda row: _number(row, col.ALPHA_1))
     pair = (strongest, _row(norms, block=strongest[col.BLOCK], tokens=OTHER_TOKENS))
     first, others = (_numbers(row, length="key norm", cosine=col.COSINE) for row in pair)
-    if not (first.length < others.length and first.cosine > others.cosine):
-        return None
+    _ask(first.length < others.length and first.cosine > others.cosine)
     where = {"layer": strongest[col.BLOCK], "alpha": _number(strongest, col.ALPHA_1)}
     figure = sweep_figure(replace(norms, title="Keys"), col.BLOCK, ("key norm", col.COSINE), KIND)
     return where | {"first": first, "others": others}, figure
@@ -176,8 +175,7 @@ def _source(rows: Rows) -> Told:
     alphas = {cut: _number(row, col.ALPHA_1) for cut, row in cuts.items()}
     block = int(path["first block of readers"])
     sinks = [row[col.LAYER] or 0 for row in rows["figure19_heads"].rows if _number(row, col.ALPHA_1) > 0.3]
-    if not alphas["cut"] < alphas["before"] / 2 < alphas["drawn"]:
-        return None
+    _ask(alphas["cut"] < alphas["before"] / 2 < alphas["drawn"])
     numbers = {
         **alphas, "name": _name(table.where(what="head").rows[0]), "writer": _row(table, what="path")[TO],
         "layer": block, "count": int(path["neurons that make most"]), "share": path["share of these neurons"],
@@ -192,8 +190,7 @@ def _removal(rows: Rows) -> Told:
     table = rows["removing_massive"]
     edits = {"before": "none", "zero": "massive entries to zero", "mean": "massive entries to their mean"}
     found = {name: _numbers(_row(table, edit=edit), loss=col.LOSS, sink=col.SINK_1) for name, edit in edits.items()}
-    if not found["zero"].loss > found["before"].loss + 1 > found["mean"].loss + MARGIN:
-        return None
+    _ask(found["zero"].loss > found["before"].loss + 1 > found["mean"].loss + MARGIN)
     return found | {"name": _name(_row(table, edit="none"))}, sweep_figure(table, col.EDIT, (col.LOSS, col.SINK_1))
 
 
@@ -202,7 +199,8 @@ def _streaming(rows: Rows) -> Told:
     table, column = rows["streaming"], "perplexity after"
     kept = {"everything": None, "none": 0, "one": 1}
     found = {name: _number(_row(table, sinks=sinks), column) for name, sinks in kept.items()}
-    return (found, sweep_figure(table, "cache", (column,))) if found["none"] > found["one"] * (1 + MARGIN) else None
+    _ask(found["none"] > found["one"] * (1 + MARGIN))
+    return found, sweep_figure(table, "cache", (column,))
 
 
 def _mean(table: Table, model: str, column: str) -> float:
@@ -221,8 +219,7 @@ def _sigmoid(rows: Rows) -> Told:
         for model in ("softmax", "sigmoid")
     )
     null = _mean(table, "sigmoid", f"{NULL} {col.ALPHA_1}")
-    if not softmax.alpha > null > sigmoid.alpha:
-        return None
+    _ask(softmax.alpha > null > sigmoid.alpha)
     return {"softmax": softmax, "sigmoid": sigmoid, "null": null}, importances(replace(table, title="Three twins"))
 
 
@@ -231,8 +228,7 @@ def _key_biases(rows: Rows) -> Told:
     table = rows["table04_attention_biases"]
     alphas = {name: _mean(table, name, col.ALPHA_1) for name in ("softmax", "k_bias", "v_bias")}
     slot = _mean(table, "k_bias", col.ALPHA_SLOT)
-    if not slot > alphas["softmax"] > alphas["k_bias"] + MARGIN:
-        return None
+    _ask(slot > alphas["softmax"] > alphas["k_bias"] + MARGIN)
     return alphas | {"slot": slot}, importances(replace(table, title="Learned keys"))
 
 
@@ -248,8 +244,7 @@ def _first_position(rows: Rows) -> Told:
     numbers = {name: _number(row, col.SINK_1) for name, row in rates.items()}
     numbers |= {"moved": _number(swapped, col.SINK_T), "copies_moved": _number(copies_swapped, col.SINK_T)}
     is_followed = numbers["moved"] > numbers["rate"] / 2 > numbers["left"]
-    if not (is_followed and numbers["copies_moved"] < numbers["copies"] / 2):
-        return None
+    _ask(is_followed and numbers["copies_moved"] < numbers["copies"] / 2)
     words = {
         "none": "nothing changed", "p1 <- p_t": f"p1 replaced by position {to}'s", "p1 <-> p_t": f"0 and {to} swapped",
         "p_t <-> p_t+1": f"{to} and {to + 1} swapped",
