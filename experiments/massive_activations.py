@@ -1,6 +1,6 @@
 """Massive activations: where they stand, how large and constant they are; every repeated token has them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 from jaxtyping import Float
@@ -113,8 +113,15 @@ def _note(report: Report, token_sets: dict[str, TokenSet], start: Bos) -> str:
 
 
 def _is_massive(table: Table) -> tuple[bool | None, str]:
-    shares = table.where(**{INPUT: "natural"}).numbers("massive first")
-    return any(share > 0.5 for share in shares), f"share of sequences: {', '.join(f'{share:.0%}' for share in shares)}"
+    rows = table.where(**{INPUT: "natural"}).rows
+    spans = {row["dimension"]: f"blocks {row['first block']} to {row['last block']}" for row in rows if _lasts(row)}
+    words = ", ".join(f"dimension {dim} in {span}" for dim, span in spans.items())
+    return bool(spans), words or f"none of dimensions {', '.join(str(row['dimension']) for row in rows)}"
+
+
+def _lasts(row: Mapping[str, Cell]) -> bool:
+    """Whether the first token's entry is massive in most sequences, in any block."""
+    return row["first block"] is not None
 
 
 def _is_constant(table: Table) -> tuple[bool | None, str]:
@@ -131,7 +138,7 @@ def _is_in_all_copies(table: Table) -> tuple[bool | None, str]:
 
 RULES: Sequence[Rule] = (
     of_each(
-        Rule("at least one dimension of the first token of natural text is massive in most sequences", _is_massive)
+        Rule("a dimension of the first token of natural text is massive in most sequences, in some block", _is_massive)
     ),
     of_each(Rule("its standard deviation over texts is below a tenth of its mean", _is_constant)),
     of_each(Rule("every copy of a repeated token has it, within 1% (rotary positions)", _is_in_all_copies)),
