@@ -39,7 +39,8 @@ def parity(model: PreTrainedModel, name: str, sequences: int = 5, length: int = 
             rows += _compared(model, name, backend, tokens, reference)
     note = (
         f"n={sequences} random sequences, T={length}, {reference.protocol.dtype}; "
-        f"agreement is a difference of {TOLERANCE} or less of the largest number of a layer"
+        f"both numbers are those of the layer that is furthest off; agreement is a difference of {TOLERANCE} or less "
+        "of its largest number"
     )
     return Table(f"Do the backends agree on {name}?", note, tuple(rows))
 
@@ -61,11 +62,11 @@ def _compared(
 
 
 def _worst_gap(given: Tensor, right: Tensor) -> Gap:
-    """The gap of the layer or block that is furthest off; of the whole for what has no layers."""
+    """The gap of the layer or block that is furthest off, of equal ones the largest; of the whole without layers."""
     if given.shape != right.shape or right.ndim < 3:
         return Gap.of(given, right)
     gaps = [Gap.of(*layer) for layer in zip(given.unbind(1), right.unbind(1), strict=True)]
-    return max(gaps, key=lambda gap: gap.difference / gap.size if gap.size else gap.difference)
+    return max(gaps, key=lambda gap: (gap.difference / gap.size if gap.size else gap.difference, gap.size))
 
 
 def _row(backend: str, read: str, gap: Gap | None) -> dict[str, Cell]:
