@@ -1,3 +1,4 @@
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,19 @@ def test_a_backend_that_is_wrong_is_found_and_the_command_fails(monkeypatch, tmp
     model_of("llama").save_pretrained(tmp_path)
     result = CliRunner().invoke(app, ["check", str(tmp_path)])
     assert result.exit_code == 1 and "DIFFERS" in result.output
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama with grouped queries"])
+def test_backends_agree_on_a_model_with_scores_of_hundreds(name):
+    model = deepcopy(model_of(name))
+    with torch.no_grad():
+        for key, weight in model.named_parameters():
+            if "q_proj" in key:
+                weight.mul_(30)
+            if "c_attn.weight" in key:
+                weight[:, :48] *= 30
+    table = gate.parity(model, "sharp")
+    assert gate.agrees(table), table.to_markdown()
 
 
 def test_a_layer_of_small_numbers_is_not_excused_by_one_of_large_numbers():
