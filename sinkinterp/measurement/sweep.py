@@ -125,7 +125,7 @@ def _controls(group: Sequence[Edit], subject: Subject, length: int, seeds: int) 
 
 
 def _ends(metric: ReportMetric) -> Range:
-    known = {sink_rate: SHARES, importance: SHARES, loss: SIZES}
+    known: dict[Any, Range] = {sink_rate: SHARES, importance: SHARES, loss: SIZES}
     return known.get(getattr(metric, "func", metric), REALS)  # of a partial, that of its function
 
 
