@@ -7,18 +7,20 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..attention.call import AttentionCall
+from ..attention.sites import CALL
 from ..backends.gap import Gap
 from ..backends.load import BACKENDS, load
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..metrics.instruments import ALL
-from ..metrics.metric import Alpha
 from ..report.report import Report
 from ..table import Cell, Table
 from .measure import measure
 
 REFERENCE = "huggingface"
-TOLERANCE = 1e-5  # of the largest number of a read in its layer, in fp32
+TOLERANCE = 1e-5  # of the largest number of a read in its layer, in fp32, where scores are at most `SCORE`
+SCORE = 16.0  # the last digit of a larger score changes weights by more
 DIFFERENCE, LARGEST, VERDICT = "largest difference", "largest number", "verdict"
 _DIFFERS = "DIFFERS"
 
@@ -32,14 +34,18 @@ def parity(model: PreTrainedModel, name: str, sequences: int = 5, length: int = 
     length = min(length, subject.shape.n_ctx or length)
     tokens = torch.randint(subject.shape.vocab, (sequences, length), generator=torch.Generator().manual_seed(0))
     reference = measure(subject, tokens, instruments=ALL)
-    dense = Gap.of(reference.raw_importance, _dense_importance(model, tokens))
-    rows = [_row("dense eager attention", "importance", dense)]
+    calls = subject.run(tokens, reads={"seen": CALL.read(_seen), "score": CALL.read(_largest_score)})
+    tolerance = TOLERANCE * max(1.0, calls["score"].max().item() / SCORE)
+    patterns = dense_patterns(model, tokens)
+    dense = Gap.of(reference.raw_importance, patterns.sum(-2) / calls["seen"].cpu())
+    rows = [_row("dense eager attention", "importance", dense, tolerance)]
     for backend in BACKENDS:
         if backend != REFERENCE:
-            rows += _compared(model, name, backend, tokens, reference)
+            rows += _compared(model, name, backend, reference, tolerance)
     note = (
         f"n={sequences} random sequences, T={length}, {reference.protocol.dtype}; "
-        f"agreement is a difference of {TOLERANCE} or less of the largest number of a layer"
+        f"both numbers are those of the layer that is furthest off; agreement is a difference of {tolerance:.2g} or "
+        f"less of its largest number, {TOLERANCE:g} where no score is above {SCORE:g}"
     )
     return Table(f"Do the backends agree on {name}?", note, tuple(rows))
 
@@ -50,36 +56,38 @@ def agrees(table: Table) -> bool:
 
 
 def _compared(
-    model: PreTrainedModel, name: str, backend: str, tokens: Tokens, reference: Report
+    model: PreTrainedModel, name: str, backend: str, reference: Report, tolerance: float
 ) -> list[dict[str, Cell]]:
     try:
-        report = measure(load(model, backend=backend, name=name), tokens, instruments=ALL)
+        report = measure(load(model, backend=backend, name=name), reference.tokens, instruments=ALL)
     except InputError as refusal:
-        return [_row(backend, str(refusal), None)]
-    tensors = report.tensors()
-    return [_row(backend, read, _worst_gap(tensors[read], expected)) for read, expected in reference.tensors().items()]
+        return [_row(backend, str(refusal), None, tolerance)]
+    gaps = {read: _worst_gap(report.tensors()[read], expected) for read, expected in reference.tensors().items()}
+    return [_row(backend, read, gap, tolerance) for read, gap in gaps.items()]
 
 
 def _worst_gap(given: Tensor, right: Tensor) -> Gap:
-    """The gap of the layer or block that is furthest off; of the whole for what has no layers."""
+    """The gap of the layer or block that is furthest off, of equal ones the largest; of the whole without layers."""
     if given.shape != right.shape or right.ndim < 3:
         return Gap.of(given, right)
     gaps = [Gap.of(*layer) for layer in zip(given.unbind(1), right.unbind(1), strict=True)]
-    return max(gaps, key=lambda gap: gap.difference / gap.size if gap.size else gap.difference)
+    return max(gaps, key=lambda gap: (gap.difference / gap.size if gap.size else gap.difference, gap.size))
 
 
-def _row(backend: str, read: str, gap: Gap | None) -> dict[str, Cell]:
+def _row(backend: str, read: str, gap: Gap | None, tolerance: float) -> dict[str, Cell]:
     if gap is None:
         return {"backend": backend, "read": read, DIFFERENCE: None, LARGEST: None, VERDICT: "refused"}
-    verdict = "agrees" if gap.is_within(TOLERANCE) else _DIFFERS
+    verdict = "agrees" if gap.is_within(tolerance) else _DIFFERS
     return {"backend": backend, "read": read, DIFFERENCE: gap.difference, LARGEST: gap.size, VERDICT: verdict}
 
 
-def _dense_importance(model: PreTrainedModel, tokens: Tokens) -> Alpha:
-    """Importance from the patterns that transformers itself returns."""
-    patterns = dense_patterns(model, tokens)
-    seen = patterns.ne(0).flatten(3).any(2).any(0).unflatten(-1, patterns.shape[-2:])  # one weight may underflow to 0
-    return patterns.sum(-2) / seen.sum(-2)[None, :, None]
+def _seen(call: AttentionCall) -> Float[Tensor, "batch #head key"]:
+    """How many queries can see each key. The patterns do not tell: a weight may underflow to 0."""
+    return call.watchers(call.keys).expand(len(call.q), -1, -1).float()
+
+
+def _largest_score(call: AttentionCall) -> Float[Tensor, " batch"]:
+    return call.scores().float().masked_fill(~call.allowed(), 0).abs().amax((1, 2, 3))
 
 
 @torch.no_grad()

@@ -1,3 +1,4 @@
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,19 @@ def test_a_backend_that_is_wrong_is_found_and_the_command_fails(monkeypatch, tmp
     assert result.exit_code == 1 and "DIFFERS" in result.output
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama with grouped queries"])
+def test_backends_agree_on_a_model_with_scores_of_hundreds(name):
+    model = deepcopy(model_of(name))
+    with torch.no_grad():
+        for key, weight in model.named_parameters():
+            if "q_proj" in key:
+                weight.mul_(30)
+            if "c_attn.weight" in key:
+                weight[:, :48] *= 30
+    table = gate.parity(model, "sharp")
+    assert gate.agrees(table), table.to_markdown()
+
+
 def test_a_layer_of_small_numbers_is_not_excused_by_one_of_large_numbers():
     right = torch.stack([torch.full((3, 2, 5), size) for size in (1.0, 1e5)], 1)  # sequence layer head pos
     for layer, off, gap in ((0, 0.1, Gap(0.1, 1.0)), (1, 0.1, Gap(0.1, 1e5))):
@@ -47,6 +61,11 @@ def test_a_layer_of_small_numbers_is_not_excused_by_one_of_large_numbers():
         found = gate._worst_gap(given, right)
         assert (found.difference, found.size) == pytest.approx((gap.difference, gap.size), rel=0.1)
         assert found.is_within(gate.TOLERANCE) == (layer == 1)
+
+
+def test_of_layers_that_are_equally_far_off_the_largest_number_is_said():
+    right = torch.tensor([[[3.0, 1.0], [700.0, 2.0], [5.0, 11.0]]])
+    assert gate._worst_gap(right, right) == gate.Gap(0.0, 700.0)
 
 
 def test_the_command_prints_agreement(tmp_path):
