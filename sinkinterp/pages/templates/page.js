@@ -55,6 +55,8 @@
     });
     layout.height = all + t + b;
     if (layout.legend) layout.legend.y = 1 + 32 / all;
+    const bar = layout.coloraxis?.colorbar;
+    if (bar) Object.assign(bar, { len: high, lenmode: "pixels", y: 1, yanchor: "top" });
   };
 
   /** Puts the colour bars that stand beside maps below them. */
