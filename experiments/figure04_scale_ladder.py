@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import SHARES, estimate_cells, mean_cells
@@ -32,8 +31,8 @@ EPSILON = 0.3
 
 
 def measure(case: Case, progress: Progress) -> Table:
-    """The row of one model: its size, Sink_1 and alpha_1 on natural text without BOS."""
-    token_set = case.tokens(case.size(), progress, Bos.NEVER)
+    """The row of one model: its size, Sink_1 and alpha_1 on natural text; Gemma 3 alone is read with BOS."""
+    token_set = case.tokens(case.size(), progress, case.start)
     report = measure_model(case.subject, token_set, positions=(0,), progress=progress(f"measuring {case.subject.name}"))
     shape = case.subject.shape
     row = {
