@@ -298,7 +298,9 @@ class HuggingFaceSubject(Subject):
         if has_table or not is_of_transformers:
             raise InputError(f"{self.name} has a table of {limit} positions; beyond it, take a model with rotary ones")
         self.shape = replace(self.shape, n_ctx=None)
-        self.attention_note = "; ".join(filter(None, (self.attention_note, f"beyond its context of {limit} tokens")))
+        self.attention_note = "; ".join(
+            filter(None, (self.attention_note, f"its context of {limit} tokens is no limit"))
+        )
 
     @property
     def _fix(self) -> str:
@@ -370,7 +372,8 @@ class HuggingFaceSubject(Subject):
         self.check_ids(tokens)
         limit = self.shape.n_ctx
         if limit is not None and tokens.shape[1] > limit:
-            raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; use length={limit}")
+            fix = f"use length={limit}, or si.load(..., beyond_context=True)"
+            raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; {fix}")
 
 
 def _whole(taps: Taps, shape: ModelShape) -> Taps:

@@ -409,8 +409,9 @@ def _metric_of(subject: Subject, metric: Any, answer: str | None, instead: str |
 
 
 def answer_token(subject: Subject, text: Any) -> int:
-    """The one token of a text. Raises InputError where it has several."""
-    tokenizer, checked = subject.tokenizer, unicode_text(text, "the answer")
+    """The one token of a text. Raises InputError where it has several, and for anything but a text."""
+    tokenizer, given = subject.tokenizer, instance_of(text, str, "an answer is a text of one token, such as ' Paris'")
+    checked = unicode_text(given, "the answer")
     ids = [] if tokenizer is None else tokenizer(checked, add_special_tokens=False)["input_ids"]
     if len(ids) != 1:
         raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one; give a text of one token")

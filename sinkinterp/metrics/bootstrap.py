@@ -1,8 +1,8 @@
 """Means over sequences with their 95% intervals: Student's t of few values, percentile bootstraps of many.
 
 Percentile bootstraps cover 75% at n=3 and 89% at n=10. A rate that is 0 or 1 in every sequence has the exact interval
-of one trial a sequence (Clopper and Pearson 1934). Intervals of shares, sizes and cosines end where these end:
-Student's t alone knows no bounds.
+of one trial a sequence (Clopper and Pearson 1934). Another rate that is equal in all has Wilson's (1927). Intervals of
+shares, sizes and cosines end where these end: Student's t alone knows no bounds.
 """
 
 import math
@@ -25,6 +25,7 @@ REALS, SIZES, SHARES, COSINES = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.
 RESAMPLES = 2000
 KEPT = 1024  # sequences; of more, the resamples are drawn again each time, since they take 16 kB a sequence
 BY_SEQUENCE = "95% bootstrap interval over sequences"
+_Z = 1.96
 FEW = 30  # fewer values have intervals by Student's t
 _T = np.array([
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
@@ -82,12 +83,16 @@ def estimate(values: PerSequence, seed: int = 0) -> Estimate:
 
 
 def rate(values: PerSequence, seed: int = 0) -> Estimate:
-    """`estimate` of shares, 0..1: within 0 and 1, and wider than a point where every sequence has 0, or 1."""
+    """`estimate` of shares, 0..1: within 0 and 1, and wider than a point where every sequence has the same share."""
     found = estimate(values, seed).within(SHARES)
-    if math.isnan(found.low):
+    if math.isnan(found.low) or found.high - found.low > 1e-9:
         return found
-    beyond = 1 - 0.025 ** (1 / int((~values.isnan()).sum()))
-    return Estimate(found.mean, 1 - beyond if found.mean == 1 else found.low, beyond if found.mean == 0 else found.high)
+    p, n = found.mean, int((~values.isnan()).sum())
+    if p in SHARES:
+        beyond = 1 - 0.025 ** (1 / n)
+        return Estimate(p, 1 - beyond if p else 0.0, 1.0 if p else beyond)
+    centre, half = (p + _Z**2 / 2 / n), _Z * math.sqrt(p * (1 - p) / n + _Z**2 / 4 / n**2)
+    return Estimate(p, *((centre + sign * half) / (1 + _Z**2 / n) for sign in (-1, 1)))
 
 
 def changes_of(ends: Range) -> Range:

@@ -25,7 +25,7 @@ _TOLERANCE = 0.02  # by which a row of half-precision weights may exceed one
 _LAYER_OF_HOOK = re.compile(r"(?:^|\.)(\d+)\..*hook_pattern$")
 TAKES = (
     "a tensor or array `batch head query key`, a list of them (one for each layer), an ActivationCache, or a model's "
-    "output"
+    "output with attn_implementation='eager'"
 )
 
 
@@ -154,8 +154,8 @@ def _by_layer(given: Any) -> dict[int, Any]:
     patterns = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
     if not patterns:
         raise InputError(
-            f"this {type(given).__name__} holds no attention weights; give {TAKES}, "
-            "made with attn_implementation='eager'; si.measure(model, text) measures a model"
+            f"this {type(given).__name__} holds no attention weights; give {TAKES}; "
+            "si.measure(model, text) measures a model"
         )
     if all(isinstance(step, list | tuple) and step for step in patterns):
         patterns = [_generated(layer, of_steps) for layer, of_steps in enumerate(zip(*patterns, strict=False))]

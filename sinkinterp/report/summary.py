@@ -269,4 +269,4 @@ def _later_clause(report: Readings, epsilon: float, token_text: TokenText) -> st
         if len(later) == 1
         else f"{kind}s {(' ' if is_one else ', ').join(names[:-1])} and {names[-1]} are sinks too"
     )
-    return f"; {claim} (in a tenth of the heads or more)"
+    return f"; {claim} (positions from 0, in a tenth of the heads or more)"

@@ -36,6 +36,7 @@ from .finetune import ChatRecipe, Trainable, job_on_chats, run_of, tokenizer_of
 PROBED_TOKENS = 4096  # of a step that is timed, at most, but two sequences
 TIMED_STEPS = 3
 GPU_SPEED = 150e12  # operations a second: half of an A100's, or a sixth of an H100's, largest speed in bfloat16
+GPU_STEP = 0.01  # seconds that a step takes at least: an H100 made 66 to 110 steps a second of small models together
 GPU_BYTES = 80 * 10**9  # of the memory of such a GPU
 BYTES = 4  # of a weight
 TENSORS = 3  # of the size of the model in a checkpoint: its weights and AdamW's two moments
@@ -190,7 +191,7 @@ def _storages(tensors: Any) -> Iterable[torch.UntypedStorage]:
 
 
 def _absent_step(recipe: Recipe) -> Step:
-    """The step on a GPU that is not here, at `GPU_SPEED` for softmax.
+    """The step on a GPU that is not here, at `GPU_SPEED` for softmax, and no faster than `GPU_STEP`.
 
     Attention takes longer by the factor that one head of one layer takes longer than softmax here.
     """
@@ -200,7 +201,7 @@ def _absent_step(recipe: Recipe) -> Step:
     weights = parameters_of(model) - model.vocab * model.d_model  # the embedding is looked up
     operations = 6.0 * weights + factor * 12.0 * model.n_layers * recipe.length * model.d_model
     held = _head_bytes(head) * model.n_layers * model.n_heads * min(recipe.batch, recipe.micro_batch)
-    return Step(tokens * operations / GPU_SPEED, (TENSORS + 1) * BYTES * parameters_of(model) + held)
+    return Step(max(GPU_STEP, tokens * operations / GPU_SPEED), (TENSORS + 1) * BYTES * parameters_of(model) + held)
 
 
 def _as_softmax(model: LMSpec) -> LMSpec:

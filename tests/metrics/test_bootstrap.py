@@ -169,3 +169,10 @@ def test_a_ratio_is_of_means_and_of_pairs():
 def test_a_ratio_to_what_is_zero_in_some_sequences_has_no_interval():
     found = ratio(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 0.0, 1.0]))
     assert found.mean == pytest.approx(6.0) and math.isnan(found.low) and math.isnan(found.high)
+
+
+@pytest.mark.parametrize("n", [2, 3, 100])
+def test_a_rate_that_is_equal_in_every_sequence_has_wilsons_interval(n):
+    found = rate(torch.full((n,), 0.6))
+    for end in (found.low, found.high):  # Wilson 1927: the ends are the p for which 0.6 is 1.96 standard errors away
+        assert abs(end - 0.6) == pytest.approx(1.96 * (end * (1 - end) / n) ** 0.5, rel=1e-5)
