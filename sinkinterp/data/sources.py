@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+from ..errors import InputError
 from ..files import remove
 from ..seals import Damaged, Of, read_record, write_record
 from ..spec import Limits, Spec, added_later

@@ -9,7 +9,7 @@ import torch
 from backends.zoo import CONFIGS, VOCAB, model_of
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GPTNeoXJapaneseConfig, GPTNeoXJapaneseForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, RwkvConfig, RwkvForCausalLM
 
 WORDS = ["<s>", "the", "cat", "sat"]
 DEEP = 100_000  # brackets: more than any reader follows
@@ -103,8 +103,8 @@ def _write_damaged_models(folder: Path) -> None:
         (_copy(folder, name) / "tokenizer.json").write_text(content)
     for file in _copy(folder, "no-tokenizer").glob("tokenizer*"):
         file.unlink()
-    outside = GPTNeoXJapaneseConfig(vocab_size=VOCAB, hidden_size=48, num_hidden_layers=2, num_attention_heads=4)
-    GPTNeoXJapaneseForCausalLM(outside).save_pretrained(folder / "outside")
+    outside = RwkvConfig(vocab_size=VOCAB, hidden_size=48, num_hidden_layers=2)
+    RwkvForCausalLM(outside).save_pretrained(folder / "outside")
     (folder / "no-weights").mkdir()
     shutil.copy(folder / "good/config.json", folder / "no-weights")
     (_copy(folder, "weights-that-are-a-folder") / "model.safetensors").unlink()
