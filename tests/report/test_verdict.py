@@ -75,7 +75,7 @@ def test_later_positions_are_named_where_a_tenth_of_the_heads_looks_at_them_and_
     later = ALPHA.clone()
     later[..., 1], later[..., 3], later[..., 4] = 0.9, 0.9, 0.9
     assert sink_verdict(replace(REPORT, importance=later)).endswith(
-        "; positions 1 and 3 are sinks too (in a tenth of the heads or more)."
+        "; positions 1 and 3 are sinks too (positions from 0, in a tenth of the heads or more)."
     )
     said = sink_verdict(
         replace(one_text(later[:1], 0.18), tokens=REPORT.tokens[:1] * 0 + 7), token_text=" word{}".format
@@ -83,7 +83,7 @@ def test_later_positions_are_named_where_a_tenth_of_the_heads_looks_at_them_and_
     assert "; tokens 1, 'word7', 2, 'word7', and 3, 'word7', are sinks too" in said
     later[..., 2:4] = 0
     said = sink_verdict(one_text(later[:1], 0.18), token_text=lambda token: "the ")
-    assert "; token 1, 'the', is a second sink (in a tenth of the heads or more)." in said
+    assert "; token 1, 'the', is a second sink (positions from 0, in a tenth of the heads or more)." in said
 
 
 def test_the_protocol_leaves_out_what_is_not_known():
