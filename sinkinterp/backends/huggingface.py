@@ -372,8 +372,7 @@ class HuggingFaceSubject(Subject):
         self.check_ids(tokens)
         limit = self.shape.n_ctx
         if limit is not None and tokens.shape[1] > limit:
-            fix = f"use length={limit}, or si.load(..., beyond_context=True)"
-            raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; {fix}")
+            raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; use length={limit}")
 
 
 def _whole(taps: Taps, shape: ModelShape) -> Taps:
