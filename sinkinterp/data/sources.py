@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from ..errors import InputError
+from ..errors import refusal
 from ..files import remove
 from ..seals import Damaged, Of, read_record, write_record
 from ..spec import Limits, Spec, added_later
@@ -81,11 +81,11 @@ class PythonCode(Source):
     packages: tuple[str, ...] = added_later(())
 
     def check(self) -> None:
-        absent = [name for name in self.packages if not _folders_of(name)]
-        if absent:
-            raise InputError(
-                f"packages={list(self.packages)}: {', '.join(absent)} is not installed; install or omit it"
-            )
+        for name in self.packages:
+            with refusal(f"no code of the package {name!r} is here", "install it, or leave it out of packages"):
+                importlib.metadata.version(name)
+                if not _folders_of(name):
+                    raise ImportError("it has no folder of its own")
 
     def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
         self.check()

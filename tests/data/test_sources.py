@@ -1,6 +1,7 @@
 import hashlib
 import json
 import textwrap
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -180,3 +181,12 @@ def test_a_share_of_copies_that_is_no_share_is_refused():
     for share in (-0.1, 1.1):
         with pytest.raises(InputError, match="at most 1"):
             Repeating(share=share)
+
+
+def test_code_of_packages_joins_that_of_the_library_and_absent_ones_are_refused(tmp_path):
+    library, both = (set(PythonCode(packages).texts(tmp_path)) for packages in ((), ("einops",)))
+    assert library < both and any("def rearrange(" in text for text in both - library)
+    assert PythonCode(("einops",)).fingerprint() == f"{PythonCode().fingerprint()} {version('einops')}"
+    for name in ("no_such_package", "", "typing_extensions"):  # the last is a file
+        with pytest.raises(InputError, match="leave it out of packages"):
+            PythonCode((name,)).texts(tmp_path)
