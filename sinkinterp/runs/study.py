@@ -200,7 +200,7 @@ BASES: Mapping[Scale, Recipe] = {
     Scale.GPU: RECIPES["text-without-bos"],
     Scale.PAPER: RECIPES["paper-60m"],
 }
-HELD_OUT_SEQUENCES = {Scale.SMOKE: 16, Scale.TEXT: 256, Scale.GPU: 256, Scale.PAPER: 100}  # the text of TEXT has 300
+HELD_OUT_SEQUENCES = {Scale.SMOKE: 16, Scale.TEXT: 256, Scale.GPU: 256, Scale.PAPER: 100}  # text has 300
 
 
 def base_of(scope: Scope, bases: Mapping[Scale, Recipe] = BASES) -> Recipe:
