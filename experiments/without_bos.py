@@ -25,6 +25,6 @@ EXPERIMENT = study(
     ),
     scales=(Scale.SMOKE, Scale.GPU),
     note="softmax has learned positions, as all but rotary; the paper's K biases and sigmoid have rotary ones; "
-    "Python's standard library and eight packages, 39.6 million tokens; the rules were written after pilots of one other seed, "
-    "and before the runs",
+    "Python's standard library and eight packages, 39.6 million tokens; the rules were written after pilots "
+    "of one other seed, and before the runs",
 )
