@@ -110,15 +110,19 @@ def rows(scale: Scale) -> Iterator[Row]:
     for setting in long:
         yield from _ratios("first position and norms", first_position, setting, scale, 1.05)
         yield from _ratios("all positions and norms", all_positions, setting, scale, 1.15)
-    speed = cache(partial(speed_on, scale.recipe, torch.device(scale.device), scale.repeats))
-    model = f"the 60M recipe, batch {scale.recipe.batch} x {scale.recipe.model.n_ctx:,}"
-    yield Row(f"{model}: tokens a second", None, lambda: speed()[0])
-    goal = 0.45 if scale.has_goals else None
-    yield Row(f"{model}: MFU", goal, lambda: speed()[0] * speed()[1] / scale.peak_tflops / 1e12, at_least=True)
+    for kind, recipe in (("", scale.recipe), (", compiled", replace(scale.recipe, compiled=True))):
+        yield from _speed(f"the 60M recipe{kind}, batch {recipe.batch} x {recipe.model.n_ctx:,}", recipe, scale)
     yield from _ratios("plain forward, torch.compile", partial(compiled, compiler=scale.compiler), long[0], scale, None)
     yield from _ratios("plain forward against itself (noise)", plain, long[0], scale, None)
     for what, way in PEERS.items():
         yield from _ratios(what, way, long[0], scale, None)
+
+
+def _speed(what: str, recipe: Recipe, scale: Scale) -> Iterator[Row]:
+    speed = cache(partial(speed_on, recipe, torch.device(scale.device), scale.repeats))
+    yield Row(f"{what}: tokens a second", None, lambda: speed()[0])
+    goal = 0.45 if scale.has_goals else None
+    yield Row(f"{what}: MFU", goal, lambda: speed()[0] * speed()[1] / scale.peak_tflops / 1e12, at_least=True)
 
 
 def _checks(scale: Scale) -> Iterator[Row]:

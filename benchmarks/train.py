@@ -35,7 +35,7 @@ from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs import trained
 from sinkinterp.train.distributed import World
 from sinkinterp.train.job import Job, job_of
-from sinkinterp.train.loop import update
+from sinkinterp.train.loop import engine_of, update
 from sinkinterp.train.recipe import Recipe, parameter_groups
 from sinkinterp.train.recipes import RECIPES
 
@@ -79,10 +79,11 @@ class Ours:
         self.model = build(recipe.model).to(world.device).train()
         groups = parameter_groups(self.model, recipe.decay, recipe.weight_decay)
         self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
+        self.engine = engine_of(self.job, self.model)
 
     def __call__(self) -> None:
         for step in range(1, STEPS + 1):
-            update(self.job, step, self.model, self.optimizer)
+            update(self.job, step, self.engine, self.optimizer)
 
 
 class Minimal:

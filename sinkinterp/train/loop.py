@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from torch.optim import AdamW, Optimizer
 from transformers import PreTrainedModel
 
 from ..data.draws import generator
-from ..errors import InputError
+from ..errors import InputError, refusal
 from ..files import sole_writer
 from ..lm.blocked_loss import IGNORED
 from . import checkpoint, distributed
@@ -76,7 +76,7 @@ def _start(job: Job[Fit], run: Path, done: int) -> tuple[PreTrainedModel, nn.Mod
     fit, world = job.fit, job.world
     model = started(job)
     history = [] if done else [_evaluation(job, 0, model)]
-    engine = world.wrapped(model.train())
+    engine = engine_of(job, model)
     optimizer = AdamW(parameter_groups(model, fit.decay, fit.weight_decay), betas=(0.9, 0.95), fused=True)
     if done:
         history = checkpoint.restore(run, done, model, optimizer)
@@ -89,6 +89,12 @@ def started(job: Job[Fit]) -> PreTrainedModel:
     if job.fit.recompute:
         model.activation_checkpointing_enable()
     return model
+
+
+def engine_of(job: Job[Fit], model: PreTrainedModel) -> nn.Module:
+    """What computes the model's gradients: the model in all processes, compiled where the recipe says so."""
+    engine = job.world.wrapped(model.train())
+    return cast(nn.Module, torch.compile(engine)) if job.fit.compiled else engine
 
 
 def _evaluation(job: Job[Fit], step: int, model: PreTrainedModel) -> dict[str, Any]:
@@ -107,14 +113,19 @@ class Diverged(InputError):
 def update(job: Job[Fit], step: int, model: nn.Module, optimizer: Optimizer) -> dict[str, float]:
     """Changes the model by one step. Returns the loss, gradient norm before clipping, learning rate and token count.
 
-    Padding does not count as tokens. Raises Diverged, and changes nothing, if loss or gradient is not finite.
+    Padding does not count as tokens. Raises Diverged, and changes nothing, if loss or gradient is not finite, and
+    InputError where the model is to be compiled and cannot be.
     """
     fit, world, rate = job.fit, job.world, job.fit.rate(step)
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.zero_grad()
     batch = job.batch(step)
-    with _seeded("dropout", fit.seed, step, world.rank, device=world.device):
+    unfit = (torch._dynamo.exc.TorchDynamoException,) if fit.compiled else ()
+    with (
+        _seeded("dropout", fit.seed, step, world.rank, device=world.device),
+        refusal("torch.compile cannot compile the model", "set compiled=false", unfit),
+    ):
         local_loss = accumulate(job, batch, model)
     local_norm = distributed.full_tensor(torch.nn.utils.clip_grad_norm_(model.parameters(), fit.clip))
     loss, norm = (total / world.size for total in world.summed(local_loss, local_norm))

@@ -170,6 +170,8 @@ class Fit(Spec):
     threads: how many threads of the CPU compute. Tiny matrices are fastest on one.
     watch_every, save_every: optimiser steps between evaluations, and between checkpoints.
     recompute: whether the backward pass computes every block again (gradient checkpointing): less memory, more time.
+    compiled: whether `torch.compile` joins the model's operations, which makes a GPU wait less for Python. Losses agree
+        to rounding; the first step takes up to a minute.
 
     On one machine, a run is a pure function of its recipe.
     """
@@ -194,6 +196,7 @@ class Fit(Spec):
     watch_every: int = 125
     save_every: int = 250
     recompute: bool = added_later(False, kw_only=True)
+    compiled: bool = added_later(False, kw_only=True)
 
     def check_batch(self, length: int) -> None:
         """Raises InputError where the sequences of one step, of so many tokens, exceed the machine's memory."""

@@ -333,3 +333,35 @@ def test_a_loss_that_is_not_finite_before_any_step_blames_no_learning_rate(tmp_p
     assert "lr" not in str(error.value)
     with pytest.raises(loop.Diverged, match="lower lr"):
         loop._check_finite(2, float("nan"), 1.0, Recipe())
+
+
+COMPILED_BY = """
+import torch
+compiling, graphs = torch.compile, []
+def backend(graph, inputs):
+    graphs.append(graph)
+    return graph.forward
+def broken(graph, inputs):
+    raise RuntimeError("there is no compiler here")
+torch.compile = lambda module: compiling(module, backend={})
+"""
+
+
+def test_a_compiled_training_has_the_losses_of_a_plain_one_to_rounding(tmp_path, whole):
+    program = COMPILED_BY.format("backend") + TRAIN + "print('graphs', len(graphs))"
+    done = run_program(program, replace(RECIPE, compiled=True), tmp_path, timeout=100)
+    assert "graphs" in done.stdout and "graphs 0" not in done.stdout, done.stderr
+    compiled = checkpoint.history_of(checkpoint.folder_of(tmp_path, RECIPE.steps))
+    for row, plain in zip(compiled, checkpoint.history_of(whole), strict=True):
+        assert row == pytest.approx(plain, rel=1e-4)
+
+
+def test_a_model_that_cannot_be_compiled_is_refused_in_a_line(tmp_path):
+    done = run_program(COMPILED_BY.format("broken") + TRAIN, replace(RECIPE, compiled=True), tmp_path, timeout=100)
+    last = done.stderr.strip().splitlines()[-1]
+    assert "InputError: torch.compile cannot" in last and last.endswith("; set compiled=false")
+
+
+def test_a_recipe_that_is_not_compiled_keeps_its_key():
+    assert replace(RECIPE, compiled=False).key() == RECIPE.key() != replace(RECIPE, compiled=True).key()
+    assert "compiled" not in RECIPE.to_dict()
