@@ -73,7 +73,7 @@ def _continue(job: Job[Fit], run: Path, done: int, on_step: OnStep) -> None:
 
 def _start(job: Job[Fit], run: Path, done: int) -> tuple[PreTrainedModel, nn.Module, Optimizer, History]:
     """The model, what computes its gradients, the optimiser and the history after `done` steps."""
-    fit, world = job.fit, job.world
+    fit = job.fit
     model = started(job)
     history = [] if done else [_evaluation(job, 0, model)]
     engine = engine_of(job, model)

@@ -170,8 +170,8 @@ class Fit(Spec):
     threads: how many threads of the CPU compute. Tiny matrices are fastest on one.
     watch_every, save_every: optimiser steps between evaluations, and between checkpoints.
     recompute: whether the backward pass computes every block again (gradient checkpointing): less memory, more time.
-    compiled: whether `torch.compile` joins the model's operations, which makes a GPU wait less for Python. Losses agree
-        to rounding; the first step takes up to a minute.
+    compiled: whether `torch.compile` joins the model's operations. It pays on a GPU from some 60 million parameters on.
+        Losses agree to rounding, and the first step takes up to a minute.
 
     On one machine, a run is a pure function of its recipe.
     """
