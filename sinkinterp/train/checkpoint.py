@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -70,8 +69,7 @@ def opened(run: Path, recipe: Fit, base: str = "") -> int:
     """The step of the newest whole checkpoint in `run`, or 0 if there is none.
 
     Drafts and old checkpoints that a killed process left are removed. A damaged checkpoint is named on standard
-    error and renamed to damaged-step-..., and the next older one is taken. Checkpoints of earlier versions have no
-    hashes. They are taken if their files can be read, and get hashes. Only the process that holds the run's lock
+    error and renamed to damaged-step-..., and the next older one is taken. Only the process that holds the run's lock
     may call this. Raises InputError if the checkpoint belongs to another recipe, whose different settings are named, or
     to another base model.
     """
@@ -80,7 +78,7 @@ def opened(run: Path, recipe: Fit, base: str = "") -> int:
     while steps:
         folder = folder_of(run, step := steps.pop())
         try:
-            _check_whole(folder, identity(recipe, step, base), is_last=step == recipe.steps)
+            seals.check(folder, seals.hashes_in(folder, {}))
         except Damaged as damage:
             start = f"step {steps[-1]}" if steps else "the beginning"
             damage.warn(f"the checkpoint is renamed to {set_aside(folder).name}, and training goes on from {start}")
@@ -157,33 +155,6 @@ def history_of(folder: Path) -> History:
     """The evaluations of the run up to this checkpoint, a row each. Raises InputError where the file is damaged."""
     seals.verify(folder, "history.json")
     return json.loads((folder / "history.json").read_text())
-
-
-def _check_whole(folder: Path, of: seals.Of, is_last: bool) -> None:
-    """Raises Damaged unless every file of a checkpoint is there as it was written, and those of this step.
-
-    If the folder has no hashes yet and the run has ended, the optimiser's state may be missing, since nothing
-    needs it.
-    """
-    seals.verify(folder)
-    if not (folder / seals.SEAL).exists():
-        seals.check_beside(folder)
-        needed = {*TENSORS, *VALUES} - ({OPTIMIZER} if is_last and not (folder / OPTIMIZER).exists() else set())
-        for name in sorted(needed):
-            _check_readable(folder / name)
-        seals.seal_later(folder, of)
-
-
-def _check_readable(file: Path) -> None:
-    """Raises Damaged where a file of a checkpoint without hashes is missing, cut off, or not in its format."""
-    try:
-        if file.name in VALUES:
-            json.loads(file.read_text())
-        else:
-            with safe_open(file, framework="pt") as tensors:
-                tensors.keys()
-    except Exception as error:  # safetensors has errors of its own
-        raise Damaged(file, str(error)) from error
 
 
 def _write(draft: Path, recipe: Spec, state: State, history: History) -> None:
