@@ -17,7 +17,6 @@ from ..errors import InputError
 from ..files import remove_drafts, remove_whole, replacing, set_aside
 from ..seals import Damaged
 from ..spec import Spec
-from .distributed import full_tensor, sharded_like
 from .recipe import Fit
 
 KEPT = 2  # how many of a run's newest checkpoints stay on disk
@@ -30,11 +29,20 @@ History = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class State:
-    """The content of a checkpoint: full tensors by name, however many processes train."""
+    """The content of a checkpoint: tensors by name, on the CPU."""
 
     config: PreTrainedConfig
     weights: dict[str, torch.Tensor]
     moments: dict[str, torch.Tensor]
+
+    @staticmethod
+    def of(model: PreTrainedModel, optimizer: Optimizer) -> "State":
+        """The state of a model and its optimiser."""
+        weights, moments = (
+            {name: tensor.detach().cpu() for name, tensor in named}
+            for named in (_weights(model), _moments(model, optimizer))
+        )
+        return State(model.config, weights, moments)
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -99,14 +107,6 @@ def _remove_old(run: Path) -> None:
         remove_whole(folder_of(run, old))
 
 
-def state_of(model: PreTrainedModel, optimizer: Optimizer, kept: bool = True) -> State:
-    """The state of a model and its optimiser; its tensors are left out unless `kept`.
-
-    If the model is sharded, all processes must call this together.
-    """
-    return State(model.config, _gathered(_weights(model), kept), _gathered(_moments(model, optimizer), kept))
-
-
 def save(
     run: Path,
     step: int,
@@ -138,8 +138,10 @@ def restore(run: Path, step: int, model: PreTrainedModel, optimizer: Optimizer) 
     moments = load_file(folder / OPTIMIZER)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and f"{name}.{MOMENTS[0]}" in moments:  # else it never had a gradient
-            parts = {part: sharded_like(moments[f"{name}.{part}"], parameter) for part in MOMENTS}
-            optimizer.state[parameter] = {part: tensor.clone() for part, tensor in parts.items()}
+            parts = {part: moments[f"{name}.{part}"] for part in MOMENTS}
+            optimizer.state[parameter] = {
+                part: tensor.to(parameter.device, copy=True) for part, tensor in parts.items()
+            }
     return history_of(folder)
 
 
@@ -148,7 +150,7 @@ def fill(folder: Path, model: PreTrainedModel) -> None:
     """Copies the weights of a checkpoint into a model of the same shape."""
     weights = load_file(folder / "model.safetensors")
     for name, tensor in _weights(model):
-        tensor.copy_(sharded_like(weights[name], tensor))
+        tensor.copy_(weights[name])
 
 
 def history_of(folder: Path) -> History:
@@ -164,16 +166,6 @@ def _write(draft: Path, recipe: Spec, state: State, history: History) -> None:
     save_file(state.moments, draft / OPTIMIZER, seals.MARK)
     (draft / "recipe.json").write_text(json.dumps(recipe.to_dict(), indent=1))
     (draft / "history.json").write_text(json.dumps(history))
-
-
-def _gathered(named: Iterator[tuple[str, torch.Tensor]], kept: bool) -> dict[str, torch.Tensor]:
-    """Full tensors by name, on the CPU. They are gathered one by one, so that no device holds more than one."""
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in named:
-        gathered = full_tensor(tensor.detach())
-        if kept:
-            tensors[name] = gathered.cpu()
-    return tensors
 
 
 def _weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:

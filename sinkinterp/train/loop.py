@@ -17,9 +17,9 @@ from ..data.draws import generator
 from ..errors import InputError
 from ..files import sole_writer
 from ..lm.blocked_loss import IGNORED
-from . import checkpoint, distributed
+from . import checkpoint
 from .checkpoint import History
-from .distributed import Batch
+from .distributed import Batch, gradient_sync
 from .job import Job
 from .recipe import Fit, parameter_groups
 
@@ -61,8 +61,8 @@ def _continue(job: Job[Fit], run: Path, done: int, on_step: OnStep) -> None:
                 history.append(_evaluation(job, step, model) | step_metrics)
                 last = last or job.is_done(history[-1])
             if step % fit.save_every == 0 or last or stop:
-                state = checkpoint.state_of(model, optimizer, kept=world.is_first)
                 if world.is_first:
+                    state = checkpoint.State.of(model, optimizer)
                     checkpoint.save(run, step, fit, state, history, job.tokenizer, job.base)
             on_step(step, history[-1] | step_metrics)
             if stop and not last:
@@ -92,11 +92,10 @@ def started(job: Job[Fit]) -> PreTrainedModel:
 
 
 def _evaluation(job: Job[Fit], step: int, model: PreTrainedModel) -> dict[str, Any]:
-    """A row of the history. Only the first process evaluates. The others give it their shards of the weights."""
-    with distributed.gathered(model):
-        model.eval()
-        metrics = job.evaluate(model) if job.world.is_first else {}
-        model.train()
+    """A row of the history. Only the first process evaluates."""
+    model.eval()
+    metrics = job.evaluate(model) if job.world.is_first else {}
+    model.train()
     return {"step": step} | metrics
 
 
@@ -116,7 +115,7 @@ def update(job: Job[Fit], step: int, model: nn.Module, optimizer: Optimizer) -> 
     batch = job.batch(step)
     with _seeded("dropout", fit.seed, step, world.rank, device=world.device):
         local_loss = accumulate(job, batch, model)
-    local_norm = distributed.full_tensor(torch.nn.utils.clip_grad_norm_(model.parameters(), fit.clip))
+    local_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), fit.clip)
     loss, norm = (total / world.size for total in world.summed(local_loss, local_norm))
     _check_finite(step, loss, norm, fit)
     optimizer.step()
@@ -144,7 +143,7 @@ def accumulate(job: Job[Fit], batch: Batch, model: nn.Module) -> torch.Tensor:
     targets_per_process = _targets(batch) / world.size
     total = torch.zeros((), device=world.device)
     for piece in pieces:
-        with distributed.gradient_sync(model, enabled=piece is pieces[-1]):
+        with gradient_sync(model, enabled=piece is pieces[-1]):
             with torch.autocast(world.device.type, torch.bfloat16, enabled=fit.bf16):
                 loss = job.loss(model, piece)
             loss = loss if is_one_piece else loss * (_targets(piece) / targets_per_process)
