@@ -60,10 +60,9 @@ def _continue(job: Job[Fit], run: Path, done: int, on_step: OnStep) -> None:
             if step % fit.watch_every == 0 or last:
                 history.append(_evaluation(job, step, model) | step_metrics)
                 last = last or job.is_done(history[-1])
-            if step % fit.save_every == 0 or last or stop:
-                if world.is_first:
-                    state = checkpoint.State.of(model, optimizer)
-                    checkpoint.save(run, step, fit, state, history, job.tokenizer, job.base)
+            if world.is_first and (step % fit.save_every == 0 or last or stop):
+                state = checkpoint.State.of(model, optimizer)
+                checkpoint.save(run, step, fit, state, history, job.tokenizer, job.base)
             on_step(step, history[-1] | step_metrics)
             if stop and not last:
                 raise KeyboardInterrupt
