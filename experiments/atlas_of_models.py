@@ -22,10 +22,10 @@ from sinkinterp.measurement.massive_path import massive_path
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.patching import activations
 from sinkinterp.metrics.bootstrap import mean_cells
+from sinkinterp.metrics.importance import sink_rate
 from sinkinterp.metrics.instruments import GEOMETRY, LOSS
-from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.qk import QK_ANGLES
-from sinkinterp.metrics.sink import sink_rate
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import KEY_RATIO, MODEL, SINK_1, VALUE_RATIO
 from sinkinterp.report.explained import Path

@@ -18,8 +18,7 @@ from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import Rule, within
 from sinkinterp.runs.study import BASES, base_of
 from sinkinterp.table import Cell, Table
-from sinkinterp.train.job import Task, prepared
-from sinkinterp.train.loop import threads
+from sinkinterp.train.loop import Task, prepared, threads
 from sinkinterp.train.recipe import Recipe
 
 from .shared.figures import beside_published

@@ -27,8 +27,7 @@ from sinkinterp.runs.study import EPSILON, Arm, architecture
 from sinkinterp.runs.trained import Run
 from sinkinterp.runs.training_figures import by_model
 from sinkinterp.table import NULL, Cell, Table
-from sinkinterp.train.job import job_of, prepared
-from sinkinterp.train.loop import train
+from sinkinterp.train.loop import job_of, prepared, train
 from sinkinterp.train.recipe import ConstantRate, Continued, Recipe
 
 from .shared.arms import OfRuns, Rows, held_out, means_by

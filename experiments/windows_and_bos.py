@@ -15,7 +15,7 @@ from sinkinterp.data.progress import OnProgress, Progress
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions import Edit, RemoveColumn
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, mean_cells
-from sinkinterp.metrics.loss import next_token_loss
+from sinkinterp.metrics.metric import next_token_loss
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import EDIT, LENGTH, LOSS, MODEL, SEED
 from sinkinterp.runs.case import Case, Model

@@ -14,7 +14,7 @@ from sinkinterp.runs.study import HELD_OUT_SEQUENCES, Arm, base_of, device_of, h
 from sinkinterp.runs.trained import SINK_LENGTH, Run, held_out_tokens, trained
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Cell, Table
-from sinkinterp.train.job import prepared
+from sinkinterp.train.loop import prepared
 from sinkinterp.train.recipe import Recipe
 
 Rows = Sequence[Mapping[str, Cell]]

@@ -19,9 +19,8 @@ from torch import Tensor
 from ..checks import check_fields
 from ..errors import InputError
 from ..guesses import Told
-from .answers import called
 from .call import AttentionCall
-from .shapes import HeadOutput, ModelShape, Residual
+from .shapes import HeadOutput, ModelShape, Residual, called
 
 PositionIds = Int[Tensor, " pos"]
 Neurons = Float[Tensor, "batch pos neuron"]

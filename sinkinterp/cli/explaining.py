@@ -214,9 +214,9 @@ def patch(
     what.check()
     with progress_bars() as progress:
         from ..data.texts import names_file
+        from ..measurement.patching import RESTORED
         from ..pages.page import Section, page
         from ..report.readings import short_name
-        from ..report.restored import RESTORED
 
         for prompt in (*clean, *corrupted):
             if names_file(prompt):
@@ -235,7 +235,7 @@ def patch(
 
 def _sentence(strongest: "Table") -> str:
     """The place that restores most, from rows with the strongest first."""
-    from ..report.restored import RESTORED
+    from ..measurement.patching import RESTORED
 
     row = strongest[0]
     place = ", ".join(f"{name} {row[name]}" for name in list(row)[: list(row).index(RESTORED)])

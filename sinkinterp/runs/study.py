@@ -19,8 +19,7 @@ from ..metrics.bootstrap import SHARES, estimate_cells, mean_cells
 from ..report import columns as col
 from ..report.report import Report
 from ..table import NULL, Cell, Table, high_of, low_of, published
-from ..train.job import prepared
-from ..train.loop import Diverged
+from ..train.loop import Diverged, prepared
 from ..train.recipe import Recipe
 from ..train.recipes import RECIPES, demo_recipe, on_text, with_variant
 from ..train.settings import changed

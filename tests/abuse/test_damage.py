@@ -30,7 +30,7 @@ from sinkinterp.runs import trained
 from sinkinterp.seals import Damaged, seal, verify
 from sinkinterp.table import Table
 from sinkinterp.train import checkpoint, loop
-from sinkinterp.train.job import job_of
+from sinkinterp.train.loop import job_of
 from sinkinterp.train.recipe import Recipe
 
 TIMES = 3  # random bytes per file and kind of damage

@@ -15,8 +15,7 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.metrics.bootstrap import difference
 from sinkinterp.metrics.instruments import ALL
-from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
-from sinkinterp.metrics.metric import Metric
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, Metric
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES, Steps
 from sinkinterp.report.compare import compare
 from sinkinterp.report.heads import sinks_by_head

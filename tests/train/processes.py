@@ -18,7 +18,7 @@ import torch._dynamo  # noqa: F401  what optimisers import when they first run
 
 from sinkinterp.train import loop
 from sinkinterp.train.distributed import joined
-from sinkinterp.train.job import job_of
+from sinkinterp.train.loop import job_of
 from sinkinterp.train.recipe import Recipe
 
 TOKENS = Recipe().data.sample(3, "token_set")

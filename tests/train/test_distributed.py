@@ -13,7 +13,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, loop
 from sinkinterp.train.distributed import World, joined
-from sinkinterp.train.job import job_of
+from sinkinterp.train.loop import job_of
 from sinkinterp.train.recipe import Recipe
 
 pytestmark = pytest.mark.timeout(600)  # several processes, which import everything
