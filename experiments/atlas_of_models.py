@@ -34,10 +34,11 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule, above, plus
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import NULL, Cell, Table
 
 from .shared.genuine import models_with
+from .shared.rules import above, plus
 
 CLAIM = "Genuine models of four families have one kind of sink: one first token, one massive entry, one token to keep."
 RULE = (

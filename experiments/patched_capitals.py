@@ -15,10 +15,11 @@ from sinkinterp.report.columns import HEAD, LAYER, POSITION
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule, of_each
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.genuine import Has, models_with
+from .shared.rules import of_each
 
 CLAIM = "The residual at the country carries the answer up to a layer, where few heads move it to the last token."
 MODELS: dict[Scale, list[Model]] = {

@@ -21,12 +21,13 @@ from sinkinterp.report.columns import EDIT, LENGTH, LOSS, MODEL, SEED
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule, above, plus, within
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import NULL, Cell, Table
 
 from .shared.effects import LOSS_CHANGE, NONE
 from .shared.genuine import Has, models_with
 from .shared.long_texts import long_texts
+from .shared.rules import above, plus, within
 from .shared.windows import BOS, DELIMITERS, FIRST, KINDS, WINDOWS_FIRST, delimiters_of, sees_first, shares
 
 CLAIM = (
