@@ -90,8 +90,9 @@ class Session:
             reader = Reader(self.subject, token_set, maps, detail)
             before = self._before(reader)
             runs = {"before": before, "after": reader.run(edits, INSTRUMENTS)} if edits else {"as it is": before}
-            view, blocks = encode(reader.atlas(runs, self.subject.label))
             reports = [run.report for run in runs.values()]
+            shown = reader.atlas(runs, self.subject.label)  # whose `tables` the page shows below its figures
+            view, blocks = encode(shown)
             massive = massive_entries(before.report)
             answer = AnswerData(
                 view=view,
