@@ -3,7 +3,7 @@
     python -m benchmarks.gpu [--json gpu.json] [--minutes 8]
     python -m benchmarks.gpu --toy        # the same code on a CPU, at sizes at which its figures mean nothing
 
-Checks compare the GPU with a CPU: every kernel, every intervention, a trainer that resumes, FSDP on one device. Figures
+Checks compare the GPU with a CPU: every kernel, every intervention, a trainer that resumes. Figures
 are ratios over the plain SDPA forward pass on the same weights, as in `benchmarks.measure`. A row that fails says why,
 and the others go on. Rows that do not fit into the time are named.
 """
@@ -130,7 +130,6 @@ def _checks(scale: Scale) -> Iterator[Row]:
         yield Row(f"check: kernel, {what}", most, check)
     yield Row("check: all interventions, logits", 1e-4, partial(gpu_checks.intervention_difference, scale.device))
     yield Row("check: a trainer that resumes, loss", 1e-4, partial(gpu_checks.resume_difference, scale.device))
-    yield Row("check: FSDP on one device, gradients", 1e-5, partial(gpu_checks.fsdp_difference, scale.device))
 
 
 def _ratios(what: str, way: Way, setting: Setting, scale: Scale, goal: float | None) -> Iterator[Row]:

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
@@ -25,7 +24,6 @@ from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs.trained import trained
 from sinkinterp.train import checkpoint
-from sinkinterp.train.distributed import World, shard
 from sinkinterp.train.recipe import Recipe
 
 Check = Callable[[], float]
@@ -166,23 +164,3 @@ def resume_difference(device: str, steps: int = 12) -> float:
             trained(recipe, Path(folder), folder=run, device=device)
             losses.append(checkpoint.history_of(checkpoint.folder_of(run, steps))[-1]["valid_loss"])
     return abs(losses[0] - losses[1])
-
-
-def fsdp_difference(device: str) -> float:
-    """The largest difference between gradients of a model that FSDP2 holds as one shard, and of a plain one."""
-    tokens = torch.randint(61, (3, 13), generator=torch.Generator().manual_seed(0)).to(device)
-    torch.manual_seed(0)
-    whole = build(VARIANTS["k_bias"]).to(device)
-    torch.manual_seed(0)
-    part = build(VARIANTS["k_bias"]).to(device)
-    with tempfile.TemporaryDirectory() as folder:
-        backend = "nccl" if device.startswith("cuda") else "gloo"
-        dist.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=0, world_size=1)
-        try:
-            shard(part, World(torch.device(device), 0, 1, True))
-            for model in (whole, part):
-                model(tokens, labels=tokens, use_cache=False).loss.backward()
-            gradients = [(p.grad, q.grad) for p, q in zip(whole.parameters(), part.parameters(), strict=True)]
-            return max((q.full_tensor() - p).abs().max().item() for p, q in gradients if p is not None)
-        finally:
-            dist.destroy_process_group()

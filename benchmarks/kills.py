@@ -34,6 +34,8 @@ from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.console import say
+from experiments.shared.rules import has_sink
+from experiments.shared.study import BASES, architecture, study
 from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.backends.load import load
 from sinkinterp.data import corpus_folder, tokenisers
@@ -49,8 +51,6 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.finetune import ChatRecipe, finetuned
-from sinkinterp.runs.rules import has_sink
-from sinkinterp.runs.study import BASES, architecture, study
 from sinkinterp.runs.trained import trained
 from sinkinterp.runs.workers import Here
 from sinkinterp.seals import check, read_record, verify

@@ -23,10 +23,10 @@ from benchmarks.ways import HAS_REAL, REAL
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import write_json
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, difference, estimate
+from sinkinterp.metrics.importance import sink_rate
 from sinkinterp.metrics.instruments import LOSS
-from sinkinterp.metrics.loss import METRICS as LOSSES
+from sinkinterp.metrics.metric import METRICS as LOSSES
 from sinkinterp.metrics.qk import QK_ANGLES
-from sinkinterp.metrics.sink import sink_rate
 from sinkinterp.report.report import Report
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.table import Cell, Table

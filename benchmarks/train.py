@@ -34,8 +34,7 @@ from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs import trained
 from sinkinterp.train.distributed import World
-from sinkinterp.train.job import Job, job_of
-from sinkinterp.train.loop import engine_of, update
+from sinkinterp.train.loop import Job, engine_of, job_of, update
 from sinkinterp.train.recipe import Recipe, parameter_groups
 from sinkinterp.train.recipes import RECIPES
 

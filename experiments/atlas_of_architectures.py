@@ -10,10 +10,11 @@ from sinkinterp.lm.variants import BASE, distinct, families, variants
 from sinkinterp.plots.series import SHARE, unique_values
 from sinkinterp.plots.theme import escaped, themed
 from sinkinterp.report.columns import ALPHA_1, LOSS, MODEL
-from sinkinterp.runs.rules import sink_or_none
-from sinkinterp.runs.study import architecture, study
 from sinkinterp.runs.training_figures import add_importances, dots, means_of
 from sinkinterp.table import Cell, Table
+
+from .shared.rules import sink_or_none
+from .shared.study import architecture, study
 
 ELSEWHERE = ("llama", "heads_8", "gated_elements", "gated_values", "clipped", "differential")  # the last in `remedies`
 NAMES = tuple(name for name in distinct(variants(BASE)) if name not in ELSEWHERE)

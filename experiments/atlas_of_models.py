@@ -22,10 +22,10 @@ from sinkinterp.measurement.massive_path import massive_path
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.patching import activations
 from sinkinterp.metrics.bootstrap import mean_cells
+from sinkinterp.metrics.importance import sink_rate
 from sinkinterp.metrics.instruments import GEOMETRY, LOSS
-from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.qk import QK_ANGLES
-from sinkinterp.metrics.sink import sink_rate
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import KEY_RATIO, MODEL, SINK_1, VALUE_RATIO
 from sinkinterp.report.explained import Path
@@ -34,10 +34,11 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule, above, plus
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import NULL, Cell, Table
 
 from .shared.genuine import models_with
+from .shared.rules import above, plus
 
 CLAIM = "Genuine models of four families have one kind of sink: one first token, one massive entry, one token to keep."
 RULE = (

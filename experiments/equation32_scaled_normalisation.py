@@ -15,14 +15,14 @@ from sinkinterp.lm.model import SinkForCausalLM, build
 from sinkinterp.lm.variants import BASE, attn
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule, within
-from sinkinterp.runs.study import BASES, base_of
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table
-from sinkinterp.train.job import Task, prepared
-from sinkinterp.train.loop import threads
+from sinkinterp.train.loop import Task, prepared, threads
 from sinkinterp.train.recipe import Recipe
 
 from .shared.figures import beside_published
+from .shared.rules import within
+from .shared.study import BASES, base_of
 
 _TOY = replace(BASES[Scale.DEMO], model=replace(BASE, d_model=16, n_heads=2, n_layers=2))
 PAIRS: Mapping[Scale, Recipe] = {Scale.SMOKE: _TOY, Scale.DEMO: _TOY, Scale.TEXT: BASES[Scale.TEXT]}

@@ -18,11 +18,12 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule, of_each
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2_LARGE, LLAMA2_7B, LLAMA3, MISTRAL
+from .shared.rules import of_each
 
 CLAIM = (
     "The first token has a significantly larger norm of hidden states, but much smaller norms of keys and values than "

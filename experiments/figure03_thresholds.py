@@ -13,11 +13,12 @@ from sinkinterp.report.compare import over_length, sinks_by_length
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule, of_each
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2_XL, LLAMA2_7B, LLAMA3, MISTRAL
+from .shared.rules import of_each
 
 CLAIM = "Sink_1 tends to decrease with larger token lengths T, and more so with larger thresholds epsilon."
 RULE = (

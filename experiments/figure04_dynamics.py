@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule, in_most_seeds, number
-from sinkinterp.runs.study import base_of, history_of, lengths_of, onset
+from sinkinterp.runs.rules import Rule
 from sinkinterp.runs.trained import SINK_LENGTH
 from sinkinterp.runs.training_figures import training
 from sinkinterp.runs.workers import in_order
@@ -19,6 +18,8 @@ from sinkinterp.table import NULL, Cell, Table
 from sinkinterp.train.recipe import Recipe
 
 from .shared.figures import by_seed, last_steps
+from .shared.rules import in_most_seeds, number
+from .shared.study import base_of, history_of, lengths_of, onset
 
 RATES = (1.0, 0.5, 0.25)
 ALPHA = "alpha_1"  # as histories call it

@@ -12,12 +12,13 @@ from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Decision, Outcome, Rule, above, within
+from sinkinterp.runs.rules import Decision, Outcome, Rule
 from sinkinterp.table import NULL, Table, published
 
 from .shared.figures import beside_published
 from .shared.genuine import Has, models_with
 from .shared.papers_models import SINK_OF, TABLE_8
+from .shared.rules import above, within
 from .shared.sizes import families
 
 CLAIM = "Attention sinks emerge in small models, too, down to 14 million parameters; in Pythia larger models have more."

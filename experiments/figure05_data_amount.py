@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from sinkinterp.report.columns import LOSS
-from sinkinterp.runs.rules import Rule, has_no_sink, has_sink, higher
-from sinkinterp.runs.study import Edition, study
+from sinkinterp.runs.rules import Rule
 
 from .shared.amounts import AMOUNTS, TOYS, Amounts
+from .shared.rules import has_no_sink, has_sink, higher
+from .shared.study import Edition, study
 
 
 def _rules(amounts: Amounts) -> Sequence[Rule]:

@@ -5,9 +5,10 @@ from dataclasses import replace
 from sinkinterp.attention.masks import Causal, Prefix
 from sinkinterp.lm.variants import attn
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import sink_at
-from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import PrefixLM, Recipe
+
+from .shared.rules import sink_at
+from .shared.study import Arm, setting, study
 
 
 def _arm(length: int) -> Arm:

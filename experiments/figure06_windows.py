@@ -5,8 +5,9 @@ from dataclasses import replace
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.lm.variants import attn
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import has_sink, higher, sink_at
-from sinkinterp.runs.study import Arm, Edition, setting, study
+
+from .shared.rules import has_sink, higher, sink_at
+from .shared.study import Arm, Edition, setting, study
 
 NOTE = "importance is the mean over the queries that see the token, which the paper's divisor does not correct for"
 

@@ -15,12 +15,13 @@ from sinkinterp.report.columns import BLOCK, MODEL, SEED
 from sinkinterp.report.norms import OTHER_TOKENS, RATIO, residual_norms_by_block
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule, in_most_seeds
-from sinkinterp.runs.study import Arm, architecture, device_of
+from sinkinterp.runs.rules import Rule
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import Cell, Table
 
 from .shared.arms import OfRuns, Rows, held_out
+from .shared.rules import in_most_seeds
+from .shared.study import Arm, architecture, device_of
 
 NAMES = ("softmax", "sink_token", "kv_bias", "k_bias", "v_bias")
 SEQUENCES = 100

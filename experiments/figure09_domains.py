@@ -18,13 +18,14 @@ from sinkinterp.report.columns import ALPHA_1, SINK_1
 from sinkinterp.runs.case import READING, Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule, of_each
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table
 
 from .shared.figures import beside_published
 from .shared.genuine import Has, models_with
 from .shared.installed import texts_by_kind
 from .shared.papers_models import GPT2_XL, LLAMA2_7B, LLAMA3, MISTRAL
+from .shared.rules import of_each
 
 CLAIM = "The kind of text hardly changes the sink rate at epsilon .2 and .3; at .4 it fluctuates a little."
 NEGLIGIBLE = 0.05  # difference of Sink_1 between two kinds of text that counts as none; set before the first run

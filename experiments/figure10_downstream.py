@@ -12,13 +12,14 @@ from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Decision, Outcome, Rule, above
+from sinkinterp.runs.rules import Decision, Outcome, Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.downstream import CHOICES, ENDINGS, accuracy
 from .shared.figures import beside_published
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2, LLAMA2_7B, LLAMA2_13B, LLAMA3, OPT, PYTHIA
+from .shared.rules import above
 from .shared.sizes import families
 
 CLAIM = (

@@ -12,11 +12,12 @@ from sinkinterp.report.heads import heads_overview, sinks_by_head
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule, of_each
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Table
 
 from .shared.genuine import Has, models_with
 from .shared.papers_models import TABLE_8
+from .shared.rules import of_each
 
 CLAIM = "Models have various distributions of sinks over heads, but less obvious sinks in earlier blocks."
 RULE = "the mean alpha_1 of the first quarter of the layers is below that of the rest, by at least .05"

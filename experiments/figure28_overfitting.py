@@ -8,8 +8,7 @@ import plotly.graph_objects as go
 from sinkinterp.report.columns import SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import MARGIN, Rule, in_most_seeds
-from sinkinterp.runs.study import Arm
+from sinkinterp.runs.rules import Rule
 from sinkinterp.runs.trained import Run
 from sinkinterp.runs.training_figures import PANELS, STEP, VALID_LOSS, Panel, training
 from sinkinterp.table import Table
@@ -17,6 +16,8 @@ from sinkinterp.table import Table
 from .shared.amounts import AMOUNTS, TOYS, Amounts
 from .shared.arms import OfRuns, Rows
 from .shared.figures import by_seed, last_steps
+from .shared.rules import MARGIN, in_most_seeds
+from .shared.study import Arm
 
 TRAIN_LOSS, ALPHA, SINK = "train_loss", "alpha_1", "sink_1"  # as histories call them
 COLUMNS = (STEP, TRAIN_LOSS, VALID_LOSS, ALPHA, SINK)

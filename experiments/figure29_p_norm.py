@@ -7,10 +7,11 @@ from sinkinterp.attention.kernels import Exp, Kernel, PNorm, Sigmoid, Similarity
 from sinkinterp.lm.variants import attn
 from sinkinterp.report.columns import ALPHA_1, LOSS, MODEL, RESIDUAL_RATIO, SINK_1
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import Rule, has_sink, higher, in_most_seeds, training_fails
-from sinkinterp.runs.study import Arm, setting, study
-from sinkinterp.runs.training_figures import by_model
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Table
+
+from .shared.rules import has_sink, higher, in_most_seeds, training_fails
+from .shared.study import Arm, by_model, setting, study
 
 
 def _arm(name: str, similarity: Similarity, p: float) -> Arm:

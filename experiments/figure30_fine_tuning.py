@@ -15,12 +15,13 @@ from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.finetune import ChatRecipe, history_of
-from sinkinterp.runs.rules import Rule, in_most_seeds, not_asked
+from sinkinterp.runs.rules import Rule
 from sinkinterp.runs.training_figures import GRADIENT_NORM, PANELS, STEP, VALID_LOSS, Panel, training
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Table
 
 from .shared.figures import by_seed, last_steps
+from .shared.rules import in_most_seeds, not_asked
 
 SOFTMAX, SIGMOID = "sinkinterp/text-softmax", "sinkinterp/text-sigmoid"
 MODELS = (SOFTMAX, "sinkinterp/text-softmax-48k", SIGMOID)

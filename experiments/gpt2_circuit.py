@@ -32,10 +32,11 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule, within
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table
 
 from .shared.figures import beside_published
+from .shared.rules import within
 
 CLAIM = (
     "In GPT-2 the sink needs p1 as the first feed-forward layer transforms it, a query bias that asks for it, and a "

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from sinkinterp.data.backcopy import BigramBackcopy, Edited, FixedAt
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import has_sink
-from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import with_variant
+
+from .shared.rules import has_sink
+from .shared.study import Arm, setting, study
 
 FIRST = 63  # the rarest symbol, which is not a trigger
 POSITIONS = ("learned", "no_position", "sinusoidal", "t5", "alibi", "rotary")

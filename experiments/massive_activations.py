@@ -21,11 +21,12 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule, of_each
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import NULL, Cell, Table
 
 from .shared.genuine import Has, models_with
 from .shared.massive import massive_dims
+from .shared.rules import of_each
 
 CLAIM = (
     "A few dimensions of the first token are massive, of nearly the same value whatever the input; where positions are "

@@ -22,17 +22,16 @@ from sinkinterp.metrics.bootstrap import SHARES, estimate, estimate_cells, mean_
 from sinkinterp.report.columns import ALPHA_1, EDIT, LOSS, MODEL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import MARGIN, Rule, above, plus, within
-from sinkinterp.runs.study import EPSILON, Arm, architecture
+from sinkinterp.runs.rules import Rule
 from sinkinterp.runs.trained import Run
-from sinkinterp.runs.training_figures import by_model
 from sinkinterp.table import NULL, Cell, Table
-from sinkinterp.train.job import job_of, prepared
-from sinkinterp.train.loop import train
+from sinkinterp.train.loop import job_of, prepared, train
 from sinkinterp.train.recipe import ConstantRate, Continued, Recipe
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
 from .shared.remedy import EVICTED, outliers_and_costs
+from .shared.rules import MARGIN, above, plus, within
+from .shared.study import EPSILON, Arm, architecture, by_model
 
 SEQUENCES = 256
 SHARE = 10  # the training goes on for a tenth of its steps

@@ -17,10 +17,11 @@ from sinkinterp.report.columns import ALPHA_1, EDIT, MODEL, SINK_1, SLOT_RATE
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule, above, times, within
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.genuine import Has, models_with
+from .shared.rules import above, times, within
 
 CLAIM = (
     "A sink is a key and a value that hardly depend on the text. As a slot of every head they take it over at once, "

@@ -16,11 +16,12 @@ from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule, above, plus, within
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table
 
 from .shared.effects import LOSS_CHANGE, NONE, SLOT_RATE, Effects
 from .shared.genuine import Has, models_with
+from .shared.rules import above, plus, within
 
 CLAIM = (
     "The first token acts as a key bias: it holds extra attention and adds nothing to the values. A column without "

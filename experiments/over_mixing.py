@@ -17,11 +17,12 @@ from sinkinterp.report.columns import ALPHA_1, BLOCK, EDIT
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule, above, times
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table
 
 from .shared.effects import without
 from .shared.genuine import Has, models_with
+from .shared.rules import above, times
 
 CLAIM = "The sink keeps the change of one token from spreading: without it, later residuals change more."
 RULE = (

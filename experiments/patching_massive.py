@@ -17,12 +17,13 @@ from sinkinterp.report.columns import ALPHA_1, EDIT
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule, above, plus, within
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Table
 
 from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
 from .shared.genuine import Has, models_with
 from .shared.massive import massive_dims
+from .shared.rules import above, plus, within
 
 CLAIM = (
     "Massive activations carry the sink and nothing of the input: another input's change nothing, those of a later "

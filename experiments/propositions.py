@@ -19,8 +19,6 @@ from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.report.columns import ALPHA_HEAD, SINK_1
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import within
-from sinkinterp.runs.study import base_of, history_of
 from sinkinterp.runs.trained import trained
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Cell, Table
@@ -28,6 +26,8 @@ from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import with_variant
 
 from .shared.figures import beside_published
+from .shared.rules import within
+from .shared.study import base_of, history_of
 
 LENGTH, SEQUENCES = 16, 8
 STEPS = 300  # of 6,000: the propositions hold for any weights

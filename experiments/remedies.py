@@ -15,8 +15,7 @@ from sinkinterp.plots.theme import colour, escaped, themed
 from sinkinterp.report.columns import ALPHA_1, EXCESS, LOSS, MODEL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule, has_no_sink, has_sink, higher, number
-from sinkinterp.runs.study import Arm, architecture, numbers_of
+from sinkinterp.runs.rules import Rule
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import NULL, Table
 
@@ -32,6 +31,8 @@ from .shared.remedy import (
     SPEED,
     outliers_and_costs,
 )
+from .shared.rules import has_no_sink, has_sink, higher, number
+from .shared.study import Arm, architecture, numbers_of
 
 SOFTMAX = "softmax"
 ENDS = (  # said to leave the first token without a sink

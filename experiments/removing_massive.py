@@ -17,12 +17,13 @@ from sinkinterp.report.columns import ALPHA_1, EDIT, SINK_1
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule, above, of_each, plus, within
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Table
 
 from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
 from .shared.genuine import Has, models_with
 from .shared.massive import massive_dims
+from .shared.rules import above, of_each, plus, within
 
 CLAIM = (
     "Setting the first token's massive activations to zero removes the sink and breaks the model; setting them to "

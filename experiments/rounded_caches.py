@@ -24,13 +24,14 @@ from sinkinterp.plots.theme import GREY, colour, themed
 from sinkinterp.report.columns import ALPHA_1, MODEL, RESIDUAL_RATIO, SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule, above, number
-from sinkinterp.runs.study import Arm, architecture
+from sinkinterp.runs.rules import Rule
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import NULL, Cell, Table, high_of, low_of
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
 from .shared.correlation import correlation
+from .shared.rules import above, number
+from .shared.study import Arm, architecture
 
 SOFTMAX = "softmax"
 NAMES = (  # of the remedies, those whose models on text there are

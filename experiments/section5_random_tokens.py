@@ -4,11 +4,12 @@ from functools import partial
 
 from sinkinterp.data.backcopy import RandomAt
 from sinkinterp.report.columns import ALPHA_THERE, MODEL, NULL_THERE, STRONGEST
-from sinkinterp.runs.rules import MARGIN, Rule, has_no_sink, has_sink, in_most_seeds
-from sinkinterp.runs.study import study
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Table
 
 from .shared.changed_text import on_changed_text
+from .shared.rules import MARGIN, has_no_sink, has_sink, in_most_seeds
+from .shared.study import study
 
 STOPS = (4, 8)  # random tokens from the first on; the paper says "more" and gives no number
 

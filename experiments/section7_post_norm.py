@@ -1,7 +1,7 @@
 """Section 7.2 and Figure 7 (left): a model with norms after its branches has a sink too."""
 
-from sinkinterp.runs.rules import has_sink, not_asked
-from sinkinterp.runs.study import architecture, study
+from .shared.rules import has_sink, not_asked
+from .shared.study import architecture, study
 
 EXPERIMENT = study(
     claim="Where the norms stand does not matter: with norms after the branches the sink is still there.",

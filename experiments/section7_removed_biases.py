@@ -14,14 +14,14 @@ from sinkinterp.interventions import Edit, RemoveKeySlot
 from sinkinterp.report.columns import EDIT, LOSS, MODEL, SINK_1
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule, above, times, within
-from sinkinterp.runs.study import Arm, architecture, device_of
+from sinkinterp.runs.rules import Rule
 from sinkinterp.runs.trained import Run
-from sinkinterp.runs.training_figures import by_model
 from sinkinterp.table import Table
 
 from .shared.arms import OfRuns, Rows, held_out
 from .shared.effects import LOSS_CHANGE, Effects, Runs, without
+from .shared.rules import above, times, within
+from .shared.study import Arm, architecture, by_model, device_of
 
 SLOTS = {"k_bias": "K biases", "kv_bias": "KV biases", "sink_token": "a sink token"}
 REMOVED, RANDOM = "removed", "control: a random key"

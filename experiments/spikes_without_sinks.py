@@ -13,14 +13,15 @@ from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import LOSS, MODEL, SEED, SINK_1
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule, above, has_sink, higher, times
-from sinkinterp.runs.study import Arm, device_of, numbers_of, setting
+from sinkinterp.runs.rules import Rule
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import Table
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import with_variant
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
+from .shared.rules import above, has_sink, higher, times
+from .shared.study import Arm, device_of, numbers_of, setting
 
 D_MODEL = 64  # so that one head is as wide as heads are in large models, and eight are of eight numbers
 SEQUENCES = 256

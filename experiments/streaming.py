@@ -12,11 +12,12 @@ from sinkinterp.plots.series import sweep_figure
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule, of_each
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.genuine import Has, models_with
 from .shared.long_texts import long_texts
+from .shared.rules import of_each
 
 CLAIM = "A cache that forgets the first tokens breaks the model; keeping four of them is enough."
 RULE = (

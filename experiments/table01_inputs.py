@@ -15,12 +15,13 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Decision, Outcome, Rule, above, times, within
+from sinkinterp.runs.rules import Decision, Outcome, Rule
 from sinkinterp.table import Cell, Table, high_of, low_of, published
 
 from .shared.figures import beside_published
 from .shared.genuine import Has, models_with
 from .shared.papers_models import CHAT_OF, GPT2_XL, LLAMA2_7B, LLAMA2_13B, LLAMA3, MISTRAL
+from .shared.rules import above, times, within
 
 CLAIM = (
     "Random tokens have a sink as natural text has. Repeated tokens have none where positions are rotary, and one "

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import has_sink, higher
-from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
+
+from .shared.rules import has_sink, higher
+from .shared.study import Arm, setting, study
 
 SINKS = {0.0: 15.20, 0.001: 15.39, 0.01: 15.23, 0.1: 18.18, 0.5: 41.08, 1.0: 37.71, 2.0: 6.13, 5.0: 0.01}
 LOSSES = {0.0: 3.72, 0.001: 3.72, 0.01: 3.72, 0.1: 3.73, 0.5: 3.80, 1.0: 3.90, 2.0: 4.23, 5.0: 5.24}

@@ -1,8 +1,9 @@
 """Table 3: every position embedding makes a sink, and so does none."""
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import has_sink
-from sinkinterp.runs.study import architecture, study
+
+from .shared.rules import has_sink
+from .shared.study import architecture, study
 
 EXPERIMENT = study(
     claim="The kind of position embedding does not matter: the sink comes with each of them, and without any.",

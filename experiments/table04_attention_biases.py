@@ -1,8 +1,9 @@
 """Table 4: learned keys take the sink over; learned values do not."""
 
 from sinkinterp.report.columns import ALPHA_SLOT, NULL_SLOT
-from sinkinterp.runs.rules import has_no_sink, has_sink, higher
-from sinkinterp.runs.study import architecture, study
+
+from .shared.rules import has_no_sink, has_sink, higher
+from .shared.study import architecture, study
 
 SLOTS = ("sink_token", "kv_bias", "k_bias")
 EXPERIMENT = study(

@@ -2,8 +2,9 @@
 
 from sinkinterp.report.columns import ALPHA_SLOT, RESIDUAL_RATIO
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import higher
-from sinkinterp.runs.study import architecture, study
+
+from .shared.rules import higher
+from .shared.study import architecture, study
 
 EXPERIMENT = study(
     claim="With K biases of a fixed value vector, a longer one sends the sink from the slot back to the first token.",

@@ -1,8 +1,9 @@
 """Tables 6 and 15: without normalisation no sink."""
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import has_no_sink, has_sink, higher, training_fails
-from sinkinterp.runs.study import architecture, study
+
+from .shared.rules import has_no_sink, has_sink, higher, training_fails
+from .shared.study import architecture, study
 
 EXPERIMENT = study(
     claim="Attention whose weights need not add up to one has no sink; with normalisation sigmoid attention has one.",

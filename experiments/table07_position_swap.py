@@ -15,12 +15,13 @@ from sinkinterp.report.readings import short_name
 from sinkinterp.runs.case import Case, Encoded, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule, above, times
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipes import demo_recipe
 
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2_XL
+from .shared.rules import above, times
 
 CLAIM = "Replacing p1 by p_t removes the sink; swapping p1 with p_t moves it to position t."
 TARGETS = (5, 10, 15, 20, 25, 30)  # t, from 1

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import higher
-from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
+
+from .shared.rules import higher
+from .shared.study import Arm, setting, study
 
 
 def _arm(rate: float, steps: float, sink: float, loss: float) -> Arm:

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from sinkinterp.runs.rules import alike, has_sink
-from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
+
+from .shared.rules import alike, has_sink
+from .shared.study import Arm, setting, study
 
 REPORTED = {0.25: (16.45, 3.92), 0.5: (17.19, 3.78), 1: (18.18, 3.73), 2: (16.19, 3.68)}
 

@@ -2,10 +2,10 @@
 
 from sinkinterp.data.backcopy import FixedAt, RandomAt
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import higher, sink_at
-from sinkinterp.runs.study import Edition, study
 
 from .shared.changed_text import on_changed_text
+from .shared.rules import higher, sink_at
+from .shared.study import Edition, study
 
 RARE = 63  # the rarest symbol, which is not a trigger
 NOTE = (

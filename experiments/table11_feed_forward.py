@@ -1,8 +1,9 @@
 """Table 11: the activation of the feed-forward layers does not matter."""
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import alike, has_sink
-from sinkinterp.runs.study import architecture, study
+
+from .shared.rules import alike, has_sink
+from .shared.study import architecture, study
 
 NAMES = ("relu", "gelu", "swish", "reglu", "geglu", "swiglu")
 EXPERIMENT = study(

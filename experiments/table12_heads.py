@@ -2,8 +2,9 @@
 
 from sinkinterp.report.columns import ALPHA_SLOT
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import alike, has_sink, higher
-from sinkinterp.runs.study import architecture, study
+
+from .shared.rules import alike, has_sink, higher
+from .shared.study import architecture, study
 
 HEADS = ("heads_1", "heads_2", "heads_4", "heads_8", "heads_added")
 EXPERIMENT = study(

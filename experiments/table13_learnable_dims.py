@@ -7,8 +7,10 @@ from sinkinterp.attention.slots import KeySlot, LearnedRow
 from sinkinterp.lm.variants import attn
 from sinkinterp.report.columns import ALPHA_SLOT, NULL_SLOT
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import Rule, has_sink, higher
-from sinkinterp.runs.study import Arm, Edition, architecture, setting, study
+from sinkinterp.runs.rules import Rule
+
+from .shared.rules import has_sink, higher
+from .shared.study import Arm, Edition, architecture, setting, study
 
 SINKS = {1: 4.74, 2: 4.96, 4: 4.39, 32: 1.94, 64: 0.04}  # Sink_1 in the paper, by learnable dimensions
 SLOTS = {32: 51.23, 64: 69.19}  # Sink_* in the paper; the text that we have of its table lacks the others

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import has_no_sink, has_sink, higher
-from sinkinterp.runs.study import Arm, architecture, setting, study
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import with_variant
+
+from .shared.rules import has_no_sink, has_sink, higher
+from .shared.study import Arm, architecture, setting, study
 
 
 def _sigmoid(rate: float, decay: float, **reported: float) -> Arm:

@@ -2,8 +2,9 @@
 
 from sinkinterp.report.columns import ALPHA_SLOT, NULL_SLOT
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import has_no_sink, has_sink, higher
-from sinkinterp.runs.study import architecture, study
+
+from .shared.rules import has_no_sink, has_sink, higher
+from .shared.study import architecture, study
 
 EXPERIMENT = study(
     claim="On text softmax attention makes a sink; with K biases it leaves the first token, and sigmoid makes none.",

@@ -13,10 +13,12 @@ from sinkinterp.report.columns import ALPHA_1, MODEL, SEED
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule, higher, within
+from sinkinterp.runs.rules import Rule
 from sinkinterp.runs.trained import valid_loss
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipes import DEMO_EPSILON, DEMO_TWINS, demo_recipe
+
+from .shared.rules import higher, within
 
 CLAIM = (
     "At equal loss, softmax attention puts a sink on the first position, sigmoid attention without normalisation has "

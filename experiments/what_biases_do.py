@@ -20,12 +20,13 @@ from sinkinterp.report.columns import ALPHA_1, EDIT, HEAD, KEY_RATIO
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule, above, number, of_each, plus
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table
 
 from .shared.biases import PARTS, AsFarAtRandom, four_parts, seen
 from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
 from .shared.genuine import Has, models_with
+from .shared.rules import above, number, of_each, plus
 
 CLAIM = "The biases of queries and keys make the sink: most of what lifts the first key comes from them."
 RULE = (

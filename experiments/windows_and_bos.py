@@ -15,18 +15,19 @@ from sinkinterp.data.progress import OnProgress, Progress
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions import Edit, RemoveColumn
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, mean_cells
-from sinkinterp.metrics.loss import next_token_loss
+from sinkinterp.metrics.metric import next_token_loss
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import EDIT, LENGTH, LOSS, MODEL, SEED
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule, above, plus, within
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import NULL, Cell, Table
 
 from .shared.effects import LOSS_CHANGE, NONE
 from .shared.genuine import Has, models_with
 from .shared.long_texts import long_texts
+from .shared.rules import above, plus, within
 from .shared.windows import BOS, DELIMITERS, FIRST, KINDS, WINDOWS_FIRST, delimiters_of, sees_first, shares
 
 CLAIM = (

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .backends.load import load as load
     from .backends.mended import with_adapter as with_adapter
     from .backends.mended import without_adapter as without_adapter
-    from .backends.module.attention_of import AttentionOf as AttentionOf
+    from .backends.module.module_subject import AttentionOf as AttentionOf
     from .backends.patched import patched as patched
     from .interventions.attention_layers import PatchNormalization as PatchNormalization
     from .interventions.positions import SwapPositions as SwapPositions
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _MODULES = {  # of the public names; each is imported when its name is first used, since torch takes seconds
     "sites": "attention",
     "load": "backends.load",
-    "AttentionOf": "backends.module.attention_of",
+    "AttentionOf": "backends.module.module_subject",
     "measure": "measurement.measure",
     "Report": "report.report",
     "compare": "report.compare",

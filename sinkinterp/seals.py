@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -59,12 +59,6 @@ class Misplaced(Damaged):
 def seal(folder: Path, of: Of = {}) -> None:
     """Seals a draft of a folder: its sha256.json says what it is of, and the sha256 of every file in it."""
     (folder / SEAL).write_bytes(_record(sums(folder), of))
-
-
-def seal_later(folder: Path, of: Of = {}) -> None:
-    """Seals a folder that has its name already, if it can be written to."""
-    with suppress(InputError):
-        write_record(folder / SEAL, sums(folder), of)
 
 
 def settle(folder: Path, of: Of, write: Callable[[Path], None]) -> None:
@@ -204,11 +198,8 @@ def signed(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_signed(plain: Mapping[str, Any], content: Mapping[str, Any] | None = None) -> None:
-    """Raises InputError unless a dictionary has the hash of the content, its own by default, that `signed` gave it.
-
-    Dictionaries of earlier versions have no hash.
-    """
-    if (SHA256 in plain or SEALED in plain) and plain.get(SHA256) != _content_sha256(content or plain):
+    """Raises InputError unless a dictionary has the hash of the content, its own by default, that `signed` gave it."""
+    if plain.get(SHA256) != _content_sha256(content or plain):
         raise InputError("its sha256 is not that of what was written; copy it again or make it again")
 
 

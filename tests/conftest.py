@@ -19,6 +19,10 @@ import torch
 import typer.main
 from jaxtyping import AbstractArray, config, jaxtyped
 
+from sinkinterp.runs.catalogue import load_package
+
+load_package()  # tests import what experiments share as `reproduce` does: from sinkinterp._experiments
+
 COMPOSED = {"cli", "models", "pages", "runs", "tests"}  # folders of tests
 
 

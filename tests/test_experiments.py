@@ -10,6 +10,7 @@ import pytest
 import torch
 from backends.zoo import model_of
 from runs.choices import accuracy_by_hand
+from sinkinterp._experiments.shared.study import measured
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -30,7 +31,6 @@ from sinkinterp.runs import catalogue, finetune
 from sinkinterp.runs.case import Encoded, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module, summary_of
 from sinkinterp.runs.experiment import Scope, load_experiment
-from sinkinterp.runs.study import measured
 from sinkinterp.runs.workers import Here
 from sinkinterp.train.recipes import demo_recipe
 
@@ -76,7 +76,7 @@ def smoke(tmp_path_factory):
         return rows[recipe.key(), sequences]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sinkinterp.runs.study.measured", measured_once)
+        patch.setattr(sys.modules[measured.__module__], "measured", measured_once)
         if importlib.util.find_spec("lm_eval") is None:  # an extra; tests/runs/test_downstream.py compares the two
             load_module("figure10_downstream")
             shared = sys.modules[f"{catalogue.PACKAGE}.shared.downstream"]

@@ -57,7 +57,7 @@ def test_every_file_has_tests_and_its_mirror_comes_first():
     for files, tests in mutants.MUTATED.items():
         assert all(any(ROOT.glob(pattern)) for pattern in (files, *tests)), files
     assert mutants.tests_of(ROOT / "sinkinterp/attention/maps.py")[0].name == "test_maps.py"
-    assert mutants.tests_of(ROOT / "sinkinterp/metrics/sink.py")[0].name == "test_sink.py"
+    assert mutants.tests_of(ROOT / "sinkinterp/metrics/importance.py")[0].name == "test_importance.py"
 
 
 def test_every_equivalent_mutant_changes_a_line_that_is_there_and_has_a_reason():

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from sinkinterp.data.backcopy import BigramBackcopy, Limited
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.study import Arm, setting
 from sinkinterp.train.recipe import Recipe
+
+from .study import Arm, setting
 
 
 @dataclass(frozen=True)

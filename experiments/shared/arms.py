@@ -10,12 +10,13 @@ from sinkinterp.files import cache_folder
 from sinkinterp.plots.series import unique_values
 from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.study import HELD_OUT_SEQUENCES, Arm, base_of, device_of, history_of, lengths_of
 from sinkinterp.runs.trained import SINK_LENGTH, Run, held_out_tokens, trained
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Cell, Table
-from sinkinterp.train.job import prepared
+from sinkinterp.train.loop import prepared
 from sinkinterp.train.recipe import Recipe
+
+from .study import HELD_OUT_SEQUENCES, Arm, base_of, device_of, history_of, lengths_of
 
 Rows = Sequence[Mapping[str, Cell]]
 

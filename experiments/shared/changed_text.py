@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from sinkinterp.data.backcopy import BigramBackcopy, ChainFirst, Edited, TokenChange
 from sinkinterp.data.packing import PackedText
-from sinkinterp.runs.study import Arm, setting
 from sinkinterp.train.recipe import Recipe
+
+from .study import Arm, setting
 
 
 def on_changed_text(name: str, *edits: TokenChange, **reported: float) -> Arm:

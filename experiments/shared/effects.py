@@ -11,11 +11,10 @@ from sinkinterp.data.progress import OnProgress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.measure import measure
-from sinkinterp.metrics import sink
 from sinkinterp.metrics.bootstrap import mean_cells
+from sinkinterp.metrics.importance import sink_rate
 from sinkinterp.metrics.instruments import LOSS
-from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
-from sinkinterp.metrics.metric import PerHead, PerSequence
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, PerHead, PerSequence
 from sinkinterp.report.columns import EDIT
 from sinkinterp.report.report import Report
 from sinkinterp.table import Cell
@@ -72,7 +71,7 @@ class Effects:
         chosen = [i for i, layer in enumerate(report.attention_layers) if self.layers is None or layer in self.layers]
 
         def rate(alpha: PerHead) -> PerSequence:
-            return sink.sink_rate(alpha[:, chosen], self.epsilon)
+            return sink_rate(alpha[:, chosen], self.epsilon)
 
         values: dict[str, PerSequence] = {}
         for position in self.positions:

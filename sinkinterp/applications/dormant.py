@@ -31,10 +31,8 @@ from ..interventions.operations import Zero
 from ..measurement.inputs import ModelLike, equal_inputs_of, run_note
 from ..measurement.patching import attribution
 from ..metrics.bootstrap import SHARES, SIZES, intervals, mean_cells
-from ..metrics.importance import importance, slot_importance
-from ..metrics.loss import next_token_loss
-from ..metrics.metric import PerSequence
-from ..metrics.sink import check_epsilon
+from ..metrics.importance import check_epsilon, importance, slot_importance
+from ..metrics.metric import PerSequence, next_token_loss
 from ..plots.series import sweep_figure
 from ..plots.theme import colour, themed
 from ..report.columns import ALPHA_1, HEAD, INPUT, LAYER, SINK_RATE

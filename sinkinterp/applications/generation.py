@@ -16,7 +16,7 @@ from ..data.tokens import Tokens
 from ..errors import InputError
 from ..measurement.inputs import dtype_of, passes, reads_inputs
 from ..metrics.bootstrap import SHARES, SIZES, intervals, mean_cells, rate_cells
-from ..metrics.sink import check_epsilon
+from ..metrics.importance import check_epsilon
 from ..plots.series import sweep_figure
 from ..table import NULL, Cell, Table
 

@@ -40,8 +40,8 @@ from ..spec import Limits
 from ..table import Cell, Table
 from ..train import checkpoint, loop
 from ..train.distributed import Batch, World
-from ..train.job import Job
-from ..train.job import loss_of as loss_of_batch
+from ..train.loop import Job
+from ..train.loop import loss_of as loss_of_batch
 from ..train.recipe import ConstantRate, Decay, Everything, Fit, Rate
 from ..train.recipes import NAMED
 from .streaming import Loss, loss_of

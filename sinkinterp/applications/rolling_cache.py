@@ -9,9 +9,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from ..attention.shapes import Keys, Values
+from ..attention.shapes import Gap, Keys, Values, tolerance_of
 from ..backends.exclusive import exclusive
-from ..backends.gap import Gap, tolerance_of
 from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Logits

@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..interventions.columns import Evict
 from ..measurement.inputs import passes, reads_inputs, run_note
 from ..metrics.bootstrap import estimate
-from ..metrics.loss import next_token_loss, target_loss
+from ..metrics.metric import next_token_loss, target_loss
 from ..table import Cell, Table, high_of, low_of
 from .rolling_cache import SinkCache, check_stream, streamed
 

@@ -19,9 +19,8 @@ from torch import Tensor
 from ..checks import check_fields
 from ..errors import InputError
 from ..guesses import Told
-from .answers import called
 from .call import AttentionCall
-from .shapes import HeadOutput, ModelShape, Residual
+from .shapes import HeadOutput, ModelShape, Residual, called
 
 PositionIds = Int[Tensor, " pos"]
 Neurons = Float[Tensor, "batch pos neuron"]
@@ -216,5 +215,9 @@ NEURONS = Site(Edit.neurons, "neurons", _blocks)
 MLP = Site(Edit.mlp, "feed-forward update", _WITH_MLP)
 BLOCK_SITES = (RESIDUAL, ATTENTION_INPUT, CALL, OUTPUT, NEURONS, MLP)  # while blocks run, in forward order
 TAPPED = (ATTENTION_INPUT, NEURONS, MLP)  # what a module of every block is given or returns; a model may lack them
+BEFORE_CALL, BEHIND_CALL = (  # those of them that a block has before it attends, and behind
+    tuple(site for site in TAPPED if (BLOCK_SITES.index(site) < BLOCK_SITES.index(CALL)) is is_before)
+    for is_before in (True, False)
+)
 _OTHERS = ("check", "check_sequences", "for_sequences", "control")  # methods of Edit that change nothing
 CHANGES = tuple(name for name, x in vars(Edit).items() if isfunction(x) and name[0] != "_" and name not in _OTHERS)

@@ -24,7 +24,7 @@ from ..attention.slots import SinkLogit, SlotRow, Slots
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..spec import Spec
-from .anatomy.sparse import mask_of_chosen
+from .anatomy.own_attention import mask_of_chosen
 
 WITH_SLOTS = "sink_slots"  # the name of the attention implementation, and of the submodule
 UNIT = 1000.0  # AdamW moves every number by the learning rate; slots need one that is so many times that of weights

@@ -30,13 +30,12 @@ from torch import Tensor
 
 from ..attention import sites
 from ..attention.call import AttentionCall
-from ..attention.shapes import HeadOutput, ModelShape, Residual
+from ..attention.shapes import TOLERANCE, Gap, HeadOutput, ModelShape, Residual, tolerance_of
 from ..attention.sites import Edit, Read, Site
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.changes import AT
 from ..interventions.operations import Operation
-from .gap import TOLERANCE, Gap, tolerance_of
 from .subject import Logits
 
 Copies = Float[Tensor, "copy pos d_model"]

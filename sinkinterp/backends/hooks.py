@@ -23,7 +23,7 @@ from ..errors import InputError
 from .added_slots import WITH_SLOTS, slots_of
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
-from .anatomy.sparse import mask_of_chosen, summaries_apart
+from .anatomy.own_attention import mask_of_chosen, summaries_apart
 from .exclusive import RECORDING, Attached, Hook, lock_of, raise_if_interrupted
 from .layout import trimmed
 from .recorder import Recorder

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..attention.answers import Unchanged, alike, metric, per_sequence
-from ..attention.shapes import ModelShape
+from ..attention.shapes import Gap, ModelShape, Unchanged, alike, metric, per_sequence, tolerance_of
 from ..attention.sites import CALL, MLP, POSITION_EMBEDDING, RESIDUAL, TAPPED, WEIGHT_SITES, Edit, Reads, Site, reads_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError, refusal
@@ -34,7 +33,6 @@ from .anatomy.projections import HeadMap, maps_edited, maps_of
 from .contract import Abilities, Check
 from .encoder.encoder_input import NoEncoder
 from .exclusive import edits_around, exclusive, recorded_by
-from .gap import Gap, tolerance_of
 from .hooks import BASES, OURS, attention_set_to, eval_mode, recorded_stream
 from .recorder import Recorder
 from .subject import Logits, Subject, Trace

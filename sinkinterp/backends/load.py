@@ -22,8 +22,7 @@ from .files.named_models import folder_of
 from .hooks import inside_compiled
 from .huggingface import HuggingFaceSubject, check_is_decoder
 from .mended import with_adapter
-from .module.attention_of import AttentionOf
-from .module.module_subject import Forward, ModuleSubject
+from .module.module_subject import AttentionOf, Forward, ModuleSubject
 from .subject import Subject
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..attention.call import call_of_interface, is_causal_call
-from ..attention.sites import ATTENTION_INPUT, MLP, NEURONS, OUTPUT, POSITION_EMBEDDING, TOKEN_EMBEDDING, Site
+from ..attention.sites import BEFORE_CALL, BEHIND_CALL, OUTPUT, POSITION_EMBEDDING, TOKEN_EMBEDDING, Site
 from ..data.tokens import Tokens
 from ..errors import InputError
 from .anatomy.modules import StreamModules
@@ -21,7 +21,6 @@ from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
 from .subject import Logits
 
-_BEHIND = (NEURONS, MLP)  # the taps that attention comes before
 _OPERATION = "attention_interface_"  # as transformers' own models call it; the last such operation is the call itself
 
 
@@ -72,11 +71,12 @@ class NNsightSubject(HuggingFaceSubject):
             _replace_output(place(modules.tables[0]), partial(recorder.edited, POSITION_EMBEDDING))
         for layer, block in enumerate(modules.blocks):
             _replace_input(place(block), recorder.residual)
-            _visit_tap(ATTENTION_INPUT, layer, modules, recorder, place)
+            for site in BEFORE_CALL:
+                _visit_tap(site, layer, modules, recorder, place)
             attention = next((module for module in block.modules() if _calls_interface(type(module).forward)), None)
             if attention is not None:
                 _attend(place(attention), layer, recorder, self.attention, modules.n_kv_heads)
-            for site in _BEHIND:
+            for site in BEHIND_CALL:
                 _visit_tap(site, layer, modules, recorder, place)
         _replace_output(place(modules.blocks[-1]), recorder.residual)
 

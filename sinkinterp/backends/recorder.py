@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from ..attention import sites
-from ..attention.answers import Unchanged, alike, metric, with_axes
 from ..attention.call import AttentionCall
-from ..attention.shapes import ModelShape
+from ..attention.shapes import Gap, ModelShape, Unchanged, alike, metric, with_axes
 from ..attention.sites import Edit, Read, Site
 from ..checks import finite_number
 from ..errors import InputError
-from .gap import Gap
 from .layout import Group, Layout, Parts, changed
 
 Answers = dict[str, Tensor]  # by the name of the read

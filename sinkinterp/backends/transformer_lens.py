@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention.call import AttentionCall
-from ..attention.shapes import Pattern
+from ..attention.shapes import Gap, Pattern, tolerance_of
 from ..attention.sites import OUTPUT, WEIGHT_SITES
 from ..attention.slots import SinkLogit
 from ..data.tokens import Tokens
@@ -23,7 +23,6 @@ from . import contract
 from .anatomy.modules import removed_after
 from .anatomy.projections import HeadMap, alone, rows_of
 from .exclusive import Hook, recorded_by
-from .gap import Gap, tolerance_of
 from .hooks import eval_mode, recorded_stream
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder

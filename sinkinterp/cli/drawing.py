@@ -42,7 +42,7 @@ def view(
         from ..backends.subject import text_to_tokens
         from ..interventions.positions import SwapPositions
         from ..pages.atlas.build import atlas
-        from ..pages.atlas.page import atlas_page
+        from ..pages.atlas.encode import atlas_page
         from ..runs.inputs import Inputs
 
         heads = heads_named(head)

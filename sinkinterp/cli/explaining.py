@@ -1,7 +1,6 @@
 """The commands that find causes: why heads look at the first token, and which activations carry a behaviour."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,8 +17,10 @@ from .measuring import DRAWN
 from .terminal import brief, deliver
 
 if TYPE_CHECKING:
+    from ..backends.subject import Subject
     from ..interventions.changes import Change
     from ..report.explained import Explanation
+    from ..runs.inputs import Inputs
     from ..table import Table
 
 EXPLAINED = "A head to explain: 3.7 for layer 3, head 7; repeatable. [default: the three strongest sinks]"
@@ -29,20 +30,39 @@ ELSEWHERE = "All tables: --full. A page: --html FILE."
 LENGTH = "Tokens per sequence, T. [default: 64, or what the task has]"
 
 
+@dataclass(frozen=True)
+class Read:
+    """What `explain` reads, and the seed of random parts and tokens."""
+
+    text: options.Text = None
+    column: options.Column = "text"
+    drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None
+    length: Annotated[int | None, typer.Option(help=LENGTH, parser=options.TOKENS)] = None
+    sequences: options.Count = None
+    bos: options.Start = Bos.TOKENIZER
+    seed: Annotated[int, typer.Option(help="Seed of random parts and tokens.", parser=options.SEED)] = 0
+
+    def inputs(self, subject: "Subject") -> "Inputs":
+        """The inputs; fewer ones, and shorter prompts, will do where the user gives no size."""
+        from ..runs.inputs import Inputs
+
+        options.check_bos(subject, self.bos)
+        most = self.length or min(64, subject.shape.n_ctx or 64)
+        is_prompt = self.text is not None and not Path(self.text).exists()
+        return Inputs(
+            most, self.sequences or 32, self.bos, self.text, self.column, drawn=self.drawn, seed=self.seed,
+            may_be_fewer=self.sequences is None, may_be_shorter=is_prompt and self.length is None,
+        )  # fmt: skip
+
+
 def explain(
     model: options.Model,
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=EXPLAINED)] = [],
     answer: Annotated[str | None, typer.Option(help=WRITTEN)] = None,
     instead: Annotated[str | None, typer.Option(help=OTHER)] = None,
-    text: options.Text = None,
-    column: options.Column = "text",
-    drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None,
-    length: Annotated[int | None, typer.Option(help=LENGTH, parser=options.TOKENS)] = None,
-    sequences: options.Count = None,
-    bos: options.Start = Bos.TOKENIZER,
+    read: Read = Read(),
     encoder: options.Encoder = None,
     dtype: options.Numbers = Dtype.FLOAT32,
-    seed: Annotated[int, typer.Option(help="Seed of random parts and tokens.", parser=options.SEED)] = 0,
     html_out: options.Html = None,
     full: options.Full = False,
     force: options.Force = False,
@@ -53,21 +73,12 @@ def explain(
         from ..measurement.explaining import explain as explain_heads
         from ..pages.page import Section, page
         from ..report.readings import short_name
-        from ..runs.inputs import Inputs
 
         heads = heads_named(head)
         subject = options.load_subject(model, "huggingface", encoder, dtype)
-        options.check_bos(subject, bos)
-        most = length or min(64, subject.shape.n_ctx or 64)
-        is_prompt = text is not None and not Path(text).exists()  # which may be shorter
-        inputs = Inputs(
-            most, sequences or 32, bos, text, column, drawn=drawn, seed=seed, may_be_fewer=sequences is None,
-            may_be_shorter=is_prompt and length is None,
-        )  # fmt: skip
-        token_set = inputs.token_set(subject, model, progress("reading docstrings"))
-        found = explain_heads(
-            subject, token_set, head=heads, answer=answer, instead=instead, seed=seed, progress=progress("explaining")
-        )
+        token_set = read.inputs(subject).token_set(subject, model, progress("reading docstrings"))
+        asked: dict[str, Any] = {"head": heads, "answer": answer, "instead": instead, "seed": read.seed}
+        found = explain_heads(subject, token_set, **asked, progress=progress("explaining"))
     maps = {} if html_out is None else cut_maps(subject, token_set, found)
 
     def as_page() -> bytes:
@@ -119,18 +130,80 @@ INSTEAD = "The next token after the corrupted prompt."
 SINK = "Let the metric be the mean attention to the first token. \\[default: KL divergence from the clean run]"
 
 
+@dataclass(frozen=True)
+class What:
+    """What `patch` patches: every place of a site, or what is told to the end of a path."""
+
+    site: Annotated[Patched, typer.Option(help=SITE)] = Patched.RESIDUAL
+    head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = field(default_factory=list)
+    to: Annotated[str | None, typer.Option(metavar="LAYER.HEAD.q|k|v", help=TO)] = None
+    first_order: Annotated[bool, typer.Option("--first-order", help=FIRST)] = False
+    direct: Annotated[bool, typer.Option("--direct", help=DIRECT)] = False
+
+    def check(self) -> None:
+        """Raises InputError for options that do not go with the site."""
+        heads = heads_named(self.head)
+        if self.site is Patched.EDGES and heads is None:
+            raise InputError("--site edges patches every weight of some heads; name them, such as --head 3.7")
+        if heads is not None and self.site not in (Patched.HEADS, Patched.EDGES):
+            raise InputError("--head goes with --site heads or --site edges; a path ends at --to")
+        if self.to is not None and self.site is not Patched.PATHS:
+            raise InputError("--to says where a path ends; add --site paths")
+        if self.direct and self.site not in (Patched.HEADS, Patched.ATTENTION, Patched.FEED_FORWARD):
+            fix = "goes with --site heads, attention or feed-forward, and with --answer; leave it out"
+            raise InputError(f"--direct {fix}")
+        if self.first_order and self.site in (Patched.EDGES, Patched.PATHS):
+            raise InputError(f"--first-order estimates no {self.site}; leave it out, or take another --site")
+
+    def table(self, subject: "Subject", clean: list[str], corrupted: list[str], measured: dict[str, Any]) -> "Table":
+        """The share that each place restores."""
+        from ..measurement.activation_patching import activation_patching
+        from ..measurement.path_patching import path_patching
+
+        if self.site is Patched.PATHS:
+            return path_patching(subject, clean, corrupted, receiver=_receiver(self.to), **measured)
+        site, by = self._change()
+        estimates = {"first_order": self.first_order, "direct": self.direct}
+        return activation_patching(subject, clean, corrupted, site=site, by=by, **estimates, **measured)
+
+    def _change(self) -> tuple["Change", tuple[str, ...]]:
+        """The site, and the axes of its map."""
+        from ..interventions import ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual
+
+        by_position, by_head, heads = ("layer", "position"), ("layer", "head"), heads_named(self.head)
+        kinds = {
+            Patched.RESIDUAL: (ChangeResidual(), by_position),
+            Patched.FEED_FORWARD: (ChangeMLP(), by_position),
+            Patched.ATTENTION: (ChangeOutputs(), by_position),
+            Patched.HEADS: (ChangeOutputs(heads=heads), by_head),
+            Patched.EDGES: (ChangePattern(heads=heads), (*by_head, "position", "key")),
+        }
+        return kinds[self.site]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What `patch` measures of a patched run."""
+
+    answer: Annotated[str | None, typer.Option(help=ANSWER)] = None
+    instead: Annotated[str | None, typer.Option(help=INSTEAD)] = None
+    sink: Annotated[bool, typer.Option("--sink", help=SINK)] = False
+
+    def keywords(self) -> dict[str, Any]:
+        """The arguments of patching. Raises InputError for options that do not go together."""
+        from ..measurement.activation_patching import first_alpha
+
+        if (self.answer is None) != (self.instead is None) or (self.sink and self.answer is not None):
+            raise InputError("give --answer and --instead together, or --sink, or none of them")
+        return {"metric": first_alpha()} if self.sink else {"answer": self.answer, "instead": self.instead}
+
+
 def patch(
     model: options.Model,
     clean: Annotated[list[str], typer.Option(help=CLEAN, parser=options.filled)],
     corrupted: Annotated[list[str], typer.Option(help=CORRUPTED, parser=options.filled)],
-    site: Annotated[Patched, typer.Option(help=SITE)] = Patched.RESIDUAL,
-    head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = [],
-    to: Annotated[str | None, typer.Option(metavar="LAYER.HEAD.q|k|v", help=TO)] = None,
-    answer: Annotated[str | None, typer.Option(help=ANSWER)] = None,
-    instead: Annotated[str | None, typer.Option(help=INSTEAD)] = None,
-    sink: Annotated[bool, typer.Option("--sink", help=SINK)] = False,
-    first_order: Annotated[bool, typer.Option("--first-order", help=FIRST)] = False,
-    direct: Annotated[bool, typer.Option("--direct", help=DIRECT)] = False,
+    what: What = What(),
+    by: Measured = Measured(),
     dtype: options.Numbers = Dtype.FLOAT32,
     backend: options.Backend = "huggingface",
     out: options.Out = Path("figures/patch.html"),
@@ -138,78 +211,37 @@ def patch(
     force: options.Force = False,
 ) -> None:
     """Patch every activation of a clean run into a corrupted one, and map the share of the behaviour it restores."""
-    heads = heads_named(head)
-    _check(site, heads, to, first_order, direct)
+    what.check()
     with progress_bars() as progress:
         from ..data.texts import names_file
-        from ..measurement.activation_patching import activation_patching
-        from ..measurement.path_patching import path_patching
+        from ..measurement.patching import RESTORED
         from ..pages.page import Section, page
         from ..report.readings import short_name
-        from ..report.restored import RESTORED
 
         for prompt in (*clean, *corrupted):
             if names_file(prompt):
                 raise InputError(f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"')
         subject = options.load_subject(model, backend, None, dtype)
-        measured = _measured(answer, instead, sink) | {"progress": progress("patching")}
-        if site is Patched.PATHS:
-            table = path_patching(subject, clean, corrupted, receiver=_receiver(to), **measured)
-        else:
-            kind, by = _site(site, heads)
-            table = activation_patching(
-                subject, clean, corrupted, site=kind, by=by, first_order=first_order, direct=direct, **measured
-            )
+        measured = by.keywords() | {"progress": progress("patching")}
+        table = what.table(subject, clean, corrupted, measured)
     strongest = table.with_rows(sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0))))
     lead = f"Clean: {' | '.join(clean)}. Corrupted: {' | '.join(corrupted)}."
     sections = [Section("The share of the clean run that each place restores", "", [table.plot()])]
     html = page(f"{short_name(subject.name)}: activation patching", lead, sections)
-    shown = (
-        [strongest] if full else brief(_sentence(strongest), strongest, "All rows: --full. The map: the page below.")
-    )
+    elsewhere = "All rows: --full. The map: the page below."
+    shown = [strongest] if full else brief(_sentence(strongest), strongest, elsewhere)
     deliver(shown, (out, lambda: page_bytes(html)), force=force)
 
 
 def _sentence(strongest: "Table") -> str:
     """The place that restores most, from rows with the strongest first."""
-    from ..report.restored import RESTORED
+    from ..measurement.patching import RESTORED
 
     row = strongest[0]
     place = ", ".join(f"{name} {row[name]}" for name in list(row)[: list(row).index(RESTORED)])
     return (
         f"Of {len(strongest)} places, {place} has the largest effect: it restores {row[RESTORED]:.3g} of the clean run."
     )
-
-
-def _check(
-    site: Patched, heads: Sequence[tuple[int, int]] | None, to: str | None, first_order: bool, direct: bool
-) -> None:
-    """Raises InputError for options that do not go with the site."""
-    if site is Patched.EDGES and heads is None:
-        raise InputError("--site edges patches every weight of some heads; name them, such as --head 3.7")
-    if heads is not None and site not in (Patched.HEADS, Patched.EDGES):
-        raise InputError("--head goes with --site heads or --site edges; a path ends at --to")
-    if to is not None and site is not Patched.PATHS:
-        raise InputError("--to says where a path ends; add --site paths")
-    if direct and site not in (Patched.HEADS, Patched.ATTENTION, Patched.FEED_FORWARD):
-        raise InputError("--direct goes with --site heads, attention or feed-forward, and with --answer; leave it out")
-    if first_order and site in (Patched.EDGES, Patched.PATHS):
-        raise InputError(f"--first-order estimates no {site}; leave it out, or take another --site")
-
-
-def _site(site: Patched, heads: Sequence[tuple[int, int]] | None) -> tuple["Change", tuple[str, ...]]:
-    """The site of a choice, and the axes of its map."""
-    from ..interventions import ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual
-
-    by_position, by_head = ("layer", "position"), ("layer", "head")
-    kinds = {
-        Patched.RESIDUAL: (ChangeResidual(), by_position),
-        Patched.FEED_FORWARD: (ChangeMLP(), by_position),
-        Patched.ATTENTION: (ChangeOutputs(), by_position),
-        Patched.HEADS: (ChangeOutputs(heads=heads), by_head),
-        Patched.EDGES: (ChangePattern(heads=heads), (*by_head, "position", "key")),
-    }
-    return kinds[site]
 
 
 def _receiver(name: str | None) -> "Change | None":
@@ -227,12 +259,3 @@ def _receiver(name: str | None) -> "Change | None":
     if what != "v":
         raise InputError(f"--to takes a layer, a head, and q, k or v, such as 3.7.k; got {name!r}")
     return ChangeValues(kv_heads=pair)
-
-
-def _measured(answer: str | None, instead: str | None, sink: bool) -> "dict[str, Any]":
-    """Returns what is measured of a patched run, as keywords. Raises InputError for options that do not go together."""
-    from ..measurement.activation_patching import first_alpha
-
-    if (answer is None) != (instead is None) or (sink and answer is not None):
-        raise InputError("give --answer and --instead together, or --sink, or none of them")
-    return {"metric": first_alpha()} if sink else {"answer": answer, "instead": instead}

@@ -11,7 +11,7 @@ import re
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -284,7 +284,6 @@ Settings = Annotated[list[str], typer.Option("--set", help="key=value, dotted: l
 RAY = "Use Ray: `local` (a run for each GPU here), `auto`, or a cluster's address. By default this machine without Ray."
 OnRay = Annotated[str | None, typer.Option("--ray", help=RAY, parser=filled)]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: cuda if there is one.", parser=filled)]
-Log = Annotated[str | None, typer.Option(help="Also write the numbers of every step to wandb or tensorboard.")]
 
 FULL = "Print every table in place of the overview."
 Full = Annotated[bool, typer.Option("--full", help=FULL)]
@@ -301,6 +300,18 @@ class Tables:
     html_out: Html = None
     force: Force = False
     full: Full = False
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a command trains."""
+
+    settings: Settings = field(default_factory=list)
+    seed: Annotated[
+        int, typer.Option(help="Seed of new weights, and of the order of what is trained on.", parser=SEED)
+    ] = 0
+    device: Device = "auto"
+    force: Force = False
 
 
 @dataclass(frozen=True)

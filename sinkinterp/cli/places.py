@@ -17,7 +17,7 @@ from ..outputs import check_ours
 from .options import OUTPUT_FILES, input_file, output_folder, source
 from .terminal import OR_FORCE
 
-_RUN = ("lock", "step-*", "damaged-*", "model", "wandb", "tensorboard")  # in the folder of a run
+_RUN = ("lock", "step-*", "damaged-*", "model")  # in the folder of a run
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ def _options_in(parameter: Parameter) -> Iterator[Parameter]:
         yield parameter.replace(kind=Parameter.KEYWORD_ONLY)
         return
     for field in fields(parameter.annotation):
-        default = Parameter.empty if field.default is MISSING else field.default
+        made = field.default if field.default_factory is MISSING else field.default_factory()
+        default = Parameter.empty if made is MISSING else made
         yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=field.type)
 
 

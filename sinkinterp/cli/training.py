@@ -41,26 +41,20 @@ def train(
         str, typer.Option(help=RECIPE, parser=options.filled, autocompletion=options.beginning(options.RECIPES))
     ] = "demo",
     text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None,
-    settings: options.Settings = [],
     out: Annotated[Path | None, typer.Option(help=OUT, parser=options.output_folder)] = None,
-    seed: Annotated[
-        int, typer.Option(help="Seed of the weights and of the order of the data.", parser=options.SEED)
-    ] = 0,
-    device: options.Device = "auto",
-    log: options.Log = None,
-    force: options.Force = False,
+    how: options.Training = options.Training(),
 ) -> None:
     """Train a language model of ours, from the newest checkpoint if there is one; reads its sinks along the way.
 
-    Several processes share every batch, and with --use_fsdp the weights:
+    Several processes share every batch:
 
-    accelerate launch --num_processes 8 [--use_fsdp] -m sinkinterp train ...
+    accelerate launch --num_processes 8 -m sinkinterp train ...
 
     On CPUs (accelerate's --cpu starts one process only, --multi_gpu several):
 
     torchrun --nproc-per-node 2 -m sinkinterp train ... --device cpu
     """
-    check_run(out, force)
+    check_run(out, how.force)
     quiet_libraries()
     from ..data.texts import check_readable
     from ..lm.model import check_size
@@ -72,13 +66,13 @@ def train(
     base = with_variant(recipe_named(recipe), variant)
     if text is not None:
         base = on_text(base, text)
-    chosen = changed(replace(base, seed=seed), settings)
+    chosen = changed(replace(base, seed=how.seed), how.settings)
     if text is not None and text not in NAMED:
         check_readable(text, getattr(chosen.data.source, "column", "text"))
     check_size(chosen.model)
     folder = out or cache_folder() / "runs" / chosen.key()
-    with joined(device) as world, run_progress(chosen, folder, log, world.is_first, variant) as (on_step, on_data):
-        run = trained.trained(chosen, on_step=on_step, folder=folder, device=device, on_data=on_data)
+    with joined(how.device) as world, run_progress(chosen, world.is_first, variant) as (on_step, on_data):
+        run = trained.trained(chosen, on_step=on_step, folder=folder, device=how.device, on_data=on_data)
     if world.is_first:
         last = run.history()[-1]
         print_text(f"loss {last['valid_loss']:.3f}  Sink_1 {last['sink_1']:.1%}")
@@ -89,26 +83,22 @@ def finetune(
     model: options.Model,
     data: Annotated[str, typer.Argument(help=CHATS, parser=options.source)],
     out: Annotated[Path, typer.Option(help=TUNED, parser=options.output_folder)],
-    settings: options.Settings = [],
-    seed: Annotated[int, typer.Option(help="Seed of the order of the chats.", parser=options.SEED)] = 0,
-    device: options.Device = "auto",
-    log: options.Log = None,
-    force: options.Force = False,
+    how: options.Training = options.Training(),
 ) -> None:
     """Fine-tune a chat model on the assistants' tokens of chats, from the newest checkpoint if there is one.
 
     Several processes share every batch; see train.
     """
-    check_run(out, force)
+    check_run(out, how.force)
     quiet_libraries()
     from ..runs.finetune import ChatRecipe, finetuned
     from ..train.distributed import joined
     from ..train.settings import changed
 
-    chosen = changed(ChatRecipe(model=model, data=data, seed=seed), settings)
+    chosen = changed(ChatRecipe(model=model, data=data, seed=how.seed), how.settings)
     if (chosen.model, chosen.data, chosen.sha256) != (model, data, ""):
         raise InputError("model and data are arguments, and sha256 is computed; leave them out of --set")
-    with joined(device) as world, run_progress(chosen, out, log, world.is_first, "chat") as (on_step, _):
+    with joined(how.device) as world, run_progress(chosen, world.is_first, "chat") as (on_step, _):
         folder = finetuned(chosen, out, on_step, world, print_line if world.is_first else lambda message: None)
     if world.is_first:
         print_text(f"fine-tuned: {folder}")
@@ -123,25 +113,21 @@ def mend(
     text: Annotated[str, typer.Option(help=READ, parser=options.source)] = "embedded",
     length: options.Length = 96,
     steps: Annotated[int, typer.Option(help="Steps of training, at most; 0: none.", parser=options.whole(0))] = 0,
-    settings: options.Settings = [],
-    seed: Annotated[int, typer.Option(help="Seed of the order of the text.", parser=options.SEED)] = 0,
-    device: options.Device = "auto",
-    log: options.Log = None,
-    force: options.Force = False,
+    how: options.Training = options.Training(),
 ) -> None:
     """Move the sink of a model into a key and a value beside those of each head, and measure what that is worth.
 
     With --steps they are trained; that goes on from the newest checkpoint if there is one.
     """
-    check_run(out, force)
+    check_run(out, how.force)
     quiet_libraries()
     from ..applications.mend import mend_recipe, mended
     from ..train.distributed import joined
     from ..train.settings import changed
 
-    recipe = mend_recipe(model, text, length, remedy, weights, seed=seed, steps=steps, penalty=penalty)
-    chosen = changed(recipe, settings)
-    with joined(device) as world, run_progress(chosen, out, log, world.is_first, "mend") as (on_step, on_data):
+    recipe = mend_recipe(model, text, length, remedy, weights, seed=how.seed, steps=steps, penalty=penalty)
+    chosen = changed(recipe, how.settings)
+    with joined(how.device) as world, run_progress(chosen, world.is_first, "mend") as (on_step, on_data):
         mend = mended(chosen, out, on_step=on_step, on_data=on_data, world=world)
     print_table(mend.table)
     print_text(mend.answer())
@@ -152,24 +138,16 @@ OnStep = Callable[[int, StepMetrics], None]
 
 
 @contextmanager
-def run_progress(
-    recipe: "Fit", folder: Path, log: str | None, is_first: bool, name: str
-) -> Iterator[tuple[OnStep, OnProgress]]:
-    """Yields the functions that take the progress of steps and of data. They show it to the user and log the steps.
-
-    Only the first process shows and logs anything.
-    """
-    from ..train.logs import open_log
-
+def run_progress(recipe: "Fit", is_first: bool, name: str) -> Iterator[tuple[OnStep, OnProgress]]:
+    """Yields the functions that take the progress of steps and of data. Only the first process shows it."""
     if not is_first:
         yield lambda step, metrics: None, no_progress
         return
-    with open_log(log, folder, recipe) as write_log, progress_bars(in_lines=True) as progress:
+    with progress_bars(in_lines=True) as progress:
         show, speed = progress(f"{name} step"), Speed()
 
         def on_step(step: int, metrics: StepMetrics) -> None:
             show(step, recipe.steps, _metrics_text(metrics, speed.tokens_per_second(metrics["tokens"])))
-            write_log(step, {key: value for key, value in metrics.items() if key != "step"})
 
         yield on_step, progress("data")
 

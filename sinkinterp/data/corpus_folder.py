@@ -5,7 +5,6 @@ record holds the hashes of the other files. So does the note that says how far p
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -92,7 +91,6 @@ def content_hash(chunks: Dataset) -> str:
 
 RECORD = "corpus.json"
 PROGRESS = "progress.json"
-_EARLIER_RECORD = "packed.json"  # of versions that kept no hashes of files
 SHARD = 1 << 24  # tokens per shard; a killed program loses less than one shard
 
 
@@ -126,45 +124,24 @@ def pack(
 def record_of(folder: Path) -> dict[str, Any]:
     """The record of the corpus in `folder`: shards, chunks, sha256, fingerprint, and the sha256 of each of its files.
 
-    Empty where packing has not ended. A corpus of an earlier version has no hashes of its files. Its ids are compared
-    with the hash of all ids, and it gets a record with hashes. Raises Damaged where a file is not as it was written.
+    Empty where packing has not ended. Raises Damaged where a file is not as it was written.
     """
     file = folder / RECORD
     if not file.exists():
-        return _adopted(folder) if (folder / _EARLIER_RECORD).exists() else {}
+        return {}
     record = read_record(file, _of(folder))
     check(folder, record["files"])
     with suppress(OSError):  # in a folder that cannot be written to
-        (folder / PROGRESS).unlink(
-            missing_ok=True
-        )  # it is left where the program was killed after the record was written
+        (folder / PROGRESS).unlink(missing_ok=True)  # left by a program that was killed after it wrote the record
     return record
 
 
 def emptied(folder: Path) -> None:
     """Removes a corpus from its folder, the records first."""
-    for name in (RECORD, _EARLIER_RECORD, PROGRESS, "tokenizer"):
+    for name in (RECORD, PROGRESS, "tokenizer"):
         remove(folder / name)
     for shard in folder.glob("*.arrow"):
         remove(shard)
-
-
-def _adopted(folder: Path) -> dict[str, Any]:
-    """The record of a corpus that an earlier version packed, written again with the hashes of its files."""
-    file = folder / _EARLIER_RECORD
-    try:
-        record = json.loads(file.read_text())
-        chunks = read_shards(folder, record["shards"])
-        is_whole = content_hash(chunks) == record["sha256"] and record["chunks"] == len(chunks)
-        parts = sums(folder, "tokenizer/*", "*.arrow")
-        record = {name: record[name] for name in ("shards", "chunks", "sha256", "fingerprint")} | {"files": parts}
-    except Exception as error:  # pyarrow and datasets have errors of their own
-        raise Damaged(file, str(error)) from error
-    if not is_whole:
-        raise Damaged(file, "its sha256 is not that of the shards")
-    with suppress(InputError):  # in a folder that cannot be written to
-        write_record(folder / RECORD, record, _of(folder))
-    return record
 
 
 def _write_record(

@@ -18,9 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention import sites
-from ..attention.answers import Unchanged, alike
 from ..attention.call import AttentionCall
-from ..attention.shapes import HeadOutput, ModelShape
+from ..attention.shapes import HeadOutput, ModelShape, Unchanged, alike
 from ..attention.sites import Edit, Read, Site
 from ..errors import InputError
 from .operations import Apply, Keep, NotGiven, Operation

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..attention.answers import called
 from ..attention.call import AttentionCall
+from ..attention.shapes import called
 from ..attention.sites import CHANGES, OUTPUT, RESIDUAL, Edit, Site
 from ..checks import accepting, is_whole
 from ..errors import InputError

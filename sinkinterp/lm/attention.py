@@ -11,15 +11,15 @@ import torch
 from einops import rearrange, reduce
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import Cache, PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ..attention import blockwise
 from ..attention.call import AttentionCall, call_of_interface
-from ..attention.kernels import SOFTMAX, Feature, Kernel
-from ..attention.masks import Causal, Mask
+from ..attention.kernels import SOFTMAX, Feature, Kernel, Unit
+from ..attention.masks import Causal, Mask, key_blocks
 from ..attention.relative import RelativeBias, as_tensor
-from ..attention.shapes import Keys, Queries, Residual, Values
+from ..attention.shapes import HeadOutput, KeyIndex, Keys, Queries, Residual, Values
 from ..attention.slots import KeySlot, LearnedRow, LogitSlot, NoSlots, Row, Slot, SlotRow, whole_row
 from ..errors import InputError
 from ..spec import Dims, Part, Spec, added_later
@@ -260,10 +260,8 @@ def eager_attention_forward(
             return z.transpose(1, 2), None
     call = call_of_interface(*given, **kwargs)
     pattern = call.pattern() if shows else None
-    if pattern is not None:
-        z = call.mix(pattern)
-    else:
-        z = blockwise.output(call) if blockwise.is_worth_it(call) else call.output()
+    own = blockwise_output if is_worth_blocks(call) else AttentionCall.output
+    z = own(call) if pattern is None else call.mix(pattern)
     return z.transpose(1, 2), pattern
 
 
@@ -330,3 +328,41 @@ class SinkAttention(nn.Module):
 
     def _write(self, z: HeadVectors, x: Residual) -> Residual:
         return self.o_proj(self.join(self.gate(self.v_bias(self.maps(z), x), x)))
+
+
+# Attention without normalisation in memory linear in T: a sum over keys, block by block, computed again for gradients
+
+LONG = 512  # keys; below, the dense pattern is faster and small
+
+
+def is_worth_blocks(call: AttentionCall) -> bool:
+    """Tells if `blockwise_output` computes what the call's own `output` does, and should replace it."""
+    return isinstance(call.kernel.normaliser, Unit) and call.set_pattern is None and call.k.shape[2] > LONG
+
+
+def blockwise_output(call: AttentionCall, block: int = 128) -> HeadOutput:
+    """The output of the heads, under a kernel without normalisation, `block` keys at a time."""
+    call.scaled_queries  # noqa: B018  computed here, so that the checkpoints below do not compute it again
+    z = _slot_part(call)
+    for keys in key_blocks(call.keys, block):
+        first = call.visibility.regions(keys)[0].start or 0  # the first query that may see any of the keys
+        part = checkpoint(_block_part, call, keys, slice(first, None), use_reentrant=False)
+        z = torch.cat((z[:, :, :first], z[:, :, first:] + part), 2) if first else z + part
+    return z.to(call.v.dtype)
+
+
+def _block_part(call: AttentionCall, keys: KeyIndex, rows: slice) -> HeadOutput:
+    """What a run of queries receives from some of the keys."""
+    weights = call.kernel.pattern(call.scores(keys, rows), call.allowed(keys, rows), call.queries(rows))
+    v = call.v[:, :, keys].float()
+    weights = weights.unflatten(1, (v.shape[1], -1))
+    return torch.einsum("bkgij,bkjd->bkgid", weights, v).flatten(1, 2)
+
+
+def _slot_part(call: AttentionCall) -> HeadOutput:
+    z = call.q.new_zeros((*call.q.shape[:3], call.v.shape[-1]), dtype=torch.float)
+    scores = call.slot_scores()
+    if scores is None or not isinstance(call.slot, SlotRow):
+        return z
+    weights = call.kernel.pattern(scores, torch.ones_like(scores, dtype=torch.bool), call.queries())
+    return z + torch.einsum("bhij,hjd->bhid", weights, call.slot.value.float())

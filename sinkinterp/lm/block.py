@@ -1,17 +1,18 @@
 """A block: attention, then a feed-forward layer, each in a residual branch with a norm at its start or its end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from ..attention.shapes import Residual
-from ..attention.slots import SlotRow
+from ..attention.slots import Slot, SlotRow
 from ..spec import Dims, Limits, Part, Spec
 from .attention import SinkAttention
 from .position_schemes import Position, PositionIds
@@ -225,3 +226,53 @@ class SinkBlock(nn.Module):
         x = self.norm_placement.leave(x, update, self.input_layernorm)
         update = mlp(self.norm_placement.enter(x, self.post_attention_layernorm))
         return self.norm_placement.leave(x, update, self.post_attention_layernorm)
+
+
+class Prepended(nn.Module):
+    """Nothing before the first token. Base of the modules that put a token there."""
+
+    def slots(self, blocks: Iterable[Any], position: Position) -> list[Slot]:
+        """The slot of each block; None where a block gets none."""
+        return [None for _ in blocks]
+
+
+class _SinkToken(Prepended):
+    def __init__(self, d_model: int, std: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(1, 1, d_model) * std)
+
+    def slots(self, blocks: Iterable[Any], position: Position) -> list[Slot]:
+        return [slot for slot, _ in self._through(blocks, position)]
+
+    def stream(self, blocks: Iterable[Any], position: Position) -> Float[Tensor, "block d_model"]:
+        """Its residual stream after each block."""
+        return torch.cat([x[0] for _, x in self._through(blocks, position)])
+
+    def _through(self, blocks: Iterable[Any], position: Position) -> Iterator[tuple[Slot, Residual]]:
+        """Its slot in each block, and its residual stream after the block."""
+        ids = torch.zeros(1, 1, dtype=torch.long, device=self.weight.device)
+        x = position.embed(self.weight, ids)
+        for block in blocks:
+            slot, x = block.as_slot(x, position, ids)
+            yield slot, x
+
+
+@dataclass(frozen=True)
+class Nothing(Part):
+    """The text begins with its first token."""
+
+    count: ClassVar[int] = 0
+
+    def build(self, dims: Dims) -> Prepended:
+        return Prepended()
+
+
+@dataclass(frozen=True)
+class SinkToken(Part):
+    """A trained vector before the first token, drawn from N(0, std^2)."""
+
+    std: float = 0.02
+    count: ClassVar[int] = 1
+
+    def build(self, dims: Dims) -> Prepended:
+        return _SinkToken(dims.d_model, self.std)

@@ -10,9 +10,8 @@ from ..attention.slots import NoSlots
 from ..errors import InputError
 from ..spec import Dims, Limits, Spec
 from .attention import AttentionSpec
-from .block import FFN, GatedFFN, NormPlacement, PreNorm, SwishDown
+from .block import FFN, GatedFFN, NormPlacement, Nothing, PreNorm, SinkToken, SwishDown
 from .position_schemes import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
-from .sink_token import Nothing, SinkToken
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,9 @@ from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot
 from ..errors import InputError
 from ..guesses import nearest
 from .attention import Added, Differential, ElementGate, HeadGate, RMSQKNorm, ValueBias
-from .block import FFN, GatedFFN, Gelu, PostNorm, Relu, Swish
+from .block import FFN, GatedFFN, Gelu, PostNorm, Relu, SinkToken, Swish
 from .config import LMSpec, WrittenInit
 from .position_schemes import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
-from .sink_token import SinkToken
 
 BASE = LMSpec(position=Learned())
 

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention.answers import number_per_sequence
 from ..attention.call import AttentionCall
+from ..attention.shapes import number_per_sequence
 from ..attention.sites import Reads
 from ..backends.subject import Logits, Subject, Trace
 from ..checks import LARGEST, accepting, different_numbers, instance_of, unicode_text, whole_number, whole_numbers
@@ -31,17 +31,25 @@ from ..guesses import keywords
 from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual
 from ..interventions.operations import PutAt
 from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
-from ..metrics import sink
 from ..metrics.bootstrap import BY_SEQUENCE, estimate_cells, ratio
-from ..metrics.importance import VISIBLE, importance_and_raw
-from ..metrics.loss import target_loss
-from ..metrics.metric import PerSequence
+from ..metrics.importance import VISIBLE, check_epsilon, importance_and_raw, sink_rate
+from ..metrics.metric import PerSequence, target_loss
 from ..report.columns import HEAD, KV_HEAD, LAYER, POSITION
-from ..report.restored import CONTROL, DIRECT, FIRST_ORDER, KEY, RESTORED, TOKEN, restored_figure
 from ..table import Cell, Table
 from .inputs import ModelLike, dtype_of, inputs_of, passes
 from .lens import logit_parts
-from .patching import Activations, activations, attribution
+from .patching import (
+    CONTROL,
+    DIRECT,
+    FIRST_ORDER,
+    KEY,
+    RESTORED,
+    TOKEN,
+    Activations,
+    activations,
+    attribution,
+    restored_figure,
+)
 
 Place = tuple[int, int, int, int]  # layer, head, position, key; -1 for all
 LEAST_GAP = 1e-6  # of the larger, between the clean and the corrupted metric, for a share of it to mean anything
@@ -139,7 +147,7 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
     """
 
     if epsilon is not None:
-        sink.check_epsilon(epsilon)
+        check_epsilon(epsilon)
     layer, head = (None if place is None else whole_number(place, "a layer or a head", 0) for place in (layer, head))
 
     def of(scene: Scene) -> PerSequence:
@@ -147,7 +155,7 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
         check_heads([(layer or 0, head or 0)], range(alpha.shape[1]), alpha.shape[2], "head")
         chosen = alpha if layer is None else alpha[:, [layer]]
         chosen = chosen if head is None else chosen[:, :, [head]]
-        return chosen.mean((1, 2)) if epsilon is None else sink.sink_rate(chosen, epsilon)
+        return chosen.mean((1, 2)) if epsilon is None else sink_rate(chosen, epsilon)
 
     name = "alpha_1" if epsilon is None else f"Sink_1 at epsilon {epsilon}"
     place = "" if layer is None and head is None else f" of layer {layer}, head {head}"

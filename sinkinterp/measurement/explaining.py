@@ -33,8 +33,7 @@ from ..interventions.columns import ZeroKeySlot
 from ..interventions.selectors import named_heads
 from ..metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells, ratio
 from ..metrics.instruments import LOSS
-from ..metrics.loss import NEXT_TOKEN_LOSS
-from ..metrics.metric import Metric, PerSequence
+from ..metrics.metric import NEXT_TOKEN_LOSS, Metric, PerSequence
 from ..report.columns import ALPHA_1, HEAD
 from ..report.explained import CUT, DIRECTLY, IN_STREAM, RANDOM, REMOVED, Explanation, Head, HeadScore, Path, Written
 from ..report.explained_graph import NOTHING, CutMap

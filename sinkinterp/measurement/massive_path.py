@@ -20,7 +20,7 @@ from ..data.tokens import Tokens
 from ..interventions.changes import ChangeKeys, ChangeMLP, ChangeOutputs
 from ..interventions.operations import Add
 from ..metrics.bootstrap import SHARES, SIZES, difference, estimate_cells, mean_cells
-from ..metrics.loss import NEXT_TOKEN_LOSS
+from ..metrics.metric import NEXT_TOKEN_LOSS
 from ..metrics.residuals import is_massive, lifetime
 from ..report.columns import ALPHA_1
 from ..report.explained import CUT, READER, STANDS_OUT, Head, Neuron, NoPath, Path

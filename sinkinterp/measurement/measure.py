@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention.answers import Unchanged, called, per_sequence
-from ..attention.answers import metric as named
+from ..attention.shapes import Unchanged, called, per_sequence
+from ..attention.shapes import metric as named
 from ..attention.sites import Edit
 from ..backends.subject import Subject
 from ..checks import different_numbers, instance_of
@@ -19,10 +19,9 @@ from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..errors import InputError
 from ..guesses import choice, keywords, nearest
 from ..interventions.edit import Edits, edits_of
-from ..metrics.importance import PAPER, RELEASED, VISIBLE, Convention, queries_from
+from ..metrics.importance import PAPER, RELEASED, VISIBLE, Convention, check_epsilon, queries_from
 from ..metrics.instruments import INSTRUMENTS, Instruments, core_fields, core_metrics, hides_first_key
 from ..metrics.metric import AnyMetric, LogitsMetric, Metric
-from ..metrics.sink import check_epsilon
 from ..report.readings import EXTRA, Protocol
 from ..report.report import Report
 from .inputs import ModelLike, check_fits, inputs_of, passes, protocol_of

@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..attention.call import AttentionCall
+from ..attention.shapes import Gap
 from ..attention.sites import CALL
-from ..backends.gap import Gap
 from ..backends.load import BACKENDS, load
 from ..data.tokens import Tokens
 from ..errors import InputError

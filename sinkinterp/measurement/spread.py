@@ -23,8 +23,7 @@ from ..errors import InputError
 from ..interventions.columns import Dropped, RemoveColumn
 from ..interventions.edit import Edits, edits_of
 from ..metrics.bootstrap import SIZES, estimate_cells, intervals, mean_cells, ratio
-from ..metrics.loss import next_token_loss
-from ..metrics.metric import PerSequence
+from ..metrics.metric import PerSequence, next_token_loss
 from ..plots.series import sweep_figure
 from ..report.columns import BLOCK, EDIT, LOSS
 from ..table import Cell, Table, high_of, low_of

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..attention.answers import called, number_per_sequence
+from ..attention.shapes import called, number_per_sequence
 from ..attention.sites import Edit
 from ..backends.subject import Subject
 from ..checks import accepting, instance_of, whole_number
@@ -15,12 +15,11 @@ from ..data.tokens import TokensLike
 from ..errors import InputError
 from ..guesses import keywords
 from ..interventions.edit import Edits, description, edits_of
-from ..metrics import sink
 from ..metrics.bootstrap import REALS, SHARES, SIZES, Range, changes_of, estimate, estimate_cells, intervals, mean_cells
 from ..metrics.importance import VISIBLE
+from ..metrics.importance import sink_rate as rate_of
 from ..metrics.instruments import LOSS, Instruments
-from ..metrics.loss import NEXT_TOKEN_LOSS
-from ..metrics.metric import PerSequence
+from ..metrics.metric import NEXT_TOKEN_LOSS, PerSequence
 from ..plots.series import sweep_figure
 from ..report.columns import EDIT
 from ..report.report import Report
@@ -36,7 +35,7 @@ MOST_SEEDS = 1000
 def sink_rate(report: Report, position: int = 0, epsilon: float = 0.3) -> PerSequence:
     """Sink_k^epsilon of each sequence, k = position + 1: the share of its heads above epsilon; 0..1."""
     instance_of(report, Report, "a sink rate is that of a report, which si.measure returns")
-    return sink.sink_rate(report.alpha(position), epsilon)
+    return rate_of(report.alpha(position), epsilon)
 
 
 def importance(report: Report, position: int = 0) -> PerSequence:

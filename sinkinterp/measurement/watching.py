@@ -23,9 +23,8 @@ from ..errors import InputError
 from ..guesses import keywords
 from ..lm.attention import GateMap
 from ..metrics import residuals
-from ..metrics.importance import sink_logits
+from ..metrics.importance import check_epsilon, sink_logits
 from ..metrics.metric import Metric
-from ..metrics.sink import check_epsilon
 from ..report.readings import Readings
 from .inputs import inputs_of
 from .measure import measure

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.shapes import KeyIndex
 from ..attention.sites import CALL, RESIDUAL
-from . import loss, qk, residuals, writes
+from . import metric, qk, residuals, writes
 from .importance import (
     PATTERNS,
     Convention,
@@ -39,7 +39,7 @@ RESIDUALS: Instrument = (residuals.ALL_ENTRIES,)
 """Every residual entry, `sequence block channel pos`: for a few short sequences."""
 MAPS: Instrument = (PATTERNS, *qk.MAPS)
 """Every head's attention, scores, cosines and norm products, `sequence layer head query key`: for short sequences."""
-LOSS: Instrument = loss.METRICS
+LOSS: Instrument = metric.METRICS
 ALL = (GEOMETRY, MASSIVE, LOSS)
 INSTRUMENTS = {
     "GEOMETRY": GEOMETRY,

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jaxtyping import Float
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..attention.sites import Site
@@ -43,3 +45,31 @@ class LogitsMetric:
 
 
 AnyMetric = Metric | LogitsMetric
+
+
+POSITIONS = 16  # whose logits a CPU looks at together
+
+
+def target_loss(
+    logits: Float[Tensor, "sequence pos vocab"], targets: Int[Tensor, "sequence pos"]
+) -> Float[Tensor, "sequence pos"]:
+    """Cross-entropy of the target at every position, in nats, in fp32."""
+    return torch.stack([_sequence_loss(*sequence) for sequence in zip(logits, targets.long(), strict=True)])
+
+
+def _sequence_loss(logits: Float[Tensor, "pos vocab"], targets: Int[Tensor, " pos"]) -> Float[Tensor, " pos"]:
+    """The losses of one sequence; on a CPU of a few positions at a time, whose log-softmax stays in its cache."""
+    block = POSITIONS if logits.device.type == "cpu" else max(1, len(targets))
+    parts = zip(logits.split(block), targets.split(block), strict=True)
+    return torch.cat([F.cross_entropy(some.float(), goal, reduction="none") for some, goal in parts])
+
+
+def next_token_loss(
+    logits: Float[Tensor, "sequence pos vocab"], tokens: Int[Tensor, "sequence pos"]
+) -> Float[Tensor, "sequence pos-1"]:
+    """Cross-entropy of every token but the first, given the tokens before it, in nats, in fp32."""
+    return target_loss(logits[:, :-1], tokens[:, 1:])
+
+
+NEXT_TOKEN_LOSS = LogitsMetric("loss", next_token_loss)
+METRICS = (NEXT_TOKEN_LOSS,)

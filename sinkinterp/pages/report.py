@@ -26,7 +26,7 @@ from ..report.summary import protocol_table, sink_verdict, with_short_note
 from ..report.views import overview_tables, views_of
 from ..table import Table
 from .atlas.build import atlas
-from .atlas.page import atlas_page
+from .atlas.encode import atlas_page
 from .page import Section, page
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..guesses import keywords
 from ..metrics.bootstrap import SHARES, SIZES, Estimate, changes_of, difference, estimate_cells, intervals, mean_cells
-from ..metrics.sink import check_epsilon, epsilons_of
+from ..metrics.importance import check_epsilon, epsilons_of
 from ..plots.series import PERCENT, add_curve, sweep_figure, unique_values
 from ..plots.theme import colour, escaped, themed
 from ..table import NULL, Cell, Table

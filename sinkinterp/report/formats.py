@@ -5,7 +5,7 @@ What is read back is handed, as keyword arguments, to the class of report that i
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
@@ -16,8 +16,6 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..checks import is_whole
-from ..data.tokens import PAD
 from ..errors import InputError, refusal
 from ..files import path_of
 from ..outputs import csv_bytes, stamped, write_output
@@ -27,12 +25,9 @@ from .readings import EXTRA, Protocol, Readings, of_report
 R = TypeVar("R", bound=Readings)
 Shape = tuple[int, ...]
 _METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is not a tensor
-TOLERANCE = 1e-3  # of rounding, in what lies from 0 to 1
-_ABOUT = {SEALED, SHA256, "positions", "attention_layers", "protocol"}  # reports of earlier versions have no hash
-_SHARES = ("importance", "null", "bias_null", "slot_importance", "slot_null")  # from 0 to 1
+_ABOUT = {SEALED, SHA256, "positions", "attention_layers", "protocol"}
 _BY_POSITION = ("importance", "raw_importance", "null", "bias_null")
 _NOT_A_REPORT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
-_NORMS = ("residual_norms", "key_norms", "value_norms")
 
 
 @of_report
@@ -79,7 +74,7 @@ def read_file(path: Path | str, report_class: Callable[..., R]) -> R:
             about = json.loads((file.metadata() or {})[_METADATA])
             _check_hash(Path(path), about)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return _checked(report_class(**_fields(about, tensors)), about)
+        return report_class(**_fields(about, tensors))
     except Damaged:
         raise
     except InputError as error:
@@ -94,8 +89,7 @@ def _check_hash(path: Path, about: Mapping[str, Any]) -> None:
     """Raises Damaged unless a file that says this about itself is as it was written."""
     if about.keys() - _ABOUT:
         raise Damaged(path, f"its metadata holds {', '.join(about)}", "copy it again or make it again")
-    if SHA256 in about or SEALED in about:
-        check_stamp(path, str(about.get(SHA256)))
+    check_stamp(path, str(about.get(SHA256)))
 
 
 @of_report
@@ -115,7 +109,7 @@ def from_dict(plain: Mapping[str, Any], report_class: Callable[..., R]) -> R:
             fix = "the report is what Report.save wrote" if "tables" in plain else "take it as it was"
             raise InputError(f"it holds {', '.join(map(str, plain))}; {fix}")
         tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
-        report = _checked(report_class(**_fields(plain, tensors)), plain)
+        report = report_class(**_fields(plain, tensors))
         check_signed(plain, to_dict(report))  # of the numbers, however JSON wrote them
         return report
 
@@ -175,22 +169,7 @@ def _tensor(dtype: str, shape: Sequence[int], values: Sequence[float | int | str
 @of_report
 def check_shapes(readings: Readings) -> None:
     """Raises InputError where the shape of a tensor does not fit the others."""
-    _refuse(_misshapen(readings))
-
-
-def _checked(report: R, about: Mapping[str, Any]) -> R:
-    """The report itself. One without a seal, as earlier versions wrote it, is checked number by number.
-
-    Raises InputError where its numbers cannot be, or do not fit the protocol.
-    """
-    if not about.keys() & {SEALED, SHA256}:
-        _refuse(_wrong_numbers(report))
-    return report
-
-
-def _refuse(faults: Iterable[str]) -> None:
-    """Raises InputError for the first fault of a report, if it has any."""
-    for fault in faults:
+    for fault in _misshapen(readings):
         raise InputError(f"its {fault}; take the file or dictionary as it was")
 
 
@@ -218,45 +197,3 @@ def _expected(readings: Readings) -> Iterator[tuple[str, Shape]]:
     yield "value_norms", tuple(readings.key_norms.shape)
     for name, value in readings.extras.items():
         yield f"extra.{name}", (n, *value.shape[1:])
-
-
-def _wrong_numbers(readings: Readings) -> Iterator[str]:
-    """What a report says that cannot be, in words."""
-    n, length = readings.tokens.shape
-    if not _are_ids(readings.tokens) or readings.importance.shape[2] % max(1, readings.key_norms.shape[2]):
-        yield "tokens are not whole numbers, or its kv heads do not divide its heads"
-    if (readings.protocol.sequences, readings.protocol.length) != (n, length):
-        yield f"protocol says n={readings.protocol.sequences}, T={readings.protocol.length} of {n} x {length} tokens"
-    yield from _out_of_range(readings)
-    ends = {"positions": readings.key_norms.shape[3], "attention_layers": readings.residual_norms.shape[1] - 1}
-    for name, end in ends.items():
-        given = getattr(readings, name)
-        if len(set(given)) < len(given) or not all(is_whole(number) and 0 <= number < end for number in given):
-            yield f"{name} are not distinct whole numbers below {end}"
-
-
-def _are_ids(tokens: Tensor) -> bool:
-    """Tells if tokens are whole numbers from 0, with padding at the ends of sequences alone."""
-    if tokens.dtype not in (torch.int32, torch.int64):
-        return False
-    is_padding = tokens == PAD
-    return bool(((tokens >= 0) | is_padding).all() and not (is_padding[:, :-1] & ~is_padding[:, 1:]).any())
-
-
-def _out_of_range(readings: Readings) -> Iterator[str]:
-    """The shares and norms that cannot be, and what is not finite, padding apart, in words."""
-    lengths = (readings.tokens != PAD).sum(1)
-    by_position = {"residual_norms": torch.arange(readings.tokens.shape[1])}
-    if readings.key_norms.shape[3] == readings.tokens.shape[1]:  # else keys are not tokens, and none is padding
-        by_position |= dict.fromkeys(("key_norms", "value_norms"), by_position["residual_norms"])
-        by_position |= dict.fromkeys(_BY_POSITION, torch.tensor(readings.positions))
-    for name, value in readings.tensors().items():
-        if name == "tokens" or name.startswith(EXTRA):
-            continue
-        columns = by_position.get(name, torch.tensor([-1]))
-        padding = (columns >= lengths[:, None]).reshape(len(value), *[1] * (value.ndim - 2), -1)
-        if not (value.isfinite() | (padding & value.isnan())).all():
-            yield f"{name} holds what is not a number"
-        most = 1.0 if name in _SHARES else math.inf
-        if name in (*_SHARES, *_NORMS) and ((value < -TOLERANCE) | (value > most + TOLERANCE)).any():
-            yield f"{name} is not {'from 0 to 1' if most == 1 else '0 or more'}"

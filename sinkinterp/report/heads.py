@@ -12,8 +12,8 @@ from plotly.colors import sample_colorscale
 from ..checks import whole_number
 from ..errors import InputError
 from ..metrics.bootstrap import COSINES, SHARES, SIZES, mean_cells
+from ..metrics.importance import check_epsilon
 from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
-from ..metrics.sink import check_epsilon
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
 from ..plots.series import unique_values
 from ..plots.theme import LIGHT, MAGNITUDE, themed

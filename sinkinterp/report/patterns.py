@@ -16,7 +16,7 @@ from ..checks import whole_number
 from ..errors import InputError
 from ..guesses import keywords
 from ..metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells, rate
-from ..metrics.sink import check_epsilon
+from ..metrics.importance import check_epsilon
 from ..table import NULL, Cell, Table
 from .columns import HEAD, LAYER
 from .readings import Readings

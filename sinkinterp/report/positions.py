@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ..data.tokens import PAD
 from ..metrics.bootstrap import SIZES, estimate_cells, mean_cells
-from ..metrics.loss import NEXT_TOKEN_LOSS
+from ..metrics.importance import epsilons_of, sink_grid, sink_tokens
+from ..metrics.metric import NEXT_TOKEN_LOSS
 from ..metrics.residuals import COSINE_TO_FIRST, secondary_sinks
-from ..metrics.sink import epsilons_of, sink_grid, sink_tokens
 from ..plots.series import PERCENT, SHARE, add_curve, add_grey_band
 from ..plots.theme import GREY, colour, themed
 from ..table import NULL, Cell, Table

@@ -12,9 +12,8 @@ from torch import Tensor
 from ..checks import finite_number, instance_of, whole_number
 from ..errors import InputError
 from ..guesses import Told, fix_of, keywords, nearest
-from ..metrics import sink
 from ..metrics.bootstrap import Estimate, intervals, rate
-from ..metrics.importance import VISIBLE
+from ..metrics.importance import VISIBLE, sink_rate
 from ..metrics.metric import Alpha, AnyMetric, PerHead
 from ..metrics.residuals import Steps, norm_ratio, steps
 
@@ -138,7 +137,7 @@ class Readings(metaclass=Told):
         if isinstance(metric, str) and metric in self.extras:
             return self.extras[metric]
         if not isinstance(metric, AnyMetric):
-            fix = "give the metric itself, such as sinkinterp.metrics.loss.NEXT_TOKEN_LOSS, or read report.extras"
+            fix = "give the metric itself, such as sinkinterp.metrics.metric.NEXT_TOKEN_LOSS, or read report.extras"
             raise InputError(f"{metric!r:.40} is not a metric{nearest(metric, self.extras)}; {fix}")
         if not self.has(metric):
             raise InputError(f"{metric.name} was not measured; measure with instruments=si.measurement.instruments.ALL")
@@ -201,19 +200,19 @@ class Readings(metaclass=Told):
     @keywords
     def sink(self, position: int = 0, epsilon: float = 0.3) -> Estimate:
         """`sink_rate` with its 95% interval over sequences."""
-        return rate(sink.sink_rate(self.alpha(position), epsilon))
+        return rate(sink_rate(self.alpha(position), epsilon))
 
     def null_sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
         """The sink rate under uniform attention."""
-        return sink.sink_rate(self.null_alpha(position), epsilon).nanmean().item()
+        return sink_rate(self.null_alpha(position), epsilon).nanmean().item()
 
     def bias_sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
         """The sink rate by position bias, mask and learned sink logits alone."""
-        return sink.sink_rate(self.bias_alpha(position), epsilon).nanmean().item()
+        return sink_rate(self.bias_alpha(position), epsilon).nanmean().item()
 
     def slot_rate(self, epsilon: float = 0.3) -> Estimate | None:
         """Sink_*^epsilon, the slot's sink rate; None where no layer has a slot."""
-        return None if self.slot_importance is None else rate(sink.sink_rate(self.slot_importance, epsilon))
+        return None if self.slot_importance is None else rate(sink_rate(self.slot_importance, epsilon))
 
     def residual_ratio(self) -> Float[Tensor, "batch block"]:
         """||h_1|| over the mean norm of the other tokens, per block."""

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from ..metrics.bootstrap import REALS, SHARES, SIZES, Estimate, Range, estimate, mean_cells, rate_cells
-from ..metrics.loss import NEXT_TOKEN_LOSS
-from ..metrics.metric import PerSequence
-from ..metrics.sink import sink_positions, sink_rate
+from ..metrics.importance import sink_positions, sink_rate
+from ..metrics.metric import NEXT_TOKEN_LOSS, PerSequence
 from ..table import NULL, Cell, Table
 from .columns import QUANTITY
 from .heads import heads_svg, sinks_by_head, strongest_head

@@ -11,8 +11,7 @@ from ..errors import InputError
 from ..guesses import choice
 from ..metrics.importance import PATTERNS
 from ..metrics.instruments import INSTRUMENTS
-from ..metrics.loss import NEXT_TOKEN_LOSS
-from ..metrics.metric import AnyMetric
+from ..metrics.metric import NEXT_TOKEN_LOSS, AnyMetric
 from ..metrics.qk import COSINE_COUNTS, QK_ANGLES
 from ..metrics.residuals import ALL_ENTRIES, COSINE_TO_FIRST, MASSIVE_ENTRIES, TOP_ENTRIES
 from ..metrics.writes import UPDATE_RANK

@@ -28,8 +28,7 @@ from ..lm.model import build
 from ..lm.position_schemes import Rotary
 from ..train import checkpoint, loop
 from ..train.distributed import World
-from ..train.job import Job
-from ..train.loop import update
+from ..train.loop import Job, update
 from ..train.recipe import Recipe, parameter_groups
 from .finetune import ChatRecipe, Trainable, job_on_chats, run_of, tokenizer_of
 

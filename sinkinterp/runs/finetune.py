@@ -21,7 +21,7 @@ from ..spec import Limits
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import Batch, World
-from ..train.job import Job
+from ..train.loop import Job
 from ..train.recipe import CosineRate, Decay, Everything, Fit, Rate, Recipe
 
 HELD_OUT = 32  # chats that are not trained on, at most

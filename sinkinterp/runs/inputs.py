@@ -18,7 +18,7 @@ from ..data.tokens import TokenSet, ids_of_row, said_of_padding
 from ..errors import InputError, refusal
 from ..files import cache_folder, path_of
 from ..train.chats import read_chats
-from ..train.job import prepared
+from ..train.loop import prepared
 from .trained import held_out_tokens, recipe_of
 
 TEXTS_PER_SEQUENCE = 20  # texts of a domain that are read, at most, for each sequence: many are too short

@@ -24,11 +24,11 @@ from ..measurement.inputs import passes
 from ..measurement.measure import measure
 from ..measurement.watching import sinks_of
 from ..metrics.bootstrap import SIZES, Estimate, estimate
-from ..metrics.loss import next_token_loss
+from ..metrics.metric import next_token_loss
 from ..seals import verify
 from ..train import checkpoint, loop
 from ..train.distributed import joined
-from ..train.job import Corpus, Evaluate, Task, job_of, prepared
+from ..train.loop import Corpus, Evaluate, Task, job_of, prepared
 from ..train.recipe import NextToken, Objective, Recipe
 
 EVALUATION_SEQUENCES = 256  # held-out sequences that an evaluation during training reads, at most

@@ -156,6 +156,7 @@ def _start_worker() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         Thread(target=_end_after, args=(parent,), daemon=True).start()
+    load_package()  # whose functions may be called
     _quiet_and_single_threaded()
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))

@@ -16,7 +16,7 @@ from ..data.given_tokenizer import messages_in, rendered
 from ..data.hub import asking_hub
 from ..data.rows import ending_of, is_saved_dataset, rows_of
 from ..errors import InputError, refusal
-from ..lm.blocked_loss import IGNORED
+from ..lm.model import IGNORED
 from .distributed import Batch
 
 Messages = list[dict[str, str]]

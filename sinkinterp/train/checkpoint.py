@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -18,7 +17,6 @@ from ..errors import InputError
 from ..files import remove_drafts, remove_whole, replacing, set_aside
 from ..seals import Damaged
 from ..spec import Spec
-from .distributed import full_tensor, sharded_like
 from .recipe import Fit
 
 KEPT = 2  # how many of a run's newest checkpoints stay on disk
@@ -31,11 +29,20 @@ History = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class State:
-    """The content of a checkpoint: full tensors by name, however many processes train."""
+    """The content of a checkpoint: tensors by name, on the CPU."""
 
     config: PreTrainedConfig
     weights: dict[str, torch.Tensor]
     moments: dict[str, torch.Tensor]
+
+    @staticmethod
+    def of(model: PreTrainedModel, optimizer: Optimizer) -> "State":
+        """The state of a model and its optimiser."""
+        weights, moments = (
+            {name: tensor.detach().cpu() for name, tensor in named}
+            for named in (_weights(model), _moments(model, optimizer))
+        )
+        return State(model.config, weights, moments)
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -70,8 +77,7 @@ def opened(run: Path, recipe: Fit, base: str = "") -> int:
     """The step of the newest whole checkpoint in `run`, or 0 if there is none.
 
     Drafts and old checkpoints that a killed process left are removed. A damaged checkpoint is named on standard
-    error and renamed to damaged-step-..., and the next older one is taken. Checkpoints of earlier versions have no
-    hashes. They are taken if their files can be read, and get hashes. Only the process that holds the run's lock
+    error and renamed to damaged-step-..., and the next older one is taken. Only the process that holds the run's lock
     may call this. Raises InputError if the checkpoint belongs to another recipe, whose different settings are named, or
     to another base model.
     """
@@ -80,7 +86,7 @@ def opened(run: Path, recipe: Fit, base: str = "") -> int:
     while steps:
         folder = folder_of(run, step := steps.pop())
         try:
-            _check_whole(folder, identity(recipe, step, base), is_last=step == recipe.steps)
+            seals.check(folder, seals.hashes_in(folder, {}))
         except Damaged as damage:
             start = f"step {steps[-1]}" if steps else "the beginning"
             damage.warn(f"the checkpoint is renamed to {set_aside(folder).name}, and training goes on from {start}")
@@ -99,14 +105,6 @@ def _remove_old(run: Path) -> None:
     """Removes all checkpoints but the newest two."""
     for old in steps_in(run)[:-KEPT]:
         remove_whole(folder_of(run, old))
-
-
-def state_of(model: PreTrainedModel, optimizer: Optimizer, kept: bool = True) -> State:
-    """The state of a model and its optimiser; its tensors are left out unless `kept`.
-
-    If the model is sharded, all processes must call this together.
-    """
-    return State(model.config, _gathered(_weights(model), kept), _gathered(_moments(model, optimizer), kept))
 
 
 def save(
@@ -140,8 +138,10 @@ def restore(run: Path, step: int, model: PreTrainedModel, optimizer: Optimizer) 
     moments = load_file(folder / OPTIMIZER)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and f"{name}.{MOMENTS[0]}" in moments:  # else it never had a gradient
-            parts = {part: sharded_like(moments[f"{name}.{part}"], parameter) for part in MOMENTS}
-            optimizer.state[parameter] = {part: tensor.clone() for part, tensor in parts.items()}
+            parts = {part: moments[f"{name}.{part}"] for part in MOMENTS}
+            optimizer.state[parameter] = {
+                part: tensor.to(parameter.device, copy=True) for part, tensor in parts.items()
+            }
     return history_of(folder)
 
 
@@ -150,40 +150,13 @@ def fill(folder: Path, model: PreTrainedModel) -> None:
     """Copies the weights of a checkpoint into a model of the same shape."""
     weights = load_file(folder / "model.safetensors")
     for name, tensor in _weights(model):
-        tensor.copy_(sharded_like(weights[name], tensor))
+        tensor.copy_(weights[name])
 
 
 def history_of(folder: Path) -> History:
     """The evaluations of the run up to this checkpoint, a row each. Raises InputError where the file is damaged."""
     seals.verify(folder, "history.json")
     return json.loads((folder / "history.json").read_text())
-
-
-def _check_whole(folder: Path, of: seals.Of, is_last: bool) -> None:
-    """Raises Damaged unless every file of a checkpoint is there as it was written, and those of this step.
-
-    If the folder has no hashes yet and the run has ended, the optimiser's state may be missing, since nothing
-    needs it.
-    """
-    seals.verify(folder)
-    if not (folder / seals.SEAL).exists():
-        seals.check_beside(folder)
-        needed = {*TENSORS, *VALUES} - ({OPTIMIZER} if is_last and not (folder / OPTIMIZER).exists() else set())
-        for name in sorted(needed):
-            _check_readable(folder / name)
-        seals.seal_later(folder, of)
-
-
-def _check_readable(file: Path) -> None:
-    """Raises Damaged where a file of a checkpoint without hashes is missing, cut off, or not in its format."""
-    try:
-        if file.name in VALUES:
-            json.loads(file.read_text())
-        else:
-            with safe_open(file, framework="pt") as tensors:
-                tensors.keys()
-    except Exception as error:  # safetensors has errors of its own
-        raise Damaged(file, str(error)) from error
 
 
 def _write(draft: Path, recipe: Spec, state: State, history: History) -> None:
@@ -193,16 +166,6 @@ def _write(draft: Path, recipe: Spec, state: State, history: History) -> None:
     save_file(state.moments, draft / OPTIMIZER, seals.MARK)
     (draft / "recipe.json").write_text(json.dumps(recipe.to_dict(), indent=1))
     (draft / "history.json").write_text(json.dumps(history))
-
-
-def _gathered(named: Iterator[tuple[str, torch.Tensor]], kept: bool) -> dict[str, torch.Tensor]:
-    """Full tensors by name, on the CPU. They are gathered one by one, so that no device holds more than one."""
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in named:
-        gathered = full_tensor(tensor.detach())
-        if kept:
-            tensors[name] = gathered.cpu()
-    return tensors
 
 
 def _weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:

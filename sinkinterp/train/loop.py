@@ -5,23 +5,118 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.draws import generator
+from ..data.draws import Split, generator
+from ..data.progress import OnProgress, no_progress
+from ..data.tokens import Tokens
 from ..errors import InputError, refusal
 from ..files import sole_writer
-from ..lm.blocked_loss import IGNORED
-from . import checkpoint, distributed
+from ..lm.model import IGNORED, build
+from ..spec import Spec
+from . import checkpoint
 from .checkpoint import History
-from .distributed import Batch
-from .job import Job
-from .recipe import Fit, parameter_groups
+from .distributed import Batch, World, gradient_sync
+from .recipe import Fit, Recipe, parameter_groups
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A source of sequences: `length` tokens out of `vocab` symbols. Reports call the sequences `title`."""
+
+    @property
+    def vocab(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def title(self) -> str: ...
+
+    def sample(self, n: int, *stream: object) -> Tokens:
+        """`n` sequences, the same for the same stream.
+
+        A stream is (seed, step), with steps counted from 1, or ("held out",) for sequences that no training sees.
+        """
+        ...
+
+
+@runtime_checkable
+class Corpus(Task, Protocol):
+    """A task that draws from a text. `recipe` holds the hash of the text. `split` says what is held out."""
+
+    @property
+    def recipe(self) -> Spec: ...
+
+    @property
+    def split(self) -> Split: ...
+
+    def tokenizer(self) -> Any:
+        """The transformers tokenizer of the text."""
+        ...
+
+
+def prepared(data: Any, cache: Path, on_progress: OnProgress = no_progress) -> Task:
+    """The task that a spec of data describes. Data that need preparation are prepared once, in `cache`."""
+    prepare = getattr(data, "prepare", None)
+    return data if prepare is None else prepare(cache, on_progress)
+
+
+F = TypeVar("F", bound=Fit, covariant=True)
+Evaluate = Callable[[PreTrainedModel], dict[str, float]]
+
+
+def loss_of(model: nn.Module, batch: Batch, **options: Any) -> Tensor:
+    """The mean loss of a batch that the model itself computes."""
+    return model(**batch, use_cache=False, **options).loss
+
+
+@dataclass(frozen=True)
+class Job(Generic[F]):
+    """One training run.
+
+    fit: the settings; recipe.json stores them.
+    start: builds the model of step 0.
+    batch: the batch of a step, counted from 1, for all processes together.
+    evaluate: numbers about the model at step 0, every `fit.watch_every` steps and at the last step.
+    world: the processes that train together.
+    tokenizer: of the text that is trained on, if there is one; every checkpoint holds it.
+    base: the hash of the model that the training begins with, if it exists already.
+    loss: what a step lowers, of a model and a batch.
+    is_done: whether the training ends early, by its newest evaluation.
+    """
+
+    fit: F
+    start: Callable[[], PreTrainedModel]
+    batch: Callable[[int], Batch]
+    evaluate: Evaluate
+    world: World = field(default_factory=World)
+    tokenizer: PreTrainedTokenizerBase | None = None
+    base: str = ""
+    loss: Callable[[nn.Module, Batch], Tensor] = loss_of
+    is_done: Callable[[dict[str, float]], bool] = lambda newest: False
+
+
+def job_of(recipe: Recipe, task: Task, evaluate: Evaluate, world: World = World()) -> Job[Recipe]:
+    """The job that trains the recipe's model on a task. The job's recipe describes this task as its data."""
+    recipe = replace(recipe, data=task.recipe if isinstance(task, Corpus) else task)
+
+    def batch(step: int) -> Batch:
+        tokens = task.sample(recipe.batch, recipe.seed, step)
+        return {"input_ids": tokens, "labels": recipe.objective.labels(tokens)}
+
+    tokenizer = task.tokenizer() if isinstance(task, Corpus) else None
+    loss = partial(loss_of, skip_logits=True)
+    return Job(recipe, lambda: build(recipe.model, recipe.seed), batch, evaluate, world, tokenizer, loss=loss)
+
 
 OnStep = Callable[[int, dict[str, Any]], None]
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -60,10 +155,9 @@ def _continue(job: Job[Fit], run: Path, done: int, on_step: OnStep) -> None:
             if step % fit.watch_every == 0 or last:
                 history.append(_evaluation(job, step, model) | step_metrics)
                 last = last or job.is_done(history[-1])
-            if step % fit.save_every == 0 or last or stop:
-                state = checkpoint.state_of(model, optimizer, kept=world.is_first)
-                if world.is_first:
-                    checkpoint.save(run, step, fit, state, history, job.tokenizer, job.base)
+            if world.is_first and (step % fit.save_every == 0 or last or stop):
+                state = checkpoint.State.of(model, optimizer)
+                checkpoint.save(run, step, fit, state, history, job.tokenizer, job.base)
             on_step(step, history[-1] | step_metrics)
             if stop and not last:
                 raise KeyboardInterrupt
@@ -98,11 +192,10 @@ def engine_of(job: Job[Fit], model: PreTrainedModel) -> nn.Module:
 
 
 def _evaluation(job: Job[Fit], step: int, model: PreTrainedModel) -> dict[str, Any]:
-    """A row of the history. Only the first process evaluates. The others give it their shards of the weights."""
-    with distributed.gathered(model):
-        model.eval()
-        metrics = job.evaluate(model) if job.world.is_first else {}
-        model.train()
+    """A row of the history. Only the first process evaluates."""
+    model.eval()
+    metrics = job.evaluate(model) if job.world.is_first else {}
+    model.train()
     return {"step": step} | metrics
 
 
@@ -127,7 +220,7 @@ def update(job: Job[Fit], step: int, model: nn.Module, optimizer: Optimizer) -> 
         refusal("torch.compile cannot compile the model", "set compiled=false", unfit),
     ):
         local_loss = accumulate(job, batch, model)
-    local_norm = distributed.full_tensor(torch.nn.utils.clip_grad_norm_(model.parameters(), fit.clip))
+    local_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), fit.clip)
     loss, norm = (total / world.size for total in world.summed(local_loss, local_norm))
     _check_finite(step, loss, norm, fit)
     optimizer.step()
@@ -155,7 +248,7 @@ def accumulate(job: Job[Fit], batch: Batch, model: nn.Module) -> torch.Tensor:
     targets_per_process = _targets(batch) / world.size
     total = torch.zeros((), device=world.device)
     for piece in pieces:
-        with distributed.gradient_sync(model, enabled=piece is pieces[-1]):
+        with gradient_sync(model, enabled=piece is pieces[-1]):
             with torch.autocast(world.device.type, torch.bfloat16, enabled=fit.bf16):
                 loss = job.loss(model, piece)
             loss = loss if is_one_piece else loss * (_targets(piece) / targets_per_process)

@@ -14,8 +14,8 @@ from ..data import packing  # noqa: F401  registers its kinds of data, which rec
 from ..data.backcopy import BigramBackcopy
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..lm.blocked_loss import IGNORED
 from ..lm.config import LMSpec
+from ..lm.model import IGNORED
 from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later
 
 

@@ -97,7 +97,6 @@ def listed(folder: Path) -> set[str]:
 @example(option=("view", "--out"), value="x\0y")
 @example(option=("measure", "--bos"), value="always")
 @example(option=("domains", "--column"), value="nonsense")
-@example(option=("train", "--log"), value="wandb")
 @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 def test_any_value_of_any_option_is_a_result_or_one_line(here, files, option, value):
     inputs, (command, name) = fill(here, files), option

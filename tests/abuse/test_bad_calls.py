@@ -729,11 +729,6 @@ def test_norms_of_a_half_precision_model_are_not_frozen():
     assert "load it in float32" in outcome(lambda: si.explain(with_theta(1e4).to(torch.bfloat16), TOKENS, head=(0, 0)))
 
 
-def test_a_report_with_a_layer_twice_is_refused():
-    report = si.measure(with_theta(1e4), TOKENS)
-    assert "not distinct" in outcome(lambda: changed(report, attention_layers=[1, 1]))
-
-
 def test_a_missing_report_is_refused_by_its_name(tmp_path):
     assert "is not a file that is there" in outcome(lambda: si.Report.load(tmp_path / "nope.json"))
 

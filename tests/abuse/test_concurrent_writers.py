@@ -14,7 +14,7 @@ from abuse.damage import files_in
 from sinkinterp.files import sole_writer, write_bytes
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, loop
-from sinkinterp.train.job import job_of
+from sinkinterp.train.loop import job_of
 from sinkinterp.train.recipe import Recipe
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -27,7 +27,7 @@ import torch
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
 from sinkinterp.data.tokenisers import ByteBPE
-from sinkinterp.train.job import job_of
+from sinkinterp.train.loop import job_of
 from sinkinterp.train.loop import train
 from sinkinterp.train.recipe import Recipe
 torch.set_num_threads(1)

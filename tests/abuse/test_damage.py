@@ -11,8 +11,6 @@ import plotly.graph_objects as go
 import pytest
 import torch
 from abuse.damage import DAMAGES, blank, cut, damaged_copies, empty_object, files_in, flip, is_noticed, lose
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 
 import sinkinterp as si
 from sinkinterp import seals
@@ -32,7 +30,7 @@ from sinkinterp.runs import trained
 from sinkinterp.seals import Damaged, seal, verify
 from sinkinterp.table import Table
 from sinkinterp.train import checkpoint, loop
-from sinkinterp.train.job import job_of
+from sinkinterp.train.loop import job_of
 from sinkinterp.train.recipe import Recipe
 
 TIMES = 3  # random bytes per file and kind of damage
@@ -62,14 +60,6 @@ def train(recipe, cache, run):
     """The last checkpoint of a run."""
     job = job_of(recipe, recipe.data.prepare(cache), lambda model: {"head": model.lm_head.weight.sum().item()})
     return loop.train(job, run)
-
-
-def earlier(home, target, *left_out):
-    """The run as a version wrote it that kept no hashes, without some of its files."""
-    run = shutil.copytree(home / "run", target, ignore=lambda *_: {seals.SEAL, *left_out})
-    for file in run.rglob(checkpoint.OPTIMIZER):
-        save_file(load_file(file), file)
-    return run
 
 
 def contents(folder):
@@ -113,13 +103,6 @@ def test_training_begins_again_where_every_checkpoint_is_damaged(home, tmp_path,
     assert [line.rpartition(" from ")[2] for line in lines()] == ["step 6", "the beginning"]
 
 
-def test_a_run_of_an_earlier_version_that_goes_on_needs_its_optimiser(home, tmp_path, lines):
-    run = earlier(home, tmp_path / "run", "step-0000009")
-    (run / "step-0000006" / checkpoint.OPTIMIZER).unlink()
-    assert contents(train(recipe_in(home), home / "cache", run)) == contents(checkpoint.folder_of(home / "run", 9))
-    assert len(lines()) == 1 and lines()[0].endswith("training goes on from the beginning")
-
-
 def test_a_folder_that_only_looks_like_a_checkpoint_is_none(home, tmp_path, lines):
     run = shutil.copytree(home / "run", tmp_path / "run", ignore=lambda *_: {"step-0000009"})
     (run / "step-0000060").mkdir()
@@ -128,30 +111,6 @@ def test_a_folder_that_only_looks_like_a_checkpoint_is_none(home, tmp_path, line
         (run / name).mkdir()
     assert contents(train(recipe_in(home), home / "cache", run)) == contents(checkpoint.folder_of(home / "run", 9))
     assert len(lines()) == 2 and {"step-old", "step-6", "step-00000060", "step-"} < {p.name for p in run.iterdir()}
-
-
-def test_a_run_of_an_earlier_version_is_taken_as_it_is_and_hashed(home, tmp_path, lines):
-    run = earlier(home, tmp_path / "run")
-    last = checkpoint.folder_of(run, 9)
-    assert not (last / seals.SEAL).exists() and contents(train(recipe_in(home), home / "cache", run))
-    assert lines() == [] and set(files_in(last)) == set(files_in(checkpoint.folder_of(home / "run", 9)))
-    verify(last)
-
-
-def test_a_run_of_an_earlier_version_that_has_ended_needs_no_optimiser(home, tmp_path, lines):
-    run = earlier(home, tmp_path / "run", checkpoint.OPTIMIZER)
-    assert train(recipe_in(home), home / "cache", run) == checkpoint.folder_of(run, 9) and lines() == []
-    (run / "step-0000009" / "config.json").write_text("{}")
-    with pytest.raises(Damaged):
-        verify(run / "step-0000009")
-
-
-def test_a_run_of_an_earlier_version_that_is_cut_off_is_not_taken(home, tmp_path, lines):
-    for i, (name, damage) in enumerate((("model.safetensors", cut), *((name, lose) for name in checkpoint.VALUES))):
-        run = earlier(home, tmp_path / str(i))
-        damage(run / "step-0000009" / name, random.Random(2))
-        assert contents(train(recipe_in(home), home / "cache", run)) == contents(checkpoint.folder_of(home / "run", 9))
-        assert len(lines()) == i + 1 and "\n" not in lines()[i]
 
 
 def test_every_damage_of_every_file_of_a_corpus_is_noticed_and_it_is_packed_again(home, tmp_path, lines):
@@ -203,24 +162,6 @@ def test_damage_in_what_a_killed_packing_left_is_noticed(home, tmp_path, monkeyp
         assert recipe.prepare(tmp_path / str(i)).sha256 == whole.sha256
     assert all(line.endswith("; the text is packed from its beginning") for line in lines())
     assert len(lines()) == 4 - (damage is lose)  # without progress.json there is nothing to go on from
-
-
-@pytest.mark.parametrize("damage", [None, flip])
-def test_a_corpus_of_an_earlier_version_is_compared_with_the_hash_of_its_ids(home, tmp_path, lines, damage):
-    recipe = recipe_in(home).data
-    whole = recipe.prepare(home / "cache")
-    folder = shutil.copytree(whole.folder, recipe.folder(tmp_path))
-    record = seals.read_record(folder / corpus_folder.RECORD)
-    (folder / corpus_folder.RECORD).unlink()
-    (folder / "packed.json").write_text(json.dumps({name: record[name] for name in record if name != "files"}))
-    if damage:
-        content = bytearray((folder / "shard-00000.arrow").read_bytes())
-        ids = whole.chunks[3]["tokens"].astype("<u2").tobytes()
-        content[content.index(ids)] ^= 1
-        (folder / "shard-00000.arrow").write_bytes(content)
-    assert recipe.prepare(tmp_path).sha256 == whole.sha256 and len(lines()) == (damage is not None)
-    assert (folder / "packed.json").exists() == (damage is None)
-    assert seals.read_record(folder / corpus_folder.RECORD) == record
 
 
 def test_every_damage_of_the_docstrings_is_noticed_and_they_are_gathered_again(tmp_path, monkeypatch, lines):
@@ -335,19 +276,6 @@ def test_a_damaged_model_from_elsewhere_is_one_line_or_loads(tmp_path):
             else:
                 outcomes.add(None)
     assert outcomes == {InputError, None}
-
-
-def test_a_report_of_an_earlier_version_has_no_hash_and_is_read(report, tmp_path):
-    report.save(tmp_path / "new")
-    with safe_open(tmp_path / "new", framework="pt") as file:
-        about = json.loads(file.metadata()["sinkinterp"])
-    assert len(about.pop("sha256")) == 64
-    save_file(load_file(tmp_path / "new"), tmp_path / "old", {"sinkinterp": json.dumps(about)})
-    with pytest.raises(Damaged):  # it says that it has a hash
-        si.Report.load(tmp_path / "old")
-    assert about.pop("sealed")
-    save_file(load_file(tmp_path / "new"), tmp_path / "old", {"sinkinterp": json.dumps(about)})
-    assert si.Report.load(tmp_path / "old").importance.equal(report.importance)
 
 
 def test_what_is_said_of_a_damaged_file_crosses_processes(tmp_path):

@@ -23,7 +23,7 @@ from sinkinterp.pages.chapters import Chapter
 from sinkinterp.report.formats import write_file
 from sinkinterp.table import Table
 from sinkinterp.train import loop
-from sinkinterp.train.job import job_of
+from sinkinterp.train.loop import job_of
 from sinkinterp.train.recipe import Recipe
 
 SPACE = 20_000  # bytes; everything that is written here needs more

@@ -11,7 +11,7 @@ from abuse.test_full_disk import limited
 from typer.testing import CliRunner
 
 from sinkinterp.cli.main import app
-from sinkinterp.files import write_json
+from sinkinterp.pages.book import write_numbers
 from sinkinterp.pages.chapters import Chapter
 from sinkinterp.runs.experiment import Experiment
 from sinkinterp.table import Table
@@ -77,7 +77,7 @@ def fill(folder: Path) -> None:
     (folder / "old").write_text("{}")
     (folder / "gallery.html").write_text("an older gallery")
     made = Chapter("table07_position_swap", "", Table("wide", "", ({"model": SHIPPED},)), (), {})
-    write_json(folder / "table07_position_swap.json", made.to_dict(), indent=1)
+    write_numbers(folder, made)
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)

@@ -8,7 +8,7 @@ from transformer_lens.model_bridge import sources
 
 import sinkinterp as si
 from sinkinterp.applications.rolling_cache import check_stream
-from sinkinterp.backends.gap import Gap
+from sinkinterp.attention.shapes import Gap
 from sinkinterp.backends.load import BACKENDS
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.parity import parity

@@ -5,7 +5,7 @@ from sinkinterp.data.backcopy import BigramBackcopy, ChainFirst, Edited, FixedAt
 from sinkinterp.data.draws import HELD_OUT
 from sinkinterp.errors import InputError
 from sinkinterp.spec import Spec
-from sinkinterp.train.job import Task, prepared
+from sinkinterp.train.loop import Task, prepared
 
 TOKENS = torch.arange(211 * 7).reshape(211, 7) % 13
 CHUNKS = torch.randperm(211, generator=torch.Generator().manual_seed(3))

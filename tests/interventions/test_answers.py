@@ -7,8 +7,8 @@ import torch
 from backends.zoo import model_of, tokens_of
 
 import sinkinterp as si
-from sinkinterp.attention.answers import called
 from sinkinterp.attention.call import AttentionCall
+from sinkinterp.attention.shapes import called
 from sinkinterp.attention.sites import CALL, RESIDUAL, Edit
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import ChangeResidual, ChangeValues, Operation, Put

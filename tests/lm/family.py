@@ -9,11 +9,10 @@ from sinkinterp.attention.kernels import ClampedSum, Kernel, LogLength, MLPFeatu
 from sinkinterp.attention.masks import Causal, Prefix, Window
 from sinkinterp.attention.slots import KeySlot, LearnedRow
 from sinkinterp.lm.attention import Added, AttentionSpec, HeadGate, RMSQKNorm, ValueBias
-from sinkinterp.lm.block import GatedFFN, Gelu, PostNorm, UpdateNorm
+from sinkinterp.lm.block import GatedFFN, Gelu, PostNorm, SinkToken, UpdateNorm
 from sinkinterp.lm.config import LMSpec, WrittenInit
 from sinkinterp.lm.model import SinkForCausalLM, build
 from sinkinterp.lm.position_schemes import Alibi, T5Relative
-from sinkinterp.lm.sink_token import SinkToken
 from sinkinterp.lm.variants import VARIANTS
 
 SIGMOID = Kernel(similarity=Sigmoid(), normaliser=Unit())

@@ -9,9 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Trainer, TrainingArguments
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-from sinkinterp.lm import blocked_loss as blocked
-from sinkinterp.lm.blocked_loss import IGNORED, blocked_loss
-from sinkinterp.lm.model import build
+from sinkinterp.lm import model as blocked
+from sinkinterp.lm.model import IGNORED, blocked_loss, build
 
 VOCAB = 11
 

@@ -6,9 +6,9 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from sinkinterp.attention.slots import KeySlot
 from sinkinterp.errors import InputError
 from sinkinterp.lm.attention import AttentionSpec
+from sinkinterp.lm.block import SinkToken
 from sinkinterp.lm.config import LMSpec, SinkConfig
 from sinkinterp.lm.model import build
-from sinkinterp.lm.sink_token import SinkToken
 from sinkinterp.lm.variants import VARIANTS, variants
 
 

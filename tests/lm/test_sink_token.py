@@ -5,8 +5,8 @@ import torch
 from lm.family import SPECS, tokens
 
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.lm.block import Nothing, SinkToken
 from sinkinterp.lm.model import build
-from sinkinterp.lm.sink_token import Nothing, SinkToken
 from sinkinterp.measurement.measure import measure
 
 NAMES = ["no_position", "sinusoidal", "softmax", "llama", "post_norm", "sigmoid", "mlp_kernel_norm", "softpick"]

@@ -9,7 +9,7 @@ import sinkinterp as si
 from sinkinterp.metrics import qk
 from sinkinterp.metrics import residuals as massive
 from sinkinterp.metrics.instruments import ALL, LOSS, MASSIVE
-from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import COSINE_TO_FIRST
 from sinkinterp.metrics.writes import KEY_RANK, UPDATE_RANK
 from sinkinterp.report.heads import score_gaps_by_head, writes_by_head

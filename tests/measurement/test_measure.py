@@ -15,8 +15,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.measurement import inputs as batching
 from sinkinterp.metrics import instruments
 from sinkinterp.metrics.importance import PAPER, RELEASED, VISIBLE
-from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
-from sinkinterp.metrics.metric import Metric
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, Metric
 
 LENGTHS = (5, 17, 2, 11, 5)
 ROWS = [row[:n].tolist() for row, n in zip(tokens_of(), LENGTHS, strict=True)]

@@ -6,9 +6,9 @@ import torch
 from backends.zoo import CONFIGS, model_of
 from typer.testing import CliRunner
 
+from sinkinterp.attention.shapes import Gap
 from sinkinterp.attention.sites import CALL
 from sinkinterp.backends.files.model_files import load_model
-from sinkinterp.backends.gap import Gap
 from sinkinterp.backends.nnsight import NNsightSubject
 from sinkinterp.cli.main import app
 from sinkinterp.measurement import parity as gate

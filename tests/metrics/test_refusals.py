@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sinkinterp.errors import InputError
-from sinkinterp.metrics import qk, residuals, sink, writes
+from sinkinterp.metrics import importance, qk, residuals, writes
 
 NAN = float("nan")
 X, ALPHA, COSINES = torch.ones(2, 1, 3), torch.ones(2, 3, 5, 7), torch.ones(2, 3, 5)
@@ -14,11 +14,11 @@ TOKENS = torch.zeros(2, 7, dtype=torch.long)
 ENDS = ((-1, 2), (2, 1), (0, 3), (0, 4))
 REFUSED = {
     "epsilon": [(read, e) for e in (0.0, 1.0, -0.1, 30.0, NAN) for read in (
-        partial(sink.sink_rate, ALPHA[..., 0]), lambda e: sink.sink_grid(ALPHA, (0.3, e)),
-        partial(sink.sink_tokens, ALPHA, TOKENS),
+        partial(importance.sink_rate, ALPHA[..., 0]), lambda e: importance.sink_grid(ALPHA, (0.3, e)),
+        partial(importance.sink_tokens, ALPHA, TOKENS),
     )],
-    "epsilons": [(sink.sink_grid, ALPHA, ())],
-    "share": [(sink.sink_positions, ALPHA, ALPHA, 0.3, share) for share in (-0.1, 1.0, NAN)],
+    "epsilons": [(importance.sink_grid, ALPHA, ())],
+    "share": [(importance.sink_positions, ALPHA, ALPHA, 0.3, share) for share in (-0.1, 1.0, NAN)],
     "(least|times)": [(residuals.is_massive, X, *limits) for limits in ((0.0, 1000.0), (100.0, -1.0), (NAN, 1000.0))],
     "count": [(residuals.top_entries, X, count) for count in (0, 4)],
     "least": [(residuals.steps, torch.ones(5), least) for least in (1.0, 0.5, NAN)],

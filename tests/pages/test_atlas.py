@@ -14,9 +14,8 @@ from pages.test_page import WORDS, Reader
 from plotly.offline import get_plotlyjs
 
 from sinkinterp.attention.maps import SCORE, WEIGHT
-from sinkinterp.pages.atlas import page as atlases
-from sinkinterp.pages.atlas.encode import Scale, encode
-from sinkinterp.pages.atlas.page import atlas_page
+from sinkinterp.pages.atlas import encode as atlases
+from sinkinterp.pages.atlas.encode import Scale, atlas_page, encode
 from sinkinterp.pages.page import TEMPLATES
 from sinkinterp.table import Table
 

@@ -15,7 +15,7 @@ from sinkinterp.data.token_sources import TextToTokens
 from sinkinterp.errors import InputError
 from sinkinterp.pages.atlas import build as detail
 from sinkinterp.pages.atlas.build import SLOT, Detail, atlas, richest
-from sinkinterp.pages.atlas.page import atlas_page
+from sinkinterp.pages.atlas.encode import atlas_page
 
 MODELS = ("gpt2", "mistral with a window", "gpt-oss with sink logits", "jamba with mamba layers")
 TOKENS = tokens_of()[:1]

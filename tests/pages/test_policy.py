@@ -14,7 +14,7 @@ from pages.test_page import Reader
 from report.test_tables import REPORT
 
 from sinkinterp.backends.load import load
-from sinkinterp.pages.atlas.page import atlas_page
+from sinkinterp.pages.atlas.encode import atlas_page
 from sinkinterp.pages.book import front_page, write_chapter
 from sinkinterp.pages.live.page import Session, live_page
 from sinkinterp.pages.page import Section, document, page

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sinkinterp.pages.atlas.page import SCRIPTS as ATLAS
+from sinkinterp.pages.atlas.encode import SCRIPTS as ATLAS
 from sinkinterp.pages.atlas.schema import PageData
 from sinkinterp.pages.live.page import SCRIPTS as LIVE
 from sinkinterp.pages.live.schema import AnswerData, StartData

@@ -15,8 +15,7 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.metrics.bootstrap import difference
 from sinkinterp.metrics.instruments import ALL
-from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
-from sinkinterp.metrics.metric import Metric
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, Metric
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES, Steps
 from sinkinterp.report.compare import compare
 from sinkinterp.report.heads import sinks_by_head
@@ -164,30 +163,6 @@ def test_an_answer_that_was_not_taken_along_names_the_fix(subjects, full):
         report.extra(NEXT_TOKEN_LOSS)
 
 
-def without(name):
-    def older(tensors, words):
-        del tensors[name]
-
-    return older
-
-
-def without_divisor(tensors, words):
-    del words["protocol"]["divisor"]
-
-
-@pytest.mark.parametrize("older", [without("bias_null"), without("tokens"), without_divisor, lambda t, w: w.clear()])
-def test_a_file_of_an_older_report_is_refused_in_one_line(full, older, tmp_path):
-    full.save(tmp_path / "report")
-    with safe_open(tmp_path / "report", framework="pt") as file:
-        words = json.loads(file.metadata()["sinkinterp"])
-    del words["sha256"], words["sealed"]  # reports of earlier versions have none
-    tensors = dict(full.tensors())
-    older(tensors, words)
-    save_file(tensors, tmp_path / "older", {"sinkinterp": json.dumps(words)})
-    with pytest.raises(InputError, match=r"not a saved report; give a|missing a required argument"):
-        Report.load(tmp_path / "older")
-
-
 def test_a_report_of_one_sequence_and_one_layer_without_a_slot_is_loaded_as_it_was(tmp_path):
     report = si.measure(si.load(model_of("jamba with mamba layers")), tokens_of()[:1])
     loaded = by_file(report, tmp_path)
@@ -278,3 +253,15 @@ def test_a_reports_line_says_what_uniform_attention_gives_on_texts_as_short(subj
     subject = next(iter(subjects.values())) if isinstance(subjects, dict) else subjects
     rows = [[1, 2, 3], [1, 2, 3, 4]]
     assert repr(si.measure(subject, rows)).endswith("at epsilon 0.3, 1.000 under uniform attention>")
+
+
+def test_a_report_without_its_seal_is_refused_in_one_line(full, tmp_path):
+    full.save(tmp_path / "report")
+    with safe_open(tmp_path / "report", framework="pt") as file:
+        words = json.loads(file.metadata()["sinkinterp"])
+    del words["sha256"], words["sealed"]
+    save_file(dict(full.tensors()), tmp_path / "unsealed", {"sinkinterp": json.dumps(words)})
+    plain = {name: value for name, value in full.to_dict().items() if name not in ("sha256", "sealed")}
+    for read in (lambda: Report.load(tmp_path / "unsealed"), lambda: Report.from_dict(plain)):
+        with pytest.raises(InputError, match=r"^[^\n]*sha256 is not that of [^\n]+$"):
+            read()

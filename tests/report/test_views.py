@@ -7,7 +7,7 @@ from report.test_massive_entries import PAIRED, WITH
 from report.test_tables import REPORT
 
 from sinkinterp.errors import InputError
-from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES
 from sinkinterp.report.views import NAMED, VIEWS, tables_as_json, view_of, views_of
 

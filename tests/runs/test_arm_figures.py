@@ -1,7 +1,8 @@
 """Figures of trained models side by side."""
 
+from sinkinterp._experiments.shared.study import by_model
+
 from sinkinterp.report.columns import ALPHA_1, LOSS, MODEL, RESIDUAL_RATIO, SEED, SINK_1
-from sinkinterp.runs.training_figures import by_model
 from sinkinterp.table import NULL, Table
 
 QUANTITIES = (RESIDUAL_RATIO, ALPHA_1, SINK_1, LOSS)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from backends.zoo import SIZES, model_of
+from sinkinterp._experiments.shared.rules import above, of_each
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
@@ -18,7 +19,7 @@ from sinkinterp.interventions import ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 from sinkinterp.runs.case import Case, Fewer, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module
 from sinkinterp.runs.experiment import OnModels, Scope, load_experiment
-from sinkinterp.runs.rules import Outcome, Rule, above, of_each
+from sinkinterp.runs.rules import Outcome, Rule
 from sinkinterp.seals import seal
 from sinkinterp.table import Table
 

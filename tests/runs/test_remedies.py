@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from sinkinterp._experiments.shared.study import BASES
 
 from sinkinterp.applications.streaming import loss_of
 from sinkinterp.applications.without_outliers import fake_quantised
@@ -14,7 +15,6 @@ from sinkinterp.report.columns import LOSS, MODEL, SEED
 from sinkinterp.runs import trained
 from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.study import BASES
 from sinkinterp.table import Table
 from sinkinterp.train.recipe import Recipe
 

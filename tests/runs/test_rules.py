@@ -1,14 +1,7 @@
 """Every outcome of every rule, from numbers worked by hand."""
 
 import pytest
-
-from sinkinterp.errors import InputError
-from sinkinterp.report import columns as c
-from sinkinterp.runs.rules import (
-    TRAINED,
-    Outcome,
-    Rule,
-    Verdict,
+from sinkinterp._experiments.shared.rules import (
     above,
     alike,
     has_no_sink,
@@ -18,11 +11,14 @@ from sinkinterp.runs.rules import (
     plus,
     sink_at,
     sink_or_none,
-    standing,
     times,
     training_fails,
     within,
 )
+
+from sinkinterp.errors import InputError
+from sinkinterp.report import columns as c
+from sinkinterp.runs.rules import TRAINED, Outcome, Rule, Verdict, standing
 from sinkinterp.table import NULL, Table, high_of, low_of
 
 HOLDS, FAILS, UNDECIDED, NOT_ASKED = Outcome.HOLDS, Outcome.FAILS, Outcome.UNDECIDED, Outcome.NOT_ASKED

@@ -1,7 +1,19 @@
 import json
+import sys
 from dataclasses import replace
 
 import pytest
+from sinkinterp._experiments.shared.rules import higher
+from sinkinterp._experiments.shared.study import (
+    BASES,
+    NUMBERS,
+    Trainings,
+    architecture,
+    measured,
+    onset,
+    setting,
+    study,
+)
 
 import sinkinterp as si
 from sinkinterp.data.packing import PackedText
@@ -14,8 +26,7 @@ from sinkinterp.runs import estimate
 from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.estimate import cost_of
 from sinkinterp.runs.experiment import OnModels, Scope, check_scope, load_experiment
-from sinkinterp.runs.rules import TRAINED, Outcome, higher
-from sinkinterp.runs.study import BASES, NUMBERS, Trainings, architecture, measured, onset, setting, study
+from sinkinterp.runs.rules import TRAINED, Outcome
 from sinkinterp.runs.trained import held_out_tokens, trained, valid_loss
 from sinkinterp.runs.workers import Here, Processes
 from sinkinterp.table import NULL, published
@@ -186,7 +197,7 @@ def paper_path(tmp_path_factory):
         return rows.get(recipe.key(), {c.STATE: TRAINED} | dict.fromkeys(NUMBERS, 0.5))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sinkinterp.runs.study.measured", measured_once)
+        patch.setattr(sys.modules[study.__module__], "measured", measured_once)
         patch.setattr("sinkinterp.runs.trained.EVALUATION_SEQUENCES", 8)
         patch.setitem(BASES, Scale.PAPER, shrunken(BASES[Scale.PAPER]))
         yield Scope(Scale.PAPER, seeds=1, text=str(file), workers=Here(), cache=folder), chosen
@@ -254,6 +265,6 @@ def test_what_prevents_a_run_is_no_failed_training(tmp_path, monkeypatch):
     def refused(*_, **options):
         raise InputError("cannot write: no space left on device; make room")
 
-    monkeypatch.setattr("sinkinterp.runs.study.trained", refused)
+    monkeypatch.setattr(sys.modules[study.__module__], "trained", refused)
     with pytest.raises(InputError, match="no space left"):
         measured(TINY, 16, tmp_path)

@@ -16,7 +16,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement import inputs as batching
-from sinkinterp.metrics.loss import next_token_loss
+from sinkinterp.metrics.metric import next_token_loss
 from sinkinterp.runs import trained
 from sinkinterp.spec import Spec
 from sinkinterp.train.recipe import PrefixLM, Recipe

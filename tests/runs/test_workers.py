@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from sinkinterp._experiments.shared.rules import has_sink
+from sinkinterp._experiments.shared.study import BASES, architecture, study
 
 from sinkinterp.cli.measuring import _first_position
 from sinkinterp.data.tokens import TokenSet
@@ -19,8 +21,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.report.columns import MODEL, SEED, STATE
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Scope, load_experiment
-from sinkinterp.runs.rules import TRAINED, has_sink
-from sinkinterp.runs.study import BASES, architecture, study
+from sinkinterp.runs.rules import TRAINED
 from sinkinterp.runs.workers import LOCAL, Here, Processes, Ray, in_order
 
 STEPS = 20
@@ -34,6 +35,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
+from sinkinterp.runs.catalogue import load_package
+load_package()
 from runs.test_workers import STUDY
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.catalogue import Scale

@@ -1,6 +1,6 @@
 """Runs in stages, each trained by so many processes. A line of standard input is [RECIPE, RUN, STAGES] as JSON.
 
-A stage is [processes, sharded, step]; the last process is interrupted in the step after `step`. Prints a line of JSON
+A stage is [processes, step]; the last process is interrupted in the step after `step`. Prints a line of JSON
 for each run: the exit codes of every stage, 130 where processes were interrupted. They are forked, so that libraries
 are imported once.
 """
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import torch._dynamo  # noqa: F401  what optimisers and shards import when they first run
+import torch._dynamo  # noqa: F401  what optimisers import when they first run
 
 from sinkinterp.train import loop
 from sinkinterp.train.distributed import joined
-from sinkinterp.train.job import job_of
+from sinkinterp.train.loop import job_of
 from sinkinterp.train.recipe import Recipe
 
 TOKENS = Recipe().data.sample(3, "token_set")
@@ -62,10 +62,9 @@ def forked(place: dict[str, str], task: Callable[[], int]) -> int:
         os._exit(code)
 
 
-def codes_of(recipe: Recipe, run: Path, size: int, sharded: bool, stop_at: int) -> list[int]:
+def codes_of(recipe: Recipe, run: Path, size: int, stop_at: int) -> list[int]:
     """The exit codes of a stage's processes."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(size)}
-    place |= {"ACCELERATE_USE_FSDP": str(sharded).lower()}
     task = partial(trained, recipe, run, stop_at)
     children = [forked(place | {"RANK": str(rank)}, task) for rank in range(size)]
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]

@@ -18,15 +18,14 @@ from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, loop
-from sinkinterp.train.job import job_of
-from sinkinterp.train.loop import accumulate, update
+from sinkinterp.train.loop import accumulate, job_of, update
 from sinkinterp.train.recipe import PrefixLM, Recipe, parameter_groups
 
 RECIPE = Recipe(model=VARIANTS["k_bias"], steps=24, batch=7, warmup=5, watch_every=6, save_every=6)
 TRAIN = """
 import json, sys
 from pathlib import Path
-from sinkinterp.train.job import job_of
+from sinkinterp.train.loop import job_of
 from sinkinterp.train.loop import train
 from sinkinterp.train.recipe import Recipe
 recipe = Recipe.from_dict(json.loads(sys.argv[1]))

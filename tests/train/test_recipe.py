@@ -17,7 +17,7 @@ from sinkinterp.lm.config import LMSpec
 from sinkinterp.lm.model import build
 from sinkinterp.lm.position_schemes import Learned
 from sinkinterp.lm.variants import VARIANTS, attn
-from sinkinterp.train.job import Task, prepared
+from sinkinterp.train.loop import Task, prepared
 from sinkinterp.train.recipe import (
     ConstantRate,
     CooldownRate,

@@ -15,12 +15,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from ...attention.answers import Unchanged, alike
-from ...attention.shapes import ModelShape
+from ...attention.shapes import Gap, ModelShape, Unchanged, alike, tolerance_of
 from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, HeadWeights, Site
 from ...errors import InputError
 from ..exclusive import Hook
-from ..gap import Gap, tolerance_of
 from ..recorder import Recorder
 from .modules import removed_after
 

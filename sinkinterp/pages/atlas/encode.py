@@ -3,15 +3,18 @@
 import base64
 import gzip
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
+from plotly.offline import get_plotlyjs
 
 from ...attention.maps import WEIGHT, Quantity
 from ...plots.theme import DARK, LIGHT, Theme
 from ...table import Table
+from ..page import Scripts, asset, declared, document, rendered
 from .build import Atlas, State
 from .schema import (
     CaptionData,
@@ -276,3 +279,36 @@ def _theme(theme: Theme) -> ThemeData:
     return ThemeData(
         sequential=list(theme.sequential), diverging=list(theme.diverging), axis=theme.quiet, mark=theme.colours[1]
     )
+
+
+FIGURES = (
+    "shared/checked.js",
+    "shared/palette.js",
+    "shared/grid.js",
+    "shared/tip.js",
+    "atlas/cells.js",
+    "atlas/data.js",
+    "atlas/look.js",
+    "atlas/overview.js",
+    "atlas/thumbnails.js",
+    "atlas/head.js",
+    "atlas/hover.js",
+    "atlas/words.js",
+    "atlas/controls.js",
+    "atlas/show.js",
+)  # what draws an atlas, here and on the live page; joined to one script, in this order
+SCRIPTS = (*FIGURES, "atlas/start.js")
+
+
+def atlas_page(atlas: Atlas) -> str:
+    """The page as HTML text."""
+    data, blocks = encode(atlas)
+    values = {"about": asdict(data), "schema": declared(PageData), "plotly": packed_plotly(), "blocks": blocks}
+    scripts = Scripts(["".join(map(asset, SCRIPTS))], added=[get_plotlyjs()])
+    return document(f"sinkinterp: {atlas.model}", rendered("atlas/atlas.html", **values), ["atlas/atlas.css"], scripts)
+
+
+@cache
+def packed_plotly() -> str:
+    """plotly.js, compressed, as text."""
+    return text_of(get_plotlyjs().encode())

@@ -23,27 +23,28 @@ from ...errors import InputError
 from ...interventions.edit import description
 from ...interventions.positions import RemovePosition
 from ...measurement.activation_patching import activation_patching
+from ...measurement.patching import RESTORED
 from ...metrics.metric import LogitsMetric
 from ...metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
 from ...report.readings import TokenText, short_name
 from ...report.report import Report
-from ...report.restored import RESTORED
 from ..atlas.build import EPSILON, Reader, Run, maps_of, richest
-from ..atlas.encode import encode
-from ..atlas.page import FIGURES, packed_plotly
+from ..atlas.encode import FIGURES, encode, packed_plotly
 from ..page import Scripts, asset, declared, document, rendered
 from ..serve import serve
-from .edits import KINDS, Kind, edit_of
 from .schema import (
+    KINDS,
     AnswerData,
     EditData,
     EntryData,
     HeadlineData,
+    Kind,
     KindData,
     NextData,
     NumberData,
     StartData,
     SuggestionData,
+    edit_of,
     question_of,
 )
 
@@ -89,8 +90,9 @@ class Session:
             reader = Reader(self.subject, token_set, maps, detail)
             before = self._before(reader)
             runs = {"before": before, "after": reader.run(edits, INSTRUMENTS)} if edits else {"as it is": before}
-            view, blocks = encode(reader.atlas(runs, self.subject.label))
             reports = [run.report for run in runs.values()]
+            shown = reader.atlas(runs, self.subject.label)  # whose `tables` the page shows below its figures
+            view, blocks = encode(shown)
             massive = massive_entries(before.report)
             answer = AnswerData(
                 view=view,

@@ -9,27 +9,29 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
+import plotly.graph_objects as go
 import torch
+from plotly.subplots import make_subplots
 
-from ..data.backcopy import BosFirst
-from ..data.tokens import TokenSet
-from ..files import cache_folder
-from ..measurement.measure import measure
-from ..metrics.bootstrap import SHARES, estimate_cells, mean_cells
-from ..report import columns as col
-from ..report.report import Report
-from ..table import NULL, Cell, Table, high_of, low_of, published
-from ..train.job import prepared
-from ..train.loop import Diverged
-from ..train.recipe import Recipe
-from ..train.recipes import RECIPES, demo_recipe, on_text, with_variant
-from ..train.settings import changed
-from .catalogue import Scale
-from .experiment import Experiment, Scope
-from .rules import TRAINED, Rule
-from .trained import SINK_LENGTH, Run, held_out_tokens, trained, valid_loss
-from .training_figures import by_model
-from .workers import in_order
+from sinkinterp.data.backcopy import BosFirst
+from sinkinterp.data.tokens import TokenSet
+from sinkinterp.files import cache_folder
+from sinkinterp.measurement.measure import measure
+from sinkinterp.metrics.bootstrap import SHARES, estimate_cells, mean_cells
+from sinkinterp.plots.series import SHARE, error_bars, unique_values
+from sinkinterp.plots.theme import GREY, colour, escaped, themed
+from sinkinterp.report import columns as col
+from sinkinterp.report.report import Report
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.rules import TRAINED, Rule
+from sinkinterp.runs.trained import SINK_LENGTH, Run, held_out_tokens, trained, valid_loss
+from sinkinterp.runs.workers import in_order
+from sinkinterp.table import NULL, Cell, Table, high_of, low_of, published
+from sinkinterp.train.loop import Diverged, prepared
+from sinkinterp.train.recipe import Recipe
+from sinkinterp.train.recipes import RECIPES, demo_recipe, on_text, with_variant
+from sinkinterp.train.settings import changed
 
 RAW_ALPHA = "raw alpha_1"  # of the weights that multiply the values
 NUMBERS = (  # of a run, in the order of the columns
@@ -321,3 +323,54 @@ def _in_short(name: str, runs: Table) -> dict[str, Cell]:
 def _without_empty_columns(rows: Sequence[Mapping[str, Cell]]) -> tuple[Mapping[str, Cell], ...]:
     kept = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
     return tuple({name: row[name] for name in kept} for row in rows)
+
+
+_AS_SHARES = (col.ALPHA_1, col.SINK_1)  # they lie between 0 and 1, and are drawn on that axis
+_PANEL = 210  # pixels of height
+_PAPER = {"mode": "markers", "marker": {"color": colour(1), "symbol": "diamond-open", "size": 11, "line": {"width": 2}}}
+
+
+def by_model(table: Table, quantities: tuple[str, ...] = (col.ALPHA_1, col.SINK_1, col.LOSS)) -> go.Figure:
+    """A panel per quantity, with a mark per seed and a line at the mean of each model.
+
+    Grey: the null. Hollow: the value of the paper, where the table has it. A model whose training failed has no mark.
+    """
+    shown = [name for name in quantities if any(math.isfinite(value) for value in table.numbers(name))]
+    figure = make_subplots(len(shown), 1, shared_xaxes=True, vertical_spacing=0.24 / max(1, len(shown)))
+    is_paper_named = False
+    names = unique_values(table, col.MODEL)
+    models = [escaped(name) for name in names]
+    for i, quantity in enumerate(shown):
+        panel = {"row": i + 1, "col": 1, "showlegend": i == 0}
+        figure.add_scatter(
+            x=[escaped(name) for name in table.column(col.MODEL)],
+            y=table.numbers(quantity),
+            error_y=error_bars(table, quantity),
+            text=[f"seed {seed}" for seed in table.column(col.SEED)],
+            name="a seed",
+            mode="markers",
+            marker={"color": colour(0), "size": 8, "opacity": 0.6},
+            **panel,
+        )
+        means = [_finite_mean(table.where(**{col.MODEL: name}).numbers(quantity)) for name in names]
+        dash = {"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": colour(0)}}
+        figure.add_scatter(x=models, y=means, name="mean of the seeds", mode="markers", marker=dash, **panel)
+        if quantity == col.ALPHA_1:
+            nulls = [_finite_mean(table.where(**{col.MODEL: name}).numbers(NULL)) for name in names]
+            grey = {"symbol": "line-ew", "size": 26, "line": {"width": 2, "color": GREY}}
+            figure.add_scatter(x=models, y=nulls, name="null", mode="markers", marker=grey, **panel)
+        if published(quantity) in table.columns:
+            papers = [table.where(**{col.MODEL: name}).numbers(published(quantity))[0] for name in names]
+            figure.add_scatter(
+                x=models, y=papers, name="the paper's model", **_PAPER, **panel | {"showlegend": not is_paper_named}
+            )
+            is_paper_named = True
+        figure.update_yaxes(title=escaped(quantity), row=i + 1, col=1, **SHARE if quantity in _AS_SHARES else {})
+    figure.update_xaxes(range=[-0.5, len(models) - 0.5])
+    caption = "One mark for each seed with its interval over sequences; the line is the mean of the seeds."
+    return themed(figure, table.title, 130 + _PANEL * max(1, len(shown)), f"{caption} {table.note}")
+
+
+def _finite_mean(values: list[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else math.nan
