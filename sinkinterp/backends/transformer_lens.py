@@ -22,9 +22,9 @@ from ..errors import InputError, refusal
 from . import contract
 from .anatomy.modules import removed_after
 from .anatomy.projections import HeadMap, alone, rows_of
-from .exclusive import Hook, recorded_by
+from .exclusive import Hook, exclusive, recorded_by
 from .hooks import eval_mode, recorded_stream
-from .huggingface import HuggingFaceSubject
+from .huggingface import HuggingFaceSubject, check_is_decoder
 from .recorder import Recorder
 from .subject import Logits
 
@@ -307,3 +307,12 @@ def _of_tokens(call: AttentionCall) -> Pattern:
 def _distance(call: AttentionCall, pattern: Pattern) -> float:
     ours = _of_tokens(call)
     return (ours - pattern).abs().max().item() if ours.shape == pattern.shape else torch.inf
+
+
+def make_subject(model: Any, name: str | None) -> TransformerLensSubject:
+    """The subject of a bridge, or of the copy of a model of transformers that a bridge runs."""
+    if isinstance(model, PreTrainedModel):
+        check_is_decoder(model, name or type(model).__name__)
+    with exclusive(model):
+        bridge = bridge_of(model) if isinstance(model, PreTrainedModel) else model
+    return TransformerLensSubject(bridge, name or type(model).__name__)
