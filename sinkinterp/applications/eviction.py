@@ -145,7 +145,7 @@ def heads_table(
 
 @reads_inputs
 def memory_table(subject: HuggingFaceSubject, tokens: Tokens, window: int, progress: Progress = silent) -> Table:
-    """What caches of equal memory lose: last, heavy and random tokens, each with the first token and without."""
+    """The loss of caches of equal memory: last, heavy and random tokens, each with the first token and without."""
     check_window(tokens, window)
     half = window // 2
     rules: dict[str, Edit] = {

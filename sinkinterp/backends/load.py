@@ -136,7 +136,7 @@ def check_no_bridge(model: Any) -> None:
 def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
     """A function that returns the tokenizer: the given one, else that of a name or an object of a library.
 
-    That of a transformers model lies in the folder that the model was loaded from.
+    A transformers model has its tokenizer in the folder that it was loaded from.
 
     Raises InputError for what is not a tokenizer.
     """

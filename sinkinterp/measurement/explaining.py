@@ -140,7 +140,7 @@ def explain(
 
 
 def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before: Report) -> list[dict[str, Cell]]:
-    """What cutting the path leaves; nothing where there is no path, or nobody reads it."""
+    """The attention that is left when the path is cut; empty without a path that is read."""
     if path is None or not path.readers:
         return []
     layers, length = work.subject.shape.attention_layers, work.token_set.tokens.shape[1]
@@ -150,7 +150,7 @@ def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before
 
 
 def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str | None) -> Written | None:
-    """What parts write into the logits of two answers; None where there are none."""
+    """The parts of the logits of two answers; None without answers."""
     if (answer is None) != (instead is None):
         raise InputError("give answer= and instead= together, or none of them")
     if answer is None or instead is None:

@@ -97,7 +97,7 @@ def anatomy_of(record: Record, blocks: str | None = None, positions: str | None 
 
 @dataclass(frozen=True)
 class Call:
-    """An attention call: its operation, what it returns, the residual that it starts from, and the sum of the two.
+    """An attention call: its operation, its output, the residual that it starts from, and the sum of the two.
 
     The last two are NOWHERE where no such sum is found, as where the residual is scaled first.
     """

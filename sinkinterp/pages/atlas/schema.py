@@ -49,7 +49,7 @@ class CaptionData:
 
 @dataclass(frozen=True)
 class ColumnData:
-    """The head of a table's column, and whether it holds words, which stand on the left."""
+    """The head of a table's column, and whether it holds words, which are aligned to the left."""
 
     name: str
     wordy: bool
