@@ -1,7 +1,7 @@
 """Seals: hashes of files, and what the files are of, so that damage and a wrong place are noticed at reading.
 
 What a file is of is a small dictionary: the key of a run, a step, the hash of a base model, the name of a model or a
-text. Whoever reads a file says what belongs there. Seals of earlier versions do not say what they are of.
+text. Whoever reads a file says what belongs there. Some seals do not name their owner.
 """
 
 import hashlib

@@ -194,7 +194,7 @@ def _fewest(by_kept: Mapping[int, PerSequence], size: Callable[[PerSequence], fl
 
 
 def _upper(added: PerSequence) -> float:
-    """The upper end of the interval of a mean, or the mean where there is none."""
+    """The upper end of the interval of a mean; the mean itself without an interval."""
     found = estimate(added)
     return found.mean if len(added) < 2 else found.high
 

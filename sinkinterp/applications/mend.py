@@ -104,7 +104,7 @@ class MendRecipe(Fit):
 
 @dataclass(frozen=True)
 class Mended:
-    """A mended model: the folder of its adapter, the table of what it is worth, and the evaluations of its training."""
+    """A mended model: the folder of its adapter, the table of its measurements, and the evaluations of its training."""
 
     folder: Path
     table: Table

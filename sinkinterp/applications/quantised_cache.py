@@ -1,4 +1,4 @@
-"""What a cache loses when its keys and values are quantised, and whether the first token must stay as it is."""
+"""The loss of a cache whose keys and values are quantised, and the gain of leaving the first token as it is."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -58,7 +58,7 @@ def nothing(block: int, x: Residual) -> Bool[Tensor, "1 1 1"]:
 
 
 def left_out(mask: Mask) -> dict[str, Left]:
-    """Returns what can be left out, by its name; each kind of outlier beside as many at random."""
+    """The entries that can be left out, by name: each kind of outlier, and the same number at random."""
 
     def tokens(block: int, x: Residual) -> Tensor:
         return ~mask.keep(block)(x)[..., None]

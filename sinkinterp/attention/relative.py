@@ -1,6 +1,6 @@
 """Biases that depend on the distance between query and key alone, and softmax attention with them, also for training.
 
-For long causal calls there is no T x T map, forward or backward: memory is linear in T.
+Long causal calls make no T x T map, forward or backward: memory is linear in T.
 """
 
 from collections.abc import Iterator

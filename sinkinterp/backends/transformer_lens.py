@@ -118,7 +118,7 @@ class BridgeLayer:
     def _edited_heads(self, original: AttentionCall, edited: AttentionCall, heads: Tensor) -> Tensor:
         """What the heads of the edited call return; `heads` is what TransformerLens computed.
 
-        That has used the edited pattern where it was shown it, and whatever later hooks made of it.
+        It has used the edited pattern if it was shown it, with the changes of later hooks.
         """
         if not (self.shows_edits and self.has_pattern):
             return edited.output()

@@ -60,7 +60,7 @@ class Models:
     device_map: options.DeviceMap = None
 
     def loaded(self) -> Sequence["str | Encoded"]:
-        """The models, each with what its encoder is given."""
+        """The models, each with the input of its encoder."""
         from ..backends.encoder.encoder_input import encoder_input
         from ..runs.case import Encoded
 

@@ -1,4 +1,4 @@
-"""explain: why does a head look at the first token? Its score in parts, who writes what it reads, and what cuts remove.
+"""explain: why does a head look at the first token? Its score in parts, their writers, and the effect of cuts.
 
     answer = si.explain("gpt2", text)
     answer.sentence
@@ -234,7 +234,7 @@ def _scores(
 
 
 def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, Cell]]:
-    """Returns what the named parts remove of a head's attention when they are cut, and what as many random ones do."""
+    """The attention of a head that is lost when the named parts are cut, and when random parts are cut instead."""
     can_be_cut = [j for j, name in enumerate(head.parts) if name in head.cuts]
     named = [j for j in head.named() if j in can_be_cut]
     others = [j for j in can_be_cut if j not in head.named() and head.parts[j] != SLOT]

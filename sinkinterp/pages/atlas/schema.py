@@ -28,7 +28,7 @@ class ImportanceData:
 
 @dataclass(frozen=True)
 class ChannelData:
-    """A channel: what it is called, its colours and codes, and for each state, by layer, the id of its block."""
+    """A channel: its name, its colours and codes, and for each state, by layer, the id of its block."""
 
     name: str
     title: str
