@@ -146,7 +146,7 @@ def remove_drafts(folder: Path) -> None:
 
 
 def _remove_drafts_of_the_dead(folder: Path) -> None:
-    """Removes the drafts of this machine's processes that are no more; once, since a folder may hold many files."""
+    """Removes the drafts of this machine's dead processes; once, since a folder may hold many files."""
     if folder in _SWEPT or os.name != "posix":
         return
     _SWEPT.add(folder)

@@ -1,7 +1,7 @@
 """Seals: hashes of files, and what the files are of, so that damage and a wrong place are noticed at reading.
 
 What a file is of is a small dictionary: the key of a run, a step, the hash of a base model, the name of a model or a
-text. Whoever reads a file says what belongs there. Seals of earlier versions do not say what they are of.
+text. Whoever reads a file says what belongs there. Some seals do not name their owner.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ class Misplaced(Damaged):
 
 
 def seal(folder: Path, of: Of = {}) -> None:
-    """Seals a draft of a folder: its sha256.json says what it is of, and the sha256 of every file in it."""
+    """Seals a draft of a folder: its sha256.json holds `of` and the sha256 of every file in it."""
     (folder / SEAL).write_bytes(_record(sums(folder), of))
 
 
@@ -104,7 +104,7 @@ def hashes_in(folder: Path, of: Of) -> Mapping[str, str]:
 
 
 def stated(folder: Path) -> Of:
-    """What a folder's seal says that the folder is of; empty for a seal of an earlier version, and without a seal."""
+    """The owner of a folder by its seal; empty without a seal, or if the seal does not name it."""
     return _parts(folder / SEAL)[0] if (folder / SEAL).exists() else {}
 
 

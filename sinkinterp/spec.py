@@ -1,4 +1,4 @@
-"""Specs: immutable recipes, their round trip through JSON, and the short hash that names what they make."""
+"""Specs: immutable recipes, their round trip through JSON, and the short hash that names their results."""
 
 import hashlib
 import json

@@ -1,1 +1,1 @@
-"""Uses of what measurement finds: caches and what they may forget, rounding, masks of outliers, swapped positions."""
+"""Uses of measurements: caches that forget tokens, rounding, masks of outliers, swapped positions."""

@@ -55,7 +55,7 @@ class DormantHeads:
     """Heads that only look at the sink, and what a model loses without them.
 
     heads: the most dormant heads that can be zeroed together, as (layer, head). readings: a row for every head.
-    cuts: how many heads each way of choosing allows, and what they cost on each kind of text. budget: in nats.
+    cuts: how many heads each way of choosing allows, and their cost on each kind of text. budget: in nats.
     """
 
     heads: tuple[Head, ...]

@@ -145,7 +145,7 @@ def heads_table(
 
 @reads_inputs
 def memory_table(subject: HuggingFaceSubject, tokens: Tokens, window: int, progress: Progress = silent) -> Table:
-    """What caches of equal memory lose: last, heavy and random tokens, each with the first token and without."""
+    """The loss of caches of equal memory: last, heavy and random tokens, each with the first token and without."""
     check_window(tokens, window)
     half = window // 2
     rules: dict[str, Edit] = {
@@ -194,7 +194,7 @@ def _fewest(by_kept: Mapping[int, PerSequence], size: Callable[[PerSequence], fl
 
 
 def _upper(added: PerSequence) -> float:
-    """The upper end of the interval of a mean, or the mean where there is none."""
+    """The upper end of the interval of a mean; the mean itself without an interval."""
     found = estimate(added)
     return found.mean if len(added) < 2 else found.high
 

@@ -1,4 +1,4 @@
-"""Where sinks are while a model writes: on the first token still, elsewhere, or in several places."""
+"""Finds the sinks while a model writes: on the first token, on another one, or on several."""
 
 from functools import partial
 from itertools import pairwise

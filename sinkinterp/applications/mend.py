@@ -104,7 +104,7 @@ class MendRecipe(Fit):
 
 @dataclass(frozen=True)
 class Mended:
-    """A mended model: the folder of its adapter, the table of what it is worth, and the evaluations of its training."""
+    """A mended model: the folder of its adapter, the table of its measurements, and the evaluations of its training."""
 
     folder: Path
     table: Table
@@ -112,7 +112,7 @@ class Mended:
     replaces_bos: bool = False
 
     def answer(self) -> str:
-        """Whether the first token is no sink any more, and what to do next, in a line or two."""
+        """Says in a line or two if the first token is still a sink, and the next step."""
         last = self.history[-1]
         done = is_mended(last)
         state = "no sink any more" if done else "still a sink; train it longer (--steps)"
@@ -254,7 +254,7 @@ def penalised(model: nn.Module, batch: Batch, penalty: float, position: int) -> 
 
 
 def is_mended(newest: Mapping[str, float]) -> bool:
-    """Whether an evaluation says that the first token is no sink any more."""
+    """Tells if the first token stopped being a sink by this evaluation."""
     return newest["alpha_1"] <= newest["alpha_1_uniform"] and newest["sink_1"] < RATE
 
 

@@ -1,4 +1,4 @@
-"""What to leave out of activations: tokens and dimensions that are outliers by norm, in every block.
+"""The tokens and dimensions of activations that are outliers by norm, in every block.
 
 found = si.mask("gpt2", texts)
 keep = found.keep(6)  # a function: activations `... d_model` -> bool `...`

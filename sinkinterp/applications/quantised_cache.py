@@ -1,4 +1,4 @@
-"""What a cache loses when its keys and values are quantised, and whether the first token must stay as it is."""
+"""The loss of a cache whose keys and values are quantised, and the gain of leaving the first token as it is."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ class Scales:
     def rounded(
         self, x: Float[Tensor, "batch kv_head pos d"], kept: Bool[Tensor, "pos one"], bits: int
     ) -> Float[Tensor, "batch kv_head pos d"]:
-        """x in integers of so many bits, but for the kept positions, which share no scale either."""
+        """`x` in integers of `bits` bits. Kept positions stay as they are, and share no scale with the others."""
         ways = _from_the_smallest if self.offset else _around_zero
         kept, axis = kept.expand(x.shape), self.over[-1]
         pieces = zip(*(every.split(self.group or x.shape[axis], axis) for every in (x, kept)), strict=True)
@@ -144,7 +144,7 @@ def quantised_figure(table: Table) -> go.Figure:
 
 
 def quantised_answer(table: Table) -> str:
-    """What rounding to every number of bits costs with the best scales, and what sparing the first token changes."""
+    """The cost of rounding to every number of bits with the best scales, and the gain of sparing the first token."""
     costs, gains = [], []
     for bits in dict.fromkeys(table.column(BITS)):
         of = [table.where(**{BITS: bits, ROUNDED: tokens}) for tokens in (ALL, BUT_FIRST)]

@@ -153,7 +153,7 @@ def _perplexity_cells(column: str, loss: Loss, window: int) -> dict[str, Cell]:
 def _mean_cells(column: str, loss: Loss, window: int) -> dict[str, float | None]:
     """The mean over tokens and its interval: over sequences, or over blocks of `window` tokens of a single sequence.
 
-    No interval where there is one block only, and no mean where there is no token.
+    One block alone has no interval. Without tokens there is no mean either.
     """
     if not loss.numel():
         return dict.fromkeys((column, low_of(column), high_of(column)))

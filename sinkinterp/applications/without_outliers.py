@@ -58,7 +58,7 @@ def nothing(block: int, x: Residual) -> Bool[Tensor, "1 1 1"]:
 
 
 def left_out(mask: Mask) -> dict[str, Left]:
-    """Returns what can be left out, by its name; each kind of outlier beside as many at random."""
+    """The entries that can be left out, by name: each kind of outlier, and the same number at random."""
 
     def tokens(block: int, x: Residual) -> Tensor:
         return ~mask.keep(block)(x)[..., None]
@@ -86,7 +86,7 @@ def worth_trying(mask: Mask, block: int | None = None) -> list[str]:
 
 
 def others(chosen: Bool[Tensor, "*axes"], axis: int, seed: int = 0) -> Bool[Tensor, "*axes"]:
-    """As many random places along an axis that are not chosen, or all others where there are not so many."""
+    """Draws as many unchosen places along an axis as were chosen; all of them if there are fewer."""
     draws = torch.rand(chosen.shape, generator=torch.Generator().manual_seed(seed)).to(chosen.device)
     order = draws.masked_fill(chosen, 2).argsort(axis).argsort(axis)
     return (order < chosen.sum(axis, keepdim=True)) & ~chosen

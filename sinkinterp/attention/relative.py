@@ -1,6 +1,6 @@
 """Biases that depend on the distance between query and key alone, and softmax attention with them, also for training.
 
-For long causal calls there is no T x T map, forward or backward: memory is linear in T.
+Long causal calls make no T x T map, forward or backward: memory is linear in T.
 """
 
 from collections.abc import Iterator
@@ -127,7 +127,7 @@ class RelativeBias:
 
     @cached_property
     def is_long(self) -> bool:
-        """Whether a causal call of these positions is worth the rule: many keys, whose positions count on."""
+        """Tells if a causal call of these positions is worth the rule: it has many keys, whose positions count on."""
         many = self.keys.shape[1] > max(LONG, 4 * self.rule.reach)
         return many and self.queries.equal(self.keys) and bool((self.queries.diff() == 1).all())
 

@@ -154,7 +154,7 @@ def slots_of(module: nn.Module) -> dict[str, SinkLogit | SlotRow]:
 
 
 def replaces_bos(model: Any) -> bool:
-    """Whether slots of a model stand in the place of BOS, so that it reads texts without."""
+    """Tells if slots of a model replace BOS, so that it reads texts without it."""
     return isinstance(model, nn.Module) and any(isinstance(module, _KeyValue) for module in model.modules())
 
 

@@ -155,7 +155,7 @@ _NOISE, _REFERENCE, N_COPIES = (_ISOLATED.stop + i for i in range(3))
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a subject can do beside what it must.
+    """The abilities that only some subjects have.
 
     taps: the sites of modules at which an edit of any block reaches the model. The feed-forward update is one where it
     is what every block adds to the residual stream. d_mlp: how many neurons a block has; None where they are not found.

@@ -1,4 +1,4 @@
-"""Who uses a model now, and what is attached to it meanwhile.
+"""The present users of a model, and the hooks that they attach to it.
 
 One user at a time: other threads wait, and Ctrl-C is raised where the model can be put back. A context (a thread, an
 asyncio task) knows which pass it makes, and the blocks of `patched` that it is inside of.
@@ -50,7 +50,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 def exclusive(model: Any) -> Iterator[None]:
     """Here, no other thread is in an `exclusive` block of the model, and Ctrl-C waits for `raise_if_interrupted`.
 
-    So whatever the block changes in the model is also undone after Ctrl-C. Another one, after two seconds, is raised at
+    So all changes of the block in the model are also undone after Ctrl-C. Another one, after two seconds, is raised at
     once.
     """
     with _interrupts_held():

@@ -165,7 +165,7 @@ def frozen(subject: Subject, tokens: Tokens) -> Iterator[FrozenRun]:
 
 @contextmanager
 def cross_attention_kept(subject: Subject, tokens: Tokens) -> Iterator[None]:
-    """In the block, cross-attention returns the same for any tokens: what it returned while the model read `tokens`."""
+    """In the block, cross-attention returns for any tokens the same as while the model read `tokens`."""
     kept: dict[nn.Module, Any] = {}
     modules = _cross_attention_of(subject)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,10 @@ from ..errors import InputError
 from ..guesses import keywords, nearest
 from .encoder.encoder_decoder import EncoderDecoderSubject, check_encoder
 from .encoder.encoder_input import EncoderInput
-from .exclusive import exclusive
 from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
 from .files.named_models import folder_of
 from .hooks import inside_compiled
-from .huggingface import HuggingFaceSubject, check_is_decoder
+from .huggingface import HuggingFaceSubject
 from .mended import with_adapter
 from .module.module_subject import AttentionOf, Forward, ModuleSubject
 from .subject import Subject
@@ -136,7 +136,7 @@ def check_no_bridge(model: Any) -> None:
 def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
     """A function that returns the tokenizer: the given one, else that of a name or an object of a library.
 
-    That of a transformers model lies in the folder that the model was loaded from.
+    A transformers model has its tokenizer in the folder that it was loaded from.
 
     Raises InputError for what is not a tokenizer.
     """
@@ -178,26 +178,23 @@ def _dtype(given: Any) -> Any:
     return given if given == "auto" else found
 
 
-def _nnsight(model: Any, name: str | None) -> Subject:
-    from .nnsight import NNsightSubject
+def _of(library: str) -> Callable[[Any, str | None], Subject]:
+    """Makes subjects by the backend's file of that name, which is imported with its library when it is asked for."""
 
-    return NNsightSubject(model, name)
+    def make(model: Any, name: str | None) -> Subject:
+        return import_module(f".{library}", __package__).make_subject(model, name)
 
-
-def _transformer_lens(model: Any, name: str | None) -> Subject:
-    from .transformer_lens import TransformerLensSubject, bridge_of
-
-    if isinstance(model, PreTrainedModel):
-        check_is_decoder(model, name or type(model).__name__)
-    with exclusive(model):
-        bridge = bridge_of(model) if isinstance(model, PreTrainedModel) else model
-    return TransformerLensSubject(bridge, name or type(model).__name__)
+    return make
 
 
-_SUBJECTS = {"huggingface": HuggingFaceSubject, "nnsight": _nnsight, "transformer_lens": _transformer_lens}
+_SUBJECTS: Mapping[str, Callable[[Any, str | None], Subject]] = {
+    "huggingface": HuggingFaceSubject,
+    "nnsight": _of("nnsight"),
+    "transformer_lens": _of("transformer_lens"),
+}
 _OWN = "module"  # a PyTorch module that is of no library
 BACKENDS = tuple(_SUBJECTS)
-_LIBRARIES = {"nnsight": "nnsight", "transformer_lens": "transformer_lens", "transformers": "huggingface"}
+_LIBRARIES = {"transformers": "huggingface"} | {name: name for name in _SUBJECTS}
 
 
 def _library_of(model: object) -> str:

@@ -131,3 +131,6 @@ def _calls_interface(forward: Callable[..., Any]) -> bool:
         return "attention_interface(" in inspect.getsource(forward)
     except (OSError, TypeError):
         return False
+
+
+make_subject = NNsightSubject  # of a model of transformers or nnsight, and its name

@@ -208,7 +208,7 @@ class Recorder:
         return shown
 
     def answered(self, shape: ModelShape, device: torch.device) -> Answers:
-        """What all reads returned, stacked over the layers of their sites. Raises InputError as `check` does."""
+        """The answers of all reads, stacked over the layers of their sites. Raises InputError as `check` does."""
         self.check(shape)
         of_sites = (stacked([x[block] for block in sorted(x)], device) for x in self.answers.values() if x)
         return {name: answer for answers in of_sites for name, answer in answers.items()}

@@ -22,9 +22,9 @@ from ..errors import InputError, refusal
 from . import contract
 from .anatomy.modules import removed_after
 from .anatomy.projections import HeadMap, alone, rows_of
-from .exclusive import Hook, recorded_by
+from .exclusive import Hook, exclusive, recorded_by
 from .hooks import eval_mode, recorded_stream
-from .huggingface import HuggingFaceSubject
+from .huggingface import HuggingFaceSubject, check_is_decoder
 from .recorder import Recorder
 from .subject import Logits
 
@@ -118,7 +118,7 @@ class BridgeLayer:
     def _edited_heads(self, original: AttentionCall, edited: AttentionCall, heads: Tensor) -> Tensor:
         """What the heads of the edited call return; `heads` is what TransformerLens computed.
 
-        That has used the edited pattern where it was shown it, and whatever later hooks made of it.
+        It has used the edited pattern if it was shown it, with the changes of later hooks.
         """
         if not (self.shows_edits and self.has_pattern):
             return edited.output()
@@ -307,3 +307,12 @@ def _of_tokens(call: AttentionCall) -> Pattern:
 def _distance(call: AttentionCall, pattern: Pattern) -> float:
     ours = _of_tokens(call)
     return (ours - pattern).abs().max().item() if ours.shape == pattern.shape else torch.inf
+
+
+def make_subject(model: Any, name: str | None) -> TransformerLensSubject:
+    """The subject of a bridge, or of the copy of a model of transformers that a bridge runs."""
+    if isinstance(model, PreTrainedModel):
+        check_is_decoder(model, name or type(model).__name__)
+    with exclusive(model):
+        bridge = bridge_of(model) if isinstance(model, PreTrainedModel) else model
+    return TransformerLensSubject(bridge, name or type(model).__name__)

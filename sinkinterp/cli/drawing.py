@@ -2,6 +2,7 @@
 
 import webbrowser
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,15 @@ HEAD = "Show the map of this head only, in more detail: 3.7 for layer 3, head 7;
 SWAP = "Swap the position embeddings of two positions, and show maps before, after, and their difference."
 
 
+@dataclass(frozen=True)
+class Opened:
+    """Where `view` writes its page, and whether it opens it."""
+
+    out: options.Out = Path("figures/view.html")
+    serve: Annotated[bool, typer.Option("--serve", help="Open the page in the browser, from this machine.")] = False
+    force: options.Force = False
+
+
 def view(
     model: options.Model,
     text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None,
@@ -33,9 +43,7 @@ def view(
     ] = None,
     limit: Annotated[float, typer.Option(help=LIMIT, parser=options.number(0.0, 1e4))] = 8.0,
     loading: options.Loading = options.Loading(),
-    out: options.Out = Path("figures/view.html"),
-    serve: Annotated[bool, typer.Option("--serve", help="Open the page in the browser, from this machine.")] = False,
-    force: options.Force = False,
+    page: Opened = Opened(),
 ) -> None:
     """Draw the attention maps of every head on a text: one page to click through, that needs no network."""
     with progress_bars() as progress:
@@ -56,8 +64,8 @@ def view(
             token_set = text_to_tokens(subject, bos).one_in(text, column, length)
         shown = atlas(subject, token_set, subject.label, edits=edits, heads=heads, limit=int(limit * 1e6))
         html = atlas_page(shown)
-    deliver([], (out, lambda: page_bytes(html)), force=force)
-    if serve:
+    deliver([], (page.out, lambda: page_bytes(html)), force=page.force)
+    if page.serve:
         from ..pages.serve import serve as serve_page
 
         with suppress(KeyboardInterrupt):

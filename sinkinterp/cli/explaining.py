@@ -132,7 +132,7 @@ SINK = "Let the metric be the mean attention to the first token. \\[default: KL 
 
 @dataclass(frozen=True)
 class What:
-    """What `patch` patches: every place of a site, or what is told to the end of a path."""
+    """The places that `patch` patches: all places of a site, or the senders of a path."""
 
     site: Annotated[Patched, typer.Option(help=SITE)] = Patched.RESIDUAL
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Mistakes of the user: each is one line on standard error and exit code 2, whatever command it is made in."""
+"""Mistakes of the user: each is one line on standard error and exit code 2, in every command."""
 
 import re
 import sys

@@ -163,7 +163,7 @@ def measure(model: options.Model, given: Input, how: Settings, loading: options.
 
 
 def _remarks(report: "Report", given: Input) -> Iterator[str]:
-    """What the user may not expect of the texts that were read."""
+    """Returns what the user may not expect of the texts that were read."""
     read = report.protocol
     if read.texts_too_short:
         yield f"{read.texts_too_short} texts shorter than {read.length} tokens were passed over."
@@ -181,7 +181,7 @@ def _measured(
     first_only: bool,
     progress: "Progress",
 ) -> "Report":
-    """The report on the inputs: on one whole text, on what was asked for, or on as many docstrings as are enough."""
+    """The report on the inputs: on one whole text, on the given ones, or on docstrings until the interval is narrow."""
     from ..backends.subject import text_to_tokens
     from ..measurement.measure import measure as measure_sinks
     from ..measurement.measure import measure_enough
@@ -221,16 +221,23 @@ FIELD = "The field of a single file that names the domain."
 SOURCES = "Files, folders or datasets, or one file with a field that names the domain."
 
 
+@dataclass(frozen=True)
+class Size:
+    """How much of each domain is read, and how its sequences begin."""
+
+    length: Annotated[int, typer.Option(help="Tokens per sequence, T.", parser=options.TOKENS)] = 64
+    sequences: Annotated[int, typer.Option(help="Number of sequences of each domain, n.", parser=options.SEQUENCES)] = (
+        100
+    )
+    bos: options.Start = Bos.TOKENIZER
+
+
 def domains(
     model: options.Model,
     sources: Annotated[list[str], typer.Argument(help=SOURCES, parser=options.source)],
     field: Annotated[str, typer.Option(help=FIELD, parser=options.filled)] = "domain",
     column: options.Column = "text",
-    length: Annotated[int, typer.Option(help="Tokens per sequence, T.", parser=options.TOKENS)] = 64,
-    sequences: Annotated[
-        int, typer.Option(help="Number of sequences of each domain, n.", parser=options.SEQUENCES)
-    ] = 100,
-    bos: options.Start = Bos.TOKENIZER,
+    size: Size = Size(),
     epsilon: Annotated[float, typer.Option(help=options.EPSILON, parser=options.SHARE)] = 0.3,
     backend: options.Backend = "huggingface",
     ray: options.OnRay = None,
@@ -249,7 +256,7 @@ def domains(
         if len(sources) > 1 and field != "domain":
             raise InputError("--field has no effect on several sources; leave it out, or give one file")
         subject = options.load_subject(model, backend)
-        inputs = Inputs(length, sequences, bos, column=column)
+        inputs = Inputs(size.length, size.sequences, size.bos, column=column)
         token_sets, errors = inputs.domain_token_sets(subject, sources, field)
         if not token_sets:
             raise InputError("; ".join(f"{name}: {error}" for name, error in errors.items()))

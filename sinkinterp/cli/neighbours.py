@@ -28,7 +28,7 @@ TIMES = "A norm is that of an outlier above this multiple of the median."
 
 @dataclass(frozen=True)
 class Read:
-    """What the model reads, and the numbers and the devices that it computes with."""
+    """The texts that the model reads, and the numbers and the devices that it computes with."""
 
     text: options.Text = None
     column: options.Column = "text"
@@ -37,7 +37,7 @@ class Read:
     device_map: options.DeviceMap = None
 
     def by(self, model: str, length: int, sequences: int | None, default: int) -> "tuple[HuggingFaceSubject, Tokens]":
-        """The model, and what it reads: texts, or lists of ids, of one length that fits its context."""
+        """The model and its input: texts, or lists of ids, of one length that fits its context."""
         from ..runs.inputs import Inputs
 
         subject = cast(Any, options.load_subject(model, "huggingface", None, self.dtype, self.device_map))

@@ -294,7 +294,7 @@ NumbersOrDefault = Annotated[Dtype | None, typer.Option(help=f"{DTYPE} \\[defaul
 
 @dataclass(frozen=True)
 class Tables:
-    """Where a command writes its tables and figures, and how many it prints."""
+    """The files for the tables and figures of a command, and how many tables it prints."""
 
     json_out: Json = None
     html_out: Html = None

@@ -22,7 +22,7 @@ _RUN = ("lock", "step-*", "damaged-*", "model")  # in the folder of a run
 
 @dataclass(frozen=True)
 class Places:
-    """What a command reads, the files that it writes, and the folders in which it keeps several files.
+    """The inputs of a command, the files that it writes, and the folders in which it keeps several files.
 
     A read folder stands for all files in it. Raises InputError where an output is an input or lies in one, where two
     outputs are one file, and for an output among the models and texts of the caches. Links are followed.
@@ -136,7 +136,7 @@ def _is_same(a: Path, b: Path) -> bool:
 
 
 def _is_in(path: Path, folder: Path) -> bool:
-    """Whether a path is a folder, lies in it, or is the file that something in it links to."""
+    """Tells if a path is a folder, is inside it, or is the file that a link in it leads to."""
     if any(place == around or around in place.parents for place in _both(path) for around in _both(folder)):
         return True
     with suppress(PermissionError):  # a cache that cannot be read holds no output of ours

@@ -4,7 +4,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,18 +51,38 @@ ALL = "all"
 COMPLETION = options.beginning(experiment_names)
 
 
+@dataclass(frozen=True)
+class Models:
+    """The models that are measured in place of an experiment's own, and how they are loaded."""
+
+    model: Annotated[list[str], typer.Option(help=MODEL, parser=options.source)] = field(default_factory=list)
+    encoder: options.Encoder = None
+    device_map: options.DeviceMap = None
+
+    def loaded(self) -> Sequence["str | Encoded"]:
+        """The models, each with the input of its encoder."""
+        from ..backends.encoder.encoder_input import encoder_input
+        from ..runs.case import Encoded
+
+        if len(set(self.model)) < len(self.model):
+            raise InputError(f"a --model is given twice: {', '.join(self.model)}; give each once")
+        if self.encoder is not None and not self.model:
+            raise InputError("--encoder goes with --model: say which model's encoder is given it")
+        return (
+            self.model if self.encoder is None else [Encoded(name, encoder_input(self.encoder)) for name in self.model]
+        )
+
+
 def reproduce(
     names: Annotated[list[str], typer.Argument(help=NAMES, parser=options.filled, autocompletion=COMPLETION)],
-    model: Annotated[list[str], typer.Option(help=MODEL, parser=options.source)] = [],
+    other: Models = Models(),
     scale: Annotated[Scale | None, typer.Option(help=SCALE, show_default="demo, real where made, else smoke")] = None,
     seeds: Annotated[int, typer.Option(help="How many models of every kind are trained.", parser=options.SEEDS)] = 5,
     text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None,
-    encoder: options.Encoder = None,
     settings: options.Settings = [],
     ray: options.OnRay = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
     out: Annotated[Path, typer.Option(help=OUT, parser=options.output_folder)] = Path("figures/book"),
-    device_map: options.DeviceMap = None,
     force: options.Force = False,
 ) -> None:
     """Reproduce tables and figures of a paper: numbers beside the published ones, and a verdict on every claim.
@@ -74,12 +94,12 @@ def reproduce(
         from ..runs import experiment as experiments
 
         quiet_libraries()
-        _check_inputs(model, scale, text)
+        _check_inputs(other.model, scale, text)
         is_all = list(names) == [ALL]
         chosen = _of_scale(scale) if is_all else list(dict.fromkeys(map(full_name, names)))
-        _check_outputs(out, chosen, None if model else scale, force or dry_run)
-        models, left_out = _models(model, encoder), list[str]()
-        trainers, measurers = _workers(ray, scale is Scale.PAPER, device_map is not None)
+        _check_outputs(out, chosen, None if other.model else scale, force or dry_run)
+        models, left_out = other.loaded(), list[str]()
+        trainers, measurers = _workers(ray, scale is Scale.PAPER, other.device_map is not None)
         costs: list[tuple[Sequence[Trainable], float]] = []
         for name in chosen:
             experiment = experiments.load_experiment(name)
@@ -91,14 +111,14 @@ def reproduce(
                 workers=trainers,
                 measurers=measurers,
                 progress=progress,
-                device_map=device_map,
+                device_map=other.device_map,
                 settings=settings,
             )
             try:
                 experiments.check_scope(name, experiment, scope)
                 if is_all:
                     experiments.check_default(scope, scale)
-                command = _command(name, scope, encoder)
+                command = _command(name, scope, other.encoder)
                 if dry_run:
                     costs.append(_print_cost(name, experiment, scope, out, command))
                 else:
@@ -139,20 +159,8 @@ def _check_outputs(out: Path, names: Sequence[str], scale: Scale | None, force: 
     check_plotly(out)
 
 
-def _models(names: Sequence[str], encoder: str | None) -> Sequence["str | Encoded"]:
-    """The models, each with what its encoder is given."""
-    from ..backends.encoder.encoder_input import encoder_input
-    from ..runs.case import Encoded
-
-    if len(set(names)) < len(names):
-        raise InputError(f"a --model is given twice: {', '.join(names)}; give each once")
-    if encoder is not None and not names:
-        raise InputError("--encoder goes with --model: say which model's encoder is given it")
-    return names if encoder is None else [Encoded(name, encoder_input(encoder)) for name in names]
-
-
 def _workers(ray: str | None, are_large: bool, are_placed: bool) -> tuple["Workers", "Workers"]:
-    """Where models are trained and where they are measured.
+    """Returns where models are trained and where they are measured.
 
     A run of the paper's size and a model with a device map get a GPU each. Without Ray they come one after the other.
     """
@@ -195,7 +203,7 @@ def _cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
 
 
 def _total(costs: Sequence[tuple[Sequence["Trainable"], float]], out: Path) -> str:
-    """What several chapters cost: their trainings, and the time that the chapters of the folder took."""
+    """The cost of several chapters: their trainings, and the time that the chapters of the folder took."""
     trained = [recipe for recipes, _ in costs for recipe in recipes]
     seconds = sum(taken for _, taken in costs)
     measured = [f"the chapters in {out} took {seconds / 3600:.2f} hours"] if seconds else []
@@ -260,7 +268,7 @@ def atlas(
 
     Writes atlas_of_models.json and .html, as `reproduce atlas_of_models --model ...` does.
     """
-    reproduce(["atlas_of_models"], model=models, text=text, out=out, ray=ray, force=force)
+    reproduce(["atlas_of_models"], Models(models), text=text, out=out, ray=ray, force=force)
 
 
 BOOK = "Folder of the book: where `sinkinterp reproduce` wrote its numbers."

@@ -216,7 +216,7 @@ def overview(report: "Report", epsilon: float, word: "TokenText") -> Iterator[Ta
 
 
 def head_blocks(report: "Report") -> Text:
-    """A block for each head, darker and redder with its alpha_1, a line for each layer or for as many as needed."""
+    """A block for each head, darker and redder with its alpha_1; a line for each layer, or for several."""
     alpha, layers = report.alpha().nanmean(0), report.attention_layers
     together, wide = -(-len(layers) // LINES), 2 if alpha.shape[1] <= LINES * 2 else 1
     line, several = ("a layer", "") if together == 1 else (f"{together} layers", ", the largest of the layers")

@@ -58,7 +58,7 @@ class NotGiven(Keep):
 
 @dataclass(frozen=True)
 class Apply(Operation):
-    """What a function of the activations returns, in their shape. A `Change` makes it of a function."""
+    """The result of a function of the activations, in their shape. A `Change` makes it of a function."""
 
     function: Callable[[Activation], Activation]
 
@@ -237,7 +237,7 @@ class PutAt(_WithValues):
     """Every sequence takes the given activations at one place of its own, and keeps its others.
 
     rows: which of the given sequences a sequence takes them from. places: its layer, head, position and dimension (of a
-    pattern, the column); -1 for all. So one pass tries as many places as it has sequences.
+    pattern, the column); -1 for all. So each sequence of a pass tries one place.
     """
 
     rows: Int[Tensor, " sequence"]

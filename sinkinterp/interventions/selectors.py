@@ -224,7 +224,7 @@ def check_heads(pairs: Iterable[tuple[int, int]], layers: Sequence[int], n_heads
 
 
 def is_pair(given: Any) -> bool:
-    """Whether one head is given: a tuple of its layer and its head, or its name. A list names several heads."""
+    """Tells if one head is given: a tuple of its layer and its head, or its name. A list names several heads."""
     return isinstance(given, str) or (isinstance(given, tuple) and len(given) == 2 and all(map(is_whole, given)))
 
 

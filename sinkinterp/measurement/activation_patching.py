@@ -57,7 +57,7 @@ LEAST_GAP = 1e-6  # of the larger, between the clean and the corrupted metric, f
 
 @dataclass(frozen=True)
 class Scene:
-    """What a metric is computed of: a run, its tokens, and for every sequence the clean logits of its pair.
+    """The arguments of a metric: a run, its tokens, and for every sequence the clean logits of its pair.
 
     pairs: which pair of prompts each sequence belongs to, of `n_pairs`.
     """
@@ -293,7 +293,7 @@ def _estimated(runs: "Runs", given: Activations, places: Sequence[Place]) -> Flo
 
 
 def _written(runs: "Runs", places: Sequence[Place]) -> Float[Tensor, "place pair"]:
-    """What each place writes into the difference of logits in the clean run, less that in the corrupted one.
+    """The part of the difference of logits that each place writes in the clean run, less that in the corrupted one.
 
     Raises InputError for another metric, and for what does not write into the residual stream.
     """
@@ -317,7 +317,7 @@ def _written(runs: "Runs", places: Sequence[Place]) -> Float[Tensor, "place pair
 
 
 def _at(changes: Tensor, head: int, position: int) -> PerSequence:
-    """The changes `sequence [head] pos` of one place, summed over what it does not name."""
+    """The changes `sequence [head] pos` of one place, summed over the axes that it does not name."""
     at = tuple(slice(None) if k < 0 else slice(k, k + 1) for k in (head, position)[-(changes.ndim - 1) :])
     return changes[(slice(None), *at)].flatten(1).sum(1)
 

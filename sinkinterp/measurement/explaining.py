@@ -1,4 +1,4 @@
-"""explain: why does a head look at the first token? Its score in parts, who writes what it reads, and what cuts remove.
+"""explain: why does a head look at the first token? Its score in parts, their writers, and the effect of cuts.
 
     answer = si.explain("gpt2", text)
     answer.sentence
@@ -140,7 +140,7 @@ def explain(
 
 
 def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before: Report) -> list[dict[str, Cell]]:
-    """What cutting the path leaves; nothing where there is no path, or nobody reads it."""
+    """The attention that is left when the path is cut; empty without a path that is read."""
     if path is None or not path.readers:
         return []
     layers, length = work.subject.shape.attention_layers, work.token_set.tokens.shape[1]
@@ -150,7 +150,7 @@ def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before
 
 
 def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str | None) -> Written | None:
-    """What parts write into the logits of two answers; None where there are none."""
+    """The parts of the logits of two answers; None without answers."""
     if (answer is None) != (instead is None):
         raise InputError("give answer= and instead= together, or none of them")
     if answer is None or instead is None:
@@ -234,7 +234,7 @@ def _scores(
 
 
 def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, Cell]]:
-    """Returns what the named parts remove of a head's attention when they are cut, and what as many random ones do."""
+    """The attention of a head that is lost when the named parts are cut, and when random parts are cut instead."""
     can_be_cut = [j for j, name in enumerate(head.parts) if name in head.cuts]
     named = [j for j in head.named() if j in can_be_cut]
     others = [j for j in can_be_cut if j not in head.named() and head.parts[j] != SLOT]

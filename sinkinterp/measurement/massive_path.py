@@ -43,7 +43,7 @@ class Reads(NamedTuple):
 
 @reads_inputs
 def massive_path(subject: Subject, tokens: Tokens) -> Path | NoPath:
-    """Who writes an entry of the first token that stands out, in the inputs of all blocks. One pass.
+    """Finds the writer of the first token's largest entry in the inputs of all blocks. One pass.
 
     An entry stands out where it is the largest of its block and `STANDS_OUT` times its mean size at other tokens. The
     largest of all blocks is followed if it does, else the one that does most; one that the embedding makes is followed
@@ -101,7 +101,7 @@ def _first(x: Residual) -> Tensor:
 
 
 def reads_of(run: FrozenRun, path: Path) -> dict[int, Reads]:
-    """How the layers behind the writer read what it adds at the first token."""
+    """How the layers behind the writer read its update of the first token."""
     x, written = run.trace["x"], run.trace["mlp"][:, path.at].clone()
     if not path.is_mlp:
         written = x[:, path.at + 1] - x[:, path.at] - written

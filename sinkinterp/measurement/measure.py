@@ -132,7 +132,7 @@ def _answers_of_all(
 
 
 def _batches(subject: Subject, token_set: TokenSet) -> Iterator[tuple[Tensor, Tensor]]:
-    """Sequences of one length, as many as fit in memory, with their rows in the token set."""
+    """Sequences of one length that fit in memory, with their rows in the token set."""
     for rows, tokens in token_set.groups():
         for part, batch in passes(subject, tokens):
             yield rows[part], batch

@@ -88,7 +88,7 @@ def activations(site: Change, subject: ModelLike, tokens: TokensLike | Any, edit
 
 
 def patch(site: Site, source: ModelLike, tokens: TokensLike | Any, edits: Edits = ()) -> Site:
-    """The edit that puts into a site what it held while `source` read `tokens`.
+    """The edit that puts into a site its activation while `source` read `tokens`.
 
     It is for runs on as many sequences of the same length. If shapes differ, between checkpoints or inputs, it
     raises InputError when it runs.

@@ -102,7 +102,7 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
 def _stream(subject: Subject, tokens: Tokens) -> Stream:
     """The residual of every block, and what the last one returns.
 
-    Raises InputError where a block returns something else than its input and what it adds. To find it, one text runs
+    Raises InputError where a block does not return its input plus its update. To find it, one text runs
     with a large vector added in front of block 0, while its heads and feed-forward layers keep what they return; what
     else a block adds is small beside it.
     """

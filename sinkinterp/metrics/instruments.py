@@ -66,7 +66,7 @@ _AS_THEY_ARE = (
 
 @dataclass(frozen=True)
 class _AtPositions:
-    """A read of some positions, on whichever device its layer is."""
+    """A read of some positions, on the device of its layer."""
 
     read: Callable[[AttentionCall, KeyIndex, Convention], Tensor]
     positions: KeyIndex

@@ -29,7 +29,7 @@ PerSequence = Float[Tensor, " batch"]
 
 @dataclass(frozen=True)
 class Metric:
-    """What a report keeps under `name`: the answers of `read` at a site, `sequence layer ...`."""
+    """A report keeps under `name`: the answers of `read` at a site, `sequence layer ...`."""
 
     name: str
     site: Site

@@ -1,4 +1,4 @@
-"""What the numbers of the book tell, passage by passage: a finding, a few sentences that quote it, and its figure.
+"""Passages of the story, from the numbers of the book: a finding, a few sentences that quote it, and its figure.
 
 `templates/passages.toml` holds the sentences. Every number in them is read from the rows of a chapter. A passage whose
 chapter is missing, or whose rows do not show what it says, is left out.

@@ -1,4 +1,4 @@
-"""Pages from Python: that of a report, and that of every head on a text."""
+"""Pages from Python: of a report, and of every head on a text."""
 
 import sys
 import webbrowser

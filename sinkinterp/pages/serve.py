@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
             return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {_one_line(error)}"}
 
     def question(self) -> Any:
-        """The body of the request, from JSON. Raises InputError where it is no JSON, or too long."""
+        """The body of the request, from JSON. Raises InputError if it is not JSON, or too long."""
         if self.headers.get_content_type() != "application/json":
             raise InputError("a question is JSON; send it as application/json")
         length = self.headers.get("Content-Length", "")

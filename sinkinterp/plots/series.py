@@ -1,4 +1,4 @@
-"""What figures share: curves, error bars, bands and axes; and quantities over any column of a table."""
+"""Curves, error bars, bands and axes that figures share, and quantities over any column of a table."""
 
 import math
 from collections.abc import Mapping, Sequence

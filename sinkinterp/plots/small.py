@@ -33,7 +33,7 @@ def untitled(figure: go.Figure) -> go.Figure:
 
 
 def thumbnail(figure: go.Figure, height: int | None = None) -> go.Figure:
-    """The first panel of a figure at the size of a card. Names stand to the left, and a surface is a map.
+    """The first panel of a figure at the size of a card. Names are to the left, and a surface is a map.
 
     height: in pixels; without it the figure is as high as its names need. At a given height it has no legend.
     """

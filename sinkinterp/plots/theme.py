@@ -92,7 +92,7 @@ def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") 
 
 
 def _said_once(caption: str) -> str:
-    """The caption, in which a part that the notes of all models have stands once."""
+    """The caption. A part that the notes of all models share is said once."""
     parts = caption.split("; ")
     times = Counter(parts)
     of_all = {part for part in parts if times[part] == max(times.values())}
@@ -181,7 +181,7 @@ def _unpacked(packed: Mapping[str, Any]) -> np.ndarray:
 
 
 def model_numbers(models: Sequence[Cell]) -> dict[Cell, int]:
-    """The number of each model's colour. A model has the same number in every figure, whatever stands beside it.
+    """The number of each model's colour. A model has the same number in every figure.
 
     Models that ship have fixed numbers, others a number that follows from the name. If two models of a figure would
     have the same number, the later one takes the next that is free.

@@ -1,1 +1,1 @@
-"""What was measured of a model: numbers, tables, figures. A report needs no model to be read, shown or saved."""
+"""The measurements of a model: numbers, tables, figures. A report needs no model to be read, shown or saved."""

@@ -1,6 +1,6 @@
 """The formats of a report: files (.safetensors, .json, .csv), a dictionary for JSON, and a pandas DataFrame.
 
-What is read back is handed, as keyword arguments, to the class of report that is to be made.
+The parts of a file are handed, as keyword arguments, to the class of report that is to be made.
 """
 
 import json

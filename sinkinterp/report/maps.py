@@ -80,7 +80,7 @@ def _cells(length: int, side: int) -> int:
 def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "") -> go.Figure:
     """Maps side by side, such as before and after an edit, with menus of heads and quantities; a slot's column apart.
 
-    All panels have the same heads. Where all have the same tokens, only the first one has the labels of the queries.
+    All panels have the same heads. If all have the same tokens, only the first one has the labels of the queries.
     """
     first = next(iter(panels.values()))
     labels = [_labels(maps) for maps in panels.values()]

@@ -38,7 +38,7 @@ class _Named:
 
 @dataclass(frozen=True)
 class Encoded(_Named):
-    """A model with an encoder, and what its encoder is given."""
+    """A model with an encoder, and the input of the encoder."""
 
     encoder: EncoderInput
 

@@ -1,4 +1,4 @@
-"""What an experiment would cost, before it is run: how many runs, tokens, hours and gigabytes.
+"""The cost of an experiment before it is run: how many runs, tokens, hours and gigabytes.
 
 Every architecture is asked: a step of a few sequences is run on the device that would train it, and scaled up. Without
 a GPU, recipes for one are asked with one head of one layer on the CPU.
@@ -98,7 +98,7 @@ def _checked(recipe: Trainable) -> Step:
 
 
 def has_its_device(recipe: Trainable) -> bool:
-    """Whether the device that would train a recipe is here: a GPU for bfloat16, else the CPU."""
+    """Tells if the device that would train a recipe is here: a GPU for bfloat16, else the CPU."""
     return torch.cuda.is_available() or not recipe.bf16
 
 

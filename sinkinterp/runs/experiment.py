@@ -73,7 +73,7 @@ def without_constant_names(table: Table) -> Table:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a paper claims, and the functions that measure, draw and judge it.
+    """The claim of a paper, and the functions that measure, draw and judge it.
 
     rows: makes the rows of all models: a function, or `OnModels`, or the `Trainings` of a study.
     draw: makes the figure of the rows. rules: what decides about the claim. digest: the rows in short, for people.
@@ -212,7 +212,7 @@ def provenance() -> dict[str, Cell]:
 
 
 def _commit() -> str:
-    """The commit of the repository that this code lies in, with "-dirty" where code differs; "unknown" outside one.
+    """The commit of this code's repository, with "-dirty" where code differs; "unknown" outside a repository.
 
     What is not code does not count, since a book that lies in the repository changes with every chapter.
     """

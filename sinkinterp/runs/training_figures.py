@@ -102,7 +102,7 @@ def _is_known(table: Table, column: str) -> bool:
 
 
 def training_history(histories: Mapping[str, Iterable[Mapping[str, Any]]], note: str) -> Table:
-    """What was watched along training runs, by name (rows of history.json); what a run did not watch is missing.
+    """The numbers that were watched along training runs, by name (rows of history.json); others are missing.
 
     `note` says on what: n, T, BOS, epsilon.
     """

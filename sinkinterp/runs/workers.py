@@ -1,4 +1,4 @@
-"""Where independent runs are made: in processes of this machine, or on a Ray cluster."""
+"""Makes independent runs in processes of this machine, or on a Ray cluster."""
 
 import multiprocessing
 import os

@@ -57,7 +57,7 @@ def steps_in(run: Path) -> list[int]:
 
 
 def latest(run: Path) -> int:
-    """The step of the newest checkpoint, whole or not, or 0 if there is none."""
+    """The step of the newest checkpoint, whole or not; 0 without a checkpoint."""
     return max(steps_in(run), default=0)
 
 

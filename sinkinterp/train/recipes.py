@@ -121,7 +121,7 @@ def on_text(recipe: Recipe, source: str) -> Recipe:
     """The recipe with a text as its data, packed to the model's context, in byte-level BPE.
 
     `source` is "embedded", "code" (Python's standard library), or what `data.texts.texts_of` reads: a file, a folder
-    or the name of a dataset. The tokenizer has as many symbols as the recipe's vocabulary, and at least 1,024. To use
+    or the name of a dataset. The tokenizer has the symbols of the recipe's vocabulary, and at least 1,024. To use
     another one, set `data.tokenizer=Pretrained` and `data.tokenizer.source=NAME`.
     """
     vocab = max(recipe.model.vocab, ByteBPE().vocab)

@@ -159,7 +159,7 @@ class StreamModules:
 
     @property
     def stacks_streams(self) -> bool:
-        """Whether the first axis of what blocks pass on is that of several streams, as in Gemma 3n."""
+        """Tells if the first axis of the output of blocks counts several streams, as in Gemma 3n."""
         return hasattr(self.blocks[0], "altup")
 
     @cached_property

@@ -49,7 +49,7 @@ def _gguf_arguments(file: Path) -> dict[str, Any]:
 
 
 def _gguf_description(file: Path) -> str:
-    """What a report says of weights from a GGUF file, such as "GGUF Q4_1, dequantised". Raises as `_gguf_arguments`."""
+    """Notes weights from a GGUF file in a report, such as "GGUF Q4_1, dequantised". Raises as `_gguf_arguments`."""
     quantisation = _gguf_metadata(file).get("general.file_type")
     from gguf import LlamaFileType
 
@@ -98,7 +98,7 @@ def has_encoder(folder: Path) -> bool:
 
 
 def checked_config(source: str | Path) -> PreTrainedConfig | None:
-    """The configuration of a name or a folder; None where there is none.
+    """The configuration of a name or a folder; None without one.
 
     Raises InputError where it names an attention kernel of the Hub, which transformers would download and run.
     """

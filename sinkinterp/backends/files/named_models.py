@@ -92,7 +92,7 @@ def names_here() -> str:
 
 
 def origin_in(folder: Path) -> dict[str, Any]:
-    """What the SOURCE.json of a folder says; empty where there is none of ours."""
+    """The content of the SOURCE.json of a folder; empty without one of ours."""
     try:
         said = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
     except (OSError, ValueError):

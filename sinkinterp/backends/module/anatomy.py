@@ -43,7 +43,7 @@ class Anatomy:
     """Where things are in a pass.
 
     residuals: what makes the input of every block, and what the last block returns. layers: the block of each call.
-    blocks: names of their modules; empty where they are no modules. tokens: what reads the table of tokens, whose
+    blocks: names of their modules; empty if blocks are not modules. tokens: what reads the table of tokens, whose
     weight is named `table`. positions: what is added to the tokens' embeddings; None without such positions.
     turns: the operands that depend on positions and not on tokens. updates: those that feed-forward layers add, by
     block; None where not found. is_batch_first, are_tokens_batch_first: whether the stream and what the table of tokens
@@ -97,7 +97,7 @@ def anatomy_of(record: Record, blocks: str | None = None, positions: str | None 
 
 @dataclass(frozen=True)
 class Call:
-    """An attention call: its operation, what it returns, the residual that it starts from, and the sum of the two.
+    """An attention call: its operation, its output, the residual that it starts from, and the sum of the two.
 
     The last two are NOWHERE where no such sum is found, as where the residual is scaled first.
     """

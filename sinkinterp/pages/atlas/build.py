@@ -1,4 +1,4 @@
-"""What an atlas shows, and how it is made of a model and a text: the cells of many heads in one forward pass."""
+"""An atlas of a model on a text: the cells of many heads, read in one forward pass."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -109,7 +109,7 @@ class Detail:
 
 @dataclass(frozen=True)
 class Cells:
-    """What was read of some maps: cells by channel, the slot's column if there is one, and each layer's pairs."""
+    """The readings of some maps: cells by channel, the slot's column if there is one, and each layer's pairs."""
 
     channels: dict[Quantity, Maps]
     slot: Float[np.ndarray, "map stat row"] | None

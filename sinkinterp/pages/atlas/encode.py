@@ -1,4 +1,4 @@
-"""From an atlas to the data of its page: numbers in one or two bytes, and the JSON that says what they are."""
+"""From an atlas to the data of its page: numbers in one or two bytes, and the JSON that describes them."""
 
 import base64
 import gzip

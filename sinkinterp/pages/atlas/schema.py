@@ -28,7 +28,7 @@ class ImportanceData:
 
 @dataclass(frozen=True)
 class ChannelData:
-    """A channel: what it is called, its colours and codes, and for each state, by layer, the id of its block."""
+    """A channel: its name, its colours and codes, and for each state, by layer, the id of its block."""
 
     name: str
     title: str
@@ -49,7 +49,7 @@ class CaptionData:
 
 @dataclass(frozen=True)
 class ColumnData:
-    """The head of a table's column, and whether it holds words, which stand on the left."""
+    """The head of a table's column, and whether it holds words, which are aligned to the left."""
 
     name: str
     wordy: bool

@@ -1,1 +1,1 @@
-"""The live page: a prompt, edits, and what they change in maps, sinks and the next token."""
+"""The live page: a prompt, edits, and their effect on maps, sinks and the next token."""

@@ -127,7 +127,7 @@ class Session:
         return token_set
 
     def _restored(self, clean: TokenSet, other: str) -> list[list[float]]:
-        """What each block and position of a prompt restores in another of as many tokens; nothing without another."""
+        """The share that each block and position restores in another prompt of one length; empty without one."""
         if not other:
             return []
         table = activation_patching(self.subject, clean, self._tokens(other), progress=False)

@@ -1,4 +1,4 @@
-"""What the live page and its server exchange, as JSON, and what the page holds from the beginning.
+"""The JSON that the live page and its server exchange, and the data that the page holds from the beginning.
 
 The page carries the types of these fields, and checks every answer by them. `question_of` checks what comes back.
 """
@@ -36,7 +36,7 @@ class EditData:
 
 @dataclass(frozen=True)
 class Question:
-    """What the page asks: what the model does with a prompt, before and after edits.
+    """A question of the page: a prompt, and edits of the model that reads it.
 
     other: a prompt into whose run the activations of the first are patched; empty for no such map.
     """
