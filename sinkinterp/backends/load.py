@@ -14,6 +14,7 @@ from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from ..errors import InputError
 from ..guesses import keywords, nearest
+from .bridge import bridge_of
 from .encoder.encoder_decoder import EncoderDecoderSubject, check_encoder
 from .encoder.encoder_input import EncoderInput
 from .exclusive import exclusive
@@ -88,6 +89,9 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     if beyond_context:
         subject.read_beyond_context()
     return subject
+
+
+load.from_pretrained = load.boot_transformers = load  # type: ignore[attr-defined]  # written after names of classes
 
 
 def _in_memory(
@@ -186,7 +190,7 @@ def _nnsight(model: Any, name: str | None) -> Subject:
 
 
 def _transformer_lens(model: Any, name: str | None) -> Subject:
-    from .transformer_lens import TransformerLensSubject, bridge_of
+    from .transformer_lens import TransformerLensSubject
 
     if isinstance(model, PreTrainedModel):
         check_is_decoder(model, name or type(model).__name__)
@@ -210,5 +214,6 @@ def _library_of(model: object) -> str:
     found += [_OWN] if isinstance(model, torch.nn.Module) else []
     is_model = isinstance(getattr(model, "_module", model), torch.nn.Module)  # libraries also have caches and traces
     if not found or not is_model:
-        raise InputError(f"a {type(model).__name__} is not a model; give a name, a folder or a model in memory")
+        fix = "; si.sinks takes attention weights" if isinstance(model, torch.Tensor) else ""
+        raise InputError(f"a {type(model).__name__} is not a model; give a name, a folder or a model in memory{fix}")
     return found[0]
