@@ -278,7 +278,7 @@ SAID = {  # what is tried, and what the one line says
     "a metric": (lambda s, r: si.sweep(s, TEXT, si.SwapPositions(0, 1), metric="sink_rte"), "si.sink_rate"),
     "a metric of a report": (lambda s, r: r.extra("los"), "mean 'loss'"),
     "a variant": (lambda s, r: si.VARIANTS["sofmax"], "did you mean 'softmax'"),
-    "a checkpoint": (lambda s, r: si.load("sinkinterp/text-sofmax"), "did you mean 'text-softmax'"),
+    "a checkpoint": (lambda s, r: si.load("sinkinterp/text-sofmax"), "did you mean 'sinkinterp/text-softmax'"),
     "a backend": (lambda s, r: si.load(NAME, backend="hugingface"), "did you mean 'huggingface'"),
     "text for a model of symbols": (lambda s, r: si.measure("sinkinterp/demo-softmax"), "[[5, 7, 9]]"),
     "a shipped name alone": (lambda s, r: si.load("demo-softmax"), "did you mean sinkinterp/demo-softmax?"),

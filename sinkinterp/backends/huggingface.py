@@ -320,14 +320,20 @@ class HuggingFaceSubject(Subject):
         limit = self.shape.n_ctx
         if limit is None:
             return
-        is_of_transformers = isinstance(self.model, PreTrainedModel)  # of others, a table is all that says a context
-        has_table = self.modules.tables or any(limit in buffer.shape for buffer in self.model.buffers())
-        if has_table or not is_of_transformers:
+        if not self._reads_on:
             raise InputError(f"{self.name} has a table of {limit} positions; beyond it, take a model with rotary ones")
         self.shape = replace(self.shape, n_ctx=None)
         self.attention_note = "; ".join(
             filter(None, (self.attention_note, f"its context of {limit} tokens is no limit"))
         )
+
+    @property
+    def _reads_on(self) -> bool:
+        """Whether the model has positions beyond its context."""
+        is_of_transformers = isinstance(self.model, PreTrainedModel)  # of others, a table is all that says a context
+        has_table = self.modules.tables or any(self._n_ctx in buffer.shape for buffer in self.model.buffers())
+        refuses_itself = hasattr(self.model, "to_llama")  # a model of our own family
+        return is_of_transformers and not has_table and not refuses_itself
 
     @property
     def _fix(self) -> str:
@@ -399,7 +405,8 @@ class HuggingFaceSubject(Subject):
         self.check_ids(tokens)
         limit = self.shape.n_ctx
         if limit is not None and tokens.shape[1] > limit:
-            raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; use length={limit}")
+            fix = f"use length={limit}" + "; load it with beyond_context=True to read on" * self._reads_on
+            raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; {fix}")
 
 
 def _whole(taps: Taps, shape: ModelShape) -> Taps:

@@ -78,7 +78,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     if isinstance(source, str | Path):
         name = name or str(source)
         origin, folder = origin_of(source), folder_of(source)
-        if encoder is None and backend in (None, "huggingface") and folder is not None:
+        if backend in (None, "huggingface") and folder is not None:
             check_encoder(encoder, has_encoder(folder), name)  # before its weights are read
         source = load_model(source, dtype or torch.float32, device_map)
     source = source if adapter is None else with_adapter(source, adapter)

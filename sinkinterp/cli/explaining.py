@@ -56,6 +56,8 @@ def explain(
         from ..runs.inputs import Inputs
 
         heads = heads_named(head)
+        options.check_answers(answer, instead)
+        options.check_text(text, column)
         subject = options.load_subject(model, "huggingface", encoder, dtype)
         options.check_bos(subject, bos)
         most = length or min(64, subject.shape.n_ctx or 64)
@@ -151,8 +153,8 @@ def patch(
         for prompt in (*clean, *corrupted):
             if names_file(prompt):
                 raise InputError(f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"')
-        subject = options.load_subject(model, backend, None, dtype)
         measured = _measured(answer, instead, sink) | {"progress": progress("patching")}
+        subject = options.load_subject(model, backend, None, dtype)
         if site is Patched.PATHS:
             table = path_patching(subject, clean, corrupted, receiver=_receiver(to), **measured)
         else:

@@ -172,7 +172,7 @@ def _print_cost(
     recipes, words = experiment.recipes(scope), list[str]()
     if isinstance(experiment.rows, OnModels):
         given = [str(model) for model in experiment.rows.chosen(scope) if model not in recipes]
-        words += [f"measures {', '.join(given) or 'what it trains'}"]
+        words += [f"measures {', '.join(dict.fromkeys(given)) or 'what it trains'}"]
     if recipes or not words:
         words += [_cost_text(recipes, scope.cache)]
     seconds, machine = _took(out, name, scope, command)
