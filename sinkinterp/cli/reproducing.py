@@ -229,7 +229,7 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
     written = write_chapter(out, chapter, digest, experiment.draw(table), force)
-    print_table(digest)
+    print_table(replace(digest, title=chapter.title))
     print_table(verdict_table(chapter))
     for file in written:
         print_written(file)

@@ -336,7 +336,8 @@ class Explanation:
         """The heads whose keys read what the writer wrote at the first token, the strongest first; default all."""
         ordered = sorted(self.path.readers.items() if self.path else (), key=lambda item: -item[1])[:top]
         rows = tuple({LAYER: layer, HEAD: head, SHARE: share} for (layer, head), share in ordered)
-        return Table("Which heads read it?", f"{self.note}; share of the head's score, at least {READER:.0%}", rows)
+        note = f"{self.note}; share of the head's score, however small that is, of at least {READER:.0%}"
+        return Table("Which heads have their score from it?", note, rows)
 
     def neurons(self) -> Table:
         """The neurons that write the entry, and how their input meets them; the first token beside the others."""
