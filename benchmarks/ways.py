@@ -148,7 +148,7 @@ def _saved_patterns(envoy: Any, tokens: Tensor) -> tuple[object, object]:
 
 def cache_transformer_lens(model: PreTrainedModel) -> Run:
     """TransformerLens' `run_with_cache`: all activations, patterns among them."""
-    from sinkinterp.backends.transformer_lens import bridge_of
+    from sinkinterp.backends.bridge import bridge_of
 
     bridge = bridge_of(model)
     return torch.no_grad()(bridge.run_with_cache)

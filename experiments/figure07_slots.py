@@ -102,9 +102,10 @@ RULES: Sequence[Rule] = (
 ROWS = OfRuns(
     arms,
     read,
-    f"n={SEQUENCES} held-out sequences, at most their first 64 tokens, fp32; ratio: norm of the first "
+    "n={n} held-out sequences, at most their first 64 tokens, fp32; ratio: norm of the first "
     "token's residual over the mean norm of later tokens, with its interval over sequences; null of the ratio: 1; "
     "block 0 is the embedding, block b the output of layer b - 1",
+    SEQUENCES,
 )
 EXPERIMENT = Experiment(
     claim="Massive activations stand on the first token with softmax and with V biases, on the sink token where there "

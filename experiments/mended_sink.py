@@ -182,8 +182,9 @@ ROWS = OfRuns(
     read,
     f"softmax, trained, then a {SHARE}th of its steps more with what is added and a fresh AdamW: by the recipe's whole "
     "schedule anew, or at the rate at which the training ended; "
-    f"n={SEQUENCES} held-out sequences, at most their first 64 tokens, fp32, epsilon=0.3; null: uniform attention; "
+    "n={n} held-out sequences, at most their first 64 tokens, fp32, epsilon=0.3; null: uniform attention; "
     "intervals: over sequences",
+    SEQUENCES,
 )
 
 

@@ -148,10 +148,11 @@ RULES: tuple[Rule, ...] = (  # written before the columns of outliers, int8 and 
 ROWS = OfRuns(
     arms,
     read,
-    f"n={SEQUENCES} held-out sequences, at most their first 64 tokens, fp32, epsilon=0.3; int8: symmetric, scale from "
+    "n={n} held-out sequences, at most their first 64 tokens, fp32, epsilon=0.3; int8: symmetric, scale from "
     "the largest magnitude of a text, or of a weight; eviction: from a cache of half the text, loss once full over "
     "the full cache; kurtosis and residual ratio: of the block where they are largest; "
     "tokens a second: forward passes, on a machine with other work; intervals of rows: over sequences",
+    SEQUENCES,
 )
 EXPERIMENT = Experiment(
     claim="Remedies end the sink of the first token, and with it outliers, at no cost in loss.",

@@ -117,9 +117,10 @@ SPARED = {MODEL: SOFTMAX, SCALES: HEAD}
 ROWS = OfRuns(
     arms,
     read,
-    f"n={SEQUENCES} held-out sequences, at most their first 64 tokens, fp32; keys and values as integers of "
+    "n={n} held-out sequences, at most their first 64 tokens, fp32; keys and values as integers of "
     f"{BITS} bits, scales of each text; added loss: over the full cache, whose null is 0; gain: how much less that is "
     "where one token is not rounded, paired; null: uniform attention; intervals of rows: over sequences",
+    SEQUENCES,
 )
 EXPERIMENT = Experiment(
     claim="What rounding a cache costs does not follow the sink; what sparing the first token gains does.",

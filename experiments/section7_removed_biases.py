@@ -83,9 +83,10 @@ def _rules(name: str) -> Sequence[Rule]:
 ROWS = OfRuns(
     arms,
     read,
-    f"n={SEQUENCES} held-out sequences, at scale paper 100, at most their first 64 tokens, fp32, epsilon=0.3; "
+    "n={n} held-out sequences, at most their first 64 tokens, fp32, epsilon=0.3; "
     "intervals: over sequences; the loss leaves out the prediction at position 1; "
     f"random key: as long, mean of {DRAWS} draws",
+    SEQUENCES,
 )
 EXPERIMENT = Experiment(
     claim="A slot becomes part of the model: without it the loss is much higher, and no sink takes its place.",

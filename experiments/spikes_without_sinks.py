@@ -91,9 +91,10 @@ RULES: Sequence[Rule] = (
 ROWS = OfRuns(
     lambda scope: ARMS,
     read,
-    f"n={SEQUENCES} held-out sequences, fp32, epsilon=0.3; all models here: d_model {D_MODEL}, one head unless named; "
+    f"n={{n}} held-out sequences, fp32, epsilon=0.3; all models here: d_model {D_MODEL}, one head unless named; "
     "norm of updates: x + norm(f(x)); norm of the residual: norm(x + f(x)) after each part; largest entry: over the "
     "median one of a sequence, in the block where it is most, mean over sequences with its interval",
+    SEQUENCES,
 )
 EXPERIMENT = Experiment(
     claim="A norm of updates or of the residual takes the massive activation away and leaves the sink; narrow heads "

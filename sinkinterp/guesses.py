@@ -6,10 +6,12 @@
 import difflib
 import inspect
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
@@ -23,18 +25,22 @@ _ROOT = Path(__file__).parent
 _SAME = (  # words for one argument, of which a function has one
     ("layers", "layer", "include_layers"),
     ("heads", "head", "include_heads"),
-    ("text", "tokens", "texts", "prompt", "prompts", "input_ids", "str_tokens"),
+    ("text", "tokens", "texts", "prompt", "prompts", "input_ids", "str_tokens", "dataset"),
     ("dtype", "torch_dtype"),
     ("device_map", "device"),
-    ("model", "attention", "attentions", "patterns", "cache"),
+    ("model", "source", "attention", "attentions", "patterns", "cache"),
 )
 
 
 @cache
-def _meant() -> dict[str, str]:
-    """What to write, by the word that people write; `place:word` is for one function or kind of object."""
-    table = tomllib.loads((_ROOT / "guesses.toml").read_text(encoding="utf-8"))
-    return {word: fix for words, fix in table.items() for word in words.split()}
+def _words(kind: str) -> dict[str, str]:
+    """A table of guesses.toml by the word that people write.
+
+    "same": the public name that it means, or one of another library. "instead": what to write; `place:word` is for one
+    function or kind of object.
+    """
+    table = tomllib.loads((_ROOT / "guesses.toml").read_text(encoding="utf-8"))[kind]
+    return {word: meant for words, meant in table.items() for word in words.split()}
 
 
 def nearest(name: Any, names: Iterable[str]) -> str:
@@ -52,7 +58,7 @@ def choice(name: Any, table: Mapping[str, T], kind: str) -> T:
 
 def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
     """What to write in place of a word, else the nearest of `names`, as the end of a message; empty without either."""
-    fix = _meant().get(f"{place}:{word}") or _meant().get(str(word))
+    fix = _words("instead").get(f"{place}:{word}") or _words("instead").get(str(word))
     return f"; {fix}" if fix else nearest(word, names)
 
 
@@ -144,6 +150,9 @@ class Package(ModuleType):
         names = () if name.startswith("_") else dir(self)
         if name in names and name not in vars(self).get("__all__", ()):
             return import_module(f"{self.__name__}.{name}")
+        if name in _words("same"):
+            module, _, meant = _words("same")[name].rpartition(".")
+            return getattr(import_module(module or _ROOT.name), meant)
         fix = "" if name.startswith("_") else fix_of(name) or home_of(name) or nearest(name, names)
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{fix}", name=name)
 
@@ -161,3 +170,19 @@ class Package(ModuleType):
         inside = name.split(".")[-1]
         known = f"; write si.{name}.{inside}(...)" if hasattr(self, inside) else f"; dir(si.{name}) lists what it has"
         raise InputError(f"si.{name} is a module{fix_of(name) or known}")
+
+
+class _Imports(MetaPathFinder):
+    """Asked last for a module. Of ours, it raises ImportError, which says what to write for a name."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        parent, _, name = fullname.rpartition(".")
+        package = sys.modules.get(parent)
+        if isinstance(package, Package) and not name.startswith("_"):
+            try:
+                getattr(package, name)
+            except AttributeError as error:
+                raise ImportError(str(error), name=fullname) from None
+
+
+sys.meta_path.append(_Imports())

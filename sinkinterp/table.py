@@ -184,14 +184,25 @@ class Table(Answering):
     def to_markdown(self) -> str:
         """Title, rows and note in Markdown."""
         rows = self.display_rows()
-        head = [list(rows[0]), ["---"] * len(rows[0])] if rows else []
+        head = [[*map(on_one_line, rows[0])], ["---"] * len(rows[0])] if rows else []
         lines = [*head, *(list(row.values()) for row in rows)]
         cells = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
-        return "\n".join([f"# {self.title}", "", *(f"| {line} |" for line in cells), "", self.note, ""])
+        told = [f"# {on_one_line(self.title)}", "", *(f"| {line} |" for line in cells), "", visible(self.note), ""]
+        return "\n".join(told)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return f"<b>{escape(self.title)}</b>{self.to_html()}<small>{escape(self.note)}</small>"
+
+
+def on_one_line(text: str) -> str:
+    """The text with line ends and other control characters as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+def visible(text: str) -> str:
+    """The text with all control characters but line ends as escapes."""
+    return "\n".join(map(on_one_line, text.split("\n")))
 
 
 def _plain(cell: Any, column: str) -> Cell:
@@ -211,7 +222,7 @@ def _text(cell: Cell) -> str:
     if cell is None:
         return ""
     if not isinstance(cell, float):
-        return str(cell)
+        return on_one_line(str(cell))
     if 1e3 <= abs(cell) < 1e6:
         return f"{float(f'{cell:.3g}'):,.0f}"
     return f"{cell:.3f}" if 1e-3 <= abs(cell) < 100 else f"{cell:.3g}"

@@ -136,7 +136,7 @@ def test_a_transformers_model_reads_text_with_the_tokenizer_of_its_folder(report
 
 
 def test_a_bridge_goes_in_as_it_is():
-    from sinkinterp.backends.transformer_lens import bridge_of
+    from sinkinterp.backends.bridge import bridge_of
 
     model = model_of("gpt2")
     bridge = bridge_of(model)
@@ -163,6 +163,48 @@ def test_an_nnsight_model_goes_in_as_it_is(tmp_path):
 def test_a_path_goes_in_as_it_is(tmp_path):
     model_of("gpt2").save_pretrained(tmp_path)
     assert si.measure(tmp_path, [[5, 7, 9]]).protocol.model == str(tmp_path)
+
+
+@pytest.mark.parametrize("backend", ["huggingface", "transformer_lens"])
+def test_what_a_bridge_computes_any_subject_of_transformers_answers(backend):
+    subject = si.load("sinkinterp/text-softmax", backend=backend)
+    ids = subject.to_tokens(TEXT)
+    logits, cache = subject.run_with_cache(TEXT)
+    assert subject.to_str_tokens(TEXT) == [subject.tokenizer.decode(i) for i in ids[0].tolist()]
+    for given in (logits, subject(ids)):
+        torch.testing.assert_close(given, subject.run(ids).logits, atol=1e-4, rtol=1e-4)
+    weights = subject.run(ids, reads={"p": lambda call: call.pattern()})["p"]
+    torch.testing.assert_close(cache["pattern", 1], weights[:, 1], atol=1e-5, rtol=1e-4)
+    assert subject.cfg.n_layers == subject.shape.n_layers and len(subject.W_Q) == subject.shape.n_layers
+
+
+def test_a_hook_that_would_not_change_a_subject_is_refused_and_one_on_its_own_bridge_is_not():
+    subject = si.load(NAME)
+    with pytest.raises(AttributeError, match='backend="transformer_lens"'):
+        subject.add_hook("blocks.1.attn.hook_z", lambda z, hook: 0 * z)
+    with si.patched(subject.model, si.SwapPositions(0, 1)), pytest.raises(InputError, match=r"inside si\.patched"):
+        subject.run_with_cache(TEXT)
+    hooked = si.load(NAME, backend="transformer_lens")
+    before = hooked.run(hooked.to_tokens(TEXT)).logits
+    hooked.add_hook("blocks.1.attn.hook_z", lambda z, hook: 0 * z)
+    assert not torch.allclose(hooked.run(hooked.to_tokens(TEXT)).logits, before, atol=1e-3)
+
+
+def test_an_import_of_a_name_that_is_not_there_says_what_to_write():
+    said = {
+        "from sinkinterp import list_models": "sinkinterp list models",
+        "from sinkinterp.attention import ablate": "interventions.Ablate",
+        "import sinkinterp.swap": "si.SwapPositions",
+    }
+    for line, fix in said.items():
+        with pytest.raises(ImportError, match=re.escape(fix)):
+            exec(line)
+    exec("from sinkinterp import HookedTransformer, head_view; from sinkinterp.attention import attention_patterns")
+
+
+def test_weights_and_tokens_go_in_either_order():
+    weights, tokens = torch.eye(3)[None], list("abc")
+    assert si.attention_map(tokens, weights) == si.attention_map(weights, tokens)
 
 
 def test_printing_is_short(subject, report):
@@ -236,7 +278,7 @@ SAID = {  # what is tried, and what the one line says
     "a metric": (lambda s, r: si.sweep(s, TEXT, si.SwapPositions(0, 1), metric="sink_rte"), "si.sink_rate"),
     "a metric of a report": (lambda s, r: r.extra("los"), "mean 'loss'"),
     "a variant": (lambda s, r: si.VARIANTS["sofmax"], "did you mean 'softmax'"),
-    "a checkpoint": (lambda s, r: si.load("sinkinterp/text-sofmax"), "did you mean 'text-softmax'"),
+    "a checkpoint": (lambda s, r: si.load("sinkinterp/text-sofmax"), "did you mean 'sinkinterp/text-softmax'"),
     "a backend": (lambda s, r: si.load(NAME, backend="hugingface"), "did you mean 'huggingface'"),
     "text for a model of symbols": (lambda s, r: si.measure("sinkinterp/demo-softmax"), "[[5, 7, 9]]"),
     "a shipped name alone": (lambda s, r: si.load("demo-softmax"), "did you mean sinkinterp/demo-softmax?"),
@@ -277,11 +319,7 @@ SAID = {  # what is tried, and what the one line says
     "an item": (lambda s, r: r["import"], "did you mean 'importance'"),
     "layer of alpha": (lambda s, r: r.alpha(layer=0), "report.alpha()[:, layer, head]"),
     "one report": (lambda s, r: si.compare([r, r]), "it takes before, after, epsilon"),
-    "a call": (lambda s, r: s(TEXT), "subject.model"),
-    "generate": (lambda s, r: s.generate(TEXT), "subject.model.generate"),
-    "run_with_cache": (lambda s, r: s.run_with_cache(TEXT), "bridge.run_with_cache"),
     "n_layers": (lambda s, r: s.n_layers, "subject.shape.n_layers"),
-    "to_tokens": (lambda s, r: s.to_tokens(TEXT), "subject.tokens(text)"),
     "to_html": (lambda s, r: r.to_html("a.html"), "si.pages.report.write(report, path)"),
     "length of a report": (lambda s, r: r.T, "report.protocol.length"),
     "layer of a sink": (lambda s, r: r.sink(layer=0), "report.alpha()[:, layer, head]"),
@@ -295,13 +333,11 @@ SAID = {  # what is tried, and what the one line says
     "list_models": (lambda s, r: si.list_models(), "sinkinterp list models"),
     "a kernel": (lambda s, r: si.Sigmoid(), "from sinkinterp.attention.kernels import Sigmoid"),
     "a measurement": (lambda s, r: si.patches(s), "from sinkinterp.measurement.patching import patches"),
-    "AutoModel": (lambda s, r: si.AutoModelForCausalLM, "si.load(NAME)"),
     "two values": (lambda s, r: [*s], "subject.tokenizer its tokenizer"),
     "eps of measure": (lambda s, r: si.measure(s, TEXT, eps=0.5), "report.summary(epsilon)"),
     "a block as the model": (lambda s, r: si.patched(s.model, si.SwapPositions(0, 1)).forward(), "with si.patched("),
     "a page to show": (lambda s, r: si.view(s, TEXT, open_browser=False).show(), "page.save(path)"),
     "html_action": (lambda s, r: si.view(s, TEXT, html_action="return"), "open_browser=False"),
-    "find_sinks": (lambda s, r: si.find_sinks(s, TEXT), "si.measure(model, text)"),
     "a prompt of sinks": (lambda s, r: si.sinks(NAME, prompt=TEXT), "si.measure(model, text)"),
     "massive activations": (lambda s, r: si.massive_activations(s, TEXT), "instruments.MASSIVE"),
     "logit_diff": (lambda s, r: si.logit_diff(s, TEXT, "a", "b"), "subject.run(text).logits"),
@@ -318,7 +354,6 @@ SAID = {  # what is tried, and what the one line says
     "max_length": (lambda s, r: s.tokens(TEXT, max_length=5), "length=64"),
     "a model's near name": (lambda s, r: si.load("smollm"), "did you mean 'smollm2'"),
     "experiments": (lambda s, r: full_name("list"), "sinkinterp list experiments"),
-    "from_pretrained": (lambda s, r: si.from_pretrained("gpt2"), "si.load(NAME)"),
     "interventions": (lambda s, r: si.measure(s, TEXT, interventions=si.SwapPositions(0, 1)), "write edits="),
     "a tokenizer": (lambda s, r: si.measure(s.model, TEXT, tokenizer=s.tokenizer), "si.load(model, tokenizer=...)"),
     "prepend_bos": (lambda s, r: s.tokens(TEXT, prepend_bos=True), 'bos="always"'),
@@ -331,13 +366,10 @@ SAID = {  # what is tried, and what the one line says
     "df of a table": (lambda s, r: r.heads().df, "to_pandas()"),
     "fwd_hooks": (lambda s, r: si.measure(s, TEXT, fwd_hooks=[]), 'edits=[("blocks.5.attn.hook_z", function)]'),
     "run_with_hooks": (lambda s, r: si.run_with_hooks(s, TEXT), "si.measure(model, tokens, edits=...)"),
-    "head_view": (lambda s, r: si.head_view([], []), "si.attention_map(attention, tokens)"),
     "circuitsvis": (lambda s, r: si.circuitsvis, "si.view(attention, tokens)"),
     "table7": (lambda s, r: si.table7(s), "sinkinterp reproduce table07"),
     "reproduce": (lambda s, r: si.reproduce("table07"), "sinkinterp reproduce table07"),
     "patterns": (lambda s, r: r.patterns, "si.attention_map(model, text)"),
-    "to_str_tokens": (lambda s, r: s.to_str_tokens(TEXT), "subject.label"),
-    "cfg": (lambda s, r: s.cfg.n_layers, "subject.shape"),
     "trace": (lambda s, r: si.trace(s, TEXT), "subject.run(tokens, reads="),
     "patch": (lambda s, r: si.patch(s, TEXT, TEXT), "si.activation_patching(model, clean, corrupted)"),
     "sinks of a model": (lambda s, r: si.sinks(NAME, TEXT), "si.measure(model, text)"),
@@ -519,6 +551,10 @@ def test_a_table_of_one_text_does_not_claim_intervals():
 
 
 def test_what_the_table_of_guesses_says_to_write_exists():
-    said = tomllib.loads((Path(si.__file__).parent / "guesses.toml").read_text()).values()
-    for path in {path for fix in said for path in re.findall(r"\bsi((?:\.\w+)+)", fix)}:
+    table = tomllib.loads((Path(si.__file__).parent / "guesses.toml").read_text())
+    for path in {path for fix in table["instead"].values() for path in re.findall(r"\bsi((?:\.\w+)+)", fix)}:
         attrgetter(path[1:])(si)
+    for words, meant in table["same"].items():
+        for word in words.split():
+            assert getattr(si, word) is getattr(si, meant) if "." not in meant else hasattr(si, word)
+    assert si.HookedTransformer.from_pretrained is si.load

@@ -25,12 +25,14 @@ Rows = Sequence[Mapping[str, Cell]]
 class OfRuns:
     """Makes the rows of an experiment: trains every arm with every seed, and reads each run with `read`.
 
-    Workers train the models, and this process reads them. note: what a reader must know beside the protocol.
+    Workers train the models, and this process reads them. note: what a reader must know beside the protocol,
+    where {n} becomes how many of `sequences` a scale reads, as `held_out` does.
     """
 
     arms: Callable[[Scope], Sequence[Arm]]
     read: Callable[[Run, Scope], Rows]
     note: str
+    sequences: int = 0
 
     def __call__(self, scope: Scope) -> Table:
         """The rows of all runs, each after the name of its arm and its seed."""
@@ -42,10 +44,11 @@ class OfRuns:
             for name, recipe in runs
             for row in self.read(trained(recipe, scope.cache, device=device_of(recipe)), scope)
         )
-        base = base_of(scope)
-        size = f"{base.model.n_layers} layers x {base.model.n_heads} heads, d_model {base.model.d_model}"
+        base, first = base_of(scope), runs[0][1].model
+        size = f"{first.n_layers} layers x {first.n_heads} heads, d_model {first.d_model}"
         trainings = f"{base.steps} steps of {base.batch} sequences, lr {base.lr:g}, {scope.seeds} seeds"
-        return Table("", f"scale {scope.scale}: {size}, {trainings}; {lengths_of(base)}; {self.note}", tuple(rows))
+        note = self.note.replace("{n}", str(_few(self.sequences, scope)))
+        return Table("", f"scale {scope.scale}: {size}, {trainings}; {lengths_of(base)}; {note}", tuple(rows))
 
     def recipes(self, scope: Scope) -> list[Recipe]:
         """How every arm is trained with every seed."""
@@ -56,10 +59,13 @@ class OfRuns:
         return [(arm.name, arm.recipe(base, seed)) for arm in self.arms(scope) for seed in range(scope.seeds)]
 
 
+def _few(sequences: int, scope: Scope) -> int:
+    return min(sequences, HELD_OUT_SEQUENCES.get(scope.scale, sequences))
+
+
 def held_out(run: Run, scope: Scope, sequences: int) -> TokenSet:
     """Returns the first 64 positions of held-out sequences of a run's data; a study's scale caps their number."""
-    few = min(sequences, HELD_OUT_SEQUENCES.get(scope.scale, sequences))
-    drawn = held_out_tokens(prepared(run.recipe.data, scope.cache or cache_folder()), few)
+    drawn = held_out_tokens(prepared(run.recipe.data, scope.cache or cache_folder()), _few(sequences, scope))
     return replace(drawn, tokens=drawn.tokens[:, :SINK_LENGTH])
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from .anatomy.modules import (
 )
 from .anatomy.own_attention import family_of, note_of
 from .anatomy.projections import HeadMap, maps_edited, maps_of
+from .bridge import bridge_of
 from .contract import Abilities, Check
 from .encoder.encoder_input import NoEncoder
 from .exclusive import edits_around, exclusive, recorded_by
@@ -39,6 +40,12 @@ from .subject import Logits, Subject, Trace
 
 # what configurations call the longest sequence
 _CONTEXT = ("max_target_positions", "max_position_embeddings", "max_seq_len")
+
+_OF_BRIDGES = (  # what TransformerLens computes of a model, and leaves nothing behind
+    *("run_with_cache", "run_with_hooks", "generate", "to_tokens", "to_str_tokens", "to_string", "to_single_token"),
+    *("cfg", "blocks", "embed", "unembed", "W_E", "W_U", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_in", "W_out"),
+    *("b_U", "b_Q", "b_K", "b_V", "b_O", "b_in", "b_out"),
+)
 
 
 class HuggingFaceSubject(Subject):
@@ -55,6 +62,26 @@ class HuggingFaceSubject(Subject):
         self.model, self.name = model, name or type(model).__name__
         with exclusive(model):
             self._read_model(model)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.lens(), name) if self._asks_lens(name) else super().__getattr__(name)
+
+    def _asks_lens(self, name: str) -> bool:
+        return name in _OF_BRIDGES and isinstance(vars(self).get("model"), PreTrainedModel)
+
+    def lens(self) -> Any:
+        """A TransformerLens bridge over a copy of the model as it is now, with its tokenizer; see `bridge_of`.
+
+        `run_with_cache` and other names of a bridge are those of `lens()`. Hooks on it do not change the subject.
+        """
+        self._check_not_patched()
+        return bridge_of(self.model, self.tokenizer)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What a TransformerLens bridge returns: logits, or what its `return_type` asks for."""
+        return self.lens()(*args, **kwargs) if self._asks_lens("blocks") else super().__call__(*args, **kwargs)
 
     def _read_model(self, model: PreTrainedModel) -> None:
         """Finds the modules, sizes and abilities of the model. Raises InputError as the class does."""
@@ -291,14 +318,20 @@ class HuggingFaceSubject(Subject):
         limit = self.shape.n_ctx
         if limit is None:
             return
-        is_of_transformers = isinstance(self.model, PreTrainedModel)  # of others, a table is all that says a context
-        has_table = self.modules.tables or any(limit in buffer.shape for buffer in self.model.buffers())
-        if has_table or not is_of_transformers:
+        if not self._reads_on:
             raise InputError(f"{self.name} has a table of {limit} positions; beyond it, take a model with rotary ones")
         self.shape = replace(self.shape, n_ctx=None)
         self.attention_note = "; ".join(
             filter(None, (self.attention_note, f"its context of {limit} tokens is no limit"))
         )
+
+    @property
+    def _reads_on(self) -> bool:
+        """Whether the model has positions beyond its context."""
+        is_of_transformers = isinstance(self.model, PreTrainedModel)  # of others, a table is all that says a context
+        has_table = self.modules.tables or any(self._n_ctx in buffer.shape for buffer in self.model.buffers())
+        refuses_itself = hasattr(self.model, "to_llama")  # a model of our own family
+        return is_of_transformers and not has_table and not refuses_itself
 
     @property
     def _fix(self) -> str:
@@ -370,7 +403,8 @@ class HuggingFaceSubject(Subject):
         self.check_ids(tokens)
         limit = self.shape.n_ctx
         if limit is not None and tokens.shape[1] > limit:
-            raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; use length={limit}")
+            fix = f"use length={limit}" + "; load it with beyond_context=True to read on" * self._reads_on
+            raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; {fix}")
 
 
 def _whole(taps: Taps, shape: ModelShape) -> Taps:

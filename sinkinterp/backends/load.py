@@ -76,7 +76,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     if isinstance(source, str | Path):
         name = name or str(source)
         origin, folder = origin_of(source), folder_of(source)
-        if encoder is None and backend in (None, "huggingface") and folder is not None:
+        if backend in (None, "huggingface") and folder is not None:
             check_encoder(encoder, has_encoder(folder), name)  # before its weights are read
         source = load_model(source, dtype or torch.float32, device_map)
     source = source if adapter is None else with_adapter(source, adapter)
@@ -87,6 +87,9 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     if beyond_context:
         subject.read_beyond_context()
     return subject
+
+
+load.from_pretrained = load.boot_transformers = load  # type: ignore[attr-defined]  # written after names of classes
 
 
 def _in_memory(
@@ -206,5 +209,6 @@ def _library_of(model: object) -> str:
     found += [_OWN] if isinstance(model, torch.nn.Module) else []
     is_model = isinstance(getattr(model, "_module", model), torch.nn.Module)  # libraries also have caches and traces
     if not found or not is_model:
-        raise InputError(f"a {type(model).__name__} is not a model; give a name, a folder or a model in memory")
+        fix = "; si.sinks takes attention weights" if isinstance(model, torch.Tensor) else ""
+        raise InputError(f"a {type(model).__name__} is not a model; give a name, a folder or a model in memory{fix}")
     return found[0]

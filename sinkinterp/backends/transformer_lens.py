@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention.call import AttentionCall
-from ..attention.shapes import Gap, Pattern, tolerance_of
+from ..attention.shapes import Gap, Pattern
 from ..attention.sites import OUTPUT, WEIGHT_SITES
 from ..attention.slots import SinkLogit
 from ..data.tokens import Tokens
-from ..errors import InputError, refusal
+from ..errors import InputError
 from . import contract
 from .anatomy.modules import removed_after
 from .anatomy.projections import HeadMap, alone, rows_of
+from .bridge import FIX, bridge_of
 from .exclusive import Hook, exclusive, recorded_by
-from .hooks import eval_mode, recorded_stream
+from .hooks import recorded_stream
 from .huggingface import HuggingFaceSubject, check_is_decoder
 from .recorder import Recorder
 from .subject import Logits
@@ -37,7 +38,6 @@ _HOOKS = {  # hook -> what it shows; of several that show q or k, the one that f
 }  # fmt: skip
 _UNREAD = ("hook_attn_scores", "hook_pattern")  # a call is made up of what other hooks show
 _HEAD_FIRST = ("hook_q_normed", "hook_k_normed")
-FIX = "use the Hugging Face backend: sinkinterp.load(model)"
 
 
 @dataclass(repr=False)  # TransformerLens prints every hook's function, and the text would hold all tensors
@@ -189,6 +189,18 @@ class TransformerLensSubject(HuggingFaceSubject):
         self.bridge = bridge
         super().__init__(bridge.original_model, name)
 
+    def _asks_lens(self, name: str) -> bool:
+        return not name.startswith("_") and hasattr(vars(self).get("bridge"), name)
+
+    def lens(self) -> Any:
+        """The bridge itself, with the tokenizer of the subject where it has none."""
+        if self.bridge.tokenizer is None and self.tokenizer is not None:
+            sizes = self.bridge.cfg.d_vocab, self.bridge.cfg.d_vocab_out
+            for _ in range(2):  # a bridge reads its settings from the second one
+                self.bridge.tokenizer = copy.deepcopy(self.tokenizer)
+            self.bridge.cfg.d_vocab, self.bridge.cfg.d_vocab_out = sizes
+        return self.bridge
+
     def _read_model(self, model: PreTrainedModel) -> None:
         super()._read_model(model)
         self._recorded(contract.sample_tokens(self.shape.vocab), Recorder(), {}, compares=True)
@@ -266,32 +278,6 @@ class TransformerLensSubject(HuggingFaceSubject):
             removed_after([self.modules.blocks[0].register_forward_pre_hook(Hook(recorder, begin_layers))]),
         ):
             yield
-
-
-def bridge_of(model: PreTrainedModel) -> Any:
-    """A `TransformerBridge` over a deep copy of a transformers model, with eager attention; booting rewires in place.
-
-    A model of our own family goes through its Llama export, where it is Llama. Raises InputError where TransformerLens
-    knows no such architecture, or computes other logits than transformers.
-    """
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
-
-    name, export = type(model).__name__, getattr(model, "to_llama", None)
-    model = model if export is None else export()
-    copied = copy.deepcopy(model)
-    copied.set_attn_implementation("eager")
-    kinds = (ValueError, RuntimeError, AssertionError)  # its own refusals, and weights that it cannot take
-    with refusal(f"TransformerLens cannot run {name}", FIX, kinds):
-        bridge = build_bridge_from_module(copied, type(copied).__name__, hf_config=copied.config)
-    tokens = contract.sample_tokens(model.get_input_embeddings().num_embeddings).to(model.device)
-    with torch.no_grad(), eval_mode(model), eval_mode(copied):
-        before, after = (
-            m(tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits for m in (model, copied)
-        )
-    gap = Gap.of(after, before)
-    if not gap.is_within(tolerance_of(model.dtype)):
-        raise InputError(f"{name} under TransformerLens gives other logits than under transformers, {gap}; {FIX}")
-    return bridge
 
 
 def _hooked_points(bridge: Any) -> list[str]:

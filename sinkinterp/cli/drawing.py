@@ -55,6 +55,7 @@ def view(
 
         heads = heads_named(head)
         edits = [SwapPositions(*swap)] if swap is not None else []
+        options.check_text(text, column)
         subject = loading.subject(model)
         if text is None:
             options.check_bos(subject, bos)

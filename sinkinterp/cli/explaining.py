@@ -75,6 +75,8 @@ def explain(
         from ..report.readings import short_name
 
         heads = heads_named(head)
+        options.check_answers(answer, instead)
+        options.check_text(read.text, read.column)
         subject = options.load_subject(model, "huggingface", encoder, dtype)
         token_set = read.inputs(subject).token_set(subject, model, progress("reading docstrings"))
         asked: dict[str, Any] = {"head": heads, "answer": answer, "instead": instead, "seed": read.seed}
@@ -221,8 +223,8 @@ def patch(
         for prompt in (*clean, *corrupted):
             if names_file(prompt):
                 raise InputError(f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"')
-        subject = options.load_subject(model, backend, None, dtype)
         measured = by.keywords() | {"progress": progress("patching")}
+        subject = options.load_subject(model, backend, None, dtype)
         table = what.table(subject, clean, corrupted, measured)
     strongest = table.with_rows(sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0))))
     lead = f"Clean: {' | '.join(clean)}. Corrupted: {' | '.join(corrupted)}."

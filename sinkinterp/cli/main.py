@@ -145,6 +145,7 @@ _WITHOUT = {  # fixes where the command has no such option
     "dtype": "take a smaller model",
     "device_map": "take a smaller model",
     "encoder": "`measure --encoder` takes it",
+    "beyond_context": "`measure --beyond-context` reads on",
     "text": "give a model with a tokenizer",
 }
 
@@ -172,7 +173,7 @@ def _option(argument: re.Match[str], options: Mapping[str, str]) -> str:
     if name not in options:
         return argument[0]
     bare = value.strip("\"'")
-    return options[name] if value == "..." else f"{options[name]} {value if ' ' in bare else bare}"
+    return options[name] if value in ("...", "True") else f"{options[name]} {value if ' ' in bare else bare}"
 
 
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)

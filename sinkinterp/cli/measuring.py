@@ -10,7 +10,7 @@ import typer
 
 from ..data.choices import Bos, Drawn, Dtype
 from ..data.progress import progress_bars
-from ..data.texts import is_text
+from ..data.texts import is_path, is_text
 from ..errors import InputError
 from ..outputs import json_bytes, page_bytes
 from . import options
@@ -56,7 +56,12 @@ class Input:
         return self.text is not None and is_text(self.text)
 
     def check(self) -> None:
-        """Raises InputError for an option that has no effect on this input."""
+        """Raises InputError for an option that has no effect on this input, and for a file that cannot be read."""
+        from ..train.chats import read_chats
+
+        options.check_text(self.text, self.column or "text")
+        if self.chat is not None and is_path(self.chat):
+            read_chats(self.chat)
         _check_used("--seed", self.seed, "--drawn", self.drawn)
         _check_used("--column", self.column, "a file of columns in --text", self._has_columns() or None)
         _check_used("--bos", self.bos, "a text or drawn tokens", True if self.tokens is None else None)

@@ -40,6 +40,7 @@ class Read:
         """The model and its input: texts, or lists of ids, of one length that fits its context."""
         from ..runs.inputs import Inputs
 
+        options.check_text(self.text, self.column)
         subject = cast(Any, options.load_subject(model, "huggingface", None, self.dtype, self.device_map))
         size = (min(length, subject.shape.n_ctx or length), sequences or default)
         some = Inputs(*size, text=self.text, column=self.column, tokens=self.tokens, may_be_fewer=sequences is None)

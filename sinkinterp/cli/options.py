@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 
 def load_subject(
-    model: str, backend: str, encoder: str | None = None, dtype: str | None = None, device_map: str | None = None
+    model: str,
+    backend: str,
+    encoder: str | None = None,
+    dtype: str | None = None,
+    device_map: str | None = None,
+    beyond_context: bool = False,
 ) -> "Subject":
     """The model of that name or folder, with the encoder's input that the option --encoder names."""
     from ..backends.encoder.encoder_input import encoder_input
@@ -35,7 +40,23 @@ def load_subject(
 
     quiet_libraries()
     given = None if encoder is None else encoder_input(encoder)
-    return load(model, backend=backend, dtype=dtype, device_map=device_map, encoder=given)
+    return load(
+        model, backend=backend, dtype=dtype, device_map=device_map, encoder=given, beyond_context=beyond_context
+    )
+
+
+def check_text(text: str | None, column: str = "text") -> None:
+    """Raises InputError for a file or folder without texts. Call it before a model is loaded, which takes seconds."""
+    from ..data.texts import check_readable, is_path
+
+    if text is not None and is_path(text):
+        check_readable(text, column)
+
+
+def check_answers(answer: str | None, instead: str | None) -> None:
+    """Raises InputError for one answer alone."""
+    if (answer is None) != (instead is None):
+        raise InputError("give --answer and --instead together, or none of them")
 
 
 def check_bos(subject: "Subject", bos: Bos) -> None:
@@ -151,6 +172,25 @@ def dtype_named(text: str) -> Dtype:
         raise typer.BadParameter(f"{text!r} is not a dtype that models run in; use {', '.join(Dtype)}") from None
 
 
+def backend_named(text: str) -> str:
+    """The name of a library that runs models."""
+    if text not in BACKENDS:
+        raise typer.BadParameter(f"{_short(text)!r} is not a library that runs models; use {', '.join(BACKENDS)}")
+    return text
+
+
+def token_file(text: str | Path) -> Path:
+    """The path of a file of token ids."""
+    from ..runs.inputs import token_ids
+
+    path = input_file(text)
+    try:
+        token_ids(path)
+    except InputError as error:
+        raise typer.BadParameter(str(error)) from None
+    return path
+
+
 def filled(text: str) -> str:
     """A text that is not empty."""
     if not text.strip():
@@ -262,7 +302,7 @@ SHARE = share
 Model = Annotated[str, typer.Argument(help=MODEL, parser=source, autocompletion=beginning(models))]
 COLUMN = "The column or field that holds the text."
 Column = Annotated[str, typer.Option(help=COLUMN, parser=filled)]
-Backend = Annotated[str, typer.Option(help=BACKEND, parser=filled, autocompletion=beginning(BACKENDS))]
+Backend = Annotated[str, typer.Option(help=BACKEND, parser=backend_named, autocompletion=beginning(BACKENDS))]
 Encoder = Annotated[str | None, typer.Option(help=ENCODER, parser=source)]
 DTYPE = "Numbers to compute with: float32, bfloat16 or float16."
 Numbers = Annotated[Dtype, typer.Option(help=DTYPE, parser=dtype_named, autocompletion=beginning([*Dtype]))]
@@ -278,7 +318,7 @@ Count = Annotated[int | None, typer.Option(help="Number of sequences, n. \\[defa
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page of figures to this file.", parser=page_file)]
 Out = Annotated[Path, typer.Option(help="The page to write.", parser=page_file)]
 Start = Annotated[Bos, typer.Option(help=BOS)]
-TokenFile = Annotated[Path | None, typer.Option(help="A .json file: a list of lists of token ids.", parser=input_file)]
+TokenFile = Annotated[Path | None, typer.Option(help="A .json file: a list of lists of token ids.", parser=token_file)]
 
 Settings = Annotated[list[str], typer.Option("--set", help="key=value, dotted: lr=1e-2, model.n_layers=4; repeatable.")]
 RAY = "Use Ray: `local` (a run for each GPU here), `auto`, or a cluster's address. By default this machine without Ray."
@@ -302,6 +342,9 @@ class Tables:
     full: Full = False
 
 
+BEYOND = "Also read texts that are longer than the model's context."
+
+
 @dataclass(frozen=True)
 class Training:
     """How a command trains."""
@@ -322,7 +365,9 @@ class Loading:
     encoder: Encoder = None
     dtype: NumbersOrDefault = None
     device_map: DeviceMap = None
+    beyond_context: Annotated[bool, typer.Option("--beyond-context", help=BEYOND)] = False
 
     def subject(self, model: str, dtype: str = Dtype.FLOAT32) -> "Subject":
         """The model of that name or folder, which computes in `dtype` unless --dtype says otherwise."""
-        return load_subject(model, self.backend, self.encoder, self.dtype or dtype, self.device_map)
+        numbers = self.dtype or dtype
+        return load_subject(model, self.backend, self.encoder, numbers, self.device_map, self.beyond_context)

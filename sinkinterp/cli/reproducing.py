@@ -180,7 +180,7 @@ def _print_cost(
     recipes, words = experiment.recipes(scope), list[str]()
     if isinstance(experiment.rows, OnModels):
         given = [str(model) for model in experiment.rows.chosen(scope) if model not in recipes]
-        words += [f"measures {', '.join(given) or 'what it trains'}"]
+        words += [f"measures {', '.join(dict.fromkeys(given)) or 'what it trains'}"]
     if recipes or not words:
         words += [_cost_text(recipes, scope.cache)]
     seconds, machine = _took(out, name, scope, command)
@@ -237,7 +237,7 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
     written = write_chapter(out, chapter, digest, experiment.draw(table), force)
-    print_table(digest)
+    print_table(replace(digest, title=chapter.title))
     print_table(verdict_table(chapter))
     for file in written:
         print_written(file)

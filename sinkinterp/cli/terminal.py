@@ -19,7 +19,7 @@ from rich.text import Text
 from ..errors import InputError
 from ..files import is_output
 from ..outputs import write_output
-from ..table import Table
+from ..table import Table, on_one_line, visible
 
 if TYPE_CHECKING:
     from ..report.readings import TokenText
@@ -95,16 +95,6 @@ def quiet_libraries() -> None:
 
     disable_progress_bar()
     set_verbosity_error()
-
-
-def visible(text: str) -> str:
-    """The text with all control characters but line ends as escapes."""
-    return "\n".join(map(on_one_line, text.split("\n")))
-
-
-def on_one_line(text: str) -> str:
-    """The text with line ends and other control characters as escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 def print_text(text: str) -> None:

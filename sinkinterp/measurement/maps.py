@@ -55,6 +55,7 @@ def attention_map(
     attention weights that `si.sinks` takes, with the tokens as texts or ids. Raises InputError also for heads that are
     not there, and for more than six maps side by side.
     """
+    model, text = weights_first(model, text)
     models = _models_of(model)
     if not models:
         return _held_map(model, text, layers, heads, edits_of(edits))
@@ -84,6 +85,12 @@ def attention_map(
     note = f"n={n}, T={' and '.join(map(str, lengths))}{changes}"
     figure = attention_figure(panels, f"{title}: attention of {which_heads(shown, len(asked))}", f"{names}: {note}")
     return figure.update_layout(title_subtitle={"text": escaped(note), "font": {"size": 12}})
+
+
+def weights_first(model: Any, text: Any) -> tuple[Any, Any]:
+    """Both as given; weights before their tokens, which CircuitsVis takes the other way round."""
+    are_weights = isinstance(text, np.ndarray | Tensor) and "float" in str(text.dtype)
+    return (text, model) if are_weights and isinstance(model, list | tuple) else (model, text)
 
 
 def _models_of(given: Any) -> dict[str, Any]:

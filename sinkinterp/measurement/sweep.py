@@ -34,7 +34,7 @@ MOST_SEEDS = 1000
 
 def sink_rate(report: Report, position: int = 0, epsilon: float = 0.3) -> PerSequence:
     """Sink_k^epsilon of each sequence, k = position + 1: the share of its heads above epsilon; 0..1."""
-    instance_of(report, Report, "a sink rate is that of a report, which si.measure returns")
+    instance_of(report, Report, "a sink rate is that of a report, which si.measure(model, text) returns")
     return rate_of(report.alpha(position), epsilon)
 
 

@@ -1,8 +1,9 @@
 """Means over sequences with their 95% intervals: Student's t of few values, percentile bootstraps of many.
 
 Percentile bootstraps cover 75% at n=3 and 89% at n=10. A rate that is 0 or 1 in every sequence has the exact interval
-of one trial a sequence (Clopper and Pearson 1934). Another rate that is equal in all has Wilson's (1927). Intervals of
-shares, sizes and cosines end where these end: Student's t alone knows no bounds.
+of one trial a sequence (Clopper and Pearson 1934), and so has a change of rates that is equal in all pairs. Another
+rate that is equal in all has Wilson's (1927). Intervals of shares, sizes and cosines end where these end: Student's t
+alone knows no bounds.
 """
 
 import math
@@ -98,6 +99,18 @@ def rate(values: PerSequence, seed: int = 0) -> Estimate:
 def changes_of(ends: Range) -> Range:
     """The range of the changes of a quantity."""
     return ends[0] - ends[1], ends[1] - ends[0]
+
+
+def change_of_rates(before: Float[Tensor, " n"], after: Float[Tensor, " m"], paired: bool, seed: int = 0) -> Estimate:
+    """`difference` of shares, -1..1: where every pair changes by the same, its interval is wider than a point.
+
+    Its ends are exact for what one more pair may do that none of these did.
+    """
+    found = difference(before, after, paired, seed).within(changes_of(SHARES))
+    if not paired or math.isnan(found.low) or found.high - found.low > 1e-9:
+        return found
+    beyond = 1 - 0.025 ** (1 / int((~(after - before).isnan()).sum()))
+    return Estimate(found.mean, found.mean - beyond * (1 + found.mean), found.mean + beyond * (1 - found.mean))
 
 
 def _by_t(mean: float, variance: float, degrees: float) -> Estimate:

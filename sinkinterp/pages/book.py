@@ -123,7 +123,7 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
     ]
     fails = (f" It fails that {v.claim} ({v.reason})." for v in chapter.verdicts if v.outcome is Outcome.FAILS)
     lead = "".join((chapter.heading.rstrip("."), ".", *fails))
-    return page(f"{chapter.found} {chapter.table.title}", lead, sections, PLOTLY)
+    return page(chapter.title, lead, sections, PLOTLY)
 
 
 def verdict_table(chapter: Chapter) -> Table:

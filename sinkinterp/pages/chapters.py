@@ -57,6 +57,11 @@ class Chapter:
         return "; ".join(part for part in self.summary.split("; ") if "--" not in part).replace("`", "")
 
     @property
+    def title(self) -> str:
+        """The result, and the claim that it is of."""
+        return f"{self.found} {'' if self.verdicts else 'The claim: '}{self.table.title}"
+
+    @property
     def observes(self) -> bool:
         """Tells if it says what models have, as the atlas does, and judges no claim of the paper."""
         return any(verdict.outcome in _OBSERVED for verdict in self.verdicts)

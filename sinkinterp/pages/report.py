@@ -15,7 +15,7 @@ from ..files import path_of
 from ..guesses import Answering, keywords
 from ..interventions.edit import Edits, edits_of
 from ..measurement.inputs import ModelLike, inputs_of
-from ..measurement.maps import attention_map, heads_asked
+from ..measurement.maps import attention_map, heads_asked, weights_first
 from ..outputs import page_bytes, write_output
 from ..report.heads import sinks_by_head
 from ..report.maps import Heads
@@ -73,6 +73,7 @@ def view(
     place of a model, it takes the attention weights that `si.sinks` takes, with the tokens as texts or ids. Raises
     InputError as `measure` does, for unknown heads, and for several texts.
     """
+    model, text = weights_first(model, text)
     draw = _held_page if holds_attention(model) else _atlas_page
     shown = draw(model, text, edits, layers, heads)
     if open_browser and not _in_notebook():

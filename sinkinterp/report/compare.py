@@ -10,7 +10,17 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..guesses import keywords
-from ..metrics.bootstrap import SHARES, SIZES, Estimate, changes_of, difference, estimate_cells, intervals, mean_cells
+from ..metrics.bootstrap import (
+    SHARES,
+    SIZES,
+    Estimate,
+    change_of_rates,
+    changes_of,
+    difference,
+    estimate_cells,
+    intervals,
+    mean_cells,
+)
 from ..metrics.importance import check_epsilon, epsilons_of
 from ..plots.series import PERCENT, add_curve, sweep_figure, unique_values
 from ..plots.theme import colour, escaped, themed
@@ -55,6 +65,8 @@ def _is_paired(before: Readings, after: Readings) -> bool:
 
 
 def _change(old: Quantity, new: Quantity, paired: bool) -> Estimate:
+    if old.is_rate:
+        return change_of_rates(old.values, new.values, paired)
     return difference(old.values, new.values, paired).within(changes_of(old.ends))
 
 

@@ -162,8 +162,8 @@ class Path:
             some = "1 neuron makes" if self.n_neurons == 1 else f"{self.n_neurons} neurons make"
             words += f"; {some} {self.covered:.0%} of it"
         if self.readers:
-            words += f"; from block {min(self.readers)[0]} on the keys of {len(self.readers)} of {self.n_heads} later "
-            words += "heads read it"
+            words += f"; from block {min(self.readers)[0]} on it makes at least half of the score, however small, of "
+            words += f"{len(self.readers)} of {self.n_heads} later heads"
         else:
             words += "; no later head has half of its score from it"
         if self.eraser:
@@ -277,6 +277,7 @@ class Explanation:
     def tables(self) -> Sequence[Table]:
         """All tables: parts, pairs, cuts, and those of the path."""
         given = [self.parts(), self.pairs(), self.cuts, self.path_cuts, self.neurons(), self.readers(top=12)]
+        given.append(self.writers(top=12))
         return [table for table in given if table.rows]
 
     def parts(self, least: float = 0.05) -> Table:
@@ -307,6 +308,16 @@ class Explanation:
             return _empty(INTO_ANSWER)
         return mean_cells(INTO_ANSWER, self.written.parts[part])
 
+    def writers(self, top: int | None = None) -> Table:
+        """What each part of the last residual adds to the answers' logits, also heads after the explained ones.
+
+        The largest first; default all. Without rows where no answers were given.
+        """
+        parts = self.written.parts if self.written else {}
+        largest = sorted(parts, key=lambda part: -float(parts[part].mean().abs()))[:top]
+        rows = tuple({PART: part, **mean_cells(INTO_ANSWER, parts[part])} for part in largest)
+        return Table("Which parts of the model write the answer?", self.note, rows)
+
     def pairs(self, top: int = 8) -> Table:
         """The largest pairs of a part of the query with a part of the key, by head."""
         rows: list[dict[str, Cell]] = []
@@ -325,7 +336,8 @@ class Explanation:
         """The heads whose keys read what the writer wrote at the first token, the strongest first; default all."""
         ordered = sorted(self.path.readers.items() if self.path else (), key=lambda item: -item[1])[:top]
         rows = tuple({LAYER: layer, HEAD: head, SHARE: share} for (layer, head), share in ordered)
-        return Table("Which heads read it?", f"{self.note}; share of the head's score, at least {READER:.0%}", rows)
+        note = f"{self.note}; share of the head's score, however small that is, of at least {READER:.0%}"
+        return Table("Which heads have their score from it?", note, rows)
 
     def neurons(self) -> Table:
         """The neurons that write the entry, and how their input meets them; the first token beside the others."""

@@ -69,7 +69,7 @@ class Inputs:
         """
         tokenizer = subject.tokenizer
         if self.tokens is not None:
-            token_set = self._from_ids(_token_ids(self.tokens), self.tokens.name)
+            token_set = self._from_ids(token_ids(self.tokens), self.tokens.name)
             return said_of_padding(token_set, pads_of(subject))
         if self.drawn is not None:
             first = tokenizer.bos_token_id if self.bos is Bos.ALWAYS and tokenizer is not None else None
@@ -160,7 +160,7 @@ def source_name(text: str) -> str:
     return Path(text).name if is_path(text) else text
 
 
-def _token_ids(file: Path) -> list[list[int]]:
+def token_ids(file: Path) -> list[list[int]]:
     """The rows of token ids in a file. One list is one sequence."""
     fix = "it should hold a JSON list of lists of token ids, such as [[1, 5, 7], [1, 9, 2]]"
     with refusal(f"cannot read {file}", fix, (InputError, OSError, ValueError, RecursionError)):

@@ -13,7 +13,7 @@ from nnsight import NNsight
 
 import sinkinterp as si
 from sinkinterp.applications.position_swap import swap_table
-from sinkinterp.backends.transformer_lens import bridge_of
+from sinkinterp.backends.bridge import bridge_of
 from sinkinterp.errors import InputError
 
 IDS = torch.randint(60, (1, 7), generator=torch.Generator().manual_seed(3))

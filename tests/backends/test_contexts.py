@@ -35,7 +35,7 @@ from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadMo
 import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import Sigmoid
-from sinkinterp.backends.transformer_lens import bridge_of
+from sinkinterp.backends.bridge import bridge_of
 from sinkinterp.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")

@@ -21,7 +21,7 @@ from nnsight import NNsight
 import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import Sigmoid
-from sinkinterp.backends.transformer_lens import bridge_of
+from sinkinterp.backends.bridge import bridge_of
 from sinkinterp.errors import InputError
 
 TOKENS = tokens_of()

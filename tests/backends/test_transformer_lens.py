@@ -7,10 +7,11 @@ from backends.zoo import CONFIGS, VOCAB, assert_equal_reports, model_of, subject
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from sinkinterp.backends import nnsight, transformer_lens
+from sinkinterp.backends.bridge import bridge_of
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.backends.subject import Subject
-from sinkinterp.backends.transformer_lens import TransformerLensSubject, bridge_of
+from sinkinterp.backends.transformer_lens import TransformerLensSubject
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS

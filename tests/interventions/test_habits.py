@@ -7,8 +7,8 @@ from backends.zoo import model_of, subject_of, tokens_of
 import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import Exp, Sigmoid
+from sinkinterp.backends.bridge import bridge_of
 from sinkinterp.backends.load import BACKENDS
-from sinkinterp.backends.transformer_lens import bridge_of
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import _ELSEWHERE, _HOOKS, edits_of
 

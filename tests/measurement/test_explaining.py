@@ -417,5 +417,9 @@ def test_what_a_head_writes_into_the_answer_is_its_output_through_the_last_norm_
     assert all(row["into the answer"] is not None for row in answer.parts().rows if row["part"].startswith("MLP"))
     assert f"writes {own.mean():.3g} itself into the logit of '5' less '7'" in answer.sentence
     assert "into the answer" not in si.explain(subject, tokens, head=(1, 3), progress=False).parts()[0]
+    every = answer.writers()
+    assert set(every["part"]) == set(answer.written.parts) and "head 2.0" in every["part"]  # after the explained head
+    assert sum(every.numbers("into the answer")) == pytest.approx(answer.written.difference, abs=1e-4)
+    assert every.head(12).rows == next(table for table in answer.tables() if table.title == every.title).rows
     with pytest.raises(InputError, match="answer= and instead= together"):
         si.explain(subject, tokens, head=(1, 3), answer="5")

@@ -8,6 +8,7 @@ from sinkinterp.metrics.bootstrap import (
     SHARES,
     SIZES,
     Estimate,
+    change_of_rates,
     difference,
     estimate,
     estimate_cells,
@@ -176,3 +177,21 @@ def test_a_rate_that_is_equal_in_every_sequence_has_wilsons_interval(n):
     found = rate(torch.full((n,), 0.6))
     for end in (found.low, found.high):  # Wilson 1927: the ends are the p for which 0.6 is 1.96 standard errors away
         assert abs(end - 0.6) == pytest.approx(1.96 * (end * (1 - end) / n) ** 0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("n", [2, 20, 100])
+@pytest.mark.parametrize("change", [-1.0, -0.4, 0.0, 1.0])
+def test_a_change_of_rates_that_is_equal_in_all_pairs_has_an_interval_that_covers_its_95_percent(n, change):
+    before = torch.full((n,), max(0.0, -change))
+    found = change_of_rates(before, before + change, paired=True)
+    assert -1 <= found.low <= found.mean <= found.high <= 1 and found.high - found.low > 0.01
+    worst = 1 - 0.025 ** (1 / n)  # with this share of other pairs, all n are alike in 2.5% of samples
+    assert found.high >= (1 - worst) * found.mean + worst * 1 - 1e-6
+    assert found.low <= (1 - worst) * found.mean - worst * 1 + 1e-6
+
+
+def test_a_change_of_rates_with_spread_is_the_change_of_means():
+    before, after = torch.rand(40), torch.rand(40)
+    for paired in (True, False):
+        found, expected = (f(before, after, paired) for f in (change_of_rates, difference))
+        assert found == expected

@@ -6,7 +6,7 @@ from backends.zoo import model_of, tokens_of
 from transformer_lens.ActivationCache import ActivationCache
 
 import sinkinterp as si
-from sinkinterp.backends.transformer_lens import bridge_of
+from sinkinterp.backends.bridge import bridge_of
 from sinkinterp.errors import InputError
 from sinkinterp.metrics.importance import PAPER
 

@@ -44,7 +44,7 @@ def located(source: str | Path) -> str | Path:
     names = _folders(SHIPPED)
     if name not in names:
         there_are = ", ".join(f"sinkinterp/{name}" for name in names)
-        raise InputError(f"no checkpoint {source} ships{nearest(name, names)}; there are {there_are}")
+        raise InputError(f"no checkpoint {source} ships{nearest(source, shipped())}; there are {there_are}")
     return _sealed(SHIPPED / name)
 
 

@@ -1,0 +1,41 @@
+"""TransformerLens bridges over transformers models."""
+
+import copy
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ..attention.shapes import Gap, tolerance_of
+from ..errors import InputError, refusal
+from . import contract
+from .hooks import eval_mode
+
+FIX = "use the Hugging Face backend: sinkinterp.load(model)"
+
+
+def bridge_of(model: PreTrainedModel, tokenizer: Any = None) -> Any:
+    """A `TransformerBridge` over a deep copy of a transformers model, with eager attention; booting rewires in place.
+
+    A model of our own family goes through its Llama export, where it is Llama. Raises InputError where TransformerLens
+    knows no such architecture, or computes other logits than transformers.
+    """
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+    name, export = type(model).__name__, getattr(model, "to_llama", None)
+    model = model if export is None else export()
+    copied = copy.deepcopy(model)
+    copied.set_attn_implementation("eager")
+    about = {"hf_config": copied.config, "tokenizer": copy.deepcopy(tokenizer)}
+    kinds = (ValueError, RuntimeError, AssertionError)  # its own refusals, and weights that it cannot take
+    with refusal(f"TransformerLens cannot run {name}", FIX, kinds):
+        bridge = build_bridge_from_module(copied, type(copied).__name__, **about)
+    tokens = contract.sample_tokens(model.get_input_embeddings().num_embeddings).to(model.device)
+    with torch.no_grad(), eval_mode(model), eval_mode(copied):
+        before, after = (
+            m(tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits for m in (model, copied)
+        )
+    gap = Gap.of(after, before)
+    if not gap.is_within(tolerance_of(model.dtype)):
+        raise InputError(f"{name} under TransformerLens gives other logits than under transformers, {gap}; {FIX}")
+    return bridge
