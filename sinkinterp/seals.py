@@ -17,6 +17,7 @@ from typing import Any
 
 from .errors import InputError
 from .files import replacing, set_aside, write_bytes
+from .spec import key_of
 
 SEAL = "sha256.json"  # in a folder: the hashes of its files
 STAMP = "0" * 64  # in a draft: where the hash of the file itself is to stand
@@ -29,6 +30,7 @@ Of = Mapping[str, str | int]  # what a file or a folder is of
 _OF, _IS = "of", "is"  # the two entries of a record that says what it is of
 _MADE = ("model", "adapter")  # the names of what a run writes beside its checkpoints
 _STEP = re.compile(r"step-(\d{7,})")  # the name of a checkpoint's folder
+_KEY = re.compile("[0-9a-f]{12}")  # the name of a run's folder in a cache
 _RECORD = b'{"sha256": "%s", "record": %s}'
 _FIX = "copy it again, make it again, or, if you changed it yourself, save it with transformers into a new folder"
 
@@ -117,10 +119,14 @@ def stated(folder: Path) -> Of:
 def check_beside(folder: Path) -> None:
     """Raises Damaged for a step, the model or the adapter of a run without a seal, or beside a step of another run.
 
-    The steps of earlier versions do not say of which run they are.
+    So it does in the folder `runs` of a cache, in a folder that another run's key names. The steps of earlier versions
+    do not say of which run they are.
     """
     if not (_STEP.fullmatch(folder.name) or folder.name in _MADE):
         return
+    home, run = folder.resolve().parent, _run_of(folder)
+    if run and home.parent.name == "runs" and _KEY.fullmatch(home.name) and home.name not in (run, _named(folder)):
+        raise Misplaced(folder, f"it is of run {run}, and {home.name} is another run's folder", "put it back")
     for step in sorted(folder.parent.glob("step-*")):
         theirs = _run_of(step)
         if theirs and not (folder / SEAL).exists():
@@ -128,6 +134,16 @@ def check_beside(folder: Path) -> None:
         if theirs and _run_of(folder) not in ("", theirs):
             reason = f"it is of run {_run_of(folder)}, and {step.name} of run {theirs}"
             raise Misplaced(folder, reason, "put back what belongs there")
+
+
+def _named(step: Path) -> str:
+    """The key that named a run on text before the hash of the text was known; empty without its recipe."""
+    try:
+        recipe = json.loads((step / "recipe.json").read_text())
+        recipe["data"].pop("sha256", None)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return ""
+    return key_of(recipe)
 
 
 def _run_of(folder: Path) -> str | int:

@@ -23,7 +23,7 @@ from .reproducing import atlas, book, reproduce, story
 from .terminal import print_line, print_text, streams
 from .training import finetune, mend, train
 
-INTERRUPTED = "interrupted; what was saved so far is kept, and the same command goes on from there"
+INTERRUPTED = "interrupted; the same command goes on from what it saved, or begins again if it saved nothing"
 # typer brings a copy of click since 0.20, so the base class of its errors has one of two homes
 ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
