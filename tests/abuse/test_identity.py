@@ -151,7 +151,8 @@ def runs_in_a_cache(home, text):
     recipes = [replace(TOY, seed=i) for i in (0, 1)]
     if text:
         corpora(home)
-        recipes = [replace(recipe, data=corpus_recipe(home, 0), model=replace(TOY.model, vocab=300)) for recipe in recipes]
+        on_text = {"data": corpus_recipe(home, 0), "model": replace(TOY.model, vocab=300)}
+        recipes = [replace(recipe, **on_text) for recipe in recipes]
     return tuple(trained(recipe, home).folder.parent for recipe in recipes)
 
 
