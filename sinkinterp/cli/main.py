@@ -120,10 +120,13 @@ def _message(error: Any) -> str:
             InputError(" ".join(error.format_message().replace("Value error, ", "").split()).rstrip("."))
         )  # which cuts long names
         fix = fix_of(getattr(error, "option_name", "argument(s)" * ("extra argument" in text)))
+        options = {name for param in context.command.params for name in param.opts} if context else set()
+        fix = fix if {*_NAMED_OPTION.findall(fix)} <= options else ""  # of this command
         return f"{text[:1].lower()}{text[1:]}{fix}; see {context.command_path if context else 'sinkinterp'} --help"
     return f"not enough memory ({error})" if isinstance(error, MemoryError) else f"the system refuses: {error}"
 
 
+_NAMED_OPTION = re.compile(r"--[a-z][\w-]*")
 _ARGUMENT = re.compile(r"""(?<![\w.?&-])([a-z]\w*)=(\.{3}|"[^"]*"|'[^']*'|\[[^\]]*\]|[^\s,;:()]+)""")
 _PHRASES = {  # what is said otherwise than by an option's name
     "source=Texts(FILE)": "--text FILE",

@@ -106,7 +106,7 @@ def _unpadded(layers: Mapping[int, Pattern]) -> Bool[Tensor, "batch key"]:
         sequence = int((~is_seen[:, [0, -1]]).any(1).nonzero()[0])
         raise InputError(
             f"sequence {sequence} begins or ends with tokens that receive no attention, as padding does; give the "
-            "attention_mask of the batch (all ones, if these are tokens)"
+            "attention_mask of the batch (all ones, if these are tokens), or cut them off"
         )
     return torch.ones_like(is_seen)
 
