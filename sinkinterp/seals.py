@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
-from .errors import InputError
+from .errors import InputError, refusal
 from .files import replacing, set_aside, write_bytes
 from .spec import key_of
 
+T = TypeVar("T")
 SEAL = "sha256.json"  # in a folder: the hashes of its files
 STAMP = "0" * 64  # in a draft: where the hash of the file itself is to stand
 SHA256 = "sha256"  # in a dictionary: the hash of all else that it holds
@@ -203,10 +204,7 @@ def read_record(path: Path, of: Of = {}) -> Any:
 
 def _parts(path: Path) -> tuple[Of, Any]:
     """Returns what a record says that it is of, and its value. Raises Damaged for a file that is not a record."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise Damaged(path, error.strerror or "it cannot be read") from error
+    content = _read(path, lambda file: file.read())
     body = content[len(_RECORD % (STAMP.encode(), b"")) - 1 : -1]
     if content != _RECORD % (hashlib.sha256(body).hexdigest().encode(), body):
         raise Damaged(path, "its sha256 is not that of the file that was written")
@@ -269,10 +267,16 @@ def _any(name: str, patterns: tuple[str, ...]) -> bool:
 def _sha256(path: Path) -> str:
     if not path.is_file():
         raise Damaged(path, "there is no such file")
-    try:
-        if path.stat().st_size < LARGE:
-            return hashlib.sha256(path.read_bytes()).hexdigest()
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise Damaged(path, error.strerror or "it cannot be read") from error
+    return _read(path, lambda file: hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _read(path: Path, read: Callable[[BinaryIO], T]) -> T:
+    """What `read` makes of a file. Raises Damaged where it cannot be read, and InputError without the permission."""
+    with refusal(f"cannot read {path}", of=PermissionError):
+        try:
+            with path.open("rb") as file:
+                return read(file)
+        except PermissionError:
+            raise
+        except OSError as error:
+            raise Damaged(path, error.strerror or "it cannot be read") from error

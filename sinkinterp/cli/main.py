@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ..backends.files.named_models import without_cache
 from ..data.progress import BARS
-from ..errors import InputError
+from ..errors import READABLE, InputError
 from ..guesses import fix_of
 from .drawing import demo, gallery, serve, view
 from .explaining import explain, patch
@@ -123,6 +123,8 @@ def _message(error: Any) -> str:
         options = {name for param in context.command.params for name in param.opts} if context else set()
         fix = fix if {*_NAMED_OPTION.findall(fix)} <= options else ""  # of this command
         return f"{text[:1].lower()}{text[1:]}{fix}; see {context.command_path if context else 'sinkinterp'} --help"
+    if isinstance(error, PermissionError):
+        return f"permission denied: {error.filename}; {READABLE}"
     return f"not enough memory ({error})" if isinstance(error, MemoryError) else f"the system refuses: {error}"
 
 
