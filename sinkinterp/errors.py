@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
+READABLE = "change its permissions, such as chmod u+rX"
 _LONGEST_WORD, _LONGEST = 300, 4000  # characters of a message that are shown whole
 
 
@@ -25,13 +26,15 @@ class InputError(ValueError):
 def refusal(what: str, fix: str = "", of: type[Exception] | tuple[type[Exception], ...] = Exception) -> Iterator[None]:
     """Makes an error of the block, of these types, an InputError: what failed, why, and the fix.
 
-    An InputError passes as it is, unless `of` names that type.
+    An InputError passes as it is, unless `of` names that type. A file that may not be read is called that.
     """
     try:
         yield
     except of as error:
         if isinstance(error, InputError) and not (isinstance(of, tuple) and InputError in of):
             raise
+        if isinstance(error, PermissionError) and not what.startswith("cannot write"):
+            what, fix = f"cannot read {error.filename}" if error.filename else what, READABLE
         raise InputError(f"{what}: {reason_of(error)}{f'; {fix}' if fix else ''}") from error
 
 

@@ -13,11 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
-from .errors import InputError
+from .errors import InputError, refusal
 from .files import replacing, set_aside, write_bytes
+from .spec import key_of
 
+T = TypeVar("T")
 SEAL = "sha256.json"  # in a folder: the hashes of its files
 STAMP = "0" * 64  # in a draft: where the hash of the file itself is to stand
 SHA256 = "sha256"  # in a dictionary: the hash of all else that it holds
@@ -29,6 +31,7 @@ Of = Mapping[str, str | int]  # what a file or a folder is of
 _OF, _IS = "of", "is"  # the two entries of a record that says what it is of
 _MADE = ("model", "adapter")  # the names of what a run writes beside its checkpoints
 _STEP = re.compile(r"step-(\d{7,})")  # the name of a checkpoint's folder
+_KEY = re.compile("[0-9a-f]{12}")  # the name of a run's folder in a cache
 _RECORD = b'{"sha256": "%s", "record": %s}'
 _FIX = "copy it again, make it again, or, if you changed it yourself, save it with transformers into a new folder"
 
@@ -111,10 +114,14 @@ def stated(folder: Path) -> Of:
 def check_beside(folder: Path) -> None:
     """Raises Damaged for a step, the model or the adapter of a run without a seal, or beside a step of another run.
 
-    The steps of earlier versions do not say of which run they are.
+    So it does in the folder `runs` of a cache, in a folder that another run's key names. The steps of earlier versions
+    do not say of which run they are.
     """
     if not (_STEP.fullmatch(folder.name) or folder.name in _MADE):
         return
+    home, run = folder.resolve().parent, _run_of(folder)
+    if run and home.parent.name == "runs" and _KEY.fullmatch(home.name) and home.name not in (run, _named(folder)):
+        raise Misplaced(folder, f"it is of run {run}, and {home.name} is another run's folder", "put it back")
     for step in sorted(folder.parent.glob("step-*")):
         theirs = _run_of(step)
         if theirs and not (folder / SEAL).exists():
@@ -122,6 +129,16 @@ def check_beside(folder: Path) -> None:
         if theirs and _run_of(folder) not in ("", theirs):
             reason = f"it is of run {_run_of(folder)}, and {step.name} of run {theirs}"
             raise Misplaced(folder, reason, "put back what belongs there")
+
+
+def _named(step: Path) -> str:
+    """The key that named a run on text before the hash of the text was known; empty without its recipe."""
+    try:
+        recipe = json.loads((step / "recipe.json").read_text())
+        recipe["data"].pop("sha256", None)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return ""
+    return key_of(recipe)
 
 
 def _run_of(folder: Path) -> str | int:
@@ -181,10 +198,7 @@ def read_record(path: Path, of: Of = {}) -> Any:
 
 def _parts(path: Path) -> tuple[Of, Any]:
     """Returns what a record says that it is of, and its value. Raises Damaged for a file that is not a record."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise Damaged(path, error.strerror or "it cannot be read") from error
+    content = _read(path, lambda file: file.read())
     body = content[len(_RECORD % (STAMP.encode(), b"")) - 1 : -1]
     if content != _RECORD % (hashlib.sha256(body).hexdigest().encode(), body):
         raise Damaged(path, "its sha256 is not that of the file that was written")
@@ -244,10 +258,16 @@ def _any(name: str, patterns: tuple[str, ...]) -> bool:
 def _sha256(path: Path) -> str:
     if not path.is_file():
         raise Damaged(path, "there is no such file")
-    try:
-        if path.stat().st_size < LARGE:
-            return hashlib.sha256(path.read_bytes()).hexdigest()
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise Damaged(path, error.strerror or "it cannot be read") from error
+    return _read(path, lambda file: hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _read(path: Path, read: Callable[[BinaryIO], T]) -> T:
+    """What `read` makes of a file. Raises Damaged where it cannot be read, and InputError without the permission."""
+    with refusal(f"cannot read {path}", of=PermissionError):
+        try:
+            with path.open("rb") as file:
+                return read(file)
+        except PermissionError:
+            raise
+        except OSError as error:
+            raise Damaged(path, error.strerror or "it cannot be read") from error

@@ -1,7 +1,7 @@
 """What leaving out outliers changes, beside as many random ones: principal components, dictionaries, quantisation."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, product
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..attention.shapes import Residual, numbers
 from ..attention.sites import Edit
-from ..backends.anatomy.projections import linear_maps
+from ..backends.anatomy.projections import LinearMap, linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
 from ..checks import instance_of, is_whole, whole_number
@@ -293,7 +293,7 @@ def weights_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progr
     map too. Raises InputError where no block has a map whose weights are floating-point numbers.
     """
     instance_of(mask, Mask, _WHAT)
-    size = sum(weight.numel() for _, weight in _maps(subject))
+    size = sum(one.weight.numel() for _, one in _maps(subject))
     share = size / sum(weight.numel() for block in subject.modules.blocks for weight in block.parameters())
 
     def quantised(bits: int, over: tuple[int, ...], left: Left) -> tuple[Tensor, Loss]:
@@ -309,23 +309,23 @@ def weights_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progr
 
 @contextmanager
 def quantised_weights(subject: HuggingFaceSubject, bits: int, over: tuple[int, ...], left: Left) -> Iterator[float]:
-    """In the block, the linear maps of all blocks are quantised. Yields the relative squared error, mean over maps.
+    """In the block, the linear maps of all blocks compute with quantised weights; no weight of the model is written.
 
-    The matrices of experts have a scale each. Raises InputError where no map is found.
+    Yields the relative squared error, mean over maps. The matrices of experts have a scale each. Raises InputError
+    where no map is found, or where weights are computed or offloaded.
     """
-    with exclusive(subject.model), torch.no_grad():
-        saved = [(weight, block, weight.clone()) for block, weight in _maps(subject)]
-        try:
-            errors = [_quantise(weight, bits, over, left, (block, subject.shape.d_model)) for weight, block, _ in saved]
-            yield sum(errors) / len(errors)
-        finally:
-            for weight, _, before in saved:
-                weight.copy_(before)
+    with exclusive(subject.model), torch.no_grad(), ExitStack() as stack:
+        maps, errors = _maps(subject), []
+        for block, one in maps:
+            rounded, error = _quantised_map(one.weight, bits, over, left, (block, subject.shape.d_model))
+            stack.enter_context(one.replaced(rounded))
+            errors.append(error)
+        yield sum(errors) / len(errors)
 
 
-def _maps(subject: HuggingFaceSubject) -> list[tuple[int, Tensor]]:
-    """The block and the weight of every linear map. Raises InputError where there is none."""
-    maps = [(i, weight) for i, block in enumerate(subject.modules.blocks) for weight in linear_maps(block)]
+def _maps(subject: HuggingFaceSubject) -> list[tuple[int, LinearMap]]:
+    """The block and every linear map of it. Raises InputError where there is none, and as `linear_maps` does."""
+    maps = [(i, one) for i, block in enumerate(subject.modules.blocks) for one in linear_maps(block)]
     if not maps:
         raise InputError(
             f"no block of {subject.name} has a linear map whose weights are floating-point numbers; load the model "
@@ -334,8 +334,10 @@ def _maps(subject: HuggingFaceSubject) -> list[tuple[int, Tensor]]:
     return maps
 
 
-def _quantise(weight: Tensor, bits: int, over: tuple[int, ...], left: Left, where: tuple[int, int]) -> float:
-    """Rounds a map in place. Returns the relative squared error, in fp32.
+def _quantised_map(
+    weight: Tensor, bits: int, over: tuple[int, ...], left: Left, where: tuple[int, int]
+) -> tuple[Tensor, float]:
+    """The rounded weights of a map, and their relative squared error, computed in fp32.
 
     where: the block and d_model; maps with so many columns keep those of the dimensions that are left out.
     """
@@ -344,9 +346,7 @@ def _quantise(weight: Tensor, bits: int, over: tuple[int, ...], left: Left, wher
     kept = left(block, before.new_zeros(1, 1, d_model))[0] if weight.shape[-1] == d_model else torch.tensor(False)
     kept = kept.to(weight.device).expand(weight.shape)
     rounded = torch.where(kept, before, fake_quantised(before.masked_fill(kept, 0), bits, over))
-    error = (rounded - before).square().sum() / before.square().sum()
-    weight.copy_(rounded)
-    return error.item()
+    return rounded.to(weight.dtype), ((rounded - before).square().sum() / before.square().sum()).item()
 
 
 def relative_error(x: Mapping[int, Residual], edit: Quantise, outlier: Left = nothing) -> Float[Tensor, " sequence"]:

@@ -152,7 +152,9 @@ class AttentionCall(Inputs):
         if tuple(weights.shape) != shape:
             raise InputError(f"a pattern of layer {self.layer} has the shape {shape}; got {tuple(weights.shape)}")
         if not weights.isfinite().all():
-            fix = 'numbers of float16 end at 65,504: load it with dtype="bfloat16" or dtype="float32"'
+            fix = "check what computes them"
+            if torch.float16 in (self.q.dtype, weights.dtype):
+                fix = 'numbers of float16 end at 65,504: load it with dtype="bfloat16" or dtype="float32"'
             raise InputError(f"weights of layer {self.layer} are not finite; {fix}")
         if (weights[..., -n_keys:] * ~self.allowed()).any():
             raise InputError("a query cannot see all these keys; multiply by call.allowed()")

@@ -175,8 +175,9 @@ def adapter_folder(source: str | Path) -> Path | None:
             if config is None:
                 return None
             folder = Path(snapshot_download(str(source), allow_patterns=["adapter_*", "*token*", "config.json"]))
-    is_adapter = (folder / _ADAPTER).is_file() and not (folder / "config.json").is_file()
-    return folder if is_adapter or (folder / RECORD).is_file() else None
+    with refusal(f"{folder} cannot be read", of=PermissionError):
+        is_adapter = (folder / _ADAPTER).is_file() and not (folder / "config.json").is_file()
+        return folder if is_adapter or (folder / RECORD).is_file() else None
 
 
 def base_of(folder: Path) -> str:

@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ..backends.files.named_models import without_cache
 from ..data.progress import BARS
-from ..errors import InputError
+from ..errors import READABLE, InputError
 from ..guesses import fix_of
 from .drawing import demo, gallery, serve, view
 from .explaining import explain, patch
@@ -23,7 +23,7 @@ from .reproducing import atlas, book, reproduce, story
 from .terminal import print_line, print_text, streams
 from .training import finetune, mend, train
 
-INTERRUPTED = "interrupted; what was saved so far is kept, and the same command goes on from there"
+INTERRUPTED = "interrupted; the same command goes on from what it saved, or begins again if it saved nothing"
 # typer brings a copy of click since 0.20, so the base class of its errors has one of two homes
 ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
@@ -120,10 +120,15 @@ def _message(error: Any) -> str:
             InputError(" ".join(error.format_message().replace("Value error, ", "").split()).rstrip("."))
         )  # which cuts long names
         fix = fix_of(getattr(error, "option_name", "argument(s)" * ("extra argument" in text)))
+        options = {name for param in context.command.params for name in param.opts} if context else set()
+        fix = fix if {*_NAMED_OPTION.findall(fix)} <= options else ""  # of this command
         return f"{text[:1].lower()}{text[1:]}{fix}; see {context.command_path if context else 'sinkinterp'} --help"
+    if isinstance(error, PermissionError):
+        return f"permission denied: {error.filename}; {READABLE}"
     return f"not enough memory ({error})" if isinstance(error, MemoryError) else f"the system refuses: {error}"
 
 
+_NAMED_OPTION = re.compile(r"--[a-z][\w-]*")
 _ARGUMENT = re.compile(r"""(?<![\w.?&-])([a-z]\w*)=(\.{3}|"[^"]*"|'[^']*'|\[[^\]]*\]|[^\s,;:()]+)""")
 _PHRASES = {  # what is said otherwise than by an option's name
     "source=Texts(FILE)": "--text FILE",

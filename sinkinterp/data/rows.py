@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TextIO
 
-from ..errors import InputError, refusal
+from ..errors import READABLE, InputError, refusal
 
 Row = Mapping[str, object]
 ENCODING = "utf-8-sig"  # the mark with which Windows begins a file is not the first token of its text
@@ -43,8 +43,9 @@ def files_of(path: Path) -> list[Path]:
     """The text files in a folder and its subfolders, in the order of their paths. For a file, the file itself.
 
     A folder of `save_to_disk` counts as a file. Hidden files and folders are left out. Raises InputError for a
-    folder without text files.
+    folder without text files, and for one that may not be read, also inside.
     """
+    _check_open(path)
     if not path.is_dir() or is_saved_dataset(path):
         if not path.is_dir():
             _check_is_file(path)
@@ -52,6 +53,8 @@ def files_of(path: Path) -> list[Path]:
             raise InputError(f"{path} is not a {ENDINGS} file; convert it to .jsonl with a text field")
         return [path]
     inside = [file for file in path.rglob("*") if not any(part[0] == "." for part in file.relative_to(path).parts)]
+    for folder in inside:  # whose files `rglob` leaves out without a word
+        _check_open(folder)
     saved = {file for file in inside if is_saved_dataset(file)}
     files = [file for file in inside if file in saved or (is_read(file) and not file.is_dir())]
     files = sorted(file for file in files if saved.isdisjoint(file.parents))
@@ -61,6 +64,12 @@ def files_of(path: Path) -> list[Path]:
     if not files:
         raise InputError(f"the folder {path} holds no {ENDINGS} file; give a folder with texts")
     return files
+
+
+def _check_open(path: Path) -> None:
+    """Raises InputError for a folder that may not be read."""
+    if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+        raise InputError(f"cannot read {path}: permission denied; {READABLE}")
 
 
 def _check_is_file(path: Path) -> None:

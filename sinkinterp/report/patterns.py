@@ -66,11 +66,11 @@ def sinks(
     note says so. Rows of less than one stay: a slot has the rest. The null is uniform attention, as far back as the
     layer's weights reach. So it finds sliding windows, but no slot. `attention_mask` `batch key` is 0 where a batch
     is padded; positions then count from the first token of each sequence. Raises InputError for anything that is
-    not a causal square pattern, and for a mask that is not padding.
+    not a causal square pattern, for padding without its mask, and for a mask that is not padding.
     """
     layers = patterns_of(patterns)
     batch, _, _, length = next(iter(layers.values())).shape
-    real = _real(attention_mask, batch, length)
+    real = _unpadded(layers) if attention_mask is None else _real(attention_mask, batch, length)
     if isinstance(position, str | list | tuple):
         raise InputError("sinks counts positions, and needs no tokens: si.sinks(patterns, position=0)")
     position = whole_number(position, "position", 0, int(real.sum(-1).min()) - 1)
@@ -98,10 +98,21 @@ def sinks(
     return Table(f"Sinks at position {position}: all heads, then each", note, (row(None, None, every), *of_heads))
 
 
+def _unpadded(layers: Mapping[int, Pattern]) -> Bool[Tensor, "batch key"]:
+    """All tokens. Raises InputError for a sequence that begins or ends with tokens that receive no weight at all."""
+    found = [(pattern != 0) & ~pattern.triu(1).any(-1, keepdim=True) for pattern in layers.values()]  # of causal rows
+    is_seen = torch.stack([has_weight.any(1).any(1) for has_weight in found]).any(0)
+    if is_seen.any() and not is_seen[:, [0, -1]].all():
+        sequence = int((~is_seen[:, [0, -1]]).any(1).nonzero()[0])
+        raise InputError(
+            f"sequence {sequence} begins or ends with tokens that receive no attention, as padding does; give the "
+            "attention_mask of the batch (all ones, if these are tokens), or cut them off"
+        )
+    return torch.ones_like(is_seen)
+
+
 def _real(attention_mask: Any, batch: int, length: int) -> Bool[Tensor, "batch key"]:
     """Where there are tokens. Raises InputError for a mask of another shape, or with a gap or nothing in a sequence."""
-    if attention_mask is None:
-        return torch.ones(batch, length, dtype=torch.bool)
     try:
         given = torch.as_tensor(attention_mask).cpu()
         real = given.bool()
@@ -187,8 +198,8 @@ def _checked(pattern: Any, layer: int) -> Pattern:
         raise InputError(f"layer {layer} is {got}; give {TAKES}")
     if pattern.shape[-1] != pattern.shape[-2]:
         raise InputError(
-            f"layer {layer} has {pattern.shape[-2]} queries and {pattern.shape[-1]} columns; give the pass of whole "
-            "sequences, without a cache and without a slot's column"
+            f"layer {layer} has {pattern.shape[-2]} queries and {pattern.shape[-1]} columns; give one column for each "
+            "query: the pass of whole sequences, without a cache, a slot's column, or keys that are left out or joined"
         )
     return pattern.detach().float().cpu()
 
@@ -196,12 +207,16 @@ def _checked(pattern: Any, layer: int) -> Pattern:
 def _of_tokens(pattern: Pattern, real: Bool[Tensor, "batch key"], layer: int) -> Pattern:
     """The weights of the queries that are tokens, 0 elsewhere. Raises InputError unless they are causal weights."""
     pattern = pattern.masked_fill(~real[:, None, :, None], 0)  # rows of padding may hold NaN
-    if not (pattern.isfinite().all() and pattern.any() and not pattern.triu(1).any()):
-        raise InputError(
-            f"layer {layer} holds no weights of causal attention, which are finite, not all zero, and zero at later "
-            "keys; give weights, not scores before the softmax"
-        )
-    return pattern
+    if not pattern.isfinite().all():
+        fault, fix = "numbers that are not finite", "give weights, not scores before the softmax, and mask padding"
+    elif pattern.triu(1).any():
+        fault = "weights at later keys"
+        fix = "give causal attention" if _are_shares(pattern) else "give weights, not scores before the softmax"
+    elif not pattern.any():
+        fault, fix = "no weight above zero", "give the weights of a pass"
+    else:
+        return pattern
+    raise InputError(f"layer {layer} holds {fault}; {fix}")
 
 
 def _are_shares(pattern: Pattern) -> bool:

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,20 @@ def steps_of_two_runs(home):
     return tuple(trained(replace(TOY, seed=i), home, folder=home / str(i)).folder for i in (0, 1))
 
 
+def runs_in_a_cache(home, text):
+    """The folders of two runs that their recipes name, on text or not."""
+    recipes = [replace(TOY, seed=i) for i in (0, 1)]
+    if text:
+        corpora(home)
+        on_text = {"data": corpus_recipe(home, 0), "model": replace(TOY.model, vocab=300)}
+        recipes = [replace(recipe, **on_text) for recipe in recipes]
+    return tuple(trained(recipe, home).folder.parent for recipe in recipes)
+
+
+def read_run(home, i):
+    return loaded_logits(sorted((home / "runs").glob("?" * 12))[i] / "step-0000006")
+
+
 def loaded_logits(folder):
     return si.load(folder).run(torch.arange(14).reshape(2, 7)).logits.tolist()
 
@@ -201,10 +216,10 @@ def shipped(home):
     return tuple(home / name for name in NAMES)
 
 
-def read_shipped(home, i):
+def read_shipped(home, i, by_path=False):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(named_models, "SHIPPED", home)
-        return si.load(f"sinkinterp/{NAMES[i]}").run(torch.arange(14).reshape(2, 7)).logits.tolist()
+        return loaded_logits(home / NAMES[i] if by_path else f"sinkinterp/{NAMES[i]}")
 
 
 MADE = ("smollm2-135m-instruct", "gemma3-270m")
@@ -217,10 +232,10 @@ def downloaded(home):
     return tuple(home / "models" / made for made in MADE)
 
 
-def read_downloaded(home, i):
+def read_downloaded(home, i, by_path=False):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SINKINTERP_CACHE", str(home))
-        return weights(Path(named_models.located(MADE[i])))
+        return weights(Path(named_models.located(home / "models" / MADE[i] if by_path else MADE[i])))
 
 
 def read_converted(home, i):
@@ -251,11 +266,19 @@ KINDS = {
     "adapters of two runs": Kind(adapters, lambda home, i: loaded_logits(adapted(home, i))),
     "adapters of two runs, as models": Kind(adapters, lambda home, i: loaded_logits(home / str(i) / "adapter")),
     "steps of two runs": Kind(steps_of_two_runs, lambda home, i: loaded_logits(home / str(i) / "step-0000006")),
+    "runs in a cache": Kind(lambda home: sorted(runs_in_a_cache(home, text=False)), read_run),
+    "runs on text in a cache": Kind(lambda home: sorted(runs_in_a_cache(home, text=True)), read_run),
+    "fine-tuned runs in a cache": Kind(
+        lambda home: tuple(folder.parent for folder in tuned_models(home)),
+        lambda home, i: loaded_logits(run_of(chat_recipe(home, i), home) / "model"),
+    ),
     "the base model of a run": Kind(bases, read_base),
     "corpora of two tokenizers": Kind(corpora, lambda home, i: corpus_recipe(home, i).prepare(home).sha256),
     "docstrings of two versions": Kind(documented, read_documents),
     "models that ship": Kind(shipped, read_shipped),
     "models that are downloaded": Kind(downloaded, read_downloaded),
+    "models that ship, by path": Kind(shipped, partial(read_shipped, by_path=True)),
+    "models that are downloaded, by path": Kind(downloaded, partial(read_downloaded, by_path=True)),
     "conversions of two files": Kind(conversion_places, lambda home, i: read_converted(home, i)[1]),
     "chapters of a book": Kind(chapters, lambda home, i: chapter_in(home / f"{('one', 'other')[i]}.json").to_dict()),
 }

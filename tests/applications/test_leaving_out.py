@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from backends.zoo import subject_of, tokens_of
+from backends.zoo import model_of, subject_of, tokens_of
+from torch.nn.utils.parametrizations import weight_norm
 
 import sinkinterp as si
 from sinkinterp.applications.without_outliers import (
@@ -17,7 +18,7 @@ from sinkinterp.applications.without_outliers import (
     TOKENS,
     Quantise,
     Splice,
-    _quantise,
+    _quantised_map,
     activations_table,
     dictionary,
     explained,
@@ -128,6 +129,7 @@ def test_what_is_left_out_of_a_quantisation_stays_and_rounds_nothing_else(plante
 @pytest.mark.parametrize("name", ["llama with grouped queries", "gpt2", "qwen3-moe", "gpt-oss with sink logits"])
 def test_quantised_weights_are_those_of_all_linear_maps_and_are_put_back_to_the_bit(name):
     subject, tokens = subject_of(name), tokens_of()
+    own = {key: (weight, weight._version) for key, weight in subject.model.named_parameters()}
     before = {key: weight.clone() for key, weight in subject.model.state_dict().items()}
     nothing = left_out(si.mask(subject, tokens))[NOTHING]
     with pytest.raises(KeyError), quantised_weights(subject, 4, (-1,), nothing) as error:
@@ -143,6 +145,20 @@ def test_quantised_weights_are_those_of_all_linear_maps_and_are_put_back_to_the_
             errors.append(error_by_hand(weight.mT if is_transposed else weight))
     assert error == pytest.approx(sum(errors) / len(errors), rel=1e-5)
     assert all(weight.equal(before[key]) for key, weight in subject.model.state_dict().items())
+    for key, weight in subject.model.named_parameters():
+        assert weight is own[key][0] and weight._version == own[key][1]  # not even written and put back
+
+
+def test_weights_that_are_computed_or_offloaded_are_refused_and_the_model_stays_as_it_was():
+    for change, words in ((weight_norm, "weight norm; remove"), (lambda part: part.to("meta"), "without device_map")):
+        model, tokens = model_of("qwen2"), tokens_of()
+        subject, last = si.load(model), model.model.layers[-1].self_attn.k_proj
+        found = si.mask(subject, tokens)
+        change(last)
+        state = model.state_dict(keep_vars=True)
+        with pytest.raises(InputError, match=words):
+            weights_table(subject, tokens, found)
+        assert all(value is state[name] for name, value in model.state_dict(keep_vars=True).items())
 
 
 def error_by_hand(weight, levels=7):
@@ -157,7 +173,7 @@ def test_rounding_in_half_precision_is_that_of_full_precision():
     weight = torch.nn.Linear(91, 7, bias=False).half().requires_grad_(False).weight
     weight.copy_(x)
     assert error_by_hand(x.half().float(), 127) > 1e-6
-    found = _quantise(weight, 8, (-1,), lambda block, row: torch.zeros_like(row, dtype=torch.bool), (0, 91))
+    _, found = _quantised_map(weight, 8, (-1,), lambda block, row: torch.zeros_like(row, dtype=torch.bool), (0, 91))
     assert found == pytest.approx(error_by_hand(x.half().float(), 127), rel=1e-4)
 
 

@@ -136,5 +136,5 @@ def test_weights_that_are_not_finite_are_not_called_hidden_keys(make_call):
     for wrong in (float("nan"), float("inf")):
         weights = call.pattern().clone()
         weights[0, 1, 5, 2] = wrong
-        with pytest.raises(InputError, match=r"weights of layer 3 are not finite; .*dtype="):
+        with pytest.raises(InputError, match=r"weights of layer 3 are not finite; "):
             call.with_pattern(weights)

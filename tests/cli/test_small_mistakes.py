@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import sinkinterp as si
@@ -18,6 +19,7 @@ from sinkinterp.cli import places, terminal
 from sinkinterp.cli.main import app
 from sinkinterp.cli.options import PACKAGE
 from sinkinterp.errors import InputError
+from sinkinterp.guesses import _meant
 from sinkinterp.table import Table
 
 MARK = "sinkinterp/demo-softmax"
@@ -123,3 +125,17 @@ def test_cells_of_numpy_and_torch_are_json_numbers():
     row = {"a": np.float32(1.5), "b": torch.tensor(2), "c": np.float64("nan"), "d": np.int64(3), "e": "x", "f": None}
     plain = json.loads(json.dumps(Table("", "", (row,)).to_dict()))["rows"][0]
     assert plain == {"a": 1.5, "b": 2, "c": None, "d": 3, "e": "x", "f": None}
+
+
+COMMANDS = get_command(app).commands
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_fix_of_an_option_that_a_command_lacks_is_an_option_of_that_command(command):
+    options = {name for param in COMMANDS[command].params for name in param.opts} | {"--help"}
+    written = [word for word in _meant() if word.startswith("--") and word not in options]
+    assert len(written) > 9
+    for word in written:
+        result = CliRunner().invoke(app, [command, word, "x"])
+        said = {*re.findall(r"--[a-z][\w-]*", result.output)} - {word}
+        assert result.exit_code == 2 and said <= options, result.output

@@ -50,10 +50,11 @@ def test_a_direct_path_passes_by_all_that_other_blocks_add(name):
     table = path_patching(subject, CLEAN, CORRUPTED, metric=difference, progress=False)
     cells = {(row["layer"], row["head"]): row["restored"] for row in table.rows}
     clean, corrupted = (difference(subject.run(tokens).logits).mean() for tokens in (CLEAN, CORRUPTED))
-    layer = subject.shape.attention_layers[0]
+    layer, rounding = subject.shape.attention_layers[0], float(2e-7 / (clean - corrupted).abs())  # of logits near 1
     for head in (0, subject.shape.n_heads - 1):
         direct = difference(direct_logits(subject, CLEAN, CORRUPTED, layer, head)).mean()
-        assert cells[layer, head] == pytest.approx(float((direct - corrupted) / (clean - corrupted)), abs=1e-4)
+        share = float((direct - corrupted) / (clean - corrupted))
+        assert cells[layer, head] == pytest.approx(share, abs=1e-4 + rounding)
 
 
 @torch.no_grad()

@@ -122,12 +122,39 @@ def test_the_null_of_a_head_is_that_of_its_own_layer():
     assert [row["null"] for row in heads] == pytest.approx(expected, abs=1e-6)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral with a window", "gemma3", "gpt-oss with sink logits"])
+def test_padding_without_its_mask_is_refused_in_every_family(name, side):
+    model, tokens = model_of(name), tokens_of()[:2]
+    model.set_attn_implementation("eager")
+    mask = torch.ones_like(tokens)
+    mask[1, slice(2) if side == "left" else slice(-2, None)] = 0
+    places = (mask.cumsum(-1) - 1).clamp(min=0)
+    output = model(tokens, attention_mask=mask, position_ids=places, output_attentions=True)
+    with pytest.raises(InputError, match="sequence 1 begins or ends with tokens that receive no attention, as padding"):
+        si.sinks(output)
+    alone = si.sinks(model(tokens[1:, mask[1] == 1], output_attentions=True))
+    padded = si.sinks([layer[1:] for layer in output.attentions], attention_mask=mask[1:])
+    assert padded.numbers("alpha_1") == pytest.approx(alone.numbers("alpha_1"), abs=1e-5)
+
+
+def test_tokens_that_nothing_sees_are_tokens_where_the_mask_says_so():
+    pattern = torch.tensor([[0.0, 0, 0], [0, 1.0, 0], [0, 0.25, 0.75]])[None, None]
+    with pytest.raises(InputError, match="all ones, if these are tokens"):
+        si.sinks(pattern)
+    assert si.sinks(pattern, attention_mask=[[1, 1, 1]]).rows[1]["alpha_1"] == 0
+
+
 REFUSED = {
     "no attention weights": (),
     r"is \(5,\)": torch.rand(5),
-    "without a slot's column": torch.rand(2, 3, 5, 6),
-    "not scores": torch.full((1, 1, 2, 2), -torch.inf),
-    "later keys": torch.rand(2, 3, 5, 5),
+    "without a cache, a slot's column": torch.rand(2, 3, 5, 6),
+    "or keys that are left out or joined": torch.rand(2, 3, 6, 5),
+    "not finite; give weights, not scores": torch.full((1, 1, 2, 2), -torch.inf),
+    "later keys; give weights, not scores": torch.randn(2, 3, 5, 5),
+    "later keys; give causal attention": torch.rand(2, 3, 5, 5).softmax(-1),
+    "no weight above zero": torch.zeros(2, 3, 5, 5),
     "eager": [],
     "is NoneType": [None],
 }

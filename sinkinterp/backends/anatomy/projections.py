@@ -205,19 +205,49 @@ def maps_edited(
         yield
 
 
-def linear_maps(block: nn.Module) -> Iterator[Float[Tensor, "... row column"]]:
-    """Views of the weights: a row for each output, a column for each input; of experts a stack of such matrices.
+@dataclass(frozen=True)
+class LinearMap:
+    """A parameter of a module that is a linear map, or of experts a stack of them; transposed: columns are outputs."""
+
+    module: nn.Module
+    name: str
+    is_transposed: bool
+
+    @property
+    def weight(self) -> Float[Tensor, "... row column"]:
+        """A view of the weights: a row for each output, a column for each input.
+
+        Raises InputError for weights that the module computes, or that are elsewhere between passes.
+        """
+        own, kind = self.module._parameters.get(self.name), type(self.module).__name__
+        if own is None:
+            raise InputError(f"the weights of a {kind} are computed, as under weight norm; remove the parametrisation")
+        if own.is_meta:
+            raise InputError(f"the weights of a {kind} are offloaded; load the model without device_map")
+        return own.mT if self.is_transposed else own
+
+    @contextmanager
+    def replaced(self, weight: Float[Tensor, "... row column"]) -> Iterator[None]:
+        """In the block, the module computes with these weights; its own are not written."""
+        own = self.module._parameters[self.name]
+        self.module._parameters[self.name] = nn.Parameter(weight.mT if self.is_transposed else weight, False)
+        try:
+            yield
+        finally:
+            self.module._parameters[self.name] = own
+
+
+def linear_maps(block: nn.Module) -> Iterator[LinearMap]:
+    """The linear maps of a block.
 
     Weights that are integers are left out, as in a quantised model. So are routers of experts that transformers does
-    not build as linear layers.
+    not build as linear layers. Raises InputError as `LinearMap.weight` does.
     """
     for module in block.modules():
-        if isinstance(module, nn.Linear):
-            found = [module.weight]
-        elif isinstance(module, Conv1D):
-            found = [module.weight.mT]
+        if isinstance(module, nn.Linear | Conv1D):
+            found = [LinearMap(module, "weight", isinstance(module, Conv1D))]
         else:
-            own = () if isinstance(module, _CONVOLUTIONS) else module.parameters(recurse=False)
+            own = {} if isinstance(module, _CONVOLUTIONS) else dict(module.named_parameters(recurse=False))
             is_transposed = getattr(module, "is_transposed", False)  # transformers' experts
-            found = [weight.mT if is_transposed else weight for weight in own if weight.ndim == 3]
-        yield from (weight for weight in found if weight.is_floating_point())
+            found = [LinearMap(module, name, is_transposed) for name, weight in own.items() if weight.ndim == 3]
+        yield from (one for one in found if one.weight.is_floating_point())

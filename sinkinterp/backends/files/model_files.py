@@ -26,7 +26,7 @@ from transformers import (
 
 from ...checks import check_memory, is_whole
 from ...data.hub import asking_hub
-from ...errors import InputError, refusal
+from ...errors import READABLE, InputError, refusal
 from ...guesses import nearest
 from ...seals import verify, verifying
 from ..mended import adapter_folder, base_of, merged
@@ -256,6 +256,6 @@ def _check_folder(source: str | Path) -> None:
         if file.exists() and not file.is_file() and (not file.is_dir() or file.suffix == ".safetensors"):
             raise InputError(f"{file} is not a file, and a model is made of files; remove it, or give another folder")
         if file.is_file() and not os.access(file, os.R_OK):
-            raise InputError(f"{file} cannot be read: permission denied; change its permissions, such as chmod u+r")
+            raise InputError(f"{file} cannot be read: permission denied; {READABLE}")
     if folder.exists() and not any(folder.glob("*.safetensors")):
         raise InputError(f"{folder} holds no .safetensors weights; load and save the model with transformers once")

@@ -29,12 +29,14 @@ def located(source: str | Path) -> str | Path:
 
     Names are sinkinterp/NAME, the names in `MADE`, and names of folders in `downloads()`. The last two may begin with
     local/. A folder of that name in the working directory comes first. Raises InputError for a model that is not there,
-    and for a folder that holds another one.
+    and for a folder of ours, by name or by path, that holds another one.
     """
     owner, _, name = str(source).partition("/")
     with refusal(f"{str(source)[:60]!r} is not a name of a model", of=(OSError, ValueError)):
-        if Path(source).exists():
-            return source
+        if (path := Path(source)).exists():
+            home = path.resolve().parent
+            is_made = home == downloads().resolve() and path.resolve().name in MADE.values()
+            return _sealed(path.resolve()) if is_made or home == SHIPPED else source
     if not name and owner in _folders(SHIPPED):
         raise InputError(f"no model is named {source}; did you mean sinkinterp/{source}?")
     if is_downloaded(source):
