@@ -20,7 +20,7 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule, above, times, within
+from sinkinterp.runs.rules import Rule, above, number, times, within
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.genuine import Has, models_with
@@ -104,7 +104,9 @@ def _trials(case: Case, progress: Progress) -> list[Trial]:
     trials = [Trial(name, seen, rest) for name in SLOTS]
     if is_small:
         trials += [Trial(MOVED, drawn, rest, f", draw {i}") for i, drawn in enumerate(draws, 2)]
-        long = case.tokens((LONG_SEQUENCES, LONG), progress, case.start).tokens
+        long = case.tokens((LONG_SEQUENCES + SEEN, LONG), progress, case.start).tokens
+        is_new = ~(long[:, None, :length] == seen).all(-1).any(1)
+        long = long[is_new][:LONG_SEQUENCES]
         trials += [Trial(name, seen, long, f", T={LONG}") for name in (AS_IS, MOVED)]
     return trials
 
@@ -112,7 +114,7 @@ def _trials(case: Case, progress: Progress) -> list[Trial]:
 def _row(case: Case, name: str, cells: Mapping[str, Cell]) -> Row:
     """A row; `alpha_1` less what uniform attention gives has the interval of `alpha_1`."""
     uniform = float(cells[UNIFORM] or 0)
-    over = {end(OVER_UNIFORM): float(cells[end(ALPHA_1)] or 0) - uniform for end in (str, low_of, high_of)}
+    over = {end(OVER_UNIFORM): number(cells[end(ALPHA_1)]) - uniform for end in (str, low_of, high_of)}
     return {**case.names, EDIT: name, LAYER: None, HEAD: None, **cells, **over}
 
 
