@@ -100,10 +100,10 @@ def _trials(case: Case, progress: Progress) -> list[Trial]:
     """The slots on the texts, each without a slot before the others."""
     (n, length), is_small = case.size(SEQUENCES, LENGTH), case.recipe is None and case.most is None
     tokens = case.tokens((SEEN * (DRAWS if is_small else 1) + n, length), progress, case.start).tokens
-    seen, rest, *draws = tokens[:SEEN], tokens[SEEN : SEEN + n], *tokens[SEEN + n :].split(SEEN)
+    seen, rest, others = tokens[:SEEN], tokens[SEEN : SEEN + n], tokens[SEEN + n :]
     trials = [Trial(name, seen, rest) for name in SLOTS]
     if is_small:
-        trials += [Trial(MOVED, drawn, rest, f", draw {i}") for i, drawn in enumerate(draws, 2)]
+        trials += [Trial(MOVED, drawn, rest, f", draw {i}") for i, drawn in enumerate(others.split(SEEN), 2)]
         long = case.tokens((LONG_SEQUENCES + SEEN, LONG), progress, case.start).tokens
         is_new = ~(long[:, None, :length] == seen).all(-1).any(1)
         long = long[is_new][:LONG_SEQUENCES]
