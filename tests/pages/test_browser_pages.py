@@ -3,6 +3,7 @@
 import json
 import threading
 from pathlib import Path
+from statistics import fmean
 
 import plotly.graph_objects as go
 import pytest
@@ -158,3 +159,20 @@ def test_the_slider_of_the_story_counts_heads_by_keyboard(opened):
         opened.keyboard.press("ArrowRight")
     shown = opened.evaluate("document.getElementById('figure-sink').data[0].z.flat().filter((z) => z !== null).length")
     assert shown == sum(a > 0.5 for a in heads)
+
+
+@pytest.mark.parametrize("opened", ["story"], indirect=True)
+def test_the_map_of_heads_goes_from_before_to_after(opened):
+    opened.locator("#figure-moved .heatmaplayer").wait_for(state="attached")
+    (chapter,) = (chapter for chapter in CHAPTERS if chapter.name == "moved_sink")
+    maps = "document.getElementById('figure-moved').data"
+    opacity = f"{maps}[1].opacity"
+    means = [fmean(opened.evaluate(f"{maps}[{i}].z.flatMap((row) => [...row])")) for i in (0, 1)]
+    assert means == pytest.approx([row["alpha_1"] for row in chapter.table.rows[:2]])
+    assert opened.evaluate(opacity) == 0
+    opened.focus("#moved-slider")
+    opened.keyboard.press("End")
+    assert opened.evaluate(opacity) == 1
+    opened.click("#moved-play")
+    opened.wait_for_function("!document.getElementById('moved-play').disabled")
+    assert opened.evaluate(opacity) == 1

@@ -18,3 +18,19 @@
   start();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { setTimeout(show, 500); });
 })();
+// The map of heads from before to after: the second map, which lies on the first, becomes visible.
+(() => {
+  const slider = document.getElementById("moved-slider"), play = document.getElementById("moved-play");
+  if (!slider) return;
+  const place = document.getElementById("figure-moved");
+  const show = () => { if (place.data) Plotly.restyle(place, { opacity: Number(slider.value) }, [1]); };
+  const step = () => {
+    slider.stepUp();
+    show();
+    if (slider.value !== slider.max) setTimeout(step, 80);
+    else play.disabled = false;
+  };
+  slider.addEventListener("input", show);
+  play.addEventListener("click", () => { play.disabled = true; slider.value = slider.min; step(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { setTimeout(show, 500); });
+})();
