@@ -1,19 +1,22 @@
 """The sink moved: a slot with the first token's mean key and value takes a genuine model's sink over, untrained."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import plotly.graph_objects as go
 
-from sinkinterp.applications.mend import ENTRY, EVICTED, ROUNDED, UNIFORM, worth
+from sinkinterp.applications.mend import ENTRY, EVICTED, ROUNDED, UNIFORM, sinks_and_entries, worth
 from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.added_slots import AddedKey, AddedKeyValue, AddedSlots, NoAddedSlots, add_slots, remove_slots
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
+from sinkinterp.data.tokens import Tokens
 from sinkinterp.errors import InputError
 from sinkinterp.metrics.bootstrap import intervals, mean_cells
 from sinkinterp.plots.series import sweep_figure
-from sinkinterp.report.columns import ALPHA_1, EDIT, MODEL, SINK_1, SLOT_RATE
+from sinkinterp.report.columns import ALPHA_1, EDIT, HEAD, LAYER, MODEL, SINK_1, SLOT_RATE
+from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
@@ -21,7 +24,7 @@ from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.genuine import Has, models_with
-from .shared.rules import above, times, within
+from .shared.rules import above, number, times, within
 
 CLAIM = (
     "A sink is a key and a value that hardly depend on the text. As a slot of every head they take it over at once, "
@@ -36,7 +39,8 @@ MODELS: dict[Scale, list[Model]] = {
     Scale.REAL: models_with(Has.TEXT),
 }
 SEQUENCES, LENGTH = 24, 64
-SEEN = 16  # other texts, whose mean key and value the slot begins with
+LONG_SEQUENCES, LONG = 6, 512
+SEEN, DRAWS = 16, 3  # other texts, whose mean key and value the slot begins with; how many sets of them are tried
 OTHER = 5  # the position of the control
 AS_IS, MOVED, KEY_ALONE, CONTROL = "as it is", "its key and value", "its key alone", "key and value of the sixth token"
 SLOTS: Mapping[str, tuple[AddedSlots, int]] = {
@@ -46,45 +50,95 @@ SLOTS: Mapping[str, tuple[AddedSlots, int]] = {
     CONTROL: (AddedKeyValue(), OTHER),
 }
 OVER_UNIFORM, ADDED = "alpha_1 over uniform attention", "added loss"
+Row = dict[str, Cell]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A slot by its name, the texts that it begins with, and those that the model is measured on; words: in its row."""
+
+    slot: str
+    seen: Tokens
+    texts: Tokens
+    words: str = ""
 
 
 def measure(case: Case, progress: Progress) -> Table:
-    """A row for each slot, on texts that it has not seen; without their BOS, in whose place the slot is."""
+    """A row for each slot, on texts that it has not seen; without their BOS, in whose place the slot is.
+
+    A model that is not limited to few sequences has rows for other draws, for long texts, and for every head.
+    """
     subject = case.subject
     if not isinstance(subject, HuggingFaceSubject):
         raise InputError(f"slots are added to transformers models; {subject.name} is run by another library")
-    (n, length), on_row = case.size(SEQUENCES, LENGTH), progress(f"moving the sink of {subject.name}")
-    tokens = case.tokens((SEEN + n, length), progress, case.start).tokens
-    seen, rest = tokens[:SEEN], tokens[SEEN:]
-    begin = int(case.start is Bos.ALWAYS)
-    plain = loss_of(subject, rest)[:, begin:]
-    rows = list[dict[str, Cell]]()
-    for name, (slots, position) in SLOTS.items():
-        on_row(len(rows), len(SLOTS))
-        texts = rest if name == AS_IS else rest[:, begin:]
-        before = add_slots(subject.model, slots, seen, position)
+    trials, on_row = _trials(case, progress), progress(f"moving the sink of {subject.name}")
+    begin, plain, rows, reports = int(case.start is Bos.ALWAYS), None, list[Row](), list[Report]()
+    for trial in trials:
+        on_row(len(rows), len(trials))
+        slots, position = SLOTS[trial.slot]
+        texts = trial.texts if trial.slot == AS_IS else trial.texts[:, begin:]
+        before = add_slots(subject.model, slots, trial.seen, position)
         try:
             loss = loss_of(subject, texts)
+            plain = loss[:, begin:] if trial.slot == AS_IS or plain is None else plain
+            reports.append(sinks_and_entries(subject, texts))
+            cells = worth(subject, texts, plain.shape[1], loss, reports[-1])
             added = (loss[:, -plain.shape[1] :] - plain).mean(1)
-            rows.append(_row(case, name, worth(subject, texts, plain.shape[1], loss)) | mean_cells(ADDED, added))
+            rows.append(_row(case, trial.slot + trial.words, cells) | mean_cells(ADDED, added))
         finally:
             remove_slots(subject.model, before)
     on_row(len(rows), len(rows))
-    protocol = f"{subject.name} ({subject.revision or 'as saved'}): n={len(rest)}, T={length}, BOS {case.start}"
-    note = f"{protocol}, with a slot never; {intervals(len(rest))}; slots: means over {SEEN} other texts; epsilon=0.3"
+    n, length = trials[0].texts.shape
+    protocol = f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, BOS {case.start}"
+    note = f"{protocol}, with a slot never; {intervals(n)}; slots: means over {SEEN} other texts; epsilon=0.3"
+    if len(trials) > len(SLOTS):
+        note += f"; T={LONG}: n={LONG_SEQUENCES}"
+        rows += _heads(case, reports, rows[0])
     return Table(CLAIM, f"{note}; losses in nats; rule: {RULE}", tuple(rows))
 
 
-def _row(case: Case, name: str, cells: Mapping[str, Cell]) -> dict[str, Cell]:
+def _trials(case: Case, progress: Progress) -> list[Trial]:
+    """The slots on the texts, each without a slot before the others."""
+    (n, length), is_small = case.size(SEQUENCES, LENGTH), case.recipe is None and case.most is None
+    tokens = case.tokens((SEEN * (DRAWS if is_small else 1) + n, length), progress, case.start).tokens
+    seen, rest, others = tokens[:SEEN], tokens[SEEN : SEEN + n], tokens[SEEN + n :]
+    trials = [Trial(name, seen, rest) for name in SLOTS]
+    if is_small:
+        trials += [Trial(MOVED, drawn, rest, f", draw {i}") for i, drawn in enumerate(others.split(SEEN), 2)]
+        long = case.tokens((LONG_SEQUENCES + SEEN, LONG), progress, case.start).tokens
+        is_new = ~(long[:, None, :length] == seen).all(-1).any(1)
+        long = long[is_new][:LONG_SEQUENCES]
+        trials += [Trial(name, seen, long, f", T={LONG}") for name in (AS_IS, MOVED)]
+    return trials
+
+
+def _row(case: Case, name: str, cells: Mapping[str, Cell]) -> Row:
     """A row; `alpha_1` less what uniform attention gives has the interval of `alpha_1`."""
     uniform = float(cells[UNIFORM] or 0)
-    over = {end(OVER_UNIFORM): float(cells[end(ALPHA_1)] or 0) - uniform for end in (str, low_of, high_of)}
-    return {**case.names, EDIT: name, **cells, **over}
+    over = {end(OVER_UNIFORM): number(cells[end(ALPHA_1)]) - uniform for end in (str, low_of, high_of)}
+    return {**case.names, EDIT: name, LAYER: None, HEAD: None, **cells, **over}
+
+
+def _heads(case: Case, reports: Sequence[Report], row: Row) -> Iterator[Row]:
+    """The alpha_1 of every head as the model is, and with the slot."""
+    for name, report in zip((AS_IS, MOVED), reports, strict=False):
+        for layer, alphas in zip(report.attention_layers, report.alpha().mean(0).tolist(), strict=True):
+            for head, alpha in enumerate(alphas):
+                where = {EDIT: f"{name}, by head", LAYER: layer, HEAD: head, ALPHA_1: alpha}
+                yield {**dict.fromkeys(row), **case.names, **where}
+
+
+def digest(table: Table) -> Table:
+    """The rows of models, without those of their heads."""
+    rows = ({n: cell for n, cell in row.items() if n not in (LAYER, HEAD)} for row in table.rows if row[HEAD] is None)
+    return Table(table.title, table.note, tuple(rows))
 
 
 def draw(table: Table) -> go.Figure:
     """The sink and what it costs, as the models are and with each slot."""
-    return sweep_figure(Table("The sink moved", table.note, table.rows), EDIT, (SINK_1, EVICTED, ROUNDED), by=MODEL)
+    return sweep_figure(
+        Table("The sink moved", table.note, digest(table).rows), EDIT, (SINK_1, EVICTED, ROUNDED), by=MODEL
+    )
 
 
 def _beside(claim: str, quantity: str, of: str, than: str, factor: float) -> Rule:
@@ -102,4 +156,4 @@ RULES: Sequence[Rule] = (
     _beside("another token's key and value leave the sink: alpha_1 is half or more", ALPHA_1, CONTROL, AS_IS, 0.5),
 )
 
-EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)
+EXPERIMENT = replace(on_models(CLAIM, MODELS, measure, draw, RULES), digest=digest)

@@ -261,7 +261,7 @@ def is_mended(newest: Mapping[str, float]) -> bool:
 def _watch(model: PreTrainedModel, held_out: Tokens) -> dict[str, float]:
     """The evaluation of a model during the training."""
     subject = HuggingFaceSubject(model)
-    report = _measured(subject, held_out)
+    report = sinks_and_entries(subject, held_out)
     return {
         "valid_loss": loss_of(subject, held_out).mean().item(),
         **sinks_of(report),
@@ -270,20 +270,26 @@ def _watch(model: PreTrainedModel, held_out: Tokens) -> dict[str, float]:
     }
 
 
-def _measured(subject: HuggingFaceSubject, tokens: Tokens) -> Report:
+def sinks_and_entries(subject: HuggingFaceSubject, tokens: Tokens) -> Report:
+    """The sinks of the first two tokens, and the largest entries of the residual."""
     return measure(subject, tokens, positions=(0, 1), instruments=[(OVER_MEDIAN,)])
 
 
 def worth(
-    subject: HuggingFaceSubject, tokens: Tokens, targets: int | None = None, loss: Loss | None = None
+    subject: HuggingFaceSubject,
+    tokens: Tokens,
+    targets: int | None = None,
+    loss: Loss | None = None,
+    report: Report | None = None,
 ) -> dict[str, Cell]:
     """What the sink of a model is and costs on some tokens: a row of `worth_table`.
 
     The loss is that of the last `targets` tokens, by default of all but the first.
     The loss without the first token is that of queries from the middle on, which no longer see it. int8 and 4-bit round
-    the residuals between blocks, with one scale for each text. loss: what `loss_of` returns, where it is known.
+    the residuals between blocks, with one scale for each text. loss, report: what `loss_of` and
+    `sinks_and_entries` return, where they are known.
     """
-    report = _measured(subject, tokens)
+    report = report or sinks_and_entries(subject, tokens)
     full, middle = loss_of(subject, tokens) if loss is None else loss, tokens.shape[1] // 2
     evicted = loss_of(subject, tokens, [Evict(middle, 0)])
     rounded, four_bits = (loss_of(subject, tokens, [Quantise(n, GRAINS["tensor"], nothing)]) for n in (8, 4))

@@ -35,6 +35,7 @@ MARK = "natural, id 50257 first"  # text that begins as Whisper's decoder is use
 REPEATED_MARK = "repeated, id 50257 first"
 SHOWN_TARGET = 5  # the position, from 1, that p1 is swapped with
 MARGIN = 0.05  # by which shares differ where a passage says that they do
+FORGETS = "added by forgetting the first token"
 MAP_MODEL, MAP_TEXT = "sinkinterp/repeats-softmax", "Return the number of items in the list."
 NAMES = {
     "local/smollm2-135m-instruct": "SmolLM2-135M",
@@ -256,10 +257,24 @@ def _first_position(rows: Rows) -> Told:
     return numbers | {"name": _name(before), "to": to}, figure
 
 
+def _moved(rows: Rows) -> Told:
+    """As a slot of each head, the first token's mean key and value take the sink over."""
+    table = rows["moved_sink"]
+    names = {"before": "as it is", "after": "its key and value"}
+    told = {when: _row(table, edit=edit) for when, edit in names.items()}
+    numbers = {when: _numbers(row, sink=col.SINK_1, forgets=FORGETS) for when, row in told.items()}
+    low, high = (-_number(told["after"], end("added loss")) for end in (high_of, low_of))
+    _ask(numbers["after"].sink + MARGIN < numbers["before"].sink and low > 0)
+    maps = [heads_overview(table.where(edit=f"{edit}, by head")) for edit in names.values()]
+    figure = maps[0].add_trace(maps[1].data[0].update(opacity=0, showscale=False))
+    return {**numbers, "name": _name(told["before"]), "low": low, "high": high}, figure
+
+
 _WORDS: Mapping[str, Mapping[str, str]] = tomllib.loads(asset("templates/passages.toml"))
 _TELLERS: Mapping[str, Callable[[Rows], Told]] = {
     "sink": _sink, "words": _words, "massive": _massive, "angle": _angle, "source": _source, "removal": _removal,
     "streaming": _streaming, "sigmoid": _sigmoid, "key-biases": _key_biases, "position": _first_position,
+    "moved": _moved,
 }  # fmt: skip
 TOLD_BY = {name: words["chapter"] for name, words in _WORDS.items()}  # the chapter with the numbers of each passage
 FINDINGS = ("sink", "position", "key-biases", "sigmoid", "removal")  # what the book opens with

@@ -23,6 +23,12 @@ from .readings import Readings, of_report, protocol_note
 
 SIDE = 480  # points, at most
 LARGEST_CELL = 28
+HOVER = {
+    NULL: "uniform attention: %%{customdata[%d]:.3f}",
+    SINK_RATE: "sink rate %%{customdata[%d]:.1%%}",
+    VALUE_RATIO: "value ratio %%{customdata[%d]:.2f}",
+    KEY_RATIO: "key ratio %%{customdata[%d]:.2f}",
+}  # what points of the map of heads say, by column
 
 
 @of_report
@@ -159,7 +165,7 @@ def _colour(share: float) -> str:
 def heads_overview(table: Table) -> go.Figure:
     """Importance of the first position for every layer and head; from `sinks_by_head`, its rows in any order.
 
-    Raises InputError where heads are missing.
+    Points say what else the table has of it. Raises InputError where heads are missing.
     """
     rows = sorted(table.rows, key=lambda row: (float(row[LAYER] or 0), float(row[HEAD] or 0)))
     table = replace(table, rows=tuple(rows))
@@ -172,6 +178,7 @@ def heads_overview(table: Table) -> go.Figure:
     def grid(column: str) -> np.ndarray:
         return np.array(table.numbers(column)).reshape(len(layers), n_heads)
 
+    said = [(column, words) for column, words in HOVER.items() if column in table.columns]
     figure = go.Figure().add_heatmap(
         z=grid(ALPHA_1),
         x=[str(head) for head in range(n_heads)],
@@ -180,12 +187,11 @@ def heads_overview(table: Table) -> go.Figure:
         zmax=1,
         colorscale=MAGNITUDE,
         colorbar={"title": ALPHA_1},
-        customdata=np.stack([grid(column) for column in (NULL, SINK_RATE, VALUE_RATIO, KEY_RATIO)], -1),
-        hovertemplate=(
-            "layer %{y}, head %{x}<br>alpha_1 %{z:.3f} (uniform %{customdata[0]:.3f})<br>"
-            "sink rate %{customdata[1]:.1%}<br>"
-            "value ratio %{customdata[2]:.2f}, key ratio %{customdata[3]:.2f}<extra></extra>"
-        ),
+        customdata=np.stack([grid(column) for column, _ in said], -1) if said else None,
+        hovertemplate="<br>".join(
+            ("layer %{y}, head %{x}", "alpha_1 %{z:.3f}", *(words % i for i, (_, words) in enumerate(said)))
+        )
+        + "<extra></extra>",
     )
     figure.update_xaxes(title="head", type="category")
     figure.update_yaxes(title="layer", type="category", autorange="reversed")

@@ -3,6 +3,7 @@
 import json
 import threading
 from pathlib import Path
+from statistics import fmean
 
 import plotly.graph_objects as go
 import pytest
@@ -158,3 +159,23 @@ def test_the_slider_of_the_story_counts_heads_by_keyboard(opened):
         opened.keyboard.press("ArrowRight")
     shown = opened.evaluate("document.getElementById('figure-sink').data[0].z.flat().filter((z) => z !== null).length")
     assert shown == sum(a > 0.5 for a in heads)
+
+
+@pytest.mark.parametrize("opened", ["story"], indirect=True)
+def test_the_map_of_heads_goes_from_before_to_after(opened):
+    opened.locator("#figure-moved .heatmaplayer").wait_for(state="attached")
+    (chapter,) = (chapter for chapter in CHAPTERS if chapter.name == "moved_sink")
+    before, after = (row["alpha_1"] for row in chapter.table.rows[:2])
+
+    def drawn():
+        figure = "document.getElementById('figure-moved')"
+        return fmean(opened.evaluate(f"[...{figure}._fullData[0].z].flatMap((row) => [...row])"))
+
+    assert drawn() == pytest.approx(before)
+    opened.focus("#moved-slider")
+    for key, mean in (("End", after), ("Home", before)):
+        opened.keyboard.press(key)
+        assert drawn() == pytest.approx(mean)
+    opened.click("#moved-play")
+    opened.locator("#moved-play:not([disabled])").wait_for()
+    assert drawn() == pytest.approx(after)

@@ -18,3 +18,26 @@
   start();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { setTimeout(show, 500); });
 })();
+// The map of heads from before to after: what is drawn is a mixture with the second map, which is not seen itself.
+(() => {
+  const slider = document.getElementById("moved-slider"), play = document.getElementById("moved-play");
+  if (!slider) return;
+  const place = document.getElementById("figure-moved");
+  let maps = null;
+  const both = () => maps ?? (maps = place._fullData.map(({ z }) => [...z].map((row) => [...row])));
+  const show = () => {
+    if (!place._fullData) return;
+    const [before, after] = both(), share = Number(slider.value);
+    const mixed = before.map((row, i) => row.map((value, j) => value + share * (after[i][j] - value)));
+    Plotly.restyle(place, { z: [mixed] }, [0]);
+  };
+  const step = () => {
+    slider.stepUp();
+    show();
+    if (slider.value !== slider.max) setTimeout(step, 80);
+    else play.disabled = false;
+  };
+  slider.addEventListener("input", show);
+  play.addEventListener("click", () => { play.disabled = true; slider.value = slider.min; step(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { setTimeout(show, 500); });
+})();
