@@ -19,7 +19,7 @@ from sinkinterp.cli import places, terminal
 from sinkinterp.cli.main import app
 from sinkinterp.cli.options import PACKAGE
 from sinkinterp.errors import InputError
-from sinkinterp.guesses import _meant
+from sinkinterp.guesses import _words
 from sinkinterp.table import Table
 
 MARK = "sinkinterp/demo-softmax"
@@ -133,7 +133,7 @@ COMMANDS = get_command(app).commands
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_fix_of_an_option_that_a_command_lacks_is_an_option_of_that_command(command):
     options = {name for param in COMMANDS[command].params for name in param.opts} | {"--help"}
-    written = [word for word in _meant() if word.startswith("--") and word not in options]
+    written = [word for word in _words("instead") if word.startswith("--") and word not in options]
     assert len(written) > 9
     for word in written:
         result = CliRunner().invoke(app, [command, word, "x"])
