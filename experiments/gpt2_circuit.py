@@ -14,8 +14,11 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import (
+    Add,
     BlindKeys,
     ChangeMLP,
+    ChangeOutputs,
+    ChangeResidual,
     ChangeTokenEmbedding,
     Edit,
     RemovePosition,
@@ -24,7 +27,6 @@ from sinkinterp.interventions import (
     ZeroQueryBias,
 )
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.measurement.patching import swap_effective_position, swap_raw_position
 from sinkinterp.measurement.sweep import SEEDS, importance
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells, ratio
 from sinkinterp.metrics.metric import Metric
@@ -104,6 +106,30 @@ def _with_depth(edit: Callable[[Circuit], Edit]) -> Cut:
 def _random_columns(circuit: Circuit) -> list[Edit]:
     generators = [torch.Generator().manual_seed(seed) for seed in range(SEEDS)]
     return [BlindKeys(circuit.dims).control(circuit.subject.shape, circuit.length, g) for g in generators]
+
+
+def swap_effective_position(subject: Subject, first: int, second: int, length: int) -> Edit:
+    """Two tokens exchange their effective position embedding: p plus what the first feed-forward layer makes of it.
+
+    They exchange it in the residual after block 0, as in the tests of the GPT-2 circuit of arXiv:2604.14722.
+    """
+    return _exchange(subject, first, second, length, block=1)
+
+
+def swap_raw_position(subject: Subject, first: int, second: int, length: int) -> Edit:
+    """The control of `swap_effective_position`: in the same place, the tokens exchange p alone."""
+    return _exchange(subject, first, second, length, block=0)
+
+
+def _exchange(subject: Subject, first: int, second: int, length: int, block: int) -> Edit:
+    """Exchanges, before block 1, what is before `block` of positions alone: without tokens and without attention."""
+    tokens = torch.zeros(1, length, dtype=torch.long)
+    positions_alone = [ChangeTokenEmbedding(Zero()), ChangeOutputs(Zero(), layers=[0])]
+    x = subject.run(tokens, reads={"x": RESIDUAL.read(lambda x: x)}, edits=positions_alone)["x"][:, block]
+    added = torch.zeros_like(x)
+    added[:, first] = x[:, second] - x[:, first]
+    added[:, second] = -added[:, first]
+    return ChangeResidual(Add({1: added}), layers=[1], positions=[first, second])
 
 
 CUTS: dict[str, Cut] = {

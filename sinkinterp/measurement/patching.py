@@ -16,14 +16,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.shapes import per_sequence
-from ..attention.sites import RESIDUAL, Edit
-from ..backends.load import subject_of
 from ..backends.subject import Subject
 from ..checks import accepting, instance_of, whole_number
 from ..data.tokens import Tokens, TokensLike
-from ..interventions.changes import Change, ChangeOutputs, ChangeResidual, ChangeTokenEmbedding
+from ..interventions.changes import Change
 from ..interventions.edit import Edits, edits_of
-from ..interventions.operations import Add, Put, Zero
+from ..interventions.operations import Add, Put
 from ..interventions.selectors import OnPairs
 from ..plots.series import unique_values
 from ..plots.theme import DIVERGING, escaped, themed
@@ -161,33 +159,6 @@ def _first_order(site: Change, subject: Subject, tokens: Tokens, patched: Activa
         layer: (gradient * (patched[layer] - present[layer])).sum(-1)
         for layer, gradient in zip(zeros, gradients, strict=True)
     }
-
-
-def swap_effective_position(subject: Subject, first: int, second: int, length: int) -> Edit:
-    """Two tokens exchange their effective position embedding: p plus what the first feed-forward layer makes of it.
-
-    They exchange it in the residual after block 0, as in the tests of the GPT-2 circuit of arXiv:2604.14722.
-    """
-    return _exchange(subject, first, second, length, block=1)
-
-
-def swap_raw_position(subject: Subject, first: int, second: int, length: int) -> Edit:
-    """The control of `swap_effective_position`: in the same place, the tokens exchange p alone."""
-    return _exchange(subject, first, second, length, block=0)
-
-
-def _exchange(subject: Subject, first: int, second: int, length: int, block: int) -> Edit:
-    """Exchanges, before block 1, what is before `block` of positions alone: without tokens and without attention."""
-    subject = subject_of(subject)
-    length = whole_number(length, "length", 2, subject.shape.n_ctx)
-    first, second = (whole_number(position, "a position", 0, length - 1) for position in (first, second))
-    tokens = torch.zeros(1, length, dtype=torch.long)
-    positions_alone = [ChangeTokenEmbedding(Zero()), ChangeOutputs(Zero(), layers=[0])]
-    x = subject.run(tokens, reads={"x": RESIDUAL.read(lambda x: x)}, edits=positions_alone)["x"][:, block]
-    added = torch.zeros_like(x)
-    added[:, first] = x[:, second] - x[:, first]
-    added[:, second] = -added[:, first]
-    return ChangeResidual(Add({1: added}), layers=[1], positions=[first, second])
 
 
 def _by_layer(site: Change, subject: Subject, stacked: Tensor) -> Activations:

@@ -566,8 +566,6 @@ OWN_ARGUMENTS = {
        for count in (0, -1, 10**9, "3", 1.5)},
     "a seed of text to write with": lambda s: generation.generated(s, TOKENS, 1, seed="a"),
     "an epsilon of 5": lambda s: generation.generation_table(s, TOKENS, 1, epsilon=5),
-    **{f"position {place!r}": lambda s, place=place: patching.swap_raw_position(s, 0, place, 12)
-       for place in (-1, 12, 0.5, "1")},
     **{f"token sets {given!r}": lambda s, given=given: swap_table(s, given, [4]) for given in (None, {}, [], {"a": 5})},
     "no targets": lambda s: swap_table(s, {"a": TOKENS}, []),
     **{f"a head {given!r}": lambda s, given=given: si.explain(s, TOKENS, head=given) for given in (5, [], "0.0.0")},

@@ -15,9 +15,8 @@ from sinkinterp.measurement.patching import (  # fmt: skip
     mean_patch,
     patch,
     patches,
-    swap_effective_position,
-    swap_raw_position,
 )
+from sinkinterp.runs.catalogue import load_module
 
 TOKENS, OTHERS = tokens_of(11), tokens_of(12)[:, 1:]
 SITES = (
@@ -133,8 +132,9 @@ def test_attribution_of_a_small_step_is_the_change_it_makes(site):
 @pytest.mark.parametrize("name", LEARNED_POSITIONS)
 def test_the_effective_position_is_what_the_first_feed_forward_makes_of_a_position_alone(name):
     subject = subject_of(name)
-    edit = swap_effective_position(subject, 0, 3, 11)
-    raw = swap_raw_position(subject, 0, 3, 11)
+    circuit = load_module("gpt2_circuit")
+    edit = circuit.swap_effective_position(subject, 0, 3, 11)
+    raw = circuit.swap_raw_position(subject, 0, 3, 11)
     (added,), (plain,) = edit.operation.values.values(), raw.operation.values.values()
     offset, table = {"gpt2": (0, "transformer.wpe"), "opt": (2, "model.decoder.embed_positions")}[name]
     rows = subject.model.get_submodule(table).weight[offset : offset + 11]
