@@ -113,7 +113,8 @@ class Group:
 def page(title: str, lead: str | Sequence[str], sections: Iterable[Section], plotly: str | None = None) -> str:
     """The page as HTML text. All text that comes from data is escaped.
 
-    `lead` is a paragraph, or several. `plotly` is the path of a file with plotly.js, seen from the page. Without it the page holds plotly.js itself.
+    `lead` is a paragraph, or several. `plotly` is the path of a file with plotly.js, seen from the page. Without it the
+    page holds plotly.js itself.
     """
     paragraphs = [lead] if isinstance(lead, str) else lead
     body = rendered("templates/page.html", title=title, lead=paragraphs, sections=list(sections))
