@@ -66,7 +66,7 @@ def _by_family(table: Table) -> dict[str, list[Cell]]:
 
 
 def _or_zero(value: float) -> float:
-    """The value, or 0 where there is none."""
+    """The value, or 0 for a missing one."""
     return value if math.isfinite(value) else 0.0
 
 

@@ -138,7 +138,7 @@ def _massive(subject: HuggingFaceSubject, tokens: Tokens) -> dict[str, Cell]:
 
 
 def _costs(subject: HuggingFaceSubject, tokens: Tokens, full: Tensor) -> dict[str, Cell]:
-    """Returns what it costs to hide a column, and to keep so many first tokens in a cache of half the text."""
+    """Returns the cost of hiding a column, and of keeping a number of first tokens in a cache of half the text."""
     half, row = tokens.shape[1] // 2, dict[str, Cell]()
     for name, position in {HIDDEN: 0, CONTROL: 10}.items():
         row |= mean_cells(name, (loss_of(subject, tokens, [RemoveColumn(positions=[position])]) - full)[:, 1:].mean(1))

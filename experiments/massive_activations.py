@@ -121,7 +121,7 @@ def _is_massive(table: Table) -> tuple[bool | None, str]:
 
 
 def _lasts(row: Mapping[str, Cell]) -> bool:
-    """Whether the first token's entry is massive in most sequences, in any block."""
+    """Tells if the first token's entry is massive in most sequences, in any block."""
     return row["first block"] is not None
 
 

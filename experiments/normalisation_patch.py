@@ -79,7 +79,7 @@ def measure(case: Case, progress: Progress) -> Table:
 
 
 def draw(table: Table) -> go.Figure:
-    """Returns what every patch leaves of the sink, and what it adds to the loss, in the first model."""
+    """Returns the sink under every patch, and the loss that it adds, in the first model."""
     first = of_first_model(table, "Normalisation patched")
     rows = tuple({**row, EDIT: f"{row[EDIT]}, layers {row[LAYERS]}"} for row in first.rows if row[EDIT] != NONE)
     return sweep_figure(Table(first.title, first.note, rows), EDIT, (SINK_1, ALPHA_1, SLOT_RATE, LOSS_CHANGE))

@@ -75,7 +75,7 @@ def measure(case: Case, progress: Progress) -> Table:
 
 
 def draw(table: Table) -> go.Figure:
-    """Returns what every edit leaves of the sink, and what it adds to the loss, in the first model."""
+    """Returns the sink under every edit, and the loss that it adds, in the first model."""
     first = of_first_model(table, "Massive activations removed")
     return sweep_figure(first, EDIT, (SINK_1, ALPHA_1, LOSS_CHANGE))
 

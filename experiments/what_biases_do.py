@@ -132,7 +132,7 @@ def digest(table: Table) -> Table:
 
 
 def draw(table: Table) -> go.Figure:
-    """Returns what zeroing each bias in all layers leaves of the sink, and what it costs, in the first model."""
+    """Returns the sink with each bias zero in all layers, and the loss that this adds, in the first model."""
     first = of_first_model(table, "Biases set to zero").where(**{WHAT: "edit", LAYERS: ALL})
     return sweep_figure(first, EDIT, (ALPHA_1, KEY_RATIO, LOSS_CHANGE))
 

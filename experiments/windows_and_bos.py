@@ -133,7 +133,7 @@ def _read(case: Case, tokens: Tokens) -> Reading:
 
 
 def _costs(subject: Subject, tokens: Tokens, reading: Reading, on_run: OnProgress) -> list[dict[str, Cell]]:
-    """Returns what it costs to hide the first token, or the 11th, from every kind of layer, and from all."""
+    """Returns the cost of hiding the first token, or the 11th, from every kind of layer, and from all."""
     kinds = {kind: [reading.layers[i] for i in places] for kind, places in reading.kinds().items()} | {ALL: None}
     late = slice(3 * tokens.shape[1] // 4, None)
     losses, rows = _losses(subject, tokens, [])[:, late].mean(1), list[dict[str, Cell]]()

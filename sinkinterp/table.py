@@ -184,9 +184,9 @@ class Table(Answering):
     def to_markdown(self) -> str:
         """Title, rows and note in Markdown."""
         rows = self.display_rows()
-        head = [[*map(on_one_line, rows[0])], ["---"] * len(rows[0])] if rows else []
+        head = [[*rows[0]], ["---"] * len(rows[0])] if rows else []
         lines = [*head, *(list(row.values()) for row in rows)]
-        cells = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
+        cells = [" | ".join(on_one_line(cell).replace("|", "\\|") for cell in line) for line in lines]
         told = [f"# {on_one_line(self.title)}", "", *(f"| {line} |" for line in cells), "", visible(self.note), ""]
         return "\n".join(told)
 
@@ -222,7 +222,7 @@ def _text(cell: Cell) -> str:
     if cell is None:
         return ""
     if not isinstance(cell, float):
-        return on_one_line(str(cell))
+        return str(cell)
     if 1e3 <= abs(cell) < 1e6:
         return f"{float(f'{cell:.3g}'):,.0f}"
     return f"{cell:.3f}" if 1e-3 <= abs(cell) < 100 else f"{cell:.3g}"

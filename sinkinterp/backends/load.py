@@ -89,7 +89,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     return subject
 
 
-load.from_pretrained = load.boot_transformers = load  # type: ignore[attr-defined]  # written after names of classes
+load.from_pretrained = load.boot_transformers = load  # written after names of classes
 
 
 def _in_memory(

@@ -84,9 +84,12 @@ def explain(
     maps = {} if html_out is None else cut_maps(subject, token_set, found)
 
     def as_page() -> bytes:
-        sections = [Section(f"Head {layer}.{h}", "", [found.plot((layer, h), maps[layer, h])]) for layer, h in maps]
+        heads = [(score.layer, score.head) for score in found.strongest_first]
+        sections = [Section(f"Head {layer}.{h}", "", [found.plot((layer, h), maps[layer, h])]) for layer, h in heads]
         sections += [Section(table.title, table.note, [], [table]) for table in found.tables()]
-        return page_bytes(page(f"{short_name(subject.name)}: where the sink comes from", found.sentence, sections))
+        return page_bytes(
+            page(f"{short_name(subject.name)}: where the sink comes from", found.sentence.split("\n"), sections)
+        )
 
     tables = [replace(table, note=table.note.removeprefix(found.note).lstrip("; ")) for table in found.tables()]
     everything = [found.sentence, *tables, found.note]

@@ -110,12 +110,14 @@ class Group:
     cards: Sequence[tuple[str, Section]]
 
 
-def page(title: str, lead: str, sections: Iterable[Section], plotly: str | None = None) -> str:
+def page(title: str, lead: str | Sequence[str], sections: Iterable[Section], plotly: str | None = None) -> str:
     """The page as HTML text. All text that comes from data is escaped.
 
-    `plotly` is the path of a file with plotly.js, seen from the page. Without it the page holds plotly.js itself.
+    `lead` is a paragraph, or several. `plotly` is the path of a file with plotly.js, seen from the page. Without it the
+    page holds plotly.js itself.
     """
-    body = rendered("templates/page.html", title=title, lead=lead, sections=list(sections))
+    paragraphs = [lead] if isinstance(lead, str) else lead
+    body = rendered("templates/page.html", title=title, lead=paragraphs, sections=list(sections))
     return with_figures(title, body, plotly)
 
 

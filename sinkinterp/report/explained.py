@@ -200,7 +200,7 @@ class NoPath:
 
 
 def _of_life(life: Lifetime | None) -> str:
-    return "" if life is None else f"; massive from block {life.first} to {life.last}, as `measure` counts"
+    return "" if life is None else f"; massive from block {life.first} to {life.last}, as measurements count"
 
 
 @dataclass(frozen=True, repr=False)

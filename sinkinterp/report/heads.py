@@ -118,7 +118,8 @@ def top_heads(table: Table, most: int = 12) -> Table:
     """The `most` rows with the largest alpha_1, largest first."""
     most = whole_number(most, "most", 1)
     rows = sorted(table.rows, key=lambda row: -float(row[ALPHA_1] or 0))[:most]
-    title = f"{table.title}: the {len(rows)} of {len(table.rows)} with the largest alpha_1"
+    some = f"{len(rows)} of {len(table.rows)} with the largest alpha_1"
+    title = f"{table.title} The {some}" if "?" in table.title else f"{table.title}: the {some}"
     return replace(table, title=title, rows=tuple(rows))
 
 
