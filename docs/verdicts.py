@@ -60,7 +60,7 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
     (
         "Figure 3: longer texts, fewer heads above epsilon",
         "figure03_thresholds",
-        "From T=16 to 256 they fall by up to half.",
+        "From T=16 to 256 they fall by up to three fifths.",
     ),
     ("Figure 9: the domain hardly matters", "figure09_domains", "Arithmetic has a sink in a fifth fewer heads."),
     ("Figure 10: no relation to accuracy", "figure10_downstream", "Two models are too few to say more."),
