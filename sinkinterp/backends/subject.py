@@ -227,7 +227,10 @@ class Subject(Answering):
         raise InputError("a subject is not called; subject.run(tokens) is a pass, subject.model the model")
 
     def __iter__(self) -> NoReturn:
-        raise InputError("a subject is one thing; subject.model is the model, subject.tokenizer its tokenizer")
+        raise InputError(
+            "a subject is one thing; si.measure(subject, text) measures it; subject.model is the model, "
+            "subject.tokenizer its tokenizer"
+        )
 
 
 def text_to_tokens(subject: Any, bos: Bos = Bos.TOKENIZER) -> TextToTokens:
