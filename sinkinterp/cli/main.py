@@ -139,7 +139,9 @@ _PHRASES = {  # what is said otherwise than by an option's name
     "Silence(), Sound(FILE) or NoEncoder()": "silence, FILE or off",
     "Text(...) or NoEncoder()": "TEXT or off",
     "give the messages of each row": "`sinkinterp measure MODEL --chat FILE` reads them",
-    "si.load(model, tokenizer=...)": "save its tokenizer in its folder",
+    "load it with one, si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]": (
+        "save its tokenizer in its folder"
+    ),
 }
 _WITHOUT = {  # fixes where the command has no such option
     "column": "name the column 'text' in the file",
