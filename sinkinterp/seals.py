@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatch
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from .errors import InputError, refusal
 from .files import replacing, set_aside, write_bytes
@@ -261,7 +262,7 @@ def _sha256(path: Path) -> str:
     return _read(path, lambda file: hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def _read(path: Path, read: Callable[[BinaryIO], T]) -> T:
+def _read(path: Path, read: Callable[[BufferedReader], T]) -> T:
     """What `read` makes of a file. Raises Damaged where it cannot be read, and InputError without the permission."""
     with refusal(f"cannot read {path}", of=PermissionError):
         try:
