@@ -293,6 +293,8 @@ MODEL = "Hugging Face name, folder, .gguf file, or a model that is here: see `si
 BACKEND = "The library that runs it: huggingface, nnsight or transformer_lens."
 PLACE = "Where weights go, as in transformers: auto, cuda:0."
 
+INPUTS = (input_file, token_file, source)
+
 SEED = whole(0, LARGEST_SEED)
 SEEDS = whole(1, MOST_SEEDS)
 TOKENS = whole(2)  # of a sequence: one token shows no attention to another

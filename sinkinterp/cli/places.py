@@ -14,7 +14,7 @@ from ..backends.files.named_models import SHIPPED, downloads, located
 from ..errors import InputError
 from ..files import cache_folder, is_output
 from ..outputs import check_ours
-from .options import OUTPUT_FILES, input_file, output_folder, source
+from .options import INPUTS, OUTPUT_FILES, output_folder
 from .terminal import OR_FORCE
 
 _RUN = ("lock", "step-*", "damaged-*", "model")  # in the folder of a run
@@ -65,7 +65,7 @@ def check_run(folder: Path | None, force: bool) -> None:
 def checked(command: Callable[..., None]) -> Callable[..., None]:
     """The command, which first checks its `Places`, and that the files that its options name are ours or new.
 
-    Its options declare what they are by their parsers: `input_file` and `source`, `OUTPUT_FILES` and `output_folder`.
+    Its options declare what they are by their parsers: `INPUTS`, `OUTPUT_FILES` and `output_folder`.
     A parameter whose type is a dataclass stands for an option per field.
     """
     groups: dict[str, Any] = {name: hint for name, hint in command.__annotations__.items() if is_dataclass(hint)}
@@ -77,7 +77,7 @@ def checked(command: Callable[..., None]) -> Callable[..., None]:
         def values(*kinds: Any) -> list[Any]:
             return [value for name, value in given.items() if value is not None and parsers[name] in kinds]
 
-        reads = _paths_in(values(input_file, source))
+        reads = _paths_in(values(*INPUTS))
         places = Places(tuple(reads), tuple(values(*OUTPUT_FILES)), tuple(values(output_folder)))
         check_ours(places.files, OR_FORCE, bool(given.get("force")))
         for name, group in groups.items():

@@ -27,7 +27,6 @@ from sinkinterp.errors import InputError
 from sinkinterp.interventions import AddSinkLogit, PatchNormalization
 from sinkinterp.lm.model import build
 from sinkinterp.measurement.measure import measure
-from sinkinterp.report.report import Report
 
 VOCAB, HEADS, LENGTH = 97, 4, 13
 FALCON = FalconConfig(
@@ -157,11 +156,3 @@ def test_the_protocol_names_the_attention_and_that_eager_falcon_adds_alibi_twice
     }  # fmt: skip
     twice = "eager Falcon adds ALiBi twice, sdpa once"
     assert {name for name, report in said.items() if twice in report.protocol.line()} == {"falcon, eager"}
-
-
-def test_a_report_of_before_the_field_still_loads():
-    plain = measure(subject_of("bloom"), tokens_of(), progress=False).to_dict()
-    del plain["sha256"], plain["sealed"]  # reports of then had none
-    for name in ("attention", "attention_note"):
-        del plain["protocol"][name]
-    assert Report.from_dict(plain).protocol.attention == ""

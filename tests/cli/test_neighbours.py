@@ -41,7 +41,7 @@ def test_the_cache_is_rounded_to_the_bits_that_were_asked_for(tmp_path):
 
 def test_a_model_without_text_and_one_too_short_to_evict_are_refused_in_a_line():
     for words, message in (
-        (["cache", "sinkinterp/demo-softmax", "--text", "books.txt"], "not on text"),
+        (["cache", "sinkinterp/demo-softmax", "--text", "A book of sinks"], "not on text"),
         (["mask", "sinkinterp/demo-softmax", "--times", "1"], "above 1"),
         (["cache", "sinkinterp/demo-softmax", "--length", "2"], "use --length 4"),
     ):

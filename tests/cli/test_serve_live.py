@@ -30,7 +30,7 @@ def test_no_browser_is_opened_where_none_is_wanted(call):
     ("words", "message"),
     [
         (("sinkinterp/none",), "no checkpoint sinkinterp/none"),
-        ((MODEL, "--backend", "none"), "backends:"),
+        ((MODEL, "--backend", "none"), "is not a library that runs models"),
         ((MODEL, "--port", "99999"), "65535"),
         ((MODEL, "--dtype", "none"), "bfloat16"),
     ],

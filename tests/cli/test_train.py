@@ -42,7 +42,7 @@ def test_an_interrupt_is_exit_code_130_and_a_checkpoint(call, tmp_path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(loop, "update", interrupted)
         code, output = call("train", "softmax", *SHORT, "--out", tmp_path / "run")
-    assert code == 130 and "the same command goes on from there" in output
+    assert code == 130 and "the same command goes on from what it saved" in output
     assert checkpoint.latest(tmp_path / "run") == 5
     assert call("train", "softmax", *SHORT, "--out", tmp_path / "run")[0] == 0
     assert checkpoint.latest(tmp_path / "run") == 7
