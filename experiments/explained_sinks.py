@@ -1,4 +1,4 @@
-"""Where the sinks of SmolLM2 and Whisper come from: parts of scores, cuts, and the path of the massive activation."""
+"""Where the sinks of genuine models come from: parts of scores, cuts, and the path of the massive activation."""
 
 from collections.abc import Sequence
 from functools import partial
