@@ -314,12 +314,12 @@ class HuggingFaceSubject(Subject):
         return context_of(self.model)
 
     def read_beyond_context(self) -> None:
-        """Lets texts be longer than the model's context. Raises InputError where its positions are in a table."""
+        """Lets texts be longer than the model's context. Raises InputError where it has no positions there."""
         limit = self.shape.n_ctx
         if limit is None:
             return
         if not self._reads_on:
-            raise InputError(f"{self.name} has a table of {limit} positions; beyond it, take a model with rotary ones")
+            raise InputError(f"{self.name} has no positions beyond {limit}; take a model of transformers with rotary ones")
         self.shape = replace(self.shape, n_ctx=None)
         self.attention_note = "; ".join(
             filter(None, (self.attention_note, f"its context of {limit} tokens is no limit"))
