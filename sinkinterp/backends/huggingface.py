@@ -319,7 +319,9 @@ class HuggingFaceSubject(Subject):
         if limit is None:
             return
         if not self._reads_on:
-            raise InputError(f"{self.name} has no positions beyond {limit}; take a model of transformers with rotary ones")
+            raise InputError(
+                f"{self.name} has no positions beyond {limit}; take a model of transformers with rotary ones"
+            )
         self.shape = replace(self.shape, n_ctx=None)
         self.attention_note = "; ".join(
             filter(None, (self.attention_note, f"its context of {limit} tokens is no limit"))
