@@ -77,7 +77,8 @@ class Losses:
             return f"{who} not tell; give more. With {said} {costs}."
         if kept == most:
             return f"Keep {said} or more, of which none were tried: {costs}."
-        return f"Keep {said}: {costs}; more first tokens gain less than {ENOUGH:g}."
+        fewer = f" By the means alone {likely or 'none'} will do; these texts do not exclude more." if likely < kept else ""
+        return f"Keep {said}: {costs}; more first tokens gain less than {ENOUGH:g}.{fewer}"
 
     def _costs(self, window: int, kept: int) -> str:
         there, none = (estimate(self.added[window, IN_TEXT, n]) for n in (kept, 0))
