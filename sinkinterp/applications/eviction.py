@@ -77,7 +77,7 @@ class Losses:
             return f"{who} not tell; give more. With {said} {costs}."
         if kept == most:
             return f"Keep {said} or more, of which none were tried: {costs}."
-        fewer = f" By the means alone {likely or 'none'} will do; these texts do not exclude more." if likely < kept else ""
+        fewer = f" By the means alone {likely} will do; these texts do not exclude more." if likely < kept else ""
         return f"Keep {said}: {costs}; more first tokens gain less than {ENOUGH:g}.{fewer}"
 
     def _costs(self, window: int, kept: int) -> str:
