@@ -187,7 +187,7 @@ def _check_same(run: Path, stored: dict[str, Any], recipe: Spec) -> None:
     """Raises InputError unless the stored recipe is this one."""
     theirs, ours = _flat(Spec.from_dict(stored).to_dict()), _flat(recipe.to_dict())
     keys = [key for key in sorted({*theirs, *ours}) if theirs.get(key) != ours.get(key)]
-    differences = [f"{key} is {theirs.get(key)} there, {ours.get(key)} here" for key in keys]
+    differences = [f"{key} is {theirs.get(key, 'not set')} there, {ours.get(key, 'not set')} here" for key in keys]
     if differences:
         more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
         raise InputError(
