@@ -5,6 +5,7 @@ from functools import partial
 
 from sinkinterp.report.explained import DIRECTLY, IN_STREAM
 from sinkinterp.report.explained_graph import WHAT
+from sinkinterp.report.readings import short_name
 from sinkinterp.runs.case import Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
@@ -29,7 +30,11 @@ def _is_exact(table: Table) -> tuple[bool | None, str]:
 
 def _is_enough(table: Table, way: str) -> tuple[bool | None, str]:
     found = removed(table, way)
-    shown = "; ".join(f"{head}: {', '.join(f'{x:.0%}' for x in shares)}" for (_, head), shares in found.items())
+    shares_of = {f"{short_name(model.partition(',')[0])} {head}": shares for (model, head), shares in found.items()}
+    words = (f"{of}: {', '.join(f'{round(x, 2) + 0:.0%}' for x in shares)}" for of, shares in shares_of.items())
+    shown = "; ".join(words)
+        f"{of}: {', '.join(f'{round(x, 2) + 0:.0%}' for x in shares)}" for of, shares in shares_of.items()
+    )
     return bool(found) and all(x[0] >= 0.8 and max(x[1:], default=0) <= 0.1 for x in found.values()), shown
 
 
