@@ -33,8 +33,6 @@ def _is_enough(table: Table, way: str) -> tuple[bool | None, str]:
     shares_of = {f"{short_name(model.partition(',')[0])} {head}": shares for (model, head), shares in found.items()}
     words = (f"{of}: {', '.join(f'{round(x, 2) + 0:.0%}' for x in shares)}" for of, shares in shares_of.items())
     shown = "; ".join(words)
-        f"{of}: {', '.join(f'{round(x, 2) + 0:.0%}' for x in shares)}" for of, shares in shares_of.items()
-    )
     return bool(found) and all(x[0] >= 0.8 and max(x[1:], default=0) <= 0.1 for x in found.values()), shown
 
 
