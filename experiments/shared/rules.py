@@ -38,10 +38,10 @@ def above(
     other_column: str | None = None,
     bound: Callable[[float], float] = lambda value: value,
 ) -> Rule:
-    """A cell is above another: its interval lies above the other's interval, which `bound` may move.
+    """A cell is above another: its interval begins above the end of the other's, which `bound` may move.
 
     `of` and `than` choose rows by their cells. Every pair of rows that agree in the columns `by` must show it. It fails
-    if an interval lies below the other's. `other_column` is the column of the other cell, if that differs.
+    if an interval ends before the other's begins. `other_column` is the column of the other cell, if that differs.
     """
     other = other_column or column
 
@@ -72,7 +72,7 @@ def plus(shift: float) -> Callable[[float], float]:
 
 
 def within(claim: str, column: str, of: Row, low: float = -math.inf, high: float = math.inf) -> Rule:
-    """The intervals of a cell lie between two bounds. It fails if one lies outside them."""
+    """Two bounds enclose the intervals of a cell. It fails if one of them is outside."""
 
     def decide(runs: Table) -> Decision:
         rows = [row for row in runs.where(**of).rows if row[column] is not None]
@@ -141,7 +141,7 @@ def higher(of: str, than: str, quantity: str = col.EXCESS, margin: float = 0.05,
     """The quantity is higher in the models `of` than in the models `than`, seed by seed.
 
     By default the quantity is alpha_1 less its null, since models with a slot have a lower null. It holds if all seeds
-    agree and the mean difference is at least `margin`. It fails if the 95% interval of the mean lies below zero and the
+    agree and the mean difference is at least `margin`. It fails if the 95% interval of the mean is below zero and the
     mean is at least `margin` below: without a difference a rule neither holds nor fails. It is confounded if the models
     with more of the quantity may have learned more: the interval of the difference of mean losses leaves 2% of the loss
     of `than` on that side. With `at_equal_loss` False losses do not matter: for rows that the paper compares at unequal
@@ -165,9 +165,9 @@ def higher(of: str, than: str, quantity: str = col.EXCESS, margin: float = 0.05,
 
 
 def alike(of: str, than: str, quantity: str = col.ALPHA_1, most: float = MARGIN) -> Rule:
-    """The quantity is equal in two models: the 95% interval of the difference of their means lies within +-`most`.
+    """The quantity is equal in two models: the 95% interval of the difference of their means is within +-`most`.
 
-    It fails if the interval lies beyond. Seeds of two models are no pairs. Losses do not matter, since they may be what
+    It fails if the interval is beyond. Seeds of two models are not pairs. Losses do not matter, since they may be what
     does not matter.
     """
 
@@ -295,13 +295,20 @@ def _counted(
 
 
 def _between_in_words(rows: Sequence[Row], answers: Sequence[bool | None]) -> str:
-    """How many seeds have a sink in some heads alone, and the rates of sinks."""
+    """How many seeds have a sink in some heads alone, with Sink_1 and alpha_1 of the strongest head over its null."""
     between = [row for row, answer in zip(rows, answers, strict=True) if answer is None]
     if not between:
         return ""
-    rates = [number(row[col.SINK_1]) for row in between if row.get(col.SINK_1) is not None]
-    words = f": {col.SINK_1} {min(rates):.1%} to {max(rates):.1%}" if rates else ""
-    return f"; {len(between)} more have a sink in some heads{words}"
+    rates = sorted(number(row[col.SINK_1]) for row in between if row.get(col.SINK_1) is not None)
+    judged = [row for row in between if row.get(col.ALPHA_HEAD) is not None and row.get(col.NULL_HEAD) is not None]
+    heads = sorted(number(row[col.ALPHA_HEAD]) - number(row[col.NULL_HEAD]) for row in judged)
+    words = [
+        f"{what} {' to '.join(dict.fromkeys(format(x, form) for x in (found[0], found[-1])))}"
+        for what, found, form in ((col.SINK_1, rates, ".1%"), ("strongest head over its null", heads, ".3f"))
+        if found
+    ]
+    verb, said = "has" if len(between) == 1 else "have", f": {', '.join(words)}" if words else ""
+    return f"; {len(between)} more {verb} a sink in some heads{said}"
 
 
 def in_most_seeds(count: int, of: int) -> bool | None:

@@ -155,6 +155,9 @@ def test_a_sink_head_beside_an_averse_one_is_not_the_absence_of_a_sink(hidden):
     assert [has_no_sink(name).verdict(table).outcome for name in "ab"] == [UNDECIDED, HOLDS]
     assert [has_sink(name).verdict(table).outcome for name in "ab"] == [UNDECIDED, FAILS]
     assert "3 more have a sink in some heads: Sink_1" in has_no_sink("a").verdict(table).reason
+    rate, excess = ("20.0%", "0.050") if hidden is SOME_HEADS else ("3.0%", "0.200")  # that which decided is printed
+    said = f"; 1 more has a sink in some heads: Sink_1 {rate}, strongest head over its null {excess}"
+    assert has_no_sink("b").verdict(table).reason.endswith(said)
 
 
 def test_a_mean_above_its_null_is_a_sink_whatever_the_rate():
