@@ -46,7 +46,7 @@ def measure(case: Case, progress: Progress) -> Table:
     documents = min(DOCUMENTS, case.size(length=length)[0] // 4)
     tokens, source = long_texts(case, (documents, length), JOINED, case.start, progress)
     on_text, window = progress(f"streaming {case.subject.name}"), length // PARTS
-    table = streaming_table(case.subject, tokens, window=window, sinks=SINKS, one_pass=True, on_progress=on_text)
+    table = streaming_table(case.subject, tokens, window=window, sinks=SINKS, on_progress=on_text)
     weights = case.subject.revision or "as saved"
     note = f"{table.note}; BOS {case.start}; {source}; null: full attention (all); weights: {weights}; rule: {RULE}"
     return Table(CLAIM, note, tuple({**case.names, **row} for row in table.rows))

@@ -7,52 +7,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..data.choices import Bos, Drawn, Dtype
+from ..data.choices import Dtype
 from ..data.progress import progress_bars
 from ..errors import InputError
 from ..outputs import page_bytes
 from . import options
 from .drawing import heads_named, layer_and_head
-from .measuring import DRAWN
+from .measuring import Input
 from .terminal import brief, deliver
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
     from ..interventions.changes import Change
     from ..report.explained import Explanation
-    from ..runs.inputs import Inputs
     from ..table import Table
 
 EXPLAINED = "A head to explain: 3.7 for layer 3, head 7; repeatable. [default: the three strongest sinks]"
 WRITTEN = "A next token, such as ' Paris': also say what heads and parts write into its logit, less that of --instead."
 OTHER = "Another next token."
 ELSEWHERE = "All tables: --full. A page: --html FILE."
-LENGTH = "Tokens per sequence, T. [default: 64, or what the task has]"
-
-
-@dataclass(frozen=True)
-class Read:
-    """What `explain` reads, and the seed of random parts and tokens."""
-
-    text: options.Text = None
-    column: options.Column = "text"
-    drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None
-    length: Annotated[int | None, typer.Option(help=LENGTH, parser=options.TOKENS)] = None
-    sequences: options.Count = None
-    bos: options.Start = Bos.TOKENIZER
-    seed: Annotated[int, typer.Option(help="Seed of random parts and tokens.", parser=options.SEED)] = 0
-
-    def inputs(self, subject: "Subject") -> "Inputs":
-        """The inputs; fewer ones, and shorter prompts, will do where the user gives no size."""
-        from ..runs.inputs import Inputs
-
-        options.check_bos(subject, self.bos)
-        most = self.length or min(64, subject.shape.n_ctx or 64)
-        is_prompt = self.text is not None and not Path(self.text).exists()
-        return Inputs(
-            most, self.sequences or 32, self.bos, self.text, self.column, drawn=self.drawn, seed=self.seed,
-            may_be_fewer=self.sequences is None, may_be_shorter=is_prompt and self.length is None,
-        )  # fmt: skip
 
 
 def explain(
@@ -60,12 +33,9 @@ def explain(
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=EXPLAINED)] = [],
     answer: Annotated[str | None, typer.Option(help=WRITTEN)] = None,
     instead: Annotated[str | None, typer.Option(help=OTHER)] = None,
-    read: Read = Read(),
-    encoder: options.Encoder = None,
-    dtype: options.Numbers = Dtype.FLOAT32,
-    html_out: options.Html = None,
-    full: options.Full = False,
-    force: options.Force = False,
+    given: Input = Input(),
+    loading: options.Weights = options.Weights(),
+    files: options.Page = options.Page(),
 ) -> None:
     """Say why heads look at the first token: which parts write what their keys hold, and what cutting them removes."""
     with progress_bars() as progress:
@@ -76,12 +46,12 @@ def explain(
 
         heads = heads_named(head)
         options.check_answers(answer, instead)
-        options.check_text(read.text, read.column)
-        subject = options.load_subject(model, "huggingface", encoder, dtype)
-        token_set = read.inputs(subject).token_set(subject, model, progress("reading docstrings"))
-        asked: dict[str, Any] = {"head": heads, "answer": answer, "instead": instead, "seed": read.seed}
+        given.check()
+        subject = loading.subject(model)
+        token_set = given.token_set(subject, model, 64, 32, progress("reading docstrings"))
+        asked: dict[str, Any] = {"head": heads, "answer": answer, "instead": instead, "seed": given.seed or 0}
         found = explain_heads(subject, token_set, **asked, progress=progress("explaining"))
-    maps = {} if html_out is None else cut_maps(subject, token_set, found)
+    maps = {} if files.html_out is None else cut_maps(subject, token_set, found)
 
     def as_page() -> bytes:
         heads = [(score.layer, score.head) for score in found.strongest_first]
@@ -93,8 +63,8 @@ def explain(
 
     tables = [replace(table, note=table.note.removeprefix(found.note).lstrip("; ")) for table in found.tables()]
     everything = [found.sentence, *tables, found.note]
-    shown = everything if full else brief(found.sentence, _of_strongest(found), ELSEWHERE, found.note)
-    deliver(shown, (html_out, as_page), force=force)
+    shown = everything if files.full else brief(found.sentence, _of_strongest(found), ELSEWHERE, found.note)
+    deliver(shown, (files.html_out, as_page), force=files.force)
 
 
 def _of_strongest(answer: "Explanation") -> "Table":

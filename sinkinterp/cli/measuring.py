@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..data.choices import Bos, Drawn, Dtype
-from ..data.progress import progress_bars
+from ..data.progress import OnProgress, no_progress, progress_bars
 from ..data.texts import is_path, is_text
 from ..errors import InputError
 from ..outputs import json_bytes, page_bytes
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 
 CHAT = "What a user says to the model, in its chat template, or a .jsonl file of chats as `finetune` reads them."
-LENGTH = "Tokens per sequence, T. \\[default: 64]"
-COUNT = "Number of sequences, n. \\[default: 100, or 32 or 64 docstrings where these give Sink_1 an interval of .05]"
+LENGTH = "Tokens per sequence, T. \\[default: 64; of `cache` 256]"
+COUNT = (
+    "Number of sequences, n. \\[default: of `measure` 100, or 32 or 64 docstrings where these give Sink_1 an interval "
+    "of .05; of `explain` and `cache` 32, of `mask` 64]"
+)
 SAVE = "Write every number to this .safetensors file."
 DRAWN = "Tokens without a text: random tokens, or one token repeated."
 PRESET = "How published numbers were measured: paper, released-open-models or released-own-models. Options override it."
@@ -37,7 +40,7 @@ FIRST_ONLY = "Measure position 0 and norms only: for long sequences."
 
 @dataclass(frozen=True)
 class Input:
-    """What `measure` measures a model on, and how much of it."""
+    """What a model reads, and how much of it."""
 
     text: options.Text = None
     column: Annotated[str | None, typer.Option(help=f"{options.COLUMN} \\[default: text]", parser=options.filled)] = (
@@ -79,6 +82,25 @@ class Input:
         path = Path(self.text)
         return any(ending_of(file) != ".txt" for file in (files_of(path) if path.is_dir() else [path]))
 
+    def over(self, settings: "Preset", **others: Any) -> "Preset":
+        """The settings, with those that the user gave in their place; `others` are of other options."""
+        sequences = 1 if self.is_one_text else self.sequences
+        given = {"length": self.length, "sequences": sequences, "bos": self.bos, **others}
+        return replace(settings, **{name: value for name, value in given.items() if value is not None})
+
+    def token_set(
+        self, subject: "Subject", model: str, length: int, sequences: int, on_file: OnProgress = no_progress
+    ) -> "TokenSet":
+        """The tokens of a command with these defaults: sequences of one length, fewer where there are not so many."""
+        from ..measurement.measure import Preset
+
+        if self.bos is not None:
+            options.check_bos(subject, self.bos)
+        size = Preset(length=min(length, subject.shape.n_ctx or length), sequences=sequences)
+        inputs = self.inputs(self.over(size), is_default=True)
+        is_prompt = self.is_one_text and self.length is None
+        return replace(inputs, may_be_shorter=is_prompt).token_set(subject, model, on_file)
+
     def inputs(self, settings: "Preset", is_default: bool) -> "Inputs":
         """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size."""
         from ..runs.inputs import Inputs
@@ -112,10 +134,7 @@ class Settings:
         """The preset, or the default settings, with what the user gave."""
         from ..measurement.measure import preset_of
 
-        sequences = 1 if given.is_one_text else given.sequences
-        options: dict[str, Any] = {"length": given.length, "sequences": sequences, "bos": given.bos}
-        options |= {"epsilon": self.epsilon, "dtype": dtype}
-        return replace(preset_of(self.preset), **{name: value for name, value in options.items() if value is not None})
+        return given.over(preset_of(self.preset), epsilon=self.epsilon, dtype=dtype)
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,16 @@
 """The commands for people who evict caches, train dictionaries or quantise: what to keep, and what to leave out."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.text import Text as RichText
 
-from ..data.choices import Dtype
 from ..data.progress import progress_bars
 from ..errors import InputError
 from ..outputs import json_bytes, page_bytes
 from . import options
+from .measuring import Input
 from .terminal import brief, deliver
 
 if TYPE_CHECKING:
@@ -20,38 +19,15 @@ if TYPE_CHECKING:
     from ..table import Table
 ELSEWHERE = "All tables: --full. A page: --html FILE. Every number: --json FILE."
 TOLERANCE = "The change of a head's output that is tolerated, as a share of its length."
-HALVES = "Number of sequences, n. \\[default: 64]"
 BITS = "Bits of rounded keys and values; give it again for more."
 OF_HEADS = "Which heads can be zeroed together, too: some hundred passes."
 TIMES = "A norm is that of an outlier above this multiple of the median."
 
 
-@dataclass(frozen=True)
-class Read:
-    """The texts that the model reads, and the numbers and the devices that it computes with."""
-
-    text: options.Text = None
-    column: options.Column = "text"
-    tokens: options.TokenFile = None
-    dtype: options.Numbers = Dtype.FLOAT32
-    device_map: options.DeviceMap = None
-
-    def by(self, model: str, length: int, sequences: int | None, default: int) -> "tuple[HuggingFaceSubject, Tokens]":
-        """The model and its input: texts, or lists of ids, of one length that fits its context."""
-        from ..runs.inputs import Inputs
-
-        options.check_text(self.text, self.column)
-        subject = cast(Any, options.load_subject(model, "huggingface", None, self.dtype, self.device_map))
-        size = (min(length, subject.shape.n_ctx or length), sequences or default)
-        some = Inputs(*size, text=self.text, column=self.column, tokens=self.tokens, may_be_fewer=sequences is None)
-        return subject, some.token_set(subject, model).tokens
-
-
 def cache(
     model: options.Model,
-    read: Read,
-    length: options.Length = 256,
-    sequences: options.Count = None,
+    given: Input,
+    loading: options.Weights,
     tolerance: Annotated[float, typer.Option(help=TOLERANCE, parser=options.number(0.0, 1.0))] = 0.1,
     generate: Annotated[
         int, typer.Option(help="Tokens to generate after a prompt; 0: none.", parser=options.whole(0))
@@ -66,7 +42,7 @@ def cache(
         from ..applications.generation import generation_table
         from ..applications.quantised_cache import quantised_answer, quantised_table
 
-        subject, tokens = read.by(model, length, sequences, default=32)
+        subject, tokens = _read(model, given, loading, 256, 32)
         window = tokens.shape[1] // 2
         if window < 2:
             raise InputError("a cache of one token has no first token to keep; use --length 4, or more")
@@ -87,11 +63,19 @@ def cache(
     )
 
 
+def _read(
+    model: str, given: Input, loading: options.Weights, length: int, sequences: int
+) -> "tuple[HuggingFaceSubject, Tokens]":
+    """The model and its input: by default so many texts of one length that fits its context."""
+    given.check()
+    subject = cast("HuggingFaceSubject", loading.subject(model))
+    return subject, given.token_set(subject, model, length, sequences).tokens
+
+
 def mask(
     model: options.Model,
-    read: Read,
-    length: options.Length = 64,
-    sequences: Annotated[int | None, typer.Option(help=HALVES, parser=options.whole(2))] = None,
+    given: Input,
+    loading: options.Weights,
     times: Annotated[float, typer.Option(help=TIMES, parser=options.number(1.0, 1e6))] = 10.0,
     steps: Annotated[int, typer.Option(help="Steps of training of a dictionary.", parser=options.whole(1))] = 300,
     heads: Annotated[bool, typer.Option("--heads", help=OF_HEADS)] = False,
@@ -105,7 +89,7 @@ def mask(
         from ..interventions.changes import ChangeResidual
         from ..measurement.patching import activations
 
-        subject, tokens = read.by(model, length, sequences, default=64)
+        subject, tokens = _read(model, given, loading, 64, 64)
         if len(tokens) < 2:
             raise InputError("it fits on one half of the texts and tests on the other, and there is one; give more")
         found = outliers.mask(subject, tokens, times=times)

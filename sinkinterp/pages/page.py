@@ -97,7 +97,7 @@ class Section:
     """A heading, figures and tables, and a caption under them."""
 
     title: str
-    caption: str
+    caption: str = ""
     figures: Sequence[go.Figure] = ()
     tables: Sequence[Table] = ()
 
