@@ -146,7 +146,8 @@ def demo(
 ) -> None:
     """Train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""
     with progress_bars() as progress:
-        from ..pages.demo import demo_page, run
+        from ..pages.gallery import demo as run_demo
+        from ..pages.gallery import demo_page
         from ..train.recipes import DEMO_STEPS, DEMO_TWINS
 
         quiet_libraries()
@@ -156,7 +157,7 @@ def demo(
             sinks = f"Sink_1 {metrics['sink_1']:.0%}  Sink_* {metrics['sink_slot']:.0%}"
             bars[variant](step, DEMO_STEPS, f"loss {metrics['valid_loss']:.3f}  {sinks}")
 
-        result = run(seed, on_step=on_step)
+        result = run_demo(seed, on_step=on_step)
         html = demo_page(result)
     tables = (result.twins, result.residuals, result.swaps)
     deliver(tables, (out, lambda: page_bytes(html)), force=force)

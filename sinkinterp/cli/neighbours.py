@@ -38,9 +38,8 @@ def cache(
     """How many first tokens must a rolling cache keep, and what does rounding it cost? Measure it, and answer."""
     with progress_bars() as progress:
         from ..applications import eviction
-        from ..applications.eviction import largest_window_first, needs_table
+        from ..applications.eviction import largest_window_first, needs_table, quantised_answer, quantised_table
         from ..applications.generation import generation_table
-        from ..applications.quantised_cache import quantised_answer, quantised_table
 
         subject, tokens = _read(model, given, loading, 256, 32)
         window = tokens.shape[1] // 2
@@ -122,7 +121,7 @@ def _deliver(
     from ..pages.page import Section, page
 
     def as_page() -> bytes:
-        return page_bytes(page(title, answer, [Section(table.title, "", [table.plot()]) for table in tables]))
+        return page_bytes(page(title, answer, list(map(Section.of, tables))))
 
     plain = {"answer": answer, "tables": [table.to_dict() for table in tables], **more}
     json_file, html_file = (files.json_out, lambda: json_bytes(plain)), (files.html_out, as_page)

@@ -1,21 +1,30 @@
-"""The gallery: every view, drawn from the checkpoints that ship, and from pretrained models where they are here."""
+"""The gallery: every view, drawn from the checkpoints that ship, and from pretrained models where they are here.
+
+The demo: trains a sink model and its no-sink twins, measures them, and moves the sink by swapping p1.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..applications.position_swap import swap_table
 from ..backends.files.named_models import SHIPPED, downloads
 from ..backends.load import load
 from ..backends.subject import Subject
 from ..data.backcopy import BigramBackcopy
 from ..data.choices import Bos, Drawn
+from ..data.token_sources import random_tokens, repeated_token
 from ..data.tokens import TokenSet
 from ..measurement.maps import head_maps
 from ..measurement.measure import measure
+from ..metrics.bootstrap import BY_SEQUENCE, Estimate, estimate_cells
 from ..metrics.instruments import DISTRIBUTIONS, GEOMETRY, MASSIVE
 from ..plots.series import MARKERS, positive_axis, unique_values
 from ..plots.theme import MAGNITUDE, colour, escaped, themed
@@ -33,14 +42,15 @@ from ..report.norms import (
 from ..report.report import Report
 from ..report.summary import sink_summary, sink_verdict
 from ..report.views import views_of
+from ..runs import trained
 from ..runs.inputs import Inputs
 from ..runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of
 from ..runs.training_figures import training_history
-from ..table import Table
+from ..table import Cell, Table
 from ..train.checkpoint import history_of
 from ..train.recipe import Recipe
-from . import demo
-from .page import Section, cards_page
+from ..train.recipes import DEMO_EPSILON, DEMO_SEQUENCES, DEMO_STEPS, DEMO_TWINS, demo_recipe
+from .page import Section, cards_page, page
 
 LENGTH, SEQUENCES = 64, 256
 LENGTHS = (4, 6, 8, 12, 16, 32, 64)  # of the sequences that the curves over length are measured on
@@ -136,9 +146,9 @@ def _family_sections(title: str, family: Checkpoints) -> Iterator[Section]:
     )
     residuals = residual_norms_by_block({name: shipped.report for name, shipped in family.items()})
     yield Section(f"{title}: where attention goes", figures=list(_maps(family)))
-    yield Section(f"{title}: sinks over training", figures=[training_history(histories, note).plot()])
-    yield Section(f"{title}: residual norms", figures=[residuals.plot()])
-    yield Section(f"{title}: thresholds and lengths", figures=[_lengths(family).plot()])
+    yield Section.of(training_history(histories, note), f"{title}: sinks over training")
+    yield Section.of(residuals, f"{title}: residual norms")
+    yield Section.of(_lengths(family), f"{title}: thresholds and lengths")
 
 
 def _maps(family: Checkpoints) -> Iterator[go.Figure]:
@@ -171,7 +181,7 @@ def _of_model(name: str, report: Report, heads: Sequence[go.Figure], subject: Su
     """The sections of one model: its sink in a sentence, `heads` and a table, then the views of `SHOWN`."""
     yield Section(f"{name}: {first}", sink_verdict(report), heads, [sink_summary(report)])
     for view in (view for view in views_of(report) if view.name in SHOWN):
-        yield Section(f"{name}: {view.heading}", figures=[view.table(report, EPSILON, subject.label).plot()])
+        yield Section.of(view.table(report, EPSILON, subject.label), f"{name}: {view.heading}")
 
 
 def _model_sections(name: str, shipped: Shipped) -> Iterator[Section]:
@@ -180,7 +190,7 @@ def _model_sections(name: str, shipped: Shipped) -> Iterator[Section]:
     overview = [heads.plot()] if len(heads.rows) > 1 else []
     yield from _of_model(name, shipped.report, overview, shipped.subject, "is there a sink?")
     if name == "demo-softmax" and isinstance(shipped.recipe.data, BigramBackcopy):
-        yield Section(f"{name}: the sink follows p1", figures=[demo.swaps(shipped.subject, shipped.recipe.data).plot()])
+        yield Section.of(swaps(shipped.subject, shipped.recipe.data), f"{name}: the sink follows p1")
 
 
 def language_models() -> Mapping[str, str]:
@@ -279,3 +289,105 @@ def _add_norms(figure: go.Figure, norms: Table, col: int) -> None:
         )
     axis = {**positive_axis(norms.numbers(NORM)), "dtick": 1}
     figure.update_xaxes(title="mean Euclidean norm", **axis, row=1, col=col)
+
+
+TARGETS = (4, 6, 9, 12)  # positions, from 0, that p1 is replaced by or swapped with
+OnStep = Callable[[str, int, dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Everything that the demo measured."""
+
+    reports: Mapping[str, Report]
+    maps: Mapping[str, HeadMaps]
+    twins: Table
+    residuals: Table
+    swaps: Table
+    training: Table
+
+
+def demo(seed: int = 0, cache: Path | None = None, on_step: OnStep = lambda *_: None, steps: int = DEMO_STEPS) -> Demo:
+    """Trains or loads the three twins of one seed, measures them, and repeats Table 7 on the softmax model."""
+    runs = {
+        variant: trained.trained(demo_recipe(variant, seed, steps), cache, partial(on_step, variant))
+        for variant in DEMO_TWINS
+    }
+    subjects = {variant: run.subject(variant) for variant, run in runs.items()}
+    token_set = trained.held_out_tokens(demo_recipe(DEMO_TWINS[0]).data, DEMO_SEQUENCES)
+    reports = {variant: measure(subject, token_set) for variant, subject in subjects.items()}
+    losses = {variant: trained.valid_loss(subject, token_set) for variant, subject in subjects.items()}
+    return Demo(
+        reports=reports,
+        maps={variant: head_maps(subject, token_set) for variant, subject in subjects.items()},
+        twins=_twins_table(reports, losses),
+        residuals=residual_norms_by_block(reports),
+        swaps=swaps(subjects["softmax"], demo_recipe("softmax").data),
+        training=training_history(
+            {variant: run.history() for variant, run in runs.items()},
+            f"n={trained.EVALUATION_SEQUENCES} held-out sequences a reading, T={reports['softmax'].protocol.length}, "
+            f"no BOS, fp32, epsilon={DEMO_EPSILON}",
+        ),
+    )
+
+
+def demo_page(result: Demo) -> str:
+    """The page that `sinkinterp demo` writes."""
+    note = (
+        "Sigmoid: proxy scores, rows divided by their sum; * is the learned key k* of the K-bias model. The last query "
+        f"predicts nothing, so its row is untrained. {result.twins.note}"
+    )
+    maps = attention_figure(result.maps, "Mean attention maps of three twins", note)
+    sections = [
+        Section("Where attention goes", figures=[maps]),
+        Section.of(result.swaps),
+        replace(Section.of(result.residuals), caption=ending(result.residuals)),
+        Section.of(result.training),
+        Section.of(result.twins),
+    ]
+    lead = (
+        "Three one-layer language models learn the same task to the same loss. Softmax attention parks what it does "
+        "not need on the first position; sigmoid attention need not, and a learned key k* takes the sink over."
+    )
+    return page("First light: a sink, and two ways to be without it", lead, sections)
+
+
+def ending(residuals: Table) -> str:
+    """Why the other tokens of a model end longer than its first token, which is longer when attention reads it."""
+    rows = {(row[MODEL], row[BLOCK]): row for row in residuals.rows}
+    says = []
+    for model in unique_values(residuals, MODEL):
+        last = max(int(block or 0) for name, block in rows if name == model)
+        begin, end = rows[model, 0], rows[model, last]
+        first, others = ([float(row[kind] or 0) for row in (begin, end)] for kind in (FIRST_TOKEN, OTHER_TOKENS))
+        if first[0] > others[0] and first[1] < others[1]:
+            says.append(
+                f"In {model} the first token is longer where attention reads it (block 0: {first[0]:.1f}, others "
+                f"{others[0]:.1f}). The others end longer (block {last}: {others[1]:.1f}, the first {first[1]:.1f}), "
+                "because the feed-forward layer writes its prediction of the next token there, and writes little to "
+                "the first. The norm before the logits takes these lengths away."
+            )
+    return " ".join(says)
+
+
+def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) -> Table:
+    rows: list[dict[str, Cell]] = []
+    for variant, report in reports.items():
+        loss = estimate_cells("value", losses[variant])
+        rows.append({"model": variant, "quantity": "validation loss (nats)", **loss, "null": None})
+        rows += [{"model": variant, **row} for row in sink_summary(report, DEMO_EPSILON).rows]
+    return Table(
+        "Three twins: who makes a sink?",
+        f"{reports['softmax'].protocol.line()}, epsilon={DEMO_EPSILON}; {BY_SEQUENCE}",
+        tuple(rows),
+    )
+
+
+def swaps(subject: Subject, task: BigramBackcopy) -> Table:
+    """Table 7, measured on a model of this task."""
+    token_sets = {
+        "natural": trained.held_out_tokens(task, DEMO_SEQUENCES),
+        "random": random_tokens(task.vocab, task.length, DEMO_SEQUENCES),
+        "repeated": repeated_token(task.vocab, task.length, DEMO_SEQUENCES),
+    }
+    return swap_table(subject, token_sets, TARGETS, DEMO_EPSILON)

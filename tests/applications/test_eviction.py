@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sinkinterp.applications.eviction import IN_TEXT, Losses, first_token_losses, heads_table
 from sinkinterp.applications.generation import _sinks_of_parts, generated, generation_table
-from sinkinterp.applications.rolling_cache import SinkCache, streamed
+from sinkinterp.applications.streaming import SinkCache, streamed
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
 from sinkinterp.runs.inputs import Inputs

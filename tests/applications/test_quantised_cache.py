@@ -8,7 +8,7 @@ from backends.zoo import subject_of, tokens_of
 from transformers import AutoModelForCausalLM, DeepseekV3Config
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from sinkinterp.applications.quantised_cache import GRAINS, RoundedCache, Scales, quantised_answer, quantised_table
+from sinkinterp.applications.eviction import GRAINS, RoundedCache, Scales, quantised_answer, quantised_table
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
 from sinkinterp.runs.inputs import Inputs

@@ -5,7 +5,7 @@ import torch
 from backends.zoo import LEARNED_POSITIONS, model_of, tokens_of
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from sinkinterp.applications.rolling_cache import SinkCache, SinkLayer, check_stream, rotation_of, streamed
+from sinkinterp.applications.streaming import SinkCache, SinkLayer, check_stream, rotation_of, streamed
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.columns import Evict

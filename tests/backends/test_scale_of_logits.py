@@ -7,7 +7,7 @@ from backends.zoo import CONFIGS, model_of, tokens_of
 from transformer_lens.model_bridge import sources
 
 import sinkinterp as si
-from sinkinterp.applications.rolling_cache import check_stream
+from sinkinterp.applications.streaming import check_stream
 from sinkinterp.attention.shapes import Gap
 from sinkinterp.backends.load import BACKENDS
 from sinkinterp.errors import InputError
