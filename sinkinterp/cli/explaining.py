@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..data.choices import Dtype
 from ..data.progress import progress_bars
 from ..errors import InputError
 from ..outputs import page_bytes
@@ -130,16 +129,16 @@ class What:
         if self.first_order and self.site in (Patched.EDGES, Patched.PATHS):
             raise InputError(f"--first-order estimates no {self.site}; leave it out, or take another --site")
 
-    def table(self, subject: "Subject", clean: list[str], corrupted: list[str], measured: dict[str, Any]) -> "Table":
-        """The share that each place restores."""
+    def table(self, subject: "Subject", **measured: Any) -> "Table":
+        """The share that each place restores: what `activation_patching` takes of prompts and answers is `measured`."""
         from ..measurement.activation_patching import activation_patching
         from ..measurement.path_patching import path_patching
 
         if self.site is Patched.PATHS:
-            return path_patching(subject, clean, corrupted, receiver=_receiver(self.to), **measured)
+            return path_patching(subject, **measured, receiver=_receiver(self.to))
         site, by = self._change()
         estimates = {"first_order": self.first_order, "direct": self.direct}
-        return activation_patching(subject, clean, corrupted, site=site, by=by, **estimates, **measured)
+        return activation_patching(subject, **measured, site=site, by=by, **estimates)
 
     def _change(self) -> tuple["Change", tuple[str, ...]]:
         """The site, and the axes of its map."""
@@ -157,52 +156,51 @@ class What:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What `patch` measures of a patched run."""
+class Prompts:
+    """What `patch` compares, and the answers by which it does."""
 
+    clean: Annotated[list[str], typer.Option(help=CLEAN, parser=options.filled)]
+    corrupted: Annotated[list[str], typer.Option(help=CORRUPTED, parser=options.filled)]
     answer: Annotated[str | None, typer.Option(help=ANSWER)] = None
     instead: Annotated[str | None, typer.Option(help=INSTEAD)] = None
     sink: Annotated[bool, typer.Option("--sink", help=SINK)] = False
 
-    def keywords(self) -> dict[str, Any]:
-        """The arguments of patching. Raises InputError for options that do not go together."""
-        from ..measurement.activation_patching import first_alpha
+    def check(self) -> None:
+        """Raises InputError for one answer alone, for answers beside the sink, and for the names of files."""
+        from ..data.texts import names_file
 
         if (self.answer is None) != (self.instead is None) or (self.sink and self.answer is not None):
             raise InputError("give --answer and --instead together, or --sink, or none of them")
-        return {"metric": first_alpha()} if self.sink else {"answer": self.answer, "instead": self.instead}
+        for prompt in filter(names_file, (*self.clean, *self.corrupted)):
+            raise InputError(f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"')
 
 
 def patch(
     model: options.Model,
-    clean: Annotated[list[str], typer.Option(help=CLEAN, parser=options.filled)],
-    corrupted: Annotated[list[str], typer.Option(help=CORRUPTED, parser=options.filled)],
+    prompts: Prompts,
     what: What = What(),
-    by: Measured = Measured(),
-    dtype: options.Numbers = Dtype.FLOAT32,
-    backend: options.Backend = "huggingface",
+    loading: options.Loading = options.Loading(),
     out: options.Out = Path("figures/patch.html"),
     full: options.Full = False,
     force: options.Force = False,
 ) -> None:
     """Patch every activation of a clean run into a corrupted one, and map the share of the behaviour it restores."""
     what.check()
+    prompts.check()
     with progress_bars() as progress:
-        from ..data.texts import names_file
+        from ..measurement.activation_patching import first_alpha
         from ..measurement.patching import RESTORED
         from ..pages.page import Section, page
         from ..report.readings import short_name
 
-        for prompt in (*clean, *corrupted):
-            if names_file(prompt):
-                raise InputError(f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"')
-        measured = by.keywords() | {"progress": progress("patching")}
-        subject = options.load_subject(model, backend, None, dtype)
-        table = what.table(subject, clean, corrupted, measured)
+        subject = loading.subject(model)
+        asked = {name: value for name, value in vars(prompts).items() if name != "sink"}
+        asked |= {"metric": first_alpha()} if prompts.sink else {}
+        table = what.table(subject, **asked, progress=progress("patching"))
     strongest = table.with_rows(sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0))))
-    lead = f"Clean: {' | '.join(clean)}. Corrupted: {' | '.join(corrupted)}."
-    sections = [Section("The share of the clean run that each place restores", "", [table.plot()])]
-    html = page(f"{short_name(subject.name)}: activation patching", lead, sections)
+    lead = f"Clean: {' | '.join(prompts.clean)}. Corrupted: {' | '.join(prompts.corrupted)}."
+    section = Section.of(table, "The share of the clean run that each place restores")
+    html = page(f"{short_name(subject.name)}: activation patching", lead, [section])
     elsewhere = "All rows: --full. The map: the page below."
     shown = [strongest] if full else brief(_sentence(strongest), strongest, elsewhere)
     deliver(shown, (out, lambda: page_bytes(html)), force=force)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..pages.chapters import Chapter
     from ..runs.case import Encoded
     from ..runs.experiment import Experiment, Scope
-    from ..runs.finetune import Trainable
+    from ..runs.trained import Trainable
     from ..runs.workers import Workers
     from ..table import Table
 
@@ -73,14 +73,21 @@ class Models:
         )
 
 
+@dataclass(frozen=True)
+class Runs:
+    """How experiments are run."""
+
+    scale: Annotated[Scale | None, typer.Option(help=SCALE, show_default="demo, real where made, else smoke")] = None
+    seeds: Annotated[int, typer.Option(help="How many models of every kind are trained.", parser=options.SEEDS)] = 5
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None
+    settings: options.Settings = field(default_factory=list)
+    ray: options.OnRay = None
+
+
 def reproduce(
     names: Annotated[list[str], typer.Argument(help=NAMES, parser=options.filled, autocompletion=COMPLETION)],
     other: Models = Models(),
-    scale: Annotated[Scale | None, typer.Option(help=SCALE, show_default="demo, real where made, else smoke")] = None,
-    seeds: Annotated[int, typer.Option(help="How many models of every kind are trained.", parser=options.SEEDS)] = 5,
-    text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None,
-    settings: options.Settings = [],
-    ray: options.OnRay = None,
+    how: Runs = Runs(),
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
     out: Annotated[Path, typer.Option(help=OUT, parser=options.output_folder)] = Path("figures/book"),
     force: options.Force = False,
@@ -94,25 +101,26 @@ def reproduce(
         from ..runs import experiment as experiments
 
         quiet_libraries()
-        _check_inputs(other.model, scale, text)
+        scale = how.scale
+        _check_inputs(other.model, scale, how.text)
         is_all = list(names) == [ALL]
         chosen = _of_scale(scale) if is_all else list(dict.fromkeys(map(full_name, names)))
         _check_outputs(out, chosen, None if other.model else scale, force or dry_run)
         models, left_out = other.loaded(), list[str]()
-        trainers, measurers = _workers(ray, scale is Scale.PAPER, other.device_map is not None)
+        trainers, measurers = _workers(how.ray, scale is Scale.PAPER, other.device_map is not None)
         costs: list[tuple[Sequence[Trainable], float]] = []
         for name in chosen:
             experiment = experiments.load_experiment(name)
             scope = experiments.Scope(
                 scale or experiment.default_scale(),
                 models=models,
-                seeds=seeds,
-                text=text,
+                seeds=how.seeds,
+                text=how.text,
                 workers=trainers,
                 measurers=measurers,
                 progress=progress,
                 device_map=other.device_map,
-                settings=settings,
+                settings=how.settings,
             )
             try:
                 experiments.check_scope(name, experiment, scope)
@@ -268,7 +276,7 @@ def atlas(
 
     Writes atlas_of_models.json and .html, as `reproduce atlas_of_models --model ...` does.
     """
-    reproduce(["atlas_of_models"], Models(models), text=text, out=out, ray=ray, force=force)
+    reproduce(["atlas_of_models"], Models(models), Runs(text=text, ray=ray), out=out, force=force)
 
 
 BOOK = "Folder of the book: where `sinkinterp reproduce` wrote its numbers."

@@ -92,7 +92,7 @@ def finetune(
     """
     check_run(out, how.force)
     quiet_libraries()
-    from ..runs.finetune import ChatRecipe, finetuned
+    from ..runs.trained import ChatRecipe, finetuned
     from ..train.distributed import joined
     from ..train.settings import changed
 

@@ -30,8 +30,7 @@ from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.pages.book import PLOTLY, write_chapter, write_front_pages, write_numbers
 from sinkinterp.pages.chapters import Chapter, chapter_in
-from sinkinterp.runs.finetune import ChatRecipe, finetuned, history_of, run_of
-from sinkinterp.runs.trained import trained
+from sinkinterp.runs.trained import ChatRecipe, finetuned, history_of, run_of, trained
 from sinkinterp.table import Table
 from sinkinterp.train import checkpoint
 from sinkinterp.train.recipe import Recipe

@@ -12,7 +12,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.lm.config import LMSpec
 from sinkinterp.lm.model import build
 from sinkinterp.runs.estimate import cost_of
-from sinkinterp.runs.finetune import ChatRecipe, _split, finetuned, history_of
+from sinkinterp.runs.trained import ChatRecipe, _split, finetuned, history_of
 from sinkinterp.train import checkpoint
 from sinkinterp.train.chats import PLAIN, Chats, padded, read_chats, tokenised
 

@@ -16,6 +16,7 @@ from sinkinterp._experiments.shared.rules import has_sink
 from sinkinterp._experiments.shared.study import BASES, architecture, study
 
 from sinkinterp.cli.measuring import _first_position
+from sinkinterp.cli.options import Loading
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.report.columns import MODEL, SEED, STATE
@@ -196,7 +197,7 @@ def test_models_and_domains_are_measured_on_ray_as_they_are_here(monkeypatch):
 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]))
     models = ["sinkinterp/demo-softmax", "sinkinterp/text-softmax"]
-    experiment, one = load_experiment("figure03_thresholds"), partial(_first_position, models[1], "huggingface")
+    experiment, one = load_experiment("figure03_thresholds"), partial(_first_position, models[1], Loading())
     token_sets = [TokenSet.of(torch.arange(7 * n).reshape(7, n) % 50) for n in (11, 13)]
     made = []
     try:
