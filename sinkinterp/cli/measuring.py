@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 CHAT = "What a user says to the model, in its chat template, or a .jsonl file of chats as `finetune` reads them."
 LENGTH = "Tokens per sequence, T. \\[default: 64; of `cache` 256]"
 COUNT = (
-    "Number of sequences, n. \\[default: of `measure` 100, or 32 or 64 docstrings where these give Sink_1 an interval "
-    "of .05; of `explain` and `cache` 32, of `mask` 64]"
+    "Number of sequences, n. \\[default: 100, or 32 or 64 docstrings where these give Sink_1 an interval of .05; of "
+    "`explain` and `cache` 32, of `mask` 64]"
 )
 SAVE = "Write every number to this .safetensors file."
 DRAWN = "Tokens without a text: random tokens, or one token repeated."
