@@ -383,11 +383,7 @@ def prompts_of(
     """
     subject, first = inputs_of(model, clean)
     second = inputs_of(subject, corrupted)[1]
-    shapes = [tuple(token_set.tokens.shape) for token_set in (first, second)]
-    if first.lengths is not None or second.lengths is not None:
-        raise InputError(
-            "all prompts have one length in tokens, as one table stands for all; patch others by themselves"
-        )
+    shapes = [tuple(token_set.of_one_length().shape) for token_set in (first, second)]
     if shapes[0] != shapes[1]:
         raise InputError(
             f"clean and corrupted prompts are as many, and of one length in tokens; here {shapes[0]} and {shapes[1]} "

@@ -91,10 +91,8 @@ def _groups(edits: Any) -> list[tuple[Edit, ...]]:
     """The edits of every row."""
     given = [edits] if isinstance(edits, Edit) or not isinstance(edits, Iterable) else list(edits)
     groups = [edits_of(group) for group in given]
-    if not all(groups):
-        raise InputError("an empty list of edits changes nothing; the untouched model has its row anyway")
-    if not groups:
-        raise InputError("a sweep needs at least one edit")
+    if not groups or not all(groups):
+        raise InputError("a sweep needs at least one edit, and in each group; the untouched model has its row anyway")
     return groups
 
 

@@ -42,10 +42,9 @@ def write_file(readings: Readings, path: Path | str, force: bool = False) -> Non
 def writer_of(path: Path | str) -> Callable[[Readings], bytes]:
     """What makes the file of a report in the format of a path's suffix. Raises InputError for any other suffix."""
     suffix = path_of(path, "where a report is saved").suffix.lower() or ".safetensors"
-    if suffix in (".html", ".htm"):
-        raise InputError(f"its page is written by si.pages.report.write(report, {str(path)!r})")
     if suffix not in _WRITERS:
-        raise InputError(f"a report is not saved as {suffix}; name a file that ends in {', '.join(_WRITERS)}")
+        page = f"; si.pages.report.write(report, {str(path)!r}) writes its page" if "htm" in suffix else ""
+        raise InputError(f"a report is not saved as {suffix}; name a file that ends in {', '.join(_WRITERS)}{page}")
     return _WRITERS[suffix]
 
 
