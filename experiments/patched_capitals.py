@@ -32,6 +32,7 @@ CAPITALS = {
     "France": "Paris", "Spain": "Madrid", "Italy": "Rome", "Germany": "Berlin", "Japan": "Tokyo", "China": "Beijing",
     "Russia": "Moscow", "Egypt": "Cairo",
 }  # fmt: skip
+FEWER = 4  # of them, for a model that is measured on few sequences
 WHAT, RESIDUALS, HEADS, TO_LOGITS, TO_VALUES = "what", "residuals", "heads", "heads to logits", "MLPs to values"
 QUANTITIES = (RESTORED, CONTROL, FIRST_ORDER)
 COLUMNS = (WHAT, LAYER, HEAD, POSITION, TOKEN, *(n for q in QUANTITIES for n in (q, low_of(q), high_of(q))))
@@ -43,8 +44,9 @@ def measure(case: Case, progress: Progress) -> Table:
     assert tokenizer is not None, f"{subject.name} has a tokenizer"
     encoded = partial(tokenizer.encode, add_special_tokens=False)
     begin = [case.bos_token] if case.start is Bos.ALWAYS else []
-    rows = [begin + encoded(f"The capital of {name} is the city of") for name in CAPITALS]
-    ids = [encoded(f" {name}")[0] for name in CAPITALS.values()]
+    countries = list(CAPITALS)[: len(CAPITALS) if case.most is None else FEWER]
+    rows = [begin + encoded(f"The capital of {name} is the city of") for name in countries]
+    ids = [encoded(f" {CAPITALS[name]}")[0] for name in countries]
     if case.source in map(str, MODELS[Scale.REAL]) and len(set(map(len, rows))) > 1:
         raise InputError("a country has several tokens in this vocabulary; choose another model")
     clean, answers = torch.tensor([row[: min(map(len, rows))] for row in rows]), torch.tensor(ids)

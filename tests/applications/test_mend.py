@@ -124,9 +124,9 @@ def test_watching_sees_the_mean_attention_of_later_queries_to_a_key():
     subject = si.load(model)
     pattern = subject.run(TOKENS, reads={"pattern": lambda call: call.pattern()})["pattern"]
     add_slots(model, NoAddedSlots())
-    with watched(2) as watch:
+    with watched(2) as masses:
         logits(model)
-    assert torch.allclose(watch.mean(), pattern[..., 3:, 2].mean(), atol=1e-6)
+    assert torch.allclose(torch.stack(masses).mean(), pattern[..., 3:, 2].mean(), atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["llama with grouped queries", "gemma3", "gpt2", "mistral with a window"])
