@@ -1,5 +1,6 @@
 """The commands that run experiments, and that judge and draw their numbers again."""
 
+import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -48,6 +49,7 @@ TEXT = "Natural input: file, folder or dataset; by default the embedded docstrin
 DRY = "Say how many runs, tokens and hours it takes, and run nothing."
 OUT = "Folder of the pages and the numbers."
 ALL = "all"
+TIMES = {"processor seconds": "of processor time", "seconds": "by the clock"}  # older chapters have the second alone
 COMPLETION = options.beginning(experiment_names)
 
 
@@ -108,7 +110,7 @@ def reproduce(
         _check_outputs(out, chosen, None if other.model else scale, force or dry_run)
         models, left_out = other.loaded(), list[str]()
         trainers, measurers = _workers(how.ray, scale is Scale.PAPER, other.device_map is not None)
-        costs: list[tuple[Sequence[Trainable], float]] = []
+        costs: list[tuple[Sequence[Trainable], float, str]] = []
         for name in chosen:
             experiment = experiments.load_experiment(name)
             scope = experiments.Scope(
@@ -181,8 +183,8 @@ def _workers(ray: str | None, are_large: bool, are_placed: bool) -> tuple["Worke
 
 def _print_cost(
     name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str
-) -> tuple[Sequence["Trainable"], float]:
-    """Prints what a chapter costs. Returns its trainings, and the seconds that it took; 0 if it was not made so."""
+) -> tuple[Sequence["Trainable"], float, str]:
+    """Prints what a chapter costs. Returns its trainings, and what it took in hours and words."""
     from ..runs.experiment import OnModels
 
     recipes, words = experiment.recipes(scope), list[str]()
@@ -191,10 +193,10 @@ def _print_cost(
         words += [f"measures {', '.join(dict.fromkeys(given)) or 'what it trains'}"]
     if recipes or not words:
         words += [_cost_text(recipes, scope.cache)]
-    seconds, machine = _took(out, name, scope, command)
-    words += [f"the chapter in {out} took {seconds / 3600:.2f} hours on {machine}"] if machine else []
+    hours, of, machine = _took(out, name, scope, command)
+    words += [f"the chapter in {out} took {hours:.2f} hours {of} on {machine}"] if machine else []
     print_text(f"{name} at scale {scope.label}: {'; '.join(words)}")
-    return recipes, seconds
+    return recipes, hours, of
 
 
 def _cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
@@ -210,24 +212,30 @@ def _cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
     return words + f"in {cost.memory:.3g} GB of memory, and leave {cost.gigabytes:.3g} GB of checkpoints"
 
 
-def _total(costs: Sequence[tuple[Sequence["Trainable"], float]], out: Path) -> str:
+def _total(costs: Sequence[tuple[Sequence["Trainable"], float, str]], out: Path) -> str:
     """The cost of several chapters: their trainings, and the time that the chapters of the folder took."""
-    trained = [recipe for recipes, _ in costs for recipe in recipes]
-    seconds = sum(taken for _, taken in costs)
-    measured = [f"the chapters in {out} took {seconds / 3600:.2f} hours"] if seconds else []
+    trained = [recipe for recipes, *_ in costs for recipe in recipes]
+    sums = {of: sum(hours for _, hours, how in costs if how == of) for of in TIMES.values()}
+    taken = " and ".join(f"{hours:.2f} hours {of}" for of, hours in sums.items() if hours)
+    measured = [f"the chapters in {out} took {taken}"] if taken else []
     return "; ".join([_cost_text(trained, None), *measured] if trained or not measured else measured)
 
 
-def _took(folder: Path, name: str, scope: "Scope", command: str) -> tuple[float, object]:
-    """The seconds that this command took for the chapter of the folder, and where; 0 and None if another made it."""
+def _took(folder: Path, name: str, scope: "Scope", command: str) -> tuple[float, str, object]:
+    """The hours that this command took for the chapter of the folder, of what, and where.
+
+    0 hours and None if another command made it.
+    """
     from ..pages.chapters import chapter_in, stem_of
 
     file = folder / f"{stem_of(name, scope.label)}.json"
     with suppress(InputError):  # what is damaged is made again
         made = chapter.provenance if file.is_file() and (chapter := chapter_in(file)) else {}
-        if made.get("command") == command and isinstance(seconds := made.get("seconds"), int | float):
-            return seconds, made.get("machine")
-    return 0.0, None
+        if made.get("command") == command:
+            for unit, of in TIMES.items():
+                if isinstance(seconds := made.get(unit), int | float):
+                    return seconds / 3600, of, made.get("machine")
+    return 0.0, "", None
 
 
 def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str, force: bool) -> None:
@@ -238,10 +246,13 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
 
     for ending in ("json", "html"):
         check_writable(out / f"{stem_of(name, scope.label)}.{ending}")
-    start = time.perf_counter()
+    start, before = time.perf_counter(), os.times()
     table = experiment.table(scope)
-    seconds = round(time.perf_counter() - start, 1)
-    made = {"command": command, "scale": scope.label, **provenance(), "seconds": seconds}
+    seconds = {
+        "seconds": round(time.perf_counter() - start, 1),
+        "processor seconds": round(_used(before, os.times()), 1),
+    }
+    made = {"command": command, "scale": scope.label, **provenance(), **seconds}
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
     written = write_chapter(out, chapter, digest, experiment.draw(table), force)
@@ -249,6 +260,11 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
     print_table(verdict_table(chapter))
     for file in written:
         print_written(file)
+
+
+def _used(start: os.times_result, end: os.times_result) -> float:
+    """The processor seconds of this process and of the children that it waited for; the last number is the wall's."""
+    return sum(end[:4]) - sum(start[:4])
 
 
 def _command(name: str, scope: "Scope", encoder: str | None) -> str:

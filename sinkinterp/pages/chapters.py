@@ -32,7 +32,7 @@ _WHERE: Mapping[str, str] = {
 class Chapter:
     """What the book says of one experiment.
 
-    provenance: how the numbers were made: command, scale, versions, commit, machine, seconds.
+    provenance: how the numbers were made: command, scale, versions, commit, machine, seconds, processor seconds.
     """
 
     name: str

@@ -124,9 +124,9 @@ def test_watching_sees_the_mean_attention_of_later_queries_to_a_key():
     subject = si.load(model)
     pattern = subject.run(TOKENS, reads={"pattern": lambda call: call.pattern()})["pattern"]
     add_slots(model, NoAddedSlots())
-    with watched(2) as watch:
+    with watched(2) as masses:
         logits(model)
-    assert torch.allclose(watch.mean(), pattern[..., 3:, 2].mean(), atol=1e-6)
+    assert torch.allclose(torch.stack(masses).mean(), pattern[..., 3:, 2].mean(), atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["llama with grouped queries", "gemma3", "gpt2", "mistral with a window"])
@@ -297,3 +297,10 @@ def test_the_command_says_in_a_line_what_came_of_it(base, text, tmp_path, monkey
     assert "The first token is" in result.output and (tmp_path / "out" / "adapter" / "mended.json").is_file()
     record = json.loads((tmp_path / "out" / "adapter" / "mended.json").read_text())["record"]
     assert record["value"]["base"] == str(base) if "value" in record else str(base) in json.dumps(record)
+
+
+def test_chunks_are_as_long_as_the_model_knows_and_longer_ones_are_refused_before_text_is_read(base, text, tmp_path):
+    assert mend_recipe(str(base), str(text)).data.length == 64
+    line = f"mend {base} --out {tmp_path / 'out'} --text {tmp_path / 'absent.txt'} --length 65"
+    result = CliRunner().invoke(app, line.split())
+    assert result.exit_code == 2 and "knows 64 positions" in result.output and "--length 64" in result.output
