@@ -1,6 +1,6 @@
 """PyTorch modules of the user's own: found, read and edited as an eager computation of each says."""
 
-from operator import attrgetter
+from functools import partial
 from types import MappingProxyType
 
 import pytest
@@ -13,13 +13,11 @@ from torch import nn
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
-from sinkinterp.attention.sites import RESIDUAL
+from sinkinterp.attention.sites import RESIDUAL, WEIGHT_SITES
 from sinkinterp.errors import InputError
 
 ALL, IDS = tuple(range(LAYERS)), torch.randint(VOCAB, (2, 11), generator=torch.Generator().manual_seed(1))
-PARTS = si.AttentionOf(
-    "blocks.*.attn", queries="heads.*.query", keys="heads.*.key", values="heads.*.value", output="proj"
-)
+ATTENTION = si.AttentionOf("blocks.*.attn", zoo.attended)
 # the module, what si.load is told, its kv heads, the blocks whose updates are found, whether positions can be moved,
 # the name of what is added for positions
 MODULES = {
@@ -33,7 +31,7 @@ MODULES = {
     "encoder, positions first": (lambda: zoo.Encoder(False), {}, H, ALL, True, "pos"),
     "multihead": (zoo.Multihead, {}, H, ALL, True, "wpe"),
     "no blocks": (zoo.NoBlocks, {}, 1, ALL, True, ""),
-    "course": (zoo.Course, {"attention": PARTS}, H, ALL, True, "wpe"),
+    "course": (zoo.Course, {"attention": ATTENTION}, H, ALL, True, "wpe"),
 }
 
 
@@ -240,52 +238,18 @@ def test_every_intervention_does_the_same_to_a_twin(twins, monkeypatch):
         ours, theirs = (outcome(subject, edit) for subject in subjects)
         if isinstance(edit, iv.ChangeAttentionInput | iv.ChangeNeurons):  # found by the names of transformers alone
             assert f"not every block shows its {edit.site.label}" in ours, edit
+        elif any(site.touched_by(edit) for site in WEIGHT_SITES):
+            assert "are not found; edit its call instead" in ours, edit
         elif isinstance(theirs, str):
             assert ours.partition(" ")[2] == theirs.partition(" ")[2], edit  # beside the name of the model
         else:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4, msg=str(edit))
 
 
-HEAD = D // H
-KEY_ROWS = {  # the map that makes keys, and the rows of those of head 0
-    "nanoGPT": ("attn.c_attn", D),
-    "multihead": ("attn.mha.in_proj_weight", D),
-    "litgpt": ("attn.k_proj", 0),
-    "nanochat": ("attn.k_proj", 0),
-    "parallel": ("attn.k_proj", 0),
-    "post-norm": ("k", 0),
-}
-
-
-@pytest.mark.parametrize("name", KEY_ROWS)
-def test_keys_that_are_blind_to_dimensions_are_those_of_a_map_without_its_columns(name, subjects):
-    subject, (place, first) = subjects[name], KEY_ROWS[name]
-    edit = iv.BlindKeys(range(0, D, 3), layers=[1])
-    state = {key: value.clone() for key, value in subject.model.state_dict().items()}
-    logits, model = subject.run(IDS, edits=[edit]).logits, peaked(MODULES[name][0])
-    weight = attrgetter(f"blocks.1.{place}")(model)
-    weight = weight if isinstance(weight, nn.Parameter) else weight.weight
-    weight.data[first : first + subject.shape.n_kv_heads * HEAD, ::3] = 0
-    torch.testing.assert_close(logits, bare(model), rtol=1e-5, atol=5e-5)
-    assert not torch.allclose(logits, bare(subject.model), atol=1e-3)
-    assert all(subject.model.state_dict()[key].equal(value) for key, value in state.items())
-
-
-@pytest.mark.parametrize("name", ["course", "llama"])
-def test_weights_that_are_no_map_of_their_own_are_refused_by_name(name, subjects):
-    subject = subjects[name]
+@pytest.mark.parametrize("name", MODULES)
+def test_weights_of_a_module_are_refused_by_name(name, subjects):
     with pytest.raises(InputError, match="the key weights of layer 0 are not found; edit its call instead"):
-        subject.run(IDS, edits=[iv.BlindKeys([3])])
-
-
-def test_an_edit_of_one_of_the_blocks_that_share_weights_leaves_the_others_as_they_are():
-    model = peaked(shared_block)
-    subject = si.load(model)
-    reads = {part: lambda call, part=part: getattr(call, part).clone() for part in "qkv"}
-    plain = subject.run(IDS, reads=reads)
-    edited = subject.run(IDS, reads=reads, edits=[iv.BlindKeys(range(0, D, 2), layers=[1])])
-    assert edited["k"][:, 0].equal(plain["k"][:, 0]) and edited["q"][:, 1].equal(plain["q"][:, 1])
-    assert (edited["k"][:, 1] - plain["k"][:, 1]).abs().max() > 1e-2
+        subjects[name].run(IDS, edits=[iv.BlindKeys([3])])
 
 
 def outcome(subject, edit):
@@ -414,9 +378,7 @@ def scaled(self, x):
     return self.ln_2(2 * x + self.mlp(x))
 
 
-WRONG = si.AttentionOf(
-    "blocks.*.attn", queries="heads.*.query", keys="heads.*.value", values="heads.*.key", output="proj"
-)
+WRONG = si.AttentionOf("blocks.*.attn", partial(zoo.attended, parts=("query", "value", "key")))
 
 
 def test_a_described_module_equals_the_one_that_is_found():
