@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
@@ -111,8 +112,7 @@ def test_a_pipe_as_standard_output_is_written_to():
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_device_is_one_line_and_stays_a_device():
-    with pytest.raises(InputError, match=r"^cannot write /dev/full: No space left on device; free [a-z ]+$"):
-        write_text("/dev/full", "page")
+    refused(lambda: write_text("/dev/full", "page"), "dev")
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
 
 

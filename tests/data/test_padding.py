@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from refusals import refused
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -55,8 +56,7 @@ def test_without_known_padding_the_source_names_repeated_ids():
         and "2 beginnings or ends repeat" in said_of_padding(rows, {}).source
     )
     assert said_of_padding(TokenSet.of_rows([[1, 2, 3], [4, 4]]), {}).source == "tokens in memory"
-    with pytest.raises(InputError, match="begins or ends with 3 of token 9"):
-        said_of_padding(rows, {9: 3})
+    refused(lambda: said_of_padding(rows, {9: 3}), "3")
 
 
 def test_a_text_that_spells_out_the_bos_that_is_put_before_it_is_refused(subject):
@@ -74,13 +74,11 @@ def test_an_unknown_word_with_the_id_of_bos_is_no_second_bos(subject):
 def test_a_column_is_named_in_python(subject, tmp_path):
     file = tmp_path / "a.jsonl"
     file.write_text('{"body": "the cat sat"}\n{"body": "sat"}\n')
-    with pytest.raises(InputError, match="name the column: column='body'"):
-        si.measure(subject, file)
+    refused(lambda: si.measure(subject, file))
     expected = subject.tokens(["the cat sat", "sat"])
     assert subject.tokens(file, column="body").tokens.equal(expected.tokens)
     assert si.measure(subject, str(file), column="body").tokens.equal(expected.tokens)
-    with pytest.raises(InputError, match=r"subject\.tokens\(FILE, column"):
-        si.attention_map(subject, file, column="body")
+    refused(lambda: si.attention_map(subject, file, column="body"), "column")
 
 
 def test_conversations_are_chats(subject):
@@ -134,8 +132,7 @@ def test_what_is_read_as_something_else_has_other_numbers_and_ours_are_those_of_
         ours = si.measure(subject, subject.tokens("<s> the cat sat", bos="never"))
     else:
         ours = si.measure(subject, {"input_ids": [wrong], "attention_mask": [mask]})
-        with pytest.raises(InputError, match="the padding, and no mask"):
-            si.measure(subject, [wrong])
+        refused(lambda: si.measure(subject, [wrong]))
     torch.testing.assert_close(ours.alpha()[0], expected)
 
 

@@ -5,6 +5,7 @@ import json
 
 import pytest
 from datasets import Dataset, DatasetDict
+from refusals import refused
 
 from sinkinterp.data.rows import rows_of
 from sinkinterp.data.sources import Texts
@@ -40,8 +41,7 @@ def test_a_row_with_other_cells_than_the_header_is_refused_with_its_line(tmp_pat
 @pytest.mark.parametrize("divider", [";", "\t"])
 def test_a_file_whose_cells_are_not_divided_by_commas_is_no_column_of_whole_lines(tmp_path, divider):
     (tmp_path / "a.csv").write_text(f"id{divider}text\n1{divider}one\n")
-    with pytest.raises(InputError, match="not divided by commas"):
-        list(texts_of(tmp_path / "a.csv"))
+    refused(lambda: list(texts_of(tmp_path / "a.csv")))
     (tmp_path / "a.csv").write_text(f"id,text\n1,one{divider}two\n")
     assert list(texts_of(tmp_path / "a.csv")) == [f"one{divider}two"]
 
@@ -107,11 +107,9 @@ def test_only_the_asked_split_of_a_saved_dataset_is_read(tmp_path):
     DatasetDict(train=Dataset.from_list(ROWS), test=Dataset.from_list(ROWS[:1])).save_to_disk(tmp_path / "saved")
     assert [len(list(rows_of(tmp_path / "saved", split))) for split in ("train", "test")] == [2, 1]
     assert list(texts_of(tmp_path)) == [row["text"] for row in ROWS]
-    with pytest.raises(InputError, match="holds train, test, and no 'dev'"):
-        list(rows_of(tmp_path / "saved", "dev"))
+    refused(lambda: list(rows_of(tmp_path / "saved", "dev")), "dev")
 
 
 def test_of_a_csv_file_the_longest_cell_is_the_column_that_is_named_and_a_header_is_asked_for(tmp_path):
     (tmp_path / "a.csv").write_text('id,body\n1,"The harbour, and a wall."\n')
-    with pytest.raises(InputError, match="column='body', or begin the file with a line that names the columns"):
-        list(texts_of(tmp_path / "a.csv"))
+    refused(lambda: list(texts_of(tmp_path / "a.csv")))

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
 from sinkinterp.data import sources
 from sinkinterp.data import texts as reading
@@ -27,8 +28,7 @@ def file(tmp_path):
 
 def test_texts_are_those_of_the_file(file, tmp_path):
     assert [text.strip() for text in Texts(str(file)).texts(tmp_path)] == ["one", "two"]
-    with pytest.raises(InputError, match="check the path"):
-        list(Texts(str(tmp_path / "nowhere.txt")).texts(tmp_path))
+    refused(lambda: list(Texts(str(tmp_path / "nowhere.txt")).texts(tmp_path)))
 
 
 def test_the_fingerprint_follows_the_content_and_not_the_date_or_the_place(file, tmp_path):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refused
 
 from sinkinterp import interventions as iv
 from sinkinterp.errors import InputError
@@ -74,8 +75,7 @@ def test_one_vector_stands_for_all_and_a_function_is_an_operation():
     alike = iv.Add(vector)
     alike.check_sequences(4)
     assert alike.for_sequences(torch.tensor([1])) is alike and repr(alike) == "Add(tensor(11,))"
-    with pytest.raises(InputError, match=r"activations \(10,\) do not fit .*11\) of layer 2"):
-        iv.Add(torch.zeros(10))(LAYER, X)
+    refused(lambda: iv.Add(torch.zeros(10))(LAYER, X), "10")
     edit = iv.ChangeResidual(lambda x: x / 2, layers=[LAYER], positions=[3])
     assert edit.residual(LAYER, X[:, 0])[:, 3].equal(X[:, 0, 3] / 2)
     assert edit.residual(LAYER, X[:, 0])[:, 4].equal(X[:, 0, 4]) and isinstance(edit.operation, iv.Apply)
@@ -104,10 +104,8 @@ def test_activations_of_another_shape_are_refused_in_one_line(shape):
 
 
 def test_what_an_operation_cannot_do_is_refused():
-    with pytest.raises(InputError, match=r"no activations were taken of layer 3; choose among \[2\]"):
-        iv.Put({2: X})(3, X)
-    with pytest.raises(InputError, match=r"at least 0; got -1\.0"):
-        iv.ClampNorm(-1.0)
+    refused(lambda: iv.Put({2: X})(3, X), "3")
+    refused(lambda: iv.ClampNorm(-1.0))
     with pytest.raises(NotImplementedError):
         Operation()(LAYER, X)
 
@@ -161,7 +159,5 @@ def test_every_sequence_takes_what_is_given_at_its_own_place():
     residual, expected = rows_of_residuals(LAYER, X[:, 0]), X[:, 0].clone()
     expected[0], expected[1, 4, 6] = given[1, 0], given[0, 0, 4, 6]
     assert residual.equal(expected)
-    with pytest.raises(InputError, match=r"activations \(2, 5, 6, 11\) do not fit \(3, 5, 7, 11\) of layer 2"):
-        iv.operations.PutAt({LAYER: given[:, :, 1:]}, rows, places)(LAYER, X)
-    with pytest.raises(InputError, match="no activations were taken of layer 3"):
-        put(LAYER + 1, X)
+    refused(lambda: iv.operations.PutAt({LAYER: given[:, :, 1:]}, rows, places)(LAYER, X))
+    refused(lambda: put(LAYER + 1, X))

@@ -5,6 +5,7 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import SOFTMAX
@@ -38,7 +39,7 @@ SITES = (
 COLUMNS = (iv.RemoveColumn, lambda **on: iv.BiasColumn(1.0, **on), iv.AttendSelfOnly)
 
 
-def refused(edit, message):
+def unfit(edit, message):
     with pytest.raises(InputError, match=message):
         edit.check(SHAPE, LENGTH)
 
@@ -49,23 +50,22 @@ def test_layers_must_be_named_once_and_exist(make):
         with pytest.raises(InputError, match="must name each of its layers once, and some"):
             make(layers=layers)
     make(layers=[1, 8]).check(SHAPE, LENGTH)
-    refused(make(layers=[1, 12]), "there is no layer 12; this model and input have [01]")
-    refused(make(layers=[-1]), "there is no layer -1")
+    unfit(make(layers=[1, 12]), "there is no layer 12; this model and input have [01]")
+    unfit(make(layers=[-1]), "there is no layer -1")
 
 
 def test_each_site_counts_its_own_layers():
     iv.ChangeResidual(iv.Zero(), layers=[0, 11]).check(SHAPE, LENGTH)  # the output of the last block is the eleventh
     iv.ChangeMLP(iv.Zero(), layers=[0, 9]).check(SHAPE, LENGTH)
-    refused(iv.ChangeMLP(iv.Zero(), layers=[10]), "layer 10 has nothing .*; of this model, 0 to 9 have")
-    refused(
+    unfit(iv.ChangeMLP(iv.Zero(), layers=[10]), "layer 10 has nothing .*; of this model, 0 to 9 have")
+    unfit(
         iv.ChangeKeys(iv.Zero(), layers=[3]),
         "layer 3 has nothing .*; of this model, 1, 2, 4, 6, 8 have",
     )
     for site in (iv.ChangeTokenEmbedding, iv.ChangePositionEmbedding):
         site(iv.Zero(), layers=[0]).check(SHAPE, LENGTH)
-        refused(site(iv.Zero(), layers=[1]), "layer 1 has nothing that this edit changes; of this model, 0 have")
-    with pytest.raises(InputError, match="ChangeMLP finds no layer of this model to change"):
-        iv.ChangeMLP(iv.Zero()).check(ModelShape(3, (0, 1, 2), 4, 4, 5, 20, 97), LENGTH)
+        unfit(site(iv.Zero(), layers=[1]), "layer 1 has nothing that this edit changes; of this model, 0 have")
+    refused(lambda: iv.ChangeMLP(iv.Zero()).check(ModelShape(3, (0, 1, 2), 4, 4, 5, 20, 97), LENGTH), "ChangeMLP")
 
 
 @pytest.mark.parametrize("make", ON_HEADS)
@@ -73,11 +73,10 @@ def test_heads_must_be_named_once_and_exist_and_bring_their_layers(make):
     for heads in ([], [(1, 2), (1, 2)]):
         with pytest.raises(InputError, match="must name each of its heads once, and some"):
             make(heads=heads)
-    with pytest.raises(InputError, match="give heads or layers, not both"):
-        make(heads=[(1, 2)], layers=[1])
+    refused(lambda: make(heads=[(1, 2)], layers=[1]), "heads")
     make(heads=[(1, 0), (8, 6)]).check(SHAPE, LENGTH)
     for heads in ([(1, 7)], [(3, 0)], [(1, -1)]):
-        refused(make(heads=heads), "there is no head .*; heads count from 0 to 6 in layers 1, 2, 4, 6, 8")
+        unfit(make(heads=heads), "there is no head .*; heads count from 0 to 6 in layers 1, 2, 4, 6, 8")
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -88,21 +87,20 @@ def test_positions_and_dimensions_must_be_named_once_and_exist(site):
         for chosen in ([], [3, 3]):
             with pytest.raises(InputError, match=f"must name each of its {selector} once, and some"):
                 site(iv.Zero(), **{selector: chosen})
-    refused(site(iv.Zero(), positions=[LENGTH]), "no position 17; this model and input have 0 to 16")
-    refused(site(iv.Zero(), positions=[-1]), "no position -1")
-    refused(site(iv.Zero(), dims=[width]), f"no dimension {width}; this model and input have 0 to {width - 1}")
-    refused(site(iv.SwapWith(0, LENGTH)), "no position 17; this model and input have 0 to 16")
+    unfit(site(iv.Zero(), positions=[LENGTH]), "no position 17; this model and input have 0 to 16")
+    unfit(site(iv.Zero(), positions=[-1]), "no position -1")
+    unfit(site(iv.Zero(), dims=[width]), f"no dimension {width}; this model and input have 0 to {width - 1}")
+    unfit(site(iv.SwapWith(0, LENGTH)), "no position 17; this model and input have 0 to 16")
 
 
 def test_columns_positions_and_read_dimensions_must_exist():
     for make in COLUMNS:
-        refused(make(positions=[LENGTH]), "no position 17")
+        unfit(make(positions=[LENGTH]), "no position 17")
         with pytest.raises(InputError, match="must name each of its positions once, and some"):
             make(positions=[])
-    refused(iv.RemovePosition([LENGTH]), "no position 17")
-    refused(iv.BlindKeys([91]), "no dimension 91; this model and input have 0 to 90")
-    with pytest.raises(InputError, match="must name each of its dims once, and some"):
-        iv.BlindKeys([])
+    unfit(iv.RemovePosition([LENGTH]), "no position 17")
+    unfit(iv.BlindKeys([91]), "no dimension 91; this model and input have 0 to 90")
+    refused(lambda: iv.BlindKeys([]))
 
 
 def test_any_iterable_names_what_a_tuple_does():
@@ -163,8 +161,7 @@ def test_a_control_of_two_positions_is_two_others(pair):
     generator = torch.Generator().manual_seed(0)
     drawn = {(c.first, c.second) for c in (pair.control(SHAPE, 6, generator) for _ in range(300))}
     assert drawn == {(i, j) for i in (1, 2, 3, 5) for j in (1, 2, 3, 5) if i != j}
-    with pytest.raises(InputError, match="needs two other positions; sequences of 3 have 1"):
-        type(pair)(0, 1).control(SHAPE, 3, generator)
+    refused(lambda: type(pair)(0, 1).control(SHAPE, 3, generator), "3")
 
 
 def test_edits_that_choose_nothing_and_choices_without_others_have_no_control():
