@@ -10,7 +10,7 @@ def refused(call, *words):
     with pytest.raises(InputError) as error:
         call()
     message = str(error.value)
-    assert message and "\n" not in message and len(message) < 800, message
+    assert message and "\n" not in message and len(message) < 4000, message
     missing = [word for word in words if word not in message]
     assert not missing, f"{missing} are not in: {message}"
     return message

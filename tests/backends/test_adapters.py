@@ -1,6 +1,7 @@
 """A folder of an adapter is read with the model that it names."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -29,8 +30,7 @@ def test_an_adapter_says_what_it_needs(base, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
     refused(lambda: si.load(adapter_of(tmp_path / "a", base_model_name_or_path=str(base))))
     for name, config in {"b": {}, "c": {"base_model_name_or_path": None}, "d": {"base_model_name_or_path": 5}}.items():
-        with pytest.raises(InputError, match="names no base_model_name_or_path"):
-            si.load(adapter_of(tmp_path / name, **config))
+        refused(partial(si.load, adapter_of(tmp_path / name, **config)))
     refused(lambda: si.load(adapter_of(tmp_path / "e", base_model_name_or_path=str(tmp_path / "a"))))
 
 

@@ -102,8 +102,7 @@ def swapped_rows(name, model):
 @pytest.mark.parametrize("name", ["nanochat", "post-norm"])
 def test_updates_that_are_not_what_blocks_add_are_refused_in_all_blocks(name, subjects):
     for asked in ({"edits": [iv.ChangeMLP(iv.Zero())]}, {"reads": {"x": iv.ChangeMLP().read()}}):
-        with pytest.raises(InputError, match=r"shows its feed-forward update.*take residuals"):
-            subjects[name].run(IDS, **asked)
+        refused(partial(subjects[name].run, IDS, **asked))
 
 
 class Growing(zoo.GroupedAttention):
@@ -388,34 +387,31 @@ def test_a_described_module_equals_the_one_that_is_found():
 
 
 REFUSED = {
-    "not causal": (gpt_with(attending(is_causal=False)), {}, "a later token changes earlier logits"),
-    "one key too many": (gpt_with(masked(lambda n: ones(n).tril(1))), {}, "a later token changes earlier logits"),
-    "dropout that stays on": (gpt_with(attending(is_causal=True, dropout_p=0.3)), {}, "at random .dropout_p=0.3"),
-    "attention that is not used": (gpt_with(biased(unused)), {}, "a change of the attention call of block 0 is lost"),
-    "attention added to nothing": (with_blocks(added_to_nothing), {}, "added to nothing, .* choose blocks='blocks' .3"),
-    "heads one at a time": (gpt_with(biased(head_by_head)), {}, "one head at a time.*AttentionOf"),
-    "heads and sequences in one axis": (gpt_with(biased(in_one_axis)), {}, "heads and sequences in one axis"),
-    "two tables of positions": (with_second_table, {}, "choose positions='wpe' or positions='pos'"),
-    "a scaled stream": (with_blocks(scaled), {}, "or the stream is scaled or gated.*choose blocks='blocks' .3"),
-    "positions that are not there": (zoo.NanoGPT, {"positions": "wte"}, "positions='wte' is added to no embedding"),
-    "blocks that are not there": (zoo.NanoGPT, {"blocks": "wte"}, "choose blocks='blocks' .3 modules"),
-    "attention written out": (zoo.Course, {}, r"no scaled.* is written out in blocks.\*.attn.heads.\*.; describe"),
-    "one block that writes attention out": (one_written_out, {}, "calls only sometimes .*describe its attention"),
-    "a wrong description": (zoo.Course, {"attention": WRONG}, "blocks.0.attn: attention as described is off by"),
-    "no attention": (lambda: nn.Embedding(5, 3), {}, "calls no scaled_dot_product_attention"),
-    "the last position's logits": (
-        zoo.NanoGPT, {"forward": lambda model, ids: model(ids)[0]}, "returns no logits .*forward=lambda module, ids",
-    ),
-}  # fmt: skip
+    "not causal": (gpt_with(attending(is_causal=False)), {}),
+    "one key too many": (gpt_with(masked(lambda n: ones(n).tril(1))), {}),
+    "dropout that stays on": (gpt_with(attending(is_causal=True, dropout_p=0.3)), {}),
+    "attention that is not used": (gpt_with(biased(unused)), {}, "block 0"),
+    "attention added to nothing": (with_blocks(added_to_nothing), {}, "blocks='blocks' (3"),
+    "heads one at a time": (gpt_with(biased(head_by_head)), {}, "AttentionOf"),
+    "heads and sequences in one axis": (gpt_with(biased(in_one_axis)), {}, "AttentionOf"),
+    "two tables of positions": (with_second_table, {}, "positions='wpe'", "positions='pos'"),
+    "a scaled stream": (with_blocks(scaled), {}, "blocks='blocks' (3"),
+    "positions that are not there": (zoo.NanoGPT, {"positions": "wte"}, "positions='wpe'"),
+    "blocks that are not there": (zoo.NanoGPT, {"blocks": "wte"}, "blocks='blocks' (3"),
+    "attention written out": (zoo.Course, {}, "blocks.*.attn.heads.*", "AttentionOf"),
+    "one block that writes attention out": (one_written_out, {}, "AttentionOf"),
+    "a wrong description": (zoo.Course, {"attention": WRONG}, "blocks.0.attn", "off by"),
+    "no attention": (lambda: nn.Embedding(5, 3), {}, "AttentionOf"),
+    "the last position's logits": (zoo.NanoGPT, {"forward": lambda model, ids: model(ids)[0]}, "forward="),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_module_that_fails_a_check_is_refused_by_name(name):
-    make, told, words = REFUSED[name]
+    make, told, *words = REFUSED[name]
     model = peaked(make)
-    with pytest.raises(InputError, match=words) as refusal:
-        si.load(model, **told)
-    assert "\n" not in str(refusal.value) and all("forward" not in vars(module) for module in model.modules())
+    refused(lambda: si.load(model, **told), *words)
+    assert all("forward" not in vars(module) for module in model.modules())
 
 
 MEASURED = {

@@ -23,19 +23,12 @@ def test_a_paragraph_neither_begins_nor_ends_with_a_line_end(tmp_path, between):
 
 
 @pytest.mark.parametrize(
-    ("content", "fix"),
-    [
-        ("text\nwhat, then\n", "put"),
-        ('text,b\n"a","b"\n1,2,3\n', "put"),
-        ("text,b\n1,2,\n", "put"),
-        ("text,b,c\n1,2,3\n4,5\n", "give it a cell"),
-        ("b,text\n1\n", "give it a cell"),
-    ],
+    "content",
+    ["text\nwhat, then\n", 'text,b\n"a","b"\n1,2,3\n', "text,b\n1,2,\n", "text,b,c\n1,2,3\n4,5\n", "b,text\n1\n"],
 )
-def test_a_row_with_other_cells_than_the_header_is_refused_with_its_line(tmp_path, content, fix):
+def test_a_row_with_other_cells_than_the_header_is_refused_with_its_line(tmp_path, content):
     (tmp_path / "a.csv").write_text(content)
-    with pytest.raises(InputError, match=rf"line {content.count(chr(10))}: . cells for . columns .*text.*{fix}"):
-        list(texts_of(tmp_path / "a.csv"))
+    refused(lambda: list(texts_of(tmp_path / "a.csv")), f"line {content.count(chr(10))}", "text")
 
 
 @pytest.mark.parametrize("divider", [";", "\t"])
@@ -62,14 +55,10 @@ def test_a_row_without_a_text_names_a_fix_that_is_there(tmp_path, rows, fix):
         list(texts_of(tmp_path / "a.jsonl"))
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [("text,text\na,b\n", "two columns"), ('text,b\n"a,b\nc,d\n', "unexpected end"), ("b\na\n", "b")],
-)
-def test_a_csv_file_that_is_not_one_is_refused(tmp_path, content, why):
+@pytest.mark.parametrize("content", ["text,text\na,b\n", 'text,b\n"a,b\nc,d\n', "b\na\n"])
+def test_a_csv_file_that_is_not_one_is_refused(tmp_path, content):
     (tmp_path / "a.csv").write_text(content)
-    with pytest.raises(InputError, match=why):
-        list(texts_of(tmp_path / "a.csv"))
+    refused(lambda: list(texts_of(tmp_path / "a.csv")))
 
 
 def packed_gz(path, data):

@@ -1,6 +1,7 @@
 """What functions of users return fits its place, or is refused with their name; what they are shown stays as it was."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -132,8 +133,10 @@ def test_what_a_metric_does_to_normalisers_and_patterns_changes_no_other_number(
 
 def test_activations_of_another_number_of_sequences_are_refused(subject):
     for values in (torch.zeros(5, 11, 48), torch.zeros(3, 11, 48)):
-        with pytest.raises(InputError, match=r"Put holds . sequences, for 4"):
-            si.measure(subject, TOKENS, edits=ChangeResidual(Put({1: values}), layers=[1]), progress=False)
+        refused(
+            partial(si.measure, subject, TOKENS, edits=ChangeResidual(Put({1: values}), layers=[1]), progress=False),
+            "Put",
+        )
 
 
 def test_scores_and_means_of_first_positions_that_do_not_fit_are_refused(subject):

@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -73,8 +74,7 @@ def test_tool_calls_are_refused(tmp_path):
     call = {"role": "assistant", "content": "", "tool_calls": [{"name": "weather"}]}
     for row in ({"messages": [CHAT[0], call]}, {"messages": CHAT, "tools": [{"name": "weather"}]}):
         (tmp_path / "tools.jsonl").write_text(json.dumps(row))
-        with pytest.raises(InputError, match="row 1 has tools or tool calls, which are not rendered here"):
-            read_chats(str(tmp_path / "tools.jsonl"))
+        refused(partial(read_chats, str(tmp_path / "tools.jsonl")), "tools")
 
 
 def test_no_chat_is_both_held_out_and_trained_on():

@@ -46,9 +46,7 @@ class AttentionOf:
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, str) or not callable(self.computes):
-            raise InputError(
-                f"AttentionOf takes a name and a function, computes=; got {self.module!r:.40}, {self.computes!r:.40}"
-            )
+            raise InputError(f"AttentionOf takes a name and a function; got {self.module!r:.40}, {self.computes!r:.40}")
 
 
 def _named(module: nn.Module, pattern: str) -> dict[str, nn.Module]:
@@ -212,9 +210,7 @@ class ModuleSubject(HuggingFaceSubject):
         assert self._forward_of is not None
         logits = _logits_in(self._forward_of(self.model, tokens), tokens)
         if logits is None or logits.shape[1] != tokens.shape[1]:
-            raise InputError(
-                f"{self.name} returns no logits (sequence, pos, vocab); give forward=lambda module, ids: ..."
-            )
+            raise InputError(f"{self.name} returns no logits (sequence, pos, vocab); give forward=lambda m, ids: ...")
         return logits
 
     @property
@@ -253,12 +249,10 @@ def _naming_the_model_inside(model: nn.Module) -> Iterator[None]:
 
 def _check_plain(model: nn.Module, name: str) -> None:
     """Raises InputError for scripted modules, in which nothing can be seen, and for modules without parameters."""
-    for where, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            part = f"its module {where}" if where else "it"
-            raise InputError(f"{name} cannot be read: {part} is scripted; give the module that you scripted")
-    if next(model.parameters(), None) is None:
-        raise InputError(f"{name} has no parameters; give a language model")
+    is_scripted = any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
+    if is_scripted or next(model.parameters(), None) is None:
+        what = "is scripted, in part or whole; give what you scripted" if is_scripted else "has no parameters"
+        raise InputError(f"{name} cannot be read: it {what}")
 
 
 def _probe(model: nn.Module) -> Tensor:
