@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.shapes import number_per_sequence
+from ..attention.shapes import per_sequence
 from ..attention.sites import Reads
 from ..backends.subject import Logits, Subject, Trace
 from ..checks import LARGEST, accepting, different_numbers, instance_of, unicode_text, whole_number, whole_numbers
@@ -367,7 +367,7 @@ class Runs:
 
     def _number(self, trace: Trace, pairs: Int[Tensor, " row"]) -> PerSequence:
         answer, who = self.metric.of(self.scene(trace, pairs)), f"the metric {self.metric.name}"
-        return number_per_sequence(answer, len(pairs), who, "take the mean over the other axes").detach().float().cpu()
+        return per_sequence(answer, len(pairs), who, 1, "take the mean over the other axes").detach().float().cpu()
 
     def scene(self, trace: Trace, pairs: Int[Tensor, " row"]) -> Scene:
         """What the metric of a run of some pairs is computed of."""

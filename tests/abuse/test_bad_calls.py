@@ -388,7 +388,6 @@ OTHERS = {
         for given in (
             {"computes": 5},
             {"module": 5},
-            {"output": 5},
         )
     },
     **{

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from refusals import refused
 from report.test_tables import REPORT, N, T
 
-from sinkinterp.errors import InputError
 from sinkinterp.metrics.qk import BINS, COSINES, NORMS
 from sinkinterp.report.massive import largest_entries
 from sinkinterp.report.qk import qk_distributions, qk_means_by_head
@@ -57,5 +57,4 @@ def test_distributions_are_shares_of_the_pairs_by_bins():
     ],
 )  # fmt: skip
 def test_unmeasured_metrics_and_missing_places_are_refused(table):
-    with pytest.raises(InputError):
-        table()
+    refused(lambda: table())
