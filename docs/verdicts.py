@@ -17,11 +17,11 @@ HEAD = """# Every experiment and its verdicts
 
 `python docs/verdicts.py` makes this list from the numbers in [figures/book](../figures/book/index.html). Rules in
 each module say which numbers support its claim. **holds**: four of five seeds, all seeds of a comparison with its
-whole interval, or whole intervals, show it. **fails**: they show the opposite. **undecided**: in between. **confounded**: the
-mean losses may differ by more than 2%. **diverged**: a training failed. **not asked**: models of this scale
-cannot answer. **sink**, **no sink**: the model has one or not, and no claim says which is right. Numbers of scale
-`smoke` have no verdict, since they only check the path. A verdict is about our models at the scale that is named
-(`demo`: toys of one layer; `text`: small models of Python code; `real`: models of `make models`), not about the
+whole interval, or whole intervals, show it. **fails**: they show the opposite. **undecided**: in between.
+**confounded**: the mean losses may differ by more than 2%. **diverged**: a training failed. **not asked**: models of
+this scale cannot answer. **sink**, **no sink**: the model has one or not, and no claim says which is right. Numbers
+of scale `smoke` have no verdict, since they only check the path. A verdict is about our models at the scale that is
+named (`demo`: toys of one layer; `text`: small models of Python code; `real`: models of `make models`), not about the
 paper's.
 
 | experiment | scale | what it asks | verdicts |
@@ -81,7 +81,11 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
     ),
     ("Table 5: a longer v* sends it back", "table05_fixed_values", "The same order on toys and on text."),
     ("Figure 7: a slot keeps the first token short", "figure07_slots", "On text one layer makes the token long."),
-    ("Section 7.3: a removed slot costs much", "section7_removed_biases", "A sink comes back on toys, and in one of nine models of text."),
+    (
+        "Section 7.3: a removed slot costs much",
+        "section7_removed_biases",
+        "A sink comes back on toys, and in one of nine models of text.",
+    ),
     (
         "Tables 6, 15: no normalisation, no sink",
         "table06_attention_operations",
@@ -100,23 +104,47 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
         "table11_feed_forward",
         "Each has a sink; swish's is stronger on toys, the rest is open.",
     ),
-    ("Table 12: heads do not matter", "table12_heads", "Each has a sink; added heads have more on toys, the rest is open."),
+    (
+        "Table 12: heads do not matter",
+        "table12_heads",
+        "Each has a sink; added heads have more on toys, the rest is open.",
+    ),
     (
         "Table 13: one dimension of k* suffices",
         "table13_learnable_dims",
         "More dimensions draw more on text; on toys that is undecided.",
     ),
-    ("Table 14: the scale matters, not sigmoid's settings", "table14_scale", "On text unequal losses leave most rules open."),
+    (
+        "Table 14: the scale matters, not sigmoid's settings",
+        "table14_scale",
+        "On text unequal losses leave most rules open.",
+    ),
     ("Section 7.2: post-norm has it", "section7_post_norm", "Toys have it where the first token is fixed."),
     ("Figure 4: it comes later at small rates", "figure04_dynamics", "It comes; a delay is not seen."),
-    ("Figure 5: it moves with the prefix", "figure05_prefix", "On toys it moves with five tokens, and in two of five seeds with four."),
+    (
+        "Figure 5: it moves with the prefix",
+        "figure05_prefix",
+        "On toys it moves with five tokens, and in two of five seeds with four.",
+    ),
     ("Figure 5: few data, no sink", "figure05_data_amount", "Few data weaken it on toys; some is left."),
     ("Figure 28: an overfitted model has none", "figure28_overfitting", "Sinks come while toys overfit."),
-    ("Figure 6: narrow windows prevent it", "figure06_windows", "Less than with causal attention; how wide is undecided."),
-    ("Figure 29: p-norms do not prevent it", "figure29_p_norm", "p above 1 trains here, with little sink; p = 1/4 has none on text."),
+    (
+        "Figure 6: narrow windows prevent it",
+        "figure06_windows",
+        "Less than with causal attention; how wide is undecided.",
+    ),
+    (
+        "Figure 29: p-norms do not prevent it",
+        "figure29_p_norm",
+        "p above 1 trains here, with little sink; p = 1/4 has none on text.",
+    ),
     ("Figure 30: tuning without a sink is stable", "figure30_fine_tuning", "Five orders of chats are not five models."),
     ("Equations 32 to 42: scaling the output", "equation32_scaled_normalisation", "An identity, up to rounding."),
-    ("Propositions 1 to 4: repeated tokens", "propositions", "They hold; rotary heads may still prefer the first of equal tokens."),
+    (
+        "Propositions 1 to 4: repeated tokens",
+        "propositions",
+        "They hold; rotary heads may still prefer the first of equal tokens.",
+    ),
 )
 HUB, TRAINED, OURS = "loopback", "shrunken", ""  # how the command of a row is tested
 ROWS = (  # row of the paper, experiment, how its command at the paper's scale is tested; None: it has none
