@@ -32,7 +32,7 @@ HEADS = {2: "2 heads of 32", 4: "4 heads of 16", 8: "8 heads of 8"}
 
 
 def wide(recipe: Recipe) -> Recipe:
-    """The recipe with one head of 64 numbers, feed-forward layers that are wider by the same factor, and fewer steps."""
+    """The recipe with one head of 64 numbers, wider feed-forward layers in proportion, and fewer steps."""
     model = recipe.model
     assert isinstance(model.ffn, FFN | GatedFFN)
     ffn = replace(model.ffn, width=model.ffn.width * D_MODEL // model.d_model)
