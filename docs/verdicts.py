@@ -70,7 +70,7 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
     (
         "Massive activations are on the first token",
         "massive_activations",
-        "One dimension; Qwen2.5's varies with the text.",
+        "One or two dimensions; Qwen2.5-Coder's vary with the text.",
     ),
     ("Table 2: weight decay strengthens it", "table02_weight_decay", "Our decays meet a larger learning rate."),
     ("Table 3: any position embedding has it", "table03_positions", "Toys begin with a random token; text with BOS."),
