@@ -50,8 +50,7 @@ from sinkinterp.pages.chapters import Chapter
 from sinkinterp.report.report import Report
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.finetune import ChatRecipe, finetuned
-from sinkinterp.runs.trained import trained
+from sinkinterp.runs.trained import ChatRecipe, finetuned, trained
 from sinkinterp.runs.workers import Here
 from sinkinterp.seals import check, read_record, verify
 from sinkinterp.train import checkpoint

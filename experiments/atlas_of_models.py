@@ -31,13 +31,12 @@ from sinkinterp.report.columns import KEY_RATIO, MODEL, SINK_1, VALUE_RATIO
 from sinkinterp.report.explained import Path
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.report.report import Report
-from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Rule
 from sinkinterp.table import NULL, Cell, Table
 
-from .shared.genuine import models_with
+from .shared.genuine import text_models
 from .shared.rules import above, plus
 
 CLAIM = "Genuine models of four families have one kind of sink: one first token, one massive entry, one token to keep."
@@ -45,11 +44,8 @@ RULE = (
     "of each model: Sink_1 is .05 above uniform attention, without BOS and with it; to hide the first token costs more "
     "than to hide the 11th; a rolling cache that keeps the first token loses less than one that does not"
 )
-REPORTED = {"Sun et al. 2024 (2402.17762)": "massive activations of LLaMA2-7B: 2,557 in dimensions 1415 and 2533"}
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(),
-}
+# Sun et al. 2024 (2402.17762): massive activations of LLaMA2-7B: 2,557 in dimensions 1415 and 2533
+MODELS = text_models(has=())
 SEQUENCES, EPSILON, TOP, ENOUGH = 16, 0.3, 3, 0.02  # ENOUGH: nats
 STARTS = {Bos.NEVER: "without BOS", Bos.ALWAYS: "with BOS"}
 KEPT = (0, 1, 4)  # first tokens that a cache keeps

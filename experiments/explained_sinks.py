@@ -6,20 +6,15 @@ from functools import partial
 from sinkinterp.report.explained import DIRECTLY, IN_STREAM
 from sinkinterp.report.explained_graph import WHAT
 from sinkinterp.report.readings import short_name
-from sinkinterp.runs.case import Model
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Table
 
 from .shared.explanations import CHECK, NUMBER, draw, removed, rows_of
-from .shared.genuine import models_with
+from .shared.genuine import text_models
 
 CLAIM = "A few parts of the residual make a head look at the first token: cutting them removes its sink."
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(),
-}
+MODELS = text_models(has=())
 EXACT = 1e-4  # of the largest of a score and its parts
 
 

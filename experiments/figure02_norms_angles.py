@@ -15,13 +15,12 @@ from sinkinterp.report.columns import ALPHA_1, BLOCK, COSINE, NORM_PRODUCT
 from sinkinterp.report.norms import FIRST_TOKEN, KIND, OTHER_TOKENS
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.report.report import Report
-from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
-from .shared.genuine import Has, models_with
+from .shared.genuine import text_models
 from .shared.papers_models import GPT2_LARGE, LLAMA2_7B, LLAMA3, MISTRAL
 from .shared.rules import of_each
 
@@ -33,14 +32,8 @@ RULE = (
     "in most blocks whose mean alpha_1 exceeds epsilon, outside each other's intervals: first token's residual longer, "
     "key and value shorter, cosine larger, norm product smaller than those of the other tokens"
 )
-REPORTED = {
-    "Gu et al. 2025, Figures 2 and 11 to 18": "long first hidden states, short first keys and values, larger cosines",
-}
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(Has.TEXT),
-    Scale.PAPER: [LLAMA3, LLAMA2_7B, GPT2_LARGE, MISTRAL, "EleutherAI/pythia-1b"],  # Figures 2 and 11 to 18
-}
+# Gu et al. 2025, Figures 2 and 11 to 18: long first hidden states, short first keys and values, larger cosines
+MODELS = text_models(LLAMA3, LLAMA2_7B, GPT2_LARGE, MISTRAL, "EleutherAI/pythia-1b")  # Figures 2 and 11 to 18
 EPSILON = 0.3
 QUANTITIES = ("residual norm", "key norm", "value norm", COSINE, NORM_PRODUCT)
 

@@ -10,13 +10,12 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.report.columns import EPSILON, LENGTH, SINK_1
 from sinkinterp.report.compare import over_length, sinks_by_length
-from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
-from .shared.genuine import Has, models_with
+from .shared.genuine import text_models
 from .shared.papers_models import GPT2_XL, LLAMA2_7B, LLAMA3, MISTRAL
 from .shared.rules import of_each
 
@@ -25,14 +24,8 @@ RULE = (
     "Sink_1 at the largest T is below that at the smallest, outside each other's intervals, for most epsilon; it loses "
     "a larger share at the largest epsilon than at the smallest"
 )
-REPORTED = {
-    "Gu et al. 2025, Figure 3": "Sink_1 falls as T grows, more so at larger epsilon",
-}
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(Has.TEXT),
-    Scale.PAPER: [GPT2_XL, MISTRAL, LLAMA2_7B, LLAMA3],  # our text of the paper does not name the figure's models
-}
+# Gu et al. 2025, Figure 3: Sink_1 falls as T grows, more so at larger epsilon
+MODELS = text_models(GPT2_XL, MISTRAL, LLAMA2_7B, LLAMA3)  # our text of the paper does not name the figure's models
 LENGTHS = (16, 32, 64, 128, 256)
 
 

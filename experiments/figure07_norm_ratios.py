@@ -25,9 +25,7 @@ RULE = (
     "the largest ratio over blocks is above 10 with softmax, and below 2 with K biases and with sigmoid; where softmax "
     "itself stays below 10, the models are too small to be asked"
 )
-REPORTED = {
-    "Gu et al. 2025, Figures 7 and 8": "massive activations with softmax, none with K biases and sigmoid (curves only)",
-}
+# Gu et al. 2025, Figures 7 and 8: massive activations with softmax, none with K biases and sigmoid (curves only)
 WITHOUT_SINK = ("k_bias", "sigmoid")
 TEXT_TWINS = ("softmax", "softmax-48k", "k_bias", "sigmoid", "sigmoid_length")
 MODELS: dict[Scale, list[Model]] = {

@@ -15,14 +15,13 @@ from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, SHARES, estimate_cells, mean_cells
 from sinkinterp.report.columns import ALPHA_1, SINK_1
-from sinkinterp.runs.case import READING, Case, Model
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.case import READING, Case
 from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table
 
 from .shared.figures import beside_published
-from .shared.genuine import Has, models_with
+from .shared.genuine import text_models
 from .shared.installed import texts_by_kind
 from .shared.papers_models import GPT2_XL, LLAMA2_7B, LLAMA3, MISTRAL
 from .shared.rules import of_each
@@ -33,12 +32,9 @@ RULE = (
     f"at epsilon .2 and .3 no two kinds of text differ by more than {NEGLIGIBLE} in Sink_1; at .4 they differ by more "
     "than at .3"
 )
-REPORTED = {"Gu et al. 2025, Figure 9": "bars only, of 17 domains of the Pile"}
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(Has.TEXT),
-    Scale.PAPER: [GPT2_XL, MISTRAL, LLAMA2_7B, LLAMA3],  # for the paper's texts: --text FOLDER of the Pile's 17 domains
-}
+# Gu et al. 2025, Figure 9: bars only, of 17 domains of the Pile
+# for the paper's texts: --text FOLDER of the Pile's 17 domains
+MODELS = text_models(GPT2_XL, MISTRAL, LLAMA2_7B, LLAMA3)
 KIND = "text"
 NULL_KIND = "random tokens"
 MOST_SEQUENCES = 100  # of every kind, as in the paper

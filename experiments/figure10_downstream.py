@@ -35,6 +35,7 @@ MODELS: dict[Scale, list[Model]] = {
     Scale.PAPER: [*PAPERS],
 }
 EPSILON, DOCUMENTS = 0.3, 200
+QUESTIONS = 4  # for each sequence, to a model that is measured on few sequences
 HELLASWAG, ALL = "hellaswag", 10_042  # what the paper asks its models: the questions of the validation split
 ACC, NORMALISED, CHANCE = "accuracy", "accuracy by length", "chance"
 
@@ -46,7 +47,8 @@ def measure(case: Case, progress: Progress) -> Table:
     token_set = case.tokens(case.size(), progress, case.start)
     report = measure_model(case.subject, token_set, positions=(0,))
     on_part(1, 2)
-    task, documents = (HELLASWAG, ALL) if case.source in PAPERS else (ENDINGS, DOCUMENTS)
+    few = DOCUMENTS if case.most is None else QUESTIONS * case.most
+    task, documents = (HELLASWAG, ALL) if case.source in PAPERS else (ENDINGS, few)
     numbers = accuracy(case.source, task, documents)
     on_part(2, 2)
     row: dict[str, Cell] = {

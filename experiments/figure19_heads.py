@@ -9,26 +9,19 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.report.columns import ALPHA_1, LAYER
 from sinkinterp.report.heads import heads_overview, sinks_by_head
-from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Table
 
-from .shared.genuine import Has, models_with
+from .shared.genuine import text_models
 from .shared.papers_models import TABLE_8
 from .shared.rules import of_each
 
 CLAIM = "Models have various distributions of sinks over heads, but less obvious sinks in earlier blocks."
 RULE = "the mean alpha_1 of the first quarter of the layers is below that of the rest, by at least .05"
-REPORTED = {
-    "Gu et al. 2025, Figures 19 to 24, 27": "less obvious in earlier blocks; instruction tuning changes little",
-}
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(Has.TEXT),
-    Scale.PAPER: [*TABLE_8],
-}
+# Gu et al. 2025, Figures 19 to 24, 27: less obvious in earlier blocks; instruction tuning changes little
+MODELS = text_models(*TABLE_8)
 EPSILON = 0.3
 
 

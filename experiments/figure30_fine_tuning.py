@@ -15,8 +15,8 @@ from sinkinterp.files import cache_folder, write_text
 from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.finetune import ChatRecipe, history_of
 from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.trained import ChatRecipe, history_of
 from sinkinterp.runs.training_figures import GRADIENT_NORM, PANELS, STEP, VALID_LOSS, Panel, training
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Table

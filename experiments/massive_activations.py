@@ -18,13 +18,12 @@ from sinkinterp.metrics.residuals import is_massive, lifetime, median_size
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import BLOCK, INPUT
 from sinkinterp.report.report import Report
-from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import Rule
 from sinkinterp.table import NULL, Cell, Table
 
-from .shared.genuine import Has, models_with
+from .shared.genuine import text_models
 from .shared.massive import massive_dims
 from .shared.rules import of_each
 
@@ -37,15 +36,9 @@ RULE = (
     "standard deviation below a tenth of their mean; on repeated tokens the other tokens' entries there are within 1% "
     "of the first token's (rotary positions)"
 )
-REPORTED = {
-    "Sun et al. 2024 (2402.17762)": "LLaMA2-7B: 2556.8 with a standard deviation of 141.0 over 100 sequences",
-    "Gu et al. 2025, appendix B.1": "with rotary positions, all copies of a repeated token have the same hidden states",
-}
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(Has.TEXT),
-    Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2", "HuggingFaceTB/SmolLM2-135M"],
-}
+# Sun et al. 2024 (2402.17762): LLaMA2-7B: 2556.8 with a standard deviation of 141.0 over 100 sequences
+# Gu et al. 2025, appendix B.1: with rotary positions, all copies of a repeated token have the same hidden states
+MODELS = text_models("HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2", "HuggingFaceTB/SmolLM2-135M")
 TOP = 3  # dimensions with a row each
 ENTRY = "input, dimension"
 MEDIAN = Metric("median", RESIDUAL, median_size)

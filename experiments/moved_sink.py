@@ -17,13 +17,12 @@ from sinkinterp.metrics.bootstrap import intervals, mean_cells
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import ALPHA_1, EDIT, HEAD, LAYER, MODEL, SINK_1, SLOT_RATE
 from sinkinterp.report.report import Report
-from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
-from .shared.genuine import Has, models_with
+from .shared.genuine import text_models
 from .shared.rules import above, number, times, within
 
 CLAIM = (
@@ -34,10 +33,7 @@ RULE = (
     "with the slot, alpha_1 is at most that of uniform attention; forgetting the first token and int8 per tensor cost "
     "a third, the largest entry is a fifth, the loss rises by at most .02; another token's key and value do none of it"
 )
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(Has.TEXT),
-}
+MODELS = text_models()
 SEQUENCES, LENGTH = 24, 64
 LONG_SEQUENCES, LONG = 6, 512
 SEEN, DRAWS = 16, 3  # other texts, whose mean key and value the slot begins with; how many sets of them are tried

@@ -33,11 +33,9 @@ RULE = (
     "alpha_1 by at least .05 at less than .02 nats; sigmoid lowers proxy alpha_1 by at least .05. One layer: the same "
     "in the layer with the strongest sink, compared with the layer with the weakest"
 )
-REPORTED = {
-    "Gu et al. 2025, section 7.3": "the sink token acts as key biases, non-informative, not contributing to the values",
-    "Gu et al. 2025, Table 6": "models that are trained with sigmoid attention without normalisation have no sink",
-    "Miller 2023": "softmax-off-by-one lets a head attend to nothing",
-}
+# Gu et al. 2025, section 7.3: the sink token acts as key biases, non-informative, not contributing to the values
+# Gu et al. 2025, Table 6: models that are trained with sigmoid attention without normalisation have no sink
+# Miller 2023: softmax-off-by-one lets a head attend to nothing
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/demo-softmax"],
     Scale.REAL: models_with(Has.TEXT),

@@ -14,14 +14,13 @@ from sinkinterp.measurement.measure import measure as measure_sinks
 from sinkinterp.measurement.spread import ALL, CONTROL, FAR, HIDDEN, LOGIT, NEAR, TIMES, WITH, spread, without_sink
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import ALPHA_1, BLOCK, EDIT
-from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table
 
 from .shared.effects import without
-from .shared.genuine import Has, models_with
+from .shared.genuine import text_models
 from .shared.rules import above, times
 
 CLAIM = "The sink keeps the change of one token from spreading: without it, later residuals change more."
@@ -29,13 +28,8 @@ RULE = (
     "of the last output behind the changed token: with the first key hidden, the change is 1.1 times that with the "
     "sink and that with another key hidden, and larger far behind; a sink logit in its place keeps it smaller"
 )
-REPORTED = {
-    "Barbero et al. 2025 (2504.02732)": "in Gemma 7B a perturbed token changes later tokens less with BOS than without"
-}
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(Has.TEXT),
-}
+# Barbero et al. 2025 (2504.02732): in Gemma 7B a perturbed token changes later tokens less with BOS than without
+MODELS = text_models()
 SEQUENCES, LENGTH = 16, 64
 START, PLACE, LAST, OTHER_START = "start", "place", "last output", "the other start"
 FIRST_BOS, NO_BOS = "BOS first", "no BOS"

@@ -1,10 +1,12 @@
 """Which activations carry the capital of a country: maps of patching, with first order, heads and paths."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import plotly.graph_objects as go
 import torch
 
+from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import ChangeMLP, ChangeOutputs, ChangeResidual, ChangeValues
@@ -30,7 +32,7 @@ CAPITALS = {
     "France": "Paris", "Spain": "Madrid", "Italy": "Rome", "Germany": "Berlin", "Japan": "Tokyo", "China": "Beijing",
     "Russia": "Moscow", "Egypt": "Cairo",
 }  # fmt: skip
-COUNTRY = 3  # its position, from 0
+FEWER = 4  # of them, for a model that is measured on few sequences
 WHAT, RESIDUALS, HEADS, TO_LOGITS, TO_VALUES = "what", "residuals", "heads", "heads to logits", "MLPs to values"
 QUANTITIES = (RESTORED, CONTROL, FIRST_ORDER)
 COLUMNS = (WHAT, LAYER, HEAD, POSITION, TOKEN, *(n for q in QUANTITIES for n in (q, low_of(q), high_of(q))))
@@ -40,14 +42,16 @@ def measure(case: Case, progress: Progress) -> Table:
     """Rows for residuals (with first order), heads, and the paths of the two heads that restore most."""
     subject, tokenizer = case.subject, case.subject.tokenizer
     assert tokenizer is not None, f"{subject.name} has a tokenizer"
-    rows = [
-        tokenizer(f"The capital of {name} is the city of", add_special_tokens=False)["input_ids"] for name in CAPITALS
-    ]
-    ids = [tokenizer(f" {name}", add_special_tokens=False)["input_ids"][0] for name in CAPITALS.values()]
+    encoded = partial(tokenizer.encode, add_special_tokens=False)
+    begin = [case.bos_token] if case.start is Bos.ALWAYS else []
+    countries = list(CAPITALS)[: len(CAPITALS) if case.most is None else FEWER]
+    rows = [begin + encoded(f"The capital of {name} is the city of") for name in countries]
+    ids = [encoded(f" {CAPITALS[name]}")[0] for name in countries]
     if case.source in map(str, MODELS[Scale.REAL]) and len(set(map(len, rows))) > 1:
         raise InputError("a country has several tokens in this vocabulary; choose another model")
     clean, answers = torch.tensor([row[: min(map(len, rows))] for row in rows]), torch.tensor(ids)
     corrupted, metric = clean.roll(1, 0), logit_difference(ids, answers.roll(1).tolist())
+    country = int((clean != corrupted).any(0).int().argmax())  # positions before it are the same in both prompts
     on_map = progress(f"patching {subject.name}")
 
     def mapped(site: ChangeResidual | ChangeOutputs, first_order: bool = False) -> Table:
@@ -55,13 +59,14 @@ def measure(case: Case, progress: Progress) -> Table:
             subject, clean, corrupted, site=site, metric=metric, first_order=first_order, progress=on_map
         )
 
-    tables = {RESIDUALS: mapped(ChangeResidual(), first_order=True), HEADS: mapped(ChangeOutputs())}
+    later = ChangeResidual(positions=range(country, clean.shape[1]))
+    tables = {RESIDUALS: mapped(later, first_order=True), HEADS: mapped(ChangeOutputs())}
     best = sorted(tables[HEADS].rows, key=lambda row: -float(row[RESTORED] or 0))[:2]
     heads = [(int(row[LAYER] or 0), int(row[HEAD] or 0)) for row in best]
     group = subject.shape.n_heads // subject.shape.n_kv_heads
     for name, sender, receiver in (
         (TO_LOGITS, ChangeOutputs(heads=heads), None),
-        (TO_VALUES, ChangeMLP(positions=[COUNTRY]), ChangeValues(kv_heads=[(heads[0][0], heads[0][1] // group)])),
+        (TO_VALUES, ChangeMLP(positions=[country]), ChangeValues(kv_heads=[(heads[0][0], heads[0][1] // group)])),
     ):
         tables[name] = path_patching(
             subject, clean, corrupted, sender=sender, receiver=receiver, metric=metric, progress=on_map

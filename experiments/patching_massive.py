@@ -14,14 +14,13 @@ from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import ALPHA_1, EDIT
-from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Table
 
 from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
-from .shared.genuine import Has, models_with
+from .shared.genuine import text_models
 from .shared.massive import massive_dims
 from .shared.rules import above, plus, within
 
@@ -33,14 +32,8 @@ RULE = (
     "p1 <- p1 of another input: alpha_1 changes by less than .05 and the loss by less than .02 nats; p1 <- later "
     "token: alpha_1 falls by at least .05; later token <- p1: the later token's alpha rises by at least .05"
 )
-REPORTED: dict[str, str] = {
-    "Sun et al. 2024 (2402.17762)": "massive activations act as fixed biases, whatever the input; no patch is reported",
-}
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(Has.TEXT),
-    Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "openai-community/gpt2"],
-}
+# Sun et al. 2024 (2402.17762): massive activations act as fixed biases, whatever the input; no patch is reported
+MODELS = text_models("HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "openai-community/gpt2")
 LATER = 9  # the other position, from 0
 
 

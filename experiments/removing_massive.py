@@ -14,14 +14,13 @@ from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import ALPHA_1, EDIT, SINK_1
-from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Table
 
 from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
-from .shared.genuine import Has, models_with
+from .shared.genuine import text_models
 from .shared.massive import massive_dims
 from .shared.rules import above, of_each, plus, within
 
@@ -34,14 +33,8 @@ RULE = (
     "more than with as many others at zero; to their mean: alpha_1 changes by less than .05 and the loss by less than "
     ".02 nats"
 )
-REPORTED = {
-    "Sun et al. 2024 (2402.17762), LLaMA2-7B": "perplexity on WikiText: 5.47, to zero infinite, to the mean 5.47"
-}
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(Has.TEXT),
-    Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "openai-community/gpt2"],
-}
+# Sun et al. 2024 (2402.17762), LLaMA2-7B: perplexity on WikiText: 5.47, to zero infinite, to the mean 5.47
+MODELS = text_models("HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "openai-community/gpt2")
 TO_ZERO, TO_MEAN = "massive entries to zero", "massive entries to their mean"
 CONTROLS = ("control: others to zero", "control: as much added to others")
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from sinkinterp.applications.quantised_cache import (
+from sinkinterp.applications.eviction import (
     ALL,
     BUT_FIRST,
     BUT_SECOND,

@@ -34,7 +34,8 @@ MODELS: dict[Scale, list[Model]] = {
     Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "EleutherAI/pythia-160m"],
 }
 SINKS = (0, 1, 2, 4, 8)
-DOCUMENTS, LENGTH, PARTS = 10, 2048, 4  # PARTS: windows in a text
+DOCUMENTS, LENGTH, PARTS = 8, 1024, 4  # PARTS: windows in a text
+FEWEST = 3  # texts of a large model
 JOINED = 256  # tokens of each of the texts that are joined where single texts are too short
 
 
@@ -43,10 +44,10 @@ def measure(case: Case, progress: Progress) -> Table:
     if not isinstance(case.subject, HuggingFaceSubject):
         raise InputError(f"{case.subject.name} has no cache of transformers; give a name or a folder")
     length = case.size(length=LENGTH)[1]
-    documents = min(DOCUMENTS, case.size(length=length)[0] // 4)
+    documents = max(FEWEST, min(DOCUMENTS, case.size(length=length)[0] // 4))
     tokens, source = long_texts(case, (documents, length), JOINED, case.start, progress)
     on_text, window = progress(f"streaming {case.subject.name}"), length // PARTS
-    table = streaming_table(case.subject, tokens, window=window, sinks=SINKS, one_pass=True, on_progress=on_text)
+    table = streaming_table(case.subject, tokens, window=window, sinks=SINKS, on_progress=on_text)
     weights = case.subject.revision or "as saved"
     note = f"{table.note}; BOS {case.start}; {source}; null: full attention (all); weights: {weights}; rule: {RULE}"
     return Table(CLAIM, note, tuple({**case.names, **row} for row in table.rows))

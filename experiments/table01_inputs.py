@@ -12,14 +12,13 @@ from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, SHARES, estimate_cells, mean_cells
 from sinkinterp.report.columns import ALPHA_1, INPUT, MODEL, SINK_1
 from sinkinterp.report.report import Report
-from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Decision, Outcome, Rule
 from sinkinterp.table import Cell, Table, high_of, low_of, published
 
 from .shared.figures import beside_published
-from .shared.genuine import Has, models_with
+from .shared.genuine import text_models
 from .shared.papers_models import CHAT_OF, GPT2_XL, LLAMA2_7B, LLAMA2_13B, LLAMA3, MISTRAL
 from .shared.rules import above, times, within
 
@@ -40,11 +39,7 @@ REPORTED: dict[str, dict[str, float]] = {
     "LLaMA2-13B": {"natural": 0.9169, "chat": 0.9094},
     "LLaMA3-8B": {"natural": 0.9902, "random": 0.9123, "repeated": 0.0, "chat": 0.9885},
 }
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(Has.TEXT),
-    Scale.PAPER: [GPT2_XL, *(model for base in BASES for model in (base, CHAT_OF[base]))],
-}
+MODELS = text_models(GPT2_XL, *(model for base in BASES for model in (base, CHAT_OF[base])))
 EPSILON, NO_BOS = 0.3, "none"
 POSITIONS, TABLE, NO_TABLE = "positions", "table of learned ones", "no table"  # no table: rotary, ALiBi, none
 CHATS = ", chat models on natural text: " + ", ".join(

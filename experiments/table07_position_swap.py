@@ -6,7 +6,6 @@ from dataclasses import replace
 import plotly.graph_objects as go
 
 from sinkinterp.applications.position_swap import REPEATED, UNTOUCHED, paper_grid, swap_chart, swap_table
-from sinkinterp.applications.position_swap import REPORTED as REPORTED
 from sinkinterp.backends.encoder.encoder_input import NoEncoder
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress

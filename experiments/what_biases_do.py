@@ -17,15 +17,14 @@ from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, mean_cells
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import ALPHA_1, EDIT, HEAD, KEY_RATIO
-from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table
 
 from .shared.biases import PARTS, AsFarAtRandom, four_parts, seen
 from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
-from .shared.genuine import Has, models_with
+from .shared.genuine import Has, text_models
 from .shared.rules import above, number, of_each, plus
 
 CLAIM = "The biases of queries and keys make the sink: most of what lifts the first key comes from them."
@@ -33,13 +32,8 @@ RULE = (
     "b_Q = 0 and b_K = 0 each lower alpha_1 by at least .05 more than their control, b_V = 0 changes it by less than "
     ".05; in sink heads (alpha_1 above .3) the three parts with a bias make more than half of the lift"
 )
-REPORTED = {
-    "Gu et al. 2025, section 7": "key biases k* take the sink over; biases b_Q, b_K, b_V of projections are not studied"
-}
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(Has.TEXT, Has.BIASES),
-}
+# Gu et al. 2025, section 7: key biases k* take the sink over; biases b_Q, b_K, b_V of projections are not studied
+MODELS = text_models(has=(Has.TEXT, Has.BIASES))
 SEQUENCES, FEW, SHORT = 8, 4, 32  # SHORT: tokens of the FEW sequences on which layers are edited one by one
 ZERO: dict[str, Callable[..., Edit]] = {"b_Q = 0": ZeroQueryBias, "b_K = 0": ZeroKeyBias, "b_V = 0": ZeroValueBias}
 ALL_THREE, CONTROL = "all three = 0", "control of "

@@ -18,14 +18,13 @@ from sinkinterp.metrics.bootstrap import BY_SEQUENCE, mean_cells
 from sinkinterp.metrics.metric import next_token_loss
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import EDIT, LENGTH, LOSS, MODEL, SEED
-from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import Rule
 from sinkinterp.table import NULL, Cell, Table
 
 from .shared.effects import LOSS_CHANGE, NONE
-from .shared.genuine import Has, models_with
+from .shared.genuine import Has, text_models
 from .shared.long_texts import long_texts
 from .shared.rules import above, plus, within
 from .shared.windows import BOS, DELIMITERS, FIRST, KINDS, WINDOWS_FIRST, delimiters_of, sees_first, shares
@@ -39,11 +38,8 @@ RULE = (
     "first token .05 more than uniform attention; BOS as the 10th token gets .05 less than as the first in full "
     "layers; to hide it from full layers costs more than to hide it from windowed ones"
 )
-REPORTED = {"Gu et al. 2025, Figure 6": "with a window the sink stays on the first token of the text, not the window's"}
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(Has.TEXT, Has.WINDOWS),
-}
+# Gu et al. 2025, Figure 6: with a window the sink stays on the first token of the text, not the window's
+MODELS = text_models(has=(Has.TEXT, Has.WINDOWS))
 SEQUENCES, FEW, LENGTHS, JOINED = 4, 2, (64, 400, 700, 1500), 512  # FEW: sequences that are edited
 MOST_HIDDEN, LATER = 700, 9  # tokens of the sequences that are edited; the later place of BOS, from 0
 FULL, WINDOWED, ALL = "full", "windowed", "all"

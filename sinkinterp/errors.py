@@ -1,7 +1,7 @@
 """The one error that means a mistake in what the user gave, and what makes it of the errors of libraries."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
@@ -36,6 +36,12 @@ def refusal(what: str, fix: str = "", of: type[Exception] | tuple[type[Exception
         if isinstance(error, PermissionError) and not what.startswith("cannot write"):
             what, fix = f"cannot read {error.filename}" if error.filename else what, READABLE
         raise InputError(f"{what}: {reason_of(error)}{f'; {fix}' if fix else ''}") from error
+
+
+def refuse(faults: Iterable[str]) -> None:
+    """Raises InputError for the first of the faults of something that a user gave, if it has any."""
+    for fault in faults:
+        raise InputError(fault)
 
 
 def reason_of(error: Exception) -> str:

@@ -26,8 +26,10 @@ load_package()  # tests import what experiments share as `reproduce` does: from 
 COMPOSED = {"cli", "models", "pages", "runs", "tests"}  # folders of tests
 
 
-def checked_where_it_states_shapes(made=None, *, typechecker):
+def checked_where_it_states_shapes(made=None, *, typechecker=None):
     """In place of `jaxtyped`, which `--jaxtyping-packages` puts before everything; mypy holds the types of the rest."""
+    if made == "context":
+        return jaxtyped(made)
     if made is None:
         return partial(checked_where_it_states_shapes, typechecker=typechecker)
     hints = [*getattr(made, "__annotations__", {}).values()]

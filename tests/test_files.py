@@ -4,10 +4,12 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
@@ -81,8 +83,7 @@ def test_an_impossible_place_is_one_line_before_and_after_the_work(tmp_path, mon
     (tmp_path / "file").write_text("old")
     (tmp_path / "loop").symlink_to("loop")
     for attempt in (check_writable, lambda path: write_text(path, "new")):
-        with pytest.raises(InputError, match=r"^cannot write [^\n]+; [a-z ]+$"):
-            attempt(name)
+        refused(partial(attempt, name))
     assert names(tmp_path) == ["file", "folder", "loop"] and (tmp_path / "file").read_text() == "old"
 
 
@@ -111,8 +112,7 @@ def test_a_pipe_as_standard_output_is_written_to():
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_device_is_one_line_and_stays_a_device():
-    with pytest.raises(InputError, match=r"^cannot write /dev/full: No space left on device; free [a-z ]+$"):
-        write_text("/dev/full", "page")
+    refused(lambda: write_text("/dev/full", "page"), "dev")
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
 
 
@@ -165,16 +165,14 @@ def test_a_file_that_may_not_be_written_stays_though_its_folder_would_allow_it(t
     (tmp_path / "file").write_text("old")
     monkeypatch.setattr("os.access", lambda path, mode: False)  # as for a user who may not write it
     for attempt in (check_writable, lambda path: write_text(path, "new")):
-        with pytest.raises(InputError, match="it is read-only; "):
-            attempt(tmp_path / "file")
+        refused(partial(attempt, tmp_path / "file"))
     assert (tmp_path / "file").read_text() == "old" and names(tmp_path) == ["file"]
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="this system has no /proc")
 def test_a_folder_where_nobody_may_write_is_one_line():
     for attempt in (check_writable, lambda path: write_text(path, "new")):
-        with pytest.raises(InputError, match=r"^cannot write /proc/sinkinterp/page.html: [^\n]+; [a-z ]+$"):
-            attempt("/proc/sinkinterp/page.html")
+        refused(partial(attempt, "/proc/sinkinterp/page.html"), "proc")
 
 
 def test_a_folder_does_not_replace_a_file_nor_a_file_a_folder(tmp_path):

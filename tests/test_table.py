@@ -2,6 +2,7 @@ import math
 
 import pandas
 import pytest
+from refusals import refused
 
 from sinkinterp.errors import InputError
 from sinkinterp.table import Table
@@ -97,8 +98,7 @@ def test_a_table_has_the_rows_columns_and_slices_of_a_list_of_rows():
     for wrong in ("ratee", None, 1.0, True, ("n", 0)):
         with pytest.raises(InputError):
             TABLE[wrong]
-    with pytest.raises(InputError, match="n is a whole number"):
-        TABLE.head(-1)
+    refused(lambda: TABLE.head(-1))
 
 
 def test_pandas_makes_of_a_table_what_to_pandas_does_and_reads_its_csv_back(tmp_path):

@@ -1,11 +1,13 @@
 """The pretrained models that `make models` makes, with the properties that chapters ask for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from sinkinterp.backends.encoder.encoder_input import Silence
 from sinkinterp.data.choices import Bos
 from sinkinterp.runs.case import Encoded, Fewer, Model
+from sinkinterp.runs.catalogue import Scale
 
 
 class Has(StrEnum):
@@ -37,3 +39,9 @@ MODELS = (
 def models_with(*needed: Has) -> list[Model]:
     """The models that have all that is needed, in the order of the list; all of them where nothing is."""
     return [genuine.model for genuine in MODELS if genuine.has.issuperset(needed)]
+
+
+def text_models(*papers: Model, has: Sequence[Has] = (Has.TEXT,)) -> dict[Scale, list[Model]]:
+    """The models of an experiment on text, by scale: what ships, those of `make models` that have this, the paper's."""
+    here: dict[Scale, list[Model]] = {Scale.SMOKE: ["sinkinterp/text-softmax-48k"], Scale.REAL: models_with(*has)}
+    return here | ({Scale.PAPER: [*papers]} if papers else {})

@@ -6,14 +6,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention.sites import RESIDUAL
 from ..backends.added_slots import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
-from ..backends.files.model_files import load_model, load_tokenizer
+from ..backends.files.model_files import checked_config, load_model, load_tokenizer
 from ..backends.files.named_models import located
-from ..backends.huggingface import HuggingFaceSubject
+from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, write_adapter
 from ..checks import whole_number
 from ..data.choices import Remedy, Weights
@@ -55,6 +56,7 @@ SLOTS = {
 }
 WEIGHTS = {Weights.ALL: AllWeights(), Weights.LORA: Lora(), Weights.NONE: SlotsAlone()}
 HELD = 32  # held-out sequences that evaluations read
+LENGTH = 96  # tokens of a chunk, where the model knows as many
 SEEN = 16  # sequences whose keys and values slots begin with
 LOSS, EVICTED = "loss", "added by forgetting the first token"
 ROUNDED, ROUNDED_4 = "added by int8 per tensor", "added by 4-bit per tensor"
@@ -127,7 +129,7 @@ def mend(
     out: Path | str,
     *,
     text: str = "embedded",
-    length: int = 96,
+    length: int | None = None,
     remedy: str = Remedy.KV_BIAS,
     weights: str = Weights.NONE,
     on_step: loop.OnStep | None = None,
@@ -142,9 +144,9 @@ def mend(
     `remedy`: "kv_bias" gives every head the mean key and value of the first token, which takes the sink over without
     training; "sink_logit" (GPT-OSS), "k_bias" and "none" need one. With `steps`, slots and `weights` ("all", "lora"
     or "none") are trained. The loss is that of the next token, plus `penalty` times the mean attention that later
-    queries give to the first token. `text` is what `data.texts.texts_of` reads, or "embedded"; it is cut into chunks of
-    `length` tokens. Other settings are those of `MendRecipe`. Training goes on from the newest checkpoint in `out`.
-    Raises InputError as `mended` does.
+    queries give to the first token. `text` is what `data.texts.texts_of` reads, or "embedded". It is cut into chunks of
+    `length` tokens, by default 96 or as many as the model knows. Other settings are those of `MendRecipe`. Training
+    goes on from the newest checkpoint in `out`. Raises InputError as `mended` does.
     """
     model = str(path_of(model, "a model that is mended"))
     recipe = mend_recipe(model, text, length, remedy, weights, **settings)
@@ -154,22 +156,26 @@ def mend(
 def mend_recipe(
     model: str,
     text: str = "embedded",
-    length: int = 96,
+    length: int | None = None,
     remedy: str = Remedy.KV_BIAS,
     weights: str = Weights.NONE,
     **settings: Any,
 ) -> MendRecipe:
-    """The recipe of `mend`. Raises InputError for a model without a tokenizer.
+    """The recipe of `mend`. Raises InputError for a model without a tokenizer, and for chunks longer than its context.
 
     Chunks begin with BOS where the tokenizer begins texts with it.
     """
+    config = checked_config(located(model))
+    most = (config and context_of(config)) or LENGTH
+    if length is not None and config is not None and length > most:
+        raise InputError(f"{model} knows {most} positions, so length={length} is too long; use length={most}")
     tokenizer = load_tokenizer(model)
     if tokenizer is None:
         raise InputError(f"{model} holds no tokenizer; save the one that it was trained with beside it")
     symbols = max(tokenizer.get_vocab().values()) + 1
     bos = tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
     given = NAMED.get(text) or Texts(text)
-    data = PackedText(given, Pretrained(symbols, source=str(located(model))), length, bos)
+    data = PackedText(given, Pretrained(symbols, source=str(located(model))), length or min(LENGTH, most), bos)
     return MendRecipe(
         model=model, data=data, slots=SLOTS[Remedy(remedy)], trained=WEIGHTS[Weights(weights)], **settings
     )
@@ -248,9 +254,9 @@ def _trained(job: Job[MendRecipe], out: Path, on_step: loop.OnStep | None) -> tu
 
 def penalised(model: nn.Module, batch: Batch, penalty: float, position: int) -> Tensor:
     """The loss of a batch, plus `penalty` times the mean attention of later queries to the token at `position`."""
-    with watched(position) as watch:
+    with watched(position) as masses:
         loss = loss_of_batch(model, batch)
-    return loss + penalty * watch.mean() if penalty else loss
+    return loss + penalty * torch.stack(masses).mean() if penalty else loss
 
 
 def is_mended(newest: Mapping[str, float]) -> bool:

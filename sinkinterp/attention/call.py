@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..checks import instance_of
-from ..errors import InputError
+from ..errors import InputError, refuse
 from . import fused
 from .fused import Attended, Inputs
 from .kernels import SOFTMAX, SignedLog
@@ -146,23 +146,23 @@ class AttentionCall(Inputs):
         """
         if weights is None:
             return replace(self, set_pattern=None)
-        instance_of(weights, Tensor, "a pattern is a tensor of weights")
-        n_keys = self.k.shape[2]
-        shape = (*self.q.shape[:3], n_keys + (self.slot is not None))
-        if tuple(weights.shape) != shape:
-            raise InputError(f"a pattern of layer {self.layer} has the shape {shape}; got {tuple(weights.shape)}")
-        if not weights.isfinite().all():
-            fix = "check what computes them"
-            if torch.float16 in (self.q.dtype, weights.dtype):
-                fix = 'numbers of float16 end at 65,504: load it with dtype="bfloat16" or dtype="float32"'
-            raise InputError(f"weights of layer {self.layer} are not finite; {fix}")
-        if (weights[..., -n_keys:] * ~self.allowed()).any():
-            raise InputError("a query cannot see all these keys; multiply by call.allowed()")
+        refuse(self._faults_of(instance_of(weights, Tensor, "a pattern is a tensor of weights")))
         replaced: Inputs = self
         if self.set_pattern is not None:
             replaced, before = self.set_pattern.replaced, self.set_pattern.heads
             heads = None if heads is None or before is None else before | heads
         return replace(self, set_pattern=SetPattern(weights.float(), replaced, heads))
+
+    def _faults_of(self, weights: Tensor) -> Iterator[str]:
+        shape = (*self.q.shape[:3], self.k.shape[2] + (self.slot is not None))
+        if tuple(weights.shape) != shape:
+            yield f"a pattern of layer {self.layer} has the shape {shape}; got {tuple(weights.shape)}"
+        if not weights.isfinite().all():
+            is_half = torch.float16 in (self.q.dtype, weights.dtype)
+            fix = 'float16 ends at 65,504: load it with dtype="bfloat16"' if is_half else "check what computes them"
+            yield f"weights of layer {self.layer} are not finite; {fix}"
+        if (weights[..., -self.k.shape[2] :] * ~self.allowed()).any():
+            yield "a query cannot see all these keys; multiply by call.allowed()"
 
     def pattern(self) -> Pattern:
         """Dense attention weights, the slot's column first where there is a slot. For small T."""

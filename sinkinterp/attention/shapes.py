@@ -92,24 +92,16 @@ def called(function: Callable[..., Any], who: str, *arguments: Any) -> Any:
         raise
 
 
-def with_axes(answer: Any, who: str) -> Tensor:
-    """The answer. Raises InputError unless it is a tensor with an axis."""
-    if not isinstance(answer, Tensor) or not answer.ndim:
-        raise InputError(f"{who} returned {_shown(answer)}; it must return a tensor whose first axis is the sequence")
-    return answer
+def per_sequence(answer: Any, n: int | None, who: str, axes: int | None = None, fix: str = "") -> Tensor:
+    """The answer. Raises InputError unless it is a tensor whose first axis counts the sequences, `n` of them if known.
 
-
-def per_sequence(answer: Any, n: int, who: str) -> Tensor:
-    """The answer. Raises InputError unless it is a tensor whose first axis counts `n` sequences."""
-    if not isinstance(answer, Tensor) or answer.shape[:1] != (n,):
-        raise InputError(f"{who} returned {_shown(answer)}; its first axis must be the sequence, here {n}")
-    return answer
-
-
-def number_per_sequence(answer: Any, n: int, who: str, fix: str) -> Tensor:
-    """The answer. Raises InputError unless it is a tensor with a number for each of `n` sequences."""
-    if not isinstance(answer, Tensor) or answer.shape != (n,):
-        raise InputError(f"{who} gives a tensor with a number per sequence, here ({n},); got {_shown(answer)}; {fix}")
+    axes: how many there must be; by default one or more.
+    """
+    is_tensor = isinstance(answer, Tensor) and answer.ndim and n in (None, len(answer))
+    if not is_tensor or axes not in (None, answer.ndim):
+        what = "a number for each sequence" if axes == 1 else "a tensor whose first axis is the sequence"
+        here = "" if n is None else f", here {n}"
+        raise InputError(f"{who} returned {_shown(answer)}; it must return {what}{here}{fix and f'; {fix}'}")
     return answer
 
 

@@ -7,7 +7,7 @@ else stays as it is: caches, generation and masks are those of transformers.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -52,7 +52,8 @@ class AddedKeyValue(AddedSlots):
     replaces_bos: ClassVar[bool] = True
 
     def build(self, call: AttentionCall, position: int) -> Slots:
-        return _KeyValue(*(_mean_at(position, x, call.q.shape[1]) for x in (call.k, call.v)))
+        key, value = (_mean_at(position, x, call.q.shape[1]) for x in (call.k, call.v))
+        return _Row(key, nn.Parameter(value))
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class AddedKey(AddedSlots):
     """A key per head, which begins as the mean key at the position, with a value of zero (K biases)."""
 
     def build(self, call: AttentionCall, position: int) -> Slots:
-        return _Key(_mean_at(position, call.k, call.q.shape[1]), call.v.shape[-1])
+        key = _mean_at(position, call.k, call.q.shape[1])
+        return _Row(key, key.new_zeros(len(key), 1, call.v.shape[-1]))
 
 
 @dataclass(frozen=True)
@@ -96,19 +98,13 @@ class _Logit(Slots):
         return SinkLogit(self.logit * UNIT)
 
 
-class _Key(Slots):
-    def __init__(self, key: Tensor, d_value: int) -> None:
-        super().__init__()
-        self.key, self.d_value = nn.Parameter(key / UNIT), d_value
+class _Row(Slots):
+    """A key per head that is trained, and a value that is trained if it is a parameter."""
 
-    def forward(self) -> SlotRow:
-        return SlotRow(self.key * UNIT, self.key.new_zeros(len(self.key), 1, self.d_value))
-
-
-class _KeyValue(Slots):
     def __init__(self, key: Tensor, value: Tensor) -> None:
         super().__init__()
-        self.key, self.value = nn.Parameter(key / UNIT), nn.Parameter(value)
+        self.key = nn.Parameter(key / UNIT)
+        self.value = nn.Buffer(value, persistent=False) if not isinstance(value, nn.Parameter) else value
 
     def forward(self) -> SlotRow:
         return SlotRow(self.key * UNIT, self.value)
@@ -119,31 +115,32 @@ def _mean_at(position: int, x: Keys | Values, n_heads: int) -> Float[Tensor, "he
     return x[:, :, position : position + 1].mean(0).repeat_interleave(n_heads // x.shape[1], 0)
 
 
-@dataclass
-class Watch:
-    """The attention that later queries give to one key, layer by layer, with its gradient."""
-
-    key: int
-    masses: list[Tensor] = field(default_factory=list)
-
-    def mean(self) -> Tensor:
-        """The mean over layers, heads, sequences and queries."""
-        return torch.stack(self.masses).mean()
-
-
-_WATCH: ContextVar[Watch | None] = ContextVar("sinkinterp_watch", default=None)
-_FOUND: ContextVar[Callable[[nn.Module, AttentionCall], None] | None] = ContextVar("sinkinterp_found", default=None)
+Answer = Callable[[nn.Module, AttentionCall], HeadOutput]
+_ANSWER: ContextVar[Answer] = ContextVar("sinkinterp_answer", default=lambda module, call: call.output())
 
 
 @contextmanager
-def watched(key: int) -> Iterator[Watch]:
-    """In the block, passes of models with slots note the attention to the key at this position."""
-    watch = Watch(key)
-    token = _WATCH.set(watch)
+def _answering(answer: Answer) -> Iterator[None]:
+    """In the block, attention modules return what this function returns for their calls."""
+    token = _ANSWER.set(answer)
     try:
-        yield watch
+        yield
     finally:
-        _WATCH.reset(token)
+        _ANSWER.reset(token)
+
+
+@contextmanager
+def watched(key: int) -> Iterator[list[Tensor]]:
+    """Yields a list of the mean attention that later queries give to one key, layer by layer, with its gradient."""
+    masses: list[Tensor] = []
+
+    def answer(module: nn.Module, call: AttentionCall) -> HeadOutput:
+        z, mass = output_and_mass(call, key)
+        masses.append(mass[:, :, key + 1 :].mean())
+        return z
+
+    with _answering(answer):
+        yield masses
 
 
 def slots_of(module: nn.Module) -> dict[str, SinkLogit | SlotRow]:
@@ -155,7 +152,8 @@ def slots_of(module: nn.Module) -> dict[str, SinkLogit | SlotRow]:
 
 def replaces_bos(model: Any) -> bool:
     """Tells if slots of a model replace BOS, so that it reads texts without it."""
-    return isinstance(model, nn.Module) and any(isinstance(module, _KeyValue) for module in model.modules())
+    rows = (module for module in model.modules() if isinstance(module, _Row)) if isinstance(model, nn.Module) else ()
+    return any(isinstance(row.value, nn.Parameter) for row in rows)
 
 
 def _attend(
@@ -168,14 +166,7 @@ def _attend(
     attention_mask = mask_of_chosen(module, query, key.shape[2], attention_mask, kwargs)
     extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
     call = call_of_interface(0, query, key, value, attention_mask, scaling, **extra)
-    found, watch = _FOUND.get(), _WATCH.get()
-    if found is not None:
-        found(module, call)
-    if watch is None:
-        return call.output().transpose(1, 2).contiguous(), None
-    z, mass = output_and_mass(call, watch.key)
-    watch.masses.append(mass[:, :, watch.key + 1 :].mean())
-    return z.transpose(1, 2).contiguous(), None
+    return _ANSWER.get()(module, call).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(WITH_SLOTS, _attend)
@@ -209,19 +200,25 @@ def add_slots(model: PreTrainedModel, spec: AddedSlots, tokens: Tokens | None = 
     before: str = model.config._attn_implementation
     slots: dict[nn.Module, Slots] = {}
 
-    def build(module: nn.Module, call: AttentionCall) -> None:
+    def build(module: nn.Module, call: AttentionCall) -> HeadOutput:
         if call.slot is not None:
             raise InputError(f"{name} has slots already, so none are added")
         slots[module] = spec.build(call, position).to(call.q.device, call.q.dtype)
+        return call.output()
 
     model.set_attn_implementation(WITH_SLOTS)
+    training = model.training
     try:
-        _run(model, torch.tensor([[0, 1, 2]]) if tokens is None else tokens, build)
+        with torch.no_grad(), _answering(build):
+            ids = torch.tensor([[0, 1, 2]]) if tokens is None else tokens
+            model.eval()(ids.to(model.device), use_cache=False)
         if not slots:
             raise InputError(f"{name} calls no attention, so none are added")
     except BaseException:
         model.set_attn_implementation(before)
         raise
+    finally:
+        model.train(training)
     for module, added in slots.items():
         module.add_module(WITH_SLOTS, added)
     return before
@@ -233,14 +230,3 @@ def remove_slots(model: PreTrainedModel, before: str) -> None:
         if hasattr(module, WITH_SLOTS):
             delattr(module, WITH_SLOTS)
     model.set_attn_implementation(before)
-
-
-@torch.no_grad()
-def _run(model: PreTrainedModel, tokens: Tokens, on_call: Callable[[nn.Module, AttentionCall], None]) -> None:
-    """Runs a model on some tokens, and shows every attention module with its call; none is kept."""
-    token, training = _FOUND.set(on_call), model.training
-    try:
-        model.eval()(tokens.to(model.device), use_cache=False)
-    finally:
-        _FOUND.reset(token)
-        model.train(training)

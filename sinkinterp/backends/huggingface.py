@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..attention.shapes import Gap, ModelShape, Unchanged, alike, metric, per_sequence, tolerance_of
+from ..attention.shapes import ModelShape, Unchanged, alike, metric, per_sequence
 from ..attention.sites import CALL, MLP, POSITION_EMBEDDING, RESIDUAL, TAPPED, WEIGHT_SITES, Edit, Reads, Site, reads_of
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError, refusal
+from ..errors import InputError, refusal, refuse
 from ..guesses import keywords
 from ..interventions.edit import Edits, edits_of
 from . import contract
@@ -116,9 +116,7 @@ class HuggingFaceSubject(Subject):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self.libraries or not isinstance(self.model, PreTrainedModel):
-            raise InputError(
-                f"the subject of {self.name} cannot be copied or pickled; copy its model, and give that to si.load"
-            )
+            raise InputError(f"the subject of {self.name} cannot be copied or pickled; copy its model, and load that")
         self.__dict__.pop("label", None)  # a function inside another one, made again when it is asked for
         return super().__reduce_ex__(protocol)
 
@@ -132,24 +130,6 @@ class HuggingFaceSubject(Subject):
 
     def _check_contract(self, bare: Logits) -> None:
         """Finds the sizes and abilities of the model. Raises InputError where it fails the contract."""
-        try:
-            self._find_abilities(bare)
-        except InputError:
-            self._check_texts_are_apart()
-            raise
-
-    def _check_texts_are_apart(self) -> None:
-        """Raises InputError where a text's logits change with the texts beside it, as under dynamic quantisation."""
-        tokens = contract.sample_tokens(self._embedding.num_embeddings)
-        alone, beside = (self._pass(texts, Recorder()) for texts in (tokens[:1], tokens))
-        gap = Gap.of(beside[:1], alone)
-        if not gap.is_within(tolerance_of(alone.dtype)):
-            raise InputError(
-                f"{self.name} cannot be measured: its logits change with the texts beside a text, {gap}, as after "
-                "quantize_dynamic; give the model before that, or one of which weights alone are rounded (a .gguf file)"
-            )
-
-    def _find_abilities(self, bare: Logits) -> None:
         check = contract.logits_check(self.name, bare, self._embedding.num_embeddings)
         recorder, logits = self._checking_pass(check)
         self.shape = self._shape_of(recorder)
@@ -204,7 +184,8 @@ class HuggingFaceSubject(Subject):
     ) -> Trace:
         """One forward pass; see `Subject.run`. Raises InputError for tokens or edits that do not fit."""
         tokens = self.ids_of(tokens)
-        self._check_tokens(tokens)
+        self._check_in_memory()
+        self.check_ids(tokens, self.shape.n_ctx)
         edits = edits_of(edits)
         self.check_edits(edits, tokens.shape[1])
         recorder = Recorder(reads_of(reads), edits, gradients)
@@ -287,11 +268,10 @@ class HuggingFaceSubject(Subject):
     def _shape_of(self, recorder: Recorder) -> ModelShape:
         """The sizes of the model, from a pass with the reads `sizes` and `width`."""
         sizes = {layer: answers["sizes"] for layer, answers in recorder.answers[CALL].items()}
-        if not sizes:
-            raise InputError(f"{type(self.model).__name__} shows no attention of transformers' interface; {self._fix}")
         residuals = recorder.answers[RESIDUAL]
-        if not residuals:
-            raise InputError(f"{self.name} cannot be measured: its residuals are not found")
+        if not sizes or not residuals:
+            what = "no residuals" if sizes else "no attention of transformers' interface"
+            raise InputError(f"{type(self.model).__name__} shows {what}; {self._fix}")
         n_heads, _, d_head, d_value = next(iter(sizes.values())).tolist()
         embedding = self._embedding
         return ModelShape(
@@ -311,7 +291,7 @@ class HuggingFaceSubject(Subject):
     @property
     def _n_ctx(self) -> int | None:
         """The longest sequence that the model knows of; None without a limit."""
-        return context_of(self.model)
+        return context_of(self.model.config)
 
     def read_beyond_context(self) -> None:
         """Lets texts be longer than the model's context. Raises InputError where it has no positions there."""
@@ -319,13 +299,10 @@ class HuggingFaceSubject(Subject):
         if limit is None:
             return
         if not self._reads_on:
-            raise InputError(
-                f"{self.name} has no positions beyond {limit}; take a model of transformers with rotary ones"
-            )
+            raise InputError(f"{self.name} has no positions beyond {limit}; take a transformers model with rotary ones")
         self.shape = replace(self.shape, n_ctx=None)
-        self.attention_note = "; ".join(
-            filter(None, (self.attention_note, f"its context of {limit} tokens is no limit"))
-        )
+        notes = (self.attention_note, f"its context of {limit} tokens is no limit")
+        self.attention_note = "; ".join(filter(None, notes))
 
     @property
     def _reads_on(self) -> bool:
@@ -353,18 +330,17 @@ class HuggingFaceSubject(Subject):
                 raise InputError(f"{who} returned the position {int(edited.min())}; positions count from 0")
         if edited.equal(ids):
             return {}
-        if not self._abilities.takes_positions:
-            raise InputError(
-                f"{self.name} has no positions that could be swapped; take a table of positions or rotary ones"
-            )
-        if not self._abilities.positions_are_plain:
-            raise InputError(
-                f"{self.name} uses positions outside embeddings and rotations, or not from 0; take another family"
-            )
-        rows = self.shape.n_ctx
-        if self.modules.tables and rows is not None and int(edited.max()) >= rows:
-            raise InputError(f"position {int(edited.max())} is outside {self.name}'s table of {rows}; shift by less")
+        refuse(self._faults_of_positions(int(edited.max())))
         return {"position_ids": edited[None].to(self.device)}
+
+    def _faults_of_positions(self, last: int) -> Iterator[str]:
+        if not self._abilities.takes_positions:
+            yield f"{self.name} has no positions that could be swapped; take a table of positions or rotary ones"
+        if not self._abilities.positions_are_plain:
+            yield f"{self.name} uses positions outside embeddings and rotations, or not from 0; take another family"
+        rows = self.shape.n_ctx
+        if self.modules.tables and rows is not None and last >= rows:
+            yield f"position {last} is outside {self.name}'s table of {rows}; shift by less"
 
     def check_edits(self, edits: Sequence[Edit], length: int) -> None:
         """Raises InputError for an edit that does not fit the model, or sequences of this length."""
@@ -387,26 +363,21 @@ class HuggingFaceSubject(Subject):
         if self.device.type == "meta":
             raise InputError(f"the weights of {self.name} are not in memory (device meta); load them to cpu or cuda")
 
-    def check_ids(self, tokens: Any) -> None:
-        """Raises InputError for what are not token ids, `sequence pos`, and for one outside the vocabulary."""
+    def check_ids(self, tokens: Any, most: int | None = None) -> None:
+        """Raises InputError for what are not token ids, `sequence pos`, of the vocabulary, `most` in a sequence."""
+        refuse(self._faults_of(tokens, most))
+
+    def _faults_of(self, tokens: Any, most: int | None) -> Iterator[str]:
         if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.ndim != 2 or not tokens.numel():
             got = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
-            raise InputError(
-                f"{self.name} runs on a tensor of token ids, `sequence pos`; got {got!r}; see subject.tokens"
-            )
+            yield f"{self.name} runs on a tensor of token ids, `sequence pos`; got {got!r}; see subject.tokens"
         low, high, vocab = int(tokens.min()), int(tokens.max()), self.shape.vocab
         if low < 0 or high >= vocab:
-            raise InputError(
-                f"token id {low if low < 0 else high} is outside {self.name}'s vocabulary of {vocab}; tokenise again"
-            )
-
-    def _check_tokens(self, tokens: Tokens) -> None:
-        self._check_in_memory()
-        self.check_ids(tokens)
-        limit = self.shape.n_ctx
-        if limit is not None and tokens.shape[1] > limit:
-            fix = f"use length={limit}" + "; load it with beyond_context=True to read on" * self._reads_on
-            raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; {fix}")
+            wrong = low if low < 0 else high
+            yield f"token id {wrong} is outside {self.name}'s vocabulary of {vocab}; tokenise again"
+        if most is not None and tokens.shape[1] > most:
+            fix = f"use length={most}" + "; load it with beyond_context=True to read on" * self._reads_on
+            yield f"{tokens.shape[1]} tokens exceed {self.name}'s context of {most}; {fix}"
 
 
 def _whole(taps: Taps, shape: ModelShape) -> Taps:
@@ -424,8 +395,7 @@ def check_is_decoder(model: PreTrainedModel, name: str, is_run: bool = False) ->
         raise InputError(f"{name} has an encoder; load it with backend='huggingface' and encoder=Silence()")
 
 
-def context_of(model: PreTrainedModel) -> int | None:
-    """The longest sequence that a model knows of; None without a limit."""
-    config = model.config.get_text_config()
-    limits = (getattr(config, name, None) for name in _CONTEXT)
+def context_of(config: PreTrainedConfig) -> int | None:
+    """The longest sequence that the model of a configuration knows of; None without a limit."""
+    limits = (getattr(config.get_text_config(), name, None) for name in _CONTEXT)
     return next((limit for limit in limits if limit is not None and limit > 0), None)  # XLNet says -1

@@ -5,10 +5,11 @@ The latter are added slots and changed weights.
 
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -35,9 +36,11 @@ _ADAPTER, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # of pe
 class Trained(Spec):
     """Which weights of a model are trained beside its slots."""
 
+    part: ClassVar[str] = f".{WITH_SLOTS}."  # of the names of these weights
+
     def prepare(self, model: PreTrainedModel) -> None:
         """Adds the weights that it trains to the model. They and the slots alone then have gradients."""
-        raise NotImplementedError
+        _set_gradients(model, lambda name: self.part in name or Trained.part in name)
 
     def undo(self, model: PreTrainedModel) -> None:
         """Takes off what `prepare` has added."""
@@ -47,23 +50,19 @@ class Trained(Spec):
 class AllWeights(Trained):
     """Every weight."""
 
-    def prepare(self, model: PreTrainedModel) -> None:
-        model.requires_grad_(True)
+    part = ""
 
 
 @dataclass(frozen=True)
 class SlotsAlone(Trained):
     """No weight."""
 
-    def prepare(self, model: PreTrainedModel) -> None:
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(f".{WITH_SLOTS}." in name)
-
 
 @dataclass(frozen=True)
 class Lora(Trained):
     """Matrices of a low rank beside all linear maps of the blocks, by peft (arXiv:2106.09685)."""
 
+    part = "lora_"
     rank: int = 16
 
     def prepare(self, model: PreTrainedModel) -> None:
@@ -72,8 +71,7 @@ class Lora(Trained):
         with torch.random.fork_rng([]):
             torch.manual_seed(0)
             peft.inject_adapter_in_model(config, model)
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_("lora_" in name or f".{WITH_SLOTS}." in name)
+        super().prepare(model)
 
     def undo(self, model: PreTrainedModel) -> None:
         for name, module in [*model.named_modules()]:
@@ -123,7 +121,7 @@ def with_adapter(model: PreTrainedModel, folder: Path | str) -> Any:
         raise InputError(f"{folder} mends other weights than these; load {record['base']}") from error
     with ExitStack() as undo:
         undo.callback(remove_slots, model, add_slots(model, slots))
-        undo.callback(_set_gradients, model, {name for name, p in model.named_parameters() if p.requires_grad})
+        undo.callback(_set_gradients, model, {n: p.requires_grad for n, p in model.named_parameters()}.get)
         trained.prepare(model)
         undo.callback(trained.undo, model)
         _exchange(model, load_file(folder / TENSORS), undo)
@@ -150,9 +148,9 @@ def _exchange(model: PreTrainedModel, tensors: dict[str, Tensor], undo: ExitStac
         parameters[name].data = tensor.to(parameters[name])
 
 
-def _set_gradients(model: nn.Module, names: set[str]) -> None:
+def _set_gradients(model: nn.Module, is_trained: Callable[[str], bool | None]) -> None:
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in names)
+        parameter.requires_grad_(bool(is_trained(name)))
 
 
 _UNDO: WeakKeyDictionary[nn.Module, ExitStack] = WeakKeyDictionary()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention.sites import Edit
-from ..errors import InputError
+from ..errors import InputError, refuse
 from ..guesses import Answering
 from ..interventions.edit import Edits, edits_of
 from .anatomy.modules import removed_after
@@ -155,14 +155,13 @@ def _patch_of(model: Any) -> "_Patch":
 def _module_of(model: Any) -> nn.Module:
     """The module that a library runs, or the user's own. Raises InputError for anything else."""
     model = inside_compiled(model)
-    if getattr(getattr(getattr(model, "model", model), "config", None), "is_encoder_decoder", False):
-        raise InputError("patched takes no encoder-decoder model; si.measure(subject, tokens, edits=...) does")
+    has_encoder = getattr(getattr(getattr(model, "model", model), "config", None), "is_encoder_decoder", False)
     inner = getattr(model, "_module", None) or getattr(model, "original_model", None)
     inner = model.model if isinstance(model, ModuleSubject) else inner
     module = inner if isinstance(inner, nn.Module) and not isinstance(model, PreTrainedModel) else model
-    if not isinstance(module, nn.Module):
-        what = type(model).__name__
-        raise InputError(f"patched takes a model of transformers or a library over it, or a PyTorch module; got {what}")
+    if has_encoder or not isinstance(module, nn.Module):
+        what = f"a {type(model).__name__}{', which has an encoder: give edits= to si.measure' if has_encoder else ''}"
+        raise InputError(f"patched takes a decoder of transformers, a library over it, or a PyTorch module; got {what}")
     return module
 
 
@@ -203,11 +202,13 @@ class _Patch(Attached):
         """One forward pass. In a block it is edited; elsewhere it is refused, unless it is a measurement's."""
         model = self.subject.model
         if not edits_around(model):
-            self._check_is_ours()
+            if not holds(model):  # of a thread or task in no block; a measurement holds it
+                fix = "use contextvars.copy_context().run"
+                raise InputError(f"{self.subject.name} is inside si.patched(...) of another thread; {fix}")
             return self.__wrapped__(*args, **kwargs)
         with exclusive(model):
             edits = edits_around(model)
-            self._check_is_edited(edits)
+            refuse(self._faults(edits))
             layout, args, kwargs = self._prepared(edits, model, args, kwargs)
             self.recorder.begin(edits, layout)
             modules = self.subject.modules
@@ -233,13 +234,7 @@ class _Patch(Attached):
         if cache is not None and not past:
             sliding = getattr(cache, "is_sliding", [])
             layout = replace(layout, forgets=tuple(sliding) or (False,))
-        if not layout.is_plain and not (self.subject.reads_caches and self.subject.takes_position_ids):
-            raise InputError(f"{self.subject.name} takes no padding in a patched block; give sequences of one length")
-        recomputes = any(getattr(block, "gradient_checkpointing", False) for block in self.subject.modules.blocks)
-        if recomputes and model.training and torch.is_grad_enabled():
-            raise InputError("gradient checkpointing computes blocks again without edits; train without it")
-        if past and not self.subject.reads_caches:
-            raise InputError("hooks of a bridge do not show the keys of a cache; leave past_key_values out")
+        refuse(self._faults_of(layout, past))
         for group in layout.groups:
             self._check_group(edits, group, layout, is_whole=cache is None and layout.is_plain)
         changed: dict[str, Any] = self._positions(edits, inputs, layout, named.get("position_ids"))
@@ -252,25 +247,28 @@ class _Patch(Attached):
         kwargs |= changed
         return layout, args, kwargs
 
+    def _faults_of(self, layout: Layout, past: int) -> Iterator[str]:
+        subject = self.subject
+        if not layout.is_plain and not (subject.reads_caches and subject.takes_position_ids):
+            yield f"{subject.name} takes no padding in a patched block; give sequences of one length"
+        recomputes = any(getattr(block, "gradient_checkpointing", False) for block in subject.modules.blocks)
+        if recomputes and subject.model.training and torch.is_grad_enabled():
+            yield "gradient checkpointing computes blocks again without edits; train without it"
+        if past and not subject.reads_caches:
+            yield "hooks of a bridge do not show the keys of a cache; leave past_key_values out"
+
     def check_pass(self, block: nn.Module, args: tuple[Any, ...]) -> None:
         """A forward pre-hook of a block. Raises InputError outside a pass of the whole model, which alone is edited."""
         if edits_around(self.subject.model) and not is_recorded_by(self.recorder):
             raise InputError(f"{self.subject.name} is patched as a whole: call the model itself, not a part of it")
 
-    def _check_is_ours(self) -> None:
-        """Raises InputError for a pass of a thread or task that is in no block, unless it is a measurement's."""
-        if not holds(self.subject.model):
-            raise InputError(
-                f"{self.subject.name} is inside si.patched(...) of another thread; use contextvars.copy_context().run"
-            )
-
-    def _check_is_edited(self, edits: Sequence[Edit]) -> None:
-        """Raises InputError where the pass would not be edited."""
+    def _faults(self, edits: Sequence[Edit]) -> Iterator[str]:
+        """Why the pass would not be edited."""
         name, now = self.subject.name, _attention_of(self.subject.model)
         if not edits:
-            raise InputError(f"the si.patched block of {name} ended while this pass waited; wait inside the block")
+            yield f"the si.patched block of {name} ended while this pass waited; wait inside the block"
         if now != self.attention:
-            raise InputError(f"{name} was set to {now!r} attention inside si.patched(...); set it before the block")
+            yield f"{name} was set to {now!r} attention inside si.patched(...); set it before the block"
 
     def _check_group(self, edits: Sequence[Edit], group: Group, layout: Layout, is_whole: bool) -> None:
         """Raises InputError for an edit that does not fit sequences which are as long as they are after this pass."""

@@ -1,19 +1,20 @@
 """Recorder: the reads and edits of one forward pass, and what the reads have returned so far."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..attention import sites
 from ..attention.call import AttentionCall
-from ..attention.shapes import Gap, ModelShape, Unchanged, alike, metric, with_axes
+from ..attention.shapes import Gap, ModelShape, Unchanged, alike, metric, per_sequence
 from ..attention.sites import Edit, Read, Site
 from ..checks import finite_number
-from ..errors import InputError
+from ..errors import InputError, refuse
 from .layout import Group, Layout, Parts, changed
 
 Answers = dict[str, Tensor]  # by the name of the read
@@ -80,7 +81,7 @@ class Recorder:
             shown = Unchanged(value)
             with torch.no_grad():
                 for name, read in reads.items():
-                    answers[name] = with_axes(shown.shown_to(read.function, metric(name)), metric(name))
+                    answers[name] = per_sequence(shown.shown_to(read.function, metric(name)), None, metric(name))
 
     def _check_first(self, call: AttentionCall) -> None:
         if call.layer in self.answers[sites.CALL]:
@@ -215,40 +216,45 @@ class Recorder:
 
     def check(self, shape: ModelShape) -> None:
         """Raises InputError where a residual is not finite, or a site that every block has was not shown."""
+        refuse(self._faults(shape))
+
+    def _faults(self, shape: ModelShape) -> Iterator[str]:
         for site in sites.BLOCK_SITES:
             seen, layers = sorted(self.answers[site]), list(site.layers(shape))
             if seen != layers and (site in (sites.RESIDUAL, sites.CALL) or self.uses(site)):
-                raise InputError(f"the {site.label} of blocks {seen} was seen, not of {layers}; a hook did not fire")
+                yield f"the {site.label} of blocks {seen} was seen, not of {layers}; a hook did not fire"
         for site in filter(self.edits_at, sites.WEIGHT_SITES):
             for layer in shape.attention_layers:
                 if (site, layer) not in self.mapped:
-                    raise InputError(f"the {site.label} of layer {layer} are not found; edit its call instead")
+                    yield f"the {site.label} of layer {layer} are not found; edit its call instead"
         at_once = torch.stack([finite.to(self.finite[0].device) for finite in self.finite])
-        for block, finite in enumerate(at_once.tolist()):
-            if not finite:
-                where = f"block {block - 1}" if block else "the embedding"
-                raise InputError(
-                    f"activations after {where} are not finite; check edits and weights, or load with dtype='bfloat16'"
-                )
+        if not at_once.all():
+            first = at_once.tolist().index(False)
+            where = f"block {first - 1}" if first else "the embedding"
+            yield f"activations after {where} are not finite; check edits and weights, or load with dtype='bfloat16'"
 
 
 def _edited_call(edit: Edit, call: AttentionCall) -> AttentionCall:
     """The call after an edit. Raises InputError, which names the edit, for anything that is not such a call."""
     who = sites.CALL.name_of(edit)
     edited = Unchanged(call).shown_to(edit.call, who)
+    refuse(_faults_of(edited, call, who))
+    return edited
+
+
+def _faults_of(edited: Any, call: AttentionCall, who: str) -> Iterator[str]:
     if not isinstance(edited, AttentionCall) or edited.layer != call.layer:
-        raise InputError(f"{who} returned {edited!r:.60}; it must return the call of layer {call.layer}")
+        yield f"{who} returned {edited!r:.60}; it must return the call of layer {call.layer}"
     for name in ("q", "k", "v"):
         x = alike(getattr(edited, name), getattr(call, name), f"{who}, in {name},")
         if x is not getattr(call, name) and not x.sum(dtype=torch.float32).isfinite():  # attention may hide a NaN
-            raise InputError(f"{who} makes {name} that are not finite in layer {call.layer}; check its numbers")
+            yield f"{who} makes {name} that are not finite in layer {call.layer}; check its numbers"
     if edited.mask is not None and edited.mask.dtype != torch.bool:
-        raise InputError(f"{who} makes masks that are not torch.bool")
+        yield f"{who} makes masks that are not torch.bool"
     for name in ("scale", "softcap"):
         value = getattr(edited, name)
         if value is not getattr(call, name) and value is not None:
             finite_number(value, f"{who}, in {name}: it")
-    return edited
 
 
 def edits_for(edits: Sequence[Edit], group: Group, layout: Layout) -> Sequence[Edit]:

@@ -1,82 +1,74 @@
 """The commands that draw pages: attention maps of a text, a live page, the gallery and the demo."""
 
 import webbrowser
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..data.choices import Bos
-from ..data.progress import progress_bars
+from ..data.progress import OnProgress, progress_bars
 from ..errors import InputError
 from ..outputs import check_ours, page_bytes
 from . import options
 from .terminal import OR_FORCE, deliver, print_text, print_written, quiet_libraries
 
+if TYPE_CHECKING:
+    from ..backends.subject import Subject
+    from ..data.tokens import TokenSet
+
 TEXT = "The text to show, or the path of a .txt file that holds it. Without it: what the model was trained on."
 LENGTH = "Tokens at most, T. \\[default: all of the text; 64 without a text]"
-LIMIT = "MB that all maps may take before compression."
 HEAD = "Show the map of this head only, in more detail: 3.7 for layer 3, head 7; repeatable."
 SWAP = "Swap the position embeddings of two positions, and show maps before, after, and their difference."
 
 
 @dataclass(frozen=True)
-class Opened:
-    """Where `view` writes its page, and whether it opens it."""
+class Prompt:
+    """The text that `view` shows; without one, what the model was trained on."""
 
-    out: options.Out = Path("figures/view.html")
-    serve: Annotated[bool, typer.Option("--serve", help="Open the page in the browser, from this machine.")] = False
-    force: options.Force = False
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None
+    column: options.Column = "text"
+    length: Annotated[int | None, typer.Option(help=LENGTH, parser=options.TOKENS)] = None
+    bos: options.Start = Bos.TOKENIZER
+
+    def token_set(self, subject: "Subject", model: str, on_file: OnProgress) -> "TokenSet":
+        """One sequence of tokens."""
+        from ..backends.subject import text_to_tokens
+        from ..runs.inputs import Inputs
+
+        if self.text is not None:
+            return text_to_tokens(subject, self.bos).one_in(self.text, self.column, self.length)
+        options.check_bos(subject, self.bos)
+        length = self.length or min(64, subject.shape.n_ctx or 64)
+        return Inputs(length, 1, self.bos).token_set(subject, model, on_file)
 
 
 def view(
     model: options.Model,
-    text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None,
-    column: options.Column = "text",
-    length: Annotated[int | None, typer.Option(help=LENGTH, parser=options.TOKENS)] = None,
-    bos: options.Start = Bos.TOKENIZER,
+    prompt: Prompt,
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = [],
     swap: Annotated[
         tuple[int, int] | None, typer.Option(help=SWAP, metavar="FIRST SECOND", parser=options.whole(0))
     ] = None,
-    limit: Annotated[float, typer.Option(help=LIMIT, parser=options.number(0.0, 1e4))] = 8.0,
     loading: options.Loading = options.Loading(),
-    page: Opened = Opened(),
+    out: options.Out = Path("figures/view.html"),
+    force: options.Force = False,
 ) -> None:
     """Draw the attention maps of every head on a text: one page to click through, that needs no network."""
     with progress_bars() as progress:
-        from ..backends.subject import text_to_tokens
         from ..interventions.positions import SwapPositions
         from ..pages.atlas.build import atlas
         from ..pages.atlas.encode import atlas_page
-        from ..runs.inputs import Inputs
 
         heads = heads_named(head)
-        edits = [SwapPositions(*swap)] if swap is not None else []
-        options.check_text(text, column)
+        options.check_text(prompt.text, prompt.column)
         subject = loading.subject(model)
-        if text is None:
-            options.check_bos(subject, bos)
-            inputs = Inputs(length or min(64, subject.shape.n_ctx or 64), 1, bos)
-            token_set = inputs.token_set(subject, model, progress("reading docstrings"))
-        else:
-            token_set = text_to_tokens(subject, bos).one_in(text, column, length)
-        shown = atlas(subject, token_set, subject.label, edits=edits, heads=heads, limit=int(limit * 1e6))
-        html = atlas_page(shown)
-    deliver([], (page.out, lambda: page_bytes(html)), force=page.force)
-    if page.serve:
-        from ..pages.serve import serve as serve_page
-
-        with suppress(KeyboardInterrupt):
-            serve_page(html, lambda address: _say(address, "the page"))
-
-
-def _say(address: str, what: str, opens: bool = True) -> None:
-    print_text(f"{what} is at {address} (Ctrl-C ends it)")
-    if opens:
-        webbrowser.open(address)
+        token_set = prompt.token_set(subject, model, progress("reading docstrings"))
+        edits = [SwapPositions(*swap)] if swap is not None else []
+        html = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=heads))
+    deliver([], (out, lambda: page_bytes(html)), force=force)
 
 
 def heads_named(names: list[str]) -> list[tuple[int, int]] | None:
@@ -107,8 +99,12 @@ def serve(
     """Serve a live page to this machine only: type a prompt, edit the model, see maps, sinks and next token change."""
     from ..pages.live.page import serve_live
 
-    subject = loading.subject(model)
-    serve_live(subject, lambda address: _say(address, "the live page", browser), bos=bos, port=port)
+    def on_ready(address: str) -> None:
+        print_text(f"the live page is at {address} (Ctrl-C ends it)")
+        if browser:
+            webbrowser.open(address)
+
+    serve_live(loading.subject(model), on_ready, bos=bos, port=port)
 
 
 OUT = "Folder of the page and its pictures."
@@ -146,7 +142,8 @@ def demo(
 ) -> None:
     """Train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""
     with progress_bars() as progress:
-        from ..pages.demo import demo_page, run
+        from ..pages.gallery import demo as run_demo
+        from ..pages.gallery import demo_page
         from ..train.recipes import DEMO_STEPS, DEMO_TWINS
 
         quiet_libraries()
@@ -156,7 +153,7 @@ def demo(
             sinks = f"Sink_1 {metrics['sink_1']:.0%}  Sink_* {metrics['sink_slot']:.0%}"
             bars[variant](step, DEMO_STEPS, f"loss {metrics['valid_loss']:.3f}  {sinks}")
 
-        result = run(seed, on_step=on_step)
+        result = run_demo(seed, on_step=on_step)
         html = demo_page(result)
     tables = (result.twins, result.residuals, result.swaps)
     deliver(tables, (out, lambda: page_bytes(html)), force=force)

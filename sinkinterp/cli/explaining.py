@@ -7,52 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..data.choices import Bos, Drawn, Dtype
 from ..data.progress import progress_bars
 from ..errors import InputError
 from ..outputs import page_bytes
 from . import options
 from .drawing import heads_named, layer_and_head
-from .measuring import DRAWN
+from .measuring import Input
 from .terminal import brief, deliver
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
     from ..interventions.changes import Change
     from ..report.explained import Explanation
-    from ..runs.inputs import Inputs
     from ..table import Table
 
 EXPLAINED = "A head to explain: 3.7 for layer 3, head 7; repeatable. [default: the three strongest sinks]"
 WRITTEN = "A next token, such as ' Paris': also say what heads and parts write into its logit, less that of --instead."
 OTHER = "Another next token."
 ELSEWHERE = "All tables: --full. A page: --html FILE."
-LENGTH = "Tokens per sequence, T. [default: 64, or what the task has]"
-
-
-@dataclass(frozen=True)
-class Read:
-    """What `explain` reads, and the seed of random parts and tokens."""
-
-    text: options.Text = None
-    column: options.Column = "text"
-    drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None
-    length: Annotated[int | None, typer.Option(help=LENGTH, parser=options.TOKENS)] = None
-    sequences: options.Count = None
-    bos: options.Start = Bos.TOKENIZER
-    seed: Annotated[int, typer.Option(help="Seed of random parts and tokens.", parser=options.SEED)] = 0
-
-    def inputs(self, subject: "Subject") -> "Inputs":
-        """The inputs; fewer ones, and shorter prompts, will do where the user gives no size."""
-        from ..runs.inputs import Inputs
-
-        options.check_bos(subject, self.bos)
-        most = self.length or min(64, subject.shape.n_ctx or 64)
-        is_prompt = self.text is not None and not Path(self.text).exists()
-        return Inputs(
-            most, self.sequences or 32, self.bos, self.text, self.column, drawn=self.drawn, seed=self.seed,
-            may_be_fewer=self.sequences is None, may_be_shorter=is_prompt and self.length is None,
-        )  # fmt: skip
 
 
 def explain(
@@ -60,12 +32,9 @@ def explain(
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=EXPLAINED)] = [],
     answer: Annotated[str | None, typer.Option(help=WRITTEN)] = None,
     instead: Annotated[str | None, typer.Option(help=OTHER)] = None,
-    read: Read = Read(),
-    encoder: options.Encoder = None,
-    dtype: options.Numbers = Dtype.FLOAT32,
-    html_out: options.Html = None,
-    full: options.Full = False,
-    force: options.Force = False,
+    given: Input = Input(),
+    loading: options.Weights = options.Weights(),
+    files: options.Page = options.Page(),
 ) -> None:
     """Say why heads look at the first token: which parts write what their keys hold, and what cutting them removes."""
     with progress_bars() as progress:
@@ -76,12 +45,12 @@ def explain(
 
         heads = heads_named(head)
         options.check_answers(answer, instead)
-        options.check_text(read.text, read.column)
-        subject = options.load_subject(model, "huggingface", encoder, dtype)
-        token_set = read.inputs(subject).token_set(subject, model, progress("reading docstrings"))
-        asked: dict[str, Any] = {"head": heads, "answer": answer, "instead": instead, "seed": read.seed}
+        given.check()
+        subject = loading.subject(model)
+        token_set = given.token_set(subject, model, 64, 32, progress("reading docstrings"))
+        asked: dict[str, Any] = {"head": heads, "answer": answer, "instead": instead, "seed": given.seed or 0}
         found = explain_heads(subject, token_set, **asked, progress=progress("explaining"))
-    maps = {} if html_out is None else cut_maps(subject, token_set, found)
+    maps = {} if files.html_out is None else cut_maps(subject, token_set, found)
 
     def as_page() -> bytes:
         heads = [(score.layer, score.head) for score in found.strongest_first]
@@ -93,8 +62,8 @@ def explain(
 
     tables = [replace(table, note=table.note.removeprefix(found.note).lstrip("; ")) for table in found.tables()]
     everything = [found.sentence, *tables, found.note]
-    shown = everything if full else brief(found.sentence, _of_strongest(found), ELSEWHERE, found.note)
-    deliver(shown, (html_out, as_page), force=force)
+    shown = everything if files.full else brief(found.sentence, _of_strongest(found), ELSEWHERE, found.note)
+    deliver(shown, (files.html_out, as_page), force=files.force)
 
 
 def _of_strongest(answer: "Explanation") -> "Table":
@@ -160,16 +129,16 @@ class What:
         if self.first_order and self.site in (Patched.EDGES, Patched.PATHS):
             raise InputError(f"--first-order estimates no {self.site}; leave it out, or take another --site")
 
-    def table(self, subject: "Subject", clean: list[str], corrupted: list[str], measured: dict[str, Any]) -> "Table":
-        """The share that each place restores."""
+    def table(self, subject: "Subject", **measured: Any) -> "Table":
+        """The share that each place restores: what `activation_patching` takes of prompts and answers is `measured`."""
         from ..measurement.activation_patching import activation_patching
         from ..measurement.path_patching import path_patching
 
         if self.site is Patched.PATHS:
-            return path_patching(subject, clean, corrupted, receiver=_receiver(self.to), **measured)
+            return path_patching(subject, **measured, receiver=_receiver(self.to))
         site, by = self._change()
         estimates = {"first_order": self.first_order, "direct": self.direct}
-        return activation_patching(subject, clean, corrupted, site=site, by=by, **estimates, **measured)
+        return activation_patching(subject, **measured, site=site, by=by, **estimates)
 
     def _change(self) -> tuple["Change", tuple[str, ...]]:
         """The site, and the axes of its map."""
@@ -187,52 +156,51 @@ class What:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What `patch` measures of a patched run."""
+class Prompts:
+    """What `patch` compares, and the answers by which it does."""
 
+    clean: Annotated[list[str], typer.Option(help=CLEAN, parser=options.filled)]
+    corrupted: Annotated[list[str], typer.Option(help=CORRUPTED, parser=options.filled)]
     answer: Annotated[str | None, typer.Option(help=ANSWER)] = None
     instead: Annotated[str | None, typer.Option(help=INSTEAD)] = None
     sink: Annotated[bool, typer.Option("--sink", help=SINK)] = False
 
-    def keywords(self) -> dict[str, Any]:
-        """The arguments of patching. Raises InputError for options that do not go together."""
-        from ..measurement.activation_patching import first_alpha
+    def check(self) -> None:
+        """Raises InputError for one answer alone, for answers beside the sink, and for the names of files."""
+        from ..data.texts import names_file
 
         if (self.answer is None) != (self.instead is None) or (self.sink and self.answer is not None):
             raise InputError("give --answer and --instead together, or --sink, or none of them")
-        return {"metric": first_alpha()} if self.sink else {"answer": self.answer, "instead": self.instead}
+        for prompt in filter(names_file, (*self.clean, *self.corrupted)):
+            raise InputError(f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"')
 
 
 def patch(
     model: options.Model,
-    clean: Annotated[list[str], typer.Option(help=CLEAN, parser=options.filled)],
-    corrupted: Annotated[list[str], typer.Option(help=CORRUPTED, parser=options.filled)],
+    prompts: Prompts,
     what: What = What(),
-    by: Measured = Measured(),
-    dtype: options.Numbers = Dtype.FLOAT32,
-    backend: options.Backend = "huggingface",
+    loading: options.Loading = options.Loading(),
     out: options.Out = Path("figures/patch.html"),
     full: options.Full = False,
     force: options.Force = False,
 ) -> None:
     """Patch every activation of a clean run into a corrupted one, and map the share of the behaviour it restores."""
     what.check()
+    prompts.check()
     with progress_bars() as progress:
-        from ..data.texts import names_file
+        from ..measurement.activation_patching import first_alpha
         from ..measurement.patching import RESTORED
         from ..pages.page import Section, page
         from ..report.readings import short_name
 
-        for prompt in (*clean, *corrupted):
-            if names_file(prompt):
-                raise InputError(f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"')
-        measured = by.keywords() | {"progress": progress("patching")}
-        subject = options.load_subject(model, backend, None, dtype)
-        table = what.table(subject, clean, corrupted, measured)
+        subject = loading.subject(model)
+        asked = {name: value for name, value in vars(prompts).items() if name != "sink"}
+        asked |= {"metric": first_alpha()} if prompts.sink else {}
+        table = what.table(subject, **asked, progress=progress("patching"))
     strongest = table.with_rows(sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0))))
-    lead = f"Clean: {' | '.join(clean)}. Corrupted: {' | '.join(corrupted)}."
-    sections = [Section("The share of the clean run that each place restores", "", [table.plot()])]
-    html = page(f"{short_name(subject.name)}: activation patching", lead, sections)
+    lead = f"Clean: {' | '.join(prompts.clean)}. Corrupted: {' | '.join(prompts.corrupted)}."
+    section = Section.of(table, "The share of the clean run that each place restores")
+    html = page(f"{short_name(subject.name)}: activation patching", lead, [section])
     elsewhere = "All rows: --full. The map: the page below."
     shown = [strongest] if full else brief(_sentence(strongest), strongest, elsewhere)
     deliver(shown, (out, lambda: page_bytes(html)), force=force)

@@ -16,8 +16,7 @@ from ..guesses import fix_of
 from .drawing import demo, gallery, serve, view
 from .explaining import explain, patch
 from .listing import listing
-from .measuring import check, domains, measure
-from .neighbours import cache, mask
+from .measuring import cache, check, domains, mask, measure
 from .places import checked
 from .reproducing import atlas, book, reproduce, story
 from .terminal import print_line, print_text, streams

@@ -1,34 +1,40 @@
-"""The commands that measure: one model, one model on several domains of text, and one model through every backend."""
+"""The commands that measure: a model, domains of text, every backend, smaller caches, and what to leave out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from rich.text import Text as RichText
 
 from ..data.choices import Bos, Drawn, Dtype
-from ..data.progress import progress_bars
+from ..data.progress import OnProgress, no_progress, progress_bars
 from ..data.texts import is_path, is_text
 from ..errors import InputError
 from ..outputs import json_bytes, page_bytes
 from . import options
-from .terminal import Wanted, deliver, print_line, print_table, quiet_libraries
+from .terminal import Wanted, brief, deliver, print_line, print_table, quiet_libraries
 
 if TYPE_CHECKING:
+    from ..backends.huggingface import HuggingFaceSubject
     from ..backends.subject import Subject
     from ..data.progress import Progress
-    from ..data.tokens import TokenSet
+    from ..data.tokens import Tokens, TokenSet
     from ..measurement.measure import Preset
     from ..report.readings import TokenText
     from ..report.report import Report
     from ..runs.inputs import Inputs
+    from ..table import Table
 
 
 CHAT = "What a user says to the model, in its chat template, or a .jsonl file of chats as `finetune` reads them."
-LENGTH = "Tokens per sequence, T. \\[default: 64]"
-COUNT = "Number of sequences, n. \\[default: 100, or 32 or 64 docstrings where these give Sink_1 an interval of .05]"
+LENGTH = "Tokens per sequence, T. \\[default: 64; of `cache` 256]"
+COUNT = (
+    "Number of sequences, n. \\[default: 100, or 32 or 64 docstrings where these give Sink_1 an interval of .05; of "
+    "`explain` and `cache` 32, of `mask` 64]"
+)
 SAVE = "Write every number to this .safetensors file."
 DRAWN = "Tokens without a text: random tokens, or one token repeated."
 PRESET = "How published numbers were measured: paper, released-open-models or released-own-models. Options override it."
@@ -37,7 +43,7 @@ FIRST_ONLY = "Measure position 0 and norms only: for long sequences."
 
 @dataclass(frozen=True)
 class Input:
-    """What `measure` measures a model on, and how much of it."""
+    """What a model reads, and how much of it."""
 
     text: options.Text = None
     column: Annotated[str | None, typer.Option(help=f"{options.COLUMN} \\[default: text]", parser=options.filled)] = (
@@ -79,6 +85,25 @@ class Input:
         path = Path(self.text)
         return any(ending_of(file) != ".txt" for file in (files_of(path) if path.is_dir() else [path]))
 
+    def over(self, settings: "Preset", **others: Any) -> "Preset":
+        """The settings, with those that the user gave in their place; `others` are of other options."""
+        sequences = 1 if self.is_one_text else self.sequences
+        given = {"length": self.length, "sequences": sequences, "bos": self.bos, **others}
+        return replace(settings, **{name: value for name, value in given.items() if value is not None})
+
+    def token_set(
+        self, subject: "Subject", model: str, length: int, sequences: int, on_file: OnProgress = no_progress
+    ) -> "TokenSet":
+        """The tokens of a command with these defaults: sequences of one length, fewer where there are not so many."""
+        from ..measurement.measure import Preset
+
+        if self.bos is not None:
+            options.check_bos(subject, self.bos)
+        size = Preset(length=min(length, subject.shape.n_ctx or length), sequences=sequences)
+        inputs = self.inputs(self.over(size), is_default=True)
+        is_prompt = self.is_one_text and self.length is None
+        return replace(inputs, may_be_shorter=is_prompt).token_set(subject, model, on_file)
+
     def inputs(self, settings: "Preset", is_default: bool) -> "Inputs":
         """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size."""
         from ..runs.inputs import Inputs
@@ -112,10 +137,7 @@ class Settings:
         """The preset, or the default settings, with what the user gave."""
         from ..measurement.measure import preset_of
 
-        sequences = 1 if given.is_one_text else given.sequences
-        options: dict[str, Any] = {"length": given.length, "sequences": sequences, "bos": given.bos}
-        options |= {"epsilon": self.epsilon, "dtype": dtype}
-        return replace(preset_of(self.preset), **{name: value for name, value in options.items() if value is not None})
+        return given.over(preset_of(self.preset), epsilon=self.epsilon, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -222,29 +244,27 @@ def _check_used(option: str, value: Any, needed: str, other: Any) -> None:
         raise InputError(f"{option} has no effect without {needed}; leave it out, or give {needed}")
 
 
-FIELD = "The field of a single file that names the domain."
-SOURCES = "Files, folders or datasets, or one file with a field that names the domain."
+SOURCES = "Files, folders or datasets, or one file with a field `domain` that names the domain."
 
 
 @dataclass(frozen=True)
-class Size:
-    """How much of each domain is read, and how its sequences begin."""
+class Domains:
+    """How much of each domain is read, how its sequences begin, and what counts as a sink."""
 
+    column: options.Column = "text"
     length: Annotated[int, typer.Option(help="Tokens per sequence, T.", parser=options.TOKENS)] = 64
     sequences: Annotated[int, typer.Option(help="Number of sequences of each domain, n.", parser=options.SEQUENCES)] = (
         100
     )
     bos: options.Start = Bos.TOKENIZER
+    epsilon: Annotated[float, typer.Option(help=options.EPSILON, parser=options.SHARE)] = 0.3
 
 
 def domains(
     model: options.Model,
     sources: Annotated[list[str], typer.Argument(help=SOURCES, parser=options.source)],
-    field: Annotated[str, typer.Option(help=FIELD, parser=options.filled)] = "domain",
-    column: options.Column = "text",
-    size: Size = Size(),
-    epsilon: Annotated[float, typer.Option(help=options.EPSILON, parser=options.SHARE)] = 0.3,
-    backend: options.Backend = "huggingface",
+    of: Domains = Domains(),
+    loading: options.Loading = options.Loading(),
     ray: options.OnRay = None,
     json_out: options.Json = None,
     force: options.Force = False,
@@ -256,18 +276,16 @@ def domains(
         from ..runs.workers import Here, Ray, in_order
 
         workers = Here() if ray is None else Ray(ray)
-        if all(name.lower().endswith(".txt") for name in sources) and column != "text":
+        if all(name.lower().endswith(".txt") for name in sources) and of.column != "text":
             raise InputError("--column has no effect on .txt files; leave it out")
-        if len(sources) > 1 and field != "domain":
-            raise InputError("--field has no effect on several sources; leave it out, or give one file")
-        subject = options.load_subject(model, backend)
-        inputs = Inputs(size.length, size.sequences, size.bos, column=column)
-        token_sets, errors = inputs.domain_token_sets(subject, sources, field)
+        subject = loading.subject(model)
+        inputs = Inputs(of.length, of.sequences, of.bos, column=of.column)
+        token_sets, errors = inputs.domain_token_sets(subject, sources, "domain")
         if not token_sets:
             raise InputError("; ".join(f"{name}: {error}" for name, error in errors.items()))
-        first_position = partial(_first_position, subject if ray is None else model, backend)
+        first_position = partial(_first_position, subject if ray is None else model, loading)
         reports = in_order(workers, first_position, list(token_sets.values()), progress("measuring domains"))
-        table = sinks_by_domain(dict(zip(token_sets, reports, strict=True)), epsilon)
+        table = sinks_by_domain(dict(zip(token_sets, reports, strict=True)), of.epsilon)
     for name, error in errors.items():
         print_line(f"left out: {name}: {error}")
     deliver([table], (json_out, lambda: json_bytes(table.to_dict())), force=force)
@@ -275,11 +293,11 @@ def domains(
         raise typer.Exit(1)
 
 
-def _first_position(model: "Subject | str", backend: str, token_set: "TokenSet") -> "Report":
+def _first_position(model: "Subject | str", loading: options.Loading, token_set: "TokenSet") -> "Report":
     """The first position's sink of a model, which a worker on another machine loads by its name."""
     from ..measurement.measure import measure as measure_sinks
 
-    subject = options.load_subject(model, backend) if isinstance(model, str) else model
+    subject = loading.subject(model) if isinstance(model, str) else model
     return measure_sinks(subject, token_set, positions=(0,), progress=False)
 
 
@@ -293,3 +311,112 @@ def check(model: options.Model) -> None:
     print_table(table)
     if not agrees(table):
         raise typer.Exit(1)
+
+
+ELSEWHERE = "All tables: --full. A page: --html FILE. Every number: --json FILE."
+TOLERANCE = "The change of a head's output that is tolerated, as a share of its length."
+BITS = "Bits of rounded keys and values; give it again for more."
+OF_HEADS = "Which heads can be zeroed together, too: some hundred passes."
+TIMES = "A norm is that of an outlier above this multiple of the median."
+
+
+def cache(
+    model: options.Model,
+    given: Input,
+    loading: options.Weights,
+    tolerance: Annotated[float, typer.Option(help=TOLERANCE, parser=options.number(0.0, 1.0))] = 0.1,
+    generate: Annotated[
+        int, typer.Option(help="Tokens to generate after a prompt; 0: none.", parser=options.whole(0))
+    ] = 1000,
+    bits: Annotated[list[int], typer.Option(help=BITS, parser=options.whole(2, 32))] = [8, 4, 2],
+    files: options.Tables = options.Tables(),
+) -> None:
+    """How many first tokens must a rolling cache keep, and what does rounding it cost? Measure it, and answer."""
+    with progress_bars() as progress:
+        from ..applications import eviction
+        from ..applications.eviction import largest_window_first, needs_table, quantised_answer, quantised_table
+        from ..applications.generation import generation_table
+
+        subject, tokens = _read(model, given, loading, 256, 32)
+        window = tokens.shape[1] // 2
+        if window < 2:
+            raise InputError("a cache of one token has no first token to keep; use --length 4, or more")
+        losses = eviction.first_token_losses(subject, tokens, (window // 2, window), progress=progress)
+        heads = eviction.heads_table(subject, tokens, window, tolerance)
+        rounded = quantised_table(subject, tokens, bits, progress)
+        tables = [losses.table(), heads, eviction.memory_table(subject, tokens, window, progress), rounded]
+        if generate:
+            tables.append(generation_table(subject, tokens[:, : max(2, min(32, window // 2))], generate))
+        answer = f"{losses.answer()} {quantised_answer(rounded)}"
+    everything = [*(needs_table(table) if table is heads else table for table in tables), answer]
+    _deliver(
+        f"{subject.name}: how many first tokens must stay?",
+        answer,
+        tables,
+        everything if files.full else brief(answer, largest_window_first(tables[0]), ELSEWHERE),
+        files,
+    )
+
+
+def _read(
+    model: str, given: Input, loading: options.Weights, length: int, sequences: int
+) -> "tuple[HuggingFaceSubject, Tokens]":
+    """The model and its input: by default so many texts of one length that fits its context."""
+    given.check()
+    subject = cast("HuggingFaceSubject", loading.subject(model))
+    return subject, given.token_set(subject, model, length, sequences).tokens
+
+
+def mask(
+    model: options.Model,
+    given: Input,
+    loading: options.Weights,
+    times: Annotated[float, typer.Option(help=TIMES, parser=options.number(1.0, 1e6))] = 10.0,
+    steps: Annotated[int, typer.Option(help="Steps of training of a dictionary.", parser=options.whole(1))] = 300,
+    heads: Annotated[bool, typer.Option("--heads", help=OF_HEADS)] = False,
+    files: options.Tables = options.Tables(),
+) -> None:
+    """Which tokens and dimensions should a dictionary or a quantiser leave out? Measure what it changes."""
+    with progress_bars() as progress:
+        from ..applications import outliers
+        from ..applications import without_outliers as without
+        from ..applications.dormant import dormant_heads
+        from ..interventions.changes import ChangeResidual
+        from ..measurement.patching import activations
+
+        subject, tokens = _read(model, given, loading, 64, 64)
+        found = outliers.mask(subject, tokens, times=times)
+        x = activations(ChangeResidual(layers=[found.tallest]), subject, tokens)[found.tallest].cpu().float()
+        tables = [
+            found.table(),
+            without.pca_table(x, found),
+            without.dictionary_table(subject, tokens, x, found, steps, progress),
+            without.activations_table(subject, tokens[1::2], found, progress),
+            without.weights_table(subject, tokens[1::2], found, progress),
+        ]
+        answer, more = found.answer(), {"mask": found.to_dict()}
+        if heads:
+            dormant = dormant_heads(subject, tokens, progress=progress("leaving out heads"))
+            tables += [dormant.table(), dormant.cuts]
+            answer, more = f"{answer} {dormant.answer()}", more | {"heads": dormant.to_dict()}
+    title = f"{subject.name}: what should be left out?"
+    shown = [*tables, answer] if files.full else brief(answer, outliers.longest_first(tables[0]), ELSEWHERE)
+    _deliver(title, answer, tables, shown, files, more)
+
+
+def _deliver(
+    title: str,
+    answer: str,
+    tables: "list[Table]",
+    shown: "Iterable[Table | RichText | str]",
+    files: options.Tables,
+    more: Mapping[str, Any] = {},
+) -> None:
+    from ..pages.page import Section, page
+
+    def as_page() -> bytes:
+        return page_bytes(page(title, answer, list(map(Section.of, tables))))
+
+    plain = {"answer": answer, "tables": [table.to_dict() for table in tables], **more}
+    json_file, html_file = (files.json_out, lambda: json_bytes(plain)), (files.html_out, as_page)
+    deliver(shown, json_file, html_file, force=files.force)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def load_subject(
     model: str,
-    backend: str,
+    backend: str = "huggingface",
     encoder: str | None = None,
     dtype: str | None = None,
     device_map: str | None = None,
@@ -315,8 +315,6 @@ TEXT = (
     "itself."
 )
 Text = Annotated[str | None, typer.Option(help=TEXT, parser=source)]
-Length = Annotated[int, typer.Option(help="Tokens per sequence, T, or as many as the model knows.", parser=TOKENS)]
-Count = Annotated[int | None, typer.Option(help="Number of sequences, n. \\[default: 32]", parser=SEQUENCES)]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page of figures to this file.", parser=page_file)]
 Out = Annotated[Path, typer.Option(help="The page to write.", parser=page_file)]
 Start = Annotated[Bos, typer.Option(help=BOS)]
@@ -335,13 +333,19 @@ NumbersOrDefault = Annotated[Dtype | None, typer.Option(help=f"{DTYPE} \\[defaul
 
 
 @dataclass(frozen=True)
-class Tables:
-    """The files for the tables and figures of a command, and how many tables it prints."""
+class Page:
+    """The page of a command, and how many tables it prints."""
 
-    json_out: Json = None
     html_out: Html = None
     force: Force = False
     full: Full = False
+
+
+@dataclass(frozen=True)
+class Tables(Page):
+    """The files for the tables and figures of a command, and how many tables it prints."""
+
+    json_out: Json = None
 
 
 BEYOND = "Also read texts that are longer than the model's context."
@@ -360,16 +364,21 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Loading:
-    """How a command loads its model."""
+class Weights:
+    """How a command of the library transformers loads its model."""
 
-    backend: Backend = "huggingface"
     encoder: Encoder = None
     dtype: NumbersOrDefault = None
     device_map: DeviceMap = None
-    beyond_context: Annotated[bool, typer.Option("--beyond-context", help=BEYOND)] = False
 
     def subject(self, model: str, dtype: str = Dtype.FLOAT32) -> "Subject":
         """The model of that name or folder, which computes in `dtype` unless --dtype says otherwise."""
-        numbers = self.dtype or dtype
-        return load_subject(model, self.backend, self.encoder, numbers, self.device_map, self.beyond_context)
+        return load_subject(model, **vars(self) | {"dtype": self.dtype or dtype})
+
+
+@dataclass(frozen=True)
+class Loading(Weights):
+    """How a command of any library loads its model."""
+
+    backend: Backend = "huggingface"
+    beyond_context: Annotated[bool, typer.Option("--beyond-context", help=BEYOND)] = False

@@ -1,5 +1,6 @@
 """The commands that run experiments, and that judge and draw their numbers again."""
 
+import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ..pages.chapters import Chapter
     from ..runs.case import Encoded
     from ..runs.experiment import Experiment, Scope
-    from ..runs.finetune import Trainable
+    from ..runs.trained import Trainable
     from ..runs.workers import Workers
     from ..table import Table
 
@@ -48,6 +49,7 @@ TEXT = "Natural input: file, folder or dataset; by default the embedded docstrin
 DRY = "Say how many runs, tokens and hours it takes, and run nothing."
 OUT = "Folder of the pages and the numbers."
 ALL = "all"
+TIMES = {"processor seconds": "of processor time", "seconds": "by the clock"}  # older chapters have the second alone
 COMPLETION = options.beginning(experiment_names)
 
 
@@ -73,14 +75,21 @@ class Models:
         )
 
 
+@dataclass(frozen=True)
+class Runs:
+    """How experiments are run."""
+
+    scale: Annotated[Scale | None, typer.Option(help=SCALE, show_default="demo, real where made, else smoke")] = None
+    seeds: Annotated[int, typer.Option(help="How many models of every kind are trained.", parser=options.SEEDS)] = 5
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None
+    settings: options.Settings = field(default_factory=list)
+    ray: options.OnRay = None
+
+
 def reproduce(
     names: Annotated[list[str], typer.Argument(help=NAMES, parser=options.filled, autocompletion=COMPLETION)],
     other: Models = Models(),
-    scale: Annotated[Scale | None, typer.Option(help=SCALE, show_default="demo, real where made, else smoke")] = None,
-    seeds: Annotated[int, typer.Option(help="How many models of every kind are trained.", parser=options.SEEDS)] = 5,
-    text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None,
-    settings: options.Settings = [],
-    ray: options.OnRay = None,
+    how: Runs = Runs(),
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
     out: Annotated[Path, typer.Option(help=OUT, parser=options.output_folder)] = Path("figures/book"),
     force: options.Force = False,
@@ -94,25 +103,26 @@ def reproduce(
         from ..runs import experiment as experiments
 
         quiet_libraries()
-        _check_inputs(other.model, scale, text)
+        scale = how.scale
+        _check_inputs(other.model, scale, how.text)
         is_all = list(names) == [ALL]
         chosen = _of_scale(scale) if is_all else list(dict.fromkeys(map(full_name, names)))
         _check_outputs(out, chosen, None if other.model else scale, force or dry_run)
         models, left_out = other.loaded(), list[str]()
-        trainers, measurers = _workers(ray, scale is Scale.PAPER, other.device_map is not None)
-        costs: list[tuple[Sequence[Trainable], float]] = []
+        trainers, measurers = _workers(how.ray, scale is Scale.PAPER, other.device_map is not None)
+        costs: list[tuple[Sequence[Trainable], float, str]] = []
         for name in chosen:
             experiment = experiments.load_experiment(name)
             scope = experiments.Scope(
                 scale or experiment.default_scale(),
                 models=models,
-                seeds=seeds,
-                text=text,
+                seeds=how.seeds,
+                text=how.text,
                 workers=trainers,
                 measurers=measurers,
                 progress=progress,
                 device_map=other.device_map,
-                settings=settings,
+                settings=how.settings,
             )
             try:
                 experiments.check_scope(name, experiment, scope)
@@ -173,8 +183,8 @@ def _workers(ray: str | None, are_large: bool, are_placed: bool) -> tuple["Worke
 
 def _print_cost(
     name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str
-) -> tuple[Sequence["Trainable"], float]:
-    """Prints what a chapter costs. Returns its trainings, and the seconds that it took; 0 if it was not made so."""
+) -> tuple[Sequence["Trainable"], float, str]:
+    """Prints what a chapter costs. Returns its trainings, and what it took in hours and words."""
     from ..runs.experiment import OnModels
 
     recipes, words = experiment.recipes(scope), list[str]()
@@ -183,10 +193,10 @@ def _print_cost(
         words += [f"measures {', '.join(dict.fromkeys(given)) or 'what it trains'}"]
     if recipes or not words:
         words += [_cost_text(recipes, scope.cache)]
-    seconds, machine = _took(out, name, scope, command)
-    words += [f"the chapter in {out} took {seconds / 3600:.2f} hours on {machine}"] if machine else []
+    hours, of, machine = _took(out, name, scope, command)
+    words += [f"the chapter in {out} took {hours:.2f} hours {of} on {machine}"] if machine else []
     print_text(f"{name} at scale {scope.label}: {'; '.join(words)}")
-    return recipes, seconds
+    return recipes, hours, of
 
 
 def _cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
@@ -202,24 +212,30 @@ def _cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
     return words + f"in {cost.memory:.3g} GB of memory, and leave {cost.gigabytes:.3g} GB of checkpoints"
 
 
-def _total(costs: Sequence[tuple[Sequence["Trainable"], float]], out: Path) -> str:
+def _total(costs: Sequence[tuple[Sequence["Trainable"], float, str]], out: Path) -> str:
     """The cost of several chapters: their trainings, and the time that the chapters of the folder took."""
-    trained = [recipe for recipes, _ in costs for recipe in recipes]
-    seconds = sum(taken for _, taken in costs)
-    measured = [f"the chapters in {out} took {seconds / 3600:.2f} hours"] if seconds else []
+    trained = [recipe for recipes, *_ in costs for recipe in recipes]
+    sums = {of: sum(hours for _, hours, how in costs if how == of) for of in TIMES.values()}
+    taken = " and ".join(f"{hours:.2f} hours {of}" for of, hours in sums.items() if hours)
+    measured = [f"the chapters in {out} took {taken}"] if taken else []
     return "; ".join([_cost_text(trained, None), *measured] if trained or not measured else measured)
 
 
-def _took(folder: Path, name: str, scope: "Scope", command: str) -> tuple[float, object]:
-    """The seconds that this command took for the chapter of the folder, and where; 0 and None if another made it."""
+def _took(folder: Path, name: str, scope: "Scope", command: str) -> tuple[float, str, object]:
+    """The hours that this command took for the chapter of the folder, of what, and where.
+
+    0 hours and None if another command made it.
+    """
     from ..pages.chapters import chapter_in, stem_of
 
     file = folder / f"{stem_of(name, scope.label)}.json"
     with suppress(InputError):  # what is damaged is made again
         made = chapter.provenance if file.is_file() and (chapter := chapter_in(file)) else {}
-        if made.get("command") == command and isinstance(seconds := made.get("seconds"), int | float):
-            return seconds, made.get("machine")
-    return 0.0, None
+        if made.get("command") == command:
+            for unit, of in TIMES.items():
+                if isinstance(seconds := made.get(unit), int | float):
+                    return seconds / 3600, of, made.get("machine")
+    return 0.0, "", None
 
 
 def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str, force: bool) -> None:
@@ -230,10 +246,13 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
 
     for ending in ("json", "html"):
         check_writable(out / f"{stem_of(name, scope.label)}.{ending}")
-    start = time.perf_counter()
+    start, before = time.perf_counter(), os.times()
     table = experiment.table(scope)
-    seconds = round(time.perf_counter() - start, 1)
-    made = {"command": command, "scale": scope.label, **provenance(), "seconds": seconds}
+    seconds = {
+        "seconds": round(time.perf_counter() - start, 1),
+        "processor seconds": round(_used(before, os.times()), 1),
+    }
+    made = {"command": command, "scale": scope.label, **provenance(), **seconds}
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
     written = write_chapter(out, chapter, digest, experiment.draw(table), force)
@@ -241,6 +260,11 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
     print_table(verdict_table(chapter))
     for file in written:
         print_written(file)
+
+
+def _used(start: os.times_result, end: os.times_result) -> float:
+    """The processor seconds of this process and of the children that it waited for; the last number is the wall's."""
+    return sum(end[:4]) - sum(start[:4])
 
 
 def _command(name: str, scope: "Scope", encoder: str | None) -> str:
@@ -268,7 +292,7 @@ def atlas(
 
     Writes atlas_of_models.json and .html, as `reproduce atlas_of_models --model ...` does.
     """
-    reproduce(["atlas_of_models"], Models(models), text=text, out=out, ray=ray, force=force)
+    reproduce(["atlas_of_models"], Models(models), Runs(text=text, ray=ray), out=out, force=force)
 
 
 BOOK = "Folder of the book: where `sinkinterp reproduce` wrote its numbers."

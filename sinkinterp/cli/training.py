@@ -30,6 +30,7 @@ MENDED = "The run's folder; what mends the model is written to its folder `adapt
 REMEDY = "What heads may attend to instead: kv_bias; sink_logit or k_bias, which need training; or none (a control)."
 WEIGHTS = "Which weights are trained too: all, lora (of peft) or none."
 PENALTY = "What the loss gains for each unit of attention that later queries give to the first token."
+CHUNKS = "Tokens of a chunk of the text; by default 96, or as many as the model knows."
 READ = "Train on this text: a file, a folder, the name of a dataset, or `embedded` for the docstrings."
 
 
@@ -91,7 +92,7 @@ def finetune(
     """
     check_run(out, how.force)
     quiet_libraries()
-    from ..runs.finetune import ChatRecipe, finetuned
+    from ..runs.trained import ChatRecipe, finetuned
     from ..train.distributed import joined
     from ..train.settings import changed
 
@@ -111,7 +112,7 @@ def mend(
     weights: Annotated[Weights, typer.Option(help=WEIGHTS)] = Weights.NONE,
     penalty: Annotated[float, typer.Option(help=PENALTY)] = 1.0,
     text: Annotated[str, typer.Option(help=READ, parser=options.source)] = "embedded",
-    length: options.Length = 96,
+    length: Annotated[int | None, typer.Option(help=CHUNKS, parser=options.TOKENS, show_default=False)] = None,
     steps: Annotated[int, typer.Option(help="Steps of training, at most; 0: none.", parser=options.whole(0))] = 0,
     how: options.Training = options.Training(),
 ) -> None:

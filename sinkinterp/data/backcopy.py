@@ -164,9 +164,7 @@ class RandomAt(TokenChange):
 
     def check(self, vocab: int, length: int) -> None:
         if not 0 <= self.start < self.stop <= length:
-            raise InputError(
-                f"random tokens are at positions from 0 to {length}, the length; got {self.start} to {self.stop}"
-            )
+            raise InputError(f"random tokens are at positions 0 to {length}; got {self.start} to {self.stop}")
 
 
 @dataclass(frozen=True)
@@ -183,9 +181,8 @@ class FixedAt(TokenChange):
 
     def check(self, vocab: int, length: int) -> None:
         if not (0 <= self.position < length and 0 <= self.token < vocab):
-            raise InputError(
-                f"a fixed token is below {vocab} at a position below {length}; got {self.token} at {self.position}"
-            )
+            got = f"{self.token} at {self.position}"
+            raise InputError(f"a fixed token is below {vocab} at a position below {length}; got {got}")
 
 
 class _OfTask:

@@ -149,10 +149,7 @@ def _write_record(
 ) -> dict[str, Any]:
     chunks = read_shards(folder, count) if count else []
     if len(chunks) < 2:
-        raise InputError(
-            f"the text fills {len(chunks)} chunks of {length} tokens, and training needs one beside a held-out one; "
-            "give more text or a smaller length"
-        )
+        raise InputError(f"the text fills {len(chunks)} chunks of {length} tokens, of 2; give more or a smaller length")
     if not _has_words(chunks, tokenizer):
         raise InputError("the texts are empty or blank: they hold nothing but white space; give others")
     sha256 = content_hash(chunks)

@@ -84,10 +84,8 @@ class PackedText(Spec):
         if self.source.changed_since(record["fingerprint"]):
             raise InputError(f"the text of {folder} has changed since it was packed; undo that, or remove the folder")
         if self.sha256 not in ("", record["sha256"]):
-            raise InputError(
-                f"the text here is packed text {record['sha256'][:12]}, not {self.sha256[:12]}; use the one that was "
-                "packed then, or leave data.sha256 empty"
-            )
+            here = record["sha256"]
+            raise InputError(f"the text is {here[:12]}, not {self.sha256[:12]}; use that, or leave data.sha256 empty")
         chunks = read_shards(folder, record["shards"])
         trim = partial(trimmed, chunks, self.tokenizer.load(folder / "tokenizer").eos_token_id, int(self.bos))
         split = Split.of(len(chunks), self.held_out, self.share, trim)
@@ -191,8 +189,6 @@ class PreparedText:
 
     def _held_out(self, n: int) -> Int[Tensor, "{n}"]:
         if n > len(self.split.held_out):
-            raise InputError(
-                f"{n} held-out sequences were asked for and {len(self.split.held_out)} of {len(self.chunks)} chunks "
-                f"are held out; raise held_out (now {self.recipe.held_out}) or give more text"
-            )
+            there_are = f"{len(self.split.held_out)} of {len(self.chunks)} chunks are held out"
+            raise InputError(f"{there_are}, not {n}; raise held_out (now {self.recipe.held_out}) or give more text")
         return self.split.held_out[:n]

@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TextIO
 
-from ..errors import READABLE, InputError, refusal
+from ..errors import READABLE, InputError, refusal, refuse
 
 Row = Mapping[str, object]
 ENCODING = "utf-8-sig"  # the mark with which Windows begins a file is not the first token of its text
@@ -46,10 +46,11 @@ def files_of(path: Path) -> list[Path]:
     folder without text files, and for one that may not be read, also inside.
     """
     _check_open(path)
-    if not path.is_dir() or is_saved_dataset(path):
-        if not path.is_dir():
-            _check_is_file(path)
-        if not is_saved_dataset(path) and not is_read(path):
+    if is_saved_dataset(path):
+        return [path]
+    if not path.is_dir():
+        refuse(_faults_of(path))
+        if not is_read(path):
             raise InputError(f"{path} is not a {ENDINGS} file; convert it to .jsonl with a text field")
         return [path]
     inside = [file for file in path.rglob("*") if not any(part[0] == "." for part in file.relative_to(path).parts)]
@@ -60,7 +61,7 @@ def files_of(path: Path) -> list[Path]:
     files = sorted(file for file in files if saved.isdisjoint(file.parents))
     for file in files:
         if file not in saved:
-            _check_is_file(file)
+            refuse(_faults_of(file))
     if not files:
         raise InputError(f"the folder {path} holds no {ENDINGS} file; give a folder with texts")
     return files
@@ -72,12 +73,14 @@ def _check_open(path: Path) -> None:
         raise InputError(f"cannot read {path}: permission denied; {READABLE}")
 
 
-def _check_is_file(path: Path) -> None:
+def _faults_of(path: Path) -> Iterator[str]:
+    """Why a path is not a file."""
+    if path.is_symlink() and not path.exists():
+        yield f"{path} is a link that leads to no file; mend it"
     if not path.exists():
-        what = "a link that leads to no file" if path.is_symlink() else None
-        raise InputError(f"{path} is {what}; mend it" if what else f"there is no file {path}; check the path")
+        yield f"there is no file {path}; check the path"
     if not path.is_file():
-        raise InputError(f"{path} is a device or a pipe, not a file; give a file with texts")
+        yield f"{path} is a device or a pipe, not a file; give a file with texts"
 
 
 def rows_of(file: Path, split: str = "train") -> Iterator[Row]:
@@ -138,18 +141,15 @@ def _cells(file: Path) -> Iterator[Row]:
     with _opened(file, newline="") as lines:
         rows = csv.reader(lines, strict=True)
         header = next(rows, [])
-        if len(set(header)) < len(header):
-            raise InputError(f"{file} has two columns of one name, {', '.join(header)}; rename one")
-        if len(header) == 1 and not {";", "\t"}.isdisjoint(header[0]):
-            raise InputError(f"the cells of {file} are not divided by commas, {header[0]!r:.60}; save it with commas")
-        for cells in rows:
-            if cells and len(cells) != len(header):
-                has_more = len(cells) > len(header)
-                fix = 'put "..." around a text that holds commas' if has_more else "give it a cell for each column"
+        if len(set(header)) < len(header) or (len(header) == 1 and not {";", "\t"}.isdisjoint(header[0])):
+            named = ", ".join(map(repr, header))
+            raise InputError(f"the columns of {file}, {named:.80}, have commas between them and names of their own")
+        for cells in filter(None, rows):
+            if len(cells) != len(header):
+                fix = 'give it a cell for each column, with "..." around a text that holds commas'
                 names = f"{len(header)} columns ({', '.join(header)})"
                 raise InputError(f"{file}, line {rows.line_num}: {len(cells)} cells for {names}; {fix}")
-            if cells:
-                yield dict(zip(header, cells, strict=True))
+            yield dict(zip(header, cells, strict=True))
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {

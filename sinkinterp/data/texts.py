@@ -188,9 +188,7 @@ def _grouped_rows(path: Path, column: str, field: str, limit: int | None) -> Map
     for row in rows_of(file):
         name = row.get(field)
         if not isinstance(name, str | int):
-            raise InputError(
-                f"a row of {file} names no domain in {field!r}, only {columns_in(row)}; name the column of the domains"
-            )
+            raise InputError(f"a row of {file} names no domain in {field!r}, only {columns_in(row)}; name the column")
         if limit is None or len(domains[str(name)]) < limit:
             domains[str(name)].append(text_in(row, column, file))
     if not domains:

@@ -37,10 +37,8 @@ class TextToTokens:
 
     def __post_init__(self) -> None:
         if self.tokenizer is None:
-            raise InputError(
-                f"{self.model} has no tokenizer, so it reads no text; load it with one, "
-                "si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]"
-            )
+            fix = "load it with one, si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]"
+            raise InputError(f"{self.model} has no tokenizer, so it reads no text; {fix}")
         if self.bos is Bos.ALWAYS and self.tokenizer.bos_token_id is None:
             raise InputError('this tokenizer has no BOS token; use bos="never" or bos="tokenizer"')
 
@@ -67,14 +65,11 @@ class TextToTokens:
 
         Blank texts and those of fewer than two tokens are left out and counted. Raises InputError if no other is left.
         """
-        if not texts:
-            raise InputError(f"{source} holds no text; give one or more")
         rows = [self._first_ids(text, most) for text in texts]
         kept = [row for row in rows if len(row) > 1]
         if not kept:
-            name = "the text" if len(texts) == 1 else "text 0"
-            what = "is blank" if is_blank(texts[0]) else f"has {len(rows[0])} tokens, and attention needs at least 2"
-            raise InputError(f"{name} {what}; give a longer one")
+            name = "the text" if len(texts) == 1 else f"every one of {len(texts)} texts"
+            raise InputError(f"{name} is blank or has fewer than the 2 tokens that attention needs; give a longer one")
         token_set = TokenSet.of_rows(kept, source)
         return replace(token_set, bos=self._beginning(token_set.tokens), too_short=len(rows) - len(kept))
 
@@ -210,10 +205,9 @@ def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) 
             return torch.tensor(kept), too_short
     if sequences is None and kept:
         return torch.tensor(kept), too_short
-    if sequences is None and not longest:
-        raise InputError("the texts are blank; give others")
     if sequences is None:
-        raise InputError(f"no text has {length} tokens; use a length of at most {longest}, that of the longest")
+        what = f"use a length of at most {longest}, that of the longest" if longest else "they are blank: give others"
+        raise InputError(f"no text has {length} tokens; {what}")
     fix = f"use sequences={len(kept)} or a smaller length=..." if kept else f"use length={longest} or less"
     fix = fix if longest > 1 else "give other texts: none has two tokens"
     raise TooFewTexts(

@@ -1,7 +1,6 @@
 """Token sets, which a model is measured on, and how they are read from what people give: texts, ids, arrays."""
 
 import hashlib
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,7 +13,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..checks import LARGEST, check_memory, instance_of, is_whole
+from ..checks import LARGEST, check_memory, instance_of, is_whole, whole_number
 from ..errors import InputError
 from .given_tokenizer import messages_in
 from .texts import is_path, is_text, text_in, texts_of
@@ -46,8 +45,6 @@ class TokenSet:
         if not is_whole or tokens.ndim != 2 or not tokens.numel():
             got = f"{tokens.dtype} of {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
             raise InputError(f"a token set holds whole numbers, `sequence pos`, not {got}; use TokenSet.of_rows")
-        if self.lengths is not None and not _are_lengths(self.lengths, tokens):
-            raise InputError(f"lengths are a whole number per sequence, 2 to {tokens.shape[1]}; use TokenSet.of_rows")
 
     def __repr__(self) -> str:
         n, longest = self.tokens.shape
@@ -60,26 +57,23 @@ class TokenSet:
         return self.tokens.shape[1] if self.lengths is None else int(self.lengths.min())
 
     @staticmethod
-    def of(
-        tokens: Tokens, source: str = "tokens in memory", attention_mask: Shaped[Tensor, "..."] | None = None
-    ) -> "TokenSet":
+    def of(tokens: Tokens, source: str = "tokens in memory", attention_mask: Any = None) -> "TokenSet":
         """The token set of a tensor of token ids.
 
         `attention_mask` (`sequence pos`) is 1 at tokens and 0 at the padding before or after a sequence. Raises
-        InputError where the mask has another shape, holds other numbers, has a hole inside a sequence, or leaves a
-        sequence fewer than two tokens.
+        InputError for another mask, and for one that leaves a sequence fewer than two tokens.
         """
         check_memory(3 * 8 * tokens.numel(), f"{tokens.numel():,} tokens", "use fewer or shorter sequences")
+        token_set = TokenSet(tokens, source, _sha256(tokens))
         if attention_mask is None:
-            return TokenSet(tokens, source, _sha256(tokens))
-        return _of_lengths(*_without_padding(tokens, attention_mask), source)
+            return token_set
+        return _of_lengths(*_without_padding(tokens, _mask_of(attention_mask, token_set)), source)
 
     @staticmethod
     def of_rows(rows: Sequence[Sequence[int]], source: str = "tokens in memory") -> "TokenSet":
         """The token set of lists of token ids. Raises InputError where a list has fewer than two ids."""
-        instance_of(rows, Sized, f"rows are lists of token ids; {WORKS}")
-        if not len(rows):
-            raise InputError("the list of sequences is empty; give at least one")
+        if not instance_of(rows, Sized, f"rows are lists of token ids; {WORKS}"):
+            raise InputError(f"an empty {type(rows).__name__} holds no tokens; {WORKS}")
         sequences = [torch.tensor(ids_of_row(row), dtype=torch.long) for row in rows]
         lengths = torch.tensor([len(row) for row in sequences])
         return _of_lengths(pad_sequence(sequences, batch_first=True, padding_value=PAD), lengths, source)
@@ -100,43 +94,26 @@ class TokenSet:
             yield rows, self.tokens[rows, :length]
 
 
-def _are_lengths(lengths: Any, tokens: Tokens) -> bool:
-    """Whether these can be how many tokens each sequence has before its padding."""
-    if not isinstance(lengths, Tensor) or lengths.dtype not in (torch.int32, torch.int64):
-        return False
-    if lengths.shape != tokens.shape[:1] or lengths.min() < 2 or lengths.max() != tokens.shape[1]:
-        return False
-    is_padding = torch.arange(tokens.shape[1], device=tokens.device) >= lengths.to(tokens.device)[:, None]
-    return is_padding.equal(tokens == PAD)
-
-
 def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[Tensor, "sequence longest"], Lengths]:
     """The tokens that the mask keeps, moved to position 0, and how many each sequence has."""
-    instance_of(mask, Tensor, "attention_mask is a tensor of 0 and 1 here")
-    if mask.shape != tokens.shape:
-        raise InputError(
-            f"attention_mask is {tuple(mask.shape)}, the tokens {tuple(tokens.shape)}; give a number per token"
-        )
     mask = mask.to(tokens.device)
     kept = mask == 1
-    if not (kept | (mask == 0)).all():
-        raise InputError("attention_mask holds other numbers than 0 and 1; give 1 for a token, 0 for padding")
     lengths, pos = kept.sum(1), torch.arange(tokens.shape[1], device=tokens.device)
     moved_from = (kept.int().argmax(1, keepdim=True) + pos).clamp(max=len(pos) - 1)
     inside = pos < lengths[:, None]
-    has_hole = (inside & ~kept.gather(1, moved_from)).any(1)
-    if has_hole.any():
+    is_wrong = (inside & ~kept.gather(1, moved_from)).any(1) | (~kept & (mask != 0)).any(1)
+    if is_wrong.any():
+        row = int(is_wrong.int().argmax())
         raise InputError(
-            f"the attention_mask of sequence {int(has_hole.int().argmax())} has a hole; pad only before or after tokens"
+            f"attention_mask of sequence {row} is not 1 at all tokens and 0 at padding before or after them"
         )
     return tokens.long().gather(1, moved_from).where(inside, PAD)[:, : lengths.max()], lengths
 
 
 def _of_lengths(tokens: Tokens, lengths: Lengths, source: str) -> TokenSet:
     if lengths.min() < 2:
-        raise InputError(
-            f"sequence {int(lengths.argmin())} has {int(lengths.min())} tokens; leave out those of fewer than 2"
-        )
+        row, length = int(lengths.argmin()), int(lengths.min())
+        raise InputError(f"sequence {row} has {length} tokens; leave out those of fewer than 2")
     if (lengths == tokens.shape[1]).all():
         return TokenSet.of(tokens, source)
     return TokenSet(tokens, source, _sha256(tokens, lengths), lengths=lengths)
@@ -175,7 +152,13 @@ def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
         tokens = tokens.tolist()
     if isinstance(tokens, Tensor | np.ndarray | np.generic):
         return TokenSet.of(_of_array(tokens))
-    return _of_items(items_of(tokens), encode)
+    items = items_of(tokens)
+    if items and (all(isinstance(item, str) for item in items) or is_chat(items) or all(map(is_chat, items))):
+        return encode(items)
+    if items and all(isinstance(item, Tensor | np.ndarray) and item.ndim == 2 for item in items):  # as of a DataLoader
+        items = [row for batch in items for row in batch]
+    is_one = not any(isinstance(item, str) or _is_many(item) for item in items)
+    return TokenSet.of_rows([items] if items and is_one else [items_of(item) for item in items])
 
 
 def of_source(source: str | Path, encode: Encode, column: str = "text") -> TokenSet:
@@ -211,8 +194,9 @@ def is_chat(given: Any) -> bool:
 
 
 _UNREAD = {
-    "position_ids": "positions, such as edits=si.SwapPositions(0, 4)",
-    "inputs_embeds": "embeddings, such as edits=ChangeTokenEmbedding(...)",
+    "position_ids": "edits change positions, such as edits=si.SwapPositions(0, 4)",
+    "inputs_embeds": "edits change embeddings, such as edits=ChangeTokenEmbedding(...)",
+    "token_type_ids": "leave them out",
 }
 
 
@@ -220,86 +204,66 @@ def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
     """The token set of a tokenizer's answer."""
     if "input_ids" not in given:
         items = ", ".join(map(repr, islice(given, 3))) or "nothing"
-        raise InputError(
-            f"a {type(given).__name__} without input_ids holds no tokens; give an item of it ({items}); {WORKS}"
-        )
-    for name, fix in _UNREAD.items():
-        if given.get(name) is not None:
-            raise InputError(f"{name} are not read; edits change {fix}")
+        raise InputError(f"a {type(given).__name__} without input_ids holds no tokens; give an item ({items}); {WORKS}")
     token_set = token_set_of(given["input_ids"], _refuse_texts)
-    mask, types = given.get("attention_mask"), given.get("token_type_ids")
-    if types is not None and _mask_of(types, token_set, "token_type_ids").any():
-        raise InputError("token_type_ids other than 0 are not read; leave them out")
+    for name, fix in _UNREAD.items():
+        value = given.get(name)
+        if value is not None and not (name == "token_type_ids" and _mask_of(value, token_set, name).eq(0).all()):
+            raise InputError(f"{name} are not read; {fix}")
+    mask = given.get("attention_mask")
     return token_set if mask is None else TokenSet.of(token_set.tokens, attention_mask=_mask_of(mask, token_set))
 
 
 def _mask_of(given: Any, token_set: TokenSet, name: str = "attention_mask") -> Shaped[Tensor, "sequence pos"]:
-    """An attention mask in lists, arrays or tensors as a tensor, 0 after the end of a list that is shorter.
+    """A mask in lists, arrays or tensors as a tensor, 0 after the end of a list that is shorter.
 
     Raises InputError unless it has a number for every token.
     """
-    is_array = isinstance(given, Tensor | np.ndarray) and given.ndim > 1
-    rows = list(given) if is_array else items_of(given)
+    rows = list(given) if getattr(given, "ndim", 0) > 1 else _items_in(given)
     rows = rows if any(map(_is_many, rows)) else [rows]
+    n, longest = token_set.tokens.shape
+    expected = [longest] * n if token_set.lengths is None else token_set.lengths.tolist()
     try:
         numbers = [torch.as_tensor(row if isinstance(row, Tensor | np.ndarray) else list(row)) for row in rows]
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise InputError(f"{name} holds other things than 0 and 1; got {given!r:.60}") from None
-    sizes = [tuple(row.shape) for row in numbers]
-    n, longest = token_set.tokens.shape
-    expected = [longest] * n if token_set.lengths is None else token_set.lengths.tolist()
-    if sizes != [(length,) for length in expected]:
-        raise InputError(f"{name} has rows of {sizes!s:.60}, the tokens of {expected!s:.60}; give a number per token")
+        numbers = []
+    if [tuple(row.shape) for row in numbers] != [(length,) for length in expected]:
+        raise InputError(f"{name} has a number for each token, rows of {expected!s:.60}; got {given!r:.60}")
     return pad_sequence(numbers, batch_first=True)
-
-
-def _of_items(items: Sequence[Any], encode: Encode) -> TokenSet:
-    """The token set of a list: of texts, of ids, or of lists of ids."""
-    if not items:
-        raise InputError(f"an empty {type(items).__name__} holds no tokens; {WORKS}")
-    if all(isinstance(item, str) for item in items) or is_chat(items) or all(map(is_chat, items)):
-        return encode(items)
-    if all(isinstance(item, Tensor | np.ndarray) and item.ndim == 2 for item in items):  # batches, as of a DataLoader
-        items = [row for item in items for row in item]
-    if not any(isinstance(item, str) or _is_many(item) for item in items):
-        return TokenSet.of_rows([items])
-    return TokenSet.of_rows([items_of(item) for item in items])
 
 
 def _of_array(given: Tensor | np.ndarray | np.generic) -> Tokens:
     """A tensor or an array of whole numbers, one sequence or several, as 64-bit ids."""
-    for fault in _faults(given):
-        raise InputError(fault)
+    shape, dtype = tuple(given.shape), getattr(given.dtype, "name", str(given.dtype).removeprefix("torch."))
+    is_plain = not isinstance(given, np.ma.MaskedArray)
+    if isinstance(given, Tensor):
+        is_plain = not (given.is_nested or given.is_meta or given.layout != torch.strided)
+    if not is_plain or dtype not in WHOLE or len(shape) not in (1, 2) or 0 in shape or shape[-1] < 2:
+        kind = type(given).__name__ if is_plain else f"{type(given).__name__} without plain values"
+        what = "tokens are whole numbers, `pos` or `sequence pos`, at least 1 x 2"
+        raise InputError(f"{what}, not a {kind} of {dtype} of {shape}; {WORKS}")
     tensor = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, dtype=np.int64))
     return tensor.reshape(-1, given.shape[-1]).long()
 
 
-def _faults(given: Tensor | np.ndarray | np.generic) -> Iterator[str]:
-    """Why a tensor or an array holds no token ids, and what to give."""
-    if isinstance(given, Tensor) and given.is_nested:
-        yield "a nested tensor is not read; give a list of tensors of token ids"
-    if isinstance(given, np.ma.MaskedArray):
-        yield "the mask of an array is not read; give input_ids and attention_mask in a dictionary"
-    shape, dtype = tuple(given.shape), getattr(given.dtype, "name", str(given.dtype).removeprefix("torch."))
-    if dtype not in WHOLE or len(shape) not in (1, 2) or 0 in shape or shape[-1] < 2:
-        yield f"tokens are whole numbers, `pos` or `sequence pos`, at least 1 x 2, not {dtype} of {shape}; {WORKS}"
-    if isinstance(given, Tensor) and (given.is_meta or given.layout != torch.strided):
-        yield f"tokens on {given.device} as {given.layout} hold no plain values; {WORKS}"
-    if dtype == "uint64" and int(given.max()) > LARGEST:
-        yield f"token id {int(given.max())} is beyond 64 bits; give ids of the vocabulary"
-
-
 def items_of(given: Any) -> list[Any]:
-    """The items of a list, a tuple, or a column of a dataset or a data frame."""
+    """The items of a list, a tuple, or a column of a dataset or a data frame. Raises InputError for anything else."""
+    items = _items_in(given)
+    if not items and not (isinstance(given, Sized) and len(given) == 0):
+        fix = "give one of its columns; " if hasattr(given, "columns") else ""
+        raise InputError(f"a {type(given).__name__} is neither a text nor token ids; {fix}{WORKS}")
+    return items
+
+
+def _items_in(given: Any) -> list[Any]:
+    """The items of something that holds several; none of anything else, such as what iterates names."""
     if isinstance(given, Tensor | np.ndarray):
         return list(given) if given.ndim == 1 else [given]
     has_names = hasattr(given, "keys") and not hasattr(given, "ndim")  # an ActivationCache, but no column of pandas
-    if has_names or getattr(given, "ndim", 1) > 1:  # whose items are names
-        fix = "give one of its columns; " if hasattr(given, "columns") else ""
-        raise InputError(f"a {type(given).__name__} is neither a text nor token ids; {fix}{WORKS}")
-    if not isinstance(given, Sized) or not isinstance(given, Iterable) or isinstance(given, bytes | bytearray | Set):
-        raise InputError(f"a {type(given).__name__} is neither a text nor token ids; {WORKS}")
-    return list(given)
+    is_many = (
+        isinstance(given, Sized) and isinstance(given, Iterable) and not isinstance(given, bytes | bytearray | Set)
+    )
+    return list(given) if is_many and not has_names and getattr(given, "ndim", 1) == 1 else []
 
 
 def _is_many(item: Any) -> bool:
@@ -308,14 +272,9 @@ def _is_many(item: Any) -> bool:
 
 def ids_of_row(items: Any) -> list[int]:
     """The ids of a sequence as Python's whole numbers. Raises InputError for anything else."""
-    if not _is_many(items) or isinstance(items, str):
-        raise InputError(f"a row is a list of token ids, not {items!r:.60}; {WORKS}")
-    if others := [item for item in items if not is_whole(item)]:
-        raise InputError(f"token ids are whole numbers, not a {type(others[0]).__name__}; {WORKS}")
-    numbers = [operator.index(item) for item in items]
-    if beyond := [number for number in numbers if abs(number) > LARGEST]:
-        raise InputError(f"token id {beyond[0]} is beyond 64 bits; give ids of the vocabulary")
-    return numbers
+    if not _is_many(items) or isinstance(items, str) or not all(map(is_whole, items)):
+        raise InputError(f"a row of token ids holds whole numbers; got {items!r:.60}; {WORKS}")
+    return [whole_number(item, "a token id", -LARGEST, LARGEST) for item in items]
 
 
 def _refuse_texts(texts: Sequence[str]) -> TokenSet:

@@ -115,9 +115,8 @@ def Ablate(
     """
     site = site or (RESIDUAL if heads is None else OUTPUT)
     if site not in changes.AT or (heads is not None and site is not OUTPUT):
-        raise InputError(
-            f"Ablate changes {', '.join(each.label for each in changes.AT)}; heads are of the attention output"
-        )
+        labels = ", ".join(each.label for each in changes.AT)
+        raise InputError(f"Ablate changes {labels}; heads are of the attention output")
     if layers is not None and heads is not None and not is_pair(heads) and all(map(is_whole, several(heads, "heads"))):
         layers, heads = None, [*product(several(layers, "layers"), several(heads, "heads"))]
     chosen: dict[str, Any] = {"layers": layers, "positions": positions, "dims": dims} | (

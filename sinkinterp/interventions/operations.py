@@ -169,9 +169,7 @@ class _WithValues(Operation):
             return
         given = self.values.items() if isinstance(self.values, Mapping) else [(None, None)]
         if not all(is_whole(layer) and isinstance(value, Tensor) and value.ndim > 1 for layer, value in given):
-            raise InputError(
-                "activations are tensor(d), or by layer, {3: tensor(sequence, ..., pos, d)}, as patching.activations"
-            )
+            raise InputError("activations are tensor(d), or by layer, {3: tensor(sequence, ..., pos, d)}")
 
     def __repr__(self) -> str:
         if isinstance(self.values, Tensor):
@@ -182,9 +180,7 @@ class _WithValues(Operation):
     def check_sequences(self, count: int) -> None:
         wrong = next((len(value) for value in self._by_layer().values() if len(value) not in (1, count)), None)
         if wrong is not None:
-            raise InputError(
-                f"{type(self).__name__} holds {wrong} sequences, for {count}; take them of the same inputs"
-            )
+            raise InputError(f"{type(self).__name__} holds {wrong} sequences, for {count}; take the same inputs")
 
     def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> Operation:
         values = {n: v if len(v) == 1 else v[chosen.to(v.device)] for n, v in self._by_layer().items()}

@@ -1,9 +1,10 @@
 """Selectors: which layers, heads, positions and dimensions an intervention changes; all where none are named."""
 
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import islice, product
 from typing import Any, ClassVar
 
 import torch
@@ -61,12 +62,10 @@ class Choosing(Edit):
         Raises InputError where the selector chooses all, or more than it leaves out.
         """
         name = next((name for name in self._selectors if getattr(self, name) is not None), self._selectors[-1])
-        chosen = getattr(self, name)
-        if chosen is None:
-            raise InputError(f"{type(self).__name__} changes all {name}; a control needs some to be chosen")
-        others = [choice for choice in self.choices(shape, length)[name] if choice not in chosen]
-        if len(others) < len(chosen):
-            raise InputError(f"a control of {len(chosen)} {name} needs as many others; there are {len(others)}")
+        chosen, choices = getattr(self, name), self.choices(shape, length)[name]
+        others = [choice for choice in choices if chosen is not None and choice not in chosen]
+        if not others or len(others) < len(chosen):
+            raise InputError(f"a control of {type(self).__name__} needs as many other {name}; choose fewer")
         drawn = torch.randperm(len(others), generator=generator)[: len(chosen)].tolist()
         return replace(self, **{name: tuple(others[i] for i in sorted(drawn))})
 
@@ -178,17 +177,17 @@ def store_chosen(edit: Edit, *selectors: str) -> None:
         if given is None:
             continue
         name = f"{selector} of {type(edit).__name__}"
-        of_heads = selector.endswith("heads")
-        read, choices = (_head_pair, [given] if is_pair(given) else given) if of_heads else (whole_number, given)
-        chosen = tuple(read(choice, name) for choice, _ in zip(several(choices, name), range(MOST + 1), strict=False))
-        if len(chosen) > MOST:
-            raise InputError(f"{name} name more than {MOST:,}; leave them out to change all")
-        if not chosen or len(set(chosen)) < len(chosen):
-            raise InputError(
-                f"{type(edit).__name__}({selector}={list(chosen)}) must name each of its {selector} once, and some; "
-                "leave it out to change all"
-            )
-        object.__setattr__(edit, selector, chosen)
+        object.__setattr__(edit, selector, tuple(_named(given, name, selector.endswith("heads"))))
+
+
+def _named(given: Any, name: str, of_heads: bool) -> list[Any]:
+    """What is named, each once: whole numbers, or heads as pairs, of which one may stand alone."""
+    read, choices = (_head_pair, [given] if is_pair(given) else given) if of_heads else (whole_number, given)
+    chosen = [read(choice, name) for choice in islice(several(choices, name), MOST + 1)]
+    if not 0 < len(set(chosen)) == len(chosen) <= MOST:
+        shown = textwrap.shorten(str(chosen), 60)
+        raise InputError(f"{name} must name each once, and some, at most {MOST:,}; got {shown}; leave them out for all")
+    return chosen
 
 
 def several(given: Any, name: str) -> Iterable[Any]:
@@ -205,13 +204,8 @@ def named_heads(given: Any, name: str, layers: Sequence[int], n_heads: int) -> l
 
     Raises InputError for anything else, for heads that the attending layers do not have, for none, and for one twice.
     """
-    pairs = sorted(_head_pair(pair, name) for pair in several([given] if is_pair(given) else given, name))
-    if not pairs:
-        raise InputError(f"{name} names no head; give pairs (layer, head), such as [(2, 0), (4, 3)], or leave it out")
+    pairs = sorted(_named(given, name, of_heads=True))
     check_heads(pairs, layers, n_heads, "head")
-    twice = next((one for one, other in pairwise(pairs) if one == other), None)
-    if twice:
-        raise InputError(f"head {twice[1]} of layer {twice[0]} is named twice; name it once")
     return pairs
 
 
@@ -249,6 +243,5 @@ def check_chosen(
     if absent:
         has_gaps = len(choices) < 2 or choices[-1] - choices[0] >= len(choices)
         span = (", ".join(map(str, choices)) or "none") if has_gaps else f"{choices[0]} to {choices[-1]}"
-        if absent[0] in there_are:
-            raise InputError(f"{label} {absent[0]} has nothing that this edit changes; of this model, {span} have")
-        raise InputError(f"there is no {label} {absent[0]}; this model and input have {span}")
+        kind = f"{label} that this edit changes" if absent[0] in there_are else label
+        raise InputError(f"there is no {kind} {absent[0]}; this model and input have {span}")

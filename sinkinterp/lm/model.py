@@ -268,9 +268,7 @@ def _to_llama(spec: LMSpec, weights: Mapping[str, Tensor]) -> PreTrainedModel:
     from transformers import LlamaConfig, LlamaForCausalLM  # here: our type registers while they may be loading
 
     if not isinstance(spec.position, Rotary) or not isinstance(spec.ffn, GatedFFN) or spec != _as_llama(spec):
-        raise InputError(
-            "only rotary positions, plain causal softmax attention and SwiGLU are Llama; export such a model"
-        )
+        raise InputError("only rotary positions, plain causal softmax attention and SwiGLU are Llama")
     config = LlamaConfig(
         vocab_size=spec.vocab,
         hidden_size=spec.d_model,

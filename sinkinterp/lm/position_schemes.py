@@ -171,9 +171,7 @@ class _Buckets(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 2 <= self.count < 2 * self.reach:
-            raise InputError(
-                f"take at least 2 buckets and fewer than twice the reach; got {self.count}, reach {self.reach}"
-            )
+            raise InputError(f"take 2 buckets or more, below twice the reach; got {self.count}, reach {self.reach}")
 
     def of_near(self, device: torch.device) -> Int[Tensor, " distance"]:
         """The bucket of every distance from 0 to the first that falls into the last bucket, as all beyond do."""

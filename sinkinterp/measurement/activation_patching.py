@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.shapes import number_per_sequence
+from ..attention.shapes import per_sequence
 from ..attention.sites import Reads
 from ..backends.subject import Logits, Subject, Trace
 from ..checks import LARGEST, accepting, different_numbers, instance_of, unicode_text, whole_number, whole_numbers
@@ -367,7 +367,7 @@ class Runs:
 
     def _number(self, trace: Trace, pairs: Int[Tensor, " row"]) -> PerSequence:
         answer, who = self.metric.of(self.scene(trace, pairs)), f"the metric {self.metric.name}"
-        return number_per_sequence(answer, len(pairs), who, "take the mean over the other axes").detach().float().cpu()
+        return per_sequence(answer, len(pairs), who, 1, "take the mean over the other axes").detach().float().cpu()
 
     def scene(self, trace: Trace, pairs: Int[Tensor, " row"]) -> Scene:
         """What the metric of a run of some pairs is computed of."""
@@ -383,11 +383,7 @@ def prompts_of(
     """
     subject, first = inputs_of(model, clean)
     second = inputs_of(subject, corrupted)[1]
-    shapes = [tuple(token_set.tokens.shape) for token_set in (first, second)]
-    if first.lengths is not None or second.lengths is not None:
-        raise InputError(
-            "all prompts have one length in tokens, as one table stands for all; patch others by themselves"
-        )
+    shapes = [tuple(token_set.of_one_length().shape) for token_set in (first, second)]
     if shapes[0] != shapes[1]:
         raise InputError(
             f"clean and corrupted prompts are as many, and of one length in tokens; here {shapes[0]} and {shapes[1]} "

@@ -100,12 +100,11 @@ def explain(
     whose norms cannot be frozen, and where the parts do not add up.
     """
     subject, token_set = inputs_of(model, tokens)
-    if token_set.lengths is not None:
-        raise InputError("this needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
+    ids = token_set.of_one_length()
     if tokens is None:
-        token_set = replace(TokenSet.of(token_set.tokens[:TEXTS], token_set.source), bos=token_set.bos)
+        ids = ids[:TEXTS]
+        token_set = replace(TokenSet.of(ids, token_set.source), bos=token_set.bos)
     freezable(subject)
-    ids = token_set.tokens
     written = _written(subject, ids, answer, instead)
     with progress_of(progress, f"explaining {subject.name}") as on_pass:
         generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0))

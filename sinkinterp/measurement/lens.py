@@ -216,9 +216,8 @@ def contrast_of(call: AttentionCall, on_slot: bool) -> Contrast:
 
 
 def _slot_keys(call: AttentionCall, contrast: Contrast) -> Above:
-    """k* of every head, weighted as the other keys are. Raises InputError for a layer without one."""
-    if not isinstance(call.slot, SlotRow):
-        raise InputError(f"layer {call.layer} has no learned key k* to explain; choose another head")
+    """k* of every head, weighted as the other keys are."""
+    assert isinstance(call.slot, SlotRow)  # a slot is explained where every layer has a learned key
     return (-contrast.sum(-1, keepdim=True) * call.slot.key.to(contrast)).expand(len(call.q), -1, -1, -1)
 
 

@@ -13,7 +13,6 @@ Goldowsky-Dill et al. 2023, arXiv:2304.05969.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -23,7 +22,6 @@ from torch import Tensor
 from ..attention.shapes import Residual
 from ..attention.sites import RESIDUAL, Edit
 from ..backends.frozen import cross_attention_kept
-from ..backends.frozen import frozen as with_frozen_norms
 from ..backends.subject import Subject, Trace
 from ..data.progress import OnProgress
 from ..data.tokens import Tokens, TokensLike
@@ -58,7 +56,6 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     sender: Change = ChangeOutputs(),
     receiver: Change | None = None,
     frozen: Change | Sequence[Change] | None = None,
-    freeze_norms: bool = False,
     metric: PatchingMetric | Any = None,
     answer: str | None = None,
     instead: str | None = None,
@@ -69,11 +66,10 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     sender: `ChangeOutputs()` for heads, `ChangeMLP()` for feed-forward layers; its `layers` and `positions` narrow the
     map, whose rows are layers and heads, or layers and positions. receiver: `ChangeQueries`, `ChangeKeys` or
     `ChangeValues` with `heads=[(layer, head)]`, or `kv_heads` for keys and values; None for the logits. frozen:
-    the sites that keep their corrupted values between the two; None for everything that blocks add. freeze_norms:
-    whether the norms in front of the receiver keep the scale of the corrupted run; otherwise they are recomputed.
-    Prompts, metric, answers and errors are those of `activation_patching`. Also raises InputError, by default, for a
-    model whose blocks do not add to one stream, or whose feed-forward updates are not found. Three passes per sender,
-    batched.
+    the sites that keep their corrupted values between the two; None for everything that blocks add. Norms are
+    recomputed. Prompts, metric, answers and errors are those of `activation_patching`. Also raises InputError, by
+    default, for a model whose blocks do not add to one stream, or whose feed-forward updates are not found. Three
+    passes per sender, batched.
     """
     if not isinstance(sender, SENDERS) or not isinstance(receiver, (*RECEIVERS, type(None))):
         raise InputError(
@@ -83,8 +79,6 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     heads, layers = (getattr(receiver, name, None) for name in ("pairs", "layers"))
     if {layer for layer, _ in heads or ()} | {*(layers or ())} == {0}:
         raise InputError("nothing is sent to layer 0, which reads the embedding; take a receiver in a later layer")
-    if freeze_norms and receiver is None:
-        raise InputError("the norm in front of the logits is recomputed; freeze_norms needs a head as the receiver")
     fields = prompts_of(model, clean, corrupted, metric, answer, instead)
     subject, tokens = fields[0], fields[3]
     if frozen is None and not subject.shape.mlp_layers:
@@ -96,7 +90,7 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     kept = tuple((site, activations(site, subject, tokens)) for site in sites)
     stream = None if frozen is not None else _stream(subject, tokens)
     axes = (LAYER, HEAD if isinstance(sender, ChangeOutputs) else POSITION)
-    return restored(PathRuns(*fields, sender, receiver, kept, stream, freeze_norms), axes, progress)
+    return restored(PathRuns(*fields, sender, receiver, kept, stream), axes, progress)
 
 
 def _stream(subject: Subject, tokens: Tokens) -> Stream:
@@ -139,7 +133,6 @@ class PathRuns(Runs):
     receiver: Change | None
     kept: Sequence[tuple[Change, Activations]]
     stream: Stream | None
-    freeze_norms: bool
     title: ClassVar[str] = "Which paths restore the clean run?"
 
     @property
@@ -151,8 +144,7 @@ class PathRuns(Runs):
             to += f" of {name} {', '.join(map(str, chosen))}" if chosen else ""
         named = " and ".join(type(site).__name__ for site, _ in self.kept) or "nothing"
         names = named if self.stream is None else "all that blocks add"
-        norms = "frozen" if self.freeze_norms else "recomputed"
-        return f"path from {type(self.site).__name__} to {to}; {names} frozen between, norms {norms}"
+        return f"path from {type(self.site).__name__} to {to}; {names} frozen between, norms recomputed"
 
     def trace(self, pairs: Int[Tensor, " row"], put: PutAt) -> Trace:
         """The corrupted run of some pairs, with the path patched."""
@@ -165,8 +157,7 @@ class PathRuns(Runs):
             edits = [self._shifted(mine, self.stream[pairs], put.places[:, 0], edits)]
         if self.receiver is None:
             return self.subject.run(mine, reads=self.metric.reads, edits=edits)
-        of_norms = self._with_scales if self.freeze_norms else partial(activations, self.receiver, self.subject)
-        put_into = replace(self.receiver, operation=Put(of_norms(mine, edits)))
+        put_into = replace(self.receiver, operation=Put(activations(self.receiver, self.subject, mine, edits)))
         return self.subject.run(mine, reads=self.metric.reads, edits=[put_into])
 
     def _shifted(self, tokens: Tokens, stream: Stream, layers: Int[Tensor, " row"], edits: Sequence[Edit]) -> Edit:
@@ -179,16 +170,3 @@ class PathRuns(Runs):
         is_behind = (blocks >= behind[:, None]).to(x)[:, :, None, None]
         shifted = stream.to(x) + is_behind * change[:, None]
         return ChangeResidual(Put(dict(enumerate(shifted.unbind(1)))))
-
-    def _with_scales(self, tokens: Tokens, edits: Sequence[Edit]) -> Activations:
-        """What the receiver is given where norms keep the scale of the untouched run."""
-        assert self.receiver is not None
-        x = self.subject.run(tokens, reads={"x": RESIDUAL.read(_same)}, edits=edits)["x"]
-        received: Activations = {}
-        with with_frozen_norms(self.subject, tokens) as run:
-            for layer in filter(self.receiver.acts_in, run.calls):
-                change = x[:, layer] - run.trace["x"][:, layer]
-                before, *given = run.calls[layer], run.call(layer, change), run.call(layer, torch.zeros_like(change))
-                was, plus, minus = map(self.receiver.activations, (before, *given))
-                received[layer] = was + plus - minus
-        return received

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..attention.shapes import called, number_per_sequence
+from ..attention.shapes import called, per_sequence
 from ..attention.sites import Edit
 from ..backends.subject import Subject
 from ..checks import accepting, instance_of, whole_number
@@ -91,10 +91,8 @@ def _groups(edits: Any) -> list[tuple[Edit, ...]]:
     """The edits of every row."""
     given = [edits] if isinstance(edits, Edit) or not isinstance(edits, Iterable) else list(edits)
     groups = [edits_of(group) for group in given]
-    if not all(groups):
-        raise InputError("an empty list of edits changes nothing; the untouched model has its row anyway")
-    if not groups:
-        raise InputError("a sweep needs at least one edit")
+    if not groups or not all(groups):
+        raise InputError("a sweep needs at least one edit, and in each group; the untouched model has its row anyway")
     return groups
 
 
@@ -102,7 +100,7 @@ def _answer(metric: ReportMetric, report: Report) -> PerSequence:
     """A metric's number per sequence. Raises InputError where it gives something else."""
     answer = called(metric, _name(metric), report)
     fix = "take si.sink_rate, or the mean over the other axes"
-    number_per_sequence(answer, report.protocol.sequences, f"the metric {_name(metric)}", fix)
+    per_sequence(answer, report.protocol.sequences, f"the metric {_name(metric)}", 1, fix)
     if answer.isinf().any():
         raise InputError(f"{_name(metric)} gave a number that is not finite, which has no change; clamp it")
     return answer.cpu().double()

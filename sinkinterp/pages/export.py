@@ -1,14 +1,10 @@
 """Draws figures as pictures: of the gallery, and for papers."""
 
-import hashlib
-import json
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import plotly.graph_objects as go
 
@@ -17,7 +13,6 @@ from ..errors import InputError, extra, refusal
 from ..files import path_of
 from ..guesses import keywords
 from ..outputs import csv_bytes, json_bytes, page_bytes, pdf_bytes, picture_bytes, svg_bytes, write_output
-from ..plots.theme import json_ready
 from ..report.formats import write_file
 from ..report.report import Report
 from ..table import Table
@@ -26,7 +21,6 @@ from .report import Page
 
 SCALE = 2  # pixels of a PNG per point, for screens and print
 WIDTH = 1100  # points
-END = 12  # bytes of the last chunk of a PNG file
 PER_INCH, POINTS = 96, 8  # pixels of an inch, and the size of a paper's letters in points
 TOP = 24  # pixels above a paper's figure
 DOTS = 300  # of an inch of a PNG for a paper
@@ -104,21 +98,17 @@ def without_menus(figure: go.Figure) -> go.Figure:
     return drawn
 
 
-def save_pictures(figures: Mapping[Path, go.Figure], scale: int = SCALE, force: bool = False) -> Iterator[Path]:
-    """Writes PNG pictures without menus, each whole or not at all, and gives the paths of those that it wrote.
+def save_pictures(figures: Mapping[Path, go.Figure], force: bool = False) -> Iterator[Path]:
+    """Writes PNG pictures without menus, each whole or not at all, and gives their paths.
 
-    A picture that shows the same numbers already stays as it is: another browser would draw other bytes. scale: pixels
-    per point. Raises InputError where kaleido or a browser is missing, and unless `force` for a file that sinkinterp
-    did not write.
+    Raises InputError where kaleido or a browser is missing, and unless `force` for a file that is not ours.
     """
-    figures = {path: without_menus(figure) for path, figure in figures.items()}
-    paths = [path for path, figure in figures.items() if not _shows(path, _mark(figure, scale))]
-    first, others = paths[:1], paths[1:]
-    for path in first:  # which says in one line where the browser is missing
-        yield _saved(figures[path], path, scale, force)
-    with _one_browser() if others else nullcontext():
-        for path in others:
-            yield _saved(figures[path], path, scale, force)
+    with ExitStack() as stack:
+        for i, (path, figure) in enumerate(figures.items()):
+            if i == 1:  # the first picture says in one line where the browser is missing
+                stack.enter_context(_one_browser())
+            write_output(path, picture_bytes(_image(without_menus(figure), "png", SCALE)), force)
+            yield path
 
 
 @contextmanager
@@ -137,35 +127,9 @@ def _one_browser() -> Iterator[None]:
         kaleido.stop_sync_server(silence_warnings=True)
 
 
-def _saved(figure: go.Figure, path: Path, scale: int, force: bool) -> Path:
-    content = _image(figure, "png", scale)
-    write_output(path, picture_bytes(content[:-END] + _mark(figure, scale) + content[-END:]), force)
-    return path
-
-
 def _image(figure: go.Figure, kind: str, scale: float) -> bytes:
     """The picture of a figure. Raises InputError where kaleido or a browser is missing."""
     extra("kaleido", "pip install kaleido, or leave the pictures out, pictures=False")
     fix = "install Chrome or Chromium, or run plotly_get_chrome, or leave the pictures out, pictures=False"
     with refusal("a picture is drawn by a browser, and none could be started", fix, RuntimeError):
         return bytes(figure.to_image(kind, width=figure.layout.width or WIDTH, scale=scale))
-
-
-def _mark(figure: go.Figure, scale: int) -> bytes:
-    """A chunk of a PNG file: the hash of what a figure shows, its numbers rounded to three digits."""
-    shown = json.dumps([_rounded(json_ready(figure)), scale], sort_keys=True)
-    text = b"tEXtfigure\0" + hashlib.sha256(shown.encode()).hexdigest().encode()
-    return (len(text) - 4).to_bytes(4) + text + zlib.crc32(text).to_bytes(4)
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _rounded(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_rounded(part) for part in value]
-    return float(f"{value:.3g}") if isinstance(value, float) else value
-
-
-def _shows(path: Path, mark: bytes) -> bool:
-    """Whether a picture exists that holds this mark."""
-    return path.is_file() and path.read_bytes()[:-END].endswith(mark)

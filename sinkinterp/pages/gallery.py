@@ -1,58 +1,67 @@
-"""The gallery: every view, drawn from the checkpoints that ship, and from pretrained models where they are here."""
+"""The gallery: every view, drawn from the checkpoints that ship, and from pretrained models where they are here.
 
-from collections.abc import Callable, Iterator, Mapping
+The demo: trains a sink model and its no-sink twins, measures them, and moves the sink by swapping p1.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-import torch
 from plotly.subplots import make_subplots
 
+from ..applications.position_swap import swap_table
 from ..backends.files.named_models import SHIPPED, downloads
 from ..backends.load import load
 from ..backends.subject import Subject
 from ..data.backcopy import BigramBackcopy
 from ..data.choices import Bos, Drawn
+from ..data.token_sources import random_tokens, repeated_token
 from ..data.tokens import TokenSet
 from ..measurement.maps import head_maps
 from ..measurement.measure import measure
-from ..metrics.instruments import DISTRIBUTIONS, GEOMETRY, MASSIVE, RESIDUALS
+from ..metrics.bootstrap import BY_SEQUENCE, Estimate, estimate_cells
+from ..metrics.instruments import DISTRIBUTIONS, GEOMETRY, MASSIVE
 from ..plots.series import MARKERS, positive_axis, unique_values
 from ..plots.theme import MAGNITUDE, colour, escaped, themed
 from ..report.columns import ALPHA_1, BLOCK, HEAD, LAYER, MODEL
 from ..report.compare import sinks_by_length
 from ..report.heads import sinks_by_head, strongest_head
 from ..report.maps import HeadMaps, attention_figure
-from ..report.massive import largest_entries, massive_by_block, residual_surface, surface_figure
 from ..report.norms import (
     FIRST_TOKEN,
     KIND,
     NORM,
     OTHER_TOKENS,
-    norms_by_kind,
     residual_norms_by_block,
 )
-from ..report.qk import qk_distributions
 from ..report.report import Report
 from ..report.summary import sink_summary, sink_verdict
+from ..report.views import views_of
+from ..runs import trained
 from ..runs.inputs import Inputs
 from ..runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of
 from ..runs.training_figures import training_history
-from ..table import Table
+from ..table import Cell, Table
 from ..train.checkpoint import history_of
 from ..train.recipe import Recipe
-from . import demo
-from .page import Section, cards_page
+from ..train.recipes import DEMO_EPSILON, DEMO_SEQUENCES, DEMO_STEPS, DEMO_TWINS, demo_recipe
+from .page import Section, cards_page, page
 
 LENGTH, SEQUENCES = 64, 256
 LENGTHS = (4, 6, 8, 12, 16, 32, 64)  # of the sequences that the curves over length are measured on
-FEW = 4  # maps side by side, and sequences of which all residual entries are kept
+FEW, MAPPED = 4, 32  # maps side by side, and sequences of a mean map
+EPSILON = 0.3
+SHOWN = ("norms", "pairs", "massive")  # views of each model
 PREVIEWS = {
     "maps": "demo: where attention goes",
     "training": "demo: sinks over training",
     "swaps": "demo-softmax: the sink follows p1",
-    "angles": "demo-softmax: pairs of queries and keys",
+    "angles": "demo-softmax: Pairs of queries and keys in the head that looks at the first token most",
     "lengths": "demo: thresholds and lengths",
     "smollm2": "SmolLM2-135M-Instruct: a sink in genuine weights",
 }  # file name -> title of the section whose first figure it shows
@@ -73,21 +82,9 @@ class Shipped:
     token_set: TokenSet
     report: Report
 
-    def part(self, sequences: int, length: int | None = None) -> TokenSet:
-        """The first sequences of the token set, cut to `length` tokens."""
-        token_set = TokenSet.of(self.token_set.tokens[:sequences, :length], self.token_set.source)
-        return replace(token_set, bos=self.token_set.bos)
-
-    @property
-    def map_tokens(self) -> torch.Tensor:
-        """The sequences that mean maps are made from."""
-        return self.token_set.tokens[: 8 * FEW]
-
-    @property
-    def map_note(self) -> str:
-        """The protocol of mean maps."""
-        n, length = self.map_tokens.shape
-        return f"n={n}, T={length}, BOS {self.token_set.bos}, fp32, {self.token_set.source}."
+    def cut(self, length: int) -> TokenSet:
+        """The token set, cut to `length` tokens."""
+        return replace(TokenSet.of(self.token_set.tokens[:, :length], self.token_set.source), bos=self.token_set.bos)
 
 
 Checkpoints = Mapping[str, Shipped]  # by name
@@ -148,10 +145,10 @@ def _family_sections(title: str, family: Checkpoints) -> Iterator[Section]:
         "positions; no BOS, fp32, epsilon=0.3."
     )
     residuals = residual_norms_by_block({name: shipped.report for name, shipped in family.items()})
-    yield _section(f"{title}: where attention goes", *_maps(family))
-    yield _section(f"{title}: sinks over training", training_history(histories, note).plot())
-    yield _section(f"{title}: residual norms", residuals.plot())
-    yield _section(f"{title}: thresholds and lengths", _lengths(family).plot())
+    yield Section(f"{title}: where attention goes", figures=list(_maps(family)))
+    yield Section.of(training_history(histories, note), f"{title}: sinks over training")
+    yield Section.of(residuals, f"{title}: residual norms")
+    yield Section.of(_lengths(family), f"{title}: thresholds and lengths")
 
 
 def _maps(family: Checkpoints) -> Iterator[go.Figure]:
@@ -159,17 +156,20 @@ def _maps(family: Checkpoints) -> Iterator[go.Figure]:
     names = list(family)
     for first in range(0, len(names), FEW):
         maps = {name: _strongest_map(family[name]) for name in names[first : first + FEW]}
-        note = f"The head that looks at the first position most; * is a slot. {family[names[first]].map_note}"
+        token_set = family[names[first]].token_set
+        n, length = min(MAPPED, len(token_set.tokens)), token_set.tokens.shape[1]
+        protocol = f"n={n}, T={length}, BOS {token_set.bos}, fp32, {token_set.source}."
+        note = f"The head that looks at the first position most; * is a slot. {protocol}"
         yield attention_figure(maps, "Mean attention maps", note)
 
 
 def _strongest_map(shipped: Shipped) -> HeadMaps:
-    return head_maps(shipped.subject, shipped.map_tokens, [strongest_head(shipped.report)])
+    return head_maps(shipped.subject, shipped.token_set.tokens[:MAPPED], [strongest_head(shipped.report)])
 
 
 def _lengths(family: Checkpoints) -> Table:
     reports = [
-        measure(shipped.subject, shipped.part(SEQUENCES, length), positions=(0,))
+        measure(shipped.subject, shipped.cut(length), positions=(0,))
         for shipped in family.values()
         for length in LENGTHS
         if length <= shipped.token_set.tokens.shape[1]
@@ -177,37 +177,20 @@ def _lengths(family: Checkpoints) -> Table:
     return sinks_by_length(reports)
 
 
+def _of_model(name: str, report: Report, heads: Sequence[go.Figure], subject: Subject, first: str) -> Iterator[Section]:
+    """The sections of one model: its sink in a sentence, `heads` and a table, then the views of `SHOWN`."""
+    yield Section(f"{name}: {first}", sink_verdict(report), heads, [sink_summary(report)])
+    for view in (view for view in views_of(report) if view.name in SHOWN):
+        yield Section.of(view.table(report, EPSILON, subject.label), f"{name}: {view.heading}")
+
+
 def _model_sections(name: str, shipped: Shipped) -> Iterator[Section]:
-    """What is drawn of one model."""
-    report = shipped.report
-    heads = sinks_by_head(report)
+    """What is drawn of a checkpoint that ships."""
+    heads = sinks_by_head(shipped.report)
     overview = [heads.plot()] if len(heads.rows) > 1 else []
-    yield Section(f"{name}: is there a sink?", sink_verdict(report), overview, [sink_summary(report)])
-    yield _section(f"{name}: norms", norms_by_kind(report, token_text=shipped.subject.label).plot())
-    yield _section(f"{name}: pairs of queries and keys", *_qk_figures(shipped))
-    yield _residual_section(name, shipped)
+    yield from _of_model(name, shipped.report, overview, shipped.subject, "is there a sink?")
     if name == "demo-softmax" and isinstance(shipped.recipe.data, BigramBackcopy):
-        yield _section(f"{name}: the sink follows p1", demo.swaps(shipped.subject, shipped.recipe.data).plot())
-
-
-def _qk_figures(shipped: Shipped) -> Iterator[go.Figure]:
-    layer, head = strongest_head(shipped.report)
-    yield qk_distributions(shipped.report, layer, head).plot()
-    yield attention_figure(
-        {"": _strongest_map(shipped)}, f"Queries and keys of layer {layer}, head {head}", shipped.map_note
-    )
-
-
-def _residual_section(name: str, shipped: Shipped) -> Section:
-    few = measure(shipped.subject, shipped.part(FEW), instruments=(RESIDUALS,))
-    surface = residual_surface(few, shipped.subject.label)
-    entries = largest_entries(shipped.report, token_text=shipped.subject.label, block=surface.block, most=5)
-    figure = surface_figure(surface, f"Residual magnitudes of {name} at block {surface.block}")
-    return Section(f"{name}: residual stream", entries.note, [figure], [entries])
-
-
-def _section(title: str, *figures: go.Figure) -> Section:
-    return Section(title, "", figures)
+        yield Section.of(swaps(shipped.subject, shipped.recipe.data), f"{name}: the sink follows p1")
 
 
 def language_models() -> Mapping[str, str]:
@@ -216,31 +199,20 @@ def language_models() -> Mapping[str, str]:
 
 
 def pretrained_models(on_model: Callable[[str], None] = lambda name: None) -> Iterator[Section]:
-    """What is drawn of every pretrained language model that is here."""
+    """What is drawn of every pretrained language model that is here: on text and on repeated tokens, without BOS."""
     for folder, name in language_models().items():
         on_model(name)
-        yield from _pretrained_sections(f"local/{folder}", name)
-
-
-def _pretrained_sections(source: str, name: str) -> Iterator[Section]:
-    subject = load(source, name=name)
-    reports = _reports(subject, source)
-    natural = reports[NATURAL]
-    heads = {given: sinks_by_head(report) for given, report in reports.items()}
-    figure = maps_and_norms(heads, _norms(reports), f"{name}: attention to the first token")
-    yield Section(f"{name}: a sink in genuine weights", sink_verdict(natural), [figure], [sink_summary(natural)])
-    yield Section(f"{name}: massive activations", "", [massive_by_block(natural).plot()])
-    by_kind = norms_by_kind(natural, token_text=subject.label)
-    yield Section(f"{name}: norms", "", [by_kind.plot()])
-
-
-def _reports(subject: Subject, source: str) -> dict[str, Report]:
-    """The model measured without BOS, by input."""
-    token_sets: dict[str, TokenSet] = {
-        NATURAL: Inputs(LENGTH, FEWER, Bos.NEVER).token_set(subject, source),
-        REPEATED: Inputs(LENGTH, FEWER, Bos.NEVER, drawn=Drawn.REPEAT).token_set(subject, source),
-    }
-    return {given: measure(subject, token_set, instruments=[MASSIVE]) for given, token_set in token_sets.items()}
+        source = f"local/{folder}"
+        subject = load(source, name=name)
+        drawn = {NATURAL: None, REPEATED: Drawn.REPEAT}
+        token_sets = {
+            given: Inputs(LENGTH, FEWER, Bos.NEVER, drawn=how).token_set(subject, source)
+            for given, how in drawn.items()
+        }
+        reports = {given: measure(subject, tokens, instruments=[MASSIVE]) for given, tokens in token_sets.items()}
+        maps = {given: sinks_by_head(report) for given, report in reports.items()}
+        figure = maps_and_norms(maps, _norms(reports), f"{name}: attention to the first token")
+        yield from _of_model(name, reports[NATURAL], [figure], subject, "a sink in genuine weights")
 
 
 def _norms(reports: Mapping[str, Report]) -> Table:
@@ -317,3 +289,105 @@ def _add_norms(figure: go.Figure, norms: Table, col: int) -> None:
         )
     axis = {**positive_axis(norms.numbers(NORM)), "dtick": 1}
     figure.update_xaxes(title="mean Euclidean norm", **axis, row=1, col=col)
+
+
+TARGETS = (4, 6, 9, 12)  # positions, from 0, that p1 is replaced by or swapped with
+OnStep = Callable[[str, int, dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Everything that the demo measured."""
+
+    reports: Mapping[str, Report]
+    maps: Mapping[str, HeadMaps]
+    twins: Table
+    residuals: Table
+    swaps: Table
+    training: Table
+
+
+def demo(seed: int = 0, cache: Path | None = None, on_step: OnStep = lambda *_: None, steps: int = DEMO_STEPS) -> Demo:
+    """Trains or loads the three twins of one seed, measures them, and repeats Table 7 on the softmax model."""
+    runs = {
+        variant: trained.trained(demo_recipe(variant, seed, steps), cache, partial(on_step, variant))
+        for variant in DEMO_TWINS
+    }
+    subjects = {variant: run.subject(variant) for variant, run in runs.items()}
+    token_set = trained.held_out_tokens(demo_recipe(DEMO_TWINS[0]).data, DEMO_SEQUENCES)
+    reports = {variant: measure(subject, token_set) for variant, subject in subjects.items()}
+    losses = {variant: trained.valid_loss(subject, token_set) for variant, subject in subjects.items()}
+    return Demo(
+        reports=reports,
+        maps={variant: head_maps(subject, token_set) for variant, subject in subjects.items()},
+        twins=_twins_table(reports, losses),
+        residuals=residual_norms_by_block(reports),
+        swaps=swaps(subjects["softmax"], demo_recipe("softmax").data),
+        training=training_history(
+            {variant: run.history() for variant, run in runs.items()},
+            f"n={trained.EVALUATION_SEQUENCES} held-out sequences a reading, T={reports['softmax'].protocol.length}, "
+            f"no BOS, fp32, epsilon={DEMO_EPSILON}",
+        ),
+    )
+
+
+def demo_page(result: Demo) -> str:
+    """The page that `sinkinterp demo` writes."""
+    note = (
+        "Sigmoid: proxy scores, rows divided by their sum; * is the learned key k* of the K-bias model. The last query "
+        f"predicts nothing, so its row is untrained. {result.twins.note}"
+    )
+    maps = attention_figure(result.maps, "Mean attention maps of three twins", note)
+    sections = [
+        Section("Where attention goes", figures=[maps]),
+        Section.of(result.swaps),
+        replace(Section.of(result.residuals), caption=ending(result.residuals)),
+        Section.of(result.training),
+        Section.of(result.twins),
+    ]
+    lead = (
+        "Three one-layer language models learn the same task to the same loss. Softmax attention parks what it does "
+        "not need on the first position; sigmoid attention need not, and a learned key k* takes the sink over."
+    )
+    return page("First light: a sink, and two ways to be without it", lead, sections)
+
+
+def ending(residuals: Table) -> str:
+    """Why the other tokens of a model end longer than its first token, which is longer when attention reads it."""
+    rows = {(row[MODEL], row[BLOCK]): row for row in residuals.rows}
+    says = []
+    for model in unique_values(residuals, MODEL):
+        last = max(int(block or 0) for name, block in rows if name == model)
+        begin, end = rows[model, 0], rows[model, last]
+        first, others = ([float(row[kind] or 0) for row in (begin, end)] for kind in (FIRST_TOKEN, OTHER_TOKENS))
+        if first[0] > others[0] and first[1] < others[1]:
+            says.append(
+                f"In {model} the first token is longer where attention reads it (block 0: {first[0]:.1f}, others "
+                f"{others[0]:.1f}). The others end longer (block {last}: {others[1]:.1f}, the first {first[1]:.1f}), "
+                "because the feed-forward layer writes its prediction of the next token there, and writes little to "
+                "the first. The norm before the logits takes these lengths away."
+            )
+    return " ".join(says)
+
+
+def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) -> Table:
+    rows: list[dict[str, Cell]] = []
+    for variant, report in reports.items():
+        loss = estimate_cells("value", losses[variant])
+        rows.append({"model": variant, "quantity": "validation loss (nats)", **loss, "null": None})
+        rows += [{"model": variant, **row} for row in sink_summary(report, DEMO_EPSILON).rows]
+    return Table(
+        "Three twins: who makes a sink?",
+        f"{reports['softmax'].protocol.line()}, epsilon={DEMO_EPSILON}; {BY_SEQUENCE}",
+        tuple(rows),
+    )
+
+
+def swaps(subject: Subject, task: BigramBackcopy) -> Table:
+    """Table 7, measured on a model of this task."""
+    token_sets = {
+        "natural": trained.held_out_tokens(task, DEMO_SEQUENCES),
+        "random": random_tokens(task.vocab, task.length, DEMO_SEQUENCES),
+        "repeated": repeated_token(task.vocab, task.length, DEMO_SEQUENCES),
+    }
+    return swap_table(subject, token_sets, TARGETS, DEMO_EPSILON)

@@ -97,9 +97,16 @@ class Section:
     """A heading, figures and tables, and a caption under them."""
 
     title: str
-    caption: str
+    caption: str = ""
     figures: Sequence[go.Figure] = ()
     tables: Sequence[Table] = ()
+
+    @staticmethod
+    def of(table: Table, heading: str = "") -> "Section":
+        """The figure of a table, whose caption holds the note; the table itself where it has none."""
+        if table.draw is None:
+            return Section(heading or table.title, table.note, tables=[table])
+        return Section(heading or table.title, figures=[table.plot()])
 
 
 @dataclass(frozen=True)

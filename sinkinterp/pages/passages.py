@@ -1,7 +1,7 @@
 """Passages of the story, from the numbers of the book: a finding, a few sentences that quote it, and its figure.
 
-`templates/passages.toml` holds the sentences. Every number in them is read from the rows of a chapter. A passage whose
-chapter is missing, or whose rows do not show what it says, is left out.
+`templates/passages.toml` holds the sentences, says in which rows and columns their numbers are, and what is drawn. A
+passage whose chapter is missing, or whose rows do not show what it says, is left out.
 """
 
 import tomllib
@@ -20,22 +20,19 @@ from ..plots.series import sweep_figure
 from ..report import columns as col
 from ..report.explained_graph import NAME, TO, graph_of_rows
 from ..report.heads import heads_overview, strongest_head
-from ..report.norms import FIRST_TOKEN, KIND, OTHER_TOKENS
 from ..report.readings import short_name
 from ..runs.catalogue import Scale
 from ..runs.experiment import of_first_model
 from ..runs.training_figures import importances
-from ..table import NULL, Cell, Table, high_of, low_of
+from ..table import Cell, Table
 from .chapters import Chapter
 from .page import asset
 
 Rows = Mapping[str, Table]  # the rows of the first model of every chapter, by the chapter's name
-Told = tuple[Mapping[str, Any], go.Figure]  # what the sentences quote, by name, and the figure
+Numbers = Any  # what the sentences quote, by name
 MARK = "natural, id 50257 first"  # text that begins as Whisper's decoder is used to
-REPEATED_MARK = "repeated, id 50257 first"
 SHOWN_TARGET = 5  # the position, from 1, that p1 is swapped with
 MARGIN = 0.05  # by which shares differ where a passage says that they do
-FORGETS = "added by forgetting the first token"
 MAP_MODEL, MAP_TEXT = "sinkinterp/repeats-softmax", "Return the number of items in the list."
 NAMES = {
     "local/smollm2-135m-instruct": "SmolLM2-135M",
@@ -75,10 +72,13 @@ def passages(chapters: Sequence[Chapter], names: Sequence[str] = ()) -> list[Pas
     told = []
     for name in names or _WORDS:
         words = _WORDS[name]
-        with suppress(LookupError):  # a chapter, or a row of it, is not in this book, or does not show it
-            numbers, figure = _TELLERS[name](rows)
-            title, text = (words[part].strip().format(**numbers) for part in ("title", "text"))
-            told.append(Passage(name, title, text, figure, by_name[words["chapter"]]))
+        with suppress(LookupError):  # a chapter, or a row of it, is not in this book
+            teller, numbers = _TELLERS[name], _numbers(words, rows)
+            vars(numbers).update(teller.more(rows, numbers))
+            if teller.shows(numbers):
+                title, text = (words[part].strip().format(**vars(numbers)) for part in ("title", "text"))
+                figure = teller.figure(name, rows)
+                told.append(Passage(name, title, text, figure, by_name[words["chapter"]]))
     return told
 
 
@@ -88,164 +88,71 @@ def _of_first_model(table: Table) -> Table:
     return of_first_model(table, table.title) if is_measured else table
 
 
-def _ask(shown: bool) -> None:
-    """Raises LookupError where the rows do not show what a passage says."""
-    if not shown:
-        raise LookupError
+def _numbers(words: Mapping[str, Any], rows: Rows) -> Numbers:
+    """The cells that a passage reads, by row and by name. Raises LookupError for one that is not there."""
+    told: dict[str, Any] = {}
+    for name, about in words.get("rows", {}).items():
+        chosen = _chosen(rows[about["of"]], about, told)
+        cells = {mine: _cell([row.get(column) for row in chosen]) for mine, column in about["read"].items()}
+        told[name] = SimpleNamespace(**cells)
+    return SimpleNamespace(**told)
 
 
-def _row(table: Table, **equal: Cell) -> Mapping[str, Cell]:
-    """The first row with these cells. Raises LookupError where there is none."""
+def _chosen(table: Table, about: Mapping[str, Any], told: Mapping[str, Any]) -> Sequence[Mapping[str, Cell]]:
+    """The rows with the cells of `where`, in which "@first.layer" is a number read before; of these the `largest`."""
+    equal = {column: _said(told, value) for column, value in about.get("where", {}).items()}
     if not set(equal) <= set(table.columns):
         raise LookupError(f"no column of {table.title!r} is called so: {', '.join(equal)}")
     rows = table.where(**equal).rows
-    if not rows:
-        raise LookupError(f"no row of {table.title!r} has {equal}")
-    return rows[0]
+    if column := about.get("largest"):
+        return sorted((row for row in rows if row[column] is not None), key=lambda row: -float(row[column] or 0))[:1]
+    return rows
 
 
-def _number(row: Mapping[str, Cell], column: str) -> float:
-    """The number in a cell. Raises LookupError where there is none."""
-    if row.get(column) is None:
-        raise LookupError(f"no number {column!r}")
-    return float(row[column] or 0)
+def _said(told: Mapping[str, Any], value: Any) -> Any:
+    if not str(value).startswith("@"):
+        return value
+    row, _, name = value[1:].partition(".")
+    return getattr(told[row], name)
 
 
-def _numbers(row: Mapping[str, Cell], **columns: str) -> Any:
-    """The numbers in some cells, as attributes."""
-    return SimpleNamespace(**{name: _number(row, column) for name, column in columns.items()})
+def _cell(cells: Sequence[Cell]) -> Any:
+    """The cell of one row, or the mean over several, such as seeds; the name of a model as sentences call it."""
+    known = [cell for cell in cells if cell is not None]
+    if not known:
+        raise LookupError("there is no such row, or it has no such number")
+    if isinstance(known[0], str):
+        return NAMES.get(known[0], short_name(known[0]))
+    return known[0] if len(known) == 1 else fmean(map(float, known))
 
 
-def _name(row: Mapping[str, Cell]) -> str:
-    """The name of a row's model, for a sentence."""
-    model = str(row[col.MODEL])
-    return NAMES.get(model, short_name(model))
+def _drawn(name: str, rows: Rows) -> go.Figure:
+    """The figure that the file of passages describes."""
+    about = _WORDS[name]["figure"]
+    table = rows[about["of"]].where(**about.get("where", {}))
+    titled = replace(table, title=about.get("title", table.title))
+    return sweep_figure(titled, about["x"], about["quantities"], about.get("by"))
 
 
-def _sink(rows: Rows) -> Told:
-    """The first token receives much more attention than others."""
-    natural, heads = _row(rows["table01_inputs"], input="natural", BOS="none"), rows["figure19_heads"]
-    ends = {"low": low_of(col.ALPHA_1), "high": high_of(col.ALPHA_1)}
-    found = _numbers(natural, alpha=col.ALPHA_1, null=f"{NULL} {col.ALPHA_1}", rate=col.SINK_1, **ends)
-    above = sum(alpha > 0.3 for alpha in heads.numbers(col.ALPHA_1))
-    _ask(found.low > found.null + MARGIN)
-    return vars(found) | {"name": _name(natural), "above": above, "heads": len(heads)}, heads_overview(heads)
+def _heads_with_a_sink(rows: Rows, numbers: Numbers) -> dict[str, Any]:
+    heads = rows["figure19_heads"]
+    return {"above": sum(alpha > 0.3 for alpha in heads.numbers(col.ALPHA_1)), "heads": len(heads)}
 
 
-def _words(rows: Rows) -> Told:
-    """Random tokens make a sink; a repeated token makes none."""
-    table = rows["table01_inputs"].where(BOS="none")
-    rates = {name: _number(_row(table, input=name), col.SINK_1) for name in ("natural", "random", "repeated")}
-    _ask(rates["random"] > rates["natural"] - MARGIN > rates["repeated"])
-    return rates, sweep_figure(replace(table, title="Sink_1 by input"), col.INPUT, (col.SINK_1,))
-
-
-def _massive(rows: Rows) -> Told:
-    """One entry of the first token's residual is massive."""
-    natural = rows["massive_activations"].where(input="natural").rows
-    largest = max(natural, key=lambda row: _number(row, FIRST_TOKEN))
-    found, norms = _numbers(largest, value=FIRST_TOKEN, median=NULL), rows["figure02_norms_angles"]
-    kinds = [_row(norms, block=largest[col.BLOCK], tokens=kind) for kind in (FIRST_TOKEN, OTHER_TOKENS)]
-    first, others = (_number(row, "residual norm") for row in kinds)
-    _ask(found.value >= 100 * found.median)
-    figure = sweep_figure(replace(norms, title="Length of the residual"), col.BLOCK, ("residual norm",), KIND)
-    figure.update_yaxes(type="log", exponentformat="power", dtick=1)
-    where = {"name": _name(largest), "block": largest[col.BLOCK], "dimension": largest["dimension"]}
-    return vars(found) | where | {"times": found.value / found.median, "longer": first / others}, figure
-
-
-def _angle(rows: Rows) -> Told:
-    """The first key is short, and at a small angle to the queries."""
-    norms = rows["figure02_norms_angles"]
-    firsts = [row for row in norms.where(tokens=FIRST_TOKEN).rows if row[col.ALPHA_1] is not None]
-    strongest = max(firsts, key=lambda row: _number(row, col.ALPHA_1))
-    pair = (strongest, _row(norms, block=strongest[col.BLOCK], tokens=OTHER_TOKENS))
-    first, others = (_numbers(row, length="key norm", cosine=col.COSINE) for row in pair)
-    _ask(first.length < others.length and first.cosine > others.cosine)
-    where = {"layer": strongest[col.BLOCK], "alpha": _number(strongest, col.ALPHA_1)}
-    figure = sweep_figure(replace(norms, title="Keys"), col.BLOCK, ("key norm", col.COSINE), KIND)
-    return where | {"first": first, "others": others}, figure
-
-
-def _source(rows: Rows) -> Told:
-    """A few neurons write the massive activation, and the keys of most heads read it."""
-    table = rows["explained_sinks"]
-    path = {str(row[NAME]): _number(row, "number") for row in table.where(what="path").rows}
-    names = {"before": "none", "cut": "path: the readers' first keys", "drawn": "control: random vectors as long"}
-    cuts = {cut: _row(table, what="path cut", name=name) for cut, name in names.items()}
-    alphas = {cut: _number(row, col.ALPHA_1) for cut, row in cuts.items()}
+def _path(rows: Rows, numbers: Numbers) -> dict[str, Any]:
+    """The path of the massive activation, which its chapter tells in rows of a name and a number."""
+    path = {str(row[NAME]): float(row["number"] or 0) for row in rows["explained_sinks"].where(what="path").rows}
     block = int(path["first block of readers"])
-    sinks = [row[col.LAYER] or 0 for row in rows["figure19_heads"].rows if _number(row, col.ALPHA_1) > 0.3]
-    _ask(alphas["cut"] < alphas["before"] / 2 < alphas["drawn"])
-    numbers = {
-        **alphas, "name": _name(table.where(what="head").rows[0]), "writer": _row(table, what="path")[TO],
-        "layer": block, "count": int(path["neurons that make most"]), "share": path["share of these neurons"],
-        "later": path["later heads"], "earlier": sum(int(layer) < block for layer in sinks), "sinks": len(sinks),
-        "loss": _number(cuts["cut"], "change of loss"),
-    }  # fmt: skip
-    return numbers | {name: path[name] for name in ("written", "dimension", "readers")}, graph_of_rows(table)
+    sinks = [int(row[col.LAYER] or 0) for row in rows["figure19_heads"].rows if float(row[col.ALPHA_1] or 0) > 0.3]
+    counts = {"layer": block, "earlier": sum(layer < block for layer in sinks), "sinks": len(sinks)}
+    counts |= {"count": int(path["neurons that make most"]), "share": path["share of these neurons"]}
+    counts |= {"writer": str(next(row[TO] for row in rows["explained_sinks"].where(what="path").rows))}
+    return counts | {name: path[name] for name in ("written", "dimension", "readers")} | {"later": path["later heads"]}
 
 
-def _removal(rows: Rows) -> Told:
-    """Without the massive activation the model breaks; with its mean it does not."""
-    table = rows["removing_massive"]
-    edits = {"before": "none", "zero": "massive entries to zero", "mean": "massive entries to their mean"}
-    found = {name: _numbers(_row(table, edit=edit), loss=col.LOSS, sink=col.SINK_1) for name, edit in edits.items()}
-    _ask(found["zero"].loss > found["before"].loss + 1 > found["mean"].loss + MARGIN)
-    return found | {"name": _name(_row(table, edit="none"))}, sweep_figure(table, col.EDIT, (col.LOSS, col.SINK_1))
-
-
-def _streaming(rows: Rows) -> Told:
-    """A cache that forgets the first token costs perplexity."""
-    table, column = rows["streaming"], "perplexity after"
-    kept = {"everything": None, "none": 0, "one": 1}
-    found = {name: _number(_row(table, sinks=sinks), column) for name, sinks in kept.items()}
-    _ask(found["none"] > found["one"] * (1 + MARGIN))
-    return found, sweep_figure(table, "cache", (column,))
-
-
-def _mean(table: Table, model: str, column: str) -> float:
-    """The mean over the seeds of a model. Raises LookupError where it has none."""
-    values = [float(row[column] or 0) for row in table.where(model=model).rows if row[column] is not None]
-    if not values:
-        raise LookupError(f"{model} has no {column}")
-    return fmean(values)
-
-
-def _sigmoid(rows: Rows) -> Told:
-    """Attention that need not add up to one makes no sink."""
-    table, columns = rows["twins"], {"alpha": col.ALPHA_1, "sink": col.SINK_1, "loss": col.LOSS}
-    softmax, sigmoid = (
-        SimpleNamespace(**{name: _mean(table, model, column) for name, column in columns.items()})
-        for model in ("softmax", "sigmoid")
-    )
-    null = _mean(table, "sigmoid", f"{NULL} {col.ALPHA_1}")
-    _ask(softmax.alpha > null > sigmoid.alpha)
-    return {"softmax": softmax, "sigmoid": sigmoid, "null": null}, importances(replace(table, title="Three twins"))
-
-
-def _key_biases(rows: Rows) -> Told:
-    """A learned key takes the sink over."""
-    table = rows["table04_attention_biases"]
-    alphas = {name: _mean(table, name, col.ALPHA_1) for name in ("softmax", "k_bias", "v_bias")}
-    slot = _mean(table, "k_bias", col.ALPHA_SLOT)
-    _ask(slot > alphas["softmax"] > alphas["k_bias"] + MARGIN)
-    return alphas | {"slot": slot}, importances(replace(table, title="Learned keys"))
-
-
-def _first_position(rows: Rows) -> Told:
-    """If positions are learned, the sink goes where p1 goes."""
-    table, repeated = (
-        rows["table07_position_swap"].where(input=mark, t=SHOWN_TARGET) for mark in (MARK, REPEATED_MARK)
-    )
-    before, swapped, control = (_row(table, edit=edit) for edit in ("none", "p1 <-> p_t", "p_t <-> p_t+1"))
-    copies, copies_swapped = (_row(repeated, edit=edit) for edit in ("none", "p1 <-> p_t"))
-    to = SHOWN_TARGET - 1
-    rates = {"rate": before, "left": swapped, "control": control, "copies": copies}
-    numbers = {name: _number(row, col.SINK_1) for name, row in rates.items()}
-    numbers |= {"moved": _number(swapped, col.SINK_T), "copies_moved": _number(copies_swapped, col.SINK_T)}
-    is_followed = numbers["moved"] > numbers["rate"] / 2 > numbers["left"]
-    _ask(is_followed and numbers["copies_moved"] < numbers["copies"] / 2)
+def _swapped_positions(name: str, rows: Rows) -> go.Figure:
+    """The rates under each edit of the positions 0 and `SHOWN_TARGET`, with the edits in words."""
+    to, table = SHOWN_TARGET - 1, rows["table07_position_swap"].where(input=MARK, t=SHOWN_TARGET)
     words = {
         "none": "nothing changed", "p1 <- p_t": f"p1 replaced by position {to}'s", "p1 <-> p_t": f"0 and {to} swapped",
         "p_t <-> p_t+1": f"{to} and {to + 1} swapped",
@@ -253,28 +160,64 @@ def _first_position(rows: Rows) -> Told:
     named = tuple({**row, col.EDIT: words.get(str(row[col.EDIT]), row[col.EDIT])} for row in table.rows)
     note = table.note.replace("t counts from 1; ", "").split("; local/")[0]
     moves = Table("The sink goes where p1 goes", f"{MARK}; {note}", named)
-    figure = sweep_figure(moves, col.EDIT, (col.SINK_1, col.SINK_T))
-    return numbers | {"name": _name(before), "to": to}, figure
+    return sweep_figure(moves, col.EDIT, (col.SINK_1, col.SINK_T))
 
 
-def _moved(rows: Rows) -> Told:
-    """As a slot of each head, the first token's mean key and value take the sink over."""
+def _before_and_after(name: str, rows: Rows) -> go.Figure:
+    """Two maps of heads on each other, between which the page moves; the second is transparent."""
     table = rows["moved_sink"]
-    names = {"before": "as it is", "after": "its key and value"}
-    told = {when: _row(table, edit=edit) for when, edit in names.items()}
-    numbers = {when: _numbers(row, sink=col.SINK_1, forgets=FORGETS) for when, row in told.items()}
-    low, high = (-_number(told["after"], end("added loss")) for end in (high_of, low_of))
-    _ask(numbers["after"].sink + MARGIN < numbers["before"].sink and low > 0)
-    maps = [heads_overview(table.where(edit=f"{edit}, by head")) for edit in names.values()]
-    figure = maps[0].add_trace(maps[1].data[0].update(opacity=0, showscale=False))
-    return {**numbers, "name": _name(told["before"]), "low": low, "high": high}, figure
+    maps = [heads_overview(table.where(edit=f"{edit}, by head")) for edit in ("as it is", "its key and value")]
+    return maps[0].add_trace(maps[1].data[0].update(opacity=0, showscale=False))
 
 
-_WORDS: Mapping[str, Mapping[str, str]] = tomllib.loads(asset("templates/passages.toml"))
-_TELLERS: Mapping[str, Callable[[Rows], Told]] = {
-    "sink": _sink, "words": _words, "massive": _massive, "angle": _angle, "source": _source, "removal": _removal,
-    "streaming": _streaming, "sigmoid": _sigmoid, "key-biases": _key_biases, "position": _first_position,
-    "moved": _moved,
-}  # fmt: skip
+@dataclass(frozen=True)
+class Teller:
+    """When a passage is told, its figure, and what else it quotes."""
+
+    shows: Callable[[Numbers], bool]
+    figure: Callable[[str, Rows], go.Figure] = _drawn
+    more: Callable[[Rows, Numbers], Mapping[str, Any]] = lambda rows, numbers: {}
+
+
+_WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(asset("templates/passages.toml"))
+_TELLERS: Mapping[str, Teller] = {
+    "sink": Teller(
+        lambda n: n.natural.low > n.natural.null + MARGIN,
+        lambda name, rows: heads_overview(rows["figure19_heads"]),
+        _heads_with_a_sink,
+    ),
+    "words": Teller(lambda n: n.random.sink > n.natural.sink - MARGIN > n.repeated.sink),
+    "massive": Teller(
+        lambda n: n.times >= 100,
+        lambda name, rows: _drawn(name, rows).update_yaxes(type="log", exponentformat="power", dtick=1),
+        lambda rows, n: {"times": n.largest.value / n.largest.median, "longer": n.first.norm / n.others.norm},
+    ),
+    "angle": Teller(lambda n: n.first.length < n.others.length and n.first.cosine > n.others.cosine),
+    "source": Teller(
+        lambda n: n.cut.alpha < n.before.alpha / 2 < n.drawn.alpha,
+        lambda name, rows: graph_of_rows(rows["explained_sinks"]),
+        _path,
+    ),
+    "removal": Teller(lambda n: n.zero.loss > n.before.loss + 1 > n.mean.loss + MARGIN),
+    "streaming": Teller(lambda n: n.none.perplexity > n.one.perplexity * (1 + MARGIN)),
+    "sigmoid": Teller(
+        lambda n: n.softmax.alpha > n.sigmoid.null > n.sigmoid.alpha,
+        lambda name, rows: importances(replace(rows["twins"], title="Three twins")),
+    ),
+    "key-biases": Teller(
+        lambda n: n.k_bias.slot > n.softmax.alpha > n.k_bias.alpha + MARGIN,
+        lambda name, rows: importances(replace(rows["table04_attention_biases"], title="Learned keys")),
+    ),
+    "position": Teller(
+        lambda n: n.swapped.there > n.before.sink / 2 > n.swapped.sink and n.moved.there < n.copies.sink / 2,
+        _swapped_positions,
+        lambda rows, n: {"to": SHOWN_TARGET - 1},
+    ),
+    "moved": Teller(
+        lambda n: n.after.sink + MARGIN < n.before.sink and n.low > 0,
+        _before_and_after,
+        lambda rows, n: {"low": -n.after.most, "high": -n.after.least},
+    ),
+}
 TOLD_BY = {name: words["chapter"] for name, words in _WORDS.items()}  # the chapter with the numbers of each passage
 FINDINGS = ("sink", "position", "key-biases", "sigmoid", "removal")  # what the book opens with

@@ -114,7 +114,7 @@ def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> s
     summary, *others = (with_short_note(table, report, epsilon) for table in overview_tables(report, epsilon, word))
     protocol = protocol_table(report, epsilon)
     heads, *figures = (
-        _shown(view.heading, with_short_note(view.table(report, epsilon, word), report, epsilon))
+        Section.of(with_short_note(view.table(report, epsilon, word), report, epsilon), view.heading)
         for view in views_of(report)
         if view.heading
     )
@@ -123,7 +123,7 @@ def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> s
         _in_numbers(summary),
         *figures,
         *map(_in_numbers, others),
-        Section("Every head in numbers", "", tables=[sinks_by_head(report, epsilon)]),
+        Section("Every head in numbers", tables=[sinks_by_head(report, epsilon)]),
         Section(
             protocol.title,
             "Positions count from 0; Sink_1 and alpha_1 are those of position 0, the first token.",
@@ -135,8 +135,3 @@ def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> s
 
 def _in_numbers(table: Table) -> Section:
     return Section(table.title, table.note, tables=[table])
-
-
-def _shown(heading: str, table: Table) -> Section:
-    """A section with the figure of a table, whose caption says what it shows; with the table where it has none."""
-    return Section(heading, table.note, tables=[table]) if table.draw is None else Section(heading, "", [table.plot()])

@@ -33,7 +33,7 @@ def untitled(figure: go.Figure) -> go.Figure:
 
 
 def thumbnail(figure: go.Figure, height: int | None = None) -> go.Figure:
-    """The first panel of a figure at the size of a card. Names are to the left, and a surface is a map.
+    """The first panel of a figure at the size of a card. Names are to the left.
 
     height: in pixels; without it the figure is as high as its names need. At a given height it has no legend.
     """
@@ -54,9 +54,7 @@ def thumbnail(figure: go.Figure, height: int | None = None) -> go.Figure:
 
 
 def _flat(trace: Plain, scale: Plain) -> Plain:
-    """The trace without words beside its marks and without a scale; a surface as a map, bars with names as dots."""
-    if trace["type"] == "surface":
-        return {"type": "heatmap", "z": trace["z"], "colorscale": MAGNITUDE, "showscale": False}
+    """The trace without words beside its marks and without a scale; bars with names as dots."""
     if trace["type"] == "heatmap":
         own = {name: value for name, value in trace.items() if name not in ("coloraxis", "colorbar")}
         shared = {"zmin": scale.get("cmin"), "zmax": scale.get("cmax")} if "coloraxis" in trace else {}

@@ -1,12 +1,9 @@
 """Several reports side by side: before and after, by kind of text, by length of the sequences."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
-from torch import Tensor
 
 from ..errors import InputError
 from ..guesses import keywords
@@ -26,7 +23,7 @@ from ..plots.series import PERCENT, add_curve, sweep_figure, unique_values
 from ..plots.theme import colour, escaped, themed
 from ..table import NULL, Cell, Table
 from .columns import ALPHA_1, EPSILON, LENGTH, MODEL, QUANTITY, SINK_1, VALUE_RATIO
-from .readings import Readings, check_report, check_reports, of_report, protocol_note
+from .readings import Readings, check_report, check_reports, protocol_note
 from .summary import Quantity, quantities
 
 
@@ -148,22 +145,3 @@ def over_length(table: Table) -> go.Figure:
     figure.update_yaxes(**PERCENT)
     caption = "Sink rate of the first position over the length of the sequences; dotted: under uniform attention."
     return themed(figure, table.title, caption=f"{caption} {table.note}")
-
-
-@of_report
-def sinks_by_own_length(report: Readings, epsilon: float = 0.3) -> Table:
-    """`sinks_by_length` of a report whose sequences differ in length. Raises InputError where all have one length."""
-    lengths = (report.tokens >= 0).sum(1)
-    if len(lengths.unique()) < 2:
-        raise InputError(
-            f"all sequences have T={report.protocol.length}, so there is nothing to draw over T; measure texts of "
-            "different lengths, or draw si.report.compare.sinks_by_length([report, ...]).plot()"
-        )
-    return sinks_by_length(_rows(report, lengths == length, int(length)) for length in lengths.unique())
-
-
-def _rows(report: Readings, chosen: Tensor, length: int) -> Readings:
-    """A report of some of the sequences, which have this length."""
-    values: dict[str, Any] = {name: value[chosen] for name, value in report.tensors().items() if name in vars(report)}
-    protocol = replace(report.protocol, sequences=int(chosen.sum()), length=length, shortest=None)
-    return replace(report, **values, protocol=protocol, extras={})

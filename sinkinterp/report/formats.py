@@ -5,7 +5,7 @@ The parts of a file are handed, as keyword arguments, to the class of report tha
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
@@ -23,7 +23,6 @@ from ..seals import SEALED, SHA256, STAMP, Damaged, check_signed, check_stamp, s
 from .readings import EXTRA, Protocol, Readings, of_report
 
 R = TypeVar("R", bound=Readings)
-Shape = tuple[int, ...]
 _METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is not a tensor
 _ABOUT = {SEALED, SHA256, "positions", "attention_layers", "protocol"}
 _BY_POSITION = ("importance", "raw_importance", "null", "bias_null")
@@ -43,10 +42,9 @@ def write_file(readings: Readings, path: Path | str, force: bool = False) -> Non
 def writer_of(path: Path | str) -> Callable[[Readings], bytes]:
     """What makes the file of a report in the format of a path's suffix. Raises InputError for any other suffix."""
     suffix = path_of(path, "where a report is saved").suffix.lower() or ".safetensors"
-    if suffix in (".html", ".htm"):
-        raise InputError(f"its page is written by si.pages.report.write(report, {str(path)!r})")
     if suffix not in _WRITERS:
-        raise InputError(f"a report is not saved as {suffix}; name a file that ends in {', '.join(_WRITERS)}")
+        page = f"; si.pages.report.write(report, {str(path)!r}) writes its page" if "htm" in suffix else ""
+        raise InputError(f"a report is not saved as {suffix}; name a file that ends in {', '.join(_WRITERS)}{page}")
     return _WRITERS[suffix]
 
 
@@ -164,36 +162,3 @@ def _tensor(dtype: str, shape: Sequence[int], values: Sequence[float | int | str
     if not set(map(type, numbers)) <= kinds:
         raise InputError(f"it holds other values than {dtype}; take it as it was")
     return made
-
-
-@of_report
-def check_shapes(readings: Readings) -> None:
-    """Raises InputError where the shape of a tensor does not fit the others."""
-    for fault in _misshapen(readings):
-        raise InputError(f"its {fault}; take the file or dictionary as it was")
-
-
-def _misshapen(readings: Readings) -> Iterator[str]:
-    """The tensors whose shape does not fit the others, in words."""
-    sizes = {name: len(value.shape) for name, value in readings.tensors().items()}
-    axes = {"tokens": 2, "importance": 4, "residual_norms": 3, "key_norms": 4, "value_norms": 4}
-    yield from (f"{name} has {sizes[name]} axes, not {n}" for name, n in axes.items() if sizes[name] != n)
-    for name, shape in _expected(readings):
-        size = tuple(readings.tensors()[name].shape)
-        if size != shape:
-            yield f"{name} is {size}, not {shape}"
-
-
-def _expected(readings: Readings) -> Iterator[tuple[str, Shape]]:
-    """The shape that each tensor has to have, given the tokens, layers, heads and positions."""
-    n, length = readings.tokens.shape
-    n_layers, n_heads = len(readings.attention_layers), readings.importance.shape[2]
-    for name in _BY_POSITION:
-        yield name, (n, n_layers, n_heads, len(readings.positions))
-    for name in {"slot_importance", "slot_null", "off_sequence"} & readings.tensors().keys():
-        yield name, (n, n_layers, n_heads)
-    yield "residual_norms", (n, readings.residual_norms.shape[1], length)
-    yield "key_norms", (n, n_layers, *readings.key_norms.shape[2:])
-    yield "value_norms", tuple(readings.key_norms.shape)
-    for name, value in readings.extras.items():
-        yield f"extra.{name}", (n, *value.shape[1:])

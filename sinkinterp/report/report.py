@@ -4,11 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import plotly.graph_objects as go
+from jaxtyping import jaxtyped
+from torch import Tensor
 
 from ..checks import whole_number
+from ..errors import InputError
 from ..guesses import Answering, keywords
 from ..table import Table
 from . import formats
@@ -16,6 +19,8 @@ from .heads import sinks_by_head, top_heads
 from .readings import Readings, TokenText
 from .summary import Summary, summary
 from .views import view_of
+
+SHAPES = get_type_hints(Readings)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -25,7 +30,14 @@ class Report(Readings, Answering):
     kind = "report"
 
     def __post_init__(self) -> None:
-        formats.check_shapes(self)
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        with jaxtyped("context"):  # in which a name in the types of the fields stands for one size
+            wrong = [name for name, value in tensors.items() if not isinstance(value, SHAPES[name])]
+        sizes = (len(self.tokens), len(self.attention_layers), len(self.positions))
+        wrong += [name for name in ("importance",) if (*self.importance.shape[:2], self.importance.shape[-1]) != sizes]
+        wrong += [name for name, value in self.extras.items() if len(value) != len(self.tokens)]
+        if wrong:
+            raise InputError(f"its {wrong[0]} has another shape than the rest; take the file or dictionary as it was")
 
     def __repr__(self) -> str:
         n, n_layers, n_heads, _ = self.importance.shape
@@ -49,7 +61,7 @@ class Report(Readings, Answering):
     def plot(self, view: str = "sinks", epsilon: float = 0.3, token_text: TokenText = str) -> go.Figure:
         """A plotly figure: the grid of sinks, or another view.
 
-        The others are "positions", "epsilons", "norms", "angles", "pairs", "massive", "lengths" and "attention".
+        The others are "positions", "epsilons", "norms", "angles", "pairs", "massive" and "attention".
         `token_text` gives token ids their text, such as `subject.label`. Raises InputError, which names the
         instrument to measure with, where the report does not hold what a view needs.
         """

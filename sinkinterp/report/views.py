@@ -13,13 +13,12 @@ from ..metrics.importance import PATTERNS
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.metric import NEXT_TOKEN_LOSS, AnyMetric
 from ..metrics.qk import COSINE_COUNTS, QK_ANGLES
-from ..metrics.residuals import ALL_ENTRIES, COSINE_TO_FIRST, MASSIVE_ENTRIES, TOP_ENTRIES
+from ..metrics.residuals import COSINE_TO_FIRST, MASSIVE_ENTRIES, TOP_ENTRIES
 from ..metrics.writes import UPDATE_RANK
 from ..table import Table
-from .compare import sinks_by_own_length
 from .heads import score_gaps_by_head, sinks_by_head, strongest_head, top_heads, writes_by_head
 from .maps import maps_of_strongest
-from .massive import entries_of_surface, largest_entries, massive_by_block
+from .massive import largest_entries, massive_by_block
 from .norms import norms_by_kind, residual_norms_by_block
 from .positions import loss_by_position, secondary_by_token, sinks_by_epsilon, sinks_by_position, sinks_by_token
 from .qk import qk_distributions, qk_means_by_head
@@ -88,10 +87,8 @@ VIEWS = (
     View(_pairs_of_strongest, "pairs", (COSINE_COUNTS,), heading=PAIRS),
     View(_of(massive_by_block), "massive", (MASSIVE_ENTRIES,), _whole, in_json=True, heading="Massive activations"),
     View(largest_entries, needs=(TOP_ENTRIES,), heading="Largest residual entries"),
-    View(entries_of_surface, "surface", (ALL_ENTRIES,), heading="Residual stream"),
     View(secondary_by_token, needs=(COSINE_TO_FIRST,), in_terminal=_whole, fits=_has_all_positions),
     View(_of(loss_by_position), needs=(NEXT_TOKEN_LOSS,), in_json=True),
-    View(_of(sinks_by_own_length), "lengths"),
     View(maps_of_strongest, "attention", (PATTERNS,)),
 )
 NAMED = {view.name: view for view in VIEWS if view.name}

@@ -30,7 +30,7 @@ from ..train import checkpoint, loop
 from ..train.distributed import World
 from ..train.loop import Job, update
 from ..train.recipe import Recipe, parameter_groups
-from .finetune import ChatRecipe, Trainable, job_on_chats, run_of, tokenizer_of
+from .trained import ChatRecipe, Trainable, job_on_chats, run_of, tokenizer_of
 
 PROBED_TOKENS = 4096  # of a step that is timed, at most, but two sequences
 TIMED_STEPS = 3

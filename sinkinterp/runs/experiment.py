@@ -22,8 +22,8 @@ from ..table import Cell, Table
 from ..train.recipe import Recipe
 from .case import Case, Model, open_case
 from .catalogue import Scale, load_module
-from .finetune import Trainable
 from .rules import Rule, Verdict
+from .trained import Trainable
 from .workers import Here, Processes, Workers, in_order
 
 SEEDS = 5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..backends.files.named_models import located
 from ..backends.subject import Subject, pads_of, text_to_tokens
-from ..checks import check_memory, instance_of, is_whole, whole_number
+from ..checks import instance_of, is_whole, whole_number
 from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, no_progress
 from ..data.sources import embedded_texts
@@ -148,7 +148,6 @@ class Inputs:
             raise InputError(
                 f"{folder.name} was trained on {task.length} symbols of a task, not on text; use length={task.length}"
             )
-        check_memory(3 * 8 * self.sequences * length, f"{self.sequences:,} sequences", "ask for fewer")
         token_set = held_out_tokens(task, self.sequences)
         return from_rows(token_set.tokens.tolist(), length, self.sequences, token_set.source)
 

@@ -70,11 +70,11 @@ def read_chats(source: str) -> tuple[list[Messages], str]:
     Raises InputError if neither exists, or if a row holds no messages; the message names the row.
     """
     file = Path(source)
-    if not file.exists() and (source.endswith(".jsonl") or source.startswith((".", "/", "~"))):
-        raise InputError(f"there is no file {source}; check the path")
     is_saved = is_saved_dataset(file)
-    if file.is_dir() and not is_saved:
-        raise InputError(f"{source} is a folder; give a .jsonl file of chats")
+    is_absent = not file.exists() and (source.endswith(".jsonl") or source.startswith((".", "/", "~")))
+    if is_absent or (file.is_dir() and not is_saved):
+        what = f"there is no file {source}" if is_absent else f"{source} is a folder"
+        raise InputError(f"{what}; give a .jsonl file of chats")
     is_plain = file.exists() and not is_saved and file.suffix == ending_of(file) != ".parquet"
     rows = _lines(file) if is_plain else rows_of(file) if file.exists() else _dataset(source)
     chats = [_messages(row, f"{source}, row {i}") for i, row in enumerate(rows, 1)]

@@ -93,9 +93,7 @@ def opened(run: Path, recipe: Fit, base: str = "") -> int:
         else:
             _check_same(run, json.loads((folder / "recipe.json").read_text()), recipe)
             if seals.stated(folder).get("base", base) != base:
-                raise InputError(
-                    f"the model that {run} began with has changed since; undo that, or give another folder"
-                )
+                raise InputError(f"the model that {run} began with has changed; undo that, or give another folder")
             _remove_old(run)
             return step
     return 0
@@ -190,10 +188,8 @@ def _check_same(run: Path, stored: dict[str, Any], recipe: Spec) -> None:
     differences = [f"{key} is {theirs.get(key, 'not set')} there, {ours.get(key, 'not set')} here" for key in keys]
     if differences:
         more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
-        raise InputError(
-            f"{run} holds a run of another recipe: {', '.join(differences[:4])}{more}; give another folder, "
-            "or the same settings"
-        )
+        shown = ", ".join(differences[:4]) + more
+        raise InputError(f"{run} holds a run of another recipe: {shown}; give another folder, or the same settings")
 
 
 def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

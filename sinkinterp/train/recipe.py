@@ -1,6 +1,7 @@
 """Recipes: the settings that determine a training run. Schedule, weight decay and objective are values."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from ..checks import check_memory
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..data.tokens import Tokens
-from ..errors import InputError
+from ..errors import InputError, refuse
 from ..lm.config import LMSpec
 from ..lm.model import IGNORED
 from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later
@@ -223,29 +224,23 @@ class Recipe(Fit):
         vocab, length = (getattr(self.data, name, None) for name in ("vocab", "length"))
         if vocab is None or length is None or isinstance(self.data, type):
             raise InputError(f"{self.data!r:.40} is not a task, which has a vocab and a length")
-        if self.model.vocab != vocab or self.model.n_ctx < length:
-            raise InputError(
-                f"the model holds {self.model.vocab} symbols and {self.model.n_ctx} positions, the task "
-                f"{vocab} and {length}; give both the same symbols and the model enough positions: "
-                f"model.vocab={vocab} model.n_ctx={length}"
-            )
-        self._check_hidden(length)
+        refuse(self._faults(vocab, length))
 
     @property
     def length(self) -> int:
         """Tokens of a sequence."""
         return self.data.length
 
-    def _check_hidden(self, length: int) -> None:
-        """Raises InputError if the mask shows a token to the queries that must predict it."""
+    def _faults(self, vocab: int, length: int) -> Iterator[str]:
+        """Sizes of the model that are not the task's, and a mask that shows a token to queries that must predict it."""
+        if self.model.vocab != vocab or self.model.n_ctx < length:
+            has = f"{self.model.vocab} symbols and {self.model.n_ctx} positions"
+            yield f"the model holds {has}, the task {vocab} and {length}; use model.vocab={vocab} model.n_ctx={length}"
         last = shown_ahead(self.model.attention.mask, length)
         if last >= self.objective.first:
-            raise InputError(
-                f"the mask shows the token at position {last} to earlier ones, which are to predict it; "
-                f"use objective=PrefixLM with prefix={last + 1}"
-            )
+            yield f"the mask shows position {last} to those that predict it; use objective=PrefixLM, prefix={last + 1}"
         if self.objective.first >= length:
-            raise InputError(f"no token comes after the first {self.objective.first} of {length}; raise data.length")
+            yield f"no token comes after the first {self.objective.first} of {length}; raise data.length"
 
 
 def shown_ahead(mask: Mask, length: int) -> int:

@@ -21,9 +21,7 @@ class YourText(Source):
     """Placeholder for the user's own text. `check` raises InputError until another source stands in its place."""
 
     def check(self) -> None:
-        raise InputError(
-            "this recipe trains on a text of your own; name a file, a folder or a dataset, source=Texts(FILE)"
-        )
+        raise InputError("this recipe trains on a text of your own; name a file, a folder or a dataset: Texts(FILE)")
 
 
 def sized(vocab: int, n_ctx: int, n_layers: int, d_model: int, n_heads: int, width: int) -> LMSpec:

@@ -218,7 +218,6 @@ REPORTS = {
     "a view of None": lambda r: r.plot(None),
     "a view that is a list": lambda r: r.plot(["norms"]),
     "maps that were not measured": lambda r: r.plot("attention"),
-    "one length over lengths": lambda r: r.plot("lengths"),
     "heads at a negative epsilon": lambda r: r.heads(-0.3),
     "a step of text": lambda r: r.steps("2"),
     "a step of NaN": lambda r: r.steps(NAN),
@@ -389,7 +388,6 @@ OTHERS = {
         for given in (
             {"computes": 5},
             {"module": 5},
-            {"output": 5},
         )
     },
     **{

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 import pytest
 import torch
 from abuse.damage import DAMAGES, blank, cut, damaged_copies, empty_object, files_in, flip, is_noticed, lose
+from refusals import refused
 
 import sinkinterp as si
 from sinkinterp import seals
@@ -140,8 +141,7 @@ def test_a_damaged_corpus_whose_text_is_gone_stays_as_it_is(home, tmp_path):
     flip(folder / "shard-00000.arrow", random.Random(1))
     text.unlink()
     left = contents(folder)
-    with pytest.raises(InputError, match="there is no file"):
-        recipe.prepare(tmp_path)
+    refused(lambda: recipe.prepare(tmp_path))
     assert contents(folder) == left
 
 
@@ -231,10 +231,7 @@ def test_a_damaged_chapter_is_one_line_and_what_was_reproduced_is_kept(tmp_path,
     damage(tmp_path / "first.json", random.Random(1))
     third = Chapter("third", "", table, (), {})
     if damage is cut:
-        with pytest.raises(
-            InputError, match=r"^[^\n]+first\.json is damaged: [^\n]+; remove it, or reproduce it again$"
-        ):
-            write_chapter(tmp_path, third, table, go.Figure())
+        refused(lambda: write_chapter(tmp_path, third, table, go.Figure()))
     else:  # JSON that is no chapter
         write_chapter(tmp_path, third, table, go.Figure())
     assert json.loads((tmp_path / "third.json").read_text())["name"] == "third"

@@ -49,8 +49,8 @@ def quick(monkeypatch, tmp_path):
     monkeypatch.setattr("sinkinterp.runs.experiment.load_experiment", lambda _: made)
     monkeypatch.setattr("sinkinterp.pages.gallery.gallery", lambda on_model: Drawn())
     tables = SimpleNamespace(twins=WIDE, residuals=WIDE, swaps=WIDE)
-    monkeypatch.setattr("sinkinterp.pages.demo.run", lambda *_, **__: tables)
-    monkeypatch.setattr("sinkinterp.pages.demo.demo_page", lambda _: Drawn.html)
+    monkeypatch.setattr("sinkinterp.pages.gallery.demo", lambda *_, **__: tables)
+    monkeypatch.setattr("sinkinterp.pages.gallery.demo_page", lambda _: Drawn.html)
 
 
 class Drawn:

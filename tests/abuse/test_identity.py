@@ -11,6 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerFast
 
@@ -30,8 +31,7 @@ from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.pages.book import PLOTLY, write_chapter, write_front_pages, write_numbers
 from sinkinterp.pages.chapters import Chapter, chapter_in
-from sinkinterp.runs.finetune import ChatRecipe, finetuned, history_of, run_of
-from sinkinterp.runs.trained import trained
+from sinkinterp.runs.trained import ChatRecipe, finetuned, history_of, run_of, trained
 from sinkinterp.table import Table
 from sinkinterp.train import checkpoint
 from sinkinterp.train.recipe import Recipe
@@ -320,8 +320,7 @@ def test_a_report_that_has_lost_its_hash_is_refused():
     plain = si.measure(si.load("sinkinterp/demo-softmax"), torch.arange(14).reshape(2, 7)).to_dict()
     assert si.Report.from_dict(plain).to_dict() == plain
     del plain["sha256"]
-    with pytest.raises(InputError):
-        si.Report.from_dict(plain)
+    refused(lambda: si.Report.from_dict(plain))
 
 
 def test_the_plotly_that_the_pages_of_a_book_run_is_that_of_this_installation(tmp_path):
@@ -331,8 +330,7 @@ def test_the_plotly_that_the_pages_of_a_book_run_is_that_of_this_installation(tm
     library = tmp_path / PLOTLY
     library.write_bytes(library.read_bytes() + b"\nfetch('https://example.org')")
     for write in (lambda: write_chapter(tmp_path, chapter, table, go.Figure()), lambda: write_front_pages(tmp_path)):
-        with pytest.raises(InputError):
-            write()
+        refused(write)
     library.unlink()
     write_chapter(tmp_path, chapter, table, go.Figure())
     assert library.is_file()

@@ -3,13 +3,13 @@
 import pytest
 import torch
 from backends.zoo import model_of, subject_of, tokens_of
+from refusals import refused
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sinkinterp.applications.eviction import IN_TEXT, Losses, first_token_losses, heads_table
 from sinkinterp.applications.generation import _sinks_of_parts, generated, generation_table
-from sinkinterp.applications.rolling_cache import SinkCache, streamed
+from sinkinterp.applications.streaming import SinkCache, streamed
 from sinkinterp.backends.load import load
-from sinkinterp.errors import InputError
 from sinkinterp.runs.inputs import Inputs
 
 GROUPED = "llama with grouped queries"
@@ -93,8 +93,9 @@ def test_generated_tokens_follow_their_prompt_and_fill_the_context_at_most():
 
 @pytest.mark.parametrize("tolerance", [0.0, -1.0])
 def test_a_tolerance_that_no_head_can_keep_is_refused(tolerance):
-    with pytest.raises(InputError, match="tolerance"):
-        heads_table(load("sinkinterp/demo-softmax"), torch.arange(22).view(2, 11), 5, tolerance)
+    refused(
+        lambda: heads_table(load("sinkinterp/demo-softmax"), torch.arange(22).view(2, 11), 5, tolerance), "tolerance"
+    )
 
 
 def losses_of(**added):

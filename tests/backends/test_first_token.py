@@ -1,15 +1,16 @@
 """subject.first_token: what the literature reads of the first token, on three backends."""
 
 from dataclasses import fields
+from functools import partial
 
 import pytest
 import torch
 from backends.zoo import model_of, tokens_of
+from refusals import refused
 
 import sinkinterp as si
 from sinkinterp.backends.load import BACKENDS
 from sinkinterp.backends.subject import FirstToken
-from sinkinterp.errors import InputError
 from sinkinterp.metrics.instruments import GEOMETRY
 from sinkinterp.metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS
 
@@ -41,5 +42,4 @@ def test_another_token_than_the_first_is_read_and_one_that_is_not_there_is_refus
     fourth = subject.first_token(tokens_of(), position=3)
     torch.testing.assert_close(fourth.importance, si.measure(subject, tokens_of()).alpha(3))
     for tokens, position in ((tokens_of(), 17), ([[1, 2], [3, 4, 5]], 0)):
-        with pytest.raises(InputError):
-            subject.first_token(tokens, position)
+        refused(partial(subject.first_token, tokens, position))

@@ -6,6 +6,7 @@ import torch
 from accelerate import cpu_offload
 from backends import zoo
 from backends.zoo import ATTENTION_LAYERS, CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, subject_of, tokens_of
+from refusals import refused
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, ProphetNetConfig, ProphetNetForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
@@ -59,8 +60,7 @@ def test_reads_leave_the_logits_bit_for_bit_and_the_model_as_it_was_even_after_a
     assert subject.run(tokens, reads={"mass": lambda call: call.column_mass()}).logits.equal(bare)
     with pytest.raises(ZeroDivisionError):
         subject.run(tokens, reads={"broken": lambda call: 1 / 0})
-    with pytest.raises(InputError, match=r"65 tokens exceed .* context of 64; use length=64"):
-        measure(subject, tokens_of(65))
+    refused(lambda: measure(subject, tokens_of(65)), "65")
     assert model.training and model.config._attn_implementation == before and zoo.is_untouched(model, weights)
 
 
@@ -103,8 +103,7 @@ def test_a_missing_mask_function_is_not_silent(name, monkeypatch):
     model = model_of(name)
     model.set_attn_implementation("eager")
     monkeypatch.delitem(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, "sinkinterp_eager")
-    with pytest.raises(InputError, match=r"bare model|not causal|sum to one"):
-        HuggingFaceSubject(model)
+    refused(lambda: HuggingFaceSubject(model))
 
 
 def test_every_attention_function_of_ours_has_a_mask_function():
@@ -120,8 +119,7 @@ def test_a_model_outside_the_attention_interface_is_refused_by_name():
         vocab_size=VOCAB, hidden_size=48, num_decoder_layers=2, num_decoder_attention_heads=4, decoder_ffn_dim=40,
         is_decoder=True, is_encoder_decoder=False,
     )  # fmt: skip
-    with pytest.raises(InputError, match=r"ProphetNetForCausalLM shows no attention .* take a family"):
-        HuggingFaceSubject(ProphetNetForCausalLM(config))
+    refused(lambda: HuggingFaceSubject(ProphetNetForCausalLM(config)), "ProphetNetForCausalLM")
 
 
 @pytest.mark.parametrize("subject", [HuggingFaceSubject, NNsightSubject])
@@ -129,8 +127,7 @@ def test_activations_that_are_not_finite_are_placed(subject):
     model = model_of("llama")
     with torch.no_grad():
         model.model.layers[1].mlp.down_proj.weight[3, 3] = torch.inf
-    with pytest.raises(InputError, match="after block 1 are not finite"):
-        subject(model)
+    refused(lambda: subject(model))
 
 
 @pytest.mark.parametrize("bad", [-1, VOCAB])
@@ -190,8 +187,7 @@ def test_weights_are_read_in_the_dtype_that_is_asked_for(tmp_path):
     model_of("llama").save_pretrained(tmp_path)
     assert load(tmp_path, dtype="bfloat16").dtype == torch.bfloat16
     assert measure(load(tmp_path, dtype=torch.bfloat16), tokens_of()).protocol.dtype == "bfloat16"
-    with pytest.raises(InputError, match="for names and folders"):
-        load(model_of("gpt2"), dtype="bfloat16")
+    refused(lambda: load(model_of("gpt2"), dtype="bfloat16"))
 
 
 def test_a_prefix_mask_is_no_mistake_of_the_calls():

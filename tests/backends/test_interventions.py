@@ -17,6 +17,7 @@ from backends.zoo import (
     subject_of,
     tokens_of,
 )
+from refusals import refused
 from transformers import AutoModelForCausalLM, GPTBigCodeConfig
 
 import sinkinterp as si
@@ -207,8 +208,7 @@ def test_edits_of_weights_write_nothing_into_a_model_whatever_happens(name, back
     with pytest.raises(Exception, match="a read that fails"):
         subject.run(TOKENS, reads={"fail": fail}, edits=edits)
     assert has_weights(subject.model, before)
-    with pytest.raises(InputError, match="has no slot to change"):  # refused in the middle of the pass
-        subject.run(TOKENS, edits=[*edits, iv.ZeroKeySlot()])
+    refused(lambda: subject.run(TOKENS, edits=[*edits, iv.ZeroKeySlot()]))  # refused in the middle of the pass
     assert has_weights(subject.model, before)
     after = run(subject)
     assert all(plain[read].equal(after[read]) for read in plain)
@@ -336,8 +336,7 @@ def test_what_is_put_back_where_it_was_taken_changes_nothing(name, backend):
         other = {layer: x[[1, 1, 2, 3, 4]] for layer, x in values.items()}
         assert worst(plain, run(subject, replace(site, operation=iv.Put(other)))) > 1e-4, site
         shorter = {layer: x[..., :-1, :] for layer, x in values.items()}
-        with pytest.raises(InputError, match="do not fit"):
-            run(subject, replace(site, operation=iv.Put(shorter)))
+        refused(partial(run, subject, replace(site, operation=iv.Put(shorter))))
 
 
 @pytest.mark.parametrize("name", ROTARY)
@@ -354,8 +353,7 @@ def test_rotary_models_know_distances_only(name):
 def test_a_table_of_positions_ends_somewhere(name, backend):
     subject = subject_of(name, backend)
     run(subject, iv.ShiftPositions(64 - LENGTH, start=0))
-    with pytest.raises(InputError, match=r"position 64 is outside .* table of 64; shift by less"):
-        run(subject, iv.ShiftPositions(65 - LENGTH, start=0))
+    refused(lambda: run(subject, iv.ShiftPositions(65 - LENGTH, start=0)))
 
 
 def _table(model, name: str) -> tuple[torch.nn.Parameter, int]:
@@ -421,7 +419,6 @@ def test_gradients_pass_edits_of_activations_and_of_weights():
 
 def test_edits_of_scores_behind_a_pattern_that_was_set_are_refused_in_a_pass():
     subject = subject_of("llama")
-    with pytest.raises(InputError, match="pattern of layer 0 was set by an edit before"):
-        run(subject, iv.RemoveColumn(), iv.Temperature(2.0))
+    refused(lambda: run(subject, iv.RemoveColumn(), iv.Temperature(2.0)))
     either, other = run(subject, iv.Temperature(2.0), iv.RemoveColumn()), run(subject, iv.RemoveColumn())
     assert worst(either, other) > 1e-4

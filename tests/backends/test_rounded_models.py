@@ -1,21 +1,20 @@
-"""Models whose layers round numbers: those that keep texts apart are read, the others are refused with a fix."""
+"""Models whose layers round numbers: those that keep texts apart are read, the others are refused."""
 
 import pytest
 import torch
 from backends.own_modules import NanoGPT
 from backends.zoo import model_of, tokens_of
+from refusals import refused
 from torch.ao.quantization import default_dynamic_qconfig, quantize_dynamic
 
 import sinkinterp as si
 from sinkinterp.backends.load import BACKENDS
-from sinkinterp.errors import InputError
 from sinkinterp.measurement.parity import dense_patterns
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated"),
     pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor"),
 ]
-MIXES = "change with the texts beside a text, .* as after quantize_dynamic; give the model before that, or one of which"
 
 
 def rounded(model, part="", dtype=torch.qint8):
@@ -33,32 +32,20 @@ def check_mixes_texts(model):
     assert (alone[0] - beside[0]).abs().max() > 1e-4 * alone.abs().max()
 
 
-@pytest.mark.parametrize("name", ["gpt2", "qwen2", "gemma2 with softcap", "gpt-oss with sink logits"])
-def test_a_model_that_rounds_all_texts_by_one_scale_is_refused_with_the_fix(name):
-    model = rounded(model_of(name))
-    check_mixes_texts(model)
-    with pytest.raises(InputError, match=MIXES):
-        si.measure(model, tokens_of())
+NAMES = ("gpt2", "qwen2", "gemma2 with softcap", "gpt-oss with sink logits")
+ROUNDED = {
+    **{name: lambda name=name: si.load(rounded(model_of(name))) for name in NAMES},
+    **{part: lambda part=part: si.load(rounded(model_of("llama"), part)) for part in ("k_proj", "mlp", "lm_head")},
+    **{name: lambda name=name: si.load(rounded(model_of("llama")), backend=name) for name in BACKENDS},
+    "a module of one's own": lambda: si.load(rounded(NanoGPT().eval())),
+}
 
 
-@pytest.mark.parametrize("part", ["k_proj", "mlp", "lm_head"])
-def test_one_rounded_part_is_refused_as_all_are(part):
-    with pytest.raises(InputError, match=MIXES):
-        si.load(rounded(model_of("llama"), part))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_every_backend_refuses_a_rounded_model(backend):
-    fix = "use the Hugging Face backend" if backend == "transformer_lens" else MIXES
-    with pytest.raises(InputError, match=fix):
-        si.load(rounded(model_of("llama")), backend=backend)
-
-
-def test_an_own_module_is_refused_as_well():
-    torch.manual_seed(0)
-    model = rounded(NanoGPT().eval())
-    with pytest.raises(InputError, match=MIXES):
-        si.load(model)
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_model_that_rounds_all_texts_by_one_scale_is_refused(name):
+    if name in NAMES:
+        check_mixes_texts(rounded(model_of(name)))
+    refused(ROUNDED[name])
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2"])

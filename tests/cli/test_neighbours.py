@@ -58,12 +58,3 @@ def test_fewer_texts_than_were_asked_for_are_refused_and_than_the_default_are_ta
     assert CliRunner().invoke(app, line).exit_code == 0
     refused = CliRunner().invoke(app, [*line, "--sequences", "5"])
     assert refused.exit_code == 2 and "5 sequences" in refused.output, refused.output
-
-
-def test_a_field_of_domains_that_nothing_reads_is_refused(tmp_path):
-    files = [tmp_path / "one.txt", tmp_path / "two.txt"]
-    for file in files:
-        file.write_text("The first token receives more attention than any other. " * 4)
-    line = ["domains", "sinkinterp/repeats-softmax", *map(str, files), "--field", "topic", "--sequences", "1"]
-    refused = CliRunner().invoke(app, line)
-    assert refused.exit_code == 2 and "--field has no effect" in refused.output, refused.output

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from sinkinterp.cli import neighbours
+from sinkinterp.cli import measuring
 from sinkinterp.cli.main import app
 from sinkinterp.cli.options import PACKAGE, Tables
 from sinkinterp.outputs import check_ours
@@ -140,7 +140,7 @@ def test_what_sinkinterp_wrote_is_replaced_and_anything_with_force(files, tmp_pa
 
 
 def test_the_answer_of_a_command_is_ours(tmp_path):
-    neighbours._deliver("title", "answer", [], [], Tables(tmp_path / "mask.json"))
+    measuring._deliver("title", "answer", [], [], Tables(json_out=tmp_path / "mask.json"))
     check_ours([tmp_path / "mask.json"])
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -117,8 +118,7 @@ def test_a_call_without_sense_is_refused_with_a_reason(name, files):
 
 def test_weights_that_may_not_be_read_are_called_that(files, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: not str(path).endswith(".safetensors"))
-    with pytest.raises(InputError, match="permission denied"):
-        si.load(str(files / "good"))
+    refused(lambda: si.load(str(files / "good")))
 
 
 def test_cells_of_numpy_and_torch_are_json_numbers():

@@ -7,8 +7,6 @@ from backends.zoo import model_of
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from sinkinterp.pages import serve
-
 WORDS = ["<s>", "<script>alert(1)</script>", "the", "cat", "sat"]
 
 
@@ -60,23 +58,6 @@ def test_heads_can_be_chosen_and_positions_swapped(call, gpt2):
     assert "SwapPositions(0, 3)" in said["captions"]["head"]
 
 
-def test_the_limit_makes_cells(call, gpt2):
-    assert call(gpt2, "--text", TEXT, "--limit", 0.001, "--out", "page.html")[0] == 0
-    assert about("page.html")["channels"][0]["scale"]["bits"] == 8
-
-
 def test_without_a_text_a_checkpoint_of_ours_shows_its_task(call):
     assert call("sinkinterp/demo-k_bias", "--out", "page.html")[0] == 0
     assert about("page.html")["slot_blocks"] and len(about("page.html")["tokens"]) == 16
-
-
-def test_serve_opens_the_page_from_this_machine(call, gpt2, monkeypatch):
-    opened = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    monkeypatch.setattr(
-        serve.ThreadingHTTPServer, "serve_forever", lambda self: (_ for _ in ()).throw(KeyboardInterrupt)
-    )
-    code, output = call(gpt2, "--text", TEXT, "--out", "page.html", "--serve")
-    assert (
-        code == 0 and re.fullmatch(r"http://127\.0\.0\.1:\d+/", opened[0]) and f"the page is at {opened[0]}" in output
-    )

@@ -1,9 +1,11 @@
 """What a model would read as something else is refused or said: padding without a mask, a second BOS."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
+from refusals import refused
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -12,7 +14,6 @@ import sinkinterp as si
 from sinkinterp.backends.subject import text_to_tokens
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import TokenSet, said_of_padding
-from sinkinterp.errors import InputError
 from sinkinterp.pages.live.page import Session
 from sinkinterp.runs.inputs import Inputs
 
@@ -34,8 +35,7 @@ def subject():
 @pytest.mark.parametrize("kind", [list, torch.tensor, lambda rows: {"input_ids": rows}])
 def test_padding_without_a_mask_is_refused_and_with_one_left_out(subject, rows, kind):
     for read in (subject.first_token, lambda ids: si.measure(subject, ids)):
-        with pytest.raises(InputError, match=r"token 2, the padding, and no mask .*attention_mask"):
-            read(kind(rows))
+        refused(partial(read, kind(rows)))
     mask = [[int(token != 2) for token in row] for row in rows]
     report = si.measure(subject, {"input_ids": rows, "attention_mask": mask})
     alone = si.measure(subject, [[token for token in row if token != 2] for row in rows])
@@ -55,14 +55,12 @@ def test_without_known_padding_the_source_names_repeated_ids():
         and "2 beginnings or ends repeat" in said_of_padding(rows, {}).source
     )
     assert said_of_padding(TokenSet.of_rows([[1, 2, 3], [4, 4]]), {}).source == "tokens in memory"
-    with pytest.raises(InputError, match="begins or ends with 3 of token 9"):
-        said_of_padding(rows, {9: 3})
+    refused(lambda: said_of_padding(rows, {9: 3}), "3")
 
 
 def test_a_text_that_spells_out_the_bos_that_is_put_before_it_is_refused(subject):
     for texts in ("<s> the cat", ["the cat", "<s> the cat"]):
-        with pytest.raises(InputError, match=r"begins with BOS itself.*bos=\"never\""):
-            si.measure(subject, texts)
+        refused(partial(si.measure, subject, texts))
     once = subject.tokens("<s> the cat", bos="never")
     assert once.tokens.equal(subject.tokens("the cat").tokens)
 
@@ -74,13 +72,11 @@ def test_an_unknown_word_with_the_id_of_bos_is_no_second_bos(subject):
 def test_a_column_is_named_in_python(subject, tmp_path):
     file = tmp_path / "a.jsonl"
     file.write_text('{"body": "the cat sat"}\n{"body": "sat"}\n')
-    with pytest.raises(InputError, match="name the column: column='body'"):
-        si.measure(subject, file)
+    refused(lambda: si.measure(subject, file))
     expected = subject.tokens(["the cat sat", "sat"])
     assert subject.tokens(file, column="body").tokens.equal(expected.tokens)
     assert si.measure(subject, str(file), column="body").tokens.equal(expected.tokens)
-    with pytest.raises(InputError, match=r"subject\.tokens\(FILE, column"):
-        si.attention_map(subject, file, column="body")
+    refused(lambda: si.attention_map(subject, file, column="body"), "column")
 
 
 def test_conversations_are_chats(subject):
@@ -134,8 +130,7 @@ def test_what_is_read_as_something_else_has_other_numbers_and_ours_are_those_of_
         ours = si.measure(subject, subject.tokens("<s> the cat sat", bos="never"))
     else:
         ours = si.measure(subject, {"input_ids": [wrong], "attention_mask": [mask]})
-        with pytest.raises(InputError, match="the padding, and no mask"):
-            si.measure(subject, [wrong])
+        refused(lambda: si.measure(subject, [wrong]))
     torch.testing.assert_close(ours.alpha()[0], expected)
 
 

@@ -14,6 +14,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from datasets.exceptions import DatasetNotFoundError
+from refusals import refused
 
 from sinkinterp.data import texts
 from sinkinterp.data.texts import domains_of, is_path, texts_of
@@ -118,8 +119,7 @@ def test_a_file_that_cannot_be_used_names_the_fix_in_one_line(tmp_path, name, co
 @pytest.mark.parametrize("text", ["./a", "../a", "~/a", "/nowhere/a", "a.parquet", "nowhere/a.JSONL"])
 def test_a_string_that_looks_like_a_path_is_no_dataset(text):
     assert is_path(text)
-    with pytest.raises(InputError, match="there is no file"):
-        next(texts_of(text))
+    refused(lambda: next(texts_of(text)))
 
 
 def test_an_existing_file_is_read_before_a_dataset_of_its_name(tmp_path, monkeypatch):
@@ -203,10 +203,7 @@ def test_a_dataset_is_streamed_by_name_configuration_split_and_column(streamed):
 
 
 def test_a_column_that_the_dataset_lacks_names_those_it_has(streamed):
-    with pytest.raises(
-        InputError, match=r"a row of stanfordnlp/imdb has .* 'code', only 'text' .*'body' .*'id' .int.; .*column='text'"
-    ):
-        next(texts_of("stanfordnlp/imdb", "code"))
+    refused(lambda: next(texts_of("stanfordnlp/imdb", "code")), "stanfordnlp")
 
 
 @pytest.mark.parametrize(
@@ -305,8 +302,7 @@ def test_nothing_is_read_before_it_is_asked_for(folder):
     (folder / "aaa.jsonl").write_text("no json")
     found = domains_of(folder)
     assert list(found["law"]) == ["l1", "l2"]
-    with pytest.raises(InputError, match="cannot read"):
-        list(found["aaa"])
+    refused(lambda: list(found["aaa"]))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -126,28 +127,19 @@ def test_sequences_of_one_length_are_a_token_set_without_padding(before):
     assert TokenSet.of(plain.tokens, attention_mask=torch.ones(3, 5)).sha256 == plain.sha256
 
 
-@pytest.mark.parametrize(
-    ("mask", "fix"),
-    [
-        ([[1, 1, 1, 1, 1], [1, 1, 0, 1, 1]], "sequence 1 has a hole; pad only before or after"),
-        ([[0, 1, 0, 1, 0], [1, 1, 1, 1, 1]], "sequence 0 has a hole"),
-        ([[1, 1, 1, 1, 1], [0, 0, 1, 0, 0]], "sequence 1 has 1 tokens; leave out those of fewer than 2"),
-        ([[1, 1, 1, 1, 1], [0, 0, 0, 0, 0]], "sequence 1 has 0 tokens; leave out"),
-        ([[0, 0, 0, 0, 0], [0, 0, 0, 0, 0]], "has 0 tokens"),
-        ([[1, 1, 1, 1, 2], [1, 1, 1, 1, 1]], "other numbers than 0 and 1; give 1 for a token"),
-        ([[1, 1, 1, 1], [1, 1, 1, 1]], r"attention_mask is \(2, 4\), the tokens \(2, 5\); give a number per token"),
-        ([1, 1, 1, 1, 1], r"attention_mask is \(5,\)"),
-    ],
-)
-def test_a_mask_that_cannot_be_used_names_the_fix(mask, fix):
-    with pytest.raises(InputError, match=fix):
-        TokenSet.of(torch.arange(10).reshape(2, 5), attention_mask=torch.tensor(mask))
+ONES = [1, 1, 1, 1, 1]
+HOLES = ([ONES, [1, 1, 0, 1, 1]], [[0, 1, 0, 1, 0], ONES], [[1, 1, 1, 1, 2], ONES])
+SHORT = ([ONES, [0, 0, 1, 0, 0]], [ONES, [0] * 5], [[0] * 5, [0] * 5])
 
 
-def test_rows_that_are_no_sequences_name_the_fix():
-    for rows, fix in (([], "at least one"), ([[1, 2], [3]], "sequence 1 has 1 tokens"), ([[]], "0 tok")):
-        with pytest.raises(InputError, match=fix):
-            TokenSet.of_rows(rows)
+@pytest.mark.parametrize("mask", [*HOLES, *SHORT, [ONES[1:], ONES[1:]], ONES])
+def test_a_mask_that_cannot_be_used_is_refused(mask):
+    refused(lambda: TokenSet.of(torch.arange(10).reshape(2, 5), attention_mask=torch.tensor(mask)))
+
+
+@pytest.mark.parametrize("rows", [[], [[1, 2], [3]], [[]]])
+def test_rows_that_are_no_sequences_are_refused(rows):
+    refused(lambda: TokenSet.of_rows(rows))
 
 
 ROWS = [[5, 7, 9], [2, 3, 4]]
@@ -198,8 +190,7 @@ def test_one_list_is_one_sequence_texts_are_encoded_and_sequences_keep_their_own
     "junk", [None, 3, b"ab", {"a": 1}, {1, 2}, [[0.5, 1.0]], [True, False], ["ab", 3], [[1, 2], "ab"]]
 )
 def test_anything_else_is_refused_with_calls_that_work(junk):
-    with pytest.raises(InputError, match="give a text, a list of texts, or token ids"):
-        token_set_of(junk, encode)
+    refused(lambda: token_set_of(junk, encode))
 
 
 FORMS = {
@@ -242,14 +233,7 @@ BAD_MASKS = {
 
 @pytest.mark.parametrize(("ids", "mask"), BAD_MASKS.values(), ids=BAD_MASKS)
 def test_a_mask_that_does_not_fit_its_ids_is_refused(ids, mask):
-    with pytest.raises(InputError, match=r"attention_mask|neither"):
-        token_set_of({"input_ids": ids, "attention_mask": mask}, encode)
-
-
-@pytest.mark.parametrize("lengths", [[3.0, 2.0], [3, 1], [3, 2, 2], [2, 2], [3, 3], [4, 2]])
-def test_false_lengths_of_a_token_set_are_refused(lengths, as_users_run_it):
-    with pytest.raises(InputError, match="lengths are a whole number per sequence"):
-        TokenSet(torch.tensor([[5, 7, 9], [2, 3, PAD]]), "a source", "", lengths=torch.tensor(lengths))
+    refused(lambda: token_set_of({"input_ids": ids, "attention_mask": mask}, encode), "attention_mask")
 
 
 @pytest.mark.parametrize("kind", [lambda d: d, lambda d: d.to_iterable_dataset(), lambda d: d.with_format("torch")])
@@ -264,9 +248,7 @@ def test_a_dataset_is_the_first_of_its_texts_or_its_ids(kind):
     for column in ("text", "body"):
         token_set = token_set_of(kind(Dataset.from_dict({column: texts})), see, column)
         assert seen.pop() == texts[:FIRST_TEXTS] and token_set.source == f"a dataset, its first {FIRST_TEXTS} texts"
-    with pytest.raises(InputError, match="column='body'"):
-        token_set_of(kind(Dataset.from_dict({"body": texts})), see)
+    refused(lambda: token_set_of(kind(Dataset.from_dict({"body": texts})), see), "body")
     padded = {"input_ids": [[3, 5, 8], [7, 9, 0]], "attention_mask": [[1, 1, 1], [1, 1, 0]]}
     assert token_set_of(kind(Dataset.from_dict(padded)), see).sha256 == TokenSet.of_rows([[3, 5, 8], [7, 9]]).sha256
-    with pytest.raises(InputError, match=r"give an item of it .'train'"):
-        token_set_of(DatasetDict(train=Dataset.from_dict(padded)), see)
+    refused(lambda: token_set_of(DatasetDict(train=Dataset.from_dict(padded)), see), "train")

@@ -1,10 +1,12 @@
 """What functions of users return fits its place, or is refused with their name; what they are shown stays as it was."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from backends.zoo import model_of, tokens_of
+from refusals import refused
 
 import sinkinterp as si
 from sinkinterp.attention.call import AttentionCall
@@ -23,8 +25,7 @@ def test_a_function_that_takes_other_arguments_is_named_and_an_error_inside_it_i
     def fails(x):
         return x + "1"
 
-    with pytest.raises(InputError, match="the edit F cannot be called with 2 arguments"):
-        called(fails, "the edit F", 1, 2)
+    refused(lambda: called(fails, "the edit F", 1, 2), "edit")
     with pytest.raises(TypeError, match="unsupported operand"):
         called(fails, "the edit F", 1)
 
@@ -117,8 +118,7 @@ BAD_METRICS = {
 @pytest.mark.parametrize(("site", "read"), BAD_METRICS.values(), ids=BAD_METRICS)
 def test_a_metric_that_does_not_fit_or_changes_what_it_reads_is_named(subject, site, read):
     metric = LogitsMetric("mine", read) if site is None else Metric("mine", site, read)
-    with pytest.raises(InputError, match="the metric mine"):
-        si.measure(subject, TOKENS, instruments=metric, progress=False)
+    refused(lambda: si.measure(subject, TOKENS, instruments=metric, progress=False), "metric")
 
 
 def test_what_a_metric_does_to_normalisers_and_patterns_changes_no_other_number(subject):
@@ -133,14 +133,14 @@ def test_what_a_metric_does_to_normalisers_and_patterns_changes_no_other_number(
 
 def test_activations_of_another_number_of_sequences_are_refused(subject):
     for values in (torch.zeros(5, 11, 48), torch.zeros(3, 11, 48)):
-        with pytest.raises(InputError, match=r"Put holds . sequences, for 4"):
-            si.measure(subject, TOKENS, edits=ChangeResidual(Put({1: values}), layers=[1]), progress=False)
+        refused(
+            partial(si.measure, subject, TOKENS, edits=ChangeResidual(Put({1: values}), layers=[1]), progress=False),
+            "Put",
+        )
 
 
 def test_scores_and_means_of_first_positions_that_do_not_fit_are_refused(subject):
     """A score gives a number per sequence, and positions count from 0."""
     site, source = ChangeResidual(layers=[1]), {1: torch.zeros(4, 11, 48)}
-    with pytest.raises(InputError, match="the score returned a tensor"):
-        attribution(site, subject, TOKENS, source, lambda logits, tokens: logits.sum())
-    with pytest.raises(InputError, match="first is a whole number, 0 or more"):
-        mean_patch(ChangeResidual(layers=[1]), subject, TOKENS, first=-1)
+    refused(lambda: attribution(site, subject, TOKENS, source, lambda logits, tokens: logits.sum()))
+    refused(lambda: mean_patch(ChangeResidual(layers=[1]), subject, TOKENS, first=-1), "first")

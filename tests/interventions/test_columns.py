@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 import torch
 from attention.layouts import layouts
+from refusals import refused
 
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.slots import SinkLogit
-from sinkinterp.errors import InputError
 from sinkinterp.interventions import (
     AddSinkLogit,
     AttendSelfOnly,
@@ -51,8 +51,7 @@ def test_a_removed_column_is_shared_out_as_worked_by_hand(share):
 
 
 def test_positions_that_are_all_there_is_to_see_are_refused():
-    with pytest.raises(InputError, match="name fewer"):
-        RemoveColumn(positions=range(4)).call(of_scores(ROWS))
+    refused(lambda: RemoveColumn(positions=range(4)).call(of_scores(ROWS)))
     with_slot = RemoveColumn(positions=range(4)).call(of_scores(ROWS, slot=SinkLogit(torch.zeros(1))))
     torch.testing.assert_close(with_slot.pattern()[..., 0], torch.ones(1, 1, 4))
 
@@ -84,8 +83,7 @@ def test_sink_logits_of_different_heads_are_one_slot():
     call = replace(of_scores(ROWS), **{x: torch.randn(2, 3, 4, 2) for x in "qkv"}, layer=0)
     edited = AddSinkLogit(2.0, heads=[(0, 2)]).call(AddSinkLogit(1.0, heads=[(0, 0)]).call(call))
     assert edited.slot.logit.tolist() == [1.0, -torch.inf, 2.0]
-    with pytest.raises(InputError, match="has a slot already"):
-        AddSinkLogit(1.0, heads=[(0, 1), (0, 2)]).call(edited)
+    refused(lambda: AddSinkLogit(1.0, heads=[(0, 1), (0, 2)]).call(edited))
 
 
 def test_a_window_that_hides_the_column_leaves_its_rows_alone():

@@ -3,13 +3,13 @@
 import pytest
 import torch
 from backends.zoo import model_of, subject_of, tokens_of
+from refusals import refused
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import Exp, Sigmoid
 from sinkinterp.backends.bridge import bridge_of
 from sinkinterp.backends.load import BACKENDS
-from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import _ELSEWHERE, _HOOKS, edits_of
 
 TOKENS = tokens_of()
@@ -59,8 +59,7 @@ def test_a_hook_that_returns_nothing_changes_nothing_and_knows_where_it_is():
 
 @pytest.mark.parametrize("name", [*(f"blocks.0.{point}" for point in _ELSEWHERE), "blocks.0.hook_nothing", "x"])
 def test_a_name_without_a_site_names_what_to_write(name):
-    with pytest.raises(InputError, match="write "):
-        edits_of((name, lambda x, hook: x))
+    refused(lambda: edits_of((name, lambda x, hook: x)))
 
 
 @pytest.mark.parametrize(("words", "edit"), [
@@ -80,15 +79,13 @@ def test_an_ablation_is_a_change_that_is_there(words, edit):
     {"site": si.sites.MLP}, {"layers": [0], "by": 3},
 ])  # fmt: skip
 def test_an_ablation_of_nothing_or_of_what_is_not_there_is_refused(words):
-    with pytest.raises(InputError):
-        iv.Ablate(**words)
+    refused(lambda: iv.Ablate(**words))
 
 
 def test_a_kernel_is_read_by_its_name():
     assert iv.PatchNormalization("sigmoid") == iv.PatchNormalization(Sigmoid())
     assert iv.PatchNormalization("softmax") == iv.PatchNormalization(Exp())
-    with pytest.raises(InputError, match="sigmoid"):
-        iv.PatchNormalization("sigmoyd")
+    refused(lambda: iv.PatchNormalization("sigmoyd"))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -102,5 +99,4 @@ def test_a_subject_is_patched_as_its_model_is(backend):
 def test_layer_and_head_are_words_for_layers_and_heads():
     model, text = model_of("gpt2"), TOKENS[:1]
     assert si.attention_map(model, text, layer=1, head=2) == si.attention_map(model, text, layers=1, heads=2)
-    with pytest.raises(InputError):
-        si.attention_map(model, text, layer=1, layers=2)
+    refused(lambda: si.attention_map(model, text, layer=1, layers=2))

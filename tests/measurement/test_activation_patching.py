@@ -4,10 +4,10 @@ import pytest
 import torch
 from backends.zoo import model_of
 from lm.family import SPECS
+from refusals import refused
 from transformer_lens import patching as theirs
 
 from sinkinterp.backends.load import BACKENDS, load
-from sinkinterp.errors import InputError
 from sinkinterp.interventions import (
     ChangeKeys,
     ChangeMLP,
@@ -101,10 +101,13 @@ def test_keys_and_values_are_addressed_by_kv_head_in_maps_and_in_edits(subject, 
 
 
 def test_query_heads_of_keys_and_values_are_refused_with_their_name(subject):
-    with pytest.raises(InputError, match=r"kv_heads"):
-        ChangeValues(heads=[(0, 1)])
-    with pytest.raises(InputError, match="goes by layer, and by kv_head or position"):
-        activation_patching(subject, CLEAN, CORRUPTED, site=ChangeValues(), by=("layer", "head"), metric=difference)
+    refused(lambda: ChangeValues(heads=[(0, 1)]))
+    refused(
+        lambda: activation_patching(
+            subject, CLEAN, CORRUPTED, site=ChangeValues(), by=("layer", "head"), metric=difference
+        ),
+        "layer",
+    )
 
 
 def test_metrics_are_those_worked_by_hand(subject):
@@ -177,18 +180,19 @@ def test_first_order_is_exact_for_the_last_residual_and_a_linear_metric(subject,
 
 
 def test_arguments_that_do_not_fit_are_refused(subject):
-    with pytest.raises(InputError, match="of one length in tokens"):
-        activation_patching(subject, CLEAN, CORRUPTED[:, :5])
-    with pytest.raises(InputError, match="nothing can be restored"):
-        activation_patching(subject, CLEAN, CLEAN, progress=False)
-    with pytest.raises(InputError, match="by layer, and by position; got"):
-        activation_patching(subject, CLEAN, CORRUPTED, by=("layer", "head"), progress=False)
-    with pytest.raises(InputError, match=r"the metric mean gives .* here \(3,\); got a tensor of \(\)"):
-        activation_patching(subject, CLEAN, CORRUPTED, metric=torch.mean, progress=False)
-    with pytest.raises(InputError, match="first_order differentiates logits"):
-        activation_patching(subject, CLEAN, CORRUPTED, metric=first_alpha(), first_order=True, progress=False)
-    with pytest.raises(InputError, match="do not fit"):
-        PutAt({0: torch.zeros(1, 3, 4)}, torch.tensor([0]), torch.tensor([[0, -1, 0, -1]]))(0, torch.zeros(1, 2, 4))
+    refused(lambda: activation_patching(subject, CLEAN, CORRUPTED[:, :5]))
+    refused(lambda: activation_patching(subject, CLEAN, CLEAN, progress=False))
+    refused(lambda: activation_patching(subject, CLEAN, CORRUPTED, by=("layer", "head"), progress=False), "layer")
+    refused(lambda: activation_patching(subject, CLEAN, CORRUPTED, metric=torch.mean, progress=False), "metric")
+    refused(
+        lambda: activation_patching(subject, CLEAN, CORRUPTED, metric=first_alpha(), first_order=True, progress=False),
+        "first_order",
+    )
+    refused(
+        lambda: PutAt({0: torch.zeros(1, 3, 4)}, torch.tensor([0]), torch.tensor([[0, -1, 0, -1]]))(
+            0, torch.zeros(1, 2, 4)
+        )
+    )
 
 
 def test_all_backends_give_the_same_map():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from backends import encoder_decoders, test_alibi
 from backends.zoo import model_of, subject_of, tokens_of
+from refusals import refused
 from transformers import BambaConfig, BambaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
@@ -11,7 +12,6 @@ from sinkinterp.backends.anatomy.modules import removed_after
 from sinkinterp.backends.encoder.encoder_input import NoEncoder
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
-from sinkinterp.errors import InputError
 from sinkinterp.measurement import explaining
 from sinkinterp.measurement.explaining import cut_maps
 from sinkinterp.measurement.lens import POSITION_BIAS, head_pairs, parts_by_block, whole_score
@@ -178,8 +178,7 @@ def test_a_sink_that_one_known_neuron_makes_is_found():
     assert cut.weights[:, 0].mean() == pytest.approx(answer.cuts.rows[0]["alpha_1"], abs=1e-5)
     choices = [trace.meta["choice"] for trace in answer.plot((1, 1), [untouched, cut]).data if trace.meta]
     assert choices == ["nothing", "nothing", "MLP 0", "MLP 0"]
-    with pytest.raises(InputError, match="was not explained"):
-        answer.plot((0, 0))
+    refused(lambda: answer.plot((0, 0)))
 
 
 SHIPPED = {"sinkinterp/demo-softmax": "position", "sinkinterp/demo-k_bias": "k*"}
@@ -392,10 +391,8 @@ def test_the_published_cuts_of_gpt2_are_parts_that_explain_finds():
 
 def test_a_model_that_cannot_be_explained_is_refused():
     tokens = tokens_of(7)
-    with pytest.raises(InputError, match="there is no head"):
-        si.explain(subject_of("gpt2"), tokens, head=(9, 0), progress=False)
-    with pytest.raises(InputError, match="backend='huggingface'"):
-        si.explain(load(model_of("gpt2"), backend="transformer_lens"), tokens, progress=False)
+    refused(lambda: si.explain(subject_of("gpt2"), tokens, head=(9, 0), progress=False), "head")
+    refused(lambda: si.explain(load(model_of("gpt2"), backend="transformer_lens"), tokens, progress=False), "backend")
 
 
 def test_what_a_head_writes_into_the_answer_is_its_output_through_the_last_norm_and_the_unembedding(monkeypatch):
@@ -421,5 +418,4 @@ def test_what_a_head_writes_into_the_answer_is_its_output_through_the_last_norm_
     assert set(every["part"]) == set(answer.written.parts) and "head 2.0" in every["part"]  # after the explained head
     assert sum(every.numbers("into the answer")) == pytest.approx(answer.written.difference, abs=1e-4)
     assert every.head(12).rows == next(table for table in answer.tables() if table.title == every.title).rows
-    with pytest.raises(InputError, match="answer= and instead= together"):
-        si.explain(subject, tokens, head=(1, 3), answer="5")
+    refused(lambda: si.explain(subject, tokens, head=(1, 3), answer="5"), "answer")

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 import torch
-from backends.own_modules import VOCAB, Course, NanoGPT, gpt2_of
+from backends.own_modules import VOCAB, Course, NanoGPT, attended, gpt2_of
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
@@ -12,9 +12,7 @@ from sinkinterp.measurement.patching import patch
 from sinkinterp.metrics.instruments import INSTRUMENTS
 from sinkinterp.pages.live.page import serve_live
 
-PARTS = si.AttentionOf(
-    "blocks.*.attn", queries="heads.*.query", keys="heads.*.key", values="heads.*.value", output="proj"
-)
+ATTENTION = si.AttentionOf("blocks.*.attn", attended)
 IDS, OTHERS = (torch.randint(VOCAB, (3, 11), generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
 
 
@@ -22,7 +20,7 @@ IDS, OTHERS = (torch.randint(VOCAB, (3, 11), generator=torch.Generator().manual_
 def pair(request):
     """A module's subject, and that of the same weights in transformers."""
     torch.manual_seed(0)
-    subject = si.load(NanoGPT()) if request.param == "nanoGPT" else si.load(Course(), attention=PARTS)
+    subject = si.load(NanoGPT()) if request.param == "nanoGPT" else si.load(Course(), attention=ATTENTION)
     return subject, si.load(gpt2_of(subject.model))
 
 

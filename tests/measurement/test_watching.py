@@ -1,16 +1,18 @@
 """SinkCallback: what it says is what `measure` says, and the training does not feel it."""
 
+from functools import partial
+
 import pytest
 import torch
 from backends.own_modules import NanoGPT
 from backends.zoo import VOCAB, model_of, tokens_of
 from lm.family import SPECS
+from refusals import refused
 from torch import nn
 from transformers import AttentionInterface, Trainer, TrainerCallback, TrainingArguments
 
 import sinkinterp as si
 from sinkinterp.attention.sites import RESIDUAL
-from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.metrics import residuals
 from sinkinterp.metrics.metric import Metric
@@ -111,8 +113,7 @@ def test_two_batches_in_one_training_keep_their_own_histories(tmp_path):
 def test_a_history_that_two_callbacks_without_names_wrote_is_refused(tmp_path):
     trainer = watched(watched(trainer_of(tmp_path, 4)))
     trainer.train()
-    with pytest.raises(InputError, match="two SinkCallbacks wrote this history; give each a name"):
-        watched(watched(trainer_of(tmp_path))).train(resume_from_checkpoint=True)
+    refused(lambda: watched(watched(trainer_of(tmp_path))).train(resume_from_checkpoint=True))
 
 
 def test_without_a_log_the_numbers_join_the_history_and_a_reporter_is_not_forgotten_silently(tmp_path):
@@ -121,8 +122,10 @@ def test_without_a_log_the_numbers_join_the_history_and_a_reporter_is_not_forgot
     trainer.train()
     assert [(row["step"], row["epoch"] > 0) for row in rows_of(trainer)] == [(0, False), (3, True), (6, True)]
     trainer.args.report_to = ["wandb"]
-    with pytest.raises(InputError, match=r"log=trainer\.log"):
-        trainer.callback_handler.callbacks[-1].on_train_begin(trainer.args, trainer.state, trainer.control)
+    refused(
+        lambda: trainer.callback_handler.callbacks[-1].on_train_begin(trainer.args, trainer.state, trainer.control),
+        "trainer",
+    )
 
 
 def loss_of(model, tokens):
@@ -214,18 +217,12 @@ def test_another_model_is_loaded_anew_and_a_subject_is_taken_as_it_is():
 
 
 def test_arguments_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match="every, a number of steps"):
-        si.SinkCallback(TOKENS, 0)
-    with pytest.raises(InputError, match="most, a share of the time"):
-        si.SinkCallback(TOKENS, most=0.0)
-    with pytest.raises(InputError, match="epsilon, a share of attention"):
-        si.SinkCallback(TOKENS, epsilon=2.0)
+    refused(lambda: si.SinkCallback(TOKENS, 0))
+    refused(lambda: si.SinkCallback(TOKENS, most=0.0), "most")
+    refused(lambda: si.SinkCallback(TOKENS, epsilon=2.0), "epsilon")
     for junk in (3, object(), {"a": 1}, [], lambda: 1, b"x", model_of("gpt2"), [[1.5, 2.5]]):
-        with pytest.raises(InputError):
-            si.SinkCallback(junk)
+        refused(partial(si.SinkCallback, junk))
     model = model_of("gpt2")
-    with pytest.raises(InputError, match="has no tokenizer"):
-        si.SinkCallback("a text", 1).step(model, 1)
+    refused(lambda: si.SinkCallback("a text", 1).step(model, 1))
     model.lm_head.weight.ds_id = 0
-    with pytest.raises(InputError, match="divided among processes"):
-        si.SinkCallback(TOKENS, 1).step(model, 1)
+    refused(lambda: si.SinkCallback(TOKENS, 1).step(model, 1))

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from refusals import refused
 from tiny_whisper import tensors_of, tiny_whisper, write_binary, write_settings, write_tokenizer
 from transformers import AutoTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
@@ -46,17 +47,14 @@ def test_a_binary_is_read_as_it_was_written(tmp_path, tensors):
 def test_a_binary_that_ends_too_early_is_refused(tmp_path, tensors, last):
     file = write_binary(tmp_path / "model.bin", tensors)
     file.write_bytes(file.read_bytes()[:last])
-    with pytest.raises(InputError, match=r"model\.bin is not a whole CTranslate2 6 binary: .*; download it again"):
-        ctranslate2.read(file)
+    refused(lambda: ctranslate2.read(file))
 
 
 def test_a_binary_of_another_version_or_with_more_behind_its_end_is_refused(tmp_path, tensors):
-    with pytest.raises(InputError, match="its version is 5"):
-        ctranslate2.read(write_binary(tmp_path / "model.bin", tensors, version=5))
+    refused(lambda: ctranslate2.read(write_binary(tmp_path / "model.bin", tensors, version=5)), "version")
     file = write_binary(tmp_path / "model.bin", tensors)
     file.write_bytes(file.read_bytes() + b"ab")
-    with pytest.raises(InputError, match="2 bytes follow its end"):
-        ctranslate2.read(file)
+    refused(lambda: ctranslate2.read(file))
 
 
 def test_a_converted_model_has_the_logits_of_the_model_that_was_written(model, folder):

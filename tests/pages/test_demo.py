@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from sinkinterp.backends.load import load
-from sinkinterp.pages import demo
-from sinkinterp.pages.demo import demo_page
+from sinkinterp.pages import gallery
+from sinkinterp.pages.gallery import demo_page
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.runs.inputs import Inputs
 
@@ -15,14 +15,14 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def result(cache, few):
-    return demo.run(cache=cache, steps=40)
+    return gallery.demo(cache=cache, steps=40)
 
 
 @pytest.fixture(scope="module")
 def few():
     """67 sequences in place of 512."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "DEMO_SEQUENCES", 67)
+        patch.setattr(gallery, "DEMO_SEQUENCES", 67)
         yield
 
 
@@ -38,7 +38,7 @@ def test_the_demo_measures_every_twin_with_intervals_and_nulls(result):
 
 
 def test_the_swap_table_has_every_input_edit_and_target(result):
-    assert len(result.swaps.rows) == 3 * (1 + 3 * len(demo.TARGETS))
+    assert len(result.swaps.rows) == 3 * (1 + 3 * len(gallery.TARGETS))
     assert {row["input"] for row in result.swaps.rows} == {"natural", "random", "repeated"}
 
 
@@ -51,7 +51,7 @@ def test_maps_are_means_of_rows_that_sum_to_one(result):
 
 def test_a_second_demo_trains_nothing(result, cache):
     steps = []
-    again = demo.run(cache=cache, steps=40, on_step=lambda *news: steps.append(news))
+    again = gallery.demo(cache=cache, steps=40, on_step=lambda *news: steps.append(news))
     assert steps == [] and again.twins == result.twins and again.swaps == result.swaps
 
 

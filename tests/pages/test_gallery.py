@@ -20,7 +20,7 @@ from sinkinterp.plots.theme import caption_of
 def few():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gallery, "SEQUENCES", 11)
-        patch.setattr("sinkinterp.pages.demo.DEMO_SEQUENCES", 11)
+        patch.setattr("sinkinterp.pages.gallery.DEMO_SEQUENCES", 11)
         patch.setattr(gallery, "LANGUAGE_MODELS", {})  # real weights have a test of their own
         yield patch
 

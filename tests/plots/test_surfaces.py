@@ -1,4 +1,4 @@
-"""Maps, distributions and surfaces hold what they are given."""
+"""Maps and distributions hold what they are given."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from plots.test_figures import interval
 
-from sinkinterp.report.massive import Surface, by_block, surface_figure
+from sinkinterp.report.massive import by_block
 from sinkinterp.report.qk import by_layer, distributions
 from sinkinterp.table import Table
 
@@ -43,18 +43,6 @@ def test_distributions_are_steps_at_the_edges_of_their_bins():
     assert list(others.y) == [0.5, 0.5, 0.5]
     assert list(product.x) == [0.5, 1, 2, 4] and list(product.y) == [0.25, 0.75, 0, 0]
     assert figure.layout.xaxis2.range == pytest.approx((np.log10(0.5), np.log10(2)))  # empty bins are left out
-
-
-def test_a_surface_stands_over_channels_and_positions_and_tells_its_tokens_escaped():
-    sizes = np.arange(6.0).reshape(2, 3)
-    figure = surface_figure(Surface(sizes, ("<b>", "x"), (0, 4, 8), 4, 1, "n=7"), "t")
-    (trace,) = figure.data
-    np.testing.assert_array_equal(trace.z, sizes)
-    assert (list(trace.x), list(trace.y)) == ([0, 4, 8], [0, 1])
-    assert trace.text[0][2] == "&lt;b&gt;" and trace.text[1][0] == "x"
-    scene = figure.layout.scene
-    titles = [axis.title.text for axis in (scene.xaxis, scene.yaxis, scene.zaxis)]
-    assert titles == ["channel", "position", "|x|, magnitude"]
 
 
 def test_massive_activations_are_drawn_by_block_each_on_its_own_axis():

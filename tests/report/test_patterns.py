@@ -3,6 +3,7 @@
 import pytest
 import torch
 from backends.zoo import model_of, tokens_of
+from refusals import refused
 from transformer_lens.ActivationCache import ActivationCache
 
 import sinkinterp as si
@@ -56,8 +57,7 @@ def test_beams_are_refused():
     model = model_of("llama")
     model.set_attn_implementation("eager")
     options = {"num_beams": 2, "max_new_tokens": 3, "pad_token_id": 0, "return_dict_in_generate": True}
-    with pytest.raises(InputError, match="num_beams=1"):
-        si.sinks(model.generate(tokens_of(7), output_attentions=True, **options))
+    refused(lambda: si.sinks(model.generate(tokens_of(7), output_attentions=True, **options)))
 
 
 def test_a_pattern_by_hand():
@@ -132,8 +132,7 @@ def test_padding_without_its_mask_is_refused_in_every_family(name, side):
     mask[1, slice(2) if side == "left" else slice(-2, None)] = 0
     places = (mask.cumsum(-1) - 1).clamp(min=0)
     output = model(tokens, attention_mask=mask, position_ids=places, output_attentions=True)
-    with pytest.raises(InputError, match="sequence 1 begins or ends with tokens that receive no attention, as padding"):
-        si.sinks(output)
+    refused(lambda: si.sinks(output))
     alone = si.sinks(model(tokens[1:, mask[1] == 1], output_attentions=True))
     padded = si.sinks([layer[1:] for layer in output.attentions], attention_mask=mask[1:])
     assert padded.numbers("alpha_1") == pytest.approx(alone.numbers("alpha_1"), abs=1e-5)
@@ -141,8 +140,7 @@ def test_padding_without_its_mask_is_refused_in_every_family(name, side):
 
 def test_tokens_that_nothing_sees_are_tokens_where_the_mask_says_so():
     pattern = torch.tensor([[0.0, 0, 0], [0, 1.0, 0], [0, 0.25, 0.75]])[None, None]
-    with pytest.raises(InputError, match="all ones, if these are tokens"):
-        si.sinks(pattern)
+    refused(lambda: si.sinks(pattern))
     assert si.sinks(pattern, attention_mask=[[1, 1, 1]]).rows[1]["alpha_1"] == 0
 
 
@@ -169,5 +167,4 @@ def test_an_object_without_a_pattern_is_refused_in_one_line(words):
 
 @pytest.mark.parametrize("mask", [[[1, 0, 1]], [[0, 0, 0]], [[1, 1]], [[-9.0, 1, 1]], [[1], [1, 0]], "yes"])
 def test_a_mask_that_is_no_padding_is_refused(mask):
-    with pytest.raises(InputError, match="attention_mask"):
-        si.sinks(torch.eye(3)[None, None], attention_mask=mask)
+    refused(lambda: si.sinks(torch.eye(3)[None, None], attention_mask=mask), "attention_mask")

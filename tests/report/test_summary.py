@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from refusals import refused
 
 import sinkinterp as si
-from sinkinterp.errors import InputError
 from sinkinterp.metrics.bootstrap import SHARES, estimate, estimate_cells
 from sinkinterp.report.heads import sinks_by_head
 from sinkinterp.report.norms import residual_norms_by_block
@@ -60,8 +60,7 @@ def test_the_summary_worked_by_hand():
 
 def test_the_summary_follows_epsilon():
     assert of(sink_summary(REPORT, 0.6), "Sink_1 at epsilon 0.6") == pytest.approx((1 / 8, 0.0))
-    with pytest.raises(InputError, match="between 0 and 1"):
-        sink_summary(REPORT, 1.0)
+    refused(lambda: sink_summary(REPORT, 1.0))
 
 
 def test_intervals_are_over_sequences():
@@ -140,8 +139,7 @@ def test_the_order_of_the_measured_positions_does_not_matter(table):
 
 
 def test_a_first_position_that_was_not_measured_names_those_that_were():
-    with pytest.raises(InputError, match=r"position 0 was not measured; .* 2, 3 of a sequence of 5"):
-        sink_summary(measured_at(2, 3))
+    refused(lambda: sink_summary(measured_at(2, 3)), "2")
 
 
 def test_residuals_are_told_per_block_and_model():

@@ -41,7 +41,7 @@ def test_a_report_of_some_positions_has_the_views_that_these_positions_make():
 
 
 def test_a_view_that_needs_another_instrument_names_it():
-    needed = {"angles": "GEOMETRY", "massive": "MASSIVE", "attention": "MAPS", "surface": "RESIDUALS"}
+    needed = {"angles": "GEOMETRY", "massive": "MASSIVE", "attention": "MAPS"}
     for name, instrument in needed.items():
         with pytest.raises(InputError, match=f"instruments.{instrument}$"):
             view_of(replace(REPORT, extras={}), name)

@@ -1,9 +1,11 @@
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -12,7 +14,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.lm.config import LMSpec
 from sinkinterp.lm.model import build
 from sinkinterp.runs.estimate import cost_of
-from sinkinterp.runs.finetune import ChatRecipe, _split, finetuned, history_of
+from sinkinterp.runs.trained import ChatRecipe, _split, finetuned, history_of
 from sinkinterp.train import checkpoint
 from sinkinterp.train.chats import PLAIN, Chats, padded, read_chats, tokenised
 
@@ -72,8 +74,7 @@ def test_tool_calls_are_refused(tmp_path):
     call = {"role": "assistant", "content": "", "tool_calls": [{"name": "weather"}]}
     for row in ({"messages": [CHAT[0], call]}, {"messages": CHAT, "tools": [{"name": "weather"}]}):
         (tmp_path / "tools.jsonl").write_text(json.dumps(row))
-        with pytest.raises(InputError, match="row 1 has tools or tool calls, which are not rendered here"):
-            read_chats(str(tmp_path / "tools.jsonl"))
+        refused(partial(read_chats, str(tmp_path / "tools.jsonl")), "tools")
 
 
 def test_no_chat_is_both_held_out_and_trained_on():
@@ -93,14 +94,12 @@ def test_chats_are_cut_and_those_without_an_answer_left_out(tokenizer):
     long = [{"role": "user", "content": "hi " * 20}, CHAT[1]]
     chats = tokenised([CHAT, long, CHAT[:1]], tokenizer, 17)
     assert len(chats.rows) == 1 and chats.left_out == 2 and len(chats.rows[0][0]) == 17
-    with pytest.raises(InputError, match="within 3 tokens; set length higher"):
-        tokenised([CHAT], tokenizer, 3)
+    refused(lambda: tokenised([CHAT], tokenizer, 3), "3")
 
 
 def test_a_chat_that_the_template_refuses_is_one_line_that_names_it(tokenizer):
     tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
-    with pytest.raises(InputError, match=r"chat 1 \(user, assistant, .*System role not supported; change its roles"):
-        tokenised([CHAT], tokenizer, 99)
+    refused(lambda: tokenised([CHAT], tokenizer, 99))
 
 
 def test_padding_is_neither_seen_nor_predicted():
@@ -159,10 +158,8 @@ def test_an_interrupted_fine_tuning_ends_as_if_it_had_not_been(tmp_path, tokeniz
     _check_repair(recipe, tmp_path / "cut", caplog)
     with open(chats, "a") as file:
         file.write(json.dumps({"messages": CHAT}) + "\n")
-    with pytest.raises(InputError, match="sha256 is"):
-        finetuned(recipe, tmp_path / "cut")
-    with pytest.raises(InputError, match="batch is 5 there, 7 here"):
-        finetuned(replace(recipe, batch=7), tmp_path / "cut")
+    refused(lambda: finetuned(recipe, tmp_path / "cut"))
+    refused(lambda: finetuned(replace(recipe, batch=7), tmp_path / "cut"), "batch")
 
 
 def _check_repair(recipe, run, caplog):
@@ -192,13 +189,10 @@ def test_a_file_without_chats_is_one_line(tmp_path, text, words):
 
 
 def test_missing_chats_or_tokenizers_are_refused_in_one_line(tmp_path):
-    with pytest.raises(InputError, match="there is no file"):
-        read_chats(str(tmp_path / "absent.jsonl"))
-    with pytest.raises(InputError, match="cannot load the data set 'no/such'"):
-        read_chats("no/such")
+    refused(lambda: read_chats(str(tmp_path / "absent.jsonl")))
+    refused(lambda: read_chats("no/such"), "such")
     build(LMSpec()).save_pretrained(tmp_path / "base")
-    with pytest.raises(InputError, match="holds no tokenizer; save the one"):
-        finetuned(ChatRecipe(model=str(tmp_path / "base"), data="x.jsonl"), tmp_path / "run")
+    refused(lambda: finetuned(ChatRecipe(model=str(tmp_path / "base"), data="x.jsonl"), tmp_path / "run"))
 
 
 def test_a_history_is_that_of_the_chats_as_they_are_now(tmp_path, tokenizer, chats):
@@ -221,6 +215,8 @@ def test_the_mark_that_begins_a_file_of_windows_is_no_part_of_a_chat(tmp_path, c
 def test_a_chat_longer_than_the_context_is_refused_with_the_length_to_set(tmp_path, tokenizer, chats):
     build(LMSpec(vocab=13, d_model=24, n_heads=3, n_ctx=5)).save_pretrained(tmp_path / "base")
     tokenizer.save_pretrained(tmp_path / "base")
-    with pytest.raises(InputError, match=r"more than .*base's context of 5; set length=5"):
-        finetuned(ChatRecipe(model=str(tmp_path / "base"), data=chats, length=59, steps=1), tmp_path / "run")
+    refused(
+        lambda: finetuned(ChatRecipe(model=str(tmp_path / "base"), data=chats, length=59, steps=1), tmp_path / "run"),
+        "base",
+    )
     assert not any((tmp_path / "run").iterdir())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sinkinterp.applications.quantised_cache import quantised_table
+from sinkinterp.applications.eviction import quantised_table
 from sinkinterp.backends.load import load
 from sinkinterp.report.columns import ALPHA_1, MODEL, RESIDUAL_RATIO, SEED
 from sinkinterp.runs.catalogue import Scale, load_module

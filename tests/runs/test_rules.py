@@ -1,6 +1,9 @@
 """Every outcome of every rule, from numbers worked by hand."""
 
+from functools import partial
+
 import pytest
+from refusals import refused
 from sinkinterp._experiments.shared.rules import (
     above,
     alike,
@@ -16,7 +19,6 @@ from sinkinterp._experiments.shared.rules import (
     within,
 )
 
-from sinkinterp.errors import InputError
 from sinkinterp.report import columns as c
 from sinkinterp.runs.rules import TRAINED, Outcome, Rule, Verdict, standing
 from sinkinterp.table import NULL, Table, high_of, low_of
@@ -181,14 +183,12 @@ MISSPELT = [
 
 @pytest.mark.parametrize("rule", MISSPELT, ids=lambda rule: rule.claim)
 def test_a_rule_about_a_model_without_rows_is_an_error(rule):
-    with pytest.raises(InputError, match="no run is of 'x', so a rule would judge nothing; the runs are of a"):
-        rule.verdict(runs(a=[{**of_alpha(0.1)[0], **of_excess(0.1)[0]}] * 5))
+    refused(lambda: rule.verdict(runs(a=[{**of_alpha(0.1)[0], **of_excess(0.1)[0]}] * 5)), "rule")
 
 
 def test_bounds_of_a_cell_that_is_no_number_are_an_error():
     row = {c.MODEL: "m", c.SEED: None, "edit": "a", "x": float("nan")}
-    with pytest.raises(InputError, match="m has no number 'x'"):
-        within("", "x", {"edit": "a"}, high=0.05).verdict(Table("", "", (row,)))
+    refused(lambda: within("", "x", {"edit": "a"}, high=0.05).verdict(Table("", "", (row,))))
 
 
 NUMBERLESS = [higher("a", than="b"), has_sink("a"), has_no_sink("a"), sink_at("a", (1,))]
@@ -200,32 +200,32 @@ def test_a_rule_about_rows_without_numbers_is_an_error(rule, missing):
     empty = dict.fromkeys((c.ALPHA_1, c.EXCESS, c.STRONGEST, c.ALPHA_THERE, c.NULL_THERE, NULL), missing) | {
         c.LOSS: 2.0
     }
-    with pytest.raises(InputError, match="a, 0 has no number"):
-        rule.verdict(runs(a=[empty] * 5, b=[{**empty, c.EXCESS: 0.1}] * 5))
+    refused(lambda: rule.verdict(runs(a=[empty] * 5, b=[{**empty, c.EXCESS: 0.1}] * 5)))
 
 
 def test_seeds_that_are_not_those_of_the_other_model_or_come_twice_are_an_error():
     table = runs(a=of_excess(*[-0.5] * 7, 0.5, 0.5, 0.5), b=of_excess(0.2, 0.2, 0.2))
     for rule in (higher("a", than="b"), higher("b", than="a"), has_no_sink("a", baseline="b")):
-        with pytest.raises(InputError, match="share 3 seeds of 10"):
-            rule.verdict(Table("", "", tuple({c.ALPHA_1: 0.1, NULL: 0.1, c.SINK_1: 0.0, **row} for row in table.rows)))
+        refused(
+            partial(
+                rule.verdict,
+                Table("", "", tuple({c.ALPHA_1: 0.1, NULL: 0.1, c.SINK_1: 0.0, **row} for row in table.rows)),
+            )
+        )
     twice = runs(a=of_excess(0.5, 0.5, 0.5), b=of_excess(0.2, 0.2, 0.2))
-    with pytest.raises(InputError, match="two rows of one seed"):
-        higher("a", than="b").verdict(Table("", "", (*twice.rows, twice.rows[0])))
+    refused(lambda: higher("a", than="b").verdict(Table("", "", (*twice.rows, twice.rows[0]))), "rows")
 
 
 def test_comparisons_of_trainings_that_failed_decide_nothing():
     table = runs(a=[*of_excess(2.0), "loss is nan"], b=of_excess(1.0, 1.0))
     assert above("", c.EXCESS, {c.MODEL: "a"}, {c.MODEL: "b"}, by=(c.SEED,)).verdict(table).outcome is DIVERGED
     assert within("", c.EXCESS, {c.MODEL: "a"}, low=0).verdict(table).outcome is DIVERGED
-    with pytest.raises(InputError, match="a factor is above 0"):
-        times(-1)
+    refused(lambda: times(-1))
 
 
 def test_a_baseline_of_two_seeds_is_an_error_and_one_that_diverged_decides_nothing():
     table = runs(a=of_alpha(*[0.1] * 5), few=of_alpha(0.3, 0.3), ended=[*of_alpha(0.3, 0.3), "loss is nan"])
-    with pytest.raises(InputError, match="2 seeds of a can be compared with few, of at least 3"):
-        has_no_sink("a", baseline="few").verdict(table)
+    refused(lambda: has_no_sink("a", baseline="few").verdict(table), "few")
     assert has_no_sink("a", baseline="ended").verdict(table).outcome is DIVERGED
     one_seed = runs(a=of_alpha(0.1, loss=3.0), b=of_alpha(0.3))
     assert has_no_sink("a", baseline="b").verdict(one_seed).outcome is UNDECIDED

@@ -3,6 +3,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from refusals import refused
 from sinkinterp._experiments.shared.rules import higher
 from sinkinterp._experiments.shared.study import (
     BASES,
@@ -155,8 +156,7 @@ def test_a_dry_run_of_the_paper_counts_runs_and_bytes_without_a_text(monkeypatch
     cost = cost_of(load_experiment("table04_attention_biases").recipes(scope), scope.cache)
     assert cost.runs == 5 and cost.tokens == 5 * 20_000 * 2**20 and cost.memory == 5
     assert cost.hours == pytest.approx(5 * 40) and cost.gigabytes == pytest.approx(5 * 3.275, rel=1e-3)
-    with pytest.raises(InputError, match="a text of your own"):
-        load_experiment("table04_attention_biases").table(replace(scope, workers=Here()))
+    refused(lambda: load_experiment("table04_attention_biases").table(replace(scope, workers=Here())))
 
 
 def test_settings_change_the_recipe_that_all_arms_start_from():
@@ -164,8 +164,10 @@ def test_settings_change_the_recipe_that_all_arms_start_from():
     plain = study.recipes(Scope(Scale.PAPER, seeds=2))
     changed = study.recipes(Scope(Scale.PAPER, seeds=2, settings=("micro_batch=3", "recompute=true", "steps=7")))
     assert changed == [replace(recipe, micro_batch=3, recompute=True, steps=7) for recipe in plain]
-    with pytest.raises(InputError, match="leave settings"):
-        check_scope("table01", load_experiment("table01_inputs"), Scope(Scale.SMOKE, settings=("steps=7",)))
+    refused(
+        lambda: check_scope("table01", load_experiment("table01_inputs"), Scope(Scale.SMOKE, settings=("steps=7",))),
+        "settings",
+    )
 
 
 def is_trained_at_paper_scale(name):
@@ -266,5 +268,4 @@ def test_what_prevents_a_run_is_no_failed_training(tmp_path, monkeypatch):
         raise InputError("cannot write: no space left on device; make room")
 
     monkeypatch.setattr(sys.modules[study.__module__], "trained", refused)
-    with pytest.raises(InputError, match="no space left"):
-        measured(TINY, 16, tmp_path)
+    refused(lambda: measured(TINY, 16, tmp_path))

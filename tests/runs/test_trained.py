@@ -2,6 +2,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from refusals import refused
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -110,5 +111,4 @@ def test_losses_in_many_passes_are_those_in_one(monkeypatch):
 def test_the_folder_of_a_run_is_refused_with_its_newest_model(tmp_path):
     for step in (1, 2, 10):
         build(VARIANTS["softmax"]).save_pretrained(tmp_path / f"step-{step:07d}")
-    with pytest.raises(InputError, match=r"give a model inside it, such as .*step-0000010"):
-        load(tmp_path)
+    refused(lambda: load(tmp_path))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from refusals import refused
 from train import processes
 from train.processes import evaluate
 
@@ -71,8 +72,7 @@ def test_the_parts_of_a_batch_are_the_batch():
 
 def test_processes_that_cannot_share_a_batch_say_so_and_other_pieces_are_another_key(tmp_path):
     job = job_of(RECIPE, RECIPE.data, evaluate, World(rank=1, size=3))
-    with pytest.raises(InputError, match="3 processes cannot share 14 sequences; set batch to a multiple"):
-        loop.train(job, tmp_path)
+    refused(lambda: loop.train(job, tmp_path))
     assert replace(RECIPE, micro_batch=4).key() != RECIPE.key()
 
 

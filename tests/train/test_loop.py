@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file, save_file
 
 from sinkinterp.attention.masks import Causal
@@ -137,16 +138,14 @@ def test_a_full_disk_is_one_line_and_the_older_checkpoints_stay(tmp_path, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save_file", full)
-        with pytest.raises(InputError, match=r"step-0000018: No space left on device; make room.* step 12"):
-            train(RECIPE, tmp_path)
+        refused(lambda: train(RECIPE, tmp_path))
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["step-0000006", "step-0000012"]
     assert checkpoint.latest(train(RECIPE, tmp_path).parent) == 24
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot write to .*give another folder"):
-        train(RECIPE, tmp_path / "file" / "run")
+    refused(lambda: train(RECIPE, tmp_path / "file" / "run"))
 
 
 def test_another_recipe_in_the_folder_is_refused_by_the_keys_that_differ(tmp_path):

@@ -5,7 +5,7 @@ read; what the weights hold by their headers alone; the model, and whether it ha
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from transformers import (
 
 from ...checks import check_memory, is_whole
 from ...data.hub import asking_hub
-from ...errors import READABLE, InputError, refusal
+from ...errors import READABLE, InputError, refusal, refuse
 from ...guesses import nearest
 from ...seals import verify, verifying
 from ..mended import adapter_folder, base_of, merged
@@ -138,7 +138,7 @@ def load_model(
     GGUF file is dequantised once; see `converted`.
     """
     given, source = source, located(source)
-    _check_device(device_map)
+    refuse(_faults_of_places(device_map))
     if folder := adapter_folder(source):
         base = base_of(folder)
         try:
@@ -153,7 +153,7 @@ def load_model(
         fix = "download it again, or take the model's own weights"
         sealed: tuple[Any, ...] = (Path(source).resolve().parent, Path(source).resolve().name)
     else:
-        _check_folder(source)
+        refuse(_faults_of_folder(source))
         place = {"pretrained_model_name_or_path": source, "use_safetensors": True}
         sealed = (Path(source), "*config.json", "model*")
         fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
@@ -226,36 +226,32 @@ def _has_tokenizer(path: Path) -> bool:
     return not path.is_dir() or any(path.glob("tokenizer*"))
 
 
-def _check_device(device_map: DeviceMap) -> None:
-    """Raises InputError for a GPU that is not here, and for what is not a device."""
-    places = device_map.values() if isinstance(device_map, Mapping) else (device_map,)
-    for place in places:
+def _faults_of_places(device_map: DeviceMap) -> Iterator[str]:
+    """GPUs that are not here, and what is not a device."""
+    count = torch.cuda.device_count()
+    for place in device_map.values() if isinstance(device_map, Mapping) else (device_map,):
         device = f"cuda:{place}" if is_whole(place) else str(place)
         if not isinstance(place, str | torch.device | None) and not is_whole(place):
-            raise InputError(f"a device is a name or the number of a GPU, such as cpu, cuda:0 or 0; got {place!r:.40}")
-        if device.startswith("cuda"):
-            _check_gpu(device)
+            yield f"a device is a name or the number of a GPU, such as cpu, cuda:0 or 0; got {place!r:.40}"
+        index = device.partition(":")[2] or "0"
+        if device.startswith("cuda") and not (index.isdecimal() and int(index) < count):
+            has = f"has {count} GPUs, cuda:0 to cuda:{count - 1}" if count else "has no GPU that torch can use"
+            yield f"there is no device {device}: this machine {has}; name another, auto or cpu"
 
 
-def _check_gpu(device: str) -> None:
-    count, index = torch.cuda.device_count(), device.partition(":")[2] or "0"
-    if not index.isdecimal() or int(index) >= count:
-        has = f"has {count} GPUs, cuda:0 to cuda:{count - 1}" if count else "has no GPU that torch can use"
-        raise InputError(f"there is no device {device}: this machine {has}; name another, auto or cpu")
-
-
-def _check_folder(source: str | Path) -> None:
+def _faults_of_folder(source: str | Path) -> Iterator[str]:
+    """Why a path is not the folder of a model."""
     folder = Path(source)
     if not folder.exists() and (folder.is_symlink() or str(source).startswith((".", "/", "~"))):
-        raise InputError(f"there is no folder {folder}; check the path")
+        yield f"there is no folder {folder}; check the path"
     if folder.exists() and not (folder / "config.json").is_file():
         newest = max((file.parent for file in folder.glob("*/config.json")), key=lambda path: path.name, default=None)
         fix = "give a folder made by save_pretrained" if newest is None else f"give a model inside it, such as {newest}"
-        raise InputError(f"{folder} holds no config.json, so it is not a model; {fix}")
+        yield f"{folder} holds no config.json, so it is not a model; {fix}"
     for file in folder.glob("*") if folder.is_dir() else ():
         if file.exists() and not file.is_file() and (not file.is_dir() or file.suffix == ".safetensors"):
-            raise InputError(f"{file} is not a file, and a model is made of files; remove it, or give another folder")
+            yield f"{file} is not a file, and a model is made of files; remove it, or give another folder"
         if file.is_file() and not os.access(file, os.R_OK):
-            raise InputError(f"{file} cannot be read: permission denied; {READABLE}")
+            yield f"{file} cannot be read: permission denied; {READABLE}"
     if folder.exists() and not any(folder.glob("*.safetensors")):
-        raise InputError(f"{folder} holds no .safetensors weights; load and save the model with transformers once")
+        yield f"{folder} holds no .safetensors weights; load and save the model with transformers once"

@@ -15,7 +15,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from ...checks import check_memory
-from ...errors import InputError, refusal
+from ...errors import InputError, refusal, refuse
 
 Shapes = Mapping[str, tuple[int, ...]]
 _WHOLE = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")  # what safetensors calls them
@@ -36,30 +36,29 @@ def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | s
     refused here, because transformers would first make a model of that size. `is_spread`: weights go where a device
     map says, so that the memory of this machine does not count.
     """
-    if (folder / "adapter_config.json").is_file():
-        raise InputError(f"{folder} holds a model and an adapter; {_FIXES['lora_']}")
-    read = _files_read(folder)
-    unread = sorted({file.name for file in folder.glob("model-*-of-*.safetensors")} - {file.name for file in read})
-    if read and unread:
-        raise InputError(f"{unread[0]} of {folder} belongs to no model that is read there; remove it, or save it again")
     is_plain = getattr(config, "quantization_config", None) is None
     shapes = [shape for file in sorted(folder.glob("*.safetensors")) for shape in _shapes(file, is_plain).values()]
     elements = sum(map(prod, shapes))
+    refuse(_faults(folder, config, len(shapes), elements))
+    if not is_spread:
+        size = getattr(torch, str(dtype).removeprefix("torch."), torch.float32).itemsize
+        fix = 'use dtype="bfloat16" or device_map="auto"'
+        check_memory(size * elements, f"the weights of {folder} in {dtype}", fix)
+
+
+def _faults(folder: Path, config: PreTrainedConfig, tensors: int, elements: int) -> Iterator[str]:
+    if (folder / "adapter_config.json").is_file():
+        yield f"{folder} holds a model and an adapter; {_FIXES['lora_']}"
+    read = _files_read(folder)
+    unread = sorted({file.name for file in folder.glob("model-*-of-*.safetensors")} - {file.name for file in read})
+    if read and unread:
+        yield f"{unread[0]} of {folder} belongs to no model that is read there; remove it, or save it again"
     text = config.get_text_config(decoder=True)
     layers, width, vocab = (getattr(text, name, 0) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
     if not all(isinstance(size, int) for size in (layers, width, vocab)):
         return  # transformers says what is wrong with them
-    if layers < 1:
-        raise InputError(f"the config.json of {folder} describes {layers} layers; take the one of the whole model")
-    if layers > len(shapes) or 0 < 8 * elements < width * vocab:  # 8: quantised weights are packed
-        raise InputError(
-            f"{folder}/config.json describes {layers:,} layers of width {width:,}, for {len(shapes)} tensors"
-        )
-    if not is_spread:
-        size = getattr(torch, str(dtype).removeprefix("torch."), torch.float32).itemsize
-        check_memory(
-            size * elements, f"the weights of {folder} in {dtype}", 'use dtype="bfloat16" or device_map="auto"'
-        )
+    if not 0 < layers <= tensors or 0 < 8 * elements < width * vocab:  # 8: quantised weights are packed
+        yield f"{folder}/config.json describes {layers:,} layers of width {width:,}, for {tensors} tensors"
 
 
 def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mapping[str, Any]) -> None:
@@ -80,9 +79,7 @@ def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mappin
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if absent and "lora_" not in "".join(surplus):
         raise InputError(f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again")
-    twice = next((names for names in _by_parameter(shapes, model).values() if len(names) > 1), None)
-    if twice:
-        raise InputError(f"{source} holds {' and '.join(twice)}, of which the model takes one; remove the other")
+    surplus = surplus or next((names[1:] for names in _by_parameter(shapes, model).values() if len(names) > 1), [])
     if surplus:
         more = f" and {len(surplus) - 3} more" if len(surplus) > 3 else ""
         fix = "take the model's own weights, as safetensors" if file.is_file() else fix or _ITS_CONFIG

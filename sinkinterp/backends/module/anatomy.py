@@ -120,17 +120,9 @@ def _calls(record: Record) -> list[Call]:
         names = dict.fromkeys(sub(r"\d+", "*", around[-1]) for around in inside if around)
         often = "only sometimes" if record.calls else "no"
         where = f" (softmax is written out in {' and '.join(names)})" if names else ""
-        raise InputError(
-            f"{record.name} calls {often} scaled_dot_product_attention{where}; describe its attention: AttentionOf"
-        )
-    calls = [_call(record, i) for i in range(len(record.calls))]
-    starts = [call.start for call in calls]
-    for i, start in enumerate(starts):
-        if start in starts[:i] and start != NOWHERE:
-            raise InputError(
-                f"{record.name}: two attention calls read the same residual; give attention=AttentionOf(...)"
-            )
-    return calls
+        fix = "describe its attention: AttentionOf"
+        raise InputError(f"{record.name} calls {often} scaled_dot_product_attention{where}; {fix}")
+    return [_call(record, i) for i in range(len(record.calls))]
 
 
 def _call(record: Record, i: int) -> Call:
@@ -159,13 +151,16 @@ def _blocks(record: Record, calls: Sequence[Call], wanted: str | None) -> tuple[
             lists[_list_of(visit)].append(visit)
     holding = {key: _holding(record, calls, visits) for key, visits in lists.items()}
     fitting = [key for key, blocks in holding.items() if len(blocks) == len(calls)]
-    choices = " or ".join(f"blocks={key!r} ({len(lists[key])} modules)" for key in fitting if key)
-    choice = f"choose {choices}" if choices else "no list of its modules fits"
-    if wanted is not None and wanted not in fitting:
-        raise InputError(f"{record.name}: blocks={wanted!r} does not hold all attention on the stream; {choice}")
-    lost = [i for i, call in enumerate(calls) if call.start == NOWHERE]
-    if lost and wanted is None:
-        raise InputError(f"{record.name}: attention is added to nothing, or the stream is scaled or gated; {choice}")
+    is_lost = wanted is None and any(call.start == NOWHERE for call in calls)
+    if is_lost or (wanted is not None and wanted not in fitting):
+        choices = " or ".join(f"blocks={key!r} ({len(lists[key])} modules)" for key in fitting if key)
+        choice = f"choose {choices}" if choices else "no list of its modules fits"
+        what = (
+            "attention is added to nothing, or the stream is scaled or gated"
+            if is_lost
+            else f"blocks={wanted!r} lacks some of it"
+        )
+        raise InputError(f"{record.name}: {what}; {choice}")
     single = [key for key in fitting if len(set(holding[key])) == len(calls)]
     key = max(single, key=len, default=None) if wanted is None else wanted
     if key is None:
@@ -236,9 +231,7 @@ def _token_lookup(record: Record, start: int) -> tuple[Operation, str]:
     lookups = [o for o in embeddings if record.is_made_of(o.inputs[0]) and record.is_made_of(start, o.outputs[0])]
     sources = [source for lookup in lookups if (source := record.source(lookup.inputs[1])) is not None]
     if len(lookups) != 1 or not sources:
-        raise InputError(
-            f"{record.name} looks tokens up in {len(sources)} tables; give one F.embedding of the token ids"
-        )
+        raise InputError(f"{record.name} looks tokens up in {len(sources)} tables; give one F.embedding of the ids")
     return lookups[0], sources[0][0]
 
 
@@ -293,13 +286,9 @@ def _learned_positions(record: Record, start: int, turns: Sequence[Operand], wan
     sums = [turn for turn in turns if turn.place in made]
     added = [t for t in sums if record.is_stream(made[t.place]) and record.is_made_of(start, made[t.place])]
     found = {turn.source.removesuffix(".weight") or "computed": turn for turn in added}
-    if wanted is not None and wanted not in found:
-        raise InputError(
-            f"{record.name}: positions={wanted!r} is added to no embedding; found: {', '.join(found) or 'none'}"
-        )
-    if wanted is None and len(found) > 1:
-        choices = " or ".join(f"positions={other!r}" for other in found)
-        raise InputError(f"{record.name} adds several tables to the tokens' embeddings; choose {choices}")
+    if wanted not in found and (wanted is not None or len(found) > 1):
+        choices = " or ".join(f"positions={other!r}" for other in found) or "none"
+        raise InputError(f"{record.name} adds to the tokens' embeddings: {choices}; name one of these")
     return found.get(wanted or next(iter(found), ""))
 
 

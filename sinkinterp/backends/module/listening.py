@@ -87,14 +87,15 @@ def call_of_sdpa(  # noqa: PLR0913  the arguments of torch's function
     A mask that allows exactly what causal attention allows is None. Raises InputError for dropout, for heads that are
     not an axis of their own, and for queries that continue a cache of keys.
     """
-    if dropout_p:
-        raise InputError(f"{name} drops attention weights at random (dropout_p={dropout_p}), also outside training")
-    if query.ndim != 4:
-        raise InputError(
-            f"{name} attends one head at a time, or with heads and sequences in one axis; give AttentionOf(...)"
+    if dropout_p or query.ndim != 4 or query.shape[2] != key.shape[2]:
+        kinds = {
+            "drops attention weights at random, also outside training": bool(dropout_p),
+            "attends one head at a time, or with heads and sequences in one axis": query.ndim != 4,
+        }
+        why = next(
+            (what for what, is_so in kinds.items() if is_so), "attends to more keys than queries, as with a cache"
         )
-    if query.shape[2] != key.shape[2]:
-        raise InputError(f"{name} attends to more keys than queries, as with a cache; run it without them")
+        raise InputError(f"{name} {why}; run it without that, or give attention=AttentionOf(...)")
     if attn_mask is not None:
         attn_mask = attn_mask.view((1,) * (4 - attn_mask.ndim) + attn_mask.shape)
         if attn_mask.dtype != torch.bool:

@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property, partial, wraps
+from functools import partial, wraps
 from operator import attrgetter
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -21,69 +20,33 @@ from ...data.tokens import Tokens
 from ...errors import InputError, refusal
 from .. import contract
 from ..anatomy.modules import StreamModules, Tap
-from ..anatomy.projections import HeadMap
 from ..exclusive import computed_by, exclusive, is_recorded_by
 from ..hooks import eval_mode
 from ..huggingface import HuggingFaceSubject
 from ..recorder import Recorder
 from ..subject import Logits
 from .anatomy import anatomy_of
-from .listening import Place, Record, recording
-from .showing import Showing, Tracing
+from .listening import Record, recording
+from .showing import Showing
 
 _TOLERANCE = 1e-5  # of a module's output, relative to its largest entry
 
 
 @dataclass(frozen=True)
 class AttentionOf:
-    """How the modules named `module` attend, such as "blocks.*.sa": by their parts, or by a function.
+    """How the modules named `module` attend, such as "blocks.*.sa".
 
-    queries, keys, values, output: names of linear maps inside such a module. "heads.*.key" is one map for each head.
-    One name for all three is a fused map, queries first. heads: how many, where a map holds all of them.
-    scale: of scores, 1/sqrt(d_head) by default. Attention is causal, and nothing is done to queries and keys.
-    computes: for all other attention, a function that takes the module and what its `forward` takes, returns what that
-    returns, and calls `torch.nn.functional.scaled_dot_product_attention` on queries `batch head pos d_head`.
-
-    The function, or the parts, must return what the module does, up to 1e-5 of its largest entry.
+    computes: a function that takes the module and what its `forward` takes, returns what that returns, and calls
+    `torch.nn.functional.scaled_dot_product_attention` on queries `batch head pos d_head`. It must return what the
+    module does, up to 1e-5 of its largest entry.
     """
 
     module: str
-    computes: Callable[..., Any] | None = None
-    queries: str | None = None
-    keys: str | None = None
-    values: str | None = None
-    output: str | None = None
-    heads: int | None = None
-    scale: float | None = None
+    computes: Callable[..., Any]
 
     def __post_init__(self) -> None:
-        if (self.computes is None) == (None in (self.queries, self.keys, self.values)):
-            raise InputError("AttentionOf takes queries=, keys= and values= (names of linear maps), or computes=")
-        names = (self.module, *filter(None, (self.queries, self.keys, self.values, self.output)))
-        if not all(isinstance(name, str) for name in names) or not (self.computes is None or callable(self.computes)):
-            raise InputError(f"AttentionOf takes names and a function; got {names!r:.60}, {self.computes!r:.40}")
-
-    def compute(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns for these arguments."""
-        if self.computes is not None:
-            return self.computes(module, *args, **kwargs)
-        x, *_ = (*args, *kwargs.values())
-        q, k, v = (
-            self._heads(module, i, name or "", x) for i, name in enumerate((self.queries, self.keys, self.values))
-        )
-        z = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale, enable_gqa=len(q[0]) != len(k[0]))
-        z = z.transpose(1, 2).flatten(2)
-        return z if self.output is None else module.get_submodule(self.output)(z)
-
-    def _heads(self, module: nn.Module, part: int, name: str, x: Tensor) -> Tensor:
-        """Queries (part 0), keys (1) or values (2), `batch head pos d`."""
-        made = [each(x) for each in _named(module, name).values()]
-        if "*" in name:
-            return torch.stack(made, 1)
-        if self.heads is None:
-            raise InputError(f"AttentionOf: {name!r} holds all heads; say how many, heads=...")
-        whole = made[0].chunk(3, -1)[part] if self.queries == self.keys == self.values else made[0]
-        return whole.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        if not isinstance(self.module, str) or not callable(self.computes):
+            raise InputError(f"AttentionOf takes a name and a function; got {self.module!r:.40}, {self.computes!r:.40}")
 
 
 def _named(module: nn.Module, pattern: str) -> dict[str, nn.Module]:
@@ -105,7 +68,7 @@ def described(
     if attention is None:
         return nullcontext()
     modules = _named(model, attention.module)
-    functions: dict[nn.Module, Callable[..., Any]] = {m: partial(attention.compute, m) for m in modules.values()}
+    functions: dict[nn.Module, Callable[..., Any]] = {m: partial(attention.computes, m) for m in modules.values()}
     if checks:
         functions = {m: partial(_checked, f"{name}: {at}", m.forward, functions[m]) for at, m in modules.items()}
     return computed_by(functions)
@@ -116,7 +79,7 @@ def _checked(where: str, original: Callable[..., Any], described: Callable[..., 
     theirs, ours = (x[0] if isinstance(x, tuple) else x for x in (original(*args, **kwargs), out))
     gap = Gap.of(ours, theirs)
     if not gap.is_within(_TOLERANCE):
-        raise InputError(f"{where}: attention as described is {gap}; check its scale, mask, order and names")
+        raise InputError(f"{where}: attention as described is {gap}; check its scale, mask and order")
     return out
 
 
@@ -215,8 +178,6 @@ class ModuleSubject(HuggingFaceSubject):
         updates = {block: update for block, (update, mlp) in enumerate(are_read) if update is not None and mlp}
         tables = {turn.source: self.tensor(turn.source) for turn in found.turns if turn.is_table}
         showing = Showing(self.name, found, recorder, updates, position_ids, tables)
-        if recorder.edits_weights:
-            showing.add_maps(self._linear_places, self.shape)
         with described(self.model, self._described, self.name), showing:
             yield
         showing.check()
@@ -249,9 +210,7 @@ class ModuleSubject(HuggingFaceSubject):
         assert self._forward_of is not None
         logits = _logits_in(self._forward_of(self.model, tokens), tokens)
         if logits is None or logits.shape[1] != tokens.shape[1]:
-            raise InputError(
-                f"{self.name} returns no logits (sequence, pos, vocab); give forward=lambda module, ids: ..."
-            )
+            raise InputError(f"{self.name} returns no logits (sequence, pos, vocab); give forward=lambda m, ids: ...")
         return logits
 
     @property
@@ -264,15 +223,7 @@ class ModuleSubject(HuggingFaceSubject):
 
     @contextmanager
     def maps_shown_to(self, recorder: Recorder) -> Iterator[None]:
-        yield  # `_shown` shows them
-
-    @cached_property
-    def _linear_places(self) -> list[tuple[Place, HeadMap]]:
-        """The linear operations that make queries, keys and values."""
-        tracing = Tracing(self.name, self.anatomy.layers)
-        with torch.enable_grad(), eval_mode(self.model), described(self.model, self._described), tracing:
-            self.logits(contract.sample_tokens(self.shape.vocab).to(self.device))
-        return tracing.found
+        yield  # none are found, so the recorder refuses edits of them
 
     @property
     def _embedding(self) -> nn.Embedding:
@@ -298,12 +249,10 @@ def _naming_the_model_inside(model: nn.Module) -> Iterator[None]:
 
 def _check_plain(model: nn.Module, name: str) -> None:
     """Raises InputError for scripted modules, in which nothing can be seen, and for modules without parameters."""
-    for where, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            part = f"its module {where}" if where else "it"
-            raise InputError(f"{name} cannot be read: {part} is scripted; give the module that you scripted")
-    if next(model.parameters(), None) is None:
-        raise InputError(f"{name} has no parameters; give a language model")
+    is_scripted = any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
+    if is_scripted or next(model.parameters(), None) is None:
+        what = "is scripted, in part or whole; give what you scripted" if is_scripted else "has no parameters"
+        raise InputError(f"{name} cannot be read: it {what}")
 
 
 def _probe(model: nn.Module) -> Tensor:

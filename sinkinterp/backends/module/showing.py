@@ -1,20 +1,16 @@
-"""Shows a recorder what a module's pass makes, and finds the linear operations that edits of weights change."""
+"""Shows a recorder what a module's pass makes."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...attention.call import AttentionCall
-from ...attention.shapes import ModelShape
-from ...attention.sites import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING, WEIGHT_SITES
+from ...attention.sites import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING
 from ...errors import InputError
-from ..anatomy.projections import HeadMap, Linear, Rows
 from ..exclusive import raise_if_interrupted
 from ..recorder import Recorder
 from .anatomy import Anatomy, Operand, with_axes
@@ -42,7 +38,6 @@ class Showing(Listener):
     ) -> None:
         self.anatomy, self.recorder = anatomy, recorder
         self.results: dict[Place, list[Change]] = defaultdict(list)
-        self.maps: dict[Place, list[Callable[[Linear], Tensor]]] = defaultdict(list)
         self.operands: dict[Place, list[tuple[int, Change]]] = defaultdict(list)
         for place in anatomy.residuals:
             self.results[place].append(self._residual)
@@ -62,14 +57,6 @@ class Showing(Listener):
             self.operands[update.place].append((update.index, shown))
         super().__init__(name, {function for _, function, _ in (*self.results, *self.operands)})
 
-    def add_maps(self, found: Sequence[tuple[Place, HeadMap]], shape: ModelShape) -> None:
-        """The recorder's edits of weights change what these linear operations return."""
-        for place, head_map in found:
-            if self.recorder.edits_at(head_map.site):
-                edited = partial(head_map.edited, self.recorder, shape)
-                self.maps[place].append(edited)
-        self.heard = {*(self.heard or ()), F.linear}
-
     def operate(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = list(args)
         for index, change in self.operands.get(place, ()):
@@ -77,8 +64,6 @@ class Showing(Listener):
         out = place[1](*given, **kwargs)
         for change in self.results.get(place, ()):
             out = self._changed(change, out)
-        for edited in self.maps.get(place, ()):
-            out = edited(linear_that_ran(out, *given, **kwargs))
         return out
 
     def attend(self, call: AttentionCall, *args: Any, **kwargs: Any) -> Tensor:
@@ -135,59 +120,3 @@ def _moved(name: str, turn: Operand, table: Tensor | None, positions: Tensor, x:
         raise InputError(f"{name} has {rows} positions for {positions.shape[1]} tokens, and {last} is outside them")
     moved = x.movedim(turn.pos_axis, 0)[positions].movedim(1, turn.pos_axis + 1)
     return moved.movedim(0, turn.batch_axis).squeeze(turn.batch_axis + 1)
-
-
-class Tracing(Listener):
-    """A mode that finds what makes queries, keys and values: `found`, the place of a linear operation for each.
-
-    layers: the block of each attention call. Left out are those that are not one operation with d_head rows for each
-    head. Gradients tell: rows of a head are those that its queries, keys or values depend on.
-    """
-
-    def __init__(self, name: str, layers: tuple[int, ...]) -> None:
-        super().__init__(name, {F.linear})
-        self.layers = layers
-        self.found: list[tuple[Place, HeadMap]] = []
-        self._made: list[tuple[Place, Tensor]] = []  # what operations returned since the last attention call
-
-    def operate(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        self._made.append((place, F.linear(*args, **kwargs).detach().requires_grad_()))
-        return self._made[-1][1].clone()  # which may be changed in place
-
-    def attend(self, call: AttentionCall, *args: Any, **kwargs: Any) -> Tensor:
-        self.found += self._maps(call) if self._made else ()
-        self._made.clear()
-        return SDPA(*args, **kwargs)
-
-    def _maps(self, call: AttentionCall) -> Iterator[tuple[Place, HeadMap]]:
-        made = {
-            site: torch.stack([self._used(head) for head in x.unbind(1)])
-            for site, x in zip(WEIGHT_SITES, (call.q, call.k, call.v), strict=True)
-            if x.requires_grad
-        }
-        uses = torch.stack([used.sum(0) for used in made.values()]).sum(0) if made else torch.empty(0)
-        ends = torch.tensor([y.shape[-1] for _, y in self._made]).cumsum(0)
-        for site, used in made.items():
-            columns = used.any(0).nonzero()[:, 0].cpu()
-            numbers = torch.searchsorted(ends, columns, right=True)
-            is_one = len(numbers) and bool((numbers == numbers[0]).all())
-            if is_one and (uses[columns] == 1).all() and len(set(used.sum(1).tolist())) == 1:
-                place, y = self._made[int(numbers[0])]
-                rows = used.nonzero()[:, 1].view(len(used), -1) - int(ends[numbers[0]]) + y.shape[-1]
-                yield place, HeadMap(self.layers[self.n_attended], site, partial(_known, rows))
-
-    def _used(self, head: Tensor) -> Tensor:
-        """Which rows of the maps, one after the other, a head depends on."""
-        weights = torch.linspace(1, 2, head.numel(), device=head.device, dtype=head.dtype).view_as(head)
-        made = [y for _, y in self._made]
-        found = torch.autograd.grad((head * weights).sum(), made, retain_graph=True, materialize_grads=True)
-        return torch.cat([gradient.flatten(0, -2).any(0) for gradient in found])
-
-
-def _known(rows: Rows, width: int) -> Rows:
-    return rows
-
-
-def linear_that_ran(y: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Linear:
-    """The map that `F.linear` computed. The arguments have torch's names; `y` is the result."""
-    return Linear(input, y, lambda: weight, bias)

@@ -5,7 +5,7 @@ The page asks its own server, and nothing else. Its figures are those of `view`.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -41,7 +41,6 @@ from .schema import (
     Kind,
     KindData,
     NextData,
-    NumberData,
     StartData,
     SuggestionData,
     edit_of,
@@ -291,5 +290,5 @@ def _kind_data(kind: Kind, session: Session) -> KindData:
     shape = session.subject.shape
     layers = shape.attention_layers
     start = {"position": 4, "layers": layers[0], "to": layers[-1], "layer": layers[0]}
-    numbers = [NumberData(n.words, n.is_real, float(start.get(n.words, 0))) for n in kind.numbers]
+    numbers = [replace(number, start=float(start.get(number.words, 0))) for number in kind.numbers]
     return KindData(kind.title, numbers)

@@ -48,11 +48,11 @@ class Question:
 
 @dataclass(frozen=True)
 class NumberData:
-    """A number that an edit takes, and its value in a new edit."""
+    """A number that an edit takes: its words, whether may be any, and its value at first."""
 
     words: str
-    is_real: bool
-    start: float
+    is_real: bool = False
+    start: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -157,23 +157,13 @@ def _edit_data(plain: Any) -> EditData:
 
 
 @dataclass(frozen=True)
-class Number:
-    """A number that a kind of edit takes: its words, and whether it may be any number, or counts from 0."""
+class Kind(KindData):
+    """A kind of edit. `make` takes the model's shape and the numbers."""
 
-    words: str
-    is_real: bool = False
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of edit. Its title has {0}, {1}, ... for its numbers; `make` takes the model's shape and these."""
-
-    title: str
-    numbers: Sequence[Number]
     make: Callable[..., Edit]
 
 
-POSITION, LAYER, HEAD, FIRST, LAST = map(Number, ("position", "layer", "head", "layers", "to"))
+POSITION, LAYER, HEAD, FIRST, LAST = map(NumberData, ("position", "layer", "head", "layers", "to"))
 
 
 def _zero(shape: ModelShape, dim: int, first: int, last: int) -> Edit:
@@ -203,7 +193,7 @@ KINDS: Mapping[str, Kind] = {
     "column": Kind(
         "no query looks at position {0}", [POSITION], lambda shape, position: RemoveColumn(positions=[position])
     ),
-    "zero": Kind("zero dimension {0} before layers {1} to {2}", [Number("dimension"), FIRST, LAST], _zero),
+    "zero": Kind("zero dimension {0} before layers {1} to {2}", [NumberData("dimension"), FIRST, LAST], _zero),
     "sigmoid": Kind("sigmoid in place of softmax in layers {0} to {1}", [FIRST, LAST], _sigmoid),
     "sigmoid_head": Kind(
         "sigmoid in place of softmax in layer {0}, head {1}",
@@ -211,7 +201,7 @@ KINDS: Mapping[str, Kind] = {
         lambda shape, layer, head: PatchNormalization(Sigmoid(), heads=[(layer, head)]),
     ),
     "sink_logit": Kind(
-        "a sink logit of {0} in layers {1} to {2}", [Number("logit", is_real=True), FIRST, LAST], _sink_logit
+        "a sink logit of {0} in layers {1} to {2}", [NumberData("logit", is_real=True), FIRST, LAST], _sink_logit
     ),
     "off_by_one_head": Kind(
         "softmax off by one in layer {0}, head {1}",
@@ -233,6 +223,6 @@ def edit_of(data: EditData, shape: ModelShape) -> Edit:
     return kind.make(shape, *map(_fitting, kind.numbers, data.numbers))
 
 
-def _fitting(number: Number, value: float) -> int | float:
+def _fitting(number: NumberData, value: float) -> int | float:
     finite_number(value, number.words, above=-LARGEST, below=LARGEST)
     return value if number.is_real else whole_number(int(value) if value.is_integer() else value, number.words, 0)
