@@ -2,8 +2,8 @@
 
 import inspect
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -31,6 +31,38 @@ class NNsightSubject(HuggingFaceSubject):
     """
 
     libraries: tuple[str, ...] = ("nnsight",)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            knows = not name.startswith("_") and "shape" in vars(self) and hasattr(self.lens(), name)
+            return getattr(self.lens(), name) if knows else super().__getattr__(name)
+
+        @property
+        def model(self) -> Any:
+            """The transformers model. In the block of a user's trace, `model` is nnsight's place of that name."""
+            lens = vars(self).get("_lens")
+            is_place = lens is not None and lens.interleaver.interleaving and hasattr(lens._module, "model")
+            return lens.model if is_place else vars(self)["model"]
+
+        @model.setter
+        def model(self, model: Any) -> None:
+            vars(self)["model"] = model
+
+    @cached_property
+    def _lens(self) -> Any:
+        from nnsight import TransformersModel
+
+        if isinstance(self._envoy, TransformersModel):
+            return self._envoy
+        return TransformersModel(self._envoy._module, tokenizer=self.tokenizer, task="text-generation")
+
+    def lens(self) -> Any:
+        """nnsight's model, with the tokenizer of the subject: `trace`, `session` and its other names are the subject's.
+
+        Edits that it keeps are not the subject's.
+        """
+        return self._lens
 
     def __init__(self, model: Any, name: str | None = None) -> None:
         from nnsight import NNsight
@@ -63,7 +95,7 @@ class NNsightSubject(HuggingFaceSubject):
 
     def _visit(self, recorder: Recorder) -> None:
         """Shows the recorder all sites in forward order, and writes the changes. Call it in a trace."""
-        names = {module: name for name, module in self.model.named_modules()}
+        names = {module: name for name, module in self._envoy._module.named_modules()}
         modules, place = self.modules, lambda module: self._envoy.get(names[module])
         if recorder.edits_at(TOKEN_EMBEDDING):
             _replace_output(place(modules.embedding), partial(recorder.edited, TOKEN_EMBEDDING))
