@@ -32,38 +32,6 @@ class NNsightSubject(HuggingFaceSubject):
 
     libraries: tuple[str, ...] = ("nnsight",)
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            knows = not name.startswith("_") and "shape" in vars(self) and hasattr(self.lens(), name)
-            return getattr(self.lens(), name) if knows else super().__getattr__(name)
-
-        @property
-        def model(self) -> Any:
-            """The transformers model. In the block of a user's trace, `model` is nnsight's place of that name."""
-            lens = vars(self).get("_lens")
-            is_place = lens is not None and lens.interleaver.interleaving and hasattr(lens._module, "model")
-            return lens.model if is_place else vars(self)["model"]
-
-        @model.setter
-        def model(self, model: Any) -> None:
-            vars(self)["model"] = model
-
-    @cached_property
-    def _lens(self) -> Any:
-        from nnsight import TransformersModel
-
-        if isinstance(self._envoy, TransformersModel):
-            return self._envoy
-        return TransformersModel(self._envoy._module, tokenizer=self.tokenizer, task="text-generation")
-
-    def lens(self) -> Any:
-        """nnsight's model, with the tokenizer of the subject: `trace`, `session` and its other names are the subject's.
-
-        Edits that it keeps are not the subject's.
-        """
-        return self._lens
-
     def __init__(self, model: Any, name: str | None = None) -> None:
         from nnsight import NNsight
 
@@ -73,6 +41,35 @@ class NNsightSubject(HuggingFaceSubject):
         if self._lacks_weights():
             raise InputError(f"{type(self._envoy._module).__name__} has no weights yet; wrap it with dispatch=True")
         super().__init__(self._envoy._module, name)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            is_of_nnsight = not name.startswith("_") and "shape" in vars(self) and hasattr(self.envoy, name)
+            return getattr(self.envoy, name) if is_of_nnsight else super().__getattr__(name)
+
+        @property
+        def model(self) -> Any:
+            """The transformers model. In the block of a user's trace, `model` is nnsight's place of that name."""
+            envoy = vars(self).get("envoy")
+            is_place = envoy is not None and envoy.interleaver.interleaving and hasattr(envoy._module, "model")
+            return envoy.model if is_place else vars(self)["model"]
+
+        @model.setter
+        def model(self, model: Any) -> None:
+            vars(self)["model"] = model
+
+    @cached_property
+    def envoy(self) -> Any:
+        """nnsight's model, with the tokenizer of the subject, which answers `trace`, `session` and its other names.
+
+        Edits that it keeps are not those of the subject.
+        """
+        from nnsight import TransformersModel
+
+        if isinstance(self._envoy, TransformersModel) or self.tokenizer is None:
+            return self._envoy
+        return TransformersModel(self._envoy._module, tokenizer=self.tokenizer, task="text-generation")
 
     def _check_contract(self, bare: Logits) -> None:
         if any(map(family_of, self.modules.blocks)):
