@@ -97,14 +97,21 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         named: Any = meant_by(kwargs)
-        if "tokenizer" not in known and any(callable(getattr(value, "convert_ids_to_tokens", None)) for value in args):
-            raise InputError(
-                f"{function.__name__}: a tokenizer comes with its model: si.load(model, tokenizer=tokenizer)"
-            )
-        _check_fit(function, args, named)
-        return function(*args, **named)
+        given = _with_tokenizer(args, named) if "model" in known and "tokenizer" not in known else args
+        _check_fit(function, given, named)
+        return function(*given, **named)
 
     return checked
+
+
+def _with_tokenizer(args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments without a tokenizer; the model, which is first, is loaded with it."""
+    tokenizers = [value for value in args if callable(getattr(value, "convert_ids_to_tokens", None))]
+    tokenizer = named.pop("tokenizer", None) if not tokenizers else tokenizers[0]
+    if tokenizer is None:
+        return args
+    model, *others = [value for value in args if value is not tokenizer] or [named.pop("model", None)]
+    return (import_module(f"{_ROOT.name}.backends.load").load(model, tokenizer), *others)
 
 
 def _check_fit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -409,7 +409,7 @@ class HuggingFaceSubject(Subject):
         if bridge is not None and (hooked := hooked_points(bridge)):
             raise InputError(
                 f"{self.name} has hooks on {', '.join(hooked)[:200]}, which a measurement does not see; take them off, "
-                f"subject.reset_hooks(), and give edits=[({hooked[0]!r}, function)]"
+                f"subject.reset_hooks(), and give edits=[({hooked[-1]!r}, function)]"
             )
 
     def _check_tapped(self, site: Site) -> None:

@@ -162,7 +162,7 @@ def _by_layer(given: Any) -> dict[int, Any]:
     if not patterns:
         raise InputError(
             f"this {type(given).__name__} holds no attention weights; give {TAKES}; "
-            "si.measure(model, text) measures a model"
+            "si.sinks(model, text) has those of a model"
         )
     if all(isinstance(step, list | tuple) and step for step in patterns):
         patterns = [_generated(layer, of_steps) for layer, of_steps in enumerate(zip(*patterns, strict=False))]
