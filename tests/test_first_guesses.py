@@ -181,7 +181,7 @@ def test_what_a_bridge_computes_any_subject_of_transformers_answers(backend):
 def test_a_measurement_does_not_pass_over_the_hooks_of_a_subject():
     subject = si.load(NAME)
     subject.add_hook("blocks.1.attn.hook_z", lambda z, hook: 0 * z)
-    with pytest.raises(InputError, match=r"hooks on blocks\.1\.attn\.hook_z.*subject\.reset_hooks\(\)"):
+    with pytest.raises(InputError, match=r"hooks on .*attn\.hook_z.*subject\.reset_hooks\(\)"):
         si.measure(subject, TEXT)
     subject.reset_hooks()
     assert si.measure(subject, TEXT).alpha().equal(si.measure(NAME, TEXT).alpha())
