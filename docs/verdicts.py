@@ -1,6 +1,6 @@
 """Lists every experiment with its verdicts, from the numbers in figures/book.
 
-`python docs/verdicts.py` writes verdicts.md, and the table of claims in RESULTS.md.
+`python docs/verdicts.py` writes verdicts.md, and the count and the table of claims in RESULTS.md.
 """
 
 from collections import Counter
@@ -16,12 +16,12 @@ FILE = Path(__file__).with_name("verdicts.md")
 HEAD = """# Every experiment and its verdicts
 
 `python docs/verdicts.py` makes this list from the numbers in [figures/book](../figures/book/index.html). Rules in
-each module say which numbers support its claim. **holds**: four of five seeds, all seeds of a comparison, or the
-whole interval, show it. **fails**: they show the opposite, or nothing. **undecided**: in between. **confounded**: the
-mean losses may differ by more than 2%. **diverged**: a training failed. **not asked**: models of this scale
-cannot answer. **sink**, **no sink**: the model has one or not, and no claim says which is right. Numbers of scale
-`smoke` have no verdict, since they only check the path. A verdict is about our models at the scale that is named
-(`demo`: toys of one layer; `text`: small models of Python code; `real`: models of `make models`), not about the
+each module say which numbers support its claim. **holds**: four of five seeds, all seeds of a comparison with its
+whole interval, or whole intervals, show it. **fails**: they show the opposite. **undecided**: in between.
+**confounded**: the mean losses may differ by more than 2%. **diverged**: a training failed. **not asked**: models of
+this scale cannot answer. **sink**, **no sink**: the model has one or not, and no claim says which is right. Numbers
+of scale `smoke` have no verdict, since they only check the path. A verdict is about our models at the scale that is
+named (`demo`: toys of one layer; `text`: small models of Python code; `real`: models of `make models`), not about the
 paper's.
 
 | experiment | scale | what it asks | verdicts |
@@ -39,7 +39,8 @@ models, which a local server offers under the paper's names. **shrunken**: a tes
 |---|---|---|---|---|
 """
 RESULTS = Path(__file__).parents[1] / "RESULTS.md"
-BEGIN, END = "<!-- claims: python docs/verdicts.py -->\n", "<!-- end of claims -->\n"
+COUNTS = "<!-- counts: python docs/verdicts.py -->\n", "<!-- end of counts -->\n"
+TABLE = "<!-- claims: python docs/verdicts.py -->\n", "<!-- end of claims -->\n"
 PLACES = {"real": "genuine models", "text": "text", "demo": "toys"}
 CLAIMS = (  # claim of the paper, experiment, why it comes out so
     (
@@ -65,11 +66,11 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
     ("Figure 9: the domain hardly matters", "figure09_domains", "Arithmetic has a sink in a fifth fewer heads."),
     ("Figure 10: no relation to accuracy", "figure10_downstream", "Two models are too few to say more."),
     ("Figures 19 to 24: early layers have less", "figure19_heads", "Gemma 3 has as much in its first layers."),
-    ("Figure 4 (left): models of all sizes have it", "figure04_scale_ladder", "Sizes of one family need the Hub."),
+    ("Figure 4 (left): small models have it too", "figure04_scale_ladder", "Sizes of one family need the Hub."),
     (
         "Massive activations are on the first token",
         "massive_activations",
-        "One dimension; Qwen2.5's varies with the text.",
+        "One or two dimensions; Qwen2.5-Coder's vary with the text.",
     ),
     ("Table 2: weight decay strengthens it", "table02_weight_decay", "Our decays meet a larger learning rate."),
     ("Table 3: any position embedding has it", "table03_positions", "Toys begin with a random token; text with BOS."),
@@ -80,42 +81,70 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
     ),
     ("Table 5: a longer v* sends it back", "table05_fixed_values", "The same order on toys and on text."),
     ("Figure 7: a slot keeps the first token short", "figure07_slots", "On text one layer makes the token long."),
-    ("Section 7.3: a removed slot costs much", "section7_removed_biases", "No sink comes in its place on text."),
+    (
+        "Section 7.3: a removed slot costs much",
+        "section7_removed_biases",
+        "A sink comes back on toys, and in one of nine models of text.",
+    ),
     (
         "Tables 6, 15: no normalisation, no sink",
         "table06_attention_operations",
         "Sigmoid divided by its sums is undecided on text.",
     ),
-    ("Table 9: small rates, weak sinks", "table09_learning_rate", "On text more steps make up for the rate."),
+    ("Table 9: small rates, weak sinks", "table09_learning_rate", "On text three seeds show no order of rates."),
     (
         "Table 10: batch size does not matter",
         "table10_batch_size",
         "Presence holds; a quarter of the batch weakens it.",
     ),
     ("Table 10: a fixed token draws it", "table10_fixed_token", "Text: the first token that never changes has it."),
-    ("Section 5: random tokens remove it", "section5_random_tokens", "The first token is long all the same."),
+    ("Section 5: random tokens remove it", "section5_random_tokens", "On text the first token is long all the same."),
     (
         "Table 11: the activation does not matter",
         "table11_feed_forward",
-        "Each has a sink; their strengths are not equal.",
+        "Each has a sink; swish's is stronger on toys, the rest is open.",
     ),
-    ("Table 12: heads do not matter", "table12_heads", "Each has a sink; equal strength is not shown."),
+    (
+        "Table 12: heads do not matter",
+        "table12_heads",
+        "Each has a sink; added heads have more on toys, the rest is open.",
+    ),
     (
         "Table 13: one dimension of k* suffices",
         "table13_learnable_dims",
-        "More dimensions draw more on text, not on toys.",
+        "More dimensions draw more on text; on toys that is undecided.",
     ),
-    ("Table 14: the scale matters, not sigmoid's settings", "table14_scale", "Unequal losses decide most rules."),
+    (
+        "Table 14: the scale matters, not sigmoid's settings",
+        "table14_scale",
+        "On text unequal losses leave most rules open.",
+    ),
     ("Section 7.2: post-norm has it", "section7_post_norm", "Toys have it where the first token is fixed."),
     ("Figure 4: it comes later at small rates", "figure04_dynamics", "It comes; a delay is not seen."),
-    ("Figure 5: it moves with the prefix", "figure05_prefix", "It stays on the first place, but with five on toys."),
-    ("Figure 5: few data, no sink", "figure05_data_amount", "Few data weaken it; some is left."),
+    (
+        "Figure 5: it moves with the prefix",
+        "figure05_prefix",
+        "On toys it moves with five tokens, and in two of five seeds with four.",
+    ),
+    ("Figure 5: few data, no sink", "figure05_data_amount", "Few data weaken it on toys; some is left."),
     ("Figure 28: an overfitted model has none", "figure28_overfitting", "Sinks come while toys overfit."),
-    ("Figure 6: narrow windows prevent it", "figure06_windows", "A window of 8 does; how wide is undecided."),
-    ("Figure 29: p-norms do not prevent it", "figure29_p_norm", "p above 1 diverges; p = 1/4 has none."),
-    ("Figure 30: tuning without a sink is stable", "figure30_fine_tuning", "Five orders of chats of one model."),
+    (
+        "Figure 6: narrow windows prevent it",
+        "figure06_windows",
+        "Less than with causal attention; how wide is undecided.",
+    ),
+    (
+        "Figure 29: p-norms do not prevent it",
+        "figure29_p_norm",
+        "p above 1 trains here, with little sink; p = 1/4 has none on text.",
+    ),
+    ("Figure 30: tuning without a sink is stable", "figure30_fine_tuning", "Five orders of chats are not five models."),
     ("Equations 32 to 42: scaling the output", "equation32_scaled_normalisation", "An identity, up to rounding."),
-    ("Propositions 1 to 4: repeated tokens", "propositions", "Rotary and relative positions: derived, and measured."),
+    (
+        "Propositions 1 to 4: repeated tokens",
+        "propositions",
+        "They hold; rotary heads may still prefer the first of equal tokens.",
+    ),
 )
 HUB, TRAINED, OURS = "loopback", "shrunken", ""  # how the command of a row is tested
 ROWS = (  # row of the paper, experiment, how its command at the paper's scale is tested; None: it has none
@@ -174,7 +203,7 @@ def page() -> str:
     return HEAD + verdicts + PAPER + paper + TAIL
 
 
-def claims() -> str:
+def claims() -> tuple[str, str]:
     """The count of the paper's claims by what came of them, and the table of them, as Markdown."""
     found: dict[str, dict[str, str]] = {name: {} for _, name, _ in CLAIMS}
     for chapter in chapters_in(BOOK):
@@ -185,7 +214,7 @@ def claims() -> str:
     )
     head = f"| claim of the paper | {' | '.join(PLACES.values())} | why |\n|{'---|' * (len(PLACES) + 2)}\n"
     rows = (_claim_row(claim, name, found[name], why) for claim, name, why in CLAIMS)
-    return f"{counts}\n{head}{''.join(rows)}"
+    return counts, head + "".join(rows)
 
 
 def _claim_row(claim: str, name: str, found: Mapping[str, str], why: str) -> str:
@@ -211,10 +240,12 @@ def _counted(place: str, words: Sequence[str]) -> str:
 
 
 def results() -> str:
-    """RESULTS.md with the table of claims as the book has it now."""
+    """RESULTS.md with the count and the table of claims as the book has them now."""
     text = RESULTS.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    return before + BEGIN + "\n" + claims() + "\n" + END + rest.partition(END)[2]
+    for (begin, end), made in zip((COUNTS, TABLE), claims(), strict=True):
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
+    return text
 
 
 def _row(name: str, chapter: Chapter | None) -> str:

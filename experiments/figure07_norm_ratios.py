@@ -1,6 +1,6 @@
 """Figures 7 and 8: the first token's residual norm over the others', by block and architecture."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import plotly.graph_objects as go
 
@@ -11,7 +11,7 @@ from sinkinterp.report.norms import residual_norms, residual_norms_by_block
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.rules import Decision, Outcome, Rule
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipes import demo_recipe
 
@@ -61,18 +61,21 @@ def _largest(table: Table, without_sink: bool) -> dict[str, float]:
     return {name: max(table.where(**{MODEL: name}).numbers("ratio")) for name in chosen}
 
 
-def _in_words(ratios: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {ratio:.1f}" for name, ratio in ratios.items()) or "no such model here"
+def _judged(ratios: Mapping[str, float], shows: Callable[[float], bool | None]) -> Decision:
+    """Whether every ratio shows a claim; not asked without a model."""
+    if not ratios:
+        return Outcome.NOT_ASKED, "no such model here"
+    answers = [shows(ratio) for ratio in ratios.values()]
+    words = ", ".join(f"{name} {ratio:.1f}" for name, ratio in ratios.items())
+    return False if False in answers else None if None in answers else True, words
 
 
-def _has_peak(table: Table) -> tuple[bool | None, str]:
-    ratios = _largest(table, without_sink=False)
-    return (min(ratios.values()) > 10 or None) if ratios else None, _in_words(ratios)
+def _has_peak(table: Table) -> Decision:
+    return _judged(_largest(table, without_sink=False), lambda ratio: ratio > 10 or None)
 
 
-def _has_none(table: Table) -> tuple[bool | None, str]:
-    ratios = _largest(table, without_sink=True)
-    return (max(ratios.values()) < 2) if ratios else None, _in_words(ratios)
+def _has_none(table: Table) -> Decision:
+    return _judged(_largest(table, without_sink=True), lambda ratio: ratio < 2)
 
 
 RULES: Sequence[Rule] = (

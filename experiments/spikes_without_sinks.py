@@ -24,6 +24,7 @@ from .shared.rules import above, has_sink, higher, times
 from .shared.study import Arm, device_of, numbers_of, setting
 
 D_MODEL = 64  # so that one head is as wide as heads are in large models, and eight are of eight numbers
+STEPS = 2000  # at most: a third of those of other models of text, which are half as wide
 SEQUENCES = 256
 SPIKE = "largest entry / median"
 TODAY, UPDATES, STREAM, QK = "pre_norm", "norm of updates", "norm of the residual", "qk_norm"
@@ -31,11 +32,12 @@ HEADS = {2: "2 heads of 32", 4: "4 heads of 16", 8: "8 heads of 8"}
 
 
 def wide(recipe: Recipe) -> Recipe:
-    """The recipe with one head of 64 numbers, and feed-forward layers that are wider by the same factor."""
+    """The recipe with one head of 64 numbers, wider feed-forward layers in proportion, and fewer steps."""
     model = recipe.model
     assert isinstance(model.ffn, FFN | GatedFFN)
     ffn = replace(model.ffn, width=model.ffn.width * D_MODEL // model.d_model)
-    return replace(recipe, model=replace(model, d_model=D_MODEL, n_heads=1, ffn=ffn))
+    wider = replace(model, d_model=D_MODEL, n_heads=1, ffn=ffn)
+    return replace(recipe, model=wider, steps=min(recipe.steps, STEPS))
 
 
 def _with(name: str) -> Callable[[Recipe], Recipe]:

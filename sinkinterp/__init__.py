@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .measurement.activation_patching import activation_patching as activation_patching
     from .measurement.explaining import explain as explain
     from .measurement.maps import attention_map as attention_map
+    from .measurement.maps import sinks as sinks
     from .measurement.measure import measure as measure
     from .measurement.sweep import sink_rate as sink_rate
     from .measurement.sweep import sweep as sweep
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from .pages.export import save as save
     from .pages.report import view as view
     from .report.compare import compare as compare
-    from .report.patterns import sinks as sinks
     from .report.report import Report as Report
     from .runs.trained import trained as trained
     from .train.recipe import Recipe as Recipe
@@ -50,7 +50,7 @@ _MODULES = {  # of the public names; each is imported when its name is first use
     "attention_map": "measurement.maps",
     "view": "pages.report",
     "save": "pages.export",
-    "sinks": "report.patterns",
+    "sinks": "measurement.maps",
     "mask": "applications.outliers",
     "sweep": "measurement.sweep",
     "sink_rate": "measurement.sweep",

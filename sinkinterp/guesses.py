@@ -8,6 +8,7 @@ import inspect
 import re
 import sys
 import tomllib
+from ast import literal_eval
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
 from importlib import import_module
@@ -27,6 +28,7 @@ _SAME = (  # words for one argument, of which a function has one
     ("heads", "head", "include_heads"),
     ("text", "tokens", "texts", "prompt", "prompts", "input_ids", "str_tokens", "dataset"),
     ("dtype", "torch_dtype"),
+    ("values", "activations"),
     ("device_map", "device"),
     ("model", "source", "attention", "attentions", "patterns", "cache"),
 )
@@ -36,8 +38,8 @@ _SAME = (  # words for one argument, of which a function has one
 def _words(kind: str) -> dict[str, str]:
     """A table of guesses.toml by the word that people write.
 
-    "same": the public name that it means, or one of another library. "instead": what to write; `place:word` is for one
-    function or kind of object.
+    "same": the public name that it means, or one of another library. "argument": what `word=value` means, empty where
+    nothing is to be said. "instead": what to write; `place:word` is for one function or kind of object.
     """
     table = tomllib.loads((_ROOT / "guesses.toml").read_text(encoding="utf-8"))[kind]
     return {word: meant for words, meant in table.items() for word in words.split()}
@@ -77,9 +79,16 @@ def home_of(name: str) -> str:
 def keywords(function: Callable[P, R]) -> Callable[P, R]:
     """The function, which raises InputError for arguments that it does not take, and says what to write instead.
 
-    The words of `_SAME` mean one argument, such as `layer` and `layers`.
+    The words of `_SAME` mean one argument, such as `layer` and `layers`. Some values of foreign arguments do, too.
     """
     known = inspect.signature(function).parameters
+
+    def meant_by(given: Mapping[str, Any]) -> dict[str, Any]:
+        foreign = {word: f"{word}={value!r:.20}" for word, value in given.items() if word not in known}
+        meant = {word: pair for word, text in foreign.items() if (pair := _words("argument").get(text)) is not None}
+        kept = {own(word, given): value for word, value in given.items() if word not in meant}
+        pairs = (pair.split("=") for pair in meant.values() if pair)
+        return kept | {word: literal_eval(value) for word, value in pairs if word in known}
 
     def own(word: str, given: Mapping[str, Any]) -> str:
         meant = (each for words in _SAME if word in words for each in words if each in known and each not in given)
@@ -87,15 +96,22 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        named: Any = {own(word, kwargs): value for word, value in kwargs.items()}
-        if any(callable(getattr(value, "convert_ids_to_tokens", None)) for value in args):
-            raise InputError(
-                f"{function.__name__}: a tokenizer comes with its model: si.load(model, tokenizer=tokenizer)"
-            )
-        _check_fit(function, args, named)
-        return function(*args, **named)
+        named: Any = meant_by(kwargs)
+        given = _with_tokenizer(args, named) if "model" in known and "tokenizer" not in known else args
+        _check_fit(function, given, named)
+        return function(*given, **named)
 
     return checked
+
+
+def _with_tokenizer(args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments without a tokenizer; the model, which is first, is loaded with it."""
+    tokenizers = [value for value in args if callable(getattr(value, "convert_ids_to_tokens", None))]
+    tokenizer = named.pop("tokenizer", None) if not tokenizers else tokenizers[0]
+    if tokenizer is None:
+        return args
+    model, *others = [value for value in args if value is not tokenizer] or [named.pop("model", None)]
+    return (import_module(f"{_ROOT.name}.backends.load").load(model, tokenizer), *others)
 
 
 def _check_fit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

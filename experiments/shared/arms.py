@@ -44,11 +44,11 @@ class OfRuns:
             for name, recipe in runs
             for row in self.read(trained(recipe, scope.cache, device=device_of(recipe)), scope)
         )
-        base, first = base_of(scope), runs[0][1].model
-        size = f"{first.n_layers} layers x {first.n_heads} heads, d_model {first.d_model}"
-        trainings = f"{base.steps} steps of {base.batch} sequences, lr {base.lr:g}, {scope.seeds} seeds"
+        first, model = runs[0][1], runs[0][1].model
+        size = f"{model.n_layers} layers x {model.n_heads} heads, d_model {model.d_model}"
+        trainings = f"{first.steps} steps of {first.batch} sequences, lr {first.lr:g}, {scope.seeds} seeds"
         note = self.note.replace("{n}", str(_few(self.sequences, scope)))
-        return Table("", f"scale {scope.scale}: {size}, {trainings}; {lengths_of(base)}; {note}", tuple(rows))
+        return Table("", f"scale {scope.scale}: {size}, {trainings}; {lengths_of(first)}; {note}", tuple(rows))
 
     def recipes(self, scope: Scope) -> list[Recipe]:
         """How every arm is trained with every seed."""

@@ -141,11 +141,11 @@ def higher(of: str, than: str, quantity: str = col.EXCESS, margin: float = 0.05,
     """The quantity is higher in the models `of` than in the models `than`, seed by seed.
 
     By default the quantity is alpha_1 less its null, since models with a slot have a lower null. It holds if all seeds
-    agree and the mean difference is at least `margin`. It fails if the 95% interval of the mean is below zero and the
-    mean is at least `margin` below: without a difference a rule neither holds nor fails. It is confounded if the models
-    with more of the quantity may have learned more: the interval of the difference of mean losses leaves 2% of the loss
-    of `than` on that side. With `at_equal_loss` False losses do not matter: for rows that the paper compares at unequal
-    loss.
+    agree, the 95% interval of the mean difference is above zero, and the mean is at least `margin`. It fails if the
+    interval is below zero and the mean is at least `margin` below. Three seeds without a difference agree in 12% of
+    cases, so agreement alone decides nothing. It is confounded if the models with more of the quantity may have learned
+    more: the interval of the difference of mean losses leaves 2% of the loss of `than` on that side. With
+    `at_equal_loss` False losses do not matter: for rows that the paper compares at unequal loss.
     """
 
     def decide(runs: Table) -> Decision:
@@ -156,7 +156,8 @@ def higher(of: str, than: str, quantity: str = col.EXCESS, margin: float = 0.05,
         reason = f"mean difference {mean}, {agree} of {len(compared)} seeds agree, losses differ by {gap} nats"
         if len(compared) < LEAST_SEEDS:
             return Outcome.UNDECIDED, reason
-        outcome = _beside(agree == len(compared) and mean.mean >= margin, mean.high < 0 and mean.mean <= -margin)
+        is_above = agree == len(compared) and mean.low > 0 and mean.mean >= margin
+        outcome = _beside(is_above, mean.high < 0 and mean.mean <= -margin)
         learned_more = {Outcome.HOLDS: -gap.low, Outcome.FAILS: gap.high}.get(outcome, -math.inf)
         return Outcome.CONFOUNDED if at_equal_loss and learned_more > most else outcome, reason
 

@@ -39,3 +39,8 @@ def bridge_of(model: PreTrainedModel, tokenizer: Any = None) -> Any:
     if not gap.is_within(tolerance_of(model.dtype)):
         raise InputError(f"{name} under TransformerLens gives other logits than under transformers, {gap}; {FIX}")
     return bridge
+
+
+def hooked_points(bridge: Any) -> list[str]:
+    """The hook points of a bridge that someone has hooked."""
+    return [name for name, point in bridge.hook_dict.items() if point.fwd_hooks]

@@ -5,6 +5,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +32,7 @@ from .anatomy.modules import (
 )
 from .anatomy.own_attention import family_of, note_of
 from .anatomy.projections import HeadMap, maps_edited, maps_of
-from .bridge import bridge_of
+from .bridge import bridge_of, hooked_points
 from .contract import Abilities, Check
 from .encoder.encoder_input import NoEncoder
 from .exclusive import edits_around, exclusive, recorded_by
@@ -41,10 +43,11 @@ from .subject import Logits, Subject, Trace
 # what configurations call the longest sequence
 _CONTEXT = ("max_target_positions", "max_position_embeddings", "max_seq_len")
 
-_OF_BRIDGES = (  # what TransformerLens computes of a model, and leaves nothing behind
+_OF_BRIDGES = (  # names of TransformerLens
     *("run_with_cache", "run_with_hooks", "generate", "to_tokens", "to_str_tokens", "to_string", "to_single_token"),
-    *("cfg", "blocks", "embed", "unembed", "W_E", "W_U", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_in", "W_out"),
-    *("b_U", "b_Q", "b_K", "b_V", "b_O", "b_in", "b_out"),
+    *("tokens_to_residual_directions", "add_hook", "hooks", "reset_hooks", "hook_dict", "set_use_attn_result"),
+    *("cfg", "blocks", "embed", "pos_embed", "unembed", "ln_final", "W_E", "W_U", "W_pos", "W_Q", "W_K", "W_V", "W_O"),
+    *("W_in", "W_out", "b_U", "b_Q", "b_K", "b_V", "b_O", "b_in", "b_out"),
 )
 
 
@@ -66,22 +69,42 @@ class HuggingFaceSubject(Subject):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
+            if name == "generate" and self._asks_lens(name):
+                return partial(self._called, name)
             return getattr(self.lens(), name) if self._asks_lens(name) else super().__getattr__(name)
 
     def _asks_lens(self, name: str) -> bool:
         return name in _OF_BRIDGES and isinstance(vars(self).get("model"), PreTrainedModel)
 
     def lens(self) -> Any:
-        """A TransformerLens bridge over a copy of the model as it is now, with its tokenizer; see `bridge_of`.
+        """A TransformerLens bridge over a copy of the model, with its tokenizer; see `bridge_of`.
 
-        `run_with_cache` and other names of a bridge are those of `lens()`. Hooks on it do not change the subject.
+        `run_with_cache` and other names of a bridge are those of `lens()`. The copy is kept, and made anew after the
+        model's weights have changed. Its hooks stay until `reset_hooks()`; `run` refuses to pass over them. Raises
+        InputError where TransformerLens cannot run the model.
         """
         self._check_not_patched()
-        return bridge_of(self.model, self.tokenizer)
+        weights = [(x.data_ptr(), x._version, torch.hash_tensor(x.detach()).item()) for x in self._tensors()]
+        bridge, copied = vars(self).get("_kept_bridge", (None, None))
+        if copied != weights:
+            bridge = bridge_of(self.model, self.tokenizer)
+            self._kept_bridge = bridge, weights
+        return bridge
+
+    def _tensors(self) -> Iterator[Tensor]:
+        yield from chain(self.model.parameters(), self.model.buffers())
+
+    def _called(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """What a method of the bridge returns; of the transformers model, if it is given `input_ids`."""
+        return getattr(self.model if "input_ids" in kwargs else self.lens(), name)(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What a TransformerLens bridge returns: logits, or what its `return_type` asks for."""
-        return self.lens()(*args, **kwargs) if self._asks_lens("blocks") else super().__call__(*args, **kwargs)
+        """What a TransformerLens bridge returns: logits, or what its `return_type` asks for.
+
+        With the keyword `input_ids`, what the transformers model returns.
+        """
+        asks = self._asks_lens("blocks")
+        return self._called("__call__", *args, **kwargs) if asks else super().__call__(*args, **kwargs)
 
     def _read_model(self, model: PreTrainedModel) -> None:
         """Finds the modules, sizes and abilities of the model. Raises InputError as the class does."""
@@ -117,7 +140,8 @@ class HuggingFaceSubject(Subject):
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self.libraries or not isinstance(self.model, PreTrainedModel):
             raise InputError(f"the subject of {self.name} cannot be copied or pickled; copy its model, and load that")
-        self.__dict__.pop("label", None)  # a function inside another one, made again when it is asked for
+        for name in ("label", "_kept_bridge"):  # made again when it is asked for
+            self.__dict__.pop(name, None)
         return super().__reduce_ex__(protocol)
 
     def _bare_pass(self, tokens: Tokens) -> tuple[Logits, tuple[nn.Module, ...]]:
@@ -193,6 +217,7 @@ class HuggingFaceSubject(Subject):
             self._check_tapped(read.site)
         positions = self.positions(edits, tokens.shape[1])
         self._check_not_patched()
+        self._check_not_hooked()
         with exclusive(self.model), self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext():
             return self._trace(tokens, recorder, positions)
 
@@ -354,6 +379,14 @@ class HuggingFaceSubject(Subject):
     def _check_not_patched(self) -> None:
         if edits_around(self.model):
             raise InputError(f"{self.name} is inside si.patched(...); measure it outside, with edits=... instead")
+
+    def _check_not_hooked(self) -> None:
+        bridge, _ = vars(self).get("_kept_bridge", (None, None))
+        if bridge is not None and (hooked := hooked_points(bridge)):
+            raise InputError(
+                f"{self.name} has hooks on {', '.join(hooked)[:200]}, which a measurement does not see; take them off, "
+                f"subject.reset_hooks(), and give edits=[({hooked[-1]!r}, function)]"
+            )
 
     def _check_tapped(self, site: Site) -> None:
         if site in TAPPED and site not in self.modules.taps:

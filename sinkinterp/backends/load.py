@@ -29,13 +29,13 @@ from .subject import Subject
 @keywords
 def load(  # noqa: PLR0913  everything that a model can be loaded with
     source: Any,
+    tokenizer: Any = None,
     *,
     backend: str | None = None,
     dtype: torch.dtype | str | None = None,
     device_map: DeviceMap = None,
     name: str | None = None,
     encoder: EncoderInput | None = None,
-    tokenizer: Any = None,
     forward: Forward | None = None,
     blocks: str | None = None,
     positions: str | None = None,
@@ -89,6 +89,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     return subject
 
 
+load_in_nnsight = partial(load, backend="nnsight")
 load.from_pretrained = load.boot_transformers = load  # written after names of classes
 
 

@@ -2,8 +2,8 @@
 
 import inspect
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -42,6 +42,35 @@ class NNsightSubject(HuggingFaceSubject):
             raise InputError(f"{type(self._envoy._module).__name__} has no weights yet; wrap it with dispatch=True")
         super().__init__(self._envoy._module, name)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            is_of_nnsight = not name.startswith("_") and "shape" in vars(self) and hasattr(self.envoy, name)
+            return getattr(self.envoy, name) if is_of_nnsight else super().__getattr__(name)
+
+        @property
+        def model(self) -> Any:
+            """The transformers model. In the block of a user's trace, `model` is nnsight's place of that name."""
+            envoy = vars(self).get("envoy")
+            is_place = envoy is not None and envoy.interleaver.interleaving and hasattr(envoy._module, "model")
+            return envoy.model if is_place else vars(self)["model"]
+
+        @model.setter
+        def model(self, model: Any) -> None:
+            vars(self)["model"] = model
+
+    @cached_property
+    def envoy(self) -> Any:
+        """nnsight's model, with the tokenizer of the subject, which answers `trace`, `session` and its other names.
+
+        Edits that it keeps are not those of the subject.
+        """
+        from nnsight import TransformersModel
+
+        if isinstance(self._envoy, TransformersModel) or self.tokenizer is None:
+            return self._envoy
+        return TransformersModel(self._envoy._module, tokenizer=self.tokenizer, task="text-generation")
+
     def _check_contract(self, bare: Logits) -> None:
         if any(map(family_of, self.modules.blocks)):
             raise InputError(f"{type(self.model).__name__} attends in code of its own; {self._fix}")
@@ -63,7 +92,7 @@ class NNsightSubject(HuggingFaceSubject):
 
     def _visit(self, recorder: Recorder) -> None:
         """Shows the recorder all sites in forward order, and writes the changes. Call it in a trace."""
-        names = {module: name for name, module in self.model.named_modules()}
+        names = {module: name for name, module in self._envoy._module.named_modules()}
         modules, place = self.modules, lambda module: self._envoy.get(names[module])
         if recorder.edits_at(TOKEN_EMBEDDING):
             _replace_output(place(modules.embedding), partial(recorder.edited, TOKEN_EMBEDDING))

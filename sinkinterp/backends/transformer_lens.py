@@ -22,7 +22,7 @@ from ..errors import InputError
 from . import contract
 from .anatomy.modules import removed_after
 from .anatomy.projections import HeadMap, alone, rows_of
-from .bridge import FIX, bridge_of
+from .bridge import FIX, bridge_of, hooked_points
 from .exclusive import Hook, exclusive, recorded_by
 from .hooks import recorded_stream
 from .huggingface import HuggingFaceSubject, check_is_decoder
@@ -214,7 +214,7 @@ class TransformerLensSubject(HuggingFaceSubject):
     @property
     def _fix_by_hooks(self) -> str:
         """What a user does where the hooks do not make up the call."""
-        foreign = _hooked_points(self.bridge)
+        foreign = hooked_points(self.bridge)
         return f"take off your hooks on {', '.join(foreign)}" if foreign else FIX
 
     @property
@@ -240,7 +240,7 @@ class TransformerLensSubject(HuggingFaceSubject):
         Raises InputError where a call does not give the pattern that TransformerLens computed. `compares`, and hooks of
         the user's own on what attention computes, ask for that.
         """
-        hooked = [name for name in _hooked_points(self.bridge) if name.endswith(_UNREAD)]
+        hooked = [name for name in hooked_points(self.bridge) if name.endswith(_UNREAD)]
         with recorded_by(recorder), self._layers_shown(recorder, compares=compares or bool(hooked)) as layers:
             logits = self._forward(tokens, None, gradients=recorder.gradients, **positions)
         if not layers or not all(layer.has_pattern and layer.has_output for layer in layers):
@@ -278,11 +278,6 @@ class TransformerLensSubject(HuggingFaceSubject):
             removed_after([self.modules.blocks[0].register_forward_pre_hook(Hook(recorder, begin_layers))]),
         ):
             yield
-
-
-def _hooked_points(bridge: Any) -> list[str]:
-    """The hook points of a bridge that someone has hooked."""
-    return [name for name, point in bridge.hook_dict.items() if point.fwd_hooks]
 
 
 def _of_tokens(call: AttentionCall) -> Pattern:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..backends.files.named_models import MADE, downloaded, shipped
+from ..backends.files.named_models import MADE, models, shipped
 from ..table import Cell, Table
 from .terminal import print_table, print_text
 
@@ -108,6 +108,6 @@ _LISTS: dict[Listed, tuple[str, Callable[[], list[Row]]]] = {
     ),
     Listed.MODELS: (
         "sinkinterp measure MODEL, or its folder, also in transformers; `make models` makes " + ", ".join(MADE),
-        lambda: _folders("model", downloaded() | shipped()),
+        lambda: _folders("model", models()),
     ),
 }

@@ -25,9 +25,11 @@ from ..interventions.edit import Edits, description, edits_of
 from ..interventions.selectors import is_pair, named_heads
 from ..metrics.importance import importance
 from ..plots.theme import escaped
+from ..report import patterns
 from ..report.maps import HeadMaps, Heads, attention_figure, detail, which_heads
 from ..report.patterns import holds_attention, patterns_of
 from ..report.readings import short_name
+from ..table import Table
 from .inputs import ModelLike, equal_inputs_of
 
 _SEVERAL = (list, tuple, Mapping)
@@ -147,6 +149,35 @@ def _held_map(patterns: Any, tokens: Any, layers: Any, heads: Any, edits: Sequen
     alpha, words = tuple(alphas[head] for head in shown), _words_held(tokens, n, length)
     drawn = HeadMaps(shown, {maps.WEIGHT.name: values}, length, side=side, alpha=alpha, words=words)
     return attention_figure({"": drawn}, f"Attention: {which_heads(shown, len(asked))}", f"n={n}, T={length}")
+
+
+@keywords
+def sinks(
+    model: ModelLike | Any,
+    text: TokensLike | Any = None,
+    position: int = 0,
+    epsilon: float = 0.3,
+    attention_mask: Any = None,
+) -> Table:
+    """The sinks of a model on texts of one length, or of attention weights, with or without their tokens.
+
+    Returns the table of `report.patterns.sinks`, which says what weights may be. A number in place of a text is the
+    position. Raises InputError as it does, and as `measure` does.
+    """
+    if is_whole(text):
+        text, position = None, text
+    model, text = weights_first(model, text)
+    if text is None:
+        return patterns.sinks(model, position, epsilon, attention_mask)
+    if holds_attention(model):
+        first = next(iter(patterns_of(model).values()))
+        _words_held(text, len(first), first.shape[-1])
+        return patterns.sinks(model, position, epsilon, attention_mask)
+    subject, tokens = equal_inputs_of(model, text)
+    read = {"weights": lambda call: call.pattern()[..., -call.k.shape[2] :]}
+    weights = subject.run(tokens, reads=read)["weights"].unbind(1)
+    named = {f"blocks.{i}.hook_pattern": each for i, each in zip(subject.shape.attention_layers, weights, strict=True)}
+    return patterns.sinks(named, position, epsilon, attention_mask)
 
 
 def _words_held(tokens: Any, n: int, length: int) -> list[str] | None:

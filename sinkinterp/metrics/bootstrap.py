@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NoReturn
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -150,12 +151,28 @@ def _by_welch(change: float, before: Tensor, after: Tensor) -> Estimate:
 def ratio(after: PerSequence, before: PerSequence, seed: int = 0) -> Estimate:
     """Mean after over mean before with its 95% interval; every resample takes the same sequences of both.
 
-    No interval where a resample has a mean of 0 before.
+    Of fewer than 30 pairs the interval is Fieller's (1954). No interval where the mean before may be 0.
     """
     quotient = (after.double().mean() / before.double().mean()).item()
+    if 2 <= len(before) < FEW:
+        return _by_fieller(quotient, after.double(), before.double())
     if len(before) < 2 or not (means := _resampled_means(before, seed)).all():
         return Estimate(quotient, math.nan, math.nan)
     return Estimate(quotient, *_interval(_resampled_means(after, seed) / means))
+
+
+def _by_fieller(quotient: float, after: Tensor, before: Tensor) -> Estimate:
+    """A quotient of means of pairs: those q for which Student's t does not tell the mean of after - q before from 0."""
+    n, mean = len(before), before.mean().item()
+    (a, ab), (_, b) = (torch.cov(torch.stack((after, before))) / n).tolist()
+    t = _T[n - 2].item()
+    g = t**2 * b / mean**2 if mean else math.inf
+    if g >= 1:
+        return Estimate(quotient, math.nan, math.nan)
+    centre = (quotient - t**2 * ab / mean**2) / (1 - g)
+    spread = a - 2 * quotient * ab + quotient**2 * b - t**2 * (a * b - ab**2) / mean**2
+    half = t * max(spread, 0) ** 0.5 / abs(mean) / (1 - g)
+    return Estimate(quotient, centre - half, centre + half)
 
 
 def estimate_cells(column: str, value: Estimate) -> dict[str, Cell]:

@@ -43,6 +43,10 @@ WHY = {
     f"{THEIRS}.",
     Scale.REAL: "Why our number differs from the paper's: it is another model, and a smaller one.",
 }
+BESIDE: Mapping[str, str] = {  # what is unlike in the protocol of the paper's numbers
+    Scale.DEMO: "The paper reads its models at T=64, and ours have 16 tokens; both have no BOS.",
+    Scale.TEXT: "The paper reads its models without BOS, and ours are trained and read with BOS first; T=64 for both.",
+}
 _NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d.,]*(?:e[+-]?\d+)?%?(?: \[[^\]]{1,40}\])?(?: (?:of|to) [+-]?\d[\d.,]*%?)?")
 
 
@@ -112,7 +116,9 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
     """The page of one experiment: its result, figure, verdicts, digest, all rows, and how the numbers were made."""
     verdicts = verdict_table(chapter)
     rule = "A rule says which numbers support the claim; the module of the experiment holds it."
-    about = f"{rule} {why_ours_differs(chapter)}".strip() if chapter.verdicts else chapter.found
+    beside = BESIDE.get(chapter.scale, "") if published(SINK_1) in chapter.table.columns else ""
+    words = " ".join(filter(None, (rule, beside, why_ours_differs(chapter))))
+    about = words if chapter.verdicts else chapter.found
     made = Table("", "", tuple({"what": name, "value": str(value)} for name, value in chapter.provenance.items()))
     sections = [
         Section("Figure", "", [figure]),

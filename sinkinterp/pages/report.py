@@ -37,6 +37,7 @@ class Page(Answering):
     kind = "page"
     html: str = field(repr=False)
     title: str
+    data = property(lambda self: self.html)  # as a notebook's own HTML has it
 
     def __repr__(self) -> str:
         return f"<Page of {self.title}: {len(self.html) / 1e6:.1f} MB of HTML; .save(path) writes it>"

@@ -14,7 +14,6 @@ from torch import Tensor
 from ..attention.shapes import Pattern
 from ..checks import whole_number
 from ..errors import InputError
-from ..guesses import keywords
 from ..metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells, rate
 from ..metrics.importance import check_epsilon
 from ..table import NULL, Cell, Table
@@ -48,7 +47,6 @@ def patterns_of(given: Any) -> dict[int, Pattern]:
     return layers
 
 
-@keywords
 def sinks(
     patterns: Any,
     position: int = 0,
@@ -71,8 +69,6 @@ def sinks(
     layers = patterns_of(patterns)
     batch, _, _, length = next(iter(layers.values())).shape
     real = _unpadded(layers) if attention_mask is None else _real(attention_mask, batch, length)
-    if isinstance(position, str | list | tuple):
-        raise InputError("sinks counts positions, and needs no tokens: si.sinks(patterns, position=0)")
     position = whole_number(position, "position", 0, int(real.sum(-1).min()) - 1)
     check_epsilon(epsilon)
     layers = {layer: _of_tokens(pattern, real, layer) for layer, pattern in layers.items()}
@@ -166,7 +162,7 @@ def _by_layer(given: Any) -> dict[int, Any]:
     if not patterns:
         raise InputError(
             f"this {type(given).__name__} holds no attention weights; give {TAKES}; "
-            "si.measure(model, text) measures a model"
+            "si.sinks(model, text) has those of a model"
         )
     if all(isinstance(step, list | tuple) and step for step in patterns):
         patterns = [_generated(layer, of_steps) for layer, of_steps in enumerate(zip(*patterns, strict=False))]

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import pytest
 
 from sinkinterp.errors import InputError
-from sinkinterp.pages.book import front_page, why_ours_differs, write_chapter
+from sinkinterp.pages.book import chapter_page, front_page, why_ours_differs, write_chapter
 from sinkinterp.pages.chapters import NO_VERDICT, Chapter, chapters_in, stem_of
 from sinkinterp.runs.rules import Outcome, Verdict
 from sinkinterp.table import Table
@@ -142,6 +142,15 @@ def test_a_sentence_says_why_ours_is_not_the_papers_where_it_is_not(ours, scale,
     table = Table("t", "", ({"model": "softmax", "Sink_1": ours, "paper Sink_1": 0.18},))
     made = replace(chapter(), table=table, provenance={"scale": scale})
     assert bool(why_ours_differs(made)) == says
+
+
+@pytest.mark.parametrize(("scale", "says"), [("text", "with BOS first"), ("demo", "16 tokens")])
+def test_a_page_with_the_papers_numbers_says_what_is_unlike_in_their_protocol(scale, says):
+    rows = {True: {"Sink_1": 0.2, "paper Sink_1": 0.18}, False: {"Sink_1": 0.2}}
+    for has_paper, numbers in rows.items():
+        table = Table("t", "", ({"model": "softmax", **numbers},))
+        made = replace(chapter("x", Outcome.HOLDS), table=table, provenance={"scale": scale})
+        assert (says in chapter_page(made, table, go.Figure())) is has_paper
 
 
 def test_no_line_of_a_reason_ends_inside_a_number_and_an_apostrophe_is_not_one():

@@ -50,6 +50,7 @@ def of_excess(*values, loss=2.0):
         (of_excess(0.24, 0.24, 0.24), of_excess(0.2, 0.2, 0.2), UNDECIDED),  # .04 on average
         (of_excess(0.2, 0.2, 0.2), of_excess(0.27, 0.26, 0.28), FAILS),
         (of_excess(0.2, 0.2, 0.2), of_excess(0.24, 0.23, 0.25), UNDECIDED),  # lower, but by .04 only
+        (of_excess(0.25, 0.3, 0.5), of_excess(0.2, 0.2, 0.2), UNDECIDED),  # all are higher; the interval is wider
         (of_excess(0.5, 0.5, 0.5), of_excess(0.2, 0.2, 0.2, loss=2.041), CONFOUNDED),  # the stronger learned more
         (of_excess(0.5, 0.5, 0.5), of_excess(0.2, 0.2, 0.2, loss=2.039), HOLDS),
         (of_excess(0.5, 0.5, 0.5), of_excess(0.2, 0.2, 0.2, loss=1.5), HOLDS),  # it learned less

@@ -5,7 +5,7 @@ import torch
 from refusals import refused
 
 from sinkinterp.attention.slots import SlotRow
-from sinkinterp.report.columns import INPUT, MODEL, SEED, SINK_1
+from sinkinterp.report.columns import ALPHA_1, ALPHA_HEAD, INPUT, MODEL, SEED, SINK_1
 from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import GIVEN, Scope, load_experiment
 from sinkinterp.runs.rules import Outcome
@@ -75,7 +75,9 @@ def onsets(**steps):
     ("whole", "half", "quarter", "outcome"),
     [
         ([350, 400, 400], [500, 550, 600], [700, 700, 800], HOLDS),
-        ([350, 400, 400], [500, 550, 600], [500, 500, 550], FAILS),
+        ([700, 700, 800], [500, 550, 600], [350, 400, 400], FAILS),
+        ([350, 400, 400], [500, 550, 600], [500, 500, 550], UNDECIDED),  # 7.2% of all reorderings are as late
+        ([15, 15, 10], [15, 20, 15], [15, 25, 20], UNDECIDED),  # 4.2%, which is above 2.5%
         ([350, 400, 400], [500, 550, 600], [None, None, 700], UNDECIDED),
         ([350, 400, 400], [500, 550, None], [700, 750, None], HOLDS),  # the median has come
     ],
@@ -84,9 +86,33 @@ def test_a_sink_that_never_comes_is_not_a_late_one(whole, half, quarter, outcome
     assert outcomes("figure04_dynamics", onsets(whole=whole, half=half, quarter=quarter))[1] is outcome
 
 
+def test_the_ranks_of_steps_are_as_rare_as_all_reorderings_say():
+    later, earlier = load_module("figure04_dynamics")._by_chance([[15, 15, 10], [15, 20, 15], [15, 25, 20]])
+    assert later == pytest.approx(70 / 1680, abs=0.006) and earlier == pytest.approx(1670 / 1680, abs=0.006)
+
+
+def test_orders_of_chats_and_models_that_are_not_there_decide_nothing():
+    steady = [{"step": step, "grad_norm": 1.0, "valid_loss": 5.0 - step / 100} for step in (0, 40, 80)]
+    names = load_module("figure30_fine_tuning").MODELS
+    chats = [{MODEL: name, SEED: seed, **row} for name in names for seed in range(5) for row in steady]
+    assert outcomes("figure30_fine_tuning", chats) == [UNDECIDED, UNDECIDED, NOT_ASKED]
+    ratios = [{MODEL: name, "ratio": ratio} for name, ratio in (("a", 164.0), ("b", 18.0))]
+    assert outcomes("figure07_norm_ratios", ratios) == [HOLDS, NOT_ASKED]
+
+
+def test_a_repeated_token_is_a_sink_by_the_line_of_every_other_sink():
+    def heads(alpha):
+        cells = {"largest distance": 0.0, "states differ by": 0.0}
+        return [{"proposition": str(i), SEED: 0, ALPHA_HEAD: 0.211 if i < 4 else alpha, **cells} for i in range(1, 5)]
+
+    assert outcomes("propositions", heads(0.26))[-2:] == [HOLDS, HOLDS]
+    assert outcomes("propositions", heads(0.27))[-2:] == [HOLDS, FAILS]  # uniform attention gives .211
+
+
 def sized(name, rate, accuracy=0.5):
-    chance = {"chance": 0.25}
-    return {MODEL: name, SEED: None, **with_interval(SINK_1, rate), **with_interval("accuracy", accuracy), **chance}
+    nulls = {"chance": 0.25, NULL: 0.07}
+    rates = {**with_interval(SINK_1, rate), **with_interval(ALPHA_1, rate)}
+    return {MODEL: name, SEED: None, **rates, **with_interval("accuracy", accuracy), **nulls}
 
 
 def test_the_ladder_judges_the_models_that_it_was_given():

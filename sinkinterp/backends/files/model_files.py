@@ -219,6 +219,9 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     return tokenizer
 
 
+load_tokenizer.from_pretrained = load_tokenizer  # type: ignore[attr-defined]  # written after the name of a class
+
+
 def _has_tokenizer(path: Path) -> bool:
     """Tells if a GGUF file or a local folder holds a tokenizer; of a model on the Hub this is not known, so yes."""
     if is_gguf(path):

@@ -83,6 +83,11 @@ def shipped() -> dict[str, Path]:
     return {f"sinkinterp/{name}": SHIPPED / name for name in _folders(SHIPPED)}
 
 
+def models() -> dict[str, Path]:
+    """The folders of the models that need no network, by name."""
+    return downloaded() | shipped()
+
+
 def known_names() -> list[str]:
     """All names that a model of ours may have, made or not."""
     return [*shipped(), *MADE, *downloaded()]
