@@ -46,7 +46,6 @@ def test_only_what_was_measured_is_shown():
         "Massive activations",
         "Largest residual entries",
     ]
-    assert "Residual stream" in headings("with residuals") and "Residual stream" not in headings("whole")
     assert any(heading.startswith("Pairs of queries and keys") for heading in headings("paired"))
 
 
