@@ -94,13 +94,14 @@ class Input:
     def token_set(
         self, subject: "Subject", model: str, length: int, sequences: int, on_file: OnProgress = no_progress
     ) -> "TokenSet":
-        """The tokens of a command with these defaults: sequences of one length, fewer where there are not so many."""
+        """The tokens of a command with these defaults: sequences of one length that fits the context, or fewer."""
         from ..measurement.measure import Preset
 
         if self.bos is not None:
             options.check_bos(subject, self.bos)
-        size = Preset(length=min(length, subject.shape.n_ctx or length), sequences=sequences)
-        inputs = self.inputs(self.over(size), is_default=True)
+        size = self.over(Preset(length=length, sequences=sequences))
+        fitting = replace(size, length=min(size.length, subject.shape.n_ctx or size.length))
+        inputs = self.inputs(fitting, is_default=True)
         is_prompt = self.is_one_text and self.length is None
         return replace(inputs, may_be_shorter=is_prompt).token_set(subject, model, on_file)
 
