@@ -228,5 +228,8 @@ def head_blocks(report: "Report") -> Text:
 
 def strongest_heads(report: "Report") -> str:
     """The heads with the largest alpha_1, as layer.head."""
-    named = (f"{row['layer']}.{row['head']} {row['alpha_1']:.2f}" for row in report.heads(top=STRONGEST))
+    alpha = report.alpha().nanmean(0)
+    order = alpha.flatten().argsort(descending=True)[:STRONGEST].tolist()
+    places = [divmod(i, alpha.shape[1]) for i in order]
+    named = (f"{report.attention_layers[i]}.{head} {alpha[i, head]:.2f}" for i, head in places)
     return f"Strongest heads (layer.head alpha_1): {', '.join(named)}"
