@@ -74,7 +74,7 @@ def passages(chapters: Sequence[Chapter], names: Sequence[str] = ()) -> list[Pas
         words = _WORDS[name]
         with suppress(LookupError):  # a chapter, or a row of it, is not in this book
             teller, numbers = _TELLERS[name], _numbers(words, rows)
-            vars(numbers).update(teller.more(rows, numbers))
+            numbers.__dict__.update(teller.more(rows, numbers))
             if teller.shows(numbers):
                 title, text = (words[part].strip().format(**vars(numbers)) for part in ("title", "text"))
                 figure = teller.figure(name, rows)
@@ -144,7 +144,7 @@ def _path(rows: Rows, numbers: Numbers) -> dict[str, Any]:
     path = {str(row[NAME]): float(row["number"] or 0) for row in rows["explained_sinks"].where(what="path").rows}
     block = int(path["first block of readers"])
     sinks = [int(row[col.LAYER] or 0) for row in rows["figure19_heads"].rows if float(row[col.ALPHA_1] or 0) > 0.3]
-    counts = {"layer": block, "earlier": sum(layer < block for layer in sinks), "sinks": len(sinks)}
+    counts: dict[str, Any] = {"layer": block, "earlier": sum(layer < block for layer in sinks), "sinks": len(sinks)}
     counts |= {"count": int(path["neurons that make most"]), "share": path["share of these neurons"]}
     counts |= {"writer": str(next(row[TO] for row in rows["explained_sinks"].where(what="path").rows))}
     return counts | {name: path[name] for name in ("written", "dimension", "readers")} | {"later": path["later heads"]}
