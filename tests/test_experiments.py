@@ -27,7 +27,8 @@ from sinkinterp.lm.model import build
 from sinkinterp.pages.book import write_numbers
 from sinkinterp.pages.chapters import Chapter, chapters_in
 from sinkinterp.runs import case as cases
-from sinkinterp.runs import catalogue, trained
+from sinkinterp.runs import catalogue
+from sinkinterp.runs import trained as trained_runs
 from sinkinterp.runs.case import Encoded, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module, summary_of
 from sinkinterp.runs.experiment import Scope, load_experiment
@@ -45,8 +46,8 @@ def few():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cases, "OUR_SEQUENCES", 67)
         patch.setattr("sinkinterp.runs.trained.EVALUATION_SEQUENCES", 16)
-        read = trained.read_chats
-        patch.setattr(trained, "read_chats", lambda data: (read(data)[0][:67], read(data)[1]))
+        read = trained_runs.read_chats
+        patch.setattr(trained_runs, "read_chats", lambda data: (read(data)[0][:67], read(data)[1]))
         yield
 
 

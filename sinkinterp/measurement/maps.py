@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import plotly.graph_objects as go
@@ -165,7 +165,7 @@ def sinks(
     position. Raises InputError as it does, and as `measure` does.
     """
     if is_whole(text):
-        text, position = None, text
+        text, position = None, cast(int, text)
     model, text = weights_first(model, text)
     if text is None:
         return patterns.sinks(model, position, epsilon, attention_mask)

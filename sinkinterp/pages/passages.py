@@ -74,7 +74,7 @@ def passages(chapters: Sequence[Chapter], names: Sequence[str] = ()) -> list[Pas
         words = _WORDS[name]
         with suppress(LookupError):  # a chapter, or a row of it, is not in this book
             teller, numbers = _TELLERS[name], _numbers(words, rows)
-            numbers = SimpleNamespace(**vars(numbers), **teller.more(rows, numbers))
+            numbers.__dict__.update(teller.more(rows, numbers))
             if teller.shows(numbers):
                 title, text = (words[part].strip().format(**vars(numbers)) for part in ("title", "text"))
                 figure = teller.figure(name, rows)
