@@ -26,7 +26,6 @@ from sinkinterp.applications.streaming import streaming_loss
 from sinkinterp.attention.sites import KEY_WEIGHTS, MLP, RESIDUAL, Edit
 from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence, TokenIds
 from sinkinterp.backends.huggingface import HuggingFaceSubject
-from sinkinterp.errors import InputError
 from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
 from sinkinterp.report.readings import Protocol
 
@@ -241,30 +240,25 @@ def test_edits_of_calls_reach_the_attention_that_is_read():
 
 
 GPT2, BART = zoo.model_of("gpt2"), model_of("bart")
-ALONE = "has an encoder; load it with backend='huggingface'"
-REFUSED = [
-    (lambda: subject_of("t5gemma", NoEncoder()), "T5GemmaFor.* does not run without cross-attention: Encoder"),
-    (lambda: subject_of("bart").run(TOKENS, edits=[ShiftPositions(30)]), r"position 46 is outside .* table of 40"),
-    (lambda: subject_of("whisper").run(tokens_of(41)), r"41 tokens exceed .* context of 40"),
-    (lambda: subject_of("t5").run(TOKENS, edits=[SwapPositions(0, 4)]), "no positions that could be swapped"),
-    (lambda: subject_of("bart", Silence()), "reads text; give Text"),
-    (lambda: subject_of("whisper", TokenIds(SOURCE)), r"reads sound; give Silence\(\)"),
-    (lambda: si.load(GPT2, encoder=NoEncoder()), "GPT2LMHeadModel has no encoder"),
-    (lambda: subject_of("whisper", Silence()), "a model in memory holds no FeatureExtractor"),
-    (lambda: si.load(BART), "add encoder=Silence"),
-    (lambda: subject_of("bart", NoEncoder()).cross_attention(), "runs without cross-attention; give its encoder an in"),
-    (
-        lambda: streaming_loss(subject_of("bart"), TOKENS, window=5, sinks=1),
-        "no rolling cache here; give a causal",
-    ),
-    (lambda: si.load(BART, backend="nnsight", encoder=NoEncoder()), ALONE),
-    (lambda: si.load(BART, backend="transformer_lens", encoder=NoEncoder()), ALONE),
-    (lambda: HuggingFaceSubject(BART), ALONE),
-    (lambda: si.patched(BART, SwapPositions(0, 4)).__enter__(), "patched takes no encoder-decoder model; si.measure"),
-]
+REFUSED = {
+    "a model that needs its encoder": lambda: subject_of("t5gemma", NoEncoder()),
+    "a position outside the table": lambda: subject_of("bart").run(TOKENS, edits=[ShiftPositions(30)]),
+    "more tokens than the context": lambda: subject_of("whisper").run(tokens_of(41)),
+    "no positions": lambda: subject_of("t5").run(TOKENS, edits=[SwapPositions(0, 4)]),
+    "sound for text": lambda: subject_of("bart", Silence()),
+    "text for sound": lambda: subject_of("whisper", TokenIds(SOURCE)),
+    "an encoder that is not there": lambda: si.load(GPT2, encoder=NoEncoder()),
+    "no extractor of features": lambda: subject_of("whisper", Silence()),
+    "no input": lambda: si.load(BART),
+    "cross-attention that is off": lambda: subject_of("bart", NoEncoder()).cross_attention(),
+    "a rolling cache": lambda: streaming_loss(subject_of("bart"), TOKENS, window=5, sinks=1),
+    "nnsight": lambda: si.load(BART, backend="nnsight", encoder=NoEncoder()),
+    "TransformerLens": lambda: si.load(BART, backend="transformer_lens", encoder=NoEncoder()),
+    "a subject of decoders": lambda: HuggingFaceSubject(BART),
+    "a patched block": lambda: si.patched(BART, SwapPositions(0, 4)).__enter__(),
+}
 
 
-@pytest.mark.parametrize(("refused", "message"), REFUSED)
-def test_what_an_encoder_decoder_cannot_do_is_refused_in_one_line(refused, message):
-    with pytest.raises(InputError, match=message):
-        refused()
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_an_encoder_decoder_cannot_do_is_refused_in_one_line(name):
+    refused(REFUSED[name])

@@ -1,11 +1,13 @@
 """si.sweep: interventions beside the untouched model and beside random ones of equal size."""
 
+from functools import partial
+
 import pytest
 import torch
 from backends.zoo import subject_of, tokens_of
+from refusals import refused
 
 import sinkinterp as si
-from sinkinterp.errors import InputError
 from sinkinterp.interventions import BiasColumn, ChangeValues, RemoveColumn, Scale, Temperature, Zero, ZeroKeyBias
 from sinkinterp.measurement.sweep import importance, loss, sink_rate
 from sinkinterp.metrics.bootstrap import estimate
@@ -67,11 +69,6 @@ def test_controls_fit_the_shortest_of_texts():
 
 def test_sweeps_that_cannot_be_made_are_refused_before_anything_runs():
     subject = subject_of("gpt2")
-    for edits, control, words in (
-        ([], None, "at least one edit"),
-        ([Temperature(2.0)], "random", "changes all layers"),
-        ([Temperature(2.0)], -1, "is 'random', or a number"),
-        ([ChangeValues(Zero(), positions=range(9))], "random", "needs as many others"),
-    ):
-        with pytest.raises(InputError, match=words):
-            si.sweep(subject, TOKENS, edits, control=control)
+    nine = ChangeValues(Zero(), positions=range(9))
+    for edits, control in (([], None), ([Temperature(2.0)], "random"), ([Temperature(2.0)], -1), ([nine], "random")):
+        refused(partial(si.sweep, subject, TOKENS, edits, control=control))
