@@ -237,7 +237,7 @@ def test_a_kind_without_defaults_takes_its_fields_beside_it():
         ("schedule=Causal", "schedule takes ConstantRate, CooldownRate, CosineRate; got 'Causal'"),
         ("schedule=CooldownRate,", "schedule takes"),
         ("model.attention.mask=Window", "width"),
-        ("model.vocab=97", "give both the same symbols"),
+        ("model.vocab=97", "model.vocab=64"),
         ("lr", "a setting is key=value"),
         ("=3", "a setting is key=value"),
     ],
