@@ -36,7 +36,7 @@ MUTATED = {
 }
 QUICK = {
     "sinkinterp/metrics/writes.py": ("tests/metrics/test_writes.py",),
-    "sinkinterp/attention/masks.py": ("tests/attention/test_masks.py", "tests/attention/test_visibility.py"),
+    "sinkinterp/attention/masks.py": ("tests/attention/test_masks.py",),
 }
 Z = 1.959964  # 95% of a normal distribution lie within this many standard deviations
 

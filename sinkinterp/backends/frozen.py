@@ -188,16 +188,12 @@ def _cross_attention_of(subject: Subject) -> set[nn.Module]:
 
 def freezable(subject: Subject) -> HuggingFaceSubject:
     """The subject, where `frozen` can run it. Raises InputError, as there, for one whose parts are not found."""
-    if not (
-        isinstance(subject, HuggingFaceSubject)
-        and isinstance(subject.model, PreTrainedModel)
-        and subject.reads_caches
-        and not subject.modules.is_cross
-    ):
-        raise InputError(f"{subject.name} is not a decoder of transformers on backend='huggingface', which this needs")
-    if set(subject.shape.mlp_layers) != set(range(subject.shape.n_layers)):
-        raise InputError(f"{subject.name}: what its feed-forward layers add is not found in every block; take another")
-    return subject
+    if isinstance(subject, HuggingFaceSubject) and isinstance(subject.model, PreTrainedModel) and subject.reads_caches:
+        shows_all = set(subject.shape.mlp_layers) == set(range(subject.shape.n_layers))
+        if shows_all and not subject.modules.is_cross:
+            return subject
+    what = "a decoder of transformers on backend='huggingface', whose blocks all show what feed-forward layers add"
+    raise InputError(f"{subject.name} is not {what}; take another")
 
 
 def _same(x: Residual) -> Residual:

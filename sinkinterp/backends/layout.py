@@ -150,14 +150,10 @@ def _real(mask: Any, past: int, n_new: int, position_ids: Tensor | None) -> Real
         mask = mask.get("full_attention", next(iter(mask.values())))
     if mask is None:
         return None
-    if not isinstance(mask, Tensor) or mask.ndim not in (2, 4):
-        raise InputError("attention_mask holds 0 for padding and 1 for tokens, (sequence, pos); leave others out")
     n = past + n_new
-    if mask.ndim == 2:
-        if mask.shape[1] < n:
-            raise InputError(f"attention_mask has {mask.shape[1]} columns for {n} tokens; give one for each token")
-        return mask[:, :n].bool()
-    return _real_of_pairs(mask, past, n_new, position_ids)
+    if not isinstance(mask, Tensor) or mask.ndim not in (2, 4) or (mask.ndim == 2 and mask.shape[1] < n):
+        raise InputError(f"attention_mask is (sequence, pos), 0 for padding and 1 for a token, of {n} here or more")
+    return mask[:, :n].bool() if mask.ndim == 2 else _real_of_pairs(mask, past, n_new, position_ids)
 
 
 def _real_of_pairs(mask: Tensor, past: int, n_new: int, position_ids: Tensor | None) -> Real:

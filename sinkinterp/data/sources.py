@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..errors import refusal
-from ..files import remove
-from ..seals import Damaged, Of, read_record, write_record
+from ..seals import Damaged, read_record, write_record
 from ..spec import Limits, Spec, added_later
 from .progress import OnProgress, no_progress
 from .rows import files_of
@@ -25,7 +24,6 @@ from .texts import is_path, texts_of
 
 DEPENDENCIES = ("torch", "transformers", "numpy", "datasets", "tokenizers", "einops", "rich", "typer")
 MIN_CHARACTERS = 200  # shorter texts are left out
-PART = 500  # files whose docstrings are kept together
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -177,35 +175,21 @@ class Texts(Source):
 def embedded_texts(cache: Path, on_file: OnProgress = no_progress) -> list[str]:
     """English docstrings of the standard library and of our dependencies, each once, in a mixed order.
 
-    They are gathered once and kept in `cache` under a hash of the versions that they were read from. After an interrupt
-    they are gathered from where it came. If that file is damaged, a warning says so on standard error, and they are
-    gathered again.
+    They are gathered once and kept in `cache` under a hash of the versions that they were read from. If that file is
+    damaged, a warning says so on standard error, and they are gathered again.
     """
     versions = ["python " + sysconfig.get_python_version()]
     versions += [f"{name} {importlib.metadata.version(name)}" for name in DEPENDENCIES]
     file = cache / f"embedded-{hashlib.sha256(' '.join(versions).encode()).hexdigest()[:12]}.json"
-    if file.exists():
-        try:
-            return read_record(file, {"docstrings": file.stem})
-        except Damaged as damage:
-            damage.warn("the docstrings are gathered again")
-    texts = mixed(_in_parts(_documented_files(), file.with_suffix(""), on_file))
+    with refusal(f"cannot read {file}", of=PermissionError):
+        if file.exists():
+            try:
+                return read_record(file, {"docstrings": file.stem})
+            except Damaged as damage:
+                damage.warn("the docstrings are gathered again")
+    texts = mixed(_docstrings(_documented_files(), on_file))
     write_record(file, texts, {"docstrings": file.stem})
-    remove(file.with_suffix(""))
     return texts
-
-
-def _in_parts(files: list[Path], folder: Path, on_file: OnProgress) -> Iterator[str]:
-    """The docstrings of files. Those of every `PART` files are kept in a folder, so that an interrupt loses few."""
-    for start in range(0, len(files), PART):
-        part = folder / f"{start}.json"
-        of: Of = {"docstrings": folder.name, "file": start}
-        try:
-            texts = read_record(part, of)
-        except Damaged:  # or not there
-            texts = list(_docstrings(files, range(start, min(start + PART, len(files))), on_file))
-            write_record(part, texts, of)
-        yield from texts
 
 
 def code_texts(files: list[Path], on_file: OnProgress = no_progress) -> list[str]:
@@ -223,14 +207,14 @@ def code_texts(files: list[Path], on_file: OnProgress = no_progress) -> list[str
     return mixed(text for text in texts if len(text) > MIN_CHARACTERS)
 
 
-def _docstrings(files: list[Path], chosen: range, on_file: OnProgress) -> Iterator[str]:
-    """The docstrings of the chosen Python files that are long enough and plain ASCII, each on one line."""
-    for i in chosen:
-        on_file(i + 1, len(files))
+def _docstrings(files: list[Path], on_file: OnProgress) -> Iterator[str]:
+    """The docstrings of Python files that are long enough and plain ASCII, each on one line."""
+    for done, file in enumerate(files, 1):
+        on_file(done, len(files))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                tree = ast.parse(files[i].read_bytes())
+                tree = ast.parse(file.read_bytes())
         except (SyntaxError, ValueError, RecursionError):
             continue
         for node in _statements(tree):

@@ -59,8 +59,9 @@ class World:
 
 
 def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager:
-    """In this context, backward passes average gradients over processes only if `enabled`."""
-    return model.no_sync() if isinstance(model, DistributedDataParallel) and not enabled else nullcontext()
+    """In this context, backward passes average gradients over processes only if `enabled`. It may be compiled."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner.no_sync() if isinstance(inner, DistributedDataParallel) and not enabled else nullcontext()
 
 
 @contextmanager

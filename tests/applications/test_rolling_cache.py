@@ -8,7 +8,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sinkinterp.applications.streaming import SinkCache, SinkLayer, check_stream, rotation_of, streamed
 from sinkinterp.backends.huggingface import HuggingFaceSubject
-from sinkinterp.errors import InputError
 from sinkinterp.interventions.columns import Evict
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import BASE, variants
@@ -156,18 +155,15 @@ def test_the_edit_evicts_as_the_cache_does(name):
 
 LOSING = ("mistral with a window", "gemma3", "gemma2 with softcap", "gpt-oss with sink logits")
 REFUSED = [
-    *(("llama", size, {}, "number of sinks") for size in ((4, 4), (3, 5), (0, 0), (-2, 0), (5, -1))),
-    *((name, (7, 2), {}, "keeps no key of every token; take") for name in (*LOSING, "jamba with mamba layers")),
-    *((name, (7, 2), {"rerotate": True}, "leave out rerotate") for name in LEARNED_POSITIONS),
+    *(("llama", size, {}) for size in ((4, 4), (3, 5), (0, 0), (-2, 0), (5, -1))),
+    *((name, (7, 2), {}) for name in (*LOSING, "jamba with mamba layers")),
+    *((name, (7, 2), {"rerotate": True}) for name in LEARNED_POSITIONS),
 ]
 
 
-@pytest.mark.parametrize(("name", "size", "options", "message"), REFUSED)
-def test_caches_without_room_for_a_recent_token_or_of_models_that_cannot_have_one_are_refused(
-    name, size, options, message
-):
-    with pytest.raises(InputError, match=message):
-        SinkCache(model_of(name), *size, **options)
+@pytest.mark.parametrize(("name", "size", "options"), REFUSED)
+def test_caches_without_room_for_a_recent_token_or_of_models_that_cannot_have_one_are_refused(name, size, options):
+    refused(lambda: SinkCache(model_of(name), *size, **options))
 
 
 def test_several_tokens_at_once_beyond_the_window_are_refused():

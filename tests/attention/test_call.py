@@ -1,9 +1,11 @@
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from attention.layouts import band, layouts
+from refusals import refused
 
 from sinkinterp.attention import fused
 from sinkinterp.attention.call import AttentionCall, call_of_interface
@@ -20,7 +22,20 @@ from sinkinterp.attention.kernels import (
     Unit,
 )
 from sinkinterp.attention.masks import key_blocks
-from sinkinterp.attention.slots import SinkLogit, SlotRow
+from sinkinterp.attention.slots import (
+    EvenRow,
+    FirstAxis,
+    KeySlot,
+    LearnedRow,
+    LogitSlot,
+    NoSlots,
+    SinkLogit,
+    SlotRow,
+    ZeroRow,
+)
+from sinkinterp.metrics import importance as metrics
+from sinkinterp.metrics import qk
+from sinkinterp.spec import Dims
 
 T = 11
 INDEX = torch.arange(T)
@@ -185,3 +200,182 @@ def test_a_call_is_shown_by_its_layer_and_sizes(make_call):
     assert d_head not in (7, 11)
     shown = f"{batch} x 7 queries, 11 keys, {heads} heads ({kv_heads} kv) of {d_head}"
     assert repr(call) == f"<AttentionCall of layer {call.layer}: {shown}>"
+
+
+def random_call(**change):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 6, 7, 5), torch.randn(2, 3, 7, 5), torch.randn(2, 3, 7, 11)
+    slot = SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 11))
+    return AttentionCall(0, q, k, v, 0.5, **{"slot": slot} | change)
+
+
+@pytest.mark.parametrize("change", [{}, {"slot": None}, {"kernel": Kernel(similarity=Sigmoid(), normaliser=Unit())}])
+def test_a_call_whose_own_pattern_is_fixed_answers_as_before(change):
+    call = random_call(**change)
+    fixed = call.with_pattern(call.pattern())
+    positions = torch.tensor([0, 3, 6])
+    assert torch.allclose(fixed.output(), call.mix(call.pattern()), atol=1e-6)
+    for read in (metrics.importance, metrics.raw_importance, metrics.uniform_importance):
+        assert torch.allclose(read(fixed, positions), read(call, positions), atol=1e-6)
+    assert torch.allclose(metrics.slot_importance(fixed), metrics.slot_importance(call), atol=1e-6)
+
+
+def test_the_weights_of_other_heads_are_still_those_of_their_scores():
+    call, first, last = random_call(), torch.arange(6) < 2, torch.arange(6) > 3
+    some, every = (call.with_pattern(call.pattern(), heads).set_pattern for heads in (first, None))
+    some.check_computes(last)
+    for pattern, heads in ((some, first), (some, first | last), (every, last)):
+        refused(partial(pattern.check_computes, heads))
+
+
+def test_weights_are_normalised_where_none_is_negative_and_rows_sum_to_one():
+    even, signed = (torch.ones(2, 6, 7, 7).tril() / torch.arange(1, 8)[:, None]), torch.zeros(2, 6, 7, 7)
+    signed[..., 0], signed[..., 1] = 1.5, -0.5
+    signed[..., 0, :2] = torch.tensor([1.0, 0.0])
+    of = [random_call(slot=None).with_pattern(weights).is_normalised for weights in (even, 2 * even, signed)]
+    assert of == [True, False, False]
+
+
+def test_columns_that_are_left_out_are_zero_and_the_others_stay_as_they_were_set():
+    call, heads = random_call(slot=None), torch.arange(6) < 2
+    set_to, without = torch.rand(2, 6, 7, 7).tril(), torch.arange(7) == 3
+    every, some = (call.with_pattern(set_to, chosen).pattern_without(without) for chosen in (None, heads))
+    assert every.equal(set_to.masked_fill(without, 0)) and some[:, :2].equal(every[:, :2])
+    torch.testing.assert_close(some[:, 2:], call.computed_pattern(without)[:, 2:])
+
+
+def test_metrics_read_the_pattern_that_was_set():
+    call = random_call(slot=None)
+    weights = torch.zeros(2, 6, 7, 7)
+    weights[..., 2:, 2] = 0.25
+    fixed = call.with_pattern(weights)
+    assert metrics.importance(fixed, torch.tensor([0, 2])).unbind(-1)[0].eq(0).all()
+    assert torch.allclose(metrics.raw_importance(fixed, torch.tensor([2])), torch.tensor(0.25))
+    assert torch.allclose(metrics.importance(fixed, torch.tensor([2])), torch.tensor(1.0))  # a proxy: rows sum to 1/4
+    assert torch.allclose(fixed.output()[:, 4, 2:], 0.25 * call.v[:, 2, 2][:, None].expand(-1, 5, -1))
+
+
+def test_a_pattern_that_was_set_is_normalised_where_its_rows_are_shares_that_sum_to_one():
+    call = random_call(slot=None)
+    for weights, expected in ((call.pattern(), True), (call.pattern() * 0.9, False)):
+        assert call.with_pattern(weights).is_normalised == expected
+    weights = call.pattern()
+    weights[0, 0, 3, :2] += torch.tensor([-2.0, 2.0])  # its row still sums to one
+    assert not call.with_pattern(weights).is_normalised
+
+
+def test_a_pattern_that_looks_ahead_is_refused():
+    call = random_call()
+    refused(lambda: call.with_pattern(torch.full((2, 6, 7, 8), 0.2)))
+    assert call.with_pattern(0.2 * torch.ones(2, 6, 7, 8).tril(1)).pattern()[0, 0, 0].tolist()[2:] == [0] * 6
+
+
+def test_a_pattern_of_another_shape_and_a_normaliser_behind_a_pattern_are_refused():
+    call = random_call()
+    refused(lambda: call.with_pattern(torch.zeros(2, 6, 7, 7)))
+    refused(lambda: call.with_pattern(call.pattern()).log_normaliser())
+
+
+CHANGES = {
+    "q": torch.ones(2, 6, 7, 5), "k": torch.ones(2, 3, 7, 5), "scale": 0.25, "mask": torch.ones(1, 1, 7, 7).bool(),
+    "bias": torch.zeros(1, 1, 7, 7), "softcap": 3.0, "slot": None, "kernel": Kernel(alpha=2.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_no_edit_of_scores_is_lost_behind_a_pattern(field):
+    call, change = random_call(), {field: CHANGES[field]}
+    fixed = call.with_pattern(call.pattern())
+    refused(lambda: replace(fixed, **change))
+    assert replace(fixed, v=call.v + 1).pattern().equal(call.pattern())
+    assert replace(fixed.with_pattern(None), **change).set_pattern is None
+
+
+def test_a_pattern_may_be_set_again():
+    call = random_call()
+    fixed = call.with_pattern(call.pattern()).with_pattern(call.pattern() / 2)
+    assert fixed.pattern().equal(call.pattern() / 2)
+
+
+def test_reads_of_queries_keys_and_masks_do_not_mind_a_pattern():
+    call = random_call(slot=None, mask=torch.ones(1, 1, 7, 7).tril().bool())
+    fixed = call.with_pattern(call.pattern())
+    for contrast in (qk.qk_angles, qk.qk_norm_products):
+        assert contrast(fixed).equal(contrast(call))
+    for read in (metrics.importance, metrics.uniform_importance):
+        paper = (read(x, call.keys, metrics.PAPER) for x in (fixed, call))
+        torch.testing.assert_close(*paper)
+
+
+def test_the_heads_whose_weights_were_set_are_those_of_all_edits(make_call):
+    call, one, other = make_call(), torch.arange(6) == 1, torch.arange(6) == 4
+    weights = call.pattern()
+    set_once = call.with_pattern(weights, one)
+    assert set_once.set_pattern.heads.equal(one)
+    assert set_once.with_pattern(weights, other).set_pattern.heads.equal(one | other)
+    for first, second in ((one, None), (None, one), (None, None)):
+        assert call.with_pattern(weights, first).with_pattern(weights, second).set_pattern.heads is None
+
+
+def test_weights_that_are_not_finite_are_not_called_hidden_keys(make_call):
+    call = make_call()
+    for wrong in (float("nan"), float("inf")):
+        weights = call.pattern().clone()
+        weights[0, 1, 5, 2] = wrong
+        refused(partial(call.with_pattern, weights), "weights")
+
+
+DIMS = Dims(21, 3, 7, 5)
+
+
+def test_fixed_values_have_the_length_they_say_along_the_axis_they_say():
+    first, even = (KeySlot(v=v(5.0)).build(DIMS)().value for v in (FirstAxis, EvenRow))
+    assert first.shape == even.shape == (3, 1, 7)
+    assert first[2, 0].tolist() == [5, 0, 0, 0, 0, 0, 0]
+    torch.testing.assert_close(even, torch.full((3, 1, 7), 5 / 7**0.5))
+    assert [row.build(DIMS).norm().item() for row in (FirstAxis(), EvenRow())] == pytest.approx([1, 1])
+
+
+def test_only_the_trained_dimensions_of_a_row_are_not_zero_and_learn():
+    slots = KeySlot(LearnedRow(dims=2)).build(DIMS)
+    key = slots().key
+    assert key[..., :2].ne(0).all() and key[..., 2:].eq(0).all()
+    assert {name: p.numel() for name, p in slots.named_parameters() if p.requires_grad} == {"key": 6}
+
+
+def test_a_shared_row_is_that_of_every_head_and_others_are_their_own():
+    shared, own = KeySlot(LearnedRow(shared=True)).build(DIMS)().key, KeySlot().build(DIMS)().key
+    assert shared.shape == (3, 1, 7) and shared[0].equal(shared[1]) and shared[0].equal(shared[2])
+    assert not own[0].equal(own[1])
+
+
+def test_a_logit_slot_scores_every_query_alike_and_has_one_number_per_head():
+    slots = LogitSlot().build(DIMS)
+    assert slots.logit.shape == (3,)
+    scores = slots().scores(torch.randn(2, 3, 5, 7), 0.3)
+    assert scores.equal(slots.logit[None, :, None, None].expand(2, 3, 5, 1))
+
+
+def test_hidden_columns_are_as_if_no_query_saw_them_the_slots_too(make_call):
+    call = make_call(slot=SinkLogit(torch.randn(6)))
+    seen = call.allowed().clone()
+    seen[..., 4] = False
+    without = torch.zeros(12, dtype=torch.bool)
+    without[[0, 5]] = True  # the slot, and key 4 behind it
+    pattern = call.computed_pattern(without)
+    assert pattern[..., [0, 5]].eq(0).all()
+    torch.testing.assert_close(pattern[..., 1:], replace(call, slot=None, mask=seen).pattern())
+
+
+def test_no_slot_is_none_and_zero_rows_are_not_trained():
+    assert NoSlots().build(DIMS)() is None
+    assert not any(p.requires_grad for p in KeySlot(ZeroRow(), ZeroRow()).build(DIMS).parameters())
+
+
+@pytest.mark.parametrize("std", [0.02, 3.0])
+def test_what_is_trained_is_drawn_around_zero_with_the_deviation_it_says(std):
+    dims = Dims(4001 * 7, 4001, 7, 5)
+    for drawn in (LearnedRow(std=std).build(dims), LogitSlot(std).build(dims).logit):
+        assert drawn.std().item() == pytest.approx(std, rel=0.06)
+        assert abs(drawn.mean().item()) < 0.08 * std
+    assert (LearnedRow().std, LogitSlot().std) == (0.02, 0.02)

@@ -1,8 +1,11 @@
 """Encoder-decoder models: the decoder's self-attention, beside what transformers' eager model returns."""
 
 import copy
-from functools import cache
+import struct
+import wave
+from functools import cache, partial
 
+import numpy as np
 import pytest
 import torch
 from backends import zoo
@@ -15,18 +18,21 @@ from backends.encoder_decoders import (
     TEXT_MODELS,
     Mel,
     model_of,
+    save_bart,
     source_of,
     tokens_of,
 )
 from refusals import refused
-from transformers import BartForCausalLM, MarianForCausalLM, WhisperForCausalLM
+from transformers import BartForCausalLM, MarianForCausalLM, WhisperFeatureExtractor, WhisperForCausalLM
 
 import sinkinterp as si
 from sinkinterp.applications.streaming import streaming_loss
 from sinkinterp.attention.sites import KEY_WEIGHTS, MLP, RESIDUAL, Edit
-from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence, TokenIds
+from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence, Sound, Text, TokenIds, encoder_input
+from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.huggingface import HuggingFaceSubject
-from sinkinterp.errors import InputError
+from sinkinterp.data.choices import Bos
+from sinkinterp.data.token_sources import TextToTokens
 from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
 from sinkinterp.report.readings import Protocol
 
@@ -241,30 +247,147 @@ def test_edits_of_calls_reach_the_attention_that_is_read():
 
 
 GPT2, BART = zoo.model_of("gpt2"), model_of("bart")
-ALONE = "has an encoder; load it with backend='huggingface'"
-REFUSED = [
-    (lambda: subject_of("t5gemma", NoEncoder()), "T5GemmaFor.* does not run without cross-attention: Encoder"),
-    (lambda: subject_of("bart").run(TOKENS, edits=[ShiftPositions(30)]), r"position 46 is outside .* table of 40"),
-    (lambda: subject_of("whisper").run(tokens_of(41)), r"41 tokens exceed .* context of 40"),
-    (lambda: subject_of("t5").run(TOKENS, edits=[SwapPositions(0, 4)]), "no positions that could be swapped"),
-    (lambda: subject_of("bart", Silence()), "reads text; give Text"),
-    (lambda: subject_of("whisper", TokenIds(SOURCE)), r"reads sound; give Silence\(\)"),
-    (lambda: si.load(GPT2, encoder=NoEncoder()), "GPT2LMHeadModel has no encoder"),
-    (lambda: subject_of("whisper", Silence()), "a model in memory holds no FeatureExtractor"),
-    (lambda: si.load(BART), "add encoder=Silence"),
-    (lambda: subject_of("bart", NoEncoder()).cross_attention(), "runs without cross-attention; give its encoder an in"),
-    (
-        lambda: streaming_loss(subject_of("bart"), TOKENS, window=5, sinks=1),
-        "no rolling cache here; give a causal",
-    ),
-    (lambda: si.load(BART, backend="nnsight", encoder=NoEncoder()), ALONE),
-    (lambda: si.load(BART, backend="transformer_lens", encoder=NoEncoder()), ALONE),
-    (lambda: HuggingFaceSubject(BART), ALONE),
-    (lambda: si.patched(BART, SwapPositions(0, 4)).__enter__(), "patched takes no encoder-decoder model; si.measure"),
-]
+REFUSED = {
+    "a model that needs its encoder": lambda: subject_of("t5gemma", NoEncoder()),
+    "a position outside the table": lambda: subject_of("bart").run(TOKENS, edits=[ShiftPositions(30)]),
+    "more tokens than the context": lambda: subject_of("whisper").run(tokens_of(41)),
+    "no positions": lambda: subject_of("t5").run(TOKENS, edits=[SwapPositions(0, 4)]),
+    "sound for text": lambda: subject_of("bart", Silence()),
+    "text for sound": lambda: subject_of("whisper", TokenIds(SOURCE)),
+    "an encoder that is not there": lambda: si.load(GPT2, encoder=NoEncoder()),
+    "no extractor of features": lambda: subject_of("whisper", Silence()),
+    "no input": lambda: si.load(BART),
+    "cross-attention that is off": lambda: subject_of("bart", NoEncoder()).cross_attention(),
+    "a rolling cache": lambda: streaming_loss(subject_of("bart"), TOKENS, window=5, sinks=1),
+    "nnsight": lambda: si.load(BART, backend="nnsight", encoder=NoEncoder()),
+    "TransformerLens": lambda: si.load(BART, backend="transformer_lens", encoder=NoEncoder()),
+    "a subject of decoders": lambda: HuggingFaceSubject(BART),
+    "a patched block": lambda: si.patched(BART, SwapPositions(0, 4)).__enter__(),
+}
 
 
-@pytest.mark.parametrize(("refused", "message"), REFUSED)
-def test_what_an_encoder_decoder_cannot_do_is_refused_in_one_line(refused, message):
-    with pytest.raises(InputError, match=message):
-        refused()
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_an_encoder_decoder_cannot_do_is_refused_in_one_line(name):
+    refused(REFUSED[name])
+
+
+TEXT = "word7 word9 word50 word12"
+SAMPLES = [0.0, 0.5, -0.5, -1.0, 0.25]
+
+
+def wav(file, width, samples=SAMPLES, rate=16_000, channels=1):
+    """Writes samples as whole numbers of some bytes, every channel alike."""
+    half = 1 << (8 * width - 1)
+    numbers = [int(sample * half) + (half if width == 1 else 0) for sample in samples for _ in range(channels)]
+    with wave.open(str(file), "wb") as sound:
+        sound.setnchannels(channels)
+        sound.setsampwidth(width)
+        sound.setframerate(rate)
+        sound.writeframes(b"".join(struct.pack("<q", number)[:width] for number in numbers))
+    return file
+
+
+@pytest.fixture
+def whisper(tmp_path):
+    """The folder of a model that hears one second, with its feature extractor."""
+    folder = tmp_path / "whisper"
+    model_of("whisper").save_pretrained(folder)
+    WhisperFeatureExtractor(feature_size=8, chunk_length=1).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def bart(tmp_path):
+    return save_bart(tmp_path / "bart")
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_samples_of_every_width_are_read(tmp_path, width, channels):
+    samples = Sound(wav(tmp_path / "a.wav", width, channels=channels)).samples()
+    torch.testing.assert_close(samples, torch.tensor(SAMPLES), atol=1e-6, rtol=0)
+
+
+def test_a_sound_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "b.wav").write_bytes(b"no sound")
+    wrong = (wav(tmp_path / "a.wav", 2, rate=44_100), wav(tmp_path / "c.wav", 2, samples=[]), tmp_path / "b.wav")
+    for file in wrong:
+        refused(Sound(file).samples, str(file))
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_a_sound_that_ends_before_its_header_says_is_refused(tmp_path, lost, channels):
+    file = wav(tmp_path / "a.wav", 2, channels=channels)
+    file.write_bytes(file.read_bytes()[:-lost])
+    refused(lambda: Sound(file).samples())
+
+
+def test_a_sound_is_named_by_any_path(tmp_path):
+    file = wav(tmp_path / "a.wav", 2)
+    assert Sound(str(file)) == Sound(file) and Sound(str(file)).description == Sound(file).description
+    refused(lambda: Sound("nowhere.wav"), "nowhere")
+    refused(lambda: Sound(5), "5")
+
+
+def test_silence_is_what_the_extractor_makes_of_zeros(whisper):
+    model, hear = model_of("whisper"), WhisperFeatureExtractor.from_pretrained(whisper)
+    features = hear(np.zeros(16_000, np.float32), sampling_rate=16_000, return_tensors="pt").input_features
+    with torch.no_grad():
+        states = model.model.encoder(features).last_hidden_state.expand(5, -1, -1)
+        want = model(encoder_outputs=(states,), decoder_input_ids=tokens_of(), use_cache=False).logits
+    subject = si.load(whisper, encoder=Silence())
+    torch.testing.assert_close(subject.run(tokens_of()).logits, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_sound_differs_from_silence_and_from_none(whisper, tmp_path):
+    noise = (np.random.default_rng(0).standard_normal(12_000).clip(-3, 3) / 3).tolist()
+    inputs = (Silence(), Sound(wav(tmp_path / "noise.wav", 2, noise)), NoEncoder())
+    reports = [si.measure(si.load(whisper, encoder=given), tokens_of()) for given in inputs]
+    assert len({report.importance.sum().item() for report in reports}) == 3
+    assert reports[1].protocol.encoder.startswith("sound noise.wav (sha256 ")
+
+
+def test_a_text_is_read_as_the_tokenizer_encodes_it(bart):
+    by_text, by_ids = (
+        si.measure(si.load(bart, encoder=given), tokens_of()) for given in (Text(TEXT), TokenIds((1, 7, 9, 50, 12, 2)))
+    )
+    assert by_text.importance.equal(by_ids.importance)
+    assert by_text.protocol.encoder.startswith(f'text "{TEXT}" (sha256 ')
+
+
+def test_the_option_names_every_kind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text(TEXT)
+    wav(tmp_path / "a.wav", 2)
+    phrase = "a phrase. of text"
+    kinds = {"silence": Silence(), "off": NoEncoder(), "a.txt": Text(TEXT), phrase: Text(phrase)}
+    assert all(encoder_input(words) == given for words, given in kinds.items())
+    assert encoder_input("a.wav").description == Sound(tmp_path / "a.wav").description
+    for absent in ("b.wav", "b.txt"):
+        refused(partial(encoder_input, absent), str(absent))
+
+
+def test_bos_is_the_token_that_the_decoder_starts_with(bart):
+    tokenizer = load_tokenizer(bart)
+    assert tokenizer.bos_token_id == 2 and tokenizer.bos_token == "</s>"
+    token_set = TextToTokens(tokenizer, Bos.ALWAYS).of_length([TEXT], 5, 1, "a text")
+    assert token_set.tokens.tolist() == [[2, 7, 9, 50, 12]] and token_set.bos == "always (id 2 first)"
+
+
+@pytest.mark.parametrize(("length", "texts"), [(3, [TEXT]), (5, [TEXT]), (5, ["word7 word9 word50", TEXT])])
+def test_no_text_ends_in_what_the_tokenizer_appends(bart, length, texts):
+    tokenizer = load_tokenizer(bart)
+    token_set = TextToTokens(tokenizer).of_length(texts, length, 1, "texts")
+    assert token_set.tokens.tolist() == [[1, 7, 9, 50, 12][:length]] and token_set.too_short == len(texts) - 1
+    assert TextToTokens(tokenizer).one(TEXT).tokens.tolist() == [[1, 7, 9, 50, 12]]
+
+
+def test_the_commands_measure_and_view_ask_for_an_encoder_input_and_take_it(call, bart):
+    drawn = ("--drawn", "random", "--length", 9, "--sequences", 5, "--first-only")
+    code, output = call("measure", bart, *drawn)
+    assert code == 2 and "add --encoder silence, off, FILE or TEXT" in output
+    code, output = call("measure", bart, *drawn, "--encoder", TEXT, "--bos", "always")
+    assert code == 0 and f'BOS id 2 first, encoder text "{TEXT}"' in output
+    code, output = call("view", bart, "--text", TEXT, "--encoder", "off", "--out", "page.html")
+    assert code == 0 and "wrote page.html" in output

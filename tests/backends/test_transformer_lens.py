@@ -13,7 +13,6 @@ from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.backends.subject import Subject
 from sinkinterp.backends.transformer_lens import TransformerLensSubject
-from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
@@ -77,27 +76,21 @@ def make_infinite(bridge):
     bridge.original_model.model.layers[1].mlp.down_proj.weight.data[3, 3] = torch.inf
 
 
-PROCESSED = "folds weights; boot the bridge without"
-CHANGED = r"your hooks on .*hook_attn_scores change what attention"
 REFUSED = {
-    "compatibility mode": ("gpt2", lambda bridge: bridge.enable_compatibility_mode(), PROCESSED),
-    "processed weights": ("gpt2", lambda bridge: bridge.process_weights(), PROCESSED),
-    "a delegated model that shows no pattern": (
-        "opt", lambda bridge: bridge.original_model.set_attn_implementation("sdpa"),
-        r"OPTForCausalLM shows no pattern; .*use the Hugging Face backend",
-    ),
-    "scores that the hooks do not make up": ("llama", lambda bridge: halve_scores(bridge, 0), CHANGED),
-    "scores of later queries": ("llama", lambda bridge: halve_scores(bridge, 3), CHANGED),
-    "activations that are not finite": ("llama", make_infinite, "after block 1 are not finite"),
-}  # fmt: skip
+    "compatibility mode": ("gpt2", lambda bridge: bridge.enable_compatibility_mode(), "weights"),
+    "processed weights": ("gpt2", lambda bridge: bridge.process_weights(), "weights"),
+    "no pattern": ("opt", lambda bridge: bridge.original_model.set_attn_implementation("sdpa"), "OPTForCausalLM"),
+    "scores that the hooks do not make up": ("llama", lambda bridge: halve_scores(bridge, 0), "hook_attn_scores"),
+    "scores of later queries": ("llama", lambda bridge: halve_scores(bridge, 3), "hook_attn_scores"),
+    "activations that are not finite": ("llama", make_infinite, "block 1"),
+}
 
 
-@pytest.mark.parametrize(("name", "spoil", "message"), REFUSED.values(), ids=REFUSED)
-def test_a_bridge_that_would_be_measured_wrong_is_refused(name, spoil, message):
+@pytest.mark.parametrize(("name", "spoil", "word"), REFUSED.values(), ids=REFUSED)
+def test_a_bridge_that_would_be_measured_wrong_is_refused(name, spoil, word):
     bridge = bridge_of(model_of(name))
     spoil(bridge)
-    with pytest.raises(InputError, match=message):
-        TransformerLensSubject(bridge)
+    refused(lambda: TransformerLensSubject(bridge), word)
 
 
 def test_a_model_that_transformer_lens_computes_differently_is_refused():

@@ -156,6 +156,16 @@ def test_texts_are_gathered_once_for_each_version_and_kept(embedded, tmp_path, m
     assert embedded({"a.py": documented(BETA)}) == [BETA]
 
 
+def test_kept_texts_that_may_not_be_read_are_named(embedded, monkeypatch, tmp_path):
+    embedded({"a.py": documented(TAU)})
+
+    def closed(file, of):
+        raise PermissionError(13, "Permission denied", str(file))
+
+    monkeypatch.setattr(sources, "read_record", closed)
+    refused(lambda: embedded({"a.py": documented(TAU)}), str(tmp_path), "permissions")
+
+
 def test_progress_counts_every_file_to_the_end(embedded, tmp_path):
     embedded({"a.py": "", "b.py": "def (", "c.py": ""})
     seen = []

@@ -1,21 +1,27 @@
 """What `measure` adds to the reads: groups of equal length, batches, order, padding and the protocol."""
 
+from collections import Counter
 from dataclasses import fields, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from backends.zoo import model_of, tokens_of
+from refusals import refused
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import sinkinterp as si
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.data.tokens import PAD, TokenSet
-from sinkinterp.errors import InputError
 from sinkinterp.measurement import inputs as batching
+from sinkinterp.measurement.measure import WIDTH, measure_enough
 from sinkinterp.metrics import instruments
 from sinkinterp.metrics.importance import PAPER, RELEASED, VISIBLE
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, Metric
+from sinkinterp.metrics.residuals import peak
 
 LENGTHS = (5, 17, 2, 11, 5)
 ROWS = [row[:n].tolist() for row, n in zip(tokens_of(), LENGTHS, strict=True)]
@@ -132,18 +138,18 @@ def test_an_instrument_that_is_given_twice_answers_once():
 
 NO_TOKENS = (torch.zeros(5), torch.rand(2, 5), torch.ones(3, 1).long(), torch.ones(0, 5).long())
 REFUSED = [
-    *((tokens, {}, "whole numbers, `pos` or `sequence pos`") for tokens in NO_TOKENS),
-    *((tokens_of(), {"positions": at}, "whole number") for at in ((), (17,), (-1,), (0, 40))),
-    *((tokens_of(), {"instruments": (instruments.LOSS, (Metric(name, RESIDUAL, lambda x: x.float().amax((1, 2))),))},
-       f"two metrics are named '{name}'; give .* another name")
-      for name in ("importance", "importances", "tokens", "loss")),
-]  # fmt: skip
+    *((tokens, {}, "tokens") for tokens in NO_TOKENS),
+    *((tokens_of(), {"positions": at}, "position") for at in ((), (17,), (-1,), (0, 40))),
+    *(
+        (tokens_of(), {"instruments": (instruments.LOSS, (Metric(name, RESIDUAL, peak),))}, name)
+        for name in ("importance", "importances", "tokens", "loss")
+    ),
+]
 
 
-@pytest.mark.parametrize(("tokens", "options", "message"), REFUSED)
-def test_tokens_positions_and_names_of_metrics_that_cannot_be_are_refused(tokens, options, message):
-    with pytest.raises(InputError, match=message):
-        si.measure(subject_of("gpt2"), tokens, **options)
+@pytest.mark.parametrize(("tokens", "options", "name"), REFUSED)
+def test_tokens_positions_and_names_of_metrics_that_cannot_be_are_refused(tokens, options, name):
+    refused(lambda: si.measure(subject_of("gpt2"), tokens, **options), name)
 
 
 def test_a_metric_of_ones_own_is_read_by_its_value():
@@ -166,3 +172,109 @@ def test_autocast_of_the_caller_changes_no_number():
 def test_a_position_is_a_whole_number_of_any_library(positions):
     report = si.measure("sinkinterp/demo-softmax", torch.arange(24).reshape(2, 12), positions=positions)
     assert report.positions == (3,)
+
+
+@pytest.fixture(scope="module")
+def subject():
+    return si.load(model_of("gpt2"))
+
+
+def test_the_bytes_of_a_token_worked_by_hand(subject):
+    logits, activations, scores = 97, 24 * 48, 3 * 64 * 4
+    assert batching.bytes_per_token(subject) == 4 * (logits + activations) + 4 * (logits + scores)
+
+
+@pytest.mark.parametrize(
+    ("free", "length", "passes"),
+    [
+        (10**12, 17, 120),  # 2048 tokens keep a CPU busy
+        (10**12, 4096, 1),
+        (2 * 8456 * 100, 17, 5),  # half of it holds 100 tokens
+        (2 * 8456 * 100, 101, 1),
+        (0, 17, 1),
+    ],
+)
+def test_a_pass_takes_what_fits_and_keeps_the_device_busy(subject, monkeypatch, free, length, passes):
+    monkeypatch.setattr(batching, "free_bytes", lambda device: free)
+    assert batching.sequences_per_pass(subject, length) == passes
+
+
+def test_a_system_that_does_not_say_has_two_gigabytes_free(monkeypatch):
+    assert batching.free_bytes(torch.device("cpu")) > 0
+    monkeypatch.delattr(batching.os, "sysconf")
+    assert batching.free_bytes(torch.device("cpu")) == 2 * 1024**3
+
+
+def test_passes_hold_every_sequence_once_with_its_row(subject, monkeypatch):
+    monkeypatch.setattr(batching, "sequences_per_pass", lambda subject, length: 3)
+    tokens = torch.arange(7 * 5).reshape(7, 5)
+    parts = list(batching.passes(subject, tokens))
+    assert [len(rows) for rows, _ in parts] == [3, 3, 1]
+    assert all(batch.equal(tokens[rows]) for rows, batch in parts)
+    assert torch.cat([rows for rows, _ in parts]).equal(torch.arange(7))
+
+
+LENGTH = 13
+
+
+class Counted(TorchDispatchMode):
+    """Counts the operations of PyTorch by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[str(function)] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def counts(layers: int, positions: tuple[int, ...]) -> Counter[str]:
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=61, n_positions=32, n_embd=24, n_layer=layers, n_head=3, bos_token_id=0, eos_token_id=0
+    )
+    subject = si.load(GPT2LMHeadModel(config).eval())
+    tokens = torch.randint(61, (2, LENGTH), generator=torch.Generator().manual_seed(0))
+    si.measure(subject, tokens, positions=positions)
+    with Counted() as counted:
+        si.measure(subject, tokens, positions=positions)
+    return counted.counts
+
+
+@pytest.mark.parametrize("positions", [(0,), (0, 4, 2), tuple(range(LENGTH))])
+def test_a_measurement_waits_for_the_device_as_often_in_five_layers_as_in_two(positions: tuple[int, ...]) -> None:
+    few, many = (counts(layers, positions)["aten._local_scalar_dense.default"] for layers in (2, 5))
+    assert few == many
+
+
+def test_causal_layers_share_one_null() -> None:
+    few, many = (counts(layers, (0,))["aten.cumsum.default"] for layers in (2, 5))
+    assert few == many
+
+
+TOKENS = torch.randint(100, (70, 13), generator=torch.Generator().manual_seed(7))
+
+
+def enough(subject, epsilon):
+    looks = []
+
+    def measured(token_set, why):
+        looks.append((len(token_set.tokens), why))
+        return si.measure(subject, token_set, instruments=instruments.ALL)
+
+    return measure_enough(lambda n: TokenSet.of(TOKENS[:n]), measured, 70, epsilon), looks
+
+
+def test_a_measurement_ends_at_the_first_look_at_which_the_interval_is_narrow_and_else_takes_all_sequences():
+    subject = si.load("sinkinterp/text-softmax")
+    for epsilon, n in ((0.1, 32), (0.3, 70), (0.999, 70)):  # a rate of 0 in 32 texts may be 10%
+        report, looks = enough(subject, epsilon)
+        whole = si.measure(subject, TOKENS[:n], instruments=instruments.ALL)
+        assert report.tensors().keys() == whole.tensors().keys()
+        for name, value in whole.tensors().items():
+            torch.testing.assert_close(report.tensors()[name], value, equal_nan=True, msg=name)
+        assert report.protocol.source_sha256 == whole.protocol.source_sha256 and report.protocol.sequences == n
+        assert sum(size for size, _ in looks) == n  # none is measured twice
+        sink = report.sink(0, epsilon)
+        assert (sink.high - sink.low <= WIDTH) is (n == 32) is ("of 70: Sink_1" in report.protocol.line())

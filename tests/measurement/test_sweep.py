@@ -1,14 +1,40 @@
 """si.sweep: interventions beside the untouched model and beside random ones of equal size."""
 
+from functools import partial
+
 import pytest
 import torch
-from backends.zoo import subject_of, tokens_of
+from backends.zoo import model_of, subject_of, tokens_of
+from refusals import refused
 
 import sinkinterp as si
-from sinkinterp.errors import InputError
-from sinkinterp.interventions import BiasColumn, ChangeValues, RemoveColumn, Scale, Temperature, Zero, ZeroKeyBias
+from sinkinterp.interventions import (
+    BiasColumn,
+    ChangeOutputs,
+    ChangeValues,
+    RemoveColumn,
+    Scale,
+    Temperature,
+    Zero,
+    ZeroKeyBias,
+)
+from sinkinterp.measurement.spread import (
+    ALL,
+    CONTROL,
+    FAR,
+    HIDDEN,
+    LOGIT,
+    NEAR,
+    TIMES,
+    WITH,
+    changes,
+    spread,
+    with_other_token,
+    without_sink,
+)
 from sinkinterp.measurement.sweep import importance, loss, sink_rate
 from sinkinterp.metrics.bootstrap import estimate
+from sinkinterp.report.columns import BLOCK, EDIT, LOSS
 
 TOKENS = tokens_of(13)
 
@@ -67,11 +93,83 @@ def test_controls_fit_the_shortest_of_texts():
 
 def test_sweeps_that_cannot_be_made_are_refused_before_anything_runs():
     subject = subject_of("gpt2")
-    for edits, control, words in (
-        ([], None, "at least one edit"),
-        ([Temperature(2.0)], "random", "changes all layers"),
-        ([Temperature(2.0)], -1, "is 'random', or a number"),
-        ([ChangeValues(Zero(), positions=range(9))], "random", "needs as many others"),
-    ):
-        with pytest.raises(InputError, match=words):
-            si.sweep(subject, TOKENS, edits, control=control)
+    nine = ChangeValues(Zero(), positions=range(9))
+    for edits, control in (([], None), ([Temperature(2.0)], "random"), ([Temperature(2.0)], -1), ([nine], "random")):
+        refused(partial(si.sweep, subject, TOKENS, edits, control=control))
+
+
+AT = 5
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mistral with a window"])
+@torch.no_grad()
+def test_without_edits_changes_are_those_of_two_plain_passes_of_transformers(name):
+    subject, tokens = subject_of(name), tokens_of()
+    changed = with_other_token(tokens, AT)
+    model = model_of(name)
+    mask, finals = torch.ones_like(tokens), []
+    blocks = model.transformer.h if name == "gpt2" else model.model.layers
+    handle = blocks[-1].register_forward_hook(lambda module, args, y: finals.append(y if torch.is_tensor(y) else y[0]))
+    before, after = (model(x, attention_mask=mask, output_hidden_states=True) for x in (tokens, changed))
+    handle.remove()
+    x, y = (torch.stack([*run.hidden_states[:-1], end], 1) for run, end in zip((before, after), finals, strict=True))
+    expected = ((y - x).norm(dim=-1) / x.norm(dim=-1))[:, :, AT + 1 :]
+    found, loss = changes(subject, tokens, changed, AT)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    logits = before.logits[:, :-1].transpose(1, 2)
+    plain = torch.nn.functional.cross_entropy(logits, tokens[:, 1:], reduction="none").mean(1)
+    torch.testing.assert_close(loss, plain, rtol=1e-4, atol=1e-5)
+    table = spread(subject, tokens, position=AT, edits={WITH: []})
+    rows = table.where(**{BLOCK: 3})
+    assert rows.numbers(ALL)[0] == pytest.approx(expected[:, 3].mean().item(), rel=1e-3)
+    assert rows.numbers(NEAR)[0] == pytest.approx(expected[:, 3, :8].mean().item(), rel=1e-3)
+    assert rows.numbers(FAR)[0] == pytest.approx(expected[:, 3, -4:].mean().item(), rel=1e-3)
+    assert table.plot().data
+
+
+@torch.no_grad()
+def test_where_the_first_key_is_masked_in_transformers_changes_are_those_of_a_hidden_first_key():
+    subject, tokens = subject_of("gpt2"), tokens_of()
+    changed = with_other_token(tokens, AT)
+    n = tokens.shape[1]
+    allowed = torch.ones(n, n, dtype=torch.bool).tril()
+    allowed[1:, 0] = False
+    mask = torch.zeros(1, 1, n, n).masked_fill(~allowed, torch.finfo(torch.float32).min).expand(len(tokens), 1, n, n)
+    model = model_of("gpt2")
+    runs = [model(x, attention_mask=mask, output_hidden_states=True).hidden_states[:-1] for x in (tokens, changed)]
+    x, y = (torch.stack(run, 1) for run in runs)
+    expected = ((y - x).norm(dim=-1) / x.norm(dim=-1))[:, :, AT + 1 :]
+    found, _ = changes(subject, tokens, changed, AT, RemoveColumn())
+    torch.testing.assert_close(found[:, :-1], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_change_stays_in_its_window_and_where_heads_return_nothing():
+    subject, tokens = subject_of("mistral with a window"), tokens_of()  # a window of 5
+    found, _ = changes(subject, tokens, with_other_token(tokens, 1), 1)
+    for block in range(4):
+        reach = 4 * block  # tokens behind the changed one
+        assert found[:, block, reach:].eq(0).all() and found[:, block, :reach].gt(0).all()
+    silent, _ = changes(subject, tokens, with_other_token(tokens, AT), AT, ChangeOutputs(Zero()))
+    assert silent.eq(0).all()
+
+
+def test_by_default_the_sink_is_taken_away_in_two_ways_beside_a_control():
+    table = spread(subject_of("gpt2"), tokens_of())
+    assert [*dict.fromkeys(table.column(EDIT))] == [WITH, HIDDEN, LOGIT, CONTROL] == [*without_sink(2)]
+    first, *others = (table.where(**{BLOCK: 3, EDIT: name}).rows[0] for name in without_sink(2))
+    assert first[TIMES] == 1 and all(row[TIMES] == pytest.approx(row[ALL] / first[ALL], rel=1e-4) for row in others)
+    assert table.where(**{BLOCK: 0}).column(TIMES) == [None] * 4  # the change begins in block 0
+    assert len(table.rows) == 4 * 4 and len(set(table.numbers(LOSS))) == 4
+
+
+def test_the_other_token_is_another_one_of_the_texts_at_this_position_alone():
+    tokens = tokens_of()
+    changed = with_other_token(tokens, AT, seed=3)
+    assert (changed != tokens).nonzero().tolist() == [[i, AT] for i in range(len(tokens))]
+    assert all(token in tokens[:, AT:] for token in changed[:, AT]) and changed.equal(with_other_token(tokens, AT, 3))
+
+
+@pytest.mark.parametrize("position", [0, 16, "2"])
+def test_a_position_that_nothing_follows_and_texts_of_one_token_are_refused(position):
+    refused(lambda: spread(subject_of("gpt2"), tokens_of(), position=position))
+    refused(lambda: spread(subject_of("gpt2"), torch.full((2, 7), 5)))

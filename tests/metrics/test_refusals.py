@@ -4,7 +4,11 @@ from functools import partial
 
 import pytest
 import torch
+from beartype import beartype
+from beartype.roar import BeartypeCallHintViolation
+from jaxtyping import Float, jaxtyped
 from refusals import refused
+from torch import Tensor
 
 from sinkinterp.errors import InputError
 from sinkinterp.metrics import importance, qk, residuals, writes
@@ -48,3 +52,17 @@ def test_a_key_that_is_not_there_is_refused(make_call, position):
 @pytest.mark.parametrize("read", [qk.qk_norm_products, qk.cosine_counts])
 def test_one_key_alone_has_no_others(make_call, read):
     refused(lambda: read(make_call(queries=1)))
+
+
+@jaxtyped(typechecker=beartype)  # ours in its place
+def product(x: Float[Tensor, "row column"], y: Float[Tensor, " column"]) -> Float[Tensor, " row"]:
+    return x @ y if len(x) > 2 else y
+
+
+def test_sizes_are_the_same_in_all_arguments_and_in_the_result():
+    ones = torch.ones
+    assert product(ones(3, 5), ones(5)).tolist() == [5, 5, 5] == product(ones(3, 5), ones(5)).tolist()
+    assert product(ones(7, 2), ones(2)).shape == (7,)  # sizes of another call
+    for x, y in ((ones(3, 5), ones(7)), (ones(3, 5).long(), ones(5)), (ones(3), ones(3)), (ones(2, 5), ones(5))):
+        with pytest.raises(BeartypeCallHintViolation):
+            product(x, y)

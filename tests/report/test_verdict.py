@@ -2,12 +2,22 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
-from report.test_tables import ALPHA, REPORT, N
+from report.test_massive_entries import PAIRED, WITH
+from report.test_tables import ALPHA, REPORT, TOKENS, N, T
 
+from sinkinterp.errors import InputError
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.residuals import MASSIVE_ENTRIES
+from sinkinterp.report.compare import sinks_by_length
+from sinkinterp.report.explained_graph import graph
 from sinkinterp.report.heads import strongest_head
+from sinkinterp.report.norms import norms_by_kind, token_kinds
 from sinkinterp.report.readings import protocol_note, public_name, short_name
 from sinkinterp.report.summary import protocol_table, sink_verdict
+from sinkinterp.report.views import NAMED, VIEWS, tables_as_json, view_of, views_of
+from sinkinterp.runs.training_figures import training_history
 
 
 def test_a_sink_is_told_with_its_strength_null_and_place():
@@ -90,3 +100,144 @@ def test_the_protocol_leaves_out_what_is_not_known():
     rows = {row["what"]: row["value"] for row in protocol_table(REPORT, 0.25).rows}
     assert rows["model"] == "toy" and rows["epsilon"] == "0.25" and rows["edits"] == "none" and rows["length"] == "11"
     assert "revision" not in rows and "shortest" not in rows
+
+
+EVERYTHING = replace(REPORT, extras=REPORT.extras | PAIRED.extras | WITH.extras)
+
+
+def test_views_are_those_whose_metrics_were_measured():
+    assert not any(view.needs for view in views_of(replace(REPORT, extras={})))
+    only_loss = replace(REPORT, extras={"loss": REPORT.extra(NEXT_TOKEN_LOSS)})
+    assert [view.needs for view in views_of(only_loss) if view.needs] == [(NEXT_TOKEN_LOSS,)]
+
+
+def test_every_view_makes_a_table_that_is_shown_somewhere():
+    for view in views_of(EVERYTHING):
+        assert view.in_terminal or view.in_json or view.heading or view.name
+        if view.name != "lengths":  # whose sequences differ in length
+            table = view.table(EVERYTHING, 0.3, str)
+            assert table.rows and "n=3, T=11" in table.note
+            assert not view.name or table.plot().data
+    assert len(NAMED) == sum(view.name != "" for view in VIEWS)  # no name stands twice
+
+
+def test_a_report_of_some_positions_has_the_views_that_these_positions_make():
+    columns = ("importance", "raw_importance", "null", "bias_null")
+    for positions in ((0,), (0, 2)):
+        some = {name: getattr(EVERYTHING, name)[..., list(positions)] for name in columns}
+        report = replace(EVERYTHING, positions=positions, **some)
+        shown = [view for view in views_of(report) if view.name != "lengths"]
+        assert all(view.table(report, 0.3, str).rows for view in shown)
+        assert {MASSIVE_ENTRIES, NEXT_TOKEN_LOSS} <= {metric for view in shown for metric in view.needs}
+
+
+def test_a_view_that_needs_another_instrument_names_it():
+    needed = {"angles": "GEOMETRY", "massive": "MASSIVE", "attention": "MAPS"}
+    for name, instrument in needed.items():
+        with pytest.raises(InputError, match=f"instruments.{instrument}$"):
+            view_of(replace(REPORT, extras={}), name)
+
+
+def test_the_json_file_holds_general_tables_before_those_of_instruments():
+    titles = [table["title"] for table in tables_as_json(REPORT)["tables"]]
+    assert titles[4:] == [
+        "Residual norms by block", "Angle or length? Queries and the first key per head", "What do heads write?",
+        "Massive activations by block", "Loss by position",
+    ]  # fmt: skip
+
+
+WORDS = {int(TOKENS[0, 3]): ".", int(TOKENS[1, 3]): "\n", int(TOKENS[2, 3]): " ", int(TOKENS[2, 4]): "\ufffd"}
+
+
+def word(token):
+    return WORDS.get(token, "a.")
+
+
+def at(*places):
+    mask = torch.zeros(N, T, dtype=torch.bool)
+    for sequence, position in places:
+        mask[sequence, position] = True
+    return mask
+
+
+def test_every_token_has_one_kind():
+    found = token_kinds(REPORT, token_text=word)
+    assert list(found) == ["first token", "other sinks", "delimiters", "other tokens"]
+    assert torch.stack(list(found.values())).sum(0).eq(1).all()
+    assert found["first token"].equal(at((0, 0), (1, 0), (2, 0)))
+    assert found["other sinks"].equal(at((0, 2)))  # above epsilon in one of four heads
+    assert found["delimiters"].equal(at((0, 3), (1, 3)))  # neither a space alone nor half a character
+
+
+def test_a_token_that_hardly_any_query_follows_is_no_sink():
+    late = ALPHA.clone()
+    late[..., T - 7] = 0.9
+    assert token_kinds(replace(REPORT, importance=late))["other sinks"].equal(at((0, 2)))
+    late[..., T - 8] = 0.9
+    assert token_kinds(replace(REPORT, importance=late))["other sinks"][:, T - 8].all()
+
+
+def test_other_sinks_are_not_known_where_positions_were_not_measured():
+    part = {name: getattr(REPORT, name)[..., :3] for name in ("importance", "raw_importance", "null", "bias_null")}
+    assert list(token_kinds(replace(REPORT, positions=(0, 1, 2), **part))) == ["first token", "other tokens"]
+
+
+def test_padding_has_no_kind():
+    padded = TOKENS.clone()
+    padded[1, 6:] = -1
+    found = token_kinds(replace(REPORT, tokens=padded), token_text=word)
+    assert torch.stack(list(found.values())).sum(0).equal((padded >= 0).long())
+
+
+def test_norms_are_means_over_the_kind_then_over_sequences():
+    residual = REPORT.residual_norms.clone()
+    residual[0, 1, 3], residual[1, 1, 3] = 10.0, 20.0  # the delimiters
+    values = torch.cat((REPORT.value_norms, REPORT.value_norms * 3), 2)
+    two = replace(REPORT, residual_norms=residual, value_norms=values, key_norms=REPORT.key_norms.expand(-1, -1, 2, -1))
+    table = norms_by_kind(two, token_text=word)
+    rows = {(row["quantity"], row["block"], row["tokens"]): row["norm"] for row in table.rows}
+    residuals = [rows["residual", 1, kind] for kind in ("delimiters", "first token", "other tokens")]
+    assert residuals == [15.0, 5.0, 1.0]
+    assert [rows["value", layer, "first token"] for layer in (0, 3)] == pytest.approx([0.2, 1.8])
+    assert {block for quantity, block, _ in rows if quantity == "key"} == {0, 3}  # layers that attend
+    assert len(rows) == 4 * (4 + 2 + 2)
+    assert "first token 3, other sinks 1, delimiters 2" in table.note
+
+
+def test_lengths_have_a_row_per_epsilon_and_report_shortest_first():
+    short = replace(REPORT, importance=ALPHA / 2, protocol=replace(REPORT.protocol, length=5))
+    table = sinks_by_length([REPORT, short], (0.15, 0.3))
+    assert [(row["epsilon"], row["T"]) for row in table.rows] == [(0.15, 5), (0.15, T), (0.3, 5), (0.3, T)]
+    assert [row["Sink_1"] for row in table.rows] == pytest.approx([0.5, 0.75, 0.25, 0.5])
+    assert all(row["Sink_1 low"] <= row["Sink_1"] <= row["Sink_1 high"] and row["null"] == 0 for row in table.rows)
+
+
+def test_histories_stand_below_each_other_with_gaps_where_nothing_was_watched():
+    rows = [{"step": 0, "valid_loss": 4.0}, {"step": 5, "valid_loss": 3.0, "grad_norm": 0.5}]
+    table = training_history({"a": rows, "b": [{"step": 0, "valid_loss": 2.0, "sink_1": 0.25}]}, "n=3")
+    assert table.columns == ("model", "step", "valid_loss", "grad_norm", "sink_1")
+    assert table.column("grad_norm") == [None, 0.5, None] and table.column("sink_1") == [None, None, 0.25]
+    assert table.note == "n=3"
+
+
+EDGES = [
+    ("neuron 1.7", "MLP 1", 0.9), ("neuron 1.2", "MLP 1", 0.2), ("MLP 1", "head 3.0", 0.6), ("MLP 1", "head 3.1", 0.5),
+    ("MLP 2", "head 3.0", 0.2), ("embedding", "head 5.2", 0.3), ("MLP 1", "head 5.2", 0.7),
+]  # fmt: skip
+
+
+def test_a_name_beside_a_node_has_no_node_of_its_row_and_no_line_on_its_side():
+    nodes = graph(EDGES, "", "").data[-1]
+    at = dict(zip(nodes.text, zip(nodes.x, nodes.y, strict=True), strict=True))
+    side = dict(zip(nodes.text, nodes.textposition, strict=True))
+    assert side["neuron 1.7"] == "middle left" and side["neuron 1.2"] == "middle right"
+    assert all(side[end] == "bottom center" for end in ("head 3.0", "head 3.1", "head 5.2"))
+    for name, (x, y) in at.items():
+        beside = [other for other, (_, row) in at.items() if row == y and other != name]
+        if side[name] != "bottom center":
+            assert all((at[other][0] > x) == (side[name] == "middle left") for other in beside)
+
+
+def test_an_arrow_is_wider_than_its_line():
+    for line in graph(EDGES, "", "").data[:-1]:
+        assert line.marker.size[1] >= max(14, 2 * line.line.width)

@@ -264,8 +264,8 @@ def test_the_strongest_head_stands_in_every_row_with_its_null(table):
 
 
 def test_what_prevents_a_run_is_no_failed_training(tmp_path, monkeypatch):
-    def refused(*_, **options):
+    def on_a_full_disk(*_, **options):
         raise InputError("cannot write: no space left on device; make room")
 
-    monkeypatch.setattr(sys.modules[study.__module__], "trained", refused)
-    refused(lambda: measured(TINY, 16, tmp_path))
+    monkeypatch.setattr(sys.modules[study.__module__], "trained", on_a_full_disk)
+    refused(lambda: measured(TINY, 16, tmp_path), "no space left")

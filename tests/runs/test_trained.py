@@ -1,8 +1,12 @@
+import os
+import shutil
+import subprocess
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from refusals import refused
+from sinkinterp._experiments.shared.study import by_model
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -18,8 +22,11 @@ from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement import inputs as batching
 from sinkinterp.metrics.metric import next_token_loss
+from sinkinterp.report.columns import ALPHA_1, LOSS, MODEL, RESIDUAL_RATIO, SEED, SINK_1
+from sinkinterp.runs import experiment as provenance
 from sinkinterp.runs import trained
 from sinkinterp.spec import Spec
+from sinkinterp.table import NULL, Table
 from sinkinterp.train.recipe import PrefixLM, Recipe
 
 
@@ -112,3 +119,58 @@ def test_the_folder_of_a_run_is_refused_with_its_newest_model(tmp_path):
     for step in (1, 2, 10):
         build(VARIANTS["softmax"]).save_pretrained(tmp_path / f"step-{step:07d}")
     refused(lambda: load(tmp_path))
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """Runs git in a repository that holds a copy of the module, which asks for its own commit."""
+    if not shutil.which("git"):
+        pytest.skip("git is not installed")
+    module = tmp_path / "module.py"
+    module.write_text("x = 1\n")
+    (tmp_path / "book.json").write_text("{}")
+    monkeypatch.setattr(provenance, "__file__", str(module))
+
+    def git(*words):
+        user = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
+        return subprocess.run(["git", *user, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    assert provenance.provenance()["commit"] == "unknown"  # outside a repository
+    for words in (["init"], ["add", "."], ["commit", "-m", "first"]):
+        git(*words)
+    return git
+
+
+def test_the_commit_is_named_with_whether_files_differ_from_it(repository, tmp_path):
+    commit = repository("rev-parse", "HEAD")[:12]
+    (tmp_path / "notes.txt").write_text("not a part of the commit")
+    (tmp_path / "book.json").write_text("numbers, which are no code")
+    assert provenance.provenance()["commit"] == commit
+    (tmp_path / "module.py").write_text("x = 2\n")
+    assert provenance.provenance()["commit"] == f"{commit}-dirty"
+
+
+def test_asking_for_the_commit_leaves_the_index_of_the_repository_as_it_is(repository, tmp_path):
+    index = tmp_path / ".git" / "index"
+    before = index.read_bytes()
+    os.utime(tmp_path / "module.py", (0, 0))  # git would note the new time
+    provenance.provenance()
+    assert index.read_bytes() == before and not index.with_name("index.lock").exists()
+
+
+QUANTITIES = (RESIDUAL_RATIO, ALPHA_1, SINK_1, LOSS)
+
+
+def test_every_mark_lies_on_its_axis():
+    rows = [
+        {MODEL: name, SEED: seed, RESIDUAL_RATIO: 16.6 + seed, ALPHA_1: 0.9, NULL: 0.1, SINK_1: 1.0, LOSS: 3.4}
+        for name in ("softmax", "sigmoid")
+        for seed in range(3)
+    ]
+    figure = by_model(Table("models", "", tuple(rows)), QUANTITIES)
+    axes = [axis.range for axis in figure.select_yaxes()]
+    assert len(axes) == len(QUANTITIES)
+    for i, quantity in enumerate(QUANTITIES):
+        marks = [y for trace in figure.select_traces(row=i + 1, col=1) for y in trace.y]
+        low, high = axes[i] or (min(marks), max(marks))
+        assert all(low <= mark <= high for mark in marks), quantity

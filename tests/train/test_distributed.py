@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from train.processes import evaluate
 
 from sinkinterp.errors import InputError
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.train import checkpoint, loop
+from sinkinterp.train import checkpoint, distributed, loop
 from sinkinterp.train.distributed import World, joined
 from sinkinterp.train.loop import job_of
 from sinkinterp.train.recipe import Recipe
@@ -108,3 +109,16 @@ def test_a_device_that_is_not_there_is_refused(device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match=f"no device '{device}' here"), joined(device):
         pass
+
+
+def test_gradients_of_all_pieces_but_the_last_stay_in_their_process_also_where_it_is_compiled(monkeypatch):
+    class Wrapped(torch.nn.Module):
+        no_sync = contextmanager(lambda self: iter(["alone"]))
+
+    monkeypatch.setattr(distributed, "DistributedDataParallel", Wrapped)
+    compiled = torch.nn.Module()
+    compiled._orig_mod = Wrapped()
+    for model in (Wrapped(), compiled):
+        for enabled, entered in ((False, "alone"), (True, None)):
+            with distributed.gradient_sync(model, enabled) as said:
+                assert said == entered

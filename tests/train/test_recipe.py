@@ -7,16 +7,20 @@ from backends import zoo
 from lm.family import SPECS, model_of
 from refusals import refused
 
+import sinkinterp as si
 from sinkinterp.attention.kernels import Sigmoid
-from sinkinterp.attention.masks import Mask
-from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.attention.masks import Causal, Mask, Window
+from sinkinterp.data.backcopy import BigramBackcopy, BosFirst
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import PythonCode, Texts
+from sinkinterp.errors import InputError
 from sinkinterp.lm.block import FFN, Relu
 from sinkinterp.lm.config import LMSpec
 from sinkinterp.lm.model import build
-from sinkinterp.lm.position_schemes import Learned
+from sinkinterp.lm.position_schemes import Learned, Rotary
 from sinkinterp.lm.variants import VARIANTS, attn
+from sinkinterp.runs.trained import held_out_tokens
+from sinkinterp.spec import Spec
 from sinkinterp.train.loop import Task, prepared
 from sinkinterp.train.recipe import (
     ConstantRate,
@@ -31,6 +35,7 @@ from sinkinterp.train.recipe import (
     parameter_groups,
 )
 from sinkinterp.train.recipes import RECIPES, on_text, with_variant
+from sinkinterp.train.settings import changed
 
 
 @dataclass(frozen=True)
@@ -184,3 +189,70 @@ def test_a_text_stands_in_for_a_recipes_data_and_begins_as_they_do():
     assert code == RECIPES["text"].data == PackedText(source=PythonCode(), length=128, bos=True)
     assert on_text(RECIPES["text"], "embedded").data == PackedText(length=128, bos=True)
     assert on_text(RECIPES["demo"], "a.txt").data == PackedText(source=Texts("a.txt"), length=16, bos=False)
+
+
+def test_values_are_parsed_by_the_type_of_their_field():
+    settings = ["lr=1e-2", "steps=2e3", "bf16=true", "micro_batch=7", "model.n_layers=4", "model.norm_eps=1"]
+    recipe = changed(Recipe(), settings)
+    assert (recipe.lr, recipe.steps, recipe.bf16, recipe.micro_batch) == (0.01, 2000, True, 7)
+    assert recipe.model.n_layers == 4 and type(recipe.model.norm_eps) is float
+    assert changed(Recipe(), []) == Recipe()
+
+
+@dataclass(frozen=True)
+class MaybeOfThisTest(Spec):
+    size: int | None = 3
+
+
+def test_a_field_that_may_be_empty_takes_none():
+    assert changed(MaybeOfThisTest(), ["size=none"]).size is None
+    assert changed(MaybeOfThisTest(), ["size=5"]).size == 5
+    refused(lambda: changed(MaybeOfThisTest(), ["size=x"]), "size")
+
+
+def test_a_kind_is_set_before_its_fields_whatever_the_order():
+    recipe = changed(Recipe(), ["schedule.floor=0.5", "schedule=CosineRate", "model.position=Rotary"])
+    assert recipe.schedule == CosineRate(0.5) and recipe.model.position == Rotary()
+    bos = changed(Recipe(), ["data.vocab=65", "model.vocab=65", "data.first=BosFirst"])  # which fit only together
+    assert bos.data == BigramBackcopy(vocab=65, first=BosFirst()) and bos.model.vocab == 65
+
+
+def test_a_kind_without_defaults_takes_its_fields_beside_it():
+    settings = ["model.attention.mask=Both", "model.attention.mask.left=Causal", "model.attention.mask.right=Window"]
+    recipe = changed(Recipe(), [*settings, "model.attention.mask.right.width=5"])
+    assert recipe.model.attention.mask == Causal() & Window(5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("lrr=1", "no setting 'lrr'; near ones: lr"),
+        ("n_layers=4", "near ones: model.n_layers"),
+        ("model.lr.x=4", "no setting 'model.lr.x'"),
+        ("zzz=1", "near ones: seed, steps"),
+        ("lr=fast", "lr takes a number; got 'fast'"),
+        ("steps=2.5", "steps takes a whole number; got '2.5'"),
+        ("bf16=maybe", "bf16 takes true or false"),
+        ("data=Causal", "data takes BigramBackcopy, "),
+        ("schedule=Causal", "schedule takes ConstantRate, CooldownRate, CosineRate; got 'Causal'"),
+        ("schedule=CooldownRate,", "schedule takes"),
+        ("model.attention.mask=Window", "width"),
+        ("model.vocab=97", "model.vocab=64"),
+        ("lr", "a setting is key=value"),
+        ("=3", "a setting is key=value"),
+    ],
+)
+def test_an_unknown_setting_is_one_line_with_the_known_ones(setting, message):
+    with pytest.raises(InputError) as caught:
+        changed(Recipe(), [setting])
+    assert message in str(caught.value)
+
+
+@pytest.mark.timeout(600)
+def test_softmax_makes_a_drained_sink_of_bos_and_none_of_the_token_behind_it(tmp_path):
+    data = BigramBackcopy(vocab=65, length=32, first=BosFirst())
+    model = replace(si.VARIANTS["softmax"], vocab=65, n_ctx=32)
+    recipe = si.Recipe(model=model, data=data, steps=250, batch=32, lr=1e-2, weight_decay=0.1, watch_every=250)
+    report = si.measure(si.trained(recipe, tmp_path).subject(), held_out_tokens(data, 64))
+    assert report.sink_rate() > 0.9 and report.sink_rate(1) == 0
+    assert report.alpha().mean() > 0.5 and report.value_ratio().mean() < 0.5

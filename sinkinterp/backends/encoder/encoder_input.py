@@ -177,11 +177,7 @@ def encoder_input(words: str) -> EncoderInput:
     path = Path(words)
     if words in _NAMED:
         return _NAMED[words]
-    if path.suffix.lower() not in _FILES:
-        return Text(words)
-    if not path.is_file():
-        raise InputError(f"there is no file {path}; check the path, or give silence, off or a text")
-    return _FILES[path.suffix.lower()](path)
+    return _FILES[path.suffix.lower()](path) if path.suffix.lower() in _FILES else Text(words)
 
 
 _NAMED: dict[str, EncoderInput] = {"silence": Silence(), "off": NoEncoder()}
