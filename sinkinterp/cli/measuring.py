@@ -1,5 +1,6 @@
 """The commands that measure: one model, one model on several domains of text, and one model through every backend."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -269,7 +270,7 @@ def domains(
         reports = in_order(workers, first_position, list(token_sets.values()), progress("measuring domains"))
         table = sinks_by_domain(dict(zip(token_sets, reports, strict=True)), epsilon)
     for name, error in errors.items():
-        print_line(f"left out: {name}: {error}")
+        print_line(f"left out: {name}: {re.sub(r'\b(length|sequences)=', r'--\1 ', str(error))}")
     deliver([table], (json_out, lambda: json_bytes(table.to_dict())), force=force)
     if errors:
         raise typer.Exit(1)

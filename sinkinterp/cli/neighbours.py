@@ -66,10 +66,10 @@ def cache(
         from ..applications.generation import generation_table
         from ..applications.quantised_cache import quantised_answer, quantised_table
 
+        if length < 4:
+            raise InputError("a cache of one token has no first token to keep; use --length 4, or more")
         subject, tokens = read.by(model, length, sequences, default=32)
         window = tokens.shape[1] // 2
-        if window < 2:
-            raise InputError("a cache of one token has no first token to keep; use --length 4, or more")
         losses = eviction.first_token_losses(subject, tokens, (window // 2, window), progress=progress)
         heads = eviction.heads_table(subject, tokens, window, tolerance)
         rounded = quantised_table(subject, tokens, bits, progress)

@@ -189,9 +189,10 @@ def embedded_texts(cache: Path, on_file: OnProgress = no_progress) -> list[str]:
             return read_record(file, {"docstrings": file.stem})
         except Damaged as damage:
             damage.warn("the docstrings are gathered again")
-    texts = mixed(_in_parts(_documented_files(), file.with_suffix(""), on_file))
-    write_record(file, texts, {"docstrings": file.stem})
-    remove(file.with_suffix(""))
+    with refusal(f"cannot write the docstrings to {cache}", "set SINKINTERP_CACHE to a folder of yours", OSError):
+        texts = mixed(_in_parts(_documented_files(), file.with_suffix(""), on_file))
+        write_record(file, texts, {"docstrings": file.stem})
+        remove(file.with_suffix(""))
     return texts
 
 

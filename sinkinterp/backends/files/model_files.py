@@ -262,3 +262,12 @@ def _check_folder(source: str | Path) -> None:
             raise InputError(f"{file} cannot be read: permission denied; {READABLE}")
     if folder.exists() and not any(folder.glob("*.safetensors")):
         raise InputError(f"{folder} holds no .safetensors weights; load and save the model with transformers once")
+
+
+def check_named(source: str | Path) -> None:
+    """Raises InputError for a model that is not here, and that the Hub does not know. Reads no weights."""
+    place = located(source)
+    if not Path(place).exists():
+        fix = f"check its name{nearest(str(source).lower(), known_names())}; here without a network: {names_here()}"
+        with refusal(f"cannot load {source}", fix):
+            checked_config(place)
