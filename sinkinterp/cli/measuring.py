@@ -270,7 +270,8 @@ def domains(
         reports = in_order(workers, first_position, list(token_sets.values()), progress("measuring domains"))
         table = sinks_by_domain(dict(zip(token_sets, reports, strict=True)), epsilon)
     for name, error in errors.items():
-        print_line(f"left out: {name}: {re.sub(r'\b(length|sequences)=', r'--\1 ', str(error))}")
+        said = re.sub(r"\b(length|sequences)=", r"--\1 ", str(error))  # the options of this command
+        print_line(f"left out: {name}: {said}")
     deliver([table], (json_out, lambda: json_bytes(table.to_dict())), force=force)
     if errors:
         raise typer.Exit(1)
