@@ -61,7 +61,8 @@ WORKS = {
             "with model.trace(text):\n    h = model.model.layers[0].output.save()\n"
             "x = model.run(text, reads={'x': si.sites.RESIDUAL.read(lambda x: x)})['x']\n"
             "torch.testing.assert_close(h, x[:, 1], atol=1e-5, rtol=1e-4)",
-            "with model.trace(text):\n    model.model.layers[1].mlp.output[:] = 0\n    out = model.output.logits.save()\n"
+            "with model.trace(text):\n    model.model.layers[1].mlp.output[:] = 0\n"
+            "    out = model.output.logits.save()\n"
             "assert not torch.equal(out, model.run(text).logits)",
             "with model.trace() as tracer:\n    with tracer.invoke(text):\n        a = model.lm_head.output.save()\n"
             "    with tracer.invoke(other):\n        b = model.lm_head.output.save()\na, b",
