@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..attention.shapes import Gap, ModelShape, Unchanged, alike, metric, per_sequence, tolerance_of
 from ..attention.sites import CALL, MLP, POSITION_EMBEDDING, RESIDUAL, TAPPED, WEIGHT_SITES, Edit, Reads, Site, reads_of
@@ -336,7 +336,7 @@ class HuggingFaceSubject(Subject):
     @property
     def _n_ctx(self) -> int | None:
         """The longest sequence that the model knows of; None without a limit."""
-        return context_of(self.model)
+        return context_of(self.model.config)
 
     def read_beyond_context(self) -> None:
         """Lets texts be longer than the model's context. Raises InputError where it has no positions there."""
@@ -457,8 +457,8 @@ def check_is_decoder(model: PreTrainedModel, name: str, is_run: bool = False) ->
         raise InputError(f"{name} has an encoder; load it with backend='huggingface' and encoder=Silence()")
 
 
-def context_of(model: PreTrainedModel) -> int | None:
-    """The longest sequence that a model knows of; None without a limit."""
-    config = model.config.get_text_config()
+def context_of(config: PreTrainedConfig) -> int | None:
+    """The longest sequence that the model of a configuration knows of; None without a limit."""
+    config = config.get_text_config()
     limits = (getattr(config, name, None) for name in _CONTEXT)
     return next((limit for limit in limits if limit is not None and limit > 0), None)  # XLNet says -1

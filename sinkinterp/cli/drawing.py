@@ -56,6 +56,7 @@ def view(
         heads = heads_named(head)
         edits = [SwapPositions(*swap)] if swap is not None else []
         options.check_text(text, column)
+        options.check_sizes(model, heads, length, loading.beyond_context)
         subject = loading.subject(model)
         if text is None:
             options.check_bos(subject, bos)

@@ -77,6 +77,7 @@ def explain(
         heads = heads_named(head)
         options.check_answers(answer, instead)
         options.check_text(read.text, read.column)
+        options.check_sizes(model, heads, read.length)
         subject = options.load_subject(model, "huggingface", encoder, dtype)
         token_set = read.inputs(subject).token_set(subject, model, progress("reading docstrings"))
         asked: dict[str, Any] = {"head": heads, "answer": answer, "instead": instead, "seed": read.seed}
@@ -227,6 +228,7 @@ def patch(
             if names_file(prompt):
                 raise InputError(f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"')
         measured = by.keywords() | {"progress": progress("patching")}
+        options.check_sizes(model, heads_named(what.head))
         subject = options.load_subject(model, backend, None, dtype)
         table = what.table(subject, clean, corrupted, measured)
     strongest = table.with_rows(sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0))))

@@ -158,6 +158,7 @@ def measure(model: options.Model, given: Input, how: Settings, loading: options.
         given.check()
         settings = how.over_preset(given, loading.dtype)
         inputs = given.inputs(settings, is_default=how.preset is None)
+        options.check_sizes(model, None, given.length, loading.beyond_context)
         subject = loading.subject(model, settings.dtype)
         _check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
         is_whole = given.is_one_text and given.length is None
@@ -261,6 +262,7 @@ def domains(
             raise InputError("--column has no effect on .txt files; leave it out")
         if len(sources) > 1 and field != "domain":
             raise InputError("--field has no effect on several sources; leave it out, or give one file")
+        options.check_sizes(model, length=size.length)
         subject = options.load_subject(model, backend)
         inputs = Inputs(size.length, size.sequences, size.bos, column=column)
         token_sets, errors = inputs.domain_token_sets(subject, sources, field)

@@ -146,7 +146,7 @@ def _model(name: str, longest: int = 0) -> PreTrainedModel:
     model = load_model(name)
     if model.config.is_encoder_decoder:
         raise InputError(f"{name} is an encoder-decoder model, which is not trained here; give a causal one")
-    n_ctx = context_of(model)
+    n_ctx = context_of(model.config)
     if n_ctx is not None and longest > n_ctx:
         raise InputError(f"a chat has {longest} tokens, more than {name}'s context of {n_ctx}; set length={n_ctx}")
     return model

@@ -271,3 +271,13 @@ def check_named(source: str | Path) -> None:
         fix = f"check its name{nearest(str(source).lower(), known_names())}; here without a network: {names_here()}"
         with refusal(f"cannot load {source}", fix):
             checked_config(place)
+
+
+def config_here(source: str | Path) -> PreTrainedConfig | None:
+    """The configuration of a decoder that is on this machine; None where there is none that can be read."""
+    try:
+        place = Path(located(source))
+        config = _config_of(place) if place.is_dir() else None
+    except Exception:  # reading the weights says what is wrong
+        return None
+    return None if config is None or config.is_encoder_decoder else config

@@ -40,7 +40,8 @@
     const { t = 60, b = 60 } = layout.margin ?? {}, old = (layout.height ?? 450) - t - b;
     const hasBars = data.some((trace) => trace.colorbar?.orientation === "h");
     const hasList = names.some((name) => layout[yAxisOf(name)]?.tickvals?.length > MOST_NAMES);
-    const gap = hasBars ? 150 : 100, high = hasList ? old : Math.min(old, PANEL), all = names.length * (high + gap) - gap;
+    const hasWords = names.some((name) => layout[name].tickangle === -90);
+    const gap = hasBars || hasWords ? 150 : 100, high = hasList ? old : Math.min(old, PANEL), all = names.length * (high + gap) - gap;
     const titles = names.map((name) => (layout.annotations ?? []).filter(({ xref, x }) =>
       xref === "paper" && Math.abs(x - centre(layout[name].domain)) < 1e-6));
     names.forEach((name, i) => {
@@ -87,7 +88,7 @@
     if (panels.length > 1) stack(copy, panels);
     else if (copy.layout.width) fit(copy);
     lowerBars(copy);
-    Object.assign(copy.layout.margin ?? {}, { l: 50, r: 12 });
+    Object.assign(copy.layout.margin ?? {}, { l: 50, r: copy.layout.coloraxis?.colorbar ? 64 : 12 }); // of the bar beside maps
     copy.layout.font = { ...copy.layout.font, size: 11 };
     for (const note of copy.layout.annotations ?? []) note.font = { ...note.font, size: 11 };
     return copy;
