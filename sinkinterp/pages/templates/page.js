@@ -88,7 +88,7 @@
     if (panels.length > 1) stack(copy, panels);
     else if (copy.layout.width) fit(copy);
     lowerBars(copy);
-    Object.assign(copy.layout.margin ?? {}, { l: 50, r: copy.layout.coloraxis?.colorbar ? 64 : 12 }); // of the bar beside maps
+    Object.assign(copy.layout.margin ?? {}, { l: 50, r: 12 });
     copy.layout.font = { ...copy.layout.font, size: 11 };
     for (const note of copy.layout.annotations ?? []) note.font = { ...note.font, size: 11 };
     return copy;
