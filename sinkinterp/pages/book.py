@@ -122,10 +122,8 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
         *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[chapter.table])]),
         Section("How these numbers were made", f"Make them again: {chapter.provenance.get('command')}", tables=[made]),
     ]
-    failing = (
-        (v.claim, shorten(v.reason, 120, placeholder=" …")) for v in chapter.verdicts if v.outcome is Outcome.FAILS
-    )
-    fails = (f" It fails that {claim} ({reason})." for claim, reason in failing)
+    failing = [verdict for verdict in chapter.verdicts if verdict.outcome is Outcome.FAILS]
+    fails = (f" It fails that {v.claim} ({shorten(v.reason, 120, placeholder=' …')})." for v in failing)
     lead = "".join((chapter.heading.rstrip("."), ".", *fails))
     return page(chapter.title, lead, sections, PLOTLY)
 
