@@ -56,10 +56,11 @@ def targets(length: int) -> list[int]:
 
 
 def draw(table: Table) -> go.Figure:
-    """The swap chart of the first model, and a panel for each other one on the paper's input."""
+    """The swap chart of the first model, and a panel for each other one on the paper's input, which comes first."""
     first = table[0]
     of_seed = table.where(seed=first[SEED])
     shown = [row for row in of_seed if row[MODEL] == first[MODEL] or row[INPUT] == REPEATED]
+    shown.sort(key=lambda row: row[INPUT] != REPEATED)  # the rows of the paper's grid
     has_others = any(row[MODEL] != first[MODEL] for row in shown)
     named = ({**row, INPUT: f"{row[INPUT]}, {short_name(str(row[MODEL]))}"} for row in shown)
     return swap_chart(table.with_rows(named if has_others else shown))

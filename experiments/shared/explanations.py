@@ -11,9 +11,11 @@ from sinkinterp.data.tokens import Tokens
 from sinkinterp.measurement.explaining import explain
 from sinkinterp.measurement.lens import head_pairs, parts_by_block
 from sinkinterp.metrics.bootstrap import ratio
+from sinkinterp.plots.theme import escaped
 from sinkinterp.report.columns import ALPHA_1, HEAD, LOSS, MODEL, SEED
 from sinkinterp.report.explained import CUT, REMOVED, Explanation
 from sinkinterp.report.explained_graph import LINE, NAME, SHARE, TO, WHAT, graph_of_rows
+from sinkinterp.report.readings import short_name
 from sinkinterp.runs.case import READING, Case
 from sinkinterp.runs.experiment import of_first_model
 from sinkinterp.table import Cell, Table, high_of, low_of
@@ -89,7 +91,8 @@ def _known(cells: Mapping[str, Cell]) -> dict[str, Cell]:
 
 def draw(table: Table) -> go.Figure:
     """The graph of the first model."""
-    return graph_of_rows(of_first_model(table, table.title))
+    title = f"{short_name(str(table.rows[0][MODEL]))}, the first model: where its sinks come from"
+    return graph_of_rows(of_first_model(table, title)).update_layout(title_text=escaped(title))
 
 
 def removed(table: Table, way: str) -> dict[tuple[str, str], list[float]]:

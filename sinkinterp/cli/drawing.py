@@ -64,6 +64,7 @@ def view(
 
         heads = heads_named(head)
         options.check_text(prompt.text, prompt.column)
+        options.check_sizes(model, heads, prompt.length, loading.beyond_context)
         subject = loading.subject(model)
         token_set = prompt.token_set(subject, model, progress("reading docstrings"))
         edits = [SwapPositions(*swap)] if swap is not None else []

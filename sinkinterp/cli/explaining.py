@@ -46,6 +46,7 @@ def explain(
         heads = heads_named(head)
         options.check_answers(answer, instead)
         given.check()
+        options.check_sizes(model, heads, given.length)
         subject = loading.subject(model)
         token_set = given.token_set(subject, model, 64, 32, progress("reading docstrings"))
         asked: dict[str, Any] = {"head": heads, "answer": answer, "instead": instead, "seed": given.seed or 0}
@@ -193,6 +194,7 @@ def patch(
         from ..pages.page import Section, page
         from ..report.readings import short_name
 
+        options.check_sizes(model, heads_named(what.head))
         subject = loading.subject(model)
         asked = {name: value for name, value in vars(prompts).items() if name != "sink"}
         asked |= {"metric": first_alpha()} if prompts.sink else {}

@@ -1,5 +1,6 @@
 """The commands that measure: a model, domains of text, every backend, smaller caches, and what to leave out."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -180,6 +181,7 @@ def measure(model: options.Model, given: Input, how: Settings, loading: options.
         given.check()
         settings = how.over_preset(given, loading.dtype)
         inputs = given.inputs(settings, is_default=how.preset is None)
+        options.check_sizes(model, None, given.length, loading.beyond_context)
         subject = loading.subject(model, settings.dtype)
         _check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
         is_whole = given.is_one_text and given.length is None
@@ -279,6 +281,7 @@ def domains(
         workers = Here() if ray is None else Ray(ray)
         if all(name.lower().endswith(".txt") for name in sources) and of.column != "text":
             raise InputError("--column has no effect on .txt files; leave it out")
+        options.check_sizes(model, length=of.length)
         subject = loading.subject(model)
         inputs = Inputs(of.length, of.sequences, of.bos, column=of.column)
         token_sets, errors = inputs.domain_token_sets(subject, sources, "domain")
@@ -288,7 +291,8 @@ def domains(
         reports = in_order(workers, first_position, list(token_sets.values()), progress("measuring domains"))
         table = sinks_by_domain(dict(zip(token_sets, reports, strict=True)), of.epsilon)
     for name, error in errors.items():
-        print_line(f"left out: {name}: {error}")
+        said = re.sub(r"\b(length|sequences)=", r"--\1 ", str(error))  # the options of this command
+        print_line(f"left out: {name}: {said}")
     deliver([table], (json_out, lambda: json_bytes(table.to_dict())), force=force)
     if errors:
         raise typer.Exit(1)
@@ -338,10 +342,10 @@ def cache(
         from ..applications.eviction import largest_window_first, needs_table, quantised_answer, quantised_table
         from ..applications.generation import generation_table
 
+        if given.length is not None and given.length < 4:
+            raise InputError("a cache of one token has no first token to keep; use --length 4, or more")
         subject, tokens = _read(model, given, loading, 256, 32)
         window = tokens.shape[1] // 2
-        if window < 2:
-            raise InputError("a cache of one token has no first token to keep; use --length 4, or more")
         losses = eviction.first_token_losses(subject, tokens, (window // 2, window), progress=progress)
         heads = eviction.heads_table(subject, tokens, window, tolerance)
         rounded = quantised_table(subject, tokens, bits, progress)

@@ -24,6 +24,7 @@ from .terminal import quiet_libraries
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
+    from ..report.maps import Heads
 
 
 def load_subject(
@@ -43,6 +44,27 @@ def load_subject(
     return load(
         model, backend=backend, dtype=dtype, device_map=device_map, encoder=given, beyond_context=beyond_context
     )
+
+
+def check_sizes(
+    model: str, heads: "Heads | None" = None, length: int | None = None, beyond: bool | None = None
+) -> None:
+    """Raises InputError for heads, and for a length, that a model on this machine does not have. Reads no weights.
+
+    beyond: whether --beyond-context is given; None for a command without it.
+    """
+    from ..backends.files.model_files import config_here
+    from ..backends.huggingface import context_of
+    from ..interventions.selectors import named_heads
+
+    if (config := config_here(model)) is None:
+        return
+    sizes = config.get_text_config()
+    fix = "" if beyond is None else "; load it with --beyond-context to read on"
+    if heads is not None:
+        named_heads(heads, "--head", range(sizes.num_hidden_layers), sizes.num_attention_heads)
+    if length is not None and not beyond and (most := context_of(config)) is not None and length > most:
+        raise InputError(f"{length} tokens exceed {model}'s context of {most}; use --length {most}{fix}")
 
 
 def check_text(text: str | None, column: str = "text") -> None:

@@ -19,6 +19,7 @@ from . import options
 from .terminal import (
     OR_FORCE,
     deliver,
+    error_console,
     print_line,
     print_table,
     print_text,
@@ -152,8 +153,11 @@ def _of_scale(scale: Scale | None) -> list[str]:
 
 def _check_inputs(models: Sequence[str], scale: Scale | None, text: str | None) -> None:
     """Raises InputError for a text that cannot be read, and for models at a scale that has its own."""
+    from ..backends.files.model_files import check_named
     from ..data.texts import check_readable, is_path
 
+    for model in models if len(models) > 1 else ():  # one alone says so as it is loaded
+        check_named(model)
     if text is not None and is_path(text):
         check_readable(text)
     if models and scale is Scale.SMOKE:
@@ -246,6 +250,8 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
 
     for ending in ("json", "html"):
         check_writable(out / f"{stem_of(name, scope.label)}.{ending}")
+    if not error_console.is_terminal:  # which would show a bar
+        print_line(f"{name} at scale {scope.label}: measuring; numbers and pages go to {out}")
     start, before = time.perf_counter(), os.times()
     table = experiment.table(scope)
     seconds = {

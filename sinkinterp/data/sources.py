@@ -188,7 +188,8 @@ def embedded_texts(cache: Path, on_file: OnProgress = no_progress) -> list[str]:
             except Damaged as damage:
                 damage.warn("the docstrings are gathered again")
     texts = mixed(_docstrings(_documented_files(), on_file))
-    write_record(file, texts, {"docstrings": file.stem})
+    with refusal(f"cannot write the docstrings to {cache}", "set SINKINTERP_CACHE to a folder of yours", OSError):
+        write_record(file, texts, {"docstrings": file.stem})
     return texts
 
 

@@ -39,7 +39,8 @@ def intervals(sequences: int) -> str:
     """Says what the intervals of means over `sequences` are. One sequence has none."""
     if sequences < 2:
         return "one text, so no intervals"
-    return BY_SEQUENCE if sequences >= FEW else "95% interval over sequences, by Student's t"
+    by_t = "95% interval over sequences, Wilson's of a share that is equal in all, else by Student's t"
+    return BY_SEQUENCE if sequences >= FEW else by_t
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from textwrap import shorten
 
 import plotly.graph_objects as go
 from markupsafe import Markup
@@ -127,7 +128,8 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
         *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[chapter.table])]),
         Section("How these numbers were made", f"Make them again: {chapter.provenance.get('command')}", tables=[made]),
     ]
-    fails = (f" It fails that {v.claim} ({v.reason})." for v in chapter.verdicts if v.outcome is Outcome.FAILS)
+    failing = [verdict for verdict in chapter.verdicts if verdict.outcome is Outcome.FAILS]
+    fails = (f" It fails that {v.claim} ({shorten(v.reason, 120, placeholder=' …')})." for v in failing)
     lead = "".join((chapter.heading.rstrip("."), ".", *fails))
     return page(chapter.title, lead, sections, PLOTLY)
 

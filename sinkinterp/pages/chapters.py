@@ -58,8 +58,9 @@ class Chapter:
 
     @property
     def title(self) -> str:
-        """The result, and the claim that it is of."""
-        return f"{self.found} {'' if self.verdicts else 'The claim: '}{self.table.title}"
+        """The result, and the claim that it is of, which is called one unless it holds."""
+        is_fact = self.observes or {v.outcome for v in self.verdicts} - {Outcome.NOT_ASKED} == {Outcome.HOLDS}
+        return f"{self.found} {'' if is_fact else 'The claim: '}{self.table.title}"
 
     @property
     def observes(self) -> bool:

@@ -50,4 +50,6 @@ def colored_tokens(
     row, column = np.unravel_index(np.abs(rows).argmax(), rows.shape)
     lead = f"The largest number is {rows[row, column]:.3g}, of {words[column]!r}. Point at a token for its number."
     title = f"{len(words)} tokens, shaded by {'a number' if len(rows) == 1 else f'{len(rows)} numbers'} each"
-    return Page(document(title, rendered("templates/coloured.html", title=title, lead=lead, lines=lines)), title)
+    scale = [(f"{end:.3g}", colour) for end, colour in zip(ends, colours, strict=True)]
+    body = rendered("templates/coloured.html", title=title, lead=lead, lines=lines, ends=scale)
+    return Page(document(title, body), title)

@@ -74,6 +74,9 @@ def save(
 def for_paper(figure: go.Figure, width: float, height: float | None = None) -> go.Figure:
     """The figure in a size in inches, without title, menus and sliders, with letters of 8 points."""
     on_screen = (figure.layout.height or WIDTH / 2) - (figure.layout.margin.t or 80) + TOP
+    columns = sum(axis.scaleanchor is not None for axis in figure.select_yaxes())  # of maps, whose cells are squares
+    if columns > 1:
+        on_screen = min(on_screen, 0.75 * width * PER_INCH / columns + 130)
     inches = {"width": width, "height": on_screen / PER_INCH if height is None else height}
     for name, size in inches.items():
         finite_number(size, f"{name} of a figure for a paper, in inches,", least=1, most=20)

@@ -76,7 +76,8 @@ def read_file(path: Path | str, report_class: Callable[..., R]) -> R:
     except Damaged:
         raise
     except InputError as error:
-        raise InputError(f"{path} is a damaged report: {error}") from error
+        what = "is not a report" if ", not of a report" in str(error) else "is a damaged report"
+        raise InputError(f"{path} {what}: {error}") from error
     except Exception as error:
         raise InputError(
             f"{path} is not a saved report; give a .safetensors or .json file that Report.save wrote"
@@ -104,8 +105,10 @@ def from_dict(plain: Mapping[str, Any], report_class: Callable[..., R]) -> R:
     """The inverse of `to_dict`. Raises InputError for anything else, and where the hash is not that of the content."""
     with refusal("this is not a report", "give what Report.to_dict made", _NOT_A_REPORT):
         if plain.keys() - _ABOUT - {"tensors"}:
-            fix = "the report is what Report.save wrote" if "tables" in plain else "take it as it was"
-            raise InputError(f"it holds {', '.join(map(str, plain))}; {fix}")
+            tables = {"tables", "rows"} & plain.keys()
+            is_of = f"the JSON of {'tables' if 'tables' in plain else 'a table'}, not of a report" if tables else ""
+            fix = "give what Report.save wrote" if tables else "take it as it was"
+            raise InputError(f"it holds {is_of or ', '.join(map(str, plain))}; {fix}")
         tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
         report = report_class(**_fields(plain, tensors))
         check_signed(plain, to_dict(report))  # of the numbers, however JSON wrote them

@@ -258,3 +258,22 @@ def _faults_of_folder(source: str | Path) -> Iterator[str]:
             yield f"{file} cannot be read: permission denied; {READABLE}"
     if folder.exists() and not any(folder.glob("*.safetensors")):
         yield f"{folder} holds no .safetensors weights; load and save the model with transformers once"
+
+
+def check_named(source: str | Path) -> None:
+    """Raises InputError for a model that is not here, and that the Hub does not know. Reads no weights."""
+    place = located(source)
+    if not Path(place).exists():
+        fix = f"check its name{nearest(str(source).lower(), known_names())}; here without a network: {names_here()}"
+        with refusal(f"cannot load {source}", fix):
+            checked_config(place)
+
+
+def config_here(source: str | Path) -> PreTrainedConfig | None:
+    """The configuration of a decoder that is on this machine; None where there is none that can be read."""
+    try:
+        place = Path(located(source))
+        config = _config_of(place) if place.is_dir() else None
+    except Exception:  # reading the weights says what is wrong
+        return None
+    return None if config is None or config.is_encoder_decoder else config

@@ -79,7 +79,7 @@ function addButtonsThatEdit() {
   refreshers.push(() => {
     [swap.hidden, column.hidden] = [chosenToken < 1, chosenToken < 0];
     swap.textContent = `Swap position 0 with ${chosenToken}`;
-    column.textContent = `No query looks at ${chosenToken}`;
+    column.textContent = `Hide ${chosenToken} from every query`;
   });
 }
 

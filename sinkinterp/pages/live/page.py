@@ -166,7 +166,7 @@ _SWAP = SuggestionData(
     EditData("swap", [4.0]),
 )
 _REMOVE = SuggestionData(
-    "No query looks at position 0",
+    "Hide position 0 from every query",
     "The attention that the first token receives goes to the other tokens. Does the next token change?",
     EditData("column", [0.0]),
 )

@@ -40,7 +40,8 @@
     const { t = 60, b = 60 } = layout.margin ?? {}, old = (layout.height ?? 450) - t - b;
     const hasBars = data.some((trace) => trace.colorbar?.orientation === "h");
     const hasList = names.some((name) => layout[yAxisOf(name)]?.tickvals?.length > MOST_NAMES);
-    const gap = hasBars ? 150 : 100, high = hasList ? old : Math.min(old, PANEL), all = names.length * (high + gap) - gap;
+    const hasWords = names.some((name) => layout[name].tickangle === -90);
+    const gap = hasBars || hasWords ? 150 : 100, high = hasList ? old : Math.min(old, PANEL), all = names.length * (high + gap) - gap;
     const titles = names.map((name) => (layout.annotations ?? []).filter(({ xref, x }) =>
       xref === "paper" && Math.abs(x - centre(layout[name].domain)) < 1e-6));
     names.forEach((name, i) => {
