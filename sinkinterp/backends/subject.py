@@ -153,11 +153,20 @@ class Subject(Answering):
         """Where the weights are now."""
         raise NotImplementedError
 
-    def run(self, tokens: TokensLike | Any, *, reads: Reads = {}, edits: Edits = (), gradients: bool = False) -> Trace:
+    def run(
+        self,
+        tokens: TokensLike | Any,
+        *,
+        reads: Reads = {},
+        edits: Edits = (),
+        gradients: bool = False,
+        logits: bool = True,
+    ) -> Trace:
         """One forward pass. Reads are evaluated during it and after the edits; nothing else is kept.
 
-        With `gradients`, logits can be differentiated by tensors that edits hold. Raises InputError for tokens or edits
-        that do not fit.
+        With `gradients`, logits can be differentiated by tensors that edits hold. Without `logits`, those of the last
+        position are enough, and models that can leave out the others, which saves most of a large vocabulary's time.
+        Raises InputError for tokens or edits that do not fit.
         """
         raise NotImplementedError
 

@@ -164,15 +164,15 @@ class PathRuns(Runs):
         if self.stream is not None:
             edits = [self._shifted(mine, self.stream[pairs], put.places[:, 0], edits)]
         if self.receiver is None:
-            return self.subject.run(mine, reads=self.metric.reads, edits=edits)
+            return self.subject.run(mine, reads=self.metric.reads, edits=edits, logits=self.metric.whole)
         of_norms = self._with_scales if self.freeze_norms else partial(activations, self.receiver, self.subject)
         put_into = replace(self.receiver, operation=Put(of_norms(mine, edits)))
-        return self.subject.run(mine, reads=self.metric.reads, edits=[put_into])
+        return self.subject.run(mine, reads=self.metric.reads, edits=[put_into], logits=self.metric.whole)
 
     def _shifted(self, tokens: Tokens, stream: Stream, layers: Int[Tensor, " row"], edits: Sequence[Edit]) -> Edit:
         """Puts the corrupted residuals, and behind the block of each row's sender what the sender changes in them."""
         with cross_attention_kept(self.subject, tokens):
-            x = self.subject.run(tokens, reads={"x": RESIDUAL.read(_same)}, edits=edits)["x"]
+            x = self.subject.run(tokens, reads={"x": RESIDUAL.read(_same)}, edits=edits, logits=False)["x"]
         behind = (layers + 1).to(x.device)
         rows, blocks = torch.arange(len(x), device=x.device), torch.arange(x.shape[1], device=x.device)
         change = (x - stream.to(x))[rows, behind]
@@ -183,7 +183,7 @@ class PathRuns(Runs):
     def _with_scales(self, tokens: Tokens, edits: Sequence[Edit]) -> Activations:
         """What the receiver is given where norms keep the scale of the untouched run."""
         assert self.receiver is not None
-        x = self.subject.run(tokens, reads={"x": RESIDUAL.read(_same)}, edits=edits)["x"]
+        x = self.subject.run(tokens, reads={"x": RESIDUAL.read(_same)}, edits=edits, logits=False)["x"]
         received: Activations = {}
         with with_frozen_norms(self.subject, tokens) as run:
             for layer in filter(self.receiver.acts_in, run.calls):
