@@ -27,7 +27,7 @@ from ..metrics.residuals import is_massive, vector_norms
 from .added_slots import replaces_bos
 from .exclusive import lock_of
 
-Logits = Float[Tensor, "sequence pos vocab"]
+Logits = Float[Tensor, "sequence kept vocab"]  # of all positions, or of the last alone
 
 
 @dataclass(frozen=True, repr=False, eq=False)
