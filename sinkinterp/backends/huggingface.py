@@ -198,14 +198,9 @@ class HuggingFaceSubject(Subject):
 
     @keywords
     def run(
-        self,
-        tokens: TokensLike | Any,
-        *,
-        reads: Reads = {},
-        edits: Edits = (),
-        gradients: bool = False,
+        self, tokens: TokensLike | Any, *, reads: Reads = {}, edits: Edits = (), gradients: bool = False,
         logits: bool = True,
-    ) -> Trace:
+    ) -> Trace:  # fmt: skip
         """One forward pass; see `Subject.run`. Raises InputError for tokens or edits that do not fit."""
         tokens = self.ids_of(tokens)
         self._check_tokens(tokens)

@@ -154,14 +154,9 @@ class Subject(Answering):
         raise NotImplementedError
 
     def run(
-        self,
-        tokens: TokensLike | Any,
-        *,
-        reads: Reads = {},
-        edits: Edits = (),
-        gradients: bool = False,
+        self, tokens: TokensLike | Any, *, reads: Reads = {}, edits: Edits = (), gradients: bool = False,
         logits: bool = True,
-    ) -> Trace:
+    ) -> Trace:  # fmt: skip
         """One forward pass. Reads are evaluated during it and after the edits; nothing else is kept.
 
         With `gradients`, logits can be differentiated by tensors that edits hold. Without `logits`, those of the last
