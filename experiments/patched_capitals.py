@@ -51,7 +51,7 @@ def measure(case: Case, progress: Progress) -> Table:
         raise InputError("a country has several tokens in this vocabulary; choose another model")
     clean, answers = torch.tensor([row[: min(map(len, rows))] for row in rows]), torch.tensor(ids)
     corrupted, metric = clean.roll(1, 0), logit_difference(ids, answers.roll(1).tolist())
-    country = int((clean != corrupted).any(0).int().argmax())  # positions before it are the same in both prompts
+    country = int((clean != corrupted).any(0).int().argmax())  # its position, from 0
     on_map = progress(f"patching {subject.name}")
 
     def mapped(site: ChangeResidual | ChangeOutputs, first_order: bool = False) -> Table:
@@ -59,8 +59,7 @@ def measure(case: Case, progress: Progress) -> Table:
             subject, clean, corrupted, site=site, metric=metric, first_order=first_order, progress=on_map
         )
 
-    later = ChangeResidual(positions=range(country, clean.shape[1]))
-    tables = {RESIDUALS: mapped(later, first_order=True), HEADS: mapped(ChangeOutputs())}
+    tables = {RESIDUALS: mapped(ChangeResidual(), first_order=True), HEADS: mapped(ChangeOutputs())}
     best = sorted(tables[HEADS].rows, key=lambda row: -float(row[RESTORED] or 0))[:2]
     heads = [(int(row[LAYER] or 0), int(row[HEAD] or 0)) for row in best]
     group = subject.shape.n_heads // subject.shape.n_kv_heads

@@ -34,8 +34,8 @@ MODELS: dict[Scale, list[Model]] = {
     Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "EleutherAI/pythia-160m"],
 }
 SINKS = (0, 1, 2, 4, 8)
-DOCUMENTS, LENGTH, PARTS = 8, 1024, 4  # PARTS: windows in a text
-FEWEST = 3  # texts of a large model
+DOCUMENTS, LENGTH, PARTS = 10, 2048, 4  # PARTS: windows in a text
+FEWER = 3, 1024  # texts and their length, for a model that is measured on few sequences
 JOINED = 256  # tokens of each of the texts that are joined where single texts are too short
 
 
@@ -43,8 +43,8 @@ def measure(case: Case, progress: Progress) -> Table:
     """A row per number of kept tokens, beside full attention."""
     if not isinstance(case.subject, HuggingFaceSubject):
         raise InputError(f"{case.subject.name} has no cache of transformers; give a name or a folder")
-    length = case.size(length=LENGTH)[1]
-    documents = max(FEWEST, min(DOCUMENTS, case.size(length=length)[0] // 4))
+    documents, longest = (DOCUMENTS, LENGTH) if case.most is None else FEWER
+    length = case.size(length=longest)[1]
     tokens, source = long_texts(case, (documents, length), JOINED, case.start, progress)
     on_text, window = progress(f"streaming {case.subject.name}"), length // PARTS
     table = streaming_table(case.subject, tokens, window=window, sinks=SINKS, on_progress=on_text)

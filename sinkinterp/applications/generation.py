@@ -58,7 +58,9 @@ def generation_table(
     tokens = generated(subject, prompts, count, seed)
     bounds = sorted({start + count * i // PARTS for i in range(PARTS + 1)})
     read = partial(_sinks_of_parts, bounds=bounds, epsilon=epsilon)
-    runs = [subject.run(batch, reads={"sinks": read})["sinks"].cpu() for _, batch in passes(subject, tokens)]
+    runs = [
+        subject.run(batch, reads={"sinks": read}, logits=False)["sinks"].cpu() for _, batch in passes(subject, tokens)
+    ]
     found = torch.cat(runs).mean((1, 2))  # sequence part quantity
     rows = []
     for i, end in enumerate(bounds[1:]):

@@ -165,17 +165,15 @@ def mend_recipe(
 
     Chunks begin with BOS where the tokenizer begins texts with it.
     """
-    config = checked_config(located(model))
-    most = (config and context_of(config)) or LENGTH
-    if length is not None and config is not None and length > most:
+    most = context_of(config) if (config := checked_config(located(model))) else None
+    if length is not None and most is not None and length > most:
         raise InputError(f"{model} knows {most} positions, so length={length} is too long; use length={most}")
     tokenizer = load_tokenizer(model)
     if tokenizer is None:
         raise InputError(f"{model} holds no tokenizer; save the one that it was trained with beside it")
-    symbols = max(tokenizer.get_vocab().values()) + 1
     bos = tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
-    given = NAMED.get(text) or Texts(text)
-    data = PackedText(given, Pretrained(symbols, source=str(located(model))), length or min(LENGTH, most), bos)
+    vocabulary = Pretrained(max(tokenizer.get_vocab().values()) + 1, source=str(located(model)))
+    data = PackedText(NAMED.get(text) or Texts(text), vocabulary, length or min(LENGTH, most or LENGTH), bos)
     return MendRecipe(
         model=model, data=data, slots=SLOTS[Remedy(remedy)], trained=WEIGHTS[Weights(weights)], **settings
     )

@@ -144,7 +144,7 @@ def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TI
         "norms": RESIDUAL.read(lambda x: x.float().norm(dim=-1)),
         "energy": RESIDUAL.read(lambda x: x.float().square().mean(1)),
     }
-    answers = [subject.run(batch, reads=reads) for _, batch in passes(subject, given)]
+    answers = [subject.run(batch, reads=reads, logits=False) for _, batch in passes(subject, given)]
     norms = torch.cat([answer["norms"].cpu() for answer in answers])  # sequence block pos
     sizes = torch.cat([answer["energy"].cpu() for answer in answers]).mean(0).sqrt()  # block d_model
     limits = tuple(norm_limit(norms[:, i], times) for i in range(norms.shape[1]))

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,8 @@ from .subject import Logits, Subject, Trace
 
 # what configurations call the longest sequence
 _CONTEXT = ("max_target_positions", "max_position_embeddings", "max_seq_len")
+
+KEPT = "logits_to_keep"  # transformers' argument: of how many positions, from the last, logits are computed
 
 _OF_BRIDGES = (  # names of TransformerLens
     *("run_with_cache", "run_with_hooks", "generate", "to_tokens", "to_str_tokens", "to_string", "to_single_token"),
@@ -199,13 +201,9 @@ class HuggingFaceSubject(Subject):
 
     @keywords
     def run(
-        self,
-        tokens: TokensLike | Any,
-        *,
-        reads: Reads = {},
-        edits: Edits = (),
-        gradients: bool = False,
-    ) -> Trace:
+        self, tokens: TokensLike | Any, *, reads: Reads = {}, edits: Edits = (), gradients: bool = False,
+        logits: bool = True,
+    ) -> Trace:  # fmt: skip
         """One forward pass; see `Subject.run`. Raises InputError for tokens or edits that do not fit."""
         tokens = self.ids_of(tokens)
         self._check_in_memory()
@@ -215,13 +213,19 @@ class HuggingFaceSubject(Subject):
         recorder = Recorder(reads_of(reads), edits, gradients)
         for read in recorder.reads.values():
             self._check_tapped(read.site)
-        positions = self.positions(edits, tokens.shape[1])
+        positions = self.positions(edits, tokens.shape[1]) | ({} if logits else self._last_alone)
         self._check_not_patched()
         self._check_not_hooked()
         with exclusive(self.model), self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext():
             return self._trace(tokens, recorder, positions)
 
-    def _trace(self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor]) -> Trace:
+    @cached_property
+    def _last_alone(self) -> dict[str, Any]:
+        """The argument that makes the model compute the logits of the last position alone, if it takes one."""
+        can = type(self) is HuggingFaceSubject and KEPT in inspect.signature(self.model.forward).parameters
+        return {KEPT: 1} if can else {}
+
+    def _trace(self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Any]) -> Trace:
         """The trace of one forward pass that is shown to `recorder`."""
         logits = self._pass(tokens, recorder, **positions)
         trace = Trace(recorder.answered(self.shape, self.device), logits)
@@ -231,7 +235,7 @@ class HuggingFaceSubject(Subject):
             per_sequence(answer, len(tokens), metric(name))
         return trace
 
-    def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
+    def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Any) -> Logits:
         """The logits of one forward pass that is shown to `recorder`."""
         with recorded_stream(self.modules, recorder):
             return self._forward(tokens, recorder, gradients=recorder.gradients, **positions)
@@ -271,7 +275,7 @@ class HuggingFaceSubject(Subject):
         return self.model.get_input_embeddings()
 
     def _forward(
-        self, tokens: Tokens, recorder: Recorder | None, *, gradients: bool = False, **positions: Tensor
+        self, tokens: Tokens, recorder: Recorder | None, *, gradients: bool = False, **positions: Any
     ) -> Logits:
         """Logits. Attention runs through the recorded function where there is a recorder, else through the model's."""
         tokens = tokens.to(self.device)
@@ -282,7 +286,7 @@ class HuggingFaceSubject(Subject):
             with attention_set_to(self.model, self.recorded_attention), shown:
                 return self._logits(tokens, **positions)
 
-    def _logits(self, tokens: Tokens, **positions: Tensor) -> Logits:
+    def _logits(self, tokens: Tokens, **positions: Any) -> Logits:
         """What the model returns for these tokens."""
         # an explicit all-ones mask: without it, transformers takes swapped position ids for packed sequences
         output = self.model(tokens, attention_mask=torch.ones_like(tokens), use_cache=False, **positions)

@@ -27,7 +27,7 @@ from ..metrics.residuals import is_massive, vector_norms
 from .added_slots import replaces_bos
 from .exclusive import lock_of
 
-Logits = Float[Tensor, "sequence pos vocab"]
+Logits = Float[Tensor, "sequence kept vocab"]  # of all positions, or of the last alone
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -153,11 +153,15 @@ class Subject(Answering):
         """Where the weights are now."""
         raise NotImplementedError
 
-    def run(self, tokens: TokensLike | Any, *, reads: Reads = {}, edits: Edits = (), gradients: bool = False) -> Trace:
+    def run(
+        self, tokens: TokensLike | Any, *, reads: Reads = {}, edits: Edits = (), gradients: bool = False,
+        logits: bool = True,
+    ) -> Trace:  # fmt: skip
         """One forward pass. Reads are evaluated during it and after the edits; nothing else is kept.
 
-        With `gradients`, logits can be differentiated by tensors that edits hold. Raises InputError for tokens or edits
-        that do not fit.
+        With `gradients`, logits can be differentiated by tensors that edits hold. Without `logits`, those of the last
+        position are enough, and models that can leave out the others, which saves most of a large vocabulary's time.
+        Raises InputError for tokens or edits that do not fit.
         """
         raise NotImplementedError
 

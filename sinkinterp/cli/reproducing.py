@@ -252,13 +252,11 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
         check_writable(out / f"{stem_of(name, scope.label)}.{ending}")
     if not error_console.is_terminal:  # which would show a bar
         print_line(f"{name} at scale {scope.label}: measuring; numbers and pages go to {out}")
-    start, before = time.perf_counter(), os.times()
+    start = time.perf_counter(), sum(os.times()[:4])  # processor seconds: of this process and of its children
     table = experiment.table(scope)
-    seconds = {
-        "seconds": round(time.perf_counter() - start, 1),
-        "processor seconds": round(_used(before, os.times()), 1),
-    }
-    made = {"command": command, "scale": scope.label, **provenance(), **seconds}
+    took = time.perf_counter() - start[0], sum(os.times()[:4]) - start[1]
+    times = {"seconds": round(took[0], 1), "processor seconds": round(took[1], 1)}
+    made = {"command": command, "scale": scope.label, **provenance(), **times}
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
     written = write_chapter(out, chapter, digest, experiment.draw(table), force)
@@ -266,11 +264,6 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
     print_table(verdict_table(chapter))
     for file in written:
         print_written(file)
-
-
-def _used(start: os.times_result, end: os.times_result) -> float:
-    """The processor seconds of this process and of the children that it waited for; the last number is the wall's."""
-    return sum(end[:4]) - sum(start[:4])
 
 
 def _command(name: str, scope: "Scope", encoder: str | None) -> str:

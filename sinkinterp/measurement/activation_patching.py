@@ -74,12 +74,14 @@ class PatchingMetric:
     """A number per sequence of a patched run.
 
     reads: what it reads while the model runs. answers: of a difference of logits, the token ids and the position.
+    whole: whether it takes logits of other positions than the last.
     """
 
     name: str
     of: Callable[[Scene], PerSequence]
     reads: Reads
     answers: tuple[Tensor, Tensor, int] | None = field(default=None, compare=False)
+    whole: bool = True
 
 
 def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, position: int = -1) -> PatchingMetric:
@@ -97,7 +99,7 @@ def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, pos
         first, second = (logits.gather(1, ids[:, None])[:, 0] for ids in chosen)
         return first - second
 
-    return PatchingMetric("logit difference", of, {}, (answers[0], answers[1], position))
+    return PatchingMetric("logit difference", of, {}, (answers[0], answers[1], position), position != -1)
 
 
 def _token_ids(given: Any) -> list[int]:
@@ -133,7 +135,7 @@ def divergence_from_clean(position: int = -1) -> PatchingMetric:
         ours, clean = (_at_position(x, position).float().log_softmax(-1) for x in (scene.trace.logits, scene.clean))
         return F.kl_div(ours, clean, log_target=True, reduction="none").sum(-1)
 
-    return PatchingMetric("KL from the clean run", of, {})
+    return PatchingMetric("KL from the clean run", of, {}, whole=position != -1)
 
 
 def _alpha(call: AttentionCall) -> Tensor:
@@ -159,7 +161,7 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
 
     name = "alpha_1" if epsilon is None else f"Sink_1 at epsilon {epsilon}"
     place = "" if layer is None and head is None else f" of layer {layer}, head {head}"
-    return PatchingMetric(f"{name}{place}", of, {"alpha": _alpha})
+    return PatchingMetric(f"{name}{place}", of, {"alpha": _alpha}, whole=False)
 
 
 @keywords
@@ -342,7 +344,7 @@ class Runs:
     def trace(self, pairs: Int[Tensor, " row"], put: PutAt) -> Trace:
         """The corrupted run of some pairs, with what `put` puts into the site."""
         edits = [replace(self.site, operation=put)]
-        return self.subject.run(self.corrupted[pairs], reads=self.metric.reads, edits=edits)
+        return self.subject.run(self.corrupted[pairs], reads=self.metric.reads, edits=edits, logits=self.metric.whole)
 
     def values(
         self, given: Activations, places: Sequence[Place], on_pass: OnProgress = no_progress
@@ -361,7 +363,8 @@ class Runs:
     def unpatched(self, tokens: Tokens) -> PerSequence:
         """The metric of every pair of `tokens`."""
         traces = (
-            (self.subject.run(x, reads=self.metric.reads), rows.cpu()) for rows, x in passes(self.subject, tokens)
+            (self.subject.run(x, reads=self.metric.reads, logits=self.metric.whole), rows.cpu())
+            for rows, x in passes(self.subject, tokens)
         )
         return torch.cat([self._number(trace, pairs) for trace, pairs in traces])
 

@@ -206,7 +206,8 @@ def head_maps(
     reads = {each.name: chosen.read(_largest(each, side), n, n) for each in maps.QUANTITIES}
     reads["slot"] = chosen.read(lambda call: maps.slot_cells(call, side)[:, :, 0], n)
     reads["alpha"] = chosen.read(lambda call: importance(call, call.keys[:1])[..., 0])
-    trace, layers = subject.run(rows, reads=reads, edits=edits_of(edits)), subject.shape.attention_layers
+    trace = subject.run(rows, reads=reads, edits=edits_of(edits), logits=False)
+    layers = subject.shape.attention_layers
     answers = {name: chosen.of_maps(answer.mean(0), layers) for name, answer in trace.answers.items()}
     slot, alpha = answers.pop("slot"), answers.pop("alpha")
     return HeadMaps(
@@ -221,7 +222,7 @@ def _largest(quantity: maps.Quantity, side: int) -> CallRead:
 def _alphas(subject: Subject, tokens: Tokens, heads: Heads, edits: Sequence[Edit]) -> dict[tuple[int, int], float]:
     """Importance of the first token in each head."""
     reads = {"alpha": lambda call: importance(call, call.keys[:1])[..., 0]}
-    alpha = subject.run(tokens, reads=reads, edits=edits)["alpha"].mean(0).tolist()
+    alpha = subject.run(tokens, reads=reads, edits=edits, logits=False)["alpha"].mean(0).tolist()
     layers = subject.shape.attention_layers
     return {(layer, head): alpha[layers.index(layer)][head] for layer, head in heads}
 

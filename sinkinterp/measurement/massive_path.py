@@ -56,7 +56,7 @@ def massive_path(subject: Subject, tokens: Tokens) -> Path | NoPath:
         "massive": RESIDUAL.read(lambda x: is_massive(x)[:, 0].float()),
         "mlp": MLP.read(_first),
     }
-    traces = [hf.run(batch, reads=reads) for _, batch in passes(subject, tokens)]
+    traces = [hf.run(batch, reads=reads, logits=False) for _, batch in passes(subject, tokens)]
     first, others, massive, mlp = (torch.cat([trace[name] for trace in traces]).mean(0) for name in reads)
     dims = first[:-1].abs().argmax(-1, keepdim=True)
     sizes, means = (x[:-1].gather(1, dims)[:, 0] for x in (first.abs(), others))

@@ -141,11 +141,11 @@ def _batches(subject: Subject, token_set: TokenSet) -> Iterator[tuple[Tensor, Te
 def _answers(subject: Subject, batch: Tokens, metrics: Sequence[AnyMetric], edits: Sequence[Edit]) -> Answers:
     """Returns what one forward pass answered, sequence first."""
     reads = {metric.name: metric.site.read(metric.read) for metric in metrics if isinstance(metric, Metric)}
-    trace = subject.run(batch, reads=reads, edits=edits)
+    of_logits = [metric for metric in metrics if isinstance(metric, LogitsMetric)]
+    trace = subject.run(batch, reads=reads, edits=edits, logits=bool(of_logits))
     logits = {
         metric.name: _read_logits(metric, trace.logits, batch.to(trace.logits.device, copy=True))
-        for metric in metrics
-        if isinstance(metric, LogitsMetric)
+        for metric in of_logits
     }
     return {name: value.cpu() for name, value in (trace.answers | logits).items()}
 

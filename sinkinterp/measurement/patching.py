@@ -81,7 +81,7 @@ def activations(site: Change, subject: ModelLike, tokens: TokensLike | Any, edit
     site.check_site(subject.shape, tokens.shape[1])
     parts = []
     for _, batch in passes(subject, tokens):
-        parts.append(subject.run(batch, reads={"site": site.read()}, edits=edits_of(edits))["site"])
+        parts.append(subject.run(batch, reads={"site": site.read()}, edits=edits_of(edits), logits=False)["site"])
     return _by_layer(site, subject, torch.cat(parts))
 
 

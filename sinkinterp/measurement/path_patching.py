@@ -156,14 +156,14 @@ class PathRuns(Runs):
         if self.stream is not None:
             edits = [self._shifted(mine, self.stream[pairs], put.places[:, 0], edits)]
         if self.receiver is None:
-            return self.subject.run(mine, reads=self.metric.reads, edits=edits)
+            return self.subject.run(mine, reads=self.metric.reads, edits=edits, logits=self.metric.whole)
         put_into = replace(self.receiver, operation=Put(activations(self.receiver, self.subject, mine, edits)))
-        return self.subject.run(mine, reads=self.metric.reads, edits=[put_into])
+        return self.subject.run(mine, reads=self.metric.reads, edits=[put_into], logits=self.metric.whole)
 
     def _shifted(self, tokens: Tokens, stream: Stream, layers: Int[Tensor, " row"], edits: Sequence[Edit]) -> Edit:
         """Puts the corrupted residuals, and behind the block of each row's sender what the sender changes in them."""
         with cross_attention_kept(self.subject, tokens):
-            x = self.subject.run(tokens, reads={"x": RESIDUAL.read(_same)}, edits=edits)["x"]
+            x = self.subject.run(tokens, reads={"x": RESIDUAL.read(_same)}, edits=edits, logits=False)["x"]
         behind = (layers + 1).to(x.device)
         rows, blocks = torch.arange(len(x), device=x.device), torch.arange(x.shape[1], device=x.device)
         change = (x - stream.to(x))[rows, behind]

@@ -51,6 +51,16 @@ def test_streamed_importance_is_that_of_dense_eager_attention(name):
 
 
 @every_model
+def test_a_pass_for_reads_alone_reads_the_same_bit_for_bit_and_has_the_last_logits(name):
+    subject, reads = subject_of(name), {"mass": lambda call: call.column_mass()}
+    whole = subject.run(tokens_of(), reads=reads)
+    last = subject.run(tokens_of(), reads=reads, logits=False)
+    assert last["mass"].equal(whole["mass"])
+    torch.testing.assert_close(last.logits[:, -1], whole.logits[:, -1])
+    assert last.logits.shape[1] < whole.logits.shape[1]
+
+
+@every_model
 def test_reads_leave_the_logits_bit_for_bit_and_the_model_as_it_was_even_after_an_error(name):
     model, tokens = model_of(name), tokens_of()
     bare, weights = zoo.bare_logits(model, tokens), zoo.state_of(model)

