@@ -382,6 +382,8 @@ def mask(
     files: options.Tables = options.Tables(),
 ) -> None:
     """Which tokens and dimensions should a dictionary or a quantiser leave out? Measure what it changes."""
+    if given.is_one_text or given.sequences == 1:
+        raise InputError("it fits on one half of the texts and tests on the other; give two texts or more")
     with progress_bars() as progress:
         from ..applications import outliers
         from ..applications import without_outliers as without
