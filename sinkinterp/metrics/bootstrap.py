@@ -28,6 +28,7 @@ RESAMPLES = 2000
 KEPT = 1024  # sequences; of more, the resamples are drawn again each time, since they take 16 kB a sequence
 BY_SEQUENCE = "95% bootstrap interval over sequences"
 _Z = 1.96
+_SAME = 1e-5  # relative rounding errors of what is computed in float32
 FEW = 30  # fewer values have intervals by Student's t
 _T = np.array([
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
@@ -152,9 +153,12 @@ def _by_welch(change: float, before: Tensor, after: Tensor) -> Estimate:
 def ratio(after: PerSequence, before: PerSequence, seed: int = 0) -> Estimate:
     """Mean after over mean before with its 95% interval; every resample takes the same sequences of both.
 
-    Of fewer than 30 pairs the interval is Fieller's (1954). No interval where the mean before may be 0.
+    Of fewer than 30 pairs the interval is Fieller's (1954). No interval where the mean before may be 0, unless the
+    quotient is the same in every pair.
     """
     quotient = (after.double().mean() / before.double().mean()).item()
+    if len(before) > 1 and (after - quotient * before).abs().max() <= _SAME * before.abs().max():
+        return Estimate(quotient, quotient, quotient)
     if 2 <= len(before) < FEW:
         return _by_fieller(quotient, after.double(), before.double())
     if len(before) < 2 or not (means := _resampled_means(before, seed)).all():
