@@ -69,7 +69,7 @@ class TextToTokens:
         kept = [row for row in rows if len(row) > 1]
         if not kept:
             name = "the text" if len(texts) == 1 else f"every one of {len(texts)} texts"
-            raise InputError(f"{name} is blank or has fewer than the 2 tokens that attention needs; give a longer one")
+            raise InputError(f"{name} is blank or short, and attention needs at least 2 tokens; give a longer one")
         token_set = TokenSet.of_rows(kept, source)
         return replace(token_set, bos=self._beginning(token_set.tokens), too_short=len(rows) - len(kept))
 
