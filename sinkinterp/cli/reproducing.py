@@ -19,7 +19,6 @@ from . import options
 from .terminal import (
     OR_FORCE,
     deliver,
-    error_console,
     print_line,
     print_table,
     print_text,
@@ -250,8 +249,6 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
 
     for ending in ("json", "html"):
         check_writable(out / f"{stem_of(name, scope.label)}.{ending}")
-    if not error_console.is_terminal:  # which would show a bar
-        print_line(f"{name} at scale {scope.label}: measuring; numbers and pages go to {out}")
     start = time.perf_counter(), sum(os.times()[:4])  # processor seconds: of this process and of its children
     table = experiment.table(scope)
     took = time.perf_counter() - start[0], sum(os.times()[:4]) - start[1]
