@@ -234,7 +234,7 @@ def test_heads_are_listed_strongest_first(report):
     assert str(report.heads()).startswith("# Importance of the first position per head")
 
 
-VIEWS = ("sinks", "positions", "epsilons", "norms", "angles", "massive", "lengths", "attention")
+VIEWS = ("sinks", "positions", "epsilons", "norms", "angles", "massive", "attention")
 
 
 @pytest.mark.parametrize("view", VIEWS)
