@@ -72,7 +72,7 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
         "massive_activations",
         "One or two dimensions; Qwen2.5-Coder's vary with the text.",
     ),
-    ("Table 2: weight decay strengthens it", "table02_weight_decay", "Our decays meet a larger learning rate."),
+    ("Table 2: weight decay strengthens it", "table02_weight_decay", "On text at the paper's sum of rate x decay."),
     ("Table 3: any position embedding has it", "table03_positions", "Toys begin with a random token; text with BOS."),
     (
         "Table 4: learned keys take it over",
