@@ -348,7 +348,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
         ("table04", "--scale", "real"): "has no models of scale real; choose smoke or demo or text or paper",
         (CIRCUIT, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
         (TABLE07, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
-        (TABLE07, "--model", "./absent"): "there is no folder absent",
+        (TABLE07, "--model", "./absent"): "there is no folder ./absent",
     }.items():
         code, output, _ = call("reproduce", *words)
         assert code == 2 and output.count("error:") == 1 and message in output

@@ -78,7 +78,7 @@ def test_a_refusal_is_named_and_is_no_difference(monkeypatch):
     def refuse(self, *args):
         raise gate.InputError("cannot do this; use the Hugging Face backend")
 
-    monkeypatch.setattr(NNsightSubject, "_check_tokens", refuse)
+    monkeypatch.setattr(NNsightSubject, "check_ids", refuse)
     table = gate.parity(model_of("llama"), "llama")
     (row,) = table.where(backend="nnsight").rows
     assert row["verdict"] == "refused" and "use the Hugging Face backend" in row["read"] and gate.agrees(table)
