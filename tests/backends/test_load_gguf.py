@@ -47,6 +47,7 @@ def test_every_backend_reads_a_gguf_file(tmp_path, model, backend):
 
 def test_a_quantisation_without_a_name_is_left_out(tmp_path, model, monkeypatch):
     monkeypatch.setattr(files, "_gguf_metadata", lambda file: {"general.file_type": 99_999})
+    (tmp_path / "tiny.gguf").touch()
     assert files.origin_of(tmp_path / "tiny.gguf") == "GGUF, dequantised"
 
 
