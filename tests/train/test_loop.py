@@ -311,7 +311,7 @@ def test_bf16_computes_nearby_and_keeps_weights_in_fp32():
 
 
 def test_a_task_that_does_not_fit_the_model_is_refused():
-    with pytest.raises(ValueError, match="use model.vocab=64"):
+    with pytest.raises(ValueError, match=r"use model\.vocab=64"):
         Recipe(model=replace(VARIANTS["softmax"], vocab=65))
     with pytest.raises(ValueError, match=r"Causal\(\) is not a task"):
         Recipe(data=Causal())
