@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from ..attention.sites import RESIDUAL
 from ..backends.added_slots import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
-from ..backends.files.model_files import checked_config, load_model, load_tokenizer
+from ..backends.files.model_files import check_named, checked_config, load_model, load_tokenizer
 from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, write_adapter
@@ -165,6 +165,7 @@ def mend_recipe(
 
     Chunks begin with BOS where the tokenizer begins texts with it.
     """
+    check_named(model)
     most = context_of(config) if (config := checked_config(located(model))) else None
     if length is not None and most is not None and length > most:
         raise InputError(f"{model} knows {most} positions, so length={length} is too long; use length={most}")
