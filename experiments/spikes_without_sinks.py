@@ -10,7 +10,7 @@ from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.bootstrap import mean_cells
 from sinkinterp.metrics.residuals import PEAK_OVER_MEDIAN
 from sinkinterp.plots.series import sweep_figure
-from sinkinterp.report.columns import LOSS, MODEL, SEED, SINK_1
+from sinkinterp.report.columns import ALPHA_1, LOSS, MODEL, SEED, SINK_1
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import Rule
@@ -67,9 +67,9 @@ def read(run: Run, scope: Scope) -> Rows:
 
 
 def draw(table: Table) -> go.Figure:
-    """Sink_1 and the largest entry of every model, a dot for each seed."""
+    """alpha_1 and the largest entry of every model, a dot for each seed."""
     titled = Table("Spikes and sinks", table.note, table.rows)
-    return sweep_figure(titled, MODEL, (SINK_1, SPIKE), by=SEED)
+    return sweep_figure(titled, MODEL, (ALPHA_1, SPIKE), by=SEED)
 
 
 def in_short(table: Table) -> Table:

@@ -130,7 +130,7 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
     ]
     failing = [verdict for verdict in chapter.verdicts if verdict.outcome is Outcome.FAILS]
     fails = (f" It fails that {v.claim} ({shorten(v.reason, 120, placeholder=' …')})." for v in failing)
-    lead = "".join((chapter.heading.rstrip("."), ".", *fails))
+    lead = "".join((chapter.heading.removesuffix("."), "" if chapter.heading.endswith("?") else ".", *fails))
     return page(chapter.title, lead, sections, PLOTLY)
 
 
