@@ -342,9 +342,9 @@ def cache(
         from ..applications.eviction import largest_window_first, needs_table, quantised_answer, quantised_table
         from ..applications.generation import generation_table
 
-        if given.length is not None and given.length < 4:
-            raise InputError("a cache of one token has no first token to keep; use --length 4, or more")
+        _check_cached(given.length)
         subject, tokens = _read(model, given, loading, 256, 32)
+        _check_cached(tokens.shape[1])  # a text may be shorter than was asked for
         window = tokens.shape[1] // 2
         losses = eviction.first_token_losses(subject, tokens, (window // 2, window), progress=progress)
         heads = eviction.heads_table(subject, tokens, window, tolerance)
@@ -361,6 +361,11 @@ def cache(
         everything if files.full else brief(answer, largest_window_first(tables[0]), ELSEWHERE),
         files,
     )
+
+
+def _check_cached(length: int | None) -> None:
+    if length is not None and length < 4:
+        raise InputError("a cache of one token has no first token to keep; use --length 4, or more")
 
 
 def _read(

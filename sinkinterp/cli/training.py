@@ -126,7 +126,6 @@ def mend(
     from ..train.distributed import joined
     from ..train.settings import changed
 
-    options.check_sizes(model, length=length)
     recipe = mend_recipe(model, text, length, remedy, weights, seed=how.seed, steps=steps, penalty=penalty)
     chosen = changed(recipe, how.settings)
     with joined(how.device) as world, run_progress(chosen, world.is_first, "mend") as (on_step, on_data):
