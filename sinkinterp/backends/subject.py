@@ -238,7 +238,7 @@ class Subject(Answering):
 
 
 def text_to_tokens(subject: Any, bos: Bos = Bos.TOKENIZER) -> TextToTokens:
-    """What makes tokens of text for a subject, without BOS where slots stand in its place, unless it is `Bos.ALWAYS`.
+    """Returns what makes tokens of text for a subject, without BOS if slots replace it, unless `bos` is `Bos.ALWAYS`.
 
     Raises InputError for a subject without a tokenizer.
     """

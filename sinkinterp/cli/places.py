@@ -24,8 +24,8 @@ _RUN = ("lock", "step-*", "damaged-*", "model")  # in the folder of a run
 class Places:
     """The inputs of a command, the files that it writes, and the folders in which it keeps several files.
 
-    A read folder stands for all files in it. Raises InputError where an output is an input or lies in one, where two
-    outputs are one file, and for an output among the models and texts of the caches. Links are followed.
+    A read folder means all files in it. Raises InputError if an output is an input or is inside one, if two outputs are
+    one file, and for an output among the models and texts of the caches. Links are followed.
     """
 
     reads: tuple[Path, ...] = ()

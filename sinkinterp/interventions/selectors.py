@@ -181,7 +181,7 @@ def store_chosen(edit: Edit, *selectors: str) -> None:
 
 
 def _named(given: Any, name: str, of_heads: bool) -> list[Any]:
-    """What is named, each once: whole numbers, or heads as pairs, of which one may stand alone."""
+    """The named things, each once: whole numbers, or heads as pairs; one pair needs no list."""
     read, choices = (_head_pair, [given] if is_pair(given) else given) if of_heads else (whole_number, given)
     chosen = [read(choice, name) for choice in islice(several(choices, name), MOST + 1)]
     if not 0 < len(set(chosen)) == len(chosen) <= MOST:

@@ -92,8 +92,8 @@ def explain(
     """Why a head, or each of several, looks at the first token; by default the three with the strongest sinks.
 
     Takes the models and tokens that `measure` takes, of one length; by default 32 docstrings. Scores are in units of
-    the score (scaled, before a softcap; a bias of positions is a part). Beside the parts stands their ablation: at the
-    first token, each named part becomes its mean over the other tokens of its text; the control does so with as many
+    the score (scaled, before a softcap; a bias of positions is a part). It is followed by their ablation: at the
+    first token, each named part becomes its mean over the other tokens of its text. The control does so with as many
     parts drawn at random from `seed`. With `answer` and `instead`, texts of one token such as " Paris" and " Madrid",
     `parts()` also has what each part and each head itself writes into the difference of their logits after the last
     token (see `lens`; all parts of the residual sum to it). Raises InputError for heads that are not there, for models

@@ -159,7 +159,7 @@ def head_pairs(
 ) -> HeadPairs:
     """The scores of heads in pairs of parts, mean over queries.
 
-    Beside the parts of the residual stand the bias of queries and keys, k* where the slot is explained, and the bias of
+    There are also the bias of queries and keys, k* where the slot is explained, and the bias of
     positions that is added to scores (ALiBi, T5). Raises InputError where a feature map makes queries and keys.
     """
     call, contrast = run.calls[layer], contrast_of(run.calls[layer], on_slot)

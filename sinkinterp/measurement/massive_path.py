@@ -77,7 +77,7 @@ def massive_path(subject: Subject, tokens: Tokens) -> Path | NoPath:
 def _path_to(hf: HuggingFaceSubject, block: int, dim: int, entry: Tensor, of_mlps: Tensor) -> Path | None:
     """Who writes and erases an entry, by its values and what feed-forward layers add; None if the embedding does.
 
-    What is erased counts as a share of the entry at its largest: it may grow after the block where it stands out most.
+    The erased part is a share of the entry at its largest, which may be behind the block with the largest ratio.
     """
     value = entry[block]
     shares = torch.stack((entry.diff() - of_mlps, of_mlps), 1) / value  # of what mixes tokens, and feed-forward layers

@@ -64,7 +64,7 @@ def sweep(
     Takes the models and tokens that `measure` takes. `metric` (default: `si.sink_rate`) gives a number per sequence of
     a report, which holds the loss and what `instruments` measure; changes are by sequence. With a control, every edit
     is run again with as many other heads, positions or dimensions drawn at random, from `control` seeds ("random":
-    three), and their mean change stands beside it. Raises InputError for an edit that does not fit or has no control.
+    three), and the table has their mean change too. Raises InputError for an edit that does not fit or has no control.
     """
     seeds = _seeds(control)
     metric = accepting(sink_rate if metric is None else metric, "a metric, such as si.sink_rate,", None)

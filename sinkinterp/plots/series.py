@@ -32,7 +32,7 @@ class Grey:
 def sweep_figure(table: Table, x: str, quantities: Sequence[str], by: str | None = None) -> go.Figure:
     """A panel per quantity over column `x`: a line per value of `by` with its 95% interval, null and control in grey.
 
-    Where `x` holds text, as the edits of `si.sweep` do, it stands to the left, and every value has its own grey mark.
+    If `x` holds text, as the edits of `si.sweep` do, it is at the left, and every value has its own grey mark.
     Grey is drawn of the first series, from the columns `control QUANTITY` and `null QUANTITY`, and from `null` for the
     first quantity, with their intervals where the table has them.
     """

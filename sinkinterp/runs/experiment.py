@@ -214,7 +214,7 @@ def provenance() -> dict[str, Cell]:
 def _commit() -> str:
     """The commit of this code's repository, with "-dirty" where code differs; "unknown" outside a repository.
 
-    What is not code does not count, since a book that lies in the repository changes with every chapter.
+    Only code counts, since a book in the repository changes with every chapter.
     """
     # without --no-optional-locks git rewrites its index, and leaves a lock behind where it is killed
     options = ("--porcelain=v2", "--branch", "--untracked-files=no")

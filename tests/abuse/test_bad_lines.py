@@ -332,6 +332,7 @@ SAYS = {  # lines whose error says what to type
     "reproduce tabel07": "did you mean 'table07'?",
     "reproduce ''": "it is empty",
     f"view {GOOD} --text the": "at least 2",
+    f"cache {GOOD} --text 'the cat sat'": "use --length 4, or more",
     f"view {GOOD} --text {{files}}/absent.txt": "there is no file",
     f"view {SHIPPED} --head 3": "such as 3.7",
     f"view {SHIPPED} --head 9.9": "there is no head",
