@@ -15,7 +15,7 @@ from ..backends.added_slots import AddedKey, AddedKeyValue, AddedLogit, AddedSlo
 from ..backends.files.model_files import check_named, checked_config, load_model, load_tokenizer
 from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject, context_of
-from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, write_adapter
+from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, with_adapter, write_adapter
 from ..checks import whole_number
 from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
@@ -188,7 +188,29 @@ def mended(
     on_data: OnProgress = no_progress,
     world: World = World(),
 ) -> Mended:
-    """The recipe's model, mended: its adapter is written to `out`/adapter.
+    """The recipe's model, mended as `adapted` does, and measured on held-out text before and after."""
+    text, history = adapted(recipe, out, cache, on_step, on_data, world)
+    held_out = _held_out(text)
+    model = load_model(recipe.model).to(world.device)
+    subject = HuggingFaceSubject(model, recipe.model)
+    before = worth(subject, held_out, held_out.shape[1] - 1 - recipe.skips)
+    with_adapter(model, out / "adapter")
+    after = worth(subject, held_out[:, recipe.skips :])
+    table = worth_table({"before": before, "after": after}, subject, held_out)
+    if recipe.skips:
+        table = replace(table, note=f"{table.note}; after: the same texts without BOS; losses of the same tokens")
+    return Mended(out / "adapter", table, history, bool(recipe.skips))
+
+
+def adapted(
+    recipe: MendRecipe,
+    out: Path,
+    cache: Path | None = None,
+    on_step: loop.OnStep | None = None,
+    on_data: OnProgress = no_progress,
+    world: World = World(),
+) -> tuple[PreparedText, checkpoint.History]:
+    """Writes the adapter that mends the recipe's model to `out`/adapter. Returns its text and its evaluations.
 
     Training goes on from the newest checkpoint in `out`. It ends where alpha_1 of held-out text is at most that of
     uniform attention and Sink_1 is below 1%, at the latest after the recipe's steps. Raises InputError as `loop.train`
@@ -200,29 +222,24 @@ def mended(
     if recipe.steps:
         checkpoint.check_made(out / "adapter")
     text = recipe.data.prepare(cache or cache_folder(), on_data)
-    held_out = text.sample(min(HELD, len(text.split.held_out)), *HELD_OUT)
     model = load_model(recipe.model).to(world.device)
     base = fingerprint(model)
-    subject = HuggingFaceSubject(model, recipe.model)
-    before = worth(subject, held_out, held_out.shape[1] - 1 - recipe.skips)
     add_slots(model, recipe.slots, text.sample(SEEN, recipe.seed, 1), recipe.position)
     recipe.trained.prepare(model)
-    of, history = _trained(_job(recipe, model, text, held_out, base, world), out, on_step)
-    after = worth(subject, held_out[:, recipe.skips :])
-    table = worth_table({"before": before, "after": after}, subject, held_out)
-    if recipe.skips:
-        table = replace(table, note=f"{table.note}; after: the same texts without BOS; losses of the same tokens")
+    of, history = _trained(_job(recipe, model, text, base, world), out, on_step)
     with sole_writer(out):
         write = partial(
             write_adapter, model=model, slots=recipe.slots, trained=recipe.trained, base=recipe.model, of=of
         )
         settle(out / "adapter", of, write)
-    return Mended(out / "adapter", table, history, bool(recipe.skips))
+    return text, history
 
 
-def _job(
-    recipe: MendRecipe, model: PreTrainedModel, text: PreparedText, held_out: Tokens, base: str, world: World
-) -> Job[MendRecipe]:
+def _held_out(text: PreparedText) -> Tokens:
+    return text.sample(min(HELD, len(text.split.held_out)), *HELD_OUT)
+
+
+def _job(recipe: MendRecipe, model: PreTrainedModel, text: PreparedText, base: str, world: World) -> Job[MendRecipe]:
     """The training of a model with slots."""
 
     def batch(step: int) -> Batch:
@@ -233,7 +250,7 @@ def _job(
         replace(recipe, data=text.recipe),
         lambda: model,
         batch,
-        partial(_watch, held_out=held_out[:, recipe.skips :]),
+        partial(_watch, held_out=_held_out(text)[:, recipe.skips :]),
         world,
         base=base,
         loss=partial(penalised, penalty=recipe.penalty, position=recipe.position),
