@@ -51,11 +51,8 @@ RULE = (
     "controls leave a sink of alpha_1 .05 above uniform attention, and the slot of the sixth token adds .02 nats"
 )
 MODELS = text_models()
-STEPS, SMOKE_STEPS, ORDERS = (
-    40,
-    2,
-    3,
-)  # orders of the data, for the slot with penalty and for LoRA alone; one for others
+STEPS, SMOKE_STEPS = 40, 2
+ORDERS = 3  # of the data, for the slot with the penalty and for LoRA alone; the other arms have one
 LENGTH, SEQUENCES = 64, 16
 LONG, LONG_SEQUENCES = 512, 6
 AS_IS, SLOT, FREE = "as it is", "slot, penalty", "slot, no penalty"
