@@ -38,7 +38,7 @@ from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
-from .patched_capitals import CAPITALS
+from .shared.downstream import CAPITALS
 from .shared.genuine import text_models
 from .shared.installed import texts_by_kind
 from .shared.rules import above, number, of_each, times, within
