@@ -70,8 +70,8 @@ def measure(case: Case, progress: Progress) -> Table:
         f"{source}; {intervals(len(text))}; attention of the last quarter of the queries before T, mean "
         "over heads and layers of a kind; first key in sight: that of the window; delimiters: tokens without "
         "a letter or digit, beside the first and BOS; largest weight: of a query's strongest key; nulls: "
-        f"uniform attention to what a query sees; hidden: n={len(hidden)}, T={hidden.shape[1]}, the first column's attention goes to the others; loss in "
-        f"nats, of the same queries; rule: {RULE}"
+        f"uniform attention to what a query sees; hidden: n={len(hidden)}, T={hidden.shape[1]}, "
+        f"the first column's attention goes to the others; loss in nats, of the same queries; rule: {RULE}"
     )
     return Table(CLAIM, note, tuple({**case.names, **columns, **row} for row in (*rows, *costs)))
 
