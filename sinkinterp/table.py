@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from .checks import instance_of, is_whole, whole_number
-from .errors import InputError, refusing
+from .errors import InputError
 from .guesses import Answering, nearest
 
 Cell = str | float | int | None
@@ -44,12 +44,11 @@ class Table(Answering):
     rows: tuple[Mapping[str, Cell], ...]
     draw: Callable[["Table"], Any] | None = field(default=None, compare=False)
 
-    @refusing
-    def __post_init__(self) -> Iterator[str]:
-        if not isinstance(self.rows, Sequence) or not all(isinstance(row, Mapping) for row in self.rows):
-            yield "rows are a tuple of dictionaries, of cells by column"
-        if any(row.keys() != self.rows[0].keys() for row in self.rows):
-            yield f"the rows of {self.title!r} have different columns; give each the same"
+    def __post_init__(self) -> None:
+        what = "rows are a tuple of dictionaries, of cells by column"
+        for row in instance_of(self.rows, Sequence, what):
+            if instance_of(row, Mapping, what).keys() != self.rows[0].keys():
+                raise InputError(f"the rows of {self.title!r} have different columns; give each the same")
 
     def __repr__(self) -> str:
         return f"<Table {self.title!r}: {len(self.rows)} rows of {', '.join(self.columns) or 'nothing'}>"

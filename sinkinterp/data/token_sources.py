@@ -35,8 +35,11 @@ class TextToTokens:
     bos: Bos = Bos.TOKENIZER
     model: str = "this model"
 
+    def __post_init__(self) -> None:
+        self._check()
+
     @refusing
-    def __post_init__(self) -> Iterator[str]:
+    def _check(self) -> Iterator[str]:
         if self.tokenizer is None:
             fix = "load it with one, si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]"
             yield f"{self.model} has no tokenizer, so it reads no text; {fix}"

@@ -72,9 +72,12 @@ class LMSpec(Spec):
     n_ctx: int = 16
     norm_eps: float = 1e-5
 
-    @refusing
-    def __post_init__(self) -> Iterator[str]:
+    def __post_init__(self) -> None:
         super().__post_init__()
+        self._check()
+
+    @refusing
+    def _check(self) -> Iterator[str]:
         if self.d_model % (2 * self.n_heads):
             yield f"d_model must be a multiple of twice n_heads; got {self.d_model} and {self.n_heads}"
         if self.before.count and self.attention.slots != NoSlots():

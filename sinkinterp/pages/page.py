@@ -69,14 +69,6 @@ def _hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-TEMPLATES = Environment(
-    loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-)
-TEMPLATES.globals |= {"light": LIGHT, "dark": DARK}
-TEMPLATES.filters |= {"caption_of": caption_of, "thumbnail": thumbnail, "untitled": untitled}
-TEMPLATES.policies |= {"json.dumps_function": to_json_plotly, "json.dumps_kwargs": {"engine": "json"}}
-
-
 _NAMES = {str: "string", int: "number", float: "number", bool: "boolean"}
 
 
@@ -279,3 +271,11 @@ def _short(name: str) -> str:
     """The last part of a path; a long name ends in three dots."""
     last = name.rsplit("/", 1)[-1]
     return last if len(last) <= LONGEST else f"{last[: LONGEST - 1]}…"
+
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+TEMPLATES.globals |= {"light": LIGHT, "dark": DARK}
+TEMPLATES.filters |= {"caption_of": caption_of, "thumbnail": thumbnail, "untitled": untitled}
+TEMPLATES.policies |= {"json.dumps_function": to_json_plotly, "json.dumps_kwargs": {"engine": "json"}}
