@@ -4,7 +4,7 @@ import inspect
 import math
 import operator
 import os
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import fields
 from typing import Any
@@ -76,9 +76,9 @@ def check_count(values: Sized, what: str, least: int = 1) -> None:
 
 def each_once(values: Sequence[Any], what: str) -> None:
     """Raises InputError, which calls one of the values `what`, where it is given twice."""
-    twice = next((value for i, value in enumerate(values) if value in values[:i]), None)
-    if twice is not None:
-        raise InputError(f"{what} is given twice: {twice}; give each once")
+    twice = [value for value, times in Counter(values).items() if times > 1]
+    if twice:
+        raise InputError(f"{what} is given twice: {twice[0]}; give each once")
 
 
 def both_or_none(first: Any, second: Any, names: str, others: str = "") -> None:

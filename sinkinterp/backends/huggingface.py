@@ -15,7 +15,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..attention.shapes import ModelShape, Unchanged, alike, metric, per_sequence
 from ..attention.sites import CALL, MLP, POSITION_EMBEDDING, RESIDUAL, TAPPED, WEIGHT_SITES, Edit, Reads, Site, reads_of
-from ..checks import check_context
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError, refusal, refusing
 from ..guesses import keywords
@@ -402,8 +401,9 @@ class HuggingFaceSubject(Subject):
         if low < 0 or high >= vocab:
             wrong = low if low < 0 else high
             yield f"token id {wrong} is outside {self.name}'s vocabulary of {vocab}; tokenise again"
-        fix = f"use length={most}" + "; load it with beyond_context=True to read on" * self._reads_on
-        check_context(tokens.shape[1], most, self.name, fix)
+        if most is not None and tokens.shape[1] > most:
+            fix = f"use length={most}" + "; load it with beyond_context=True to read on" * self._reads_on
+            yield f"{tokens.shape[1]} tokens exceed {self.name}'s context of {most}; {fix}"
 
 
 def _whole(taps: Taps, shape: ModelShape) -> Taps:
