@@ -4,8 +4,8 @@ import inspect
 import math
 import operator
 import os
-from collections import ChainMap
-from collections.abc import Mapping
+from collections import ChainMap, Counter
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import fields
 from typing import Any
 
@@ -45,8 +45,7 @@ def whole_numbers(values: Any, what: str, least: int | None = None, most: int | 
 def different_numbers(values: Any, what: str, least: int | None = None, most: int | None = None) -> list[int]:
     """As `whole_numbers`. Raises InputError also for a number that is given twice."""
     numbers = whole_numbers(values, what, least, most)
-    if len(set(numbers)) < len(numbers):
-        raise InputError(f"{what} are different numbers; got {_shown(values)}")
+    each_once(numbers, f"one of {what}")
     return numbers
 
 
@@ -67,6 +66,31 @@ def finite_number(value: Any, what: str, **limits: float) -> float:
 
 _WITHIN = {"above": operator.gt, "least": operator.ge, "most": operator.le, "below": operator.lt}
 _WORDS = {"least": "of at least", "most": "at most"}
+
+
+def check_count(values: Sized, what: str, least: int = 1) -> None:
+    """Raises InputError, which calls the values `what`, unless there are so many of them."""
+    if len(values) < least:
+        raise InputError(f"{what}: give at least {least}; got {len(values)}")
+
+
+def each_once(values: Sequence[Any], what: str) -> None:
+    """Raises InputError, which calls one of the values `what`, where it is given twice."""
+    twice = [value for value, times in Counter(values).items() if times > 1]
+    if twice:
+        raise InputError(f"{what} is given twice: {twice[0]}; give each once")
+
+
+def both_or_none(first: Any, second: Any, names: str, others: str = "") -> None:
+    """Raises InputError where one of two values that go together is None, and the other is not."""
+    if (first is None) != (second is None):
+        raise InputError(f"give {names} together{others}, or none of them")
+
+
+def check_context(length: int, most: int | None, model: str, fix: str) -> None:
+    """Raises InputError where a text of so many tokens is longer than `most`, which a model takes; None for any."""
+    if most is not None and length > most:
+        raise InputError(f"{length} tokens exceed {model}'s context of {most}; {fix}")
 
 
 def instance_of(value: Any, kinds: Any, what: str) -> Any:

@@ -1,11 +1,14 @@
 """The one error that means a mistake in what the user gave, and what makes it of the errors of libraries."""
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from importlib import import_module
 from types import ModuleType
+from typing import ParamSpec
 
+P = ParamSpec("P")
 READABLE = "change its permissions, such as chmod u+rX"
 _LONGEST_WORD, _LONGEST = 300, 4000  # characters of a message that are shown whole
 
@@ -38,10 +41,15 @@ def refusal(what: str, fix: str = "", of: type[Exception] | tuple[type[Exception
         raise InputError(f"{what}: {reason_of(error)}{f'; {fix}' if fix else ''}") from error
 
 
-def refuse(faults: Iterable[str]) -> None:
-    """Raises InputError for the first of the faults of something that a user gave, if it has any."""
-    for fault in faults:
-        raise InputError(fault)
+def refusing(check: Callable[P, Iterator[str]]) -> Callable[P, None]:
+    """The check of something that a user gave, which yields its faults. It raises InputError for the first of them."""
+
+    @wraps(check)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        for fault in check(*args, **kwargs):
+            raise InputError(fault)
+
+    return checked
 
 
 def reason_of(error: Exception) -> str:

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .checks import instance_of
 from .errors import InputError, reason_of, refusal
 
 _NAME_BYTES = 255  # the longest name that common file systems allow
@@ -85,9 +86,13 @@ def check_writable(path: Path | str) -> None:
 
 def path_of(given: Any, what: str) -> Path:
     """Returns what was given, as a path. Raises InputError, which calls it `what`, for anything else."""
-    if not isinstance(given, str | os.PathLike):
-        raise InputError(f"{what} is a path; got {given!r:.40}")
-    return Path(given)
+    return Path(instance_of(given, str | os.PathLike, f"{what} is a path"))
+
+
+def check_is_file(path: Path) -> None:
+    """Raises InputError where there is no file at a path."""
+    if not path.is_file():
+        raise InputError(f"there is no file {path}; check the path")
 
 
 @contextmanager

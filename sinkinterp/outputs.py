@@ -9,11 +9,11 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError
+from .errors import refusing
 from .files import is_output, replacing, shown_path
 from .seals import SHA256, STAMP, signed
 
@@ -71,15 +71,18 @@ def write_output(
         draft.write_bytes(content)
 
 
-def check_ours(files: Iterable[Path], fix: str = "choose another place, or remove it", force: bool = False) -> None:
+@refusing
+def check_ours(
+    files: Iterable[Path], fix: str = "choose another place, or remove it", force: bool = False
+) -> Iterator[str]:
     """Raises InputError for a folder or a pipe, and unless `force` for a file without a mark that holds something."""
     for file in files:
         if is_output(file):
             continue
         if file.is_dir() or file.is_fifo() or file.is_socket():  # a pipe may never be read
-            raise InputError(f"{shown_path(file)} is a {'folder' if file.is_dir() else 'pipe'}; choose another place")
+            yield f"{shown_path(file)} is a {'folder' if file.is_dir() else 'pipe'}; choose another place"
         if not force and file.is_file() and file.stat().st_size and not _is_ours(file):
-            raise InputError(f"{shown_path(file)} exists, and sinkinterp did not write it; {fix}")
+            yield f"{shown_path(file)} exists, and sinkinterp did not write it; {fix}"
 
 
 def _is_ours(file: Path) -> bool:

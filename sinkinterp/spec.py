@@ -65,13 +65,11 @@ class Spec(metaclass=Told):
                 "use the version that wrote it"
             )
         unknown = plain.keys() - {"kind", *(f.name for f in fields(kind))}
-        if unknown:
-            raise InputError(f"{kind.__name__} has no {', '.join(sorted(unknown))}; use the version that wrote it")
-        values = {name: _from_json(value) for name, value in plain.items() if name != "kind"}
-        absent = [f.name for f in fields(kind) if f.name not in values and f.default is MISSING]
-        if absent:
-            raise InputError(f"{kind.__name__} lacks {', '.join(absent)}; use the version that wrote it")
-        return kind(**values)
+        absent = [f.name for f in fields(kind) if f.name not in plain and f.default is MISSING]
+        for verb, names in {"has no": sorted(unknown), "lacks": absent}.items():
+            if names:
+                raise InputError(f"{kind.__name__} {verb} {', '.join(names)}; use the version that wrote it")
+        return kind(**{name: _from_json(value) for name, value in plain.items() if name != "kind"})
 
     def key(self) -> str:
         """Twelve hexadecimal digits that name this spec's checkpoints and results."""

@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, overload
 
-from .checks import is_whole, whole_number
+from .checks import instance_of, is_whole, whole_number
 from .errors import InputError
 from .guesses import Answering, nearest
 
@@ -45,10 +45,10 @@ class Table(Answering):
     draw: Callable[["Table"], Any] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.rows, Sequence) or not all(isinstance(row, Mapping) for row in self.rows):
-            raise InputError("rows are a tuple of dictionaries, of cells by column")
-        if any(row.keys() != self.rows[0].keys() for row in self.rows):
-            raise InputError(f"the rows of {self.title!r} have different columns; give each the same")
+        what = "rows are a tuple of dictionaries, of cells by column"
+        for row in instance_of(self.rows, Sequence, what):
+            if instance_of(row, Mapping, what).keys() != self.rows[0].keys():
+                raise InputError(f"the rows of {self.title!r} have different columns; give each the same")
 
     def __repr__(self) -> str:
         return f"<Table {self.title!r}: {len(self.rows)} rows of {', '.join(self.columns) or 'nothing'}>"
@@ -207,8 +207,7 @@ def visible(text: str) -> str:
 
 def _plain(cell: Any, column: str) -> Cell:
     value = cell.item() if getattr(cell, "ndim", None) == 0 else cell
-    if not isinstance(value, str | float | int | None):
-        raise InputError(f"a cell is a text, a number or None; got {cell!r:.40} in column {column!r}")
+    instance_of(value, str | float | int | None, f"a cell of column {column!r} is a text, a number or None")
     return None if isinstance(value, float) and not isfinite(value) else value
 
 

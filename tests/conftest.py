@@ -19,10 +19,6 @@ import torch
 import typer.main
 from jaxtyping import AbstractArray, config, jaxtyped
 
-from sinkinterp.runs.catalogue import load_package
-
-load_package()  # tests import what experiments share as `reproduce` does: from sinkinterp._experiments
-
 COMPOSED = {"cli", "models", "pages", "runs", "tests"}  # folders of tests
 
 
@@ -56,7 +52,11 @@ def states_shapes(hint):
     return (isinstance(hint, type) and issubclass(hint, AbstractArray)) or states_shapes(get_args(hint) or ())
 
 
-jaxtyping.jaxtyped = checked_where_it_states_shapes  # before any import of the package
+jaxtyping.jaxtyped = checked_where_it_states_shapes  # before any import of the package, which may import all of it
+
+from sinkinterp.runs.catalogue import load_package  # noqa: E402
+
+load_package()  # tests import what experiments share as `reproduce` does: from sinkinterp._experiments
 os.fsync = os.fstat  # no test cuts the power, and none waits for a disk; `test_files` notes what is flushed
 typer.main.get_command = cache(typer.main.get_command)  # else each line of a CliRunner makes all commands anew
 

@@ -220,7 +220,9 @@ def test_text_begins_with_bos_where_the_tokenizer_has_one(tmp_path, monkeypatch)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(tmp_path)
     build(replace(si.VARIANTS["llama"], vocab=257)).save_pretrained(tmp_path)
-    monkeypatch.setattr("sinkinterp.runs.inputs.embedded_texts", lambda *_: ["a sink is a first token", "short"] * 3)
+    monkeypatch.setattr(
+        "sinkinterp.measurement.inputs.embedded_texts", lambda *_: ["a sink is a first token", "short"] * 3
+    )
     case = open_case(str(tmp_path))
     assert case.bos is Bos.ALWAYS and open_case(SOFTMAX).bos is Bos.NEVER
     assert case.natural_tokens((3, 11), case.bos).tokens[:, 0].tolist() == [256] * 3

@@ -21,10 +21,9 @@ from torch import Tensor
 
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.subject import Logits, Subject
-from ..checks import finite_number, whole_number
+from ..checks import check_count, finite_number, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError
 from ..guesses import keywords
 from ..interventions.changes import ChangeOutputs
 from ..interventions.operations import Zero
@@ -118,8 +117,7 @@ def dormant_heads(
     check_epsilon(epsilon)
     subject, given = equal_inputs_of(model, tokens)
     freezable(subject)
-    if len(given) < 2:
-        raise InputError("heads are chosen on one half of the texts and judged on the other; give at least two texts")
+    check_count(given, "texts, one half to choose heads on and one to judge them on", 2)
     texts = {CHOSEN: given[::2], HELD_OUT: given[1::2]}
     if other is not None:
         texts[OTHER] = equal_inputs_of(subject, other)[1]

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..attention.shapes import numbers
 from ..attention.sites import RESIDUAL
 from ..backends.subject import Subject
-from ..checks import finite_number, whole_number
+from ..checks import check_count, finite_number, whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..guesses import keywords
@@ -126,9 +126,9 @@ def norm_limit(norms: Float[Tensor, "..."], times: float = TIMES) -> float:
     multiple of 1 or less, and without norms.
     """
     finite_number(times, "times, a multiple of the median norm,", above=1)
-    if not numbers(norms, "...", "norms").numel():
-        raise InputError("there are no activations; give at least one token")
-    return times * norms.float().flatten().median().item()
+    given = numbers(norms, "...", "norms").float().flatten()
+    check_count(given, "norms of tokens")
+    return times * given.median().item()
 
 
 @keywords

@@ -11,9 +11,9 @@ from plotly.subplots import make_subplots
 
 from ..attention.sites import Edit
 from ..backends.load import subject_of
-from ..checks import different_numbers
+from ..checks import check_count, different_numbers
 from ..data.tokens import TokenSet, TokensLike
-from ..errors import InputError
+from ..errors import refusing
 from ..interventions.positions import ReplacePosition, SwapPositions
 from ..measurement.inputs import ModelLike, inputs_of
 from ..measurement.measure import measure
@@ -74,22 +74,12 @@ def swap_table(
     from 0, while t in the table counts from 1. The paper's values stand beside repeated tokens.
     """
     given = token_sets if isinstance(token_sets, Mapping) and "input_ids" not in token_sets else {"given": token_sets}
-    if not given:
-        raise InputError('token_sets are tokens, or a dictionary such as {"repeated": tokens}; got an empty one')
+    check_count(given, "token_sets by their names")
     subject = subject_of(subject)
     targets = different_numbers(targets, "targets", 1)
     runs, rows = _runs(targets), list[dict[str, Cell]]()
     read = {name: inputs_of(subject, tokens)[1] for name, tokens in given.items()}
-    sizes = {(len(token_set.tokens), token_set.shortest) for token_set in read.values()}
-    if len(sizes) > 1:
-        raise InputError(
-            f"token sets are all of one size; got (sequences, tokens) {', '.join(map(str, sorted(sizes)))}"
-        )
-    ((_, shortest),) = sizes
-    if max(targets) + 1 >= shortest:
-        raise InputError(
-            f"the control swaps position {max(targets)} with the next; texts of {shortest} tokens have none"
-        )
+    _check_sizes(list(read.values()), max(targets))
     for name, token_set in read.items():
         for run in runs:
             on_run(len(rows), len(read) * len(runs))
@@ -99,6 +89,15 @@ def swap_table(
     on_run(len(rows), len(rows))
     note = _note(report, read, epsilon)
     return Table(f"Table 7 on {subject.name}: the sink follows p1", note, tuple(rows), swap_chart)
+
+
+@refusing
+def _check_sizes(token_sets: Sequence[TokenSet], last: int) -> Iterator[str]:
+    sizes = sorted({(len(token_set.tokens), token_set.shortest) for token_set in token_sets})
+    if len(sizes) > 1:
+        yield f"token sets are all of one size; got (sequences, tokens) {', '.join(map(str, sizes))}"
+    if last + 1 >= sizes[0][1]:
+        yield f"the control swaps position {last} with the next; texts of {sizes[0][1]} tokens have none"
 
 
 def paper_grid(table: Table) -> Table:

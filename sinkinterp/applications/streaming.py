@@ -16,7 +16,7 @@ from ..backends.exclusive import exclusive
 from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Logits
-from ..checks import different_numbers, whole_number
+from ..checks import check_context, different_numbers, whole_number
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.columns import Evict
@@ -147,16 +147,11 @@ def _note(subject: HuggingFaceSubject, tokens: Tokens, window: int) -> str:
 def _check(subject: HuggingFaceSubject, tokens: Tokens, window: int, rerotate: bool) -> None:
     if subject.libraries or subject.has_encoder or not subject.takes_position_ids:
         raise InputError(f"{subject.name} has no rolling cache here; give a causal model, with backend='huggingface'")
-    length, limit = tokens.shape[1], subject.shape.n_ctx
     subject.check_ids(tokens)
-    if limit is not None and not rerotate and length > limit:
-        raise InputError(
-            f"{length} tokens exceed {subject.name}'s {limit} positions; give fewer, or rerotate if rotary"
-        )
-    if limit is not None and rerotate and window > limit:
-        raise InputError(
-            f"a cache of {window} tokens exceeds {subject.name}'s {limit} positions; use a narrower window"
-        )
+    length, fix = (
+        (window, "use a narrower window") if rerotate else (tokens.shape[1], "give fewer, or rerotate if rotary")
+    )
+    check_context(length, subject.shape.n_ctx, subject.name, fix)
 
 
 Rotate = Callable[[Keys, Int[Tensor, " key"]], Keys]  # each key by a number of positions
@@ -275,12 +270,9 @@ def check_stream(
         )
     cache = SinkCache(subject.model, window, sinks, rerotate=rerotate)
     rolled = torch.cat(list(streamed(subject.model, start, cache)), 1)
-    gap = Gap.of(rolled, masked.logits)
-    if not gap.is_within(tolerance_of(subject.dtype)):
-        raise InputError(
-            f"{subject.name} does not compute from a rolling cache what it computes from the same tokens at once, "
-            f"{gap}; take one with learned or rotary positions and causal attention (GPT-2, OPT, GPT-NeoX, Llama, Qwen)"
-        )
+    what = f"{subject.name} does not compute from a rolling cache what it computes from the same tokens at once"
+    fix = "take one with learned or rotary positions and causal attention (GPT-2, OPT, GPT-NeoX, Llama, Qwen)"
+    Gap.of(rolled, masked.logits).check(tolerance_of(subject.dtype), what, fix)
 
 
 def rotation_of(model: PreTrainedModel, window: int) -> Rotate:

@@ -18,7 +18,7 @@ from ..attention.sites import Edit
 from ..backends.anatomy.projections import LinearMap, linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import instance_of, is_whole, whole_number
+from ..checks import check_count, instance_of, is_whole, whole_number
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..errors import InputError
@@ -208,8 +208,9 @@ def explained(
 
 def _check_texts(x: Any, mask: Any) -> None:
     instance_of(mask, Mask, _WHAT)
-    if len(numbers(x, "sequence pos d_model", "activations")) < 2:
-        raise InputError("a fit sees every other text and is tested on the others; give 2 texts or more")
+    check_count(
+        numbers(x, "sequence pos d_model", "activations"), "texts, every other one to fit, the others to test", 2
+    )
 
 
 def _split(x: Texts, mask: Mask, name: str) -> tuple[Stack, Float[Tensor, "_ pos d_model"], Bool[Tensor, "_ pos"]]:

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..checks import instance_of
-from ..errors import InputError, refuse
+from ..errors import InputError, refusing
 from . import fused
 from .fused import Attended, Inputs
 from .kernels import SOFTMAX, SignedLog
@@ -146,14 +146,15 @@ class AttentionCall(Inputs):
         """
         if weights is None:
             return replace(self, set_pattern=None)
-        refuse(self._faults_of(instance_of(weights, Tensor, "a pattern is a tensor of weights")))
+        self._check_pattern(instance_of(weights, Tensor, "a pattern is a tensor of weights"))
         replaced: Inputs = self
         if self.set_pattern is not None:
             replaced, before = self.set_pattern.replaced, self.set_pattern.heads
             heads = None if heads is None or before is None else before | heads
         return replace(self, set_pattern=SetPattern(weights.float(), replaced, heads))
 
-    def _faults_of(self, weights: Tensor) -> Iterator[str]:
+    @refusing
+    def _check_pattern(self, weights: Tensor) -> Iterator[str]:
         shape = (*self.q.shape[:3], self.k.shape[2] + (self.slot is not None))
         if tuple(weights.shape) != shape:
             yield f"a pattern of layer {self.layer} has the shape {shape}; got {tuple(weights.shape)}"

@@ -105,6 +105,12 @@ def per_sequence(answer: Any, n: int | None, who: str, axes: int | None = None, 
     return answer
 
 
+def check_kept(is_kept: bool, who: str) -> None:
+    """Raises InputError, which names a function, where it did not keep what it was given."""
+    if not is_kept:
+        raise InputError(f"{who} changes what it is given, in place; take a copy first, x.clone()")
+
+
 class Unchanged:
     """Calls functions of a value, and raises InputError where one changes the tensors in it, in place."""
 
@@ -116,8 +122,7 @@ class Unchanged:
         """What the function returns for the arguments and the value."""
         before = self._version()
         answer = called(function, who, *arguments, self.value)
-        if self._version() != before:
-            raise InputError(f"{who} changes what it is given, in place; take a copy first, x.clone()")
+        check_kept(self._version() == before, who)
         return answer
 
     def _version(self) -> int:
@@ -170,6 +175,11 @@ class Gap:
             return Gap(0.0, 0.0)
         difference = torch.where(given == right, 0, (given - right).abs()).nan_to_num(0, torch.inf)
         return Gap(difference.max().item(), right.abs().nan_to_num(0).max().item())
+
+    def check(self, tolerance: float, what: str, fix: str = "") -> None:
+        """Raises InputError, which says `what` is wrong and the fix, where the difference is a larger share."""
+        if not self.is_within(tolerance):
+            raise InputError(f"{what}, {self}{fix and f'; {fix}'}")
 
     def is_within(self, tolerance: float) -> bool:
         """Whether the difference is at most this share of the size."""

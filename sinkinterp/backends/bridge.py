@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..attention.shapes import Gap, tolerance_of
-from ..errors import InputError, refusal
+from ..errors import refusal
 from . import contract
 from .hooks import eval_mode
 
@@ -35,9 +35,8 @@ def bridge_of(model: PreTrainedModel, tokenizer: Any = None) -> Any:
         before, after = (
             m(tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits for m in (model, copied)
         )
-    gap = Gap.of(after, before)
-    if not gap.is_within(tolerance_of(model.dtype)):
-        raise InputError(f"{name} under TransformerLens gives other logits than under transformers, {gap}; {FIX}")
+    what = f"{name} under TransformerLens gives other logits than under transformers"
+    Gap.of(after, before).check(tolerance_of(model.dtype), what, FIX)
     return bridge
 
 

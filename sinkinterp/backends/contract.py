@@ -196,8 +196,9 @@ def edits_check(
         expected = bare[0, length - 1]
         gap = Gap.of(logits[_REFERENCE, -1], expected.to(logits))
         is_plain = gap.is_within(weight_tolerance(expected.dtype))
-        if not (is_plain or gives_positions):
-            raise InputError(f"{name} cannot be measured: its queries, keys and values do not give its logits, {gap}")
+        if not gives_positions:
+            why = f"{name} cannot be measured: its queries, keys and values do not give its logits"
+            gap.check(weight_tolerance(expected.dtype), why)
         lost = _lost_changes(answers["changes"], logits, shape)
         for site, block in lost.items():
             if site not in sites.TAPPED:
@@ -206,9 +207,8 @@ def edits_check(
         able = replace(able, taps=able.taps - lost.keys())
         if sites.NEURONS in able.taps & {*taps}:
             able = replace(able, d_mlp=int(answers["neurons"].flatten()[0]))
-        gap = Gap.of(answers["bias"][_REFERENCE], bias)
-        if not gap.is_within(TOLERANCE[torch.float32]):
-            raise InputError(f"{name} cannot be measured: later tokens change the bias of earlier scores, {gap}")
+        why = f"{name} cannot be measured: later tokens change the bias of earlier scores"
+        Gap.of(answers["bias"][_REFERENCE], bias).check(TOLERANCE[torch.float32], why)
         return able
 
     return Check(

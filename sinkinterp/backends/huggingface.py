@@ -16,20 +16,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from ..attention.shapes import ModelShape, Unchanged, alike, metric, per_sequence
 from ..attention.sites import CALL, MLP, POSITION_EMBEDDING, RESIDUAL, TAPPED, WEIGHT_SITES, Edit, Reads, Site, reads_of
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError, refusal, refuse
+from ..errors import InputError, refusal, refusing
 from ..guesses import keywords
 from ..interventions.edit import Edits, edits_of
 from . import contract
 from .added_slots import replaces_bos
-from .anatomy.modules import (
-    StreamModules,
-    Taps,
-    blocks_of,
-    cross_attention,
-    position_tables,
-    running_device,
-    taps_of,
-)
+from .anatomy.modules import StreamModules, Taps, blocks_of, cross_attention, position_tables, running_device, taps_of
 from .anatomy.own_attention import family_of, note_of
 from .anatomy.projections import HeadMap, maps_edited, maps_of
 from .bridge import bridge_of, hooked_points
@@ -85,7 +77,7 @@ class HuggingFaceSubject(Subject):
         model's weights have changed. Its hooks stay until `reset_hooks()`; `run` refuses to pass over them. Raises
         InputError where TransformerLens cannot run the model.
         """
-        self._check_not_patched()
+        self._check_ready()
         weights = [(x.data_ptr(), x._version, torch.hash_tensor(x.detach()).item()) for x in self._tensors()]
         bridge, copied = vars(self).get("_kept_bridge", (None, None))
         if copied != weights:
@@ -111,7 +103,7 @@ class HuggingFaceSubject(Subject):
     def _read_model(self, model: PreTrainedModel) -> None:
         """Finds the modules, sizes and abilities of the model. Raises InputError as the class does."""
         check_is_decoder(model, self.name, self.has_encoder)
-        self._check_not_patched()
+        self._check_ready()
         self.revision = getattr(model.config, "_commit_hash", None) or ""
         self.attention = model.config._attn_implementation.removeprefix(OURS)  # another thread's block may be open
         if self.attention not in BASES:
@@ -148,7 +140,6 @@ class HuggingFaceSubject(Subject):
 
     def _bare_pass(self, tokens: Tokens) -> tuple[Logits, tuple[nn.Module, ...]]:
         """The logits of the model without a recorder, and its tables of learned positions."""
-        self._check_in_memory()
         fix = "give a causal language model that runs on token ids"
         with refusal(f"{self.name} does not run", fix), position_tables(self.model, tokens.shape[1]) as tables:
             logits = self._forward(tokens, None)
@@ -206,7 +197,8 @@ class HuggingFaceSubject(Subject):
     ) -> Trace:  # fmt: skip
         """One forward pass; see `Subject.run`. Raises InputError for tokens or edits that do not fit."""
         tokens = self.ids_of(tokens)
-        self._check_in_memory()
+        self._check_ready()
+        self._check_not_hooked()
         self.check_ids(tokens, self.shape.n_ctx)
         edits = edits_of(edits)
         self.check_edits(edits, tokens.shape[1])
@@ -214,8 +206,6 @@ class HuggingFaceSubject(Subject):
         for read in recorder.reads.values():
             self._check_tapped(read.site)
         positions = self.positions(edits, tokens.shape[1]) | ({} if logits else self._last_alone)
-        self._check_not_patched()
-        self._check_not_hooked()
         with exclusive(self.model), self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext():
             return self._trace(tokens, recorder, positions)
 
@@ -359,10 +349,11 @@ class HuggingFaceSubject(Subject):
                 raise InputError(f"{who} returned the position {int(edited.min())}; positions count from 0")
         if edited.equal(ids):
             return {}
-        refuse(self._faults_of_positions(int(edited.max())))
+        self._check_last_position(int(edited.max()))
         return {"position_ids": edited[None].to(self.device)}
 
-    def _faults_of_positions(self, last: int) -> Iterator[str]:
+    @refusing
+    def _check_last_position(self, last: int) -> Iterator[str]:
         if not self._abilities.takes_positions:
             yield f"{self.name} has no positions that could be swapped; take a table of positions or rotary ones"
         if not self._abilities.positions_are_plain:
@@ -371,18 +362,22 @@ class HuggingFaceSubject(Subject):
         if self.modules.tables and rows is not None and last >= rows:
             yield f"position {last} is outside {self.name}'s table of {rows}; shift by less"
 
-    def check_edits(self, edits: Sequence[Edit], length: int) -> None:
+    @refusing
+    def check_edits(self, edits: Sequence[Edit], length: int) -> Iterator[str]:
         """Raises InputError for an edit that does not fit the model, or sequences of this length."""
         for edit in edits:
             for site in filter(lambda site: site.touched_by(edit), TAPPED):
                 self._check_tapped(site)
             edit.check(self.shape, length)
             if POSITION_EMBEDDING.touched_by(edit) and not self.modules.tables:
-                raise InputError(f"{self.name} has no table of learned positions; take a model with one (GPT-2, OPT)")
+                yield f"{self.name} has no table of learned positions; take a model with one (GPT-2, OPT)"
 
-    def _check_not_patched(self) -> None:
+    @refusing
+    def _check_ready(self) -> Iterator[str]:
         if edits_around(self.model):
-            raise InputError(f"{self.name} is inside si.patched(...); measure it outside, with edits=... instead")
+            yield f"{self.name} is inside si.patched(...); measure it outside, with edits=... instead"
+        if self.device.type == "meta":
+            yield f"the weights of {self.name} are not in memory (device meta); load them to cpu or cuda"
 
     def _check_not_hooked(self) -> None:
         bridge, _ = vars(self).get("_kept_bridge", (None, None))
@@ -396,15 +391,9 @@ class HuggingFaceSubject(Subject):
         if site in TAPPED and site not in self.modules.taps:
             raise InputError(f"{self.name}: not every block shows its {site.label}; take residuals (ChangeResidual)")
 
-    def _check_in_memory(self) -> None:
-        if self.device.type == "meta":
-            raise InputError(f"the weights of {self.name} are not in memory (device meta); load them to cpu or cuda")
-
-    def check_ids(self, tokens: Any, most: int | None = None) -> None:
+    @refusing
+    def check_ids(self, tokens: Any, most: int | None = None) -> Iterator[str]:
         """Raises InputError for what are not token ids, `sequence pos`, of the vocabulary, `most` in a sequence."""
-        refuse(self._faults_of(tokens, most))
-
-    def _faults_of(self, tokens: Any, most: int | None) -> Iterator[str]:
         if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.ndim != 2 or not tokens.numel():
             got = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
             yield f"{self.name} runs on a tensor of token ids, `sequence pos`; got {got!r}; see subject.tokens"

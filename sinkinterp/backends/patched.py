@@ -15,21 +15,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention.sites import Edit
-from ..errors import InputError, refuse
+from ..checks import check_count
+from ..errors import InputError, refusing
 from ..guesses import Answering
 from ..interventions.edit import Edits, edits_of
 from .anatomy.modules import removed_after
-from .exclusive import (
-    BLOCKS,
-    Attached,
-    Block,
-    computed_by,
-    edits_around,
-    exclusive,
-    holds,
-    is_recorded_by,
-    recorded_by,
-)
+from .exclusive import BLOCKS, Attached, Block, computed_by, edits_around, exclusive, holds, is_recorded_by, recorded_by
 from .hooks import inside_compiled, uncompiled
 from .huggingface import HuggingFaceSubject
 from .layout import Group, Layout, layout_of
@@ -84,8 +75,7 @@ def patched(model: Any, *edits: Edits) -> EditedBlock:
 @contextmanager
 def _patched(model: Any, *edits: Edits) -> Iterator[Any]:
     given = tuple(edit for several in edits for edit in edits_of(several))
-    if not given:
-        raise InputError("patched needs at least one edit")
+    check_count(given, "edits of patched")
     if isinstance(model, HuggingFaceSubject) and not isinstance(model, ModuleSubject):
         model = getattr(model, "bridge", model.model)
     module = _module_of(model)
@@ -208,7 +198,7 @@ class _Patch(Attached):
             return self.__wrapped__(*args, **kwargs)
         with exclusive(model):
             edits = edits_around(model)
-            refuse(self._faults(edits))
+            self._check_edits(edits)
             layout, args, kwargs = self._prepared(edits, model, args, kwargs)
             self.recorder.begin(edits, layout)
             modules = self.subject.modules
@@ -234,7 +224,7 @@ class _Patch(Attached):
         if cache is not None and not past:
             sliding = getattr(cache, "is_sliding", [])
             layout = replace(layout, forgets=tuple(sliding) or (False,))
-        refuse(self._faults_of(layout, past))
+        self._check_layout(layout, past)
         for group in layout.groups:
             self._check_group(edits, group, layout, is_whole=cache is None and layout.is_plain)
         changed: dict[str, Any] = self._positions(edits, inputs, layout, named.get("position_ids"))
@@ -247,7 +237,8 @@ class _Patch(Attached):
         kwargs |= changed
         return layout, args, kwargs
 
-    def _faults_of(self, layout: Layout, past: int) -> Iterator[str]:
+    @refusing
+    def _check_layout(self, layout: Layout, past: int) -> Iterator[str]:
         subject = self.subject
         if not layout.is_plain and not (subject.reads_caches and subject.takes_position_ids):
             yield f"{subject.name} takes no padding in a patched block; give sequences of one length"
@@ -262,7 +253,8 @@ class _Patch(Attached):
         if edits_around(self.subject.model) and not is_recorded_by(self.recorder):
             raise InputError(f"{self.subject.name} is patched as a whole: call the model itself, not a part of it")
 
-    def _faults(self, edits: Sequence[Edit]) -> Iterator[str]:
+    @refusing
+    def _check_edits(self, edits: Sequence[Edit]) -> Iterator[str]:
         """Why the pass would not be edited."""
         name, now = self.subject.name, _attention_of(self.subject.model)
         if not edits:

@@ -14,7 +14,7 @@ from ..attention.call import AttentionCall
 from ..attention.shapes import Gap, ModelShape, Unchanged, alike, metric, per_sequence
 from ..attention.sites import Edit, Read, Site
 from ..checks import finite_number
-from ..errors import InputError, refuse
+from ..errors import InputError, refusing
 from .layout import Group, Layout, Parts, changed
 
 Answers = dict[str, Tensor]  # by the name of the read
@@ -138,9 +138,8 @@ class Recorder:
             outputs.append(self._edited_call(blind, edits).output())
             if not hidden.any():
                 return
-        if not Gap.of(*outputs).is_within(1e-5):
-            why = f"an edit reads keys or values of layer {call.layer} that its cache forgets"
-            raise InputError(f"{why}; generate with use_cache=False")
+        why = f"an edit reads keys or values of layer {call.layer} that its cache forgets"
+        Gap.of(*outputs).check(1e-5, why, "generate with use_cache=False")
 
     def output(self, call: AttentionCall, z: Tensor) -> Tensor:
         """Returns what the heads of `call` return, `batch head pos d_value`, after the edits."""
@@ -214,11 +213,9 @@ class Recorder:
         of_sites = (stacked([x[block] for block in sorted(x)], device) for x in self.answers.values() if x)
         return {name: answer for answers in of_sites for name, answer in answers.items()}
 
-    def check(self, shape: ModelShape) -> None:
+    @refusing
+    def check(self, shape: ModelShape) -> Iterator[str]:
         """Raises InputError where a residual is not finite, or a site that every block has was not shown."""
-        refuse(self._faults(shape))
-
-    def _faults(self, shape: ModelShape) -> Iterator[str]:
         for site in sites.BLOCK_SITES:
             seen, layers = sorted(self.answers[site]), list(site.layers(shape))
             if seen != layers and (site in (sites.RESIDUAL, sites.CALL) or self.uses(site)):
@@ -238,11 +235,12 @@ def _edited_call(edit: Edit, call: AttentionCall) -> AttentionCall:
     """The call after an edit. Raises InputError, which names the edit, for anything that is not such a call."""
     who = sites.CALL.name_of(edit)
     edited = Unchanged(call).shown_to(edit.call, who)
-    refuse(_faults_of(edited, call, who))
+    _check_call(edited, call, who)
     return edited
 
 
-def _faults_of(edited: Any, call: AttentionCall, who: str) -> Iterator[str]:
+@refusing
+def _check_call(edited: Any, call: AttentionCall, who: str) -> Iterator[str]:
     if not isinstance(edited, AttentionCall) or edited.layer != call.layer:
         yield f"{who} returned {edited!r:.60}; it must return the call of layer {call.layer}"
     for name in ("q", "k", "v"):

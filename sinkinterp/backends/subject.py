@@ -15,9 +15,19 @@ from ..attention.sites import CALL, RESIDUAL, Edit, Reads
 from ..checks import whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
-from ..data.texts import is_path, names_file
+from ..data.texts import is_path
 from ..data.token_sources import UNLIMITED, TextToTokens
-from ..data.tokens import Tokens, TokenSet, TokensLike, is_chat, items_of, of_source, said_of_padding, token_set_of
+from ..data.tokens import (
+    Tokens,
+    TokenSet,
+    TokensLike,
+    check_texts,
+    is_chat,
+    items_of,
+    of_source,
+    said_of_padding,
+    token_set_of,
+)
 from ..errors import InputError
 from ..guesses import Answering, keywords
 from ..interventions.edit import Edits, edits_of
@@ -200,10 +210,7 @@ class Subject(Answering):
         given: list[Any] = [texts] if isinstance(texts, str) or is_chat(texts) else items_of(texts)
         if given and all(map(is_chat, given)):
             return text_to_tokens(self).chats(given, f"{len(given)} chats in memory")
-        if not given or not all(isinstance(text, str) for text in given):
-            raise InputError('texts are strings; give one, or a list of at least one: subject.tokens(["one", "two"])')
-        if name := next(filter(names_file, given), ""):
-            raise InputError(f"{name.strip()} is a file; give the text that it holds, or the file alone to si.measure")
+        check_texts(given)
         to_tokens = text_to_tokens(self, rule)
         source = "text in memory" if len(given) == 1 else f"{len(given)} texts in memory"
         most = self.shape.n_ctx or UNLIMITED

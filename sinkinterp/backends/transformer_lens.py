@@ -125,9 +125,8 @@ class BridgeLayer:
         if edited.v is original.v and edited.slot is None:
             return heads
         expected = replace(original, slot=None).mix(_of_tokens(edited))
-        if not Gap.of(heads, expected).is_within(1e-3):
-            place = f"blocks.{self.index}.attn.hook_pattern"
-            raise InputError(f"a hook of yours changes {place}, where an edit changes values too; take one of them off")
+        what = f"a hook of yours changes blocks.{self.index}.attn.hook_pattern, where an edit changes values too"
+        Gap.of(heads, expected).check(1e-3, what, "take one of them off")
         return edited.output()
 
     def _both_calls(self) -> tuple[AttentionCall, AttentionCall]:

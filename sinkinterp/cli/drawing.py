@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..checks import each_once
 from ..data.choices import Bos
 from ..data.progress import OnProgress, progress_bars
 from ..errors import InputError
@@ -75,8 +76,7 @@ def view(
 def heads_named(names: list[str]) -> list[tuple[int, int]] | None:
     """The heads of --head; None where none is named. Raises InputError for one that is named twice."""
     heads = [layer_and_head(name) for name in names]
-    if len(set(heads)) < len(heads):
-        raise InputError(f"a --head is given twice: {', '.join(names)}; give each once")
+    each_once(heads, "--head")
     return heads or None
 
 

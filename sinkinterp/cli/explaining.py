@@ -1,5 +1,6 @@
 """The commands that find causes: why heads look at the first token, and which activations carry a behaviour."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -7,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..checks import both_or_none
 from ..data.progress import progress_bars
-from ..errors import InputError
+from ..errors import InputError, refusing
 from ..outputs import page_bytes
 from . import options
 from .drawing import heads_named, layer_and_head
@@ -44,7 +46,7 @@ def explain(
         from ..report.readings import short_name
 
         heads = heads_named(head)
-        options.check_answers(answer, instead)
+        both_or_none(answer, instead, "--answer and --instead")
         given.check()
         options.check_sizes(model, heads, given.length)
         subject = loading.subject(model)
@@ -115,20 +117,20 @@ class What:
     first_order: Annotated[bool, typer.Option("--first-order", help=FIRST)] = False
     direct: Annotated[bool, typer.Option("--direct", help=DIRECT)] = False
 
-    def check(self) -> None:
+    @refusing
+    def check(self) -> Iterator[str]:
         """Raises InputError for options that do not go with the site."""
         heads = heads_named(self.head)
         if self.site is Patched.EDGES and heads is None:
-            raise InputError("--site edges patches every weight of some heads; name them, such as --head 3.7")
+            yield "--site edges patches every weight of some heads; name them, such as --head 3.7"
         if heads is not None and self.site not in (Patched.HEADS, Patched.EDGES):
-            raise InputError("--head goes with --site heads or --site edges; a path ends at --to")
+            yield "--head goes with --site heads or --site edges; a path ends at --to"
         if self.to is not None and self.site is not Patched.PATHS:
-            raise InputError("--to says where a path ends; add --site paths")
+            yield "--to says where a path ends; add --site paths"
         if self.direct and self.site not in (Patched.HEADS, Patched.ATTENTION, Patched.FEED_FORWARD):
-            fix = "goes with --site heads, attention or feed-forward, and with --answer; leave it out"
-            raise InputError(f"--direct {fix}")
+            yield "--direct goes with --site heads, attention or feed-forward, and with --answer; leave it out"
         if self.first_order and self.site in (Patched.EDGES, Patched.PATHS):
-            raise InputError(f"--first-order estimates no {self.site}; leave it out, or take another --site")
+            yield f"--first-order estimates no {self.site}; leave it out, or take another --site"
 
     def table(self, subject: "Subject", **measured: Any) -> "Table":
         """The share that each place restores: what `activation_patching` takes of prompts and answers is `measured`."""
@@ -166,14 +168,16 @@ class Prompts:
     instead: Annotated[str | None, typer.Option(help=INSTEAD)] = None
     sink: Annotated[bool, typer.Option("--sink", help=SINK)] = False
 
-    def check(self) -> None:
+    @refusing
+    def check(self) -> Iterator[str]:
         """Raises InputError for one answer alone, for answers beside the sink, and for the names of files."""
         from ..data.texts import names_file
 
-        if (self.answer is None) != (self.instead is None) or (self.sink and self.answer is not None):
-            raise InputError("give --answer and --instead together, or --sink, or none of them")
+        both_or_none(self.answer, self.instead, "--answer and --instead", ", or --sink")
+        if self.sink and self.answer is not None:
+            yield "--answer and --instead are a metric themselves; leave --sink out"
         for prompt in filter(names_file, (*self.clean, *self.corrupted)):
-            raise InputError(f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"')
+            yield f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"'
 
 
 def patch(

@@ -13,7 +13,7 @@ from rich.text import Text as RichText
 from ..data.choices import Bos, Drawn, Dtype
 from ..data.progress import OnProgress, no_progress, progress_bars
 from ..data.texts import is_path, is_text
-from ..errors import InputError
+from ..errors import InputError, refusing
 from ..outputs import json_bytes, page_bytes
 from . import options
 from .terminal import Wanted, brief, deliver, print_line, print_table, quiet_libraries
@@ -62,7 +62,8 @@ class Input:
     def is_one_text(self) -> bool:
         return self.text is not None and is_text(self.text)
 
-    def check(self) -> None:
+    @refusing
+    def check(self) -> Iterator[str]:
         """Raises InputError for an option that has no effect on this input, and for a file that cannot be read."""
         from ..train.chats import read_chats
 
@@ -73,10 +74,9 @@ class Input:
         _check_used("--column", self.column, "a file of columns in --text", self._has_columns() or None)
         _check_used("--bos", self.bos, "a text or drawn tokens", True if self.tokens is None else None)
         if self.bos is not None and self.chat is not None:
-            raise InputError("a chat template decides about BOS; leave --bos out, or --chat")
+            yield "a chat template decides about BOS; leave --bos out, or --chat"
         if self.is_one_text and self.sequences not in (None, 1):
-            given = f"one text is one sequence, not {self.sequences}"
-            raise InputError(f"{given}; leave --sequences out, or give a file of texts")
+            yield f"one text is one sequence, not {self.sequences}; leave --sequences out, or give a file of texts"
 
     def _has_columns(self) -> bool:
         from ..data.rows import ending_of, files_of
@@ -279,8 +279,8 @@ def domains(
         from ..runs.workers import Here, Ray, in_order
 
         workers = Here() if ray is None else Ray(ray)
-        if all(name.lower().endswith(".txt") for name in sources) and of.column != "text":
-            raise InputError("--column has no effect on .txt files; leave it out")
+        has_columns = not all(name.lower().endswith(".txt") for name in sources) or None
+        _check_used("--column", None if of.column == "text" else of.column, "a file of columns", has_columns)
         options.check_sizes(model, length=of.length)
         subject = loading.subject(model)
         inputs = Inputs(of.length, of.sequences, of.bos, column=of.column)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..backends.files.named_models import downloaded, shipped
+from ..checks import check_context
 from ..data.choices import Bos, Dtype, dtype_name
 from ..errors import InputError
 from .terminal import quiet_libraries
@@ -63,8 +64,9 @@ def check_sizes(
     fix = "" if beyond is None else "; load it with --beyond-context to read on"
     if heads is not None:
         named_heads(heads, "--head", range(sizes.num_hidden_layers), sizes.num_attention_heads)
-    if length is not None and not beyond and (most := context_of(config)) is not None and length > most:
-        raise InputError(f"{length} tokens exceed {model}'s context of {most}; use --length {most}{fix}")
+    if length is not None and not beyond:
+        most = context_of(config)
+        check_context(length, most, model, f"use --length {most}{fix}")
 
 
 def check_text(text: str | None, column: str = "text") -> None:
@@ -73,12 +75,6 @@ def check_text(text: str | None, column: str = "text") -> None:
 
     if text is not None and is_path(text):
         check_readable(text, column)
-
-
-def check_answers(answer: str | None, instead: str | None) -> None:
-    """Raises InputError for one answer alone."""
-    if (answer is None) != (instead is None):
-        raise InputError("give --answer and --instead together, or none of them")
 
 
 def check_bos(subject: "Subject", bos: Bos) -> None:

@@ -11,20 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..checks import each_once
 from ..data.progress import progress_bars
 from ..errors import InputError, refusal
 from ..outputs import check_ours, page_bytes
 from ..runs.catalogue import FOLDER, Scale, experiment_names, full_name, summary_of
 from . import options
-from .terminal import (
-    OR_FORCE,
-    deliver,
-    print_line,
-    print_table,
-    print_text,
-    print_written,
-    quiet_libraries,
-)
+from .terminal import OR_FORCE, deliver, print_line, print_table, print_text, print_written, quiet_libraries
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -66,8 +59,7 @@ class Models:
         from ..backends.encoder.encoder_input import encoder_input
         from ..runs.case import Encoded
 
-        if len(set(self.model)) < len(self.model):
-            raise InputError(f"a --model is given twice: {', '.join(self.model)}; give each once")
+        each_once(self.model, "--model")
         if self.encoder is not None and not self.model:
             raise InputError("--encoder goes with --model: say which model's encoder is given it")
         return (

@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..checks import whole_number
-from ..errors import InputError
 from ..spec import Limits, Spec, added_later
 from .draws import HELD_OUT, generator
 from .tokens import Tokens
@@ -163,8 +162,8 @@ class RandomAt(TokenChange):
         return tokens
 
     def check(self, vocab: int, length: int) -> None:
-        if not 0 <= self.start < self.stop <= length:
-            raise InputError(f"random tokens are at positions 0 to {length}; got {self.start} to {self.stop}")
+        whole_number(self.stop, "of random tokens, stop", 1, length)
+        whole_number(self.start, "of random tokens, start", 0, self.stop - 1)
 
 
 @dataclass(frozen=True)
@@ -180,9 +179,8 @@ class FixedAt(TokenChange):
         return tokens
 
     def check(self, vocab: int, length: int) -> None:
-        if not (0 <= self.position < length and 0 <= self.token < vocab):
-            got = f"{self.token} at {self.position}"
-            raise InputError(f"a fixed token is below {vocab} at a position below {length}; got {got}")
+        whole_number(self.position, "the position of a fixed token", 0, length - 1)
+        whole_number(self.token, "a fixed token", 0, vocab - 1)
 
 
 class _OfTask:

@@ -15,6 +15,7 @@ import numpy as np
 from datasets import Dataset, Features, List, Value, concatenate_datasets
 from datasets.arrow_writer import ArrowWriter
 
+from ..checks import check_count
 from ..errors import InputError
 from ..files import remove, replacing
 from ..seals import Damaged, Of, check, read_record, seal, sums, verify, write_record
@@ -148,8 +149,7 @@ def _write_record(
     folder: Path, count: int, fingerprint: str, length: int, files: dict[str, str], tokenizer: Any
 ) -> dict[str, Any]:
     chunks = read_shards(folder, count) if count else []
-    if len(chunks) < 2:
-        raise InputError(f"the text fills {len(chunks)} chunks of {length} tokens, of 2; give more or a smaller length")
+    check_count(chunks, f"chunks of {length} tokens, of which a longer text or a smaller length makes more", 2)
     if not _has_words(chunks, tokenizer):
         raise InputError("the texts are empty or blank: they hold nothing but white space; give others")
     sha256 = content_hash(chunks)

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from ..checks import whole_number
 from ..errors import InputError
 from ..files import sole_writer
 from ..seals import Damaged
@@ -48,8 +49,7 @@ class PackedText(Spec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.length < 2 + self.bos:
-            raise InputError(f"a chunk needs 2 tokens beside BOS; got length={self.length}")
+        whole_number(self.length, "length of a chunk, 2 tokens beside BOS,", 2 + self.bos)
         for change in self.edits:
             change.check(self.vocab, self.length)
 

@@ -15,7 +15,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TextIO
 
-from ..errors import READABLE, InputError, refusal, refuse
+from ..checks import check_count
+from ..errors import READABLE, InputError, refusal, refusing
 
 Row = Mapping[str, object]
 ENCODING = "utf-8-sig"  # the mark with which Windows begins a file is not the first token of its text
@@ -49,9 +50,7 @@ def files_of(path: Path) -> list[Path]:
     if is_saved_dataset(path):
         return [path]
     if not path.is_dir():
-        refuse(_faults_of(path))
-        if not is_read(path):
-            raise InputError(f"{path} is not a {ENDINGS} file; convert it to .jsonl with a text field")
+        _check_file(path)
         return [path]
     inside = [file for file in path.rglob("*") if not any(part[0] == "." for part in file.relative_to(path).parts)]
     for folder in inside:  # whose files `rglob` leaves out without a word
@@ -61,9 +60,8 @@ def files_of(path: Path) -> list[Path]:
     files = sorted(file for file in files if saved.isdisjoint(file.parents))
     for file in files:
         if file not in saved:
-            refuse(_faults_of(file))
-    if not files:
-        raise InputError(f"the folder {path} holds no {ENDINGS} file; give a folder with texts")
+            _check_file(file)
+    check_count(files, f"{ENDINGS} files in the folder {path}")
     return files
 
 
@@ -75,14 +73,17 @@ def _check_open(path: Path) -> None:
         raise InputError(f"cannot read {path}: permission denied; {READABLE}")
 
 
-def _faults_of(path: Path) -> Iterator[str]:
-    """Why a path is not a file."""
+@refusing
+def _check_file(path: Path) -> Iterator[str]:
+    """Refuses a path that is not a file of texts."""
     if path.is_symlink() and not path.exists():
         yield f"{path} is a link that leads to no file; mend it"
     if not path.exists():
         yield f"there is no file {path}; check the path"
     if not path.is_file():
         yield f"{path} is a device or a pipe, not a file; give a file with texts"
+    if not is_read(path):
+        yield f"{path} is not a {ENDINGS} file; convert it to .jsonl with a text field"
 
 
 def rows_of(file: Path, split: str = "train") -> Iterator[Row]:

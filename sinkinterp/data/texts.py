@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ..checks import unicode_text
+from ..checks import check_count, each_once, instance_of, unicode_text
 from ..errors import InputError, refusal
 from .hub import check_dataset
 from .rows import ENCODING, ENDINGS, ending_of, files_of, is_read, rows_of, silence_datasets
@@ -66,9 +66,7 @@ def is_text(source: Path | str) -> bool:
 
 def is_path(source: Path | str) -> bool:
     """Returns true for a path: a Path, a string that exists, or one that looks like a path or a text file."""
-    if not isinstance(source, str | Path):
-        what = f"a {type(source).__name__}"
-        raise InputError(f"a source of texts is a file, a folder, the name of a dataset or the text itself; got {what}")
+    instance_of(source, str | Path, "a source of texts is a file, a folder, the name of a dataset or the text itself")
     path = Path(source)
     is_word = not any(map(str.isspace, str(source)))
     begins_so = path.is_absolute() and (is_word or _exists(Path(*path.parts[:2])))  # else code, such as "// comment"
@@ -155,20 +153,16 @@ def domains_of(
         raise InputError(f"the dataset {source!r} is one domain; give several names, or a file with a column {field!r}")
     path = Path(source)
     if path.is_dir():
-        return _domain_per_source(_members(path), column, limit)
+        members: list[Path | str] = sorted({path / file.relative_to(path).parts[0] for file in files_of(path)})
+        return _domain_per_source(members, column, limit)
     return _grouped_rows(path, column, field, limit)
 
 
 def _domain_per_source(sources: Sequence[Path | str], column: str, limit: int | None) -> Mapping[str, Iterable[str]]:
-    domains: dict[str, Iterable[str]] = {}
-    for source in sources:
-        name = _domain_name(source)
-        if name in domains:
-            raise InputError(f"two domains are named {name!r}; rename one of the files or folders")
-        domains[name] = DomainTexts(source, column, limit)
-    if not domains:
-        raise InputError("the list of domains is empty; give at least one file, folder or name of a dataset")
-    return domains
+    check_count(sources, "domains: files, folders or names of datasets")
+    names = list(map(_domain_name, sources))
+    each_once(names, "the name of a domain, which is that of its file or folder,")
+    return {name: DomainTexts(source, column, limit) for name, source in zip(names, sources, strict=True)}
 
 
 def _domain_name(source: Path | str) -> str:
@@ -176,11 +170,6 @@ def _domain_name(source: Path | str) -> str:
         return str(source)
     path = Path(source).resolve()
     return path.name if path.is_dir() else path.stem
-
-
-def _members(folder: Path) -> list[Path | str]:
-    """The files and subfolders of a folder that hold texts, in the order of their names."""
-    return sorted({folder / file.relative_to(folder).parts[0] for file in files_of(folder)})
 
 
 def _grouped_rows(path: Path, column: str, field: str, limit: int | None) -> Mapping[str, Iterable[str]]:
@@ -192,6 +181,5 @@ def _grouped_rows(path: Path, column: str, field: str, limit: int | None) -> Map
             raise InputError(f"a row of {file} names no domain in {field!r}, only {columns_in(row)}; name the column")
         if limit is None or len(domains[str(name)]) < limit:
             domains[str(name)].append(text_in(row, column, file))
-    if not domains:
-        raise InputError(f"{file} holds no row; give a file with texts")
+    check_count(domains, f"rows of {file}")
     return dict(domains)

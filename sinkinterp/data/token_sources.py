@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..checks import LARGEST, check_memory, unicode_text, whole_number
-from ..errors import InputError
+from ..errors import InputError, refusing
 from .choices import Bos
 from .given_tokenizer import appended_tokens, check_one_bos, messages_in, rendered
 from .texts import is_blank, is_path, text_of_file, texts_of
@@ -36,11 +36,15 @@ class TextToTokens:
     model: str = "this model"
 
     def __post_init__(self) -> None:
+        self._check()
+
+    @refusing
+    def _check(self) -> Iterator[str]:
         if self.tokenizer is None:
             fix = "load it with one, si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]"
-            raise InputError(f"{self.model} has no tokenizer, so it reads no text; {fix}")
+            yield f"{self.model} has no tokenizer, so it reads no text; {fix}"
         if self.bos is Bos.ALWAYS and self.tokenizer.bos_token_id is None:
-            raise InputError('this tokenizer has no BOS token; use bos="never" or bos="tokenizer"')
+            yield 'this tokenizer has no BOS token; use bos="never" or bos="tokenizer"'
 
     def of_length(self, texts: Iterable[str], length: int, sequences: int | None, source: str) -> TokenSet:
         """The first `length` tokens of the first `sequences` texts that are long enough, one text per sequence.
@@ -219,8 +223,6 @@ def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) 
 def _with_first(tokens: Tokens, source: str, vocab: int, first: int | None) -> TokenSet:
     if first is None:
         return TokenSet.of(tokens, source)
-    if not 0 <= whole_number(first, "the first token") < vocab:
-        raise InputError(f"the first token {first} is outside the vocabulary of {vocab}; give an id below {vocab}")
     tokens = tokens.clone()
-    tokens[:, 0] = first
+    tokens[:, 0] = whole_number(first, f"the first token, an id of the vocabulary of {vocab},", 0, vocab - 1)
     return replace(TokenSet.of(tokens, source), bos=f"id {first} first")

@@ -13,8 +13,9 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..checks import LARGEST, check_memory, instance_of, is_whole, whole_number
-from ..errors import InputError
+from ..checks import LARGEST, check_count, check_memory, instance_of, is_whole, whole_number
+from ..data.texts import names_file
+from ..errors import InputError, refusing
 from .given_tokenizer import messages_in
 from .texts import is_path, is_text, text_in, texts_of
 
@@ -73,7 +74,7 @@ class TokenSet:
     def of_rows(rows: Sequence[Sequence[int]], source: str = "tokens in memory") -> "TokenSet":
         """The token set of lists of token ids. Raises InputError where a list has fewer than two ids."""
         if not instance_of(rows, Sized, f"rows are lists of token ids; {WORKS}"):
-            raise InputError(f"an empty {type(rows).__name__} holds no tokens; {WORKS}")
+            raise _misread(f"an empty {type(rows).__name__} holds no tokens")
         sequences = [torch.tensor(ids_of_row(row), dtype=torch.long) for row in rows]
         lengths = torch.tensor([len(row) for row in sequences])
         return _of_lengths(pad_sequence(sequences, batch_first=True, padding_value=PAD), lengths, source)
@@ -132,6 +133,11 @@ WORKS = (
 )
 
 
+def _misread(what: str) -> InputError:
+    """The refusal of something that holds no tokens, which says what does."""
+    return InputError(f"{what}; {WORKS}")
+
+
 def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
     """The token set of anything in `TokensLike`, or of another column of texts or ids.
 
@@ -171,7 +177,7 @@ def _of_dataset(dataset: Iterable[Any], encode: Encode, column: str) -> TokenSet
     """The token set of the first rows of a Dataset of `datasets`: of their texts, or of their ids."""
     rows = list(islice(dataset, FIRST_TEXTS + 1))
     if not all(isinstance(row, Mapping) for row in rows):
-        raise InputError(f"a {type(dataset).__name__} has no rows of texts or ids; give one of its parts; {WORKS}")
+        raise _misread(f"a {type(dataset).__name__} has no rows of texts or ids; give one of its parts")
     if rows and column not in rows[0] and "input_ids" in rows[0]:
         return _of_mapping({name: [row[name] for row in rows[:FIRST_TEXTS]] for name in rows[0]})
     return _of_first((text_in(row, column, "the dataset") for row in rows), "a dataset", encode)
@@ -180,8 +186,7 @@ def _of_dataset(dataset: Iterable[Any], encode: Encode, column: str) -> TokenSet
 def _of_first(texts: Iterable[str], name: str, encode: Encode) -> TokenSet:
     """The token set of the first texts of a source of this name. Raises InputError where there are none."""
     first = list(islice(texts, FIRST_TEXTS + 1))
-    if not first:
-        raise InputError(f"{name} holds no text; give a source with texts")
+    check_count(first, f"texts in {name}")
     name += f", its first {FIRST_TEXTS} texts" if len(first) > FIRST_TEXTS else ""
     return replace(encode(first[:FIRST_TEXTS]), source=name)
 
@@ -204,7 +209,7 @@ def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
     """The token set of a tokenizer's answer."""
     if "input_ids" not in given:
         items = ", ".join(map(repr, islice(given, 3))) or "nothing"
-        raise InputError(f"a {type(given).__name__} without input_ids holds no tokens; give an item ({items}); {WORKS}")
+        raise _misread(f"a {type(given).__name__} without input_ids holds no tokens; give an item ({items})")
     token_set = token_set_of(given["input_ids"], _refuse_texts)
     for name, fix in _UNREAD.items():
         value = given.get(name)
@@ -241,7 +246,7 @@ def _of_array(given: Tensor | np.ndarray | np.generic) -> Tokens:
     if not is_plain or dtype not in WHOLE or len(shape) not in (1, 2) or 0 in shape or shape[-1] < 2:
         kind = type(given).__name__ if is_plain else f"{type(given).__name__} without plain values"
         what = "tokens are whole numbers, `pos` or `sequence pos`, at least 1 x 2"
-        raise InputError(f"{what}, not a {kind} of {dtype} of {shape}; {WORKS}")
+        raise _misread(f"{what}, not a {kind} of {dtype} of {shape}")
     tensor = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, dtype=np.int64))
     return tensor.reshape(-1, given.shape[-1]).long()
 
@@ -250,9 +255,18 @@ def items_of(given: Any) -> list[Any]:
     """The items of a list, a tuple, or a column of a dataset or a data frame. Raises InputError for anything else."""
     items = _items_in(given)
     if not items and not (isinstance(given, Sized) and len(given) == 0):
-        fix = "give one of its columns; " if hasattr(given, "columns") else ""
-        raise InputError(f"a {type(given).__name__} is neither a text nor token ids; {fix}{WORKS}")
+        fix = "; give one of its columns" if hasattr(given, "columns") else ""
+        raise _misread(f"a {type(given).__name__} is neither a text nor token ids{fix}")
     return items
+
+
+@refusing
+def check_texts(given: Sequence[Any]) -> Iterator[str]:
+    """Refuses anything but texts, and the names of files among several texts."""
+    if not given or not all(isinstance(text, str) for text in given):
+        yield 'texts are strings; give one, or a list of at least one: subject.tokens(["one", "two"])'
+    if name := next(filter(names_file, given), ""):
+        yield f"{name.strip()} is a file; give the text that it holds, or the file alone to si.measure"
 
 
 def _items_in(given: Any) -> list[Any]:
@@ -273,12 +287,12 @@ def _is_many(item: Any) -> bool:
 def ids_of_row(items: Any) -> list[int]:
     """The ids of a sequence as Python's whole numbers. Raises InputError for anything else."""
     if not _is_many(items) or isinstance(items, str) or not all(map(is_whole, items)):
-        raise InputError(f"a row of token ids holds whole numbers; got {items!r:.60}; {WORKS}")
+        raise _misread(f"a row of token ids holds whole numbers; got {items!r:.60}")
     return [whole_number(item, "a token id", -LARGEST, LARGEST) for item in items]
 
 
 def _refuse_texts(texts: Sequence[str]) -> TokenSet:
-    raise InputError(f"input_ids are texts; {WORKS}")
+    raise _misread("input_ids are texts")
 
 
 def said_of_padding(token_set: TokenSet, pads: Mapping[int, int]) -> TokenSet:

@@ -21,7 +21,7 @@ from ..attention import sites
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput, ModelShape, Unchanged, alike
 from ..attention.sites import Edit, Read, Site
-from ..errors import InputError
+from ..checks import instance_of
 from .operations import Apply, Keep, NotGiven, Operation
 from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs
 
@@ -74,8 +74,7 @@ class Change(InLayers):
 
         Raises InputError for embeddings, which are not read, and for an operation, which reading would leave out.
         """
-        if not isinstance(self.operation, Keep):
-            raise InputError(f"a site is where something is read or put; leave {self.operation!r:.40} out")
+        instance_of(self.operation, Keep, "a site is where something is read or put, and has no operation")
         return self.site.read(self.activations)
 
     def activations(self, shown: Any) -> Tensor:

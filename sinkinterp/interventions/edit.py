@@ -16,7 +16,7 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.shapes import called
 from ..attention.sites import CHANGES, OUTPUT, RESIDUAL, Edit, Site
-from ..checks import accepting, is_whole
+from ..checks import accepting, instance_of, is_whole
 from ..errors import InputError
 from ..guesses import choice, keywords
 from . import changes
@@ -31,11 +31,9 @@ class CallFunction(Edit):
     function: Callable[..., AttentionCall]
 
     def call(self, call: AttentionCall) -> AttentionCall:
-        edited = called(self.function, description(self.function), call)
-        if not isinstance(edited, AttentionCall):
-            fix = "return replace(call, q=...), call.with_pattern(...), or the call itself where it stays"
-            raise InputError(f"{description(self.function)} returned a {type(edited).__name__}, not a call; {fix}")
-        return edited
+        who = description(self.function)
+        must = "must return a call: replace(call, q=...), call.with_pattern(...), or the call itself"
+        return instance_of(called(self.function, who, call), AttentionCall, f"{who} {must}")
 
 
 Edits = Edit | Callable[[AttentionCall], AttentionCall] | Sequence[Edit | Callable[[AttentionCall], AttentionCall]]

@@ -1,5 +1,6 @@
 """The spec of a language model, how its weights are initialised, and the transformers configuration that stores it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -7,7 +8,7 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from ..attention.slots import NoSlots
-from ..errors import InputError
+from ..errors import refusing
 from ..spec import Dims, Limits, Spec
 from .attention import AttentionSpec
 from .block import FFN, GatedFFN, NormPlacement, Nothing, PreNorm, SinkToken, SwishDown
@@ -73,10 +74,14 @@ class LMSpec(Spec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check()
+
+    @refusing
+    def _check(self) -> Iterator[str]:
         if self.d_model % (2 * self.n_heads):
-            raise InputError(f"d_model must be a multiple of twice n_heads; got {self.d_model} and {self.n_heads}")
+            yield f"d_model must be a multiple of twice n_heads; got {self.d_model} and {self.n_heads}"
         if self.before.count and self.attention.slots != NoSlots():
-            raise InputError("a sink token is the slot of every layer; give the attention NoSlots(), or take Nothing()")
+            yield "a sink token is the slot of every layer; give the attention NoSlots(), or take Nothing()"
 
     @property
     def dims(self) -> Dims:

@@ -20,7 +20,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from ..attention.masks import Causal
 from ..attention.relative import RelativeBias
-from ..checks import check_memory
+from ..checks import check_context, check_memory
 from ..errors import InputError
 from .attention import AttentionSpec, SinkAttention
 from .block import GatedFFN, Nothing, PreNorm, SinkBlock
@@ -164,8 +164,7 @@ class SinkModel(SinkPreTrainedModel):
     def _position_ids(self, past: int, x: Tensor, position_ids: PositionIds | None) -> PositionIds:
         """The position of every token; a sink token takes position 0. Raises InputError beyond the context."""
         total = past + x.shape[1]
-        if total > self.lm.n_ctx:
-            raise InputError(f"{total} tokens exceed this model's context of {self.lm.n_ctx}; pass fewer")
+        check_context(total, self.lm.n_ctx, "this model", "pass fewer")
         if position_ids is None:
             position_ids = torch.arange(past, total, device=x.device)[None]
         return position_ids + self.lm.before.count

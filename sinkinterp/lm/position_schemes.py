@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..attention.relative import RelativeBias, Scalars, Slopes
 from ..attention.shapes import Residual
-from ..errors import InputError
+from ..checks import whole_number
 from ..spec import Dims, Part
 
 PositionIds = Int[Tensor, "#batch pos"]
@@ -170,8 +170,7 @@ class _Buckets(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 2 <= self.count < 2 * self.reach:
-            raise InputError(f"take 2 buckets or more, below twice the reach; got {self.count}, reach {self.reach}")
+        whole_number(self.count, "the count of buckets, below twice the reach,", 2, 2 * self.reach - 1)
 
     def of_near(self, device: torch.device) -> Int[Tensor, " distance"]:
         """The bucket of every distance from 0 to the first that falls into the last bucket, as all beyond do."""

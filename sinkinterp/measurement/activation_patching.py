@@ -19,11 +19,19 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention.call import AttentionCall
 from ..attention.shapes import per_sequence
 from ..attention.sites import Reads
 from ..backends.subject import Logits, Subject, Trace
-from ..checks import LARGEST, accepting, different_numbers, instance_of, unicode_text, whole_number, whole_numbers
+from ..checks import (
+    LARGEST,
+    accepting,
+    both_or_none,
+    different_numbers,
+    instance_of,
+    unicode_text,
+    whole_number,
+    whole_numbers,
+)
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
@@ -32,7 +40,7 @@ from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePatt
 from ..interventions.operations import PutAt
 from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
 from ..metrics.bootstrap import estimate_cells, intervals, ratio
-from ..metrics.importance import VISIBLE, check_epsilon, importance_and_raw, sink_rate
+from ..metrics.importance import check_epsilon, importance, sink_rate
 from ..metrics.metric import PerSequence, target_loss
 from ..report.columns import HEAD, KV_HEAD, LAYER, POSITION
 from ..table import Cell, Table
@@ -86,7 +94,7 @@ class PatchingMetric:
 
 def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, position: int = -1) -> PatchingMetric:
     """The logit of token `right` less that of `wrong`, at one position; a token for all pairs, or one for each."""
-    answers = [torch.tensor(_token_ids(given)) for given in (right, wrong)]
+    answers = [torch.tensor(whole_numbers(given, "token ids", 0, LARGEST)) for given in (right, wrong)]
     position = whole_number(position, "a position", -LARGEST, LARGEST)
 
     def of(scene: Scene) -> PerSequence:
@@ -100,11 +108,6 @@ def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, pos
         return first - second
 
     return PatchingMetric("logit difference", of, {}, (answers[0], answers[1], position), position != -1)
-
-
-def _token_ids(given: Any) -> list[int]:
-    """One token id, or several."""
-    return whole_numbers(given.tolist() if isinstance(given, Tensor) else given, "token ids", 0, LARGEST)
 
 
 def _at_position(logits: Logits, position: int) -> Float[Tensor, "sequence vocab"]:
@@ -138,10 +141,6 @@ def divergence_from_clean(position: int = -1) -> PatchingMetric:
     return PatchingMetric("KL from the clean run", of, {}, whole=position != -1)
 
 
-def _alpha(call: AttentionCall) -> Tensor:
-    return importance_and_raw(call, torch.zeros(1, dtype=torch.long, device=call.k.device), VISIBLE)[:, 0, :, 0]
-
-
 def first_alpha(layer: int | None = None, head: int | None = None, epsilon: float | None = None) -> PatchingMetric:
     """Importance of the first token, of one head or the mean over heads; with `epsilon`, the share of heads above it.
 
@@ -161,7 +160,9 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
 
     name = "alpha_1" if epsilon is None else f"Sink_1 at epsilon {epsilon}"
     place = "" if layer is None and head is None else f" of layer {layer}, head {head}"
-    return PatchingMetric(f"{name}{place}", of, {"alpha": _alpha}, whole=False)
+    return PatchingMetric(
+        f"{name}{place}", of, {"alpha": lambda call: importance(call, call.keys[:1])[..., 0]}, whole=False
+    )
 
 
 @keywords
@@ -401,8 +402,9 @@ def _metric_of(subject: Subject, metric: Any, answer: str | None, instead: str |
 
     Raises InputError for a metric beside answers, for one answer alone, and for answers of several tokens.
     """
-    if (answer is None) != (instead is None) or (answer is not None and metric is not None):
-        raise InputError("give answer= and instead= together, or a metric, or none of them")
+    both_or_none(answer, instead, "answer= and instead=", ", or a metric")
+    if answer is not None and metric is not None:
+        raise InputError("answer= and instead= are a metric themselves; leave metric= out")
     if answer is not None:
         return logit_difference(*(answer_token(subject, text) for text in (answer, instead)))
     if metric is None:

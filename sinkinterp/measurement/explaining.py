@@ -24,7 +24,7 @@ from ..attention.sites import CALL, Edit
 from ..attention.slots import SlotRow
 from ..backends.frozen import freezable, frozen
 from ..backends.subject import Subject
-from ..checks import whole_number
+from ..checks import both_or_none, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..errors import InputError
@@ -150,8 +150,7 @@ def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before
 
 def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str | None) -> Written | None:
     """The parts of the logits of two answers; None without answers."""
-    if (answer is None) != (instead is None):
-        raise InputError("give answer= and instead= together, or none of them")
+    both_or_none(answer, instead, "answer= and instead=")
     if answer is None or instead is None:
         return None
     right, wrong = (torch.tensor(answer_token(subject, text)).expand(len(tokens)) for text in (answer, instead))

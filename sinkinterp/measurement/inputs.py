@@ -16,6 +16,8 @@ from ..attention.sites import Edit
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
 from ..backends.subject import Subject, text_to_tokens, token_set_for
 from ..checks import check_memory
+from ..data.choices import Bos
+from ..data.progress import OnProgress, no_progress
 from ..data.sources import embedded_texts
 from ..data.token_sources import TextToTokens
 from ..data.tokens import Tokens, TokenSet, TokensLike
@@ -43,13 +45,17 @@ def inputs_of(model: ModelLike, tokens: TokensLike | Any, column: str = "text") 
     if isinstance(model, torch.nn.Module) and isinstance(tokens, str):
         TextToTokens(tokenizer_source(model)(), model=f"a {type(model).__name__}")  # raises before the model runs
     subject = subject_of(model)
-    return subject, _default(subject) if tokens is None else token_set_for(subject, tokens, column)
+    if tokens is None:
+        return subject, docstrings_for(subject, min(64, subject.shape.n_ctx or 64), 100)
+    return subject, token_set_for(subject, tokens, column)
 
 
-def _default(subject: Subject) -> TokenSet:
-    """What the command line measures a model of text on where it is given no text."""
-    length = min(64, subject.shape.n_ctx or 64)
-    return text_to_tokens(subject).of_length(embedded_texts(cache_folder()), length, 100, "embedded docstrings")
+def docstrings_for(
+    subject: Subject, length: int, sequences: int, bos: Bos = Bos.TOKENIZER, on_file: OnProgress = no_progress
+) -> TokenSet:
+    """What a model of text is measured on where no text is given; `on_file` is told of the files that are read."""
+    texts = embedded_texts(cache_folder(), on_file)
+    return text_to_tokens(subject, bos).of_length(texts, length, sequences, "embedded docstrings")
 
 
 def equal_inputs_of(model: ModelLike, tokens: TokensLike | Any) -> tuple[Subject, Tokens]:

@@ -1,7 +1,7 @@
 """Attention maps: the cells of many heads, read in one forward pass, and the figure that shows them."""
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any, cast
@@ -22,7 +22,7 @@ from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..guesses import keywords
 from ..interventions.edit import Edits, description, edits_of
-from ..interventions.selectors import is_pair, named_heads
+from ..interventions.selectors import is_pair, named_heads, several
 from ..metrics.importance import importance
 from ..plots.theme import escaped
 from ..report import patterns
@@ -73,7 +73,7 @@ def attention_map(
     n_panels = len(runs) * len(inputs)
     if n_panels > MOST:
         raise InputError(f"{MOST} maps stand side by side at most; got {n_panels}: give fewer models or texts")
-    before = _alphas(*next(iter(inputs.values())), asked, ())
+    before = _alphas(*next(iter(inputs.values())), asked)
     n, lengths = len(next(iter(inputs.values()))[1]), sorted({tokens.shape[1] for _, tokens in inputs.values()})
     shown, side = detail(before, lengths[-1], n_panels, all_of_them=layers is not None or heads is not None)
     panels = {
@@ -219,10 +219,10 @@ def _largest(quantity: maps.Quantity, side: int) -> CallRead:
     return lambda call: maps.cells(call, side, quantity)[:, :, 0]
 
 
-def _alphas(subject: Subject, tokens: Tokens, heads: Heads, edits: Sequence[Edit]) -> dict[tuple[int, int], float]:
+def _alphas(subject: Subject, tokens: Tokens, heads: Heads) -> dict[tuple[int, int], float]:
     """Importance of the first token in each head."""
     reads = {"alpha": lambda call: importance(call, call.keys[:1])[..., 0]}
-    alpha = subject.run(tokens, reads=reads, edits=edits, logits=False)["alpha"].mean(0).tolist()
+    alpha = subject.run(tokens, reads=reads, logits=False)["alpha"].mean(0).tolist()
     layers = subject.shape.attention_layers
     return {(layer, head): alpha[layers.index(layer)][head] for layer, head in heads}
 
@@ -236,11 +236,8 @@ def heads_asked(attending: Sequence[int], n_heads: int, layers: Any, heads: Any)
     if is_pair(given):
         given = [given]
     for chosen in (layers, given):
-        is_list = isinstance(chosen, Iterable) and not isinstance(chosen, str)
-        if chosen is not None and not is_whole(chosen) and not is_list:
-            raise InputError(
-                f"layers and heads are whole numbers or lists of them, left out for all; got {chosen!r:.40}"
-            )
+        if chosen is not None:
+            several(chosen, "layers and heads")
     if given is not None and not all(map(is_whole, given)):
         if layers is not None:
             raise InputError("heads that are pairs (layer, head) name their layers; leave layers= out")

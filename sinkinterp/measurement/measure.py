@@ -92,7 +92,11 @@ def measure(  # noqa: PLR0913  everything that a measurement takes
     instance_of(convention, Convention, "convention is one of sinkinterp.metrics.importance: PAPER, VISIBLE")
     metrics = _distinct_metrics(instruments)
     length = subject.n_keys or token_set.tokens.shape[1]
-    chosen = torch.arange(length) if positions is None else torch.tensor(_inside(positions, length))
+    chosen = (
+        torch.arange(length)
+        if positions is None
+        else torch.tensor(sorted(different_numbers(positions, "positions", 0, length - 1)))
+    )
     check_fits(subject, token_set.tokens, len(chosen))
 
     def metrics_at(length: int) -> Sequence[AnyMetric]:
@@ -194,10 +198,6 @@ def _metrics_in(instruments: Any) -> Iterator[AnyMetric]:
             f"{instruments!r:.40} is not an instrument{nearest(instruments, INSTRUMENTS)}; "
             f"give si.measurement.instruments.NAME, and for NAME one of ALL, {', '.join(INSTRUMENTS)}"
         )
-
-
-def _inside(positions: Any, length: int) -> list[int]:
-    return sorted(different_numbers(positions, "positions", 0, length - 1))
 
 
 WIDTH = 0.05  # of the 95% interval of Sink_1: 2.5 points of a hundred to both sides of the middle

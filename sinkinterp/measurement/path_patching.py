@@ -23,6 +23,7 @@ from ..attention.shapes import Residual
 from ..attention.sites import RESIDUAL, Edit
 from ..backends.frozen import cross_attention_kept
 from ..backends.subject import Subject, Trace
+from ..checks import instance_of
 from ..data.progress import OnProgress
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
@@ -71,11 +72,9 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     default, for a model whose blocks do not add to one stream, or whose feed-forward updates are not found. Three
     passes per sender, batched.
     """
-    if not isinstance(sender, SENDERS) or not isinstance(receiver, (*RECEIVERS, type(None))):
-        raise InputError(
-            "a sender is ChangeOutputs() or ChangeMLP(); a receiver ChangeQueries, ChangeKeys or ChangeValues with "
-            f"heads=[(layer, head)] or kv_heads, or None for the logits; got {sender!r:.40} and {receiver!r:.40}"
-        )
+    instance_of(sender, SENDERS, "a sender is ChangeOutputs() or ChangeMLP()")
+    what = "a receiver is ChangeQueries, ChangeKeys or ChangeValues with heads=[(layer, head)] or kv_heads, or None"
+    instance_of(receiver, (*RECEIVERS, type(None)), what)
     heads, layers = (getattr(receiver, name, None) for name in ("pairs", "layers"))
     if {layer for layer, _ in heads or ()} | {*(layers or ())} == {0}:
         raise InputError("nothing is sent to layer 0, which reads the embedding; take a receiver in a later layer")

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.sites import RESIDUAL
-from ..checks import whole_number
+from ..checks import check_count, whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..interventions.columns import Dropped, RemoveColumn
@@ -66,8 +66,7 @@ def spread(
     """
     subject, given = equal_inputs_of(model, tokens)
     length = given.shape[1]
-    if length < 4:
-        raise InputError(f"a change spreads to later positions, and texts have {length} tokens; give 4 or more")
+    check_count(given[0], "tokens of a text, as a change spreads to later ones", 4)
     at = whole_number(length // 3 if position is None else position, "position, from 1,", 1, length - 2)
     changed = with_other_token(given, at, seed)
     named = without_sink(at // 2 or 2) if edits is None else edits

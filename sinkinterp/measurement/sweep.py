@@ -9,7 +9,7 @@ import torch
 from ..attention.shapes import called, per_sequence
 from ..attention.sites import Edit
 from ..backends.subject import Subject
-from ..checks import accepting, instance_of, whole_number
+from ..checks import accepting, check_count, instance_of, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokensLike
 from ..errors import InputError
@@ -91,8 +91,8 @@ def _groups(edits: Any) -> list[tuple[Edit, ...]]:
     """The edits of every row."""
     given = [edits] if isinstance(edits, Edit) or not isinstance(edits, Iterable) else list(edits)
     groups = [edits_of(group) for group in given]
-    if not groups or not all(groups):
-        raise InputError("a sweep needs at least one edit, and in each group; the untouched model has its row anyway")
+    for group in groups or [()]:
+        check_count(group, "edits of a sweep, and of each of its groups")
     return groups
 
 

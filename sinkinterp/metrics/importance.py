@@ -16,9 +16,8 @@ from ..attention.masks import key_blocks
 from ..attention.shapes import KeyIndex, Pattern
 from ..attention.sites import CALL
 from ..attention.slots import SinkLogit
-from ..checks import finite_number
+from ..checks import check_count, finite_number
 from ..data.tokens import Tokens
-from ..errors import InputError
 from .metric import Alpha, Importance, Metric, PerHead, PerSequence
 
 QueryCounts = Int[Tensor, "#batch #head pos"]
@@ -196,8 +195,7 @@ def epsilons_of(given: Any) -> list[float]:
         epsilons = [*given]
     except TypeError:
         epsilons = [given]
-    if not epsilons:
-        raise InputError("epsilons is empty; give at least one, as in (0.3,)")
+    check_count(epsilons, "epsilons, as in (0.3,)")
     return [check_epsilon(epsilon) for epsilon in epsilons]
 
 

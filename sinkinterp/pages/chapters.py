@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..checks import check_count
 from ..errors import InputError, refusal
 from ..files import path_of
 from ..runs.catalogue import Scale, experiment_names
@@ -106,8 +107,7 @@ def chapters_in(folder: Path) -> list[Chapter]:
     folder = path_of(folder, "the folder of a book")
     files = sorted(filter(Path.is_file, folder.glob("*.json")))  # a pipe of that name would never end
     chapters = [chapter for chapter in map(chapter_in, files) if chapter is not None]
-    if not chapters:
-        raise InputError(f"{folder} holds no numbers of experiments; make them with `sinkinterp reproduce NAME`")
+    check_count(chapters, f"numbers of experiments in {folder}, which `sinkinterp reproduce NAME` makes")
     return chapters
 
 

@@ -32,13 +32,7 @@ from ..report.columns import ALPHA_1, BLOCK, HEAD, LAYER, MODEL
 from ..report.compare import sinks_by_length
 from ..report.heads import sinks_by_head, strongest_head
 from ..report.maps import HeadMaps, attention_figure
-from ..report.norms import (
-    FIRST_TOKEN,
-    KIND,
-    NORM,
-    OTHER_TOKENS,
-    residual_norms_by_block,
-)
+from ..report.norms import FIRST_TOKEN, KIND, NORM, OTHER_TOKENS, residual_norms_by_block
 from ..report.report import Report
 from ..report.summary import sink_summary, sink_verdict
 from ..report.views import views_of
@@ -108,7 +102,7 @@ def gallery(on_model: Callable[[str], None] = lambda name: None) -> Gallery:
         on_model(folder.name)
         checkpoints[folder.name] = _measured(folder.name)
     sections = list(pretrained_models(on_model))
-    for task, names in groupby(checkpoints, _task):
+    for task, names in groupby(checkpoints, lambda name: name.split("-")[0]):
         sections += _family_sections(task, {name: checkpoints[name] for name in names})
     for name, shipped in checkpoints.items():
         sections += _model_sections(name, shipped)
@@ -131,11 +125,6 @@ def _measured(name: str) -> Shipped:
     return Shipped(recipe, subject, token_set, report)
 
 
-def _task(name: str) -> str:
-    """The task that a checkpoint was trained on, with which its name begins."""
-    return name.split("-")[0]
-
-
 def _family_sections(title: str, family: Checkpoints) -> Iterator[Section]:
     """What is drawn of the models of one task side by side."""
     length = next(iter(family.values())).recipe.data.length
@@ -155,16 +144,16 @@ def _maps(family: Checkpoints) -> Iterator[go.Figure]:
     """Figures with the strongest head of each model, a few models in each."""
     names = list(family)
     for first in range(0, len(names), FEW):
-        maps = {name: _strongest_map(family[name]) for name in names[first : first + FEW]}
+        shown = {name: family[name] for name in names[first : first + FEW]}
+        maps = {
+            name: head_maps(each.subject, each.token_set.tokens[:MAPPED], [strongest_head(each.report)])
+            for name, each in shown.items()
+        }
         token_set = family[names[first]].token_set
         n, length = min(MAPPED, len(token_set.tokens)), token_set.tokens.shape[1]
         protocol = f"n={n}, T={length}, BOS {token_set.bos}, fp32, {token_set.source}."
         note = f"The head that looks at the first position most; * is a slot. {protocol}"
         yield attention_figure(maps, "Mean attention maps", note)
-
-
-def _strongest_map(shipped: Shipped) -> HeadMaps:
-    return head_maps(shipped.subject, shipped.token_set.tokens[:MAPPED], [strongest_head(shipped.report)])
 
 
 def _lengths(family: Checkpoints) -> Table:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..errors import InputError
+from ..checks import check_count
 from ..guesses import keywords
 from ..metrics.bootstrap import (
     SHARES,
@@ -103,8 +103,7 @@ def sinks_by_length(reports: Iterable[Readings], epsilons: Iterable[float] | flo
     reports = [reports] if isinstance(reports, Readings) else [*reports] if isinstance(reports, Iterable) else [reports]
     for report in reports:
         check_report(report, "sinks_by_length")
-    if not reports:
-        raise InputError("reports is empty; give one or more")
+    check_count(reports, "reports")
     thresholds = epsilons_of(epsilons)
     reports = sorted(reports, key=lambda report: report.protocol.length)
     rows = tuple(

@@ -195,16 +195,13 @@ def _absent_step(recipe: Recipe) -> Step:
     Attention takes longer by the factor that one head of one layer takes longer than softmax here.
     """
     model, tokens = recipe.model, recipe.batch * recipe.length
-    head, plain = (_head(spec, recipe) for spec in (model, _as_softmax(model)))
-    factor = 1.0 if head == plain else max(1.0, _head_seconds(head) / _head_seconds(plain))
+    softmax = replace(model, attention=AttentionSpec(), position=Rotary())
+    head, plain = (_head(spec, recipe) for spec in (model, softmax))
+    factor = 1.0 if head == plain else max(1.0, _probed(head)[1].seconds / _probed(plain)[1].seconds)
     weights = parameters_of(model) - model.vocab * model.d_model  # the embedding is looked up
     operations = 6.0 * weights + factor * 12.0 * model.n_layers * recipe.length * model.d_model
     held = _head_bytes(head) * model.n_layers * model.n_heads * min(recipe.batch, recipe.micro_batch)
     return Step(max(GPU_STEP, tokens * operations / GPU_SPEED), (TENSORS + 1) * BYTES * parameters_of(model) + held)
-
-
-def _as_softmax(model: LMSpec) -> LMSpec:
-    return replace(model, attention=AttentionSpec(), position=Rotary())
 
 
 def _head(model: LMSpec, recipe: Recipe) -> Recipe:
@@ -214,11 +211,6 @@ def _head(model: LMSpec, recipe: Recipe) -> Recipe:
     ffn = replace(model.ffn, width=max(1, width))
     head = replace(model, ffn=ffn, n_heads=n_heads, d_model=d_model, vocab=64, n_layers=1)
     return Recipe(batch=1, **_task(head, recipe))
-
-
-@cache
-def _head_seconds(recipe: Recipe) -> float:
-    return _probed(recipe)[1].seconds
 
 
 @cache

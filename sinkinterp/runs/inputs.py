@@ -11,12 +11,12 @@ from ..backends.subject import Subject, pads_of, text_to_tokens
 from ..checks import instance_of, is_whole, whole_number
 from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, no_progress
-from ..data.sources import embedded_texts
 from ..data.texts import domains_of, is_path, is_text, texts_of
 from ..data.token_sources import TextToTokens, TooFewTexts, from_rows, random_tokens, repeated_token
 from ..data.tokens import TokenSet, ids_of_row, said_of_padding
 from ..errors import InputError, refusal
 from ..files import cache_folder, path_of
+from ..measurement.inputs import docstrings_for
 from ..train.chats import read_chats
 from ..train.loop import prepared
 from .trained import held_out_tokens, recipe_of
@@ -78,11 +78,9 @@ class Inputs:
             return self._from_chats(self.chat, text_to_tokens(subject))
         if tokenizer is None:
             return self._task_tokens(Path(located(source)))
-        to_tokens = text_to_tokens(subject, self.bos)
         if self.text is None:
-            texts = embedded_texts(cache_folder(), on_file)
-            return to_tokens.of_length(texts, self.length, self.sequences, "embedded docstrings")
-        return self._from_text(self.text, to_tokens)
+            return docstrings_for(subject, self.length, self.sequences, self.bos, on_file)
+        return self._from_text(self.text, text_to_tokens(subject, self.bos))
 
     def _from_text(self, text: str, to_tokens: TextToTokens) -> TokenSet:
         """The texts that the user named; where too few are long enough, those that there are, if that may be."""

@@ -17,7 +17,7 @@ from ..backends.files.named_models import folder_of, located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import accepting, check_memory, instance_of, whole_number
+from ..checks import accepting, check_context, check_memory, instance_of, whole_number
 from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
@@ -263,8 +263,7 @@ def _model(name: str, longest: int = 0) -> PreTrainedModel:
     if model.config.is_encoder_decoder:
         raise InputError(f"{name} is an encoder-decoder model, which is not trained here; give a causal one")
     n_ctx = context_of(model.config)
-    if n_ctx is not None and longest > n_ctx:
-        raise InputError(f"a chat has {longest} tokens, more than {name}'s context of {n_ctx}; set length={n_ctx}")
+    check_context(longest, n_ctx, name, f"cut chats: set length={n_ctx}")
     return model
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..checks import unicode_text
+from ..checks import check_count, unicode_text
 from ..data.draws import generator
 from ..data.given_tokenizer import messages_in, rendered
 from ..data.hub import asking_hub
@@ -78,8 +78,7 @@ def read_chats(source: str) -> tuple[list[Messages], str]:
     is_plain = file.exists() and not is_saved and file.suffix == ending_of(file) != ".parquet"
     rows = _lines(file) if is_plain else rows_of(file) if file.exists() else _dataset(source)
     chats = [_messages(row, f"{source}, row {i}") for i, row in enumerate(rows, 1)]
-    if not chats:
-        raise InputError(f"{source} holds no chats")
+    check_count(chats, f"chats in {source}")
     return chats, hashlib.sha256(json.dumps(chats).encode()).hexdigest()[:12]
 
 

@@ -14,7 +14,7 @@ from ..checks import check_memory
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..data.tokens import Tokens
-from ..errors import InputError, refuse
+from ..errors import InputError, refusing
 from ..lm.config import LMSpec
 from ..lm.model import IGNORED
 from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later
@@ -224,15 +224,16 @@ class Recipe(Fit):
         vocab, length = (getattr(self.data, name, None) for name in ("vocab", "length"))
         if vocab is None or length is None or isinstance(self.data, type):
             raise InputError(f"{self.data!r:.40} is not a task, which has a vocab and a length")
-        refuse(self._faults(vocab, length))
+        self._check_sizes(vocab, length)
 
     @property
     def length(self) -> int:
         """Tokens of a sequence."""
         return self.data.length
 
-    def _faults(self, vocab: int, length: int) -> Iterator[str]:
-        """Sizes of the model that are not the task's, and a mask that shows a token to queries that must predict it."""
+    @refusing
+    def _check_sizes(self, vocab: int, length: int) -> Iterator[str]:
+        """Refuses sizes other than the task's, and a mask that shows a token to queries that must predict it."""
         if self.model.vocab != vocab or self.model.n_ctx < length:
             has = f"{self.model.vocab} symbols and {self.model.n_ctx} positions"
             yield f"the model holds {has}, the task {vocab} and {length}; use model.vocab={vocab} model.n_ctx={length}"

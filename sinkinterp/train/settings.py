@@ -1,13 +1,13 @@
 """`--set key=value`: changes fields of a spec, each parsed by its type."""
 
 import types
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
+from ..checks import each_once
 from ..errors import InputError, refusal
 from ..spec import Spec
 
@@ -23,9 +23,7 @@ def changed(spec: S, settings: Sequence[str]) -> S:
     that do not fit together.
     """
     pairs = [_pair(setting) for setting in settings]
-    twice = [key for key, times in Counter(key for key, _ in pairs).items() if times > 1]
-    if twice:
-        raise InputError(f"{twice[0]} is set more than once; set it once")
+    each_once([key for key, _ in pairs], "the setting")
     tree = spec.to_dict()
     for key, text in sorted(pairs, key=lambda pair: pair[0].count(".")):
         _set(tree, key, text)

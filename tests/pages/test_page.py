@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plotly.offline import get_plotlyjs
 
-from sinkinterp.pages.page import Section, page
-from sinkinterp.plots.small import untitled
+from sinkinterp.pages.page import Section, page, untitled
 from sinkinterp.table import Table
 
 PLOTLY = get_plotlyjs()

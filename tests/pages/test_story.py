@@ -8,9 +8,8 @@ from pathlib import Path
 from plotly.offline import get_plotlyjs
 from refusals import refused
 
-from sinkinterp.pages.book import story_page
+from sinkinterp.pages.book import FINDINGS, TOLD_BY, passages, story_page
 from sinkinterp.pages.chapters import chapters_in
-from sinkinterp.pages.passages import FINDINGS, TOLD_BY, passages
 
 BOOK = Path(__file__).parents[2] / "figures" / "book"
 CHAPTERS = chapters_in(BOOK)

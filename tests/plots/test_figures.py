@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sinkinterp.applications.position_swap import swap_chart
-from sinkinterp.plots.small import thumbnail
+from sinkinterp.pages.page import thumbnail
 from sinkinterp.plots.theme import COLOURS, colour, model_numbers
 from sinkinterp.report.heads import heads_overview
 from sinkinterp.report.maps import HeadMaps, attention_figure

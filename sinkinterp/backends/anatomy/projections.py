@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from ...attention.shapes import Gap, ModelShape, Unchanged, alike, tolerance_of
+from ...attention.shapes import Gap, ModelShape, Unchanged, alike, check_kept, tolerance_of
 from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, HeadWeights, Site
-from ...errors import InputError
+from ...errors import InputError, refusing
 from ..exclusive import Hook
 from ..recorder import Recorder
 from .modules import removed_after
@@ -56,9 +56,8 @@ def linear_of(module: Any, x: Tensor, y: Tensor) -> Linear:
     """
     ones, first = (1,) * (x.ndim - 2), x.detach().flatten(0, -2)[0]
     bias, once, twice = module.forward(torch.stack((0 * first, first, 2 * first)).view(*ones, 3, -1)).flatten(0, -2)
-    gap = Gap.of(twice.detach(), (2 * once - bias).detach())
-    if not gap.is_within(tolerance_of(x.dtype)):
-        raise InputError(f"a {type(module).__name__} is not linear, {gap}; edit the call of its layer instead")
+    gap, what = Gap.of(twice.detach(), (2 * once - bias).detach()), f"a {type(module).__name__} is not linear"
+    gap.check(tolerance_of(x.dtype), what, "edit the call of its layer instead")
 
     def weight() -> Tensor:
         each = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).view(*ones, *(x.shape[-1],) * 2)
@@ -95,8 +94,7 @@ class HeadMap:
             who = self.site.name_of(edit)
             was_asked = "weight" in vars(edited)
             answer = Unchanged(edited).shown_to(partial(self.site.apply, edit), who, self.layer)
-            if not was_asked and "weight" in vars(edited) and edited.weight._version:
-                raise InputError(f"{who} changes what it is given, in place; take a copy first, x.clone()")
+            check_kept(was_asked or "weight" not in vars(edited) or not edited.weight._version, who)
             _check(answer, edited, who)
             edited = answer
         return edited
@@ -118,14 +116,15 @@ def _weight_changes(before: HeadWeights, after: HeadWeights) -> bool:
     return "weight" in vars(after) and after.weight is not before.weight
 
 
-def _check(answer: Any, before: HeadWeights, who: str) -> None:
+@refusing
+def _check(answer: Any, before: HeadWeights, who: str) -> Iterator[str]:
     """Raises InputError, which names the edit, where its answer cannot take the place of weights."""
     if not isinstance(answer, HeadWeights):
-        raise InputError(f"{who} returned a {type(answer).__name__}; it must return HeadWeights")
+        yield f"{who} returned a {type(answer).__name__}; it must return HeadWeights"
     if _weight_changes(before, answer):
         alike(answer.weight, before.weight, f"{who}, in weight,")
     if (answer.bias is None) != (before.bias is None):
-        raise InputError(f"{who} must return {'a' if answer.bias is None else 'no'} bias, as it was given")
+        yield f"{who} must return {'a' if answer.bias is None else 'no'} bias, as it was given"
     if answer.bias is not None and before.bias is not None:
         alike(answer.bias, before.bias, f"{who}, in bias,")
 

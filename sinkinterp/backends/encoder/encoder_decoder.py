@@ -15,7 +15,7 @@ from transformers.modeling_outputs import ModelOutput
 
 from ...attention.sites import ATTENTION_INPUT, MLP
 from ...data.tokens import Tokens
-from ...errors import InputError, refusal
+from ...errors import InputError, refusal, refusing
 from .. import contract
 from ..anatomy.modules import blocks_of, cross_attention, positions_replaced, removed_after
 from ..anatomy.projections import HeadMap, maps_of
@@ -141,12 +141,13 @@ class EncoderDecoderSubject(HuggingFaceSubject):
 ENCODERS = "encoder=Silence(), NoEncoder(), Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder.encoder_input"
 
 
-def check_encoder(encoder: EncoderInput | None, has_encoder: bool, name: str) -> None:
+@refusing
+def check_encoder(encoder: EncoderInput | None, has_encoder: bool, name: str) -> Iterator[str]:
     """Raises InputError unless an input is given for the encoder that a model has, and for no other."""
     if has_encoder and encoder is None:
-        raise InputError(f"{name} is an encoder-decoder model, whose encoder needs an input: add {ENCODERS}")
+        yield f"{name} is an encoder-decoder model, whose encoder needs an input: add {ENCODERS}"
     if encoder is not None and not has_encoder:
-        raise InputError(f"{name} has no encoder that could be given an input; leave it out")
+        yield f"{name} has no encoder that could be given an input; leave it out"
 
 
 @contextmanager

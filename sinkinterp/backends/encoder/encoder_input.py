@@ -13,12 +13,12 @@ from torch import Tensor
 from transformers import AutoFeatureExtractor, AutoTokenizer, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
-from ...checks import finite_number, unicode_text, whole_numbers
+from ...checks import finite_number, unicode_text, whole_number, whole_numbers
 from ...data.given_tokenizer import check_one_bos
 from ...data.hub import asking_hub
 from ...data.texts import text_of_file
 from ...errors import InputError, refusal
-from ...files import path_of
+from ...files import check_is_file, path_of
 
 SAMPLING_RATE = 16_000  # samples per second of all speech models of transformers
 _LONGEST_SILENCE = 3600
@@ -83,8 +83,7 @@ class TokenIds(EncoderInput):
                 f"the encoder of {type(model).__name__} reads sound; give Silence(), Sound(FILE) or NoEncoder()"
             )
         vocab = model.get_encoder().get_input_embeddings().num_embeddings
-        if max(self.ids) >= vocab:
-            raise InputError(f"id {max(self.ids)} is outside the encoder's vocabulary of {vocab}")
+        whole_number(max(self.ids), f"an id of the encoder's vocabulary of {vocab}", 0, vocab - 1)
         return {"input_ids": torch.tensor([self.ids])}
 
 
@@ -147,8 +146,7 @@ class Sound(_SoundInput):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "file", path_of(self.file, "the file of a sound"))
-        if not self.file.is_file():
-            raise InputError(f"there is no file {self.file}; check the path")
+        check_is_file(self.file)
 
     @property
     def description(self) -> str:

@@ -6,7 +6,6 @@ read; what the weights hold by their headers alone; the model, and whether it ha
 
 import os
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,8 @@ from transformers import (
 
 from ...checks import check_memory, is_whole
 from ...data.hub import asking_hub
-from ...errors import READABLE, InputError, refusal, refuse
+from ...errors import READABLE, InputError, extra, refusal, refusing
+from ...files import check_is_file
 from ...guesses import nearest
 from ...seals import verify, verifying
 from ..mended import adapter_folder, base_of, merged
@@ -60,10 +60,8 @@ def _gguf_description(file: Path) -> str:
 
 def _gguf_metadata(file: Path) -> dict[str, Any]:
     """The metadata of a GGUF file, arrays of strings as their lengths. Raises as `_gguf_arguments`."""
-    if not file.is_file():
-        raise InputError(f"there is no file {file}; check the path")
-    if find_spec("gguf") is None:
-        raise InputError(f"{file} cannot be read without the package gguf; pip install gguf")
+    check_is_file(file)
+    extra("gguf", f"{file} is read with it; pip install gguf")
     from transformers.integrations.gguf import read_gguf_metadata
 
     with refusal(f"{file} is not a GGUF file, or is damaged", "download it again"):
@@ -138,7 +136,7 @@ def load_model(
     GGUF file is dequantised once; see `converted`.
     """
     given, source = source, located(source)
-    refuse(_faults_of_places(device_map))
+    _check_places(device_map)
     if folder := adapter_folder(source):
         base = base_of(folder)
         try:
@@ -153,7 +151,7 @@ def load_model(
         fix = "download it again, or take the model's own weights"
         sealed: tuple[Any, ...] = (Path(source).resolve().parent, Path(source).resolve().name)
     else:
-        refuse(_faults_of_folder(source))
+        _check_folder(source)
         place = {"pretrained_model_name_or_path": source, "use_safetensors": True}
         sealed = (Path(source), "*config.json", "model*")
         fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
@@ -229,7 +227,8 @@ def _has_tokenizer(path: Path) -> bool:
     return not path.is_dir() or any(path.glob("tokenizer*"))
 
 
-def _faults_of_places(device_map: DeviceMap) -> Iterator[str]:
+@refusing
+def _check_places(device_map: DeviceMap) -> Iterator[str]:
     """GPUs that are not here, and what is not a device."""
     count = torch.cuda.device_count()
     for place in device_map.values() if isinstance(device_map, Mapping) else (device_map,):
@@ -242,7 +241,8 @@ def _faults_of_places(device_map: DeviceMap) -> Iterator[str]:
             yield f"there is no device {device}: this machine {has}; name another, auto or cpu"
 
 
-def _faults_of_folder(source: str | Path) -> Iterator[str]:
+@refusing
+def _check_folder(source: str | Path) -> Iterator[str]:
     """Why a path is not the folder of a model."""
     folder = Path(source)
     if not folder.exists() and (folder.is_symlink() or str(source).startswith((".", "/", "~"))):

@@ -15,7 +15,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from ...checks import check_memory
-from ...errors import InputError, refusal, refuse
+from ...errors import InputError, refusal, refusing
 
 Shapes = Mapping[str, tuple[int, ...]]
 _WHOLE = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")  # what safetensors calls them
@@ -39,14 +39,15 @@ def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | s
     is_plain = getattr(config, "quantization_config", None) is None
     shapes = [shape for file in sorted(folder.glob("*.safetensors")) for shape in _shapes(file, is_plain).values()]
     elements = sum(map(prod, shapes))
-    refuse(_faults(folder, config, len(shapes), elements))
+    _check_folder(folder, config, len(shapes), elements)
     if not is_spread:
         size = getattr(torch, str(dtype).removeprefix("torch."), torch.float32).itemsize
         fix = 'use dtype="bfloat16" or device_map="auto"'
         check_memory(size * elements, f"the weights of {folder} in {dtype}", fix)
 
 
-def _faults(folder: Path, config: PreTrainedConfig, tensors: int, elements: int) -> Iterator[str]:
+@refusing
+def _check_folder(folder: Path, config: PreTrainedConfig, tensors: int, elements: int) -> Iterator[str]:
     if (folder / "adapter_config.json").is_file():
         yield f"{folder} holds a model and an adapter; {_FIXES['lora_']}"
     read = _files_read(folder)
@@ -61,7 +62,8 @@ def _faults(folder: Path, config: PreTrainedConfig, tensors: int, elements: int)
         yield f"{folder}/config.json describes {layers:,} layers of width {width:,}, for {tensors} tensors"
 
 
-def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mapping[str, Any]) -> None:
+@refusing
+def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mapping[str, Any]) -> Iterator[str]:
     """Raises InputError for parameters without a tensor, and for tensors that no parameter takes.
 
     Not for tensors that transformers leaves out for a reason: constants that a model computes itself (rotations,
@@ -78,12 +80,12 @@ def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mappin
     fix = next((fix for mark, fix in _FIXES.items() if any(mark in name for name in surplus)), None)
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if absent and "lora_" not in "".join(surplus):
-        raise InputError(f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again")
+        yield f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again"
     surplus = surplus or next((names[1:] for names in _by_parameter(shapes, model).values() if len(names) > 1), [])
     if surplus:
         more = f" and {len(surplus) - 3} more" if len(surplus) > 3 else ""
         fix = "take the model's own weights, as safetensors" if file.is_file() else fix or _ITS_CONFIG
-        raise InputError(f"{source} holds {', '.join(surplus[:3])}{more}, which the model does not take; {fix}")
+        yield f"{source} holds {', '.join(surplus[:3])}{more}, which the model does not take; {fix}"
 
 
 def _files_read(folder: Path) -> list[Path]:

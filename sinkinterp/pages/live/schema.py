@@ -4,7 +4,7 @@ The page carries the types of these fields, and checks every answer by them. `qu
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from ...attention.kernels import Sigmoid
 from ...attention.shapes import ModelShape
 from ...attention.sites import Edit
 from ...checks import finite_number, whole_number
-from ...errors import InputError
+from ...errors import InputError, refusing
 from ...guesses import choice
 from ...interventions.attention_layers import PatchNormalization
 from ...interventions.changes import ChangeResidual
@@ -137,23 +137,28 @@ class AnswerData:
 
 def question_of(plain: Any) -> Question:
     """The question that JSON asks. Raises InputError for anything else."""
+    _check_question(plain)
+    edits = [
+        EditData(edit["kind"], [float(n) if abs(n) < LARGEST else math.inf for n in edit["numbers"]])
+        for edit in plain.get("edits", [])
+    ]
+    return Question(plain["prompt"], edits, plain.get("other", ""))
+
+
+@refusing
+def _check_question(plain: Any) -> Iterator[str]:
     if not isinstance(plain, dict) or not {"prompt"} <= plain.keys() <= {"prompt", "edits", "other"}:
-        raise InputError("a question has a prompt and edits")
-    prompt, edits, other = plain["prompt"], plain.get("edits", []), plain.get("other", "")
-    if not isinstance(prompt, str) or not isinstance(other, str):
-        raise InputError("the prompt is a text")
+        yield "a question has a prompt and edits"
+    if not isinstance(plain["prompt"], str) or not isinstance(plain.get("other", ""), str):
+        yield "the prompt is a text"
+    edits = plain.get("edits", [])
     if not isinstance(edits, list) or len(edits) > MOST_EDITS:
-        raise InputError(f"edits are a list of at most {MOST_EDITS}")
-    return Question(prompt, list(map(_edit_data, edits)), other)
-
-
-def _edit_data(plain: Any) -> EditData:
-    if not isinstance(plain, dict) or plain.keys() != {"kind", "numbers"} or not isinstance(plain["kind"], str):
-        raise InputError("an edit has a kind and numbers")
-    numbers = plain["numbers"]
-    if not isinstance(numbers, list) or not all(type(number) in (int, float) for number in numbers):
-        raise InputError("the numbers of an edit are a list of numbers")
-    return EditData(plain["kind"], [float(n) if abs(n) < LARGEST else math.inf for n in numbers])
+        yield f"edits are a list of at most {MOST_EDITS}"
+    for edit in edits:
+        if not isinstance(edit, dict) or edit.keys() != {"kind", "numbers"} or not isinstance(edit["kind"], str):
+            yield "an edit has a kind and numbers"
+        if not isinstance(edit["numbers"], list) or not all(type(n) in (int, float) for n in edit["numbers"]):
+            yield "the numbers of an edit are a list of numbers"
 
 
 @dataclass(frozen=True)
