@@ -30,7 +30,7 @@ from sinkinterp.data.token_sources import TextToTokens
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.errors import InputError
 from sinkinterp.files import cache_folder
-from sinkinterp.metrics.bootstrap import intervals, mean_cells
+from sinkinterp.metrics.bootstrap import intervals, mean_cells, rate_cells
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import ALPHA_1, EDIT, MODEL, SINK_1
 from sinkinterp.runs.case import Case
@@ -181,7 +181,7 @@ def _told(case: Case, skips: int) -> Row:
     right = [
         goes_on(f"The capital of {name} is the city of", 3).strip().startswith(of) for name, of in CAPITALS.items()
     ]
-    cells = mean_cells(RIGHT, torch.tensor(right).double())
+    cells = rate_cells(RIGHT, torch.tensor(right).double())
     return {TEXT: "prompts", **cells, WRITES: goes_on("The weather in Paris is", 20)}
 
 
