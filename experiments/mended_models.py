@@ -14,8 +14,8 @@ from sinkinterp.applications.mend import (
     ROUNDED,
     UNIFORM,
     MendRecipe,
-    adapted,
     mend_recipe,
+    mended,
     sinks_and_entries,
     worth,
 )
@@ -123,7 +123,7 @@ def measure(case: Case, progress: Progress) -> Table:
     for done, (name, recipe) in enumerate(arms):
         on_row(done, len(arms))
         run = cache / "runs" / recipe.key()
-        adapted(recipe, run, cache)
+        mended(recipe, run, cache)
         with_adapter(subject.model, run / "adapter")
         try:
             for read in reads:
