@@ -22,7 +22,7 @@ from sinkinterp.applications.mend import (
 from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.added_slots import AddedKeyValue, NoAddedSlots
 from sinkinterp.backends.huggingface import HuggingFaceSubject
-from sinkinterp.backends.mended import Lora, with_adapter, without_adapter
+from sinkinterp.backends.mended import AllWeights, Lora, with_adapter, without_adapter
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.draws import HELD_OUT
 from sinkinterp.data.progress import Progress
@@ -62,8 +62,8 @@ OTHERS = ("Python code", "package descriptions")
 TEXT, ORDER, OVER_UNIFORM = "text", "order", "alpha_1 over uniform attention"
 ADDED, OVER_LORA, RIGHT, WRITES = "added loss", "loss over LoRA alone", "capitals right", "goes on"
 ARMS: Mapping[str, Mapping[str, Any]] = {
-    LORA: {"slots": NoAddedSlots(), "trained": Lora(), "penalty": 0.0},
-    PENALTY: {"slots": NoAddedSlots(), "trained": Lora()},
+    LORA: {"slots": NoAddedSlots(), "penalty": 0.0},
+    PENALTY: {"slots": NoAddedSlots()},
     SLOT: {"slots": AddedKeyValue()},
     FREE: {"slots": AddedKeyValue(), "penalty": 0.0},
     OTHER: {"slots": AddedKeyValue(), "position": 5},
@@ -72,17 +72,18 @@ Row = dict[str, Cell]
 
 
 def recipes(case: Case, progress: Progress) -> Iterator[tuple[str, MendRecipe]]:
-    """The trainings of a model: every arm in every order of the data, and the first order alone at scale smoke."""
-    steps, orders = (STEPS, ORDERS) if case.recipe is None else (SMOKE_STEPS, 1)
+    """The trainings of a model: every arm in every order of the data, and the first order alone at scale smoke.
+
+    Models of ours need no peft: all of their weights are trained in place of LoRA.
+    """
+    steps, orders, weights = (STEPS, ORDERS, Lora()) if case.recipe is None else (SMOKE_STEPS, 1, AllWeights())
     plain = mend_recipe(case.source, length=LENGTH)
     plain = replace(plain, data=plain.data.prepare(cache_folder(), progress("reading texts")).recipe)
-    rate = {"lr": 1e-4, "steps": steps, "watch_every": steps, "save_every": 20, "bf16": True}
+    settings: dict[str, Any] = {"lr": 1e-4, "steps": steps, "watch_every": steps, "save_every": 20, "bf16": True}
     for order in range(orders):
-        for name, arm in ARMS.items():
-            if order and name not in (SLOT, LORA):
-                continue
-            slots, trained = arm["slots"], arm.get("trained", plain.trained)
-            yield name, replace(plain, seed=order, **{**rate, **arm, "slots": slots, "trained": trained})
+        for name in ARMS if not order else (LORA, SLOT):
+            trained = weights if name in (LORA, PENALTY) else plain.trained
+            yield name, replace(plain, seed=order, trained=trained, **(settings | ARMS[name]))
 
 
 @dataclass(frozen=True)
