@@ -83,7 +83,7 @@ def recipes(case: Case, progress: Progress) -> Iterator[tuple[str, MendRecipe]]:
     for order in range(orders):
         for name in ARMS if not order else (LORA, SLOT):
             trained = weights if name in (LORA, PENALTY) else plain.trained
-            yield name, replace(plain, seed=order, trained=trained, **(settings | ARMS[name]))
+            yield name, replace(plain, seed=order, trained=trained, **{**settings, **ARMS[name]})
 
 
 @dataclass(frozen=True)
