@@ -293,17 +293,22 @@ def loaded(folder):
     return folder
 
 
-@pytest.mark.parametrize("misplace", [exchanged, renamed, renamed_without_its_seal])
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_what_is_of_something_else_is_refused_in_one_line_or_made_again(tmp_path, kind, misplace):
-    one, other = kind.places(tmp_path)
-    whole = [kind.read(tmp_path, i) for i in (0, 1)]
-    misplace(one, other)
-    for i in (0, 1) if misplace is exchanged else (0,):
-        try:
-            assert kind.read(tmp_path, i) == whole[i]
-        except InputError as error:
-            assert "\n" not in str(error)
+def test_what_is_of_something_else_is_refused_in_one_line_or_made_again(tmp_path, kind):
+    home, kept = tmp_path / "home", tmp_path / "kept"
+    home.mkdir()
+    one, other = kind.places(home)
+    whole = [kind.read(home, i) for i in (0, 1)]
+    shutil.copytree(home, kept, symlinks=True)
+    for misplace in (exchanged, renamed, renamed_without_its_seal):
+        shutil.rmtree(home)
+        shutil.copytree(kept, home, symlinks=True)
+        misplace(one, other)
+        for i in (0, 1) if misplace is exchanged else (0,):
+            try:
+                assert kind.read(home, i) == whole[i], misplace
+            except InputError as error:
+                assert "\n" not in str(error), misplace
 
 
 def test_a_step_without_any_sign_of_its_seal_is_damaged_beside_one_with_a_seal(tmp_path):
