@@ -321,13 +321,6 @@ def test_a_step_without_any_sign_of_its_seal_is_damaged_beside_one_with_a_seal(t
     assert read_end(tmp_path, 0) == whole and (last.parent / f"damaged-{last.name}").is_dir()
 
 
-def test_a_report_that_has_lost_its_hash_is_refused():
-    plain = si.measure(si.load("sinkinterp/demo-softmax"), torch.arange(14).reshape(2, 7)).to_dict()
-    assert si.Report.from_dict(plain).to_dict() == plain
-    del plain["sha256"]
-    refused(lambda: si.Report.from_dict(plain))
-
-
 def test_the_plotly_that_the_pages_of_a_book_run_is_that_of_this_installation(tmp_path):
     table = Table("claim", "", ({"x": 1.0},))
     chapter = Chapter("one", "", table, (), {})
