@@ -13,7 +13,6 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pandas
-import plotly.graph_objects as go
 import pytest
 import torch
 from backends.zoo import model_of
@@ -81,19 +80,6 @@ def test_a_column_of_a_dataset_or_of_a_data_frame(subject, report):
     frame = pandas.DataFrame({"text": TEXTS})
     for column in (datasets.Dataset.from_pandas(frame)["text"], frame["text"], frame["text"].to_numpy(), tuple(TEXTS)):
         assert si.measure(subject, column).alpha().equal(report.alpha())
-
-
-def test_what_the_tokenizer_returned_padded_or_not(subject, report):
-    tokenizer = subject.tokenizer
-    assert si.measure(subject, tokenizer(TEXTS)).alpha().equal(report.alpha())
-    padded = {name: value.clone() for name, value in _padded(tokenizer(TEXTS)["input_ids"]).items()}
-    assert si.measure(subject, padded).alpha().equal(report.alpha())
-
-
-def _padded(rows):
-    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True)
-    return {"input_ids": ids, "attention_mask": mask}
 
 
 def test_texts_cut_to_one_length(subject):
@@ -232,15 +218,6 @@ def test_heads_are_listed_strongest_first(report):
     alphas = report.heads().numbers("alpha_1")
     assert alphas == sorted(alphas, reverse=True) and len(alphas) == 3
     assert str(report.heads()).startswith("# Importance of the first position per head")
-
-
-VIEWS = ("sinks", "positions", "epsilons", "norms", "angles", "massive", "attention")
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_report_plots(report, view):
-    figure = report.plot(view)
-    assert isinstance(figure, go.Figure) and len(figure.data) > 0
 
 
 def test_without_a_view_the_grid_of_sinks_is_plotted(report):
@@ -498,15 +475,6 @@ def test_a_bar_is_shown_in_a_terminal_unless_it_is_unwanted(wanted, subject, mon
     monkeypatch.setattr(progress, "DELAY", 0.0)
     si.measure(subject, TEXTS, progress=wanted)
     assert (f"measuring {NAME}" in terminal.getvalue()) is wanted
-
-
-def test_no_bar_is_shown_for_quick_work_or_in_a_pipe(subject, monkeypatch, capsys):
-    terminal = _Terminal()
-    si.measure(subject, TEXTS)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys, "stderr", terminal)
-    si.measure(subject, TEXTS)
-    assert terminal.getvalue() == ""
 
 
 def test_the_first_lines_of_the_package_run(subject):
