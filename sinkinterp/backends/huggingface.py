@@ -423,7 +423,7 @@ class HuggingFaceSubject(Subject):
 def _weights_of(tensors: Iterable[Tensor]) -> list[tuple[int, int, int]]:
     """What tells if tensors have changed: place, version, and a checksum (torch's own hash does not see a swap)."""
     flat = ((x, x.detach().cpu().reshape(-1).view(torch.uint8)) for x in tensors)
-    return [(x.data_ptr(), x._version, zlib.crc32(values.numpy())) for x, values in flat]
+    return [(x.data_ptr(), x._version, zlib.crc32(values.numpy().data)) for x, values in flat]
 
 
 def _whole(taps: Taps, shape: ModelShape) -> Taps:
