@@ -275,6 +275,8 @@ SAID = {  # what is tried, and what the one line says
     "df of a table": (lambda s, r: r.heads().df, "to_pandas()"),
     "texts of a report": (lambda s, r: si.measure(s, TEXT)["pattern", 1], "si.attention_map(model, text)"),
     "logit_lens": (lambda s, r: si.logit_lens(s, TEXT), "logit_parts"),
+    "a title": (lambda s, r: si.attention_map(s, TEXT, title="t"), "figure.update_layout(title_text=...)"),
+    "colours": (lambda s, r: si.attention_map(s, TEXT, cmap="viridis"), "figure.update_coloraxes(colorscale=...)"),
     "an axis of matplotlib": (lambda s, r: si.attention_map(s, TEXT, ax=None), "si.save(figure, path)"),
     "a figure of matplotlib": (lambda s, r: si.attention_map(s, TEXT).savefig("a.pdf"), "si.save(figure, path)"),
     "a mean of heads": (lambda s, r: si.attention_map(s, TEXT, heads="mean"), ".mean(1), tokens)"),

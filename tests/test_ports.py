@@ -116,10 +116,8 @@ WORKS = {
             "assert si.sinks(pairs).rows == si.sinks(list(held)).rows == si.sinks(attention).rows",
             "import pandas\nframe = pandas.DataFrame(pattern[0].detach().numpy(), columns=tokens, index=tokens)\n"
             "assert si.sinks(frame).rows[0] == si.sinks(pattern[0]).rows[0]",
-            "table = si.sinks(name); assert 'n=100, T=64' in table.note and len(table.to_dataframe()) == 4",
-            "from pathlib import Path\nsi.view(name, text, out='page.html')\n"
-            "assert Path('page.html').stat().st_size > 1e5",
-            "map = si.attention_map(name, text, title='t', cmap='viridis'); assert map.layout.title.text == 't'",
+            "table = si.sinks(name); assert 'n=100, T=64' in table.note and len(table) == 4",
+            "from pathlib import Path\nsi.view(name, text, out='a.html'); assert Path('a.html').stat().st_size > 1e5",
             "si.activation_patching(name, text, other, answer='a', wrong='b')",
             "assert name in si.models()",
         ),

@@ -18,7 +18,7 @@ from ..attention.shapes import ModelShape, Unchanged, alike, metric, per_sequenc
 from ..attention.sites import CALL, MLP, POSITION_EMBEDDING, RESIDUAL, TAPPED, WEIGHT_SITES, Edit, Reads, Site, reads_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError, refusal, refusing
-from ..guesses import keywords
+from ..guesses import fix_of, keywords
 from ..interventions.edit import Edits, edits_of
 from . import contract
 from .added_slots import replaces_bos
@@ -38,7 +38,6 @@ _CONTEXT = ("max_target_positions", "max_position_embeddings", "max_seq_len")
 
 KEPT = "logits_to_keep"  # transformers' argument: of how many positions, from the last, logits are computed
 
-_NO_BRIDGE = (None, None, None)
 _OF_BRIDGES = (  # names of TransformerLens
     *("run_with_cache", "run_with_hooks", "generate", "to_tokens", "to_str_tokens", "to_string", "to_single_token"),
     *("tokens_to_residual_directions", "add_hook", "hooks", "reset_hooks", "hook_dict", "set_use_attn_result"),
@@ -81,7 +80,7 @@ class HuggingFaceSubject(Subject):
         """
         self._check_ready()
         weights = _weights_of(chain(self.model.parameters(), self.model.buffers()))
-        bridge, copied, _ = vars(self).get("_kept_bridge", _NO_BRIDGE)
+        bridge, copied, _ = vars(self).get("_kept_bridge", (None,) * 3)
         if copied != weights:
             bridge = bridge_of(self.model, self.tokenizer)
             self._kept_bridge = bridge, weights, _weights_of(bridge.parameters())
@@ -92,8 +91,7 @@ class HuggingFaceSubject(Subject):
         if "input_ids" in kwargs:
             return getattr(self.model, name)(*args, **kwargs)
         if kwargs.get("output_attentions"):
-            fix = "subject.run_with_cache(text)[1]['pattern', LAYER] has the weights, si.view(subject, text) shows them"
-            raise InputError(f"a subject returns logits; {fix}")
+            raise InputError(f"a subject returns logits{fix_of('output_attentions')}")
         if not args or not edits_around(self.model) or (kwargs and name == "__call__"):
             return getattr(self.lens(), name)(*args, **kwargs)
         ids = self.ids_of(args[0]).to(self.device)
@@ -391,10 +389,9 @@ class HuggingFaceSubject(Subject):
             yield f"the weights of {self.name} are not in memory (device meta); load them to cpu or cuda"
 
     def _check_not_hooked(self) -> None:
-        bridge, _, made = vars(self).get("_kept_bridge", _NO_BRIDGE)
+        bridge, _, made = vars(self).get("_kept_bridge", (None,) * 3)
         if bridge is not None and _weights_of(bridge.parameters()) != made:
-            fix = "change those of subject.model, or measure the copy: si.measure(subject.lens(), text)"
-            raise InputError(f"the weights of {self.name}'s copy in TransformerLens were changed; {fix}")
+            raise InputError(f"the weights of {self.name}'s copy, subject.lens(), were changed{fix_of('lens')}")
         if bridge is not None and (hooked := hooked_points(bridge)):
             raise InputError(
                 f"{self.name} has hooks on {', '.join(hooked)[:200]}, which a measurement does not see; take them off, "

@@ -211,5 +211,5 @@ def _library_of(model: object) -> str:
     is_model = isinstance(getattr(model, "_module", model), torch.nn.Module)  # libraries also have caches and traces
     if not found or not is_model:
         what = f"a {type(model).__name__} is not a model; give a name, a folder or a model in memory"
-        raise InputError(f"{what}; attention weights go to si.sinks(weights), si.view and si.attention_map")
+        raise InputError(f"{what}; si.sinks(weights) takes attention weights")
     return found[0]

@@ -54,23 +54,19 @@ def patched(model: Any, *more: Any, edits: Edits = ()) -> EditedBlock:
 
     `model` is a transformers model, a TransformerLens bridge (`run_with_cache` and `run_with_hooks` see the edits), an
     nnsight model (`trace` and `generate` see them, in this process only), or a PyTorch module of your own, or what
-    `si.load` makes or made of them: inside the block a subject's `generate(text)` and `subject(text)` are edited, and
-    a name gives its subject. Edits stand one after the other or in `edits`. Hooks that are added inside the block see
+    `si.load` makes or made of them: inside the block a subject's `generate(text)` and `subject(text)` are edited, and a
+    name gives its subject. Edits stand one after the other or in `edits`. Hooks that are added inside the block see
     what the edits made. A pattern that is cached holds the weights that multiply the values, without a slot's column.
     Positions count the real tokens of each sequence from its first: behind padding, position 0 is its first real token.
     It stays so where a cache holds the beginning, has forgotten it, or keeps room for later tokens. A cache that was
     filled before the block keeps what it holds, as with hooks of your own: edits change the tokens that are read in the
-    block, and how these see cached ones. An edit names
-    positions that every sequence has when its first pass ends: a prompt in chunks ends it with the first chunk. Raises
-    InputError for edits that do not fit, and, before the first token is generated, for those that read what a cache
-    does not hold. Some models are wrong in transformers itself, also without edits. Static caches of GPT-Neo and of
-    Falcon with ALiBi are wrong or refused. With `prefill_chunk_size` above 1, Jamba's Mamba layers forget what came
-    before each chunk, and RecurrentGemma raises AttributeError: leave it out there.
-    Edits belong to the thread or task that enters the block, and to those that it starts with its context: asyncio
-    tasks, `asyncio.to_thread`, `contextvars.copy_context().run`. Blocks may overlap and end in any order, and each ends
-    its own edits. Until the last one ends, threads and tasks outside of all blocks of the model may load, measure and
-    patch it. Their own passes of it are refused, and so are, from all, copies of it and other attention
-    implementations.
+    block, and how these see cached ones. An edit names positions that every sequence has when its first pass ends: a
+    prompt in chunks ends it with the first chunk. Raises InputError for edits that do not fit, and, before the first
+    token is generated, for those that read what a cache does not hold. Edits belong to the thread or task that enters
+    the block, and to those that it starts with its context: asyncio tasks, `asyncio.to_thread`,
+    `contextvars.copy_context().run`. Blocks may overlap and end in any order, and each ends its own edits. Until the
+    last one ends, threads and tasks outside of all blocks of the model may load, measure and patch it. Their own passes
+    of it are refused, and so are, from all, copies of it and other attention implementations.
     """
     several = (more,) if is_hook(more) else more
     return EditedBlock(_patched(model, *several, edits))
@@ -80,8 +76,8 @@ def patched(model: Any, *more: Any, edits: Edits = ()) -> EditedBlock:
 def _patched(model: Any, *edits: Edits) -> Iterator[Any]:
     given = tuple(edit for several in edits for edit in edits_of(several))
     check_count(given, "edits of patched")
-    loaded = load(model) if isinstance(model, str | Path) else None
-    model = model if loaded is None else loaded
+    is_named = isinstance(model, str | Path)
+    subject = model = load(model) if is_named else model
     if isinstance(model, HuggingFaceSubject) and not isinstance(model, ModuleSubject):
         model = getattr(model, "bridge", model.model)
     module = _module_of(model)
@@ -91,7 +87,7 @@ def _patched(model: Any, *edits: Edits) -> Iterator[Any]:
         try:
             with exclusive(module):
                 _enter(block, model, module)
-            yield model if loaded is None else loaded
+            yield subject if is_named else model
         finally:
             with exclusive(module):
                 _leave(block)

@@ -334,8 +334,7 @@ TEXT = (
 )
 Text = Annotated[str | None, typer.Option(help=TEXT, parser=source)]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page of figures to this file.", parser=page_file)]
-OUT = ("--out", "--output", "-o")
-Out = Annotated[Path, typer.Option(*OUT, help="The page to write.", parser=page_file)]
+Out = Annotated[Path, typer.Option("--out", "--output", "-o", help="The page to write.", parser=page_file)]
 Start = Annotated[Bos, typer.Option(help=BOS)]
 TokenFile = Annotated[Path | None, typer.Option(help="A .json file: a list of lists of token ids.", parser=token_file)]
 

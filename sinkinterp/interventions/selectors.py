@@ -229,8 +229,8 @@ def _head_pair(choice: Any, name: str) -> tuple[int, int]:
         return int(named[1]), int(named[2])
     is_row = isinstance(choice, Iterable) and not isinstance(choice, str) and not is_whole(choice)
     if not is_row or len(parts := tuple(choice)) != 2:
-        fix = fix_of(choice, "heads")
-        raise InputError(f"{name} are pairs (layer, head), such as (2, 0) or [(2, 0), (4, 3)]; got {choice!r:.40}{fix}")
+        got = f"got {choice!r:.40}{fix_of(choice, 'heads')}"
+        raise InputError(f"{name} are pairs (layer, head), such as (2, 0) or [(2, 0), (4, 3)]; {got}")
     return whole_number(parts[0], name), whole_number(parts[1], name)
 
 

@@ -44,8 +44,6 @@ def attention_map(
     layers: int | Sequence[int] | None = None,
     heads: int | Sequence[int] | Heads | None = None,
     edits: Edits = (),
-    title: str | None = None,
-    colorscale: Any = None,
 ) -> go.Figure:
     """A plotly figure of where heads look, with menus of heads, scores, cosines and norm products::
 
@@ -58,19 +56,13 @@ def attention_map(
     shown in cells, which hold the largest value of several tokens. Weights are proxies where rows do not sum to one.
     Takes what `measure` takes; rows of token ids of one length give mean maps. In place of a model, it takes the
     attention weights that `si.sinks` takes, with the tokens as texts or ids. Raises InputError also for heads that are
-    not there, and for more than six maps side by side. `title` and `colorscale` are plotly's.
+    not there, and for more than six maps side by side.
     """
     model, text = weights_first(model, text)
     models = _models_of(model)
-    draw = _maps_of if models else _held_map
-    figure = draw(models or model, text, layers, heads, edits_of(edits))
-    if title is not None:
-        figure.update_layout(title_text=title)
-    return figure if colorscale is None else figure.update_coloraxes(colorscale=colorscale)
-
-
-def _maps_of(models: Mapping[str, Any], text: Any, layers: Any, heads: Any, given_edits: Sequence[Edit]) -> go.Figure:
-    """The figure of the maps of models."""
+    if not models:
+        return _held_map(model, text, layers, heads, edits_of(edits))
+    given_edits = edits_of(edits)
     texts, subjects = _texts_of(text), {name: subject_of(each) for name, each in models.items()}
     inputs = {
         " · ".join(filter(None, pair)): equal_inputs_of(subject, given)
@@ -170,9 +162,8 @@ def sinks(
 ) -> Table:
     """The sinks of a model on texts of one length, or of attention weights, with or without their tokens.
 
-    A model without a text reads the docstrings that `measure` reads. Returns the table of `report.patterns.sinks`,
-    which says what weights may be. A number in place of a text is the position. Raises InputError as it does, and as
-    `measure` does.
+    A model alone reads what `measure` reads then. Returns the table of `report.patterns.sinks`, which says what weights
+    may be. A number in place of a text is the position. Raises InputError as it does, and as `measure` does.
     """
     if is_whole(text):
         text, position = None, cast(int, text)

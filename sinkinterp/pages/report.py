@@ -71,10 +71,9 @@ def view(
     """The page with the map of every head on a text, as `sinkinterp view` writes it; with `edits`, before and after.
 
     With `layers` or `heads`, as `attention_map` takes them, it shows these heads only, in more detail. It is saved at
-    `path`, if one is given. Otherwise a notebook shows the page; elsewhere it is written to a temporary file, which the
-    browser opens unless `open_browser` is False. In place of a model, it takes the attention weights that `si.sinks`
-    takes, with the tokens as texts or ids. Raises InputError as `measure` does, for unknown heads, and for several
-    texts.
+    `path`, or shown: by a notebook, elsewhere by the browser, from a temporary file, unless `open_browser` is False. In
+    place of a model, it takes the attention weights that `si.sinks` takes, with the tokens as texts or ids. Raises
+    InputError as `measure` does, for unknown heads, and for several texts.
     """
     model, text = weights_first(model, text)
     draw = _held_page if holds_attention(model) else _atlas_page

@@ -93,9 +93,8 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "")
     labels = [_labels(maps) for maps in panels.values()]
     is_shared = all(each == labels[0] for each in labels)
     spacing = 0.06 if is_shared else 0.6 / (len(panels) + 3)
-    figure = make_subplots(
-        1, len(panels), figure=Figure(), subplot_titles=list(map(escaped, panels)), horizontal_spacing=spacing
-    )
+    about = {"subplot_titles": list(map(escaped, panels)), "horizontal_spacing": spacing}
+    figure = make_subplots(1, len(panels), figure=Figure(), **about)
     shown = 0 if first.alpha is None else int(np.argmax(first.alpha))
     traces: list[go.Heatmap] = []
     columns: list[int] = []

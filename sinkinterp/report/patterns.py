@@ -149,19 +149,18 @@ def _by_layer(given: Any) -> dict[int, Any]:
     if getattr(given, "beam_indices", None) is not None:
         raise InputError("beams change places from step to step, so their weights are of no one text; set num_beams=1")
     given = getattr(given, "attentions", getattr(given, "decoder_attentions", given))
+    given = given.to_numpy() if callable(getattr(given, "to_numpy", None)) else given  # a data frame, of one map
     if isinstance(given, Tensor | np.ndarray):
         whole = given[(None,) * max(0, 4 - given.ndim)] if given.ndim > 1 else given
         return dict(enumerate(whole)) if whole.ndim == 5 else {0: whole}
-    if callable(getattr(given, "to_numpy", None)):  # a data frame, of one map
-        return _by_layer(given.to_numpy())
     if isinstance(given, Mapping) or callable(getattr(given, "items", None)):
         found = {int(m[1]): value for name, value in given.items() if (m := _LAYER_OF_HOOK.search(str(name)))}
         if found:
             return dict(sorted(found.items()))
     if isinstance(given, Readings):
         raise InputError("a report has its sinks: report.sink(), report.heads(); si.sinks takes attention weights")
-    are_weights = isinstance(given, dict) and all(isinstance(value, Tensor | np.ndarray) for value in given.values())
-    given = list(given.values()) if are_weights else given
+    if type(given) is dict and all(isinstance(value, Tensor | np.ndarray) for value in given.values()):
+        return dict(enumerate(given.values()))
     patterns = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
     if not patterns:
         raise InputError(

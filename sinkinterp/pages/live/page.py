@@ -278,8 +278,8 @@ def start_data(session: Session) -> StartData:
     return StartData(
         model=session.name,
         intro=f"{prompt}, change the model while it runs, and see where attention goes and what the model says next. "
-        f"{len(shape.attention_layers)} layers that attend, with {shape.n_heads} heads each; at most "
-        f"{session.most_tokens} tokens.",
+        f"{len(shape.attention_layers)} layers that attend, with {shape.n_heads} head{'s' * (shape.n_heads > 1)} each; "
+        f"at most {session.most_tokens} tokens.",
         example=EXAMPLE if has_text else " ".join(str(int(token) % shape.vocab) for token in IDS.split()),
         ask=ASK,
         kinds={name: _kind_data(kind, session) for name, kind in KINDS.items()},
