@@ -1,4 +1,4 @@
-import importlib.util
+import sys
 from functools import partial
 
 import pytest
@@ -94,6 +94,5 @@ def test_a_gguf_file_that_is_not_there_is_refused(tmp_path):
 
 def test_without_the_package_gguf_the_fix_is_said(tmp_path, model, monkeypatch):
     file = write_gguf(tmp_path / "tiny.gguf", model)
-    real = importlib.util.find_spec
-    monkeypatch.setattr(files, "find_spec", lambda name: None if name == "gguf" else real(name))
+    monkeypatch.setitem(sys.modules, "gguf", None)
     refused(lambda: si.load(file))
