@@ -22,7 +22,7 @@ from benchmarks.console import say
 from benchmarks.ways import HAS_REAL, REAL
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import write_json
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE, difference, estimate
+from sinkinterp.metrics.bootstrap import difference, estimate, intervals
 from sinkinterp.metrics.importance import sink_rate
 from sinkinterp.metrics.instruments import LOSS
 from sinkinterp.metrics.metric import METRICS as LOSSES
@@ -68,8 +68,8 @@ def precision_table(name: str, texts: TokenSet) -> Table:
     again = [_measured(name, TokenSet.of(row[None], "one text"), torch.float32) for row in texts.tokens]
     rows = tuple(_rows(single, half, again))
     note = (
-        f"{name}, {single.protocol.line()}; differences are bf16 - fp32, paired by text, {BY_SEQUENCE}. "
-        "One is a head of a layer in a text; of Sink_1, a text; of the loss, a token. "
+        f"{name}, {single.protocol.line()}; differences are bf16 - fp32, paired by text, {intervals(len(texts.tokens))}"
+        ". One is a head of a layer in a text; of Sink_1, a text; of the loss, a token. "
         f"torch {version('torch')} on the CPU."
     )
     return Table("bf16 beside fp32", note, rows)

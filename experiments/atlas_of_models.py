@@ -21,7 +21,7 @@ from sinkinterp.interventions.columns import Evict
 from sinkinterp.measurement.massive_path import massive_path
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.patching import activations
-from sinkinterp.metrics.bootstrap import mean_cells
+from sinkinterp.metrics.bootstrap import mean_cells, rate_cells
 from sinkinterp.metrics.importance import sink_rate
 from sinkinterp.metrics.instruments import GEOMETRY, LOSS
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
@@ -95,7 +95,7 @@ def _sinks(reports: Mapping[Bos, Report]) -> dict[str, Cell]:
     for bos, start in STARTS.items():
         name = f"{SINK_1} {start}"
         cells |= (
-            mean_cells(name, sink_rate(reports[bos].alpha(), EPSILON))
+            rate_cells(name, sink_rate(reports[bos].alpha(), EPSILON))
             if bos in reports
             else dict.fromkeys(mean_cells(name, torch.zeros(2)))
         )

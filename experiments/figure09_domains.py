@@ -13,7 +13,7 @@ from sinkinterp.data.token_sources import TextToTokens, random_tokens
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE, SHARES, estimate_cells, mean_cells
+from sinkinterp.metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells
 from sinkinterp.report.columns import ALPHA_1, SINK_1
 from sinkinterp.runs.case import READING, Case
 from sinkinterp.runs.experiment import of_first_model, on_models
@@ -60,7 +60,9 @@ def measure(case: Case, progress: Progress) -> Table:
     p = report.protocol
     weights = f" ({p.revision})" if p.revision else ""
     drawn = f"no two texts of a kind share their first {BEGINNING} tokens"
-    note = f"{p.model}{weights}: T={length}, BOS {case.start}, {p.dtype}; {drawn}; {BY_SEQUENCE}; rule: {RULE}"
+    note = (
+        f"{p.model}{weights}: T={length}, BOS {case.start}, {p.dtype}; {drawn}; {intervals(p.sequences)}; rule: {RULE}"
+    )
     return Table(CLAIM, note, tuple(rows))
 
 

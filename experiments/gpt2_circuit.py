@@ -28,7 +28,7 @@ from sinkinterp.interventions import (
 )
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.sweep import SEEDS, importance
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells, ratio
+from sinkinterp.metrics.bootstrap import estimate, estimate_cells, intervals, ratio
 from sinkinterp.metrics.metric import Metric
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
@@ -162,7 +162,7 @@ def measure(case: Case, progress: Progress) -> Table:
         rows.append(_cut_row(name, cut, circuit, token_set, untouched))
     on_cut(len(CUTS), len(CUTS))
     note = (
-        f"{subject.name}: {report.protocol.line()}; {BY_SEQUENCE}; "
+        f"{subject.name}: {report.protocol.line()}; {intervals(report.protocol.sequences)}; "
         f"columns of W_K: {', '.join(map(str, dims))}, in which the first token is largest before any layer that "
         f"attends (block {block}); random: {SEEDS} seeds; "
         f"swaps: with t={OTHER + 1}; EPE: p and what the first MLP makes of it; gpt2...: arXiv:2604.14722, second-hand"

@@ -12,7 +12,7 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.data.token_sources import repeated_token
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
+from sinkinterp.metrics.bootstrap import estimate, estimate_cells, intervals
 from sinkinterp.metrics.metric import Metric
 from sinkinterp.metrics.residuals import is_massive, lifetime, median_size
 from sinkinterp.plots.series import sweep_figure
@@ -102,7 +102,7 @@ def _note(report: Report, token_sets: dict[str, TokenSet], start: Bos) -> str:
         "largest; block 0 is the embedding, block b the output of layer b - 1; standard deviation: over sequences; "
         "null: median |x| of the block, over all tokens and dimensions; massive: share of tokens with |x| > 100 and at "
         "least 1,000 x the median of their sequence; first "
-        f"and last block: the first token's entry is massive in most sequences; {BY_SEQUENCE}; rule: {RULE}"
+        f"and last block: the first token's entry is massive in most sequences; {intervals(p.sequences)}; rule: {RULE}"
     )
 
 

@@ -20,6 +20,7 @@ from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
+from .shared.downstream import CAPITALS
 from .shared.genuine import Has, models_with
 from .shared.rules import of_each
 
@@ -28,10 +29,6 @@ MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
     Scale.REAL: models_with(Has.TEXT),
 }
-CAPITALS = {
-    "France": "Paris", "Spain": "Madrid", "Italy": "Rome", "Germany": "Berlin", "Japan": "Tokyo", "China": "Beijing",
-    "Russia": "Moscow", "Egypt": "Cairo",
-}  # fmt: skip
 FEWER = 4  # of them, for a model that is measured on few sequences
 WHAT, RESIDUALS, HEADS, TO_LOGITS, TO_VALUES = "what", "residuals", "heads", "heads to logits", "MLPs to values"
 QUANTITIES = (RESTORED, CONTROL, FIRST_ORDER)

@@ -11,7 +11,7 @@ from sinkinterp.interventions import ChangeResidual
 from sinkinterp.interventions.operations import Put
 from sinkinterp.measurement.patching import activations
 from sinkinterp.measurement.sweep import SEEDS
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE
+from sinkinterp.metrics.bootstrap import intervals
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import ALPHA_1, EDIT
 from sinkinterp.runs.case import Case
@@ -67,7 +67,7 @@ def measure(case: Case, progress: Progress) -> Table:
     n, length = token_set.tokens.shape
     note = (
         f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, BOS {token_set.bos}, "
-        f"{token_set.source}, epsilon={effects.epsilon}; {BY_SEQUENCE}; residual before block {place.onset}: "
+        f"{token_set.source}, epsilon={effects.epsilon}; {intervals(n)}; residual before block {place.onset}: "
         f"{place.line()}, or others where the row says so; sinks of the layers from {place.onset} on; the later token "
         f"is the {LATER + 1}th; another input: the sequence before; control: mean of {SEEDS} seeds; nulls: uniform "
         f"attention; loss in nats, without the predictions at the two positions; rule: {RULE}"

@@ -11,7 +11,7 @@ from sinkinterp.interventions import ChangeResidual, Zero
 from sinkinterp.interventions.operations import Add
 from sinkinterp.measurement.patching import Activations, activations, mean_patch
 from sinkinterp.measurement.sweep import SEEDS
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE
+from sinkinterp.metrics.bootstrap import intervals
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import ALPHA_1, EDIT, SINK_1
 from sinkinterp.runs.case import Case
@@ -59,7 +59,7 @@ def measure(case: Case, progress: Progress) -> Table:
     n, length = token_set.tokens.shape
     note = (
         f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, BOS {token_set.bos}, "
-        f"{token_set.source}, epsilon=0.3; {BY_SEQUENCE}; edits of position 0 before block {place.onset}: "
+        f"{token_set.source}, epsilon=0.3; {intervals(n)}; edits of position 0 before block {place.onset}: "
         f"{place.line()}; sinks of the layers from {place.onset} on; controls: as many other dimensions of that "
         f"position, mean of {SEEDS} seeds; loss in nats, without the prediction at position 0; rule: {RULE}"
     )

@@ -9,7 +9,7 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE, SHARES, estimate_cells, mean_cells
+from sinkinterp.metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells
 from sinkinterp.report.columns import ALPHA_1, INPUT, MODEL, SINK_1
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case
@@ -70,8 +70,10 @@ def measure(case: Case, progress: Progress) -> Table:
     sources = ", ".join(dict.fromkeys(token_set.source for _, _, token_set in token_sets))
     p = report.protocol
     weights = f" ({p.revision})" if p.revision else ""
-    note = f"{p.model}{weights}: n={p.sequences} a row, T={p.length}, {p.dtype}, epsilon={EPSILON}; {BY_SEQUENCE}"
-    note = f"{note}; null: uniform attention; {sources}; rule: {RULE}; paper: without BOS{CHATS}"
+    note = f"{p.model}{weights}: n={p.sequences} a row, T={p.length}, {p.dtype}, epsilon={EPSILON}"
+    note = (
+        f"{note}; {intervals(p.sequences)}; null: uniform attention; {sources}; rule: {RULE}; paper: without BOS{CHATS}"
+    )
     return Table(CLAIM, note, tuple(rows))
 
 

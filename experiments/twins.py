@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate_cells
+from sinkinterp.metrics.bootstrap import estimate_cells, intervals
 from sinkinterp.plots.series import PERCENT, error_bars, unique_values
 from sinkinterp.plots.theme import colour, escaped, model_numbers, themed
 from sinkinterp.report.columns import ALPHA_1, MODEL, SEED
@@ -54,8 +54,8 @@ def measure(case: Case, progress: Progress) -> Table:
         "residual ratio": report.residual_ratio().mean(0).max().item(),
         **{f"paper {name}": published.get(name) for name in ("Sink_1", "Sink_*", "loss")},
     }
-    note = f"{report.protocol.line()}, epsilon={DEMO_EPSILON}; {BY_SEQUENCE}; sigmoid: proxy scores"
-    return Table(CLAIM, f"{note}; paper: 60M models", (row,))
+    note = f"{report.protocol.line()}, epsilon={DEMO_EPSILON}; {intervals(report.protocol.sequences)}"
+    return Table(CLAIM, f"{note}; sigmoid: proxy scores; paper: 60M models", (row,))
 
 
 def draw(table: Table) -> go.Figure:

@@ -14,7 +14,7 @@ from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions import Edit, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 from sinkinterp.measurement.lens import contrast_of
 from sinkinterp.measurement.sweep import SEEDS
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE, mean_cells
+from sinkinterp.metrics.bootstrap import intervals, mean_cells
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import ALPHA_1, EDIT, HEAD, KEY_RATIO
 from sinkinterp.runs.case import Case
@@ -64,7 +64,7 @@ def measure(case: Case, progress: Progress) -> Table:
     n, length = token_set.tokens.shape
     note = (
         f"{case.subject.name} ({case.subject.revision or 'as saved'}): n={n}, T={length}, BOS {token_set.bos}, "
-        f"{token_set.source}, epsilon=0.3; {BY_SEQUENCE}; layers one by one: n={FEW}, T={short.tokens.shape[1]}; "
+        f"{token_set.source}, epsilon=0.3; {intervals(n)}; layers one by one: n={FEW}, T={short.tokens.shape[1]}; "
         f"control: every head's bias moved as far, in a random direction, mean of {SEEDS} directions in all layers, "
         f"one in each; parts of scores: the first {FEW} sequences; lift: the first key's scaled score less the mean of "
         "the others, mean over queries; seen: standard deviation over the keys of a query; first residual: norm of the "

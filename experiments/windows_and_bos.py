@@ -14,7 +14,7 @@ from sinkinterp.data.choices import Bos as Start
 from sinkinterp.data.progress import OnProgress, Progress
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions import Edit, RemoveColumn
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE, mean_cells
+from sinkinterp.metrics.bootstrap import intervals, mean_cells
 from sinkinterp.metrics.metric import next_token_loss
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import EDIT, LENGTH, LOSS, MODEL, SEED
@@ -67,11 +67,11 @@ def measure(case: Case, progress: Progress) -> Table:
     columns: dict[str, Cell] = dict.fromkeys(name for row in (*rows, *costs) for name in row)
     note = (
         f"{case.subject.name} ({case.subject.revision or 'as saved'}): n={len(text)}, texts of {longest} tokens, "
-        f"{source}; {BY_SEQUENCE}; attention of the last quarter of the queries before T, mean over heads and layers "
-        "of a kind; first key in sight: that of the window; delimiters: tokens without a letter or digit, beside the "
-        "first and BOS; largest weight: of a query's strongest key; nulls: uniform attention to what a query sees; "
-        f"hidden: n={len(hidden)}, T={hidden.shape[1]}, the first column's attention goes to the others; loss in nats, "
-        f"of the same queries; rule: {RULE}"
+        f"{source}; {intervals(len(text))}; attention of the last quarter of the queries before T, mean "
+        "over heads and layers of a kind; first key in sight: that of the window; delimiters: tokens without "
+        "a letter or digit, beside the first and BOS; largest weight: of a query's strongest key; nulls: "
+        f"uniform attention to what a query sees; hidden: n={len(hidden)}, T={hidden.shape[1]}, "
+        f"the first column's attention goes to the others; loss in nats, of the same queries; rule: {RULE}"
     )
     return Table(CLAIM, note, tuple({**case.names, **columns, **row} for row in (*rows, *costs)))
 

@@ -29,6 +29,10 @@ _SAME = (  # words for one argument, of which a function has one
     ("text", "tokens", "texts", "prompt", "prompts", "input_ids", "str_tokens", "dataset"),
     ("dtype", "torch_dtype"),
     ("values", "activations"),
+    ("instead", "wrong", "wrong_answer", "incorrect"),
+    ("answer", "right", "correct"),
+    ("path", "out", "output", "save", "save_path", "filename"),
+    ("colorscale", "cmap", "colormap", "color_continuous_scale"),
     ("device_map", "device"),
     ("model", "source", "attention", "attentions", "patterns", "cache"),
 )

@@ -166,6 +166,8 @@ class Table(Answering):
         frame.attrs = {"title": self.title, "note": self.note}
         return frame
 
+    to_dataframe = to_pandas
+
     def to_csv(self, path: Path | str | None = None) -> str | None:
         """The rows as CSV text; with a path, they are written there instead, over the file of that name."""
         return self.to_pandas().to_csv(path, index=False)

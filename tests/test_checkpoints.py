@@ -115,8 +115,3 @@ def test_moving_p1_moves_the_sink_of_the_shipped_model():
     token_set = Inputs(16, 64).token_set(subject, "sinkinterp/demo-softmax")
     swapped = si.measure(subject, token_set, edits=[si.SwapPositions(0, 4)])
     assert swapped.sink_rate(0) < 0.1 and swapped.sink_rate(4) > 0.8
-
-
-def test_a_checkpoint_that_does_not_ship_is_refused_with_those_that_do():
-    with pytest.raises(si.errors.InputError, match="there are sinkinterp/demo-k_bias, sinkinterp/demo-sigmoid"):
-        si.load("sinkinterp/demo-relu")

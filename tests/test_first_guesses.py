@@ -13,7 +13,6 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pandas
-import plotly.graph_objects as go
 import pytest
 import torch
 from backends.zoo import model_of
@@ -81,19 +80,6 @@ def test_a_column_of_a_dataset_or_of_a_data_frame(subject, report):
     frame = pandas.DataFrame({"text": TEXTS})
     for column in (datasets.Dataset.from_pandas(frame)["text"], frame["text"], frame["text"].to_numpy(), tuple(TEXTS)):
         assert si.measure(subject, column).alpha().equal(report.alpha())
-
-
-def test_what_the_tokenizer_returned_padded_or_not(subject, report):
-    tokenizer = subject.tokenizer
-    assert si.measure(subject, tokenizer(TEXTS)).alpha().equal(report.alpha())
-    padded = {name: value.clone() for name, value in _padded(tokenizer(TEXTS)["input_ids"]).items()}
-    assert si.measure(subject, padded).alpha().equal(report.alpha())
-
-
-def _padded(rows):
-    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True)
-    return {"input_ids": ids, "attention_mask": mask}
 
 
 def test_texts_cut_to_one_length(subject):
@@ -234,15 +220,6 @@ def test_heads_are_listed_strongest_first(report):
     assert str(report.heads()).startswith("# Importance of the first position per head")
 
 
-VIEWS = ("sinks", "positions", "epsilons", "norms", "angles", "massive", "attention")
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_report_plots(report, view):
-    figure = report.plot(view)
-    assert isinstance(figure, go.Figure) and len(figure.data) > 0
-
-
 def test_without_a_view_the_grid_of_sinks_is_plotted(report):
     grid = report.plot().data[0].z
     assert np.allclose(np.array(grid)[:, 0], report.alpha().mean((0, 2)).numpy())
@@ -298,8 +275,13 @@ SAID = {  # what is tried, and what the one line says
     "epsilon of measure": (lambda s, r: si.measure(s, TEXT, epsilon=0.5), "report.summary(epsilon)"),
     "texts of a report": (lambda s, r: si.measure(s, TEXT)["pattern", 1], "si.attention_map(model, text)"),
     "logit_lens": (lambda s, r: si.logit_lens(s, TEXT), "logit_parts"),
-    "a title": (lambda s, r: si.attention_map(s, TEXT, title="t"), "figure.update_layout(title_text=...)"),
-    "a saved view": (lambda s, r: si.view(s, TEXT, save="v.html"), "si.view(model, text).save(path)"),
+    "an axis of matplotlib": (lambda s, r: si.attention_map(s, TEXT, ax=None), "si.save(figure, path)"),
+    "a figure of matplotlib": (lambda s, r: si.attention_map(s, TEXT).savefig("a.pdf"), "si.save(figure, path)"),
+    "a mean of heads": (lambda s, r: si.attention_map(s, TEXT, heads="mean"), ".mean(1), tokens)"),
+    "attention of a call": (lambda s, r: s(TEXT, output_attentions=True), "si.view(subject, text)"),
+    "a method as a number": (lambda s, r: r["sink_rate"], "report.sink_rate()"),
+    "weights that are measured": (lambda s, r: si.measure((torch.eye(3)[None, None],)), "si.sinks(weights)"),
+    "an edit by a name": (lambda s, r: si.patched(s, mask_sink=True), "RemoveColumn()"),
     "sort": (lambda s, r: r.heads().sort("alpha_1"), "to_pandas().sort_values"),
     "an unknown list": (
         lambda s, r: app(["list", "nosuch"]),
@@ -498,15 +480,6 @@ def test_a_bar_is_shown_in_a_terminal_unless_it_is_unwanted(wanted, subject, mon
     monkeypatch.setattr(progress, "DELAY", 0.0)
     si.measure(subject, TEXTS, progress=wanted)
     assert (f"measuring {NAME}" in terminal.getvalue()) is wanted
-
-
-def test_no_bar_is_shown_for_quick_work_or_in_a_pipe(subject, monkeypatch, capsys):
-    terminal = _Terminal()
-    si.measure(subject, TEXTS)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys, "stderr", terminal)
-    si.measure(subject, TEXTS)
-    assert terminal.getvalue() == ""
 
 
 def test_the_first_lines_of_the_package_run(subject):

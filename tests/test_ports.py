@@ -49,6 +49,11 @@ WORKS = {
             "x, labels = model.run_with_cache(text)[1].accumulated_resid(layer=-1, return_labels=True)\n"
             "model.unembed(model.ln_final(x[:, 0, -1:]))",
             "assert si.utils.get_act_name('pattern', 1) == 'blocks.1.attn.hook_pattern'",
+            "patched = si.patched(model, 'blocks.1.attn.hook_pattern', zero)\n"
+            "with patched: after = model(text); written = model.generate(text, max_new_tokens=2, verbose=False)\n"
+            "assert not torch.equal(after, model(text)) and written[:9] == text[:9]",
+            "with si.patched(name, edits=[('blocks.1.attn.hook_z', zero)]) as edited:\n"
+            "    edited.generate(text, max_new_tokens=2)",
             "ids = model.to_tokens(text)[:, :3], model.to_tokens(text)[:, 1:4]\n"
             "metric = lambda logits: logits[0, -1].max()\n"
             "si.patching.get_act_patch_resid_pre(model, ids[1], model.run_with_cache(ids[0])[1], metric)",
@@ -107,6 +112,15 @@ WORKS = {
             "si.show(name, text, open_browser=False); si.plot_attention(name, text)",
             "si.show(model.model, tokenizer, text, open_browser=False)",
             "si.measure(model.model, text, tokenizer=tokenizer)",
+            "held = torch.stack(attention)[:, 0]; pairs = {f'layer{i}': each for i, each in enumerate(held)}\n"
+            "assert si.sinks(pairs).rows == si.sinks(list(held)).rows == si.sinks(attention).rows",
+            "import pandas\nframe = pandas.DataFrame(pattern[0].detach().numpy(), columns=tokens, index=tokens)\n"
+            "assert si.sinks(frame).rows[0] == si.sinks(pattern[0]).rows[0]",
+            "table = si.sinks(name); assert 'n=100, T=64' in table.note and len(table.to_dataframe()) == 4",
+            "from pathlib import Path\nsi.view(name, text, out='page.html')\n"
+            "assert Path('page.html').stat().st_size > 1e5",
+            "map = si.attention_map(name, text, title='t', cmap='viridis'); assert map.layout.title.text == 't'",
+            "si.activation_patching(name, text, other, answer='a', wrong='b')",
             "assert name in si.models()",
         ),
     ),
@@ -127,7 +141,10 @@ SAID = {
     "si.pipeline('text-generation', model=name)": ("", "si.load(NAME).generate(text)"),
     "si.help()": ("", "sinkinterp --help"),
     "si.view(name)": ("", "si.view(model, text)"),
-    "si.sinks(name)": ("", "si.sinks(model, text)"),
+    "model.blocks; model.lens().W_E.data[[1, 2]] = model.W_E.data[[2, 1]].clone(); si.sinks(model)": (
+        SUBJECT,
+        "change those of subject.model",
+    ),
     "si.compare(name, name)": ("", "which si.measure returns"),
 }
 LINES = [(user, start, line) for user, (start, lines) in WORKS.items() for line in lines]
@@ -142,6 +159,7 @@ def _run(start, line, folder):
 @pytest.mark.parametrize(("user", "start", "line"), LINES, ids=[f"{user}: {line[:50]}" for user, _, line in LINES])
 def test_a_port_works(user, start, line, tmp_path, monkeypatch):
     monkeypatch.setattr("webbrowser.open", lambda page: None)
+    monkeypatch.chdir(tmp_path)
     _run(start, line, tmp_path)
 
 

@@ -122,3 +122,14 @@ def test_a_changed_digit_is_noticed():
     line = "| natural, docstrings | **74.3% [73.0, 75.3]** | .476 |"
     assert not list(strays(line, {"table01_inputs"}))
     assert list(strays(line.replace("74.3", "74.9").replace(".476", ".479"), {"table01_inputs"})) == ["74.9%", ".479"]
+
+
+def test_no_rate_of_the_book_has_an_interval_that_is_a_point():
+    points = {
+        (chapter.stem, name)
+        for chapter in chapters_in(ROOT / "figures" / "book")
+        for row in chapter.table.rows
+        for name in row
+        if name.startswith("Sink_") and row.get(f"{name} low") is not None and row[f"{name} low"] == row[f"{name} high"]
+    }
+    assert not points

@@ -1,6 +1,6 @@
 import hashlib
 import json
-from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 from refusals import refused
@@ -121,13 +121,6 @@ def test_every_kind_of_spec_is_a_frozen_dataclass_of_its_own():
     loose = [name for name, kind in Spec.kinds.items() if "__dataclass_params__" not in vars(kind)]
     assert loose == []
     assert all(kind.__dataclass_params__.frozen for kind in Spec.kinds.values())
-
-
-def test_a_spec_cannot_be_changed():
-    with pytest.raises(FrozenInstanceError):
-        RECIPE.seed = 1
-    with pytest.raises(FrozenInstanceError):
-        RECIPE.model.attention.mask = Causal()
 
 
 @dataclass(frozen=True)

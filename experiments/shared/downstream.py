@@ -17,6 +17,10 @@ from sinkinterp.files import cache_folder
 ENDINGS = "docstring endings"
 CONTEXT, ENDING = 150, 80  # characters, up to the next word
 CHOICES = 4
+CAPITALS = {
+    "France": "Paris", "Spain": "Madrid", "Italy": "Rome", "Germany": "Berlin", "Japan": "Tokyo", "China": "Beijing",
+    "Russia": "Moscow", "Egypt": "Cairo",
+}  # fmt: skip
 
 
 def accuracy(source: str, task: str = ENDINGS, documents: int = 500) -> dict[str, float]:

@@ -11,7 +11,7 @@ from sinkinterp.data.progress import OnProgress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.measure import measure
-from sinkinterp.metrics.bootstrap import mean_cells
+from sinkinterp.metrics.bootstrap import mean_cells, rate_cells
 from sinkinterp.metrics.importance import sink_rate
 from sinkinterp.metrics.instruments import LOSS
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, PerHead, PerSequence
@@ -97,8 +97,8 @@ class Effects:
 def _row(name: str, after: Mapping[str, PerSequence], before: Mapping[str, PerSequence]) -> dict[str, Cell]:
     row: dict[str, Cell] = {EDIT: name}
     for quantity, values in after.items():
-        is_null = quantity.startswith("null ")
-        row |= {quantity: values.mean().item()} if is_null else mean_cells(quantity, values)
+        cells = rate_cells if quantity.startswith("Sink_") else mean_cells
+        row |= {quantity: values.mean().item()} if quantity.startswith("null ") else cells(quantity, values)
     return row | mean_cells(LOSS_CHANGE, after[LOSS_VALUE] - before[LOSS_VALUE]) | {REASON: ""}
 
 

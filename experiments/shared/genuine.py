@@ -36,9 +36,9 @@ MODELS = (
 )
 
 
-def models_with(*needed: Has) -> list[Model]:
-    """The models that have all that is needed, in the order of the list; all of them where nothing is."""
-    return [genuine.model for genuine in MODELS if genuine.has.issuperset(needed)]
+def models_with(*needed: Has, lacking: Sequence[Has] = ()) -> list[Model]:
+    """The models that have all that is needed and nothing of what they must lack, in the order of the list."""
+    return [each.model for each in MODELS if each.has.issuperset(needed) and each.has.isdisjoint(lacking)]
 
 
 def text_models(*papers: Model, has: Sequence[Has] = (Has.TEXT,)) -> dict[Scale, list[Model]]:

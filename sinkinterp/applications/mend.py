@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from ..backends.added_slots import AddedKey, AddedKeyValue, AddedLogit, AddedSlo
 from ..backends.files.model_files import check_named, checked_config, load_model, load_tokenizer
 from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject, context_of
-from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, write_adapter
+from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, with_adapter, write_adapter
 from ..checks import whole_number
 from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
@@ -106,20 +106,35 @@ class MendRecipe(Fit):
 
 @dataclass(frozen=True)
 class Mended:
-    """A mended model: the folder of its adapter, the table of its measurements, and the evaluations of its training."""
+    """A mended model: its recipe, the folder of its adapter, its text, and the evaluations of its training."""
 
+    recipe: MendRecipe
     folder: Path
-    table: Table
+    text: PreparedText
     history: checkpoint.History
-    replaces_bos: bool = False
+    device: torch.device = torch.device("cpu")
+
+    @cached_property
+    def table(self) -> Table:
+        """What `worth` says of held-out text, before and after. The model is read again for that."""
+        recipe, held_out = self.recipe, _held_out(self.text)
+        subject = HuggingFaceSubject(load_model(recipe.model).to(self.device), recipe.model)
+        before = worth(subject, held_out, held_out.shape[1] - 1 - recipe.skips)
+        with_adapter(subject.model, self.folder)
+        table = worth_table({"before": before, "after": worth(subject, held_out[:, recipe.skips :])}, subject, held_out)
+        note = (
+            f"{table.note}; after: the same texts without BOS; losses of the same tokens"
+            if recipe.skips
+            else table.note
+        )
+        return replace(table, note=note)
 
     def answer(self) -> str:
         """Says in a line or two if the first token is still a sink, and the next step."""
         last = self.history[-1]
-        done = is_mended(last)
-        state = "no sink any more" if done else "still a sink; train it longer (--steps)"
+        state = "no sink any more" if is_mended(last) else "still a sink; train it longer (--steps)"
         numbers = f"alpha_1 {last['alpha_1']:.3f} (uniform {last['alpha_1_uniform']:.3f}), Sink_1 {last['sink_1']:.1%}"
-        bos = " The slots stand in the place of BOS: texts are read without it." if self.replaces_bos else ""
+        bos = " The slots stand in the place of BOS: texts are read without it." if self.recipe.skips else ""
         return f"The first token is {state}: {numbers} after {last['step']} steps.{bos}\nThe adapter: {self.folder}"
 
 
@@ -132,7 +147,7 @@ def mend(
     length: int | None = None,
     remedy: str = Remedy.KV_BIAS,
     weights: str = Weights.NONE,
-    on_step: loop.OnStep | None = None,
+    on_step: loop.OnStep = lambda step, latest: None,
     **settings: Any,
 ) -> Mended:
     """Moves the sink of a model by name or folder into slots of its heads; the model is measured before and after::
@@ -184,7 +199,7 @@ def mended(
     recipe: MendRecipe,
     out: Path,
     cache: Path | None = None,
-    on_step: loop.OnStep | None = None,
+    on_step: loop.OnStep = lambda step, latest: None,
     on_data: OnProgress = no_progress,
     world: World = World(),
 ) -> Mended:
@@ -200,29 +215,24 @@ def mended(
     if recipe.steps:
         checkpoint.check_made(out / "adapter")
     text = recipe.data.prepare(cache or cache_folder(), on_data)
-    held_out = text.sample(min(HELD, len(text.split.held_out)), *HELD_OUT)
     model = load_model(recipe.model).to(world.device)
     base = fingerprint(model)
-    subject = HuggingFaceSubject(model, recipe.model)
-    before = worth(subject, held_out, held_out.shape[1] - 1 - recipe.skips)
     add_slots(model, recipe.slots, text.sample(SEEN, recipe.seed, 1), recipe.position)
     recipe.trained.prepare(model)
-    of, history = _trained(_job(recipe, model, text, held_out, base, world), out, on_step)
-    after = worth(subject, held_out[:, recipe.skips :])
-    table = worth_table({"before": before, "after": after}, subject, held_out)
-    if recipe.skips:
-        table = replace(table, note=f"{table.note}; after: the same texts without BOS; losses of the same tokens")
+    of, history = _trained(_job(recipe, model, text, base, world), out, on_step)
     with sole_writer(out):
         write = partial(
             write_adapter, model=model, slots=recipe.slots, trained=recipe.trained, base=recipe.model, of=of
         )
         settle(out / "adapter", of, write)
-    return Mended(out / "adapter", table, history, bool(recipe.skips))
+    return Mended(recipe, out / "adapter", text, history, world.device)
 
 
-def _job(
-    recipe: MendRecipe, model: PreTrainedModel, text: PreparedText, held_out: Tokens, base: str, world: World
-) -> Job[MendRecipe]:
+def _held_out(text: PreparedText) -> Tokens:
+    return text.sample(min(HELD, len(text.split.held_out)), *HELD_OUT)
+
+
+def _job(recipe: MendRecipe, model: PreTrainedModel, text: PreparedText, base: str, world: World) -> Job[MendRecipe]:
     """The training of a model with slots."""
 
     def batch(step: int) -> Batch:
@@ -233,7 +243,7 @@ def _job(
         replace(recipe, data=text.recipe),
         lambda: model,
         batch,
-        partial(_watch, held_out=held_out[:, recipe.skips :]),
+        partial(_watch, held_out=_held_out(text)[:, recipe.skips :]),
         world,
         base=base,
         loss=partial(penalised, penalty=recipe.penalty, position=recipe.position),
@@ -241,12 +251,12 @@ def _job(
     )
 
 
-def _trained(job: Job[MendRecipe], out: Path, on_step: loop.OnStep | None) -> tuple[Of, checkpoint.History]:
+def _trained(job: Job[MendRecipe], out: Path, on_step: loop.OnStep) -> tuple[Of, checkpoint.History]:
     """Trains the job's model, if it has steps. Returns what the result is of, and its evaluations."""
     model = job.start()
     if not job.fit.steps:
         return checkpoint.identity(job.fit, 0, job.base), [{"step": 0, **job.evaluate(model)}]
-    last = loop.train(job, out, on_step or (lambda step, latest: None))
+    last = loop.train(job, out, on_step)
     checkpoint.fill(last, model)
     return stated(last), checkpoint.history_of(last)
 

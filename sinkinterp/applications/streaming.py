@@ -21,7 +21,7 @@ from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.columns import Evict
 from ..measurement.inputs import passes, reads_inputs, run_note
-from ..metrics.bootstrap import estimate
+from ..metrics.bootstrap import estimate, intervals
 from ..metrics.metric import next_token_loss, target_loss
 from ..table import Cell, Table, high_of, low_of
 
@@ -140,7 +140,7 @@ def _note(subject: HuggingFaceSubject, tokens: Tokens, window: int) -> str:
         f"{run_note(subject, tokens)}, window {window} "
         "(sinks + last tokens, the one that is read included), positions are places in the text; before: tokens "
         f"1 to {window}, alike for all; after: eviction has begun; added loss: after, over all keys; "
-        f"95% bootstrap interval over {unit}"
+        f"{intervals(max(len(tokens), tokens.shape[1] // window), unit)}"
     )
 
 

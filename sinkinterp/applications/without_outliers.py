@@ -226,7 +226,7 @@ def _split(x: Texts, mask: Mask, name: str) -> tuple[Stack, Float[Tensor, "_ pos
 def _note(mask: Mask, tested: int) -> str:
     return (
         f"{mask.note}; input of block {mask.tallest}; fitted on every other text, tested on ordinary tokens of the "
-        f"other {tested}; 95% bootstrap interval over these"
+        f"other {tested}; {intervals(tested, 'these')}"
     )
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -37,6 +38,7 @@ _CONTEXT = ("max_target_positions", "max_position_embeddings", "max_seq_len")
 
 KEPT = "logits_to_keep"  # transformers' argument: of how many positions, from the last, logits are computed
 
+_NO_BRIDGE = (None, None, None)
 _OF_BRIDGES = (  # names of TransformerLens
     *("run_with_cache", "run_with_hooks", "generate", "to_tokens", "to_str_tokens", "to_string", "to_single_token"),
     *("tokens_to_residual_directions", "add_hook", "hooks", "reset_hooks", "hook_dict", "set_use_attn_result"),
@@ -78,19 +80,28 @@ class HuggingFaceSubject(Subject):
         InputError where TransformerLens cannot run the model.
         """
         self._check_ready()
-        weights = [(x.data_ptr(), x._version, torch.hash_tensor(x.detach()).item()) for x in self._tensors()]
-        bridge, copied = vars(self).get("_kept_bridge", (None, None))
+        weights = _weights_of(chain(self.model.parameters(), self.model.buffers()))
+        bridge, copied, _ = vars(self).get("_kept_bridge", _NO_BRIDGE)
         if copied != weights:
             bridge = bridge_of(self.model, self.tokenizer)
-            self._kept_bridge = bridge, weights
+            self._kept_bridge = bridge, weights, _weights_of(bridge.parameters())
         return bridge
 
-    def _tensors(self) -> Iterator[Tensor]:
-        yield from chain(self.model.parameters(), self.model.buffers())
-
     def _called(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """What a method of the bridge returns; of the transformers model, if it is given `input_ids`."""
-        return getattr(self.model if "input_ids" in kwargs else self.lens(), name)(*args, **kwargs)
+        """What a method of the bridge returns; of the transformers model, for `input_ids` or in a `patched` block."""
+        if "input_ids" in kwargs:
+            return getattr(self.model, name)(*args, **kwargs)
+        if kwargs.get("output_attentions"):
+            fix = "subject.run_with_cache(text)[1]['pattern', LAYER] has the weights, si.view(subject, text) shows them"
+            raise InputError(f"a subject returns logits; {fix}")
+        if not args or not edits_around(self.model) or (kwargs and name == "__call__"):
+            return getattr(self.lens(), name)(*args, **kwargs)
+        ids = self.ids_of(args[0]).to(self.device)
+        if name == "__call__":
+            return self.model(ids).logits
+        kwargs.pop("verbose", None)
+        written = self.model.generate(ids, attention_mask=torch.ones_like(ids), **kwargs)
+        return self.tokenizer.decode(written[0], skip_special_tokens=True) if isinstance(args[0], str) else written
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What a TransformerLens bridge returns: logits, or what its `return_type` asks for.
@@ -380,7 +391,10 @@ class HuggingFaceSubject(Subject):
             yield f"the weights of {self.name} are not in memory (device meta); load them to cpu or cuda"
 
     def _check_not_hooked(self) -> None:
-        bridge, _ = vars(self).get("_kept_bridge", (None, None))
+        bridge, _, made = vars(self).get("_kept_bridge", _NO_BRIDGE)
+        if bridge is not None and _weights_of(bridge.parameters()) != made:
+            fix = "change those of subject.model, or measure the copy: si.measure(subject.lens(), text)"
+            raise InputError(f"the weights of {self.name}'s copy in TransformerLens were changed; {fix}")
         if bridge is not None and (hooked := hooked_points(bridge)):
             raise InputError(
                 f"{self.name} has hooks on {', '.join(hooked)[:200]}, which a measurement does not see; take them off, "
@@ -404,6 +418,12 @@ class HuggingFaceSubject(Subject):
         if most is not None and tokens.shape[1] > most:
             fix = f"use length={most}" + "; load it with beyond_context=True to read on" * self._reads_on
             yield f"{tokens.shape[1]} tokens exceed {self.name}'s context of {most}; {fix}"
+
+
+def _weights_of(tensors: Iterable[Tensor]) -> list[tuple[int, int, int]]:
+    """What tells if tensors have changed: place, version, and a checksum (torch's own hash does not see a swap)."""
+    flat = ((x, x.detach().cpu().reshape(-1).view(torch.uint8)) for x in tensors)
+    return [(x.data_ptr(), x._version, zlib.crc32(values.numpy().data)) for x, values in flat]
 
 
 def _whole(taps: Taps, shape: ModelShape) -> Taps:

@@ -140,7 +140,7 @@ def check_no_bridge(model: Any) -> None:
 def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
     """A function that returns the tokenizer: the given one, else that of a name or an object of a library.
 
-    A transformers model has its tokenizer in the folder that it was loaded from.
+    A transformers model has its tokenizer where it was loaded from, in a folder or on the Hub.
 
     Raises InputError for what is not a tokenizer.
     """
@@ -152,7 +152,7 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
             raise InputError(f"{tokenizer} holds no tokenizer; give the name or the folder of one")
         return partial(_kept, loaded)
     beside = getattr(source, "tokenizer", None) if tokenizer is None else tokenizer
-    if beside is None and isinstance(source, PreTrainedModel) and Path(source.name_or_path or "no").is_dir():
+    if beside is None and isinstance(source, PreTrainedModel) and source.name_or_path:
         return partial(_where_it_is_from, source.name_or_path)
     read_with = beside if is_tokenizer(beside) else plain_tokenizer(beside)
     if tokenizer is not None and read_with is None:
@@ -210,6 +210,6 @@ def _library_of(model: object) -> str:
     found += [_OWN] if isinstance(model, torch.nn.Module) else []
     is_model = isinstance(getattr(model, "_module", model), torch.nn.Module)  # libraries also have caches and traces
     if not found or not is_model:
-        fix = "; si.sinks takes attention weights" if isinstance(model, torch.Tensor) else ""
-        raise InputError(f"a {type(model).__name__} is not a model; give a name, a folder or a model in memory{fix}")
+        what = f"a {type(model).__name__} is not a model; give a name, a folder or a model in memory"
+        raise InputError(f"{what}; attention weights go to si.sinks(weights), si.view and si.attention_map")
     return found[0]

@@ -78,6 +78,7 @@ class Lora(Trained):
             if hasattr(module, "lora_A"):
                 owner, _, child = name.rpartition(".")
                 setattr(model.get_submodule(owner), child, module.base_layer)
+        del model.peft_config
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
+from pathlib import Path
 from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,8 +18,8 @@ from transformers import PreTrainedModel
 from ..attention.sites import Edit
 from ..checks import check_count
 from ..errors import InputError, refusing
-from ..guesses import Answering
-from ..interventions.edit import Edits, edits_of
+from ..guesses import Answering, keywords
+from ..interventions.edit import Edits, edits_of, is_hook
 from .anatomy.modules import removed_after
 from .exclusive import BLOCKS, Attached, Block, computed_by, edits_around, exclusive, holds, is_recorded_by, recorded_by
 from .hooks import inside_compiled, uncompiled
@@ -44,7 +45,8 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
         return self._block.__exit__(*error)
 
 
-def patched(model: Any, *edits: Edits) -> EditedBlock:
+@keywords
+def patched(model: Any, *more: Any, edits: Edits = ()) -> EditedBlock:
     """The model itself, edited until the block ends, then exactly as it was; inner blocks edit last::
 
         with si.patched(model, si.PatchNormalization(Sigmoid(), layers=[3])):
@@ -52,7 +54,8 @@ def patched(model: Any, *edits: Edits) -> EditedBlock:
 
     `model` is a transformers model, a TransformerLens bridge (`run_with_cache` and `run_with_hooks` see the edits), an
     nnsight model (`trace` and `generate` see them, in this process only), or a PyTorch module of your own, or what
-    `si.load` made of them. Hooks that are added inside the block see
+    `si.load` makes or made of them: inside the block a subject's `generate(text)` and `subject(text)` are edited, and
+    a name gives its subject. Edits stand one after the other or in `edits`. Hooks that are added inside the block see
     what the edits made. A pattern that is cached holds the weights that multiply the values, without a slot's column.
     Positions count the real tokens of each sequence from its first: behind padding, position 0 is its first real token.
     It stays so where a cache holds the beginning, has forgotten it, or keeps room for later tokens. A cache that was
@@ -69,13 +72,16 @@ def patched(model: Any, *edits: Edits) -> EditedBlock:
     patch it. Their own passes of it are refused, and so are, from all, copies of it and other attention
     implementations.
     """
-    return EditedBlock(_patched(model, *edits))
+    several = (more,) if is_hook(more) else more
+    return EditedBlock(_patched(model, *several, edits))
 
 
 @contextmanager
 def _patched(model: Any, *edits: Edits) -> Iterator[Any]:
     given = tuple(edit for several in edits for edit in edits_of(several))
     check_count(given, "edits of patched")
+    loaded = load(model) if isinstance(model, str | Path) else None
+    model = model if loaded is None else loaded
     if isinstance(model, HuggingFaceSubject) and not isinstance(model, ModuleSubject):
         model = getattr(model, "bridge", model.model)
     module = _module_of(model)
@@ -85,7 +91,7 @@ def _patched(model: Any, *edits: Edits) -> Iterator[Any]:
         try:
             with exclusive(module):
                 _enter(block, model, module)
-            yield model
+            yield model if loaded is None else loaded
         finally:
             with exclusive(module):
                 _leave(block)

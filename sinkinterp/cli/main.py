@@ -120,6 +120,8 @@ def _message(error: Any) -> str:
         )  # which cuts long names
         fix = fix_of(getattr(error, "option_name", "argument(s)" * ("extra argument" in text)))
         options = {name for param in context.command.params for name in param.opts} if context else set()
+        if "requires an argument" in text:
+            fix = f"; write {error.option_name} and its value, as the help shows it"
         fix = fix if {*_NAMED_OPTION.findall(fix)} <= options else ""  # of this command
         return f"{text[:1].lower()}{text[1:]}{fix}; see {context.command_path if context else 'sinkinterp'} --help"
     if isinstance(error, PermissionError):

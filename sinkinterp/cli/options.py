@@ -326,7 +326,7 @@ Backend = Annotated[str, typer.Option(help=BACKEND, parser=backend_named, autoco
 Encoder = Annotated[str | None, typer.Option(help=ENCODER, parser=source)]
 DTYPE = "Numbers to compute with: float32, bfloat16 or float16."
 Numbers = Annotated[Dtype, typer.Option(help=DTYPE, parser=dtype_named, autocompletion=beginning([*Dtype]))]
-DeviceMap = Annotated[str | None, typer.Option(help=PLACE, parser=filled)]
+DeviceMap = Annotated[str | None, typer.Option("--device-map", "--device", help=PLACE, parser=filled)]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the tables to this file.", parser=json_file)]
 TEXT = (
     "A .txt, .jsonl, .json, .parquet or .csv file, a folder of them, a dataset on the Hub as OWNER/NAME, or the text "
@@ -334,7 +334,8 @@ TEXT = (
 )
 Text = Annotated[str | None, typer.Option(help=TEXT, parser=source)]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page of figures to this file.", parser=page_file)]
-Out = Annotated[Path, typer.Option(help="The page to write.", parser=page_file)]
+OUT = ("--out", "--output", "-o")
+Out = Annotated[Path, typer.Option(*OUT, help="The page to write.", parser=page_file)]
 Start = Annotated[Bos, typer.Option(help=BOS)]
 TokenFile = Annotated[Path | None, typer.Option(help="A .json file: a list of lists of token ids.", parser=token_file)]
 

@@ -66,8 +66,10 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _check_open(path: Path) -> None:
-    """Raises InputError for a folder that may not be read."""
-    if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+    """Raises InputError for a folder that may not be read, and for a name that no file can have."""
+    with refusal(f"cannot read {path!s:.80}", "give the path of a file", OSError):
+        is_closed = path.is_dir() and not os.access(path, os.R_OK | os.X_OK)
+    if is_closed:
         raise InputError(f"cannot read {path}: permission denied; {READABLE}")
 
 

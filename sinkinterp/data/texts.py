@@ -68,8 +68,9 @@ def is_path(source: Path | str) -> bool:
     """Returns true for a path: a Path, a string that exists, or one that looks like a path or a text file."""
     instance_of(source, str | Path, "a source of texts is a file, a folder, the name of a dataset or the text itself")
     path = Path(source)
-    looks_so = path.is_absolute() or str(source).startswith(_RELATIVE) or is_read(path)
     is_word = not any(map(str.isspace, str(source)))
+    begins_so = path.is_absolute() and (is_word or _exists(Path(*path.parts[:2])))  # else code, such as "// comment"
+    looks_so = begins_so or str(source).startswith(_RELATIVE) or is_read(path)
     looks_so |= is_word and (path.suffix.lower() in _DOCUMENTS or str(source).endswith(os.sep))
     return isinstance(source, Path) or looks_so or (bool(source) and _exists(path))  # Path("") is the folder we are in
 

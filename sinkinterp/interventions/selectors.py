@@ -16,6 +16,7 @@ from ..attention.shapes import ModelShape
 from ..attention.sites import Edit
 from ..checks import is_whole, whole_number
 from ..errors import InputError
+from ..guesses import fix_of
 
 MOST = 2**20  # of layers, heads, positions or dimensions that are named
 _NAME = re.compile(r"L?(\d+)(?:[.:]H?|H)(\d+)", re.I | re.ASCII)  # of a head: 5.3, L5H3
@@ -190,12 +191,12 @@ def _named(given: Any, name: str, of_heads: bool) -> list[Any]:
     return chosen
 
 
-def several(given: Any, name: str) -> Iterable[Any]:
-    """The choices of a selector; one whole number stands for itself."""
+def several(given: Any, name: str, fix: str = "") -> Iterable[Any]:
+    """The choices of a selector; one whole number stands for itself. `fix` ends the message for anything else."""
     if is_whole(given):
         return (given,)
     if isinstance(given, str | bytes) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
-        raise InputError(f"{name} are a list of whole numbers, heads of pairs (layer, head); got {given!r:.40}")
+        raise InputError(f"{name} are a list of whole numbers, heads of pairs (layer, head); got {given!r:.40}{fix}")
     return given
 
 
@@ -228,7 +229,8 @@ def _head_pair(choice: Any, name: str) -> tuple[int, int]:
         return int(named[1]), int(named[2])
     is_row = isinstance(choice, Iterable) and not isinstance(choice, str) and not is_whole(choice)
     if not is_row or len(parts := tuple(choice)) != 2:
-        raise InputError(f"{name} are pairs (layer, head), such as (2, 0) or [(2, 0), (4, 3)]; got {choice!r:.40}")
+        fix = fix_of(choice, "heads")
+        raise InputError(f"{name} are pairs (layer, head), such as (2, 0) or [(2, 0), (4, 3)]; got {choice!r:.40}{fix}")
     return whole_number(parts[0], name), whole_number(parts[1], name)
 
 

@@ -39,7 +39,7 @@ from ..guesses import keywords
 from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual
 from ..interventions.operations import PutAt
 from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
-from ..metrics.bootstrap import BY_SEQUENCE, estimate_cells, ratio
+from ..metrics.bootstrap import estimate_cells, intervals, ratio
 from ..metrics.importance import check_epsilon, importance, sink_rate
 from ..metrics.metric import PerSequence, target_loss
 from ..report.columns import HEAD, KV_HEAD, LAYER, POSITION
@@ -229,7 +229,7 @@ def restored(
     notes += [
         "restored: 1 as the clean run, 0 as the corrupted one; mean change over mean difference of the two",
         "control: the same place of another pair" if CONTROL in effects else "no control: it takes a third prompt",
-        BY_SEQUENCE if len(gap) > 1 else "one pair, so no intervals",
+        intervals(len(gap), "pairs"),
     ]
     return Table(runs.title, "; ".join(notes), _rows(runs, places, effects, gap), restored_figure)
 

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -20,7 +21,7 @@ from ..backends.subject import Subject
 from ..checks import is_whole
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
-from ..guesses import keywords
+from ..guesses import fix_of, keywords
 from ..interventions.edit import Edits, description, edits_of
 from ..interventions.selectors import is_pair, named_heads, several
 from ..metrics.importance import importance
@@ -43,6 +44,8 @@ def attention_map(
     layers: int | Sequence[int] | None = None,
     heads: int | Sequence[int] | Heads | None = None,
     edits: Edits = (),
+    title: str | None = None,
+    colorscale: Any = None,
 ) -> go.Figure:
     """A plotly figure of where heads look, with menus of heads, scores, cosines and norm products::
 
@@ -55,13 +58,19 @@ def attention_map(
     shown in cells, which hold the largest value of several tokens. Weights are proxies where rows do not sum to one.
     Takes what `measure` takes; rows of token ids of one length give mean maps. In place of a model, it takes the
     attention weights that `si.sinks` takes, with the tokens as texts or ids. Raises InputError also for heads that are
-    not there, and for more than six maps side by side.
+    not there, and for more than six maps side by side. `title` and `colorscale` are plotly's.
     """
     model, text = weights_first(model, text)
     models = _models_of(model)
-    if not models:
-        return _held_map(model, text, layers, heads, edits_of(edits))
-    given_edits = edits_of(edits)
+    draw = _maps_of if models else _held_map
+    figure = draw(models or model, text, layers, heads, edits_of(edits))
+    if title is not None:
+        figure.update_layout(title_text=title)
+    return figure if colorscale is None else figure.update_coloraxes(colorscale=colorscale)
+
+
+def _maps_of(models: Mapping[str, Any], text: Any, layers: Any, heads: Any, given_edits: Sequence[Edit]) -> go.Figure:
+    """The figure of the maps of models."""
     texts, subjects = _texts_of(text), {name: subject_of(each) for name, each in models.items()}
     inputs = {
         " · ".join(filter(None, pair)): equal_inputs_of(subject, given)
@@ -161,13 +170,14 @@ def sinks(
 ) -> Table:
     """The sinks of a model on texts of one length, or of attention weights, with or without their tokens.
 
-    Returns the table of `report.patterns.sinks`, which says what weights may be. A number in place of a text is the
-    position. Raises InputError as it does, and as `measure` does.
+    A model without a text reads the docstrings that `measure` reads. Returns the table of `report.patterns.sinks`,
+    which says what weights may be. A number in place of a text is the position. Raises InputError as it does, and as
+    `measure` does.
     """
     if is_whole(text):
         text, position = None, cast(int, text)
     model, text = weights_first(model, text)
-    if text is None:
+    if text is None and not isinstance(model, str | Path | torch.nn.Module | Subject):
         return patterns.sinks(model, position, epsilon, attention_mask)
     if holds_attention(model):
         first = next(iter(patterns_of(model).values()))
@@ -175,7 +185,7 @@ def sinks(
         return patterns.sinks(model, position, epsilon, attention_mask)
     subject, tokens = equal_inputs_of(model, text)
     read = {"weights": lambda call: call.pattern()[..., -call.k.shape[2] :]}
-    weights = subject.run(tokens, reads=read)["weights"].unbind(1)
+    weights = subject.run(tokens, reads=read, logits=False)["weights"].unbind(1)
     named = {f"blocks.{i}.hook_pattern": each for i, each in zip(subject.shape.attention_layers, weights, strict=True)}
     return patterns.sinks(named, position, epsilon, attention_mask)
 
@@ -237,7 +247,7 @@ def heads_asked(attending: Sequence[int], n_heads: int, layers: Any, heads: Any)
         given = [given]
     for chosen in (layers, given):
         if chosen is not None:
-            several(chosen, "layers and heads")
+            several(chosen, "layers and heads", fix_of(chosen, "heads"))
     if given is not None and not all(map(is_whole, given)):
         if layers is not None:
             raise InputError("heads that are pairs (layer, head) name their layers; leave layers= out")

@@ -86,8 +86,9 @@ def spread(
     note = (
         f"{run_note(subject, given)}; token {at} (from 0) becomes another one of the texts; change: distance of the "
         f"residuals over the norm of the first, mean over positions behind it; near: the next {NEXT}; far: those of "
-        f"the last quarter; {TIMES}: over the first edit, bootstrap over texts; block {subject.shape.n_layers} is the "
-        f"last output; loss of the unchanged texts in nats; null: 0, an equal token; {intervals(len(given))}"
+        f"the last quarter; {TIMES}: over the first edit (fewer than 30 texts: Fieller); block "
+        f"{subject.shape.n_layers} is the last output; loss of the unchanged texts in nats; null: 0, an "
+        f"equal token; {intervals(len(given))}"
     )
     return Table("How far does the change of one token spread?", note, tuple(rows), figure)
 

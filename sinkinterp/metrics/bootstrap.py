@@ -26,7 +26,6 @@ Range = tuple[float, float]  # of a quantity: the least and the largest value th
 REALS, SIZES, SHARES, COSINES = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0), (-1.0, 1.0)
 RESAMPLES = 2000
 KEPT = 1024  # sequences; of more, the resamples are drawn again each time, since they take 16 kB a sequence
-BY_SEQUENCE = "95% bootstrap interval over sequences"
 _Z = 1.96
 _SAME = 1e-5  # relative rounding errors of what is computed in float32
 FEW = 30  # fewer values have intervals by Student's t
@@ -36,12 +35,13 @@ _T = np.array([
 ])  # fmt: skip  # the 97.5% quantiles of Student's t with 1 to 28 degrees of freedom
 
 
-def intervals(sequences: int) -> str:
-    """Says what the intervals of means over `sequences` are. One sequence has none."""
-    if sequences < 2:
+def intervals(n: int, over: str = "sequences") -> str:
+    """Says what the intervals of means over `n` values are. One value has none."""
+    if n < 2:
         return "one text, so no intervals"
-    by_t = "95% interval over sequences, Wilson's of a share that is equal in all, else by Student's t"
-    return BY_SEQUENCE if sequences >= FEW else by_t
+    if n >= FEW:
+        return f"95% bootstrap interval over {over}"
+    return f"95% interval over {over}, Wilson's of equal shares, else by Student's t (quotients: Fieller's)"
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ..data.token_sources import random_tokens, repeated_token
 from ..data.tokens import TokenSet
 from ..measurement.maps import head_maps
 from ..measurement.measure import measure
-from ..metrics.bootstrap import BY_SEQUENCE, Estimate, estimate_cells
+from ..metrics.bootstrap import Estimate, estimate_cells, intervals
 from ..metrics.instruments import DISTRIBUTIONS, GEOMETRY, MASSIVE
 from ..plots.series import MARKERS, positive_axis, unique_values
 from ..plots.theme import MAGNITUDE, colour, escaped, themed
@@ -365,9 +365,10 @@ def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) 
         loss = estimate_cells("value", losses[variant])
         rows.append({"model": variant, "quantity": "validation loss (nats)", **loss, "null": None})
         rows += [{"model": variant, **row} for row in sink_summary(report, DEMO_EPSILON).rows]
+    protocol = reports["softmax"].protocol
     return Table(
         "Three twins: who makes a sink?",
-        f"{reports['softmax'].protocol.line()}, epsilon={DEMO_EPSILON}; {BY_SEQUENCE}",
+        f"{protocol.line()}, epsilon={DEMO_EPSILON}; {intervals(protocol.sequences)}",
         tuple(rows),
     )
 

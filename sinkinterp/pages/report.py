@@ -65,19 +65,23 @@ def view(
     *,
     layers: int | Sequence[int] | None = None,
     heads: int | Sequence[int] | Heads | None = None,
+    path: Path | str | None = None,
     open_browser: bool = True,
 ) -> Page:
     """The page with the map of every head on a text, as `sinkinterp view` writes it; with `edits`, before and after.
 
-    With `layers` or `heads`, as `attention_map` takes them, it shows these heads only, in more detail. A notebook shows
-    the page. Elsewhere it is written to a temporary file, which the browser opens unless `open_browser` is False. In
-    place of a model, it takes the attention weights that `si.sinks` takes, with the tokens as texts or ids. Raises
-    InputError as `measure` does, for unknown heads, and for several texts.
+    With `layers` or `heads`, as `attention_map` takes them, it shows these heads only, in more detail. It is saved at
+    `path`, if one is given. Otherwise a notebook shows the page; elsewhere it is written to a temporary file, which the
+    browser opens unless `open_browser` is False. In place of a model, it takes the attention weights that `si.sinks`
+    takes, with the tokens as texts or ids. Raises InputError as `measure` does, for unknown heads, and for several
+    texts.
     """
     model, text = weights_first(model, text)
     draw = _held_page if holds_attention(model) else _atlas_page
     shown = draw(model, text, edits, layers, heads)
-    if open_browser and not _in_notebook():
+    if path is not None:
+        shown.save(path)
+    elif open_browser and not _in_notebook():
         webbrowser.open(shown.save(Path(mkdtemp(prefix="sinkinterp-")) / "view.html").as_uri())
     return shown
 

@@ -13,6 +13,7 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from ..attention.maps import QUANTITIES, SCORE, WEIGHT, Quantity, pooled
+from ..guesses import Answering
 from ..metrics.importance import PATTERNS
 from ..metrics.metric import Metric
 from ..metrics.qk import MAPS
@@ -77,6 +78,12 @@ def _cells(length: int, side: int) -> int:
     return n * (n + 1) // 2
 
 
+class Figure(Answering, go.Figure):
+    """A plotly figure that says what to write in place of what matplotlib's figures have."""
+
+    kind = "figure"
+
+
 def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "") -> go.Figure:
     """Maps side by side, such as before and after an edit, with menus of heads and quantities; a slot's column apart.
 
@@ -86,7 +93,9 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "")
     labels = [_labels(maps) for maps in panels.values()]
     is_shared = all(each == labels[0] for each in labels)
     spacing = 0.06 if is_shared else 0.6 / (len(panels) + 3)
-    figure = make_subplots(1, len(panels), subplot_titles=list(map(escaped, panels)), horizontal_spacing=spacing)
+    figure = make_subplots(
+        1, len(panels), figure=Figure(), subplot_titles=list(map(escaped, panels)), horizontal_spacing=spacing
+    )
     shown = 0 if first.alpha is None else int(np.argmax(first.alpha))
     traces: list[go.Heatmap] = []
     columns: list[int] = []

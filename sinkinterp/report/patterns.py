@@ -152,12 +152,16 @@ def _by_layer(given: Any) -> dict[int, Any]:
     if isinstance(given, Tensor | np.ndarray):
         whole = given[(None,) * max(0, 4 - given.ndim)] if given.ndim > 1 else given
         return dict(enumerate(whole)) if whole.ndim == 5 else {0: whole}
+    if callable(getattr(given, "to_numpy", None)):  # a data frame, of one map
+        return _by_layer(given.to_numpy())
     if isinstance(given, Mapping) or callable(getattr(given, "items", None)):
         found = {int(m[1]): value for name, value in given.items() if (m := _LAYER_OF_HOOK.search(str(name)))}
         if found:
             return dict(sorted(found.items()))
     if isinstance(given, Readings):
         raise InputError("a report has its sinks: report.sink(), report.heads(); si.sinks takes attention weights")
+    are_weights = isinstance(given, dict) and all(isinstance(value, Tensor | np.ndarray) for value in given.values())
+    given = list(given.values()) if are_weights else given
     patterns = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
     if not patterns:
         raise InputError(
@@ -189,6 +193,7 @@ def _generated(layer: int, steps: Sequence[Any]) -> Pattern:
 
 def _checked(pattern: Any, layer: int) -> Pattern:
     pattern = torch.tensor(pattern) if isinstance(pattern, np.ndarray) and pattern.dtype.kind == "f" else pattern
+    pattern = pattern[None] if isinstance(pattern, Tensor) and pattern.ndim == 3 else pattern  # of one sequence
     if not isinstance(pattern, Tensor) or pattern.ndim != 4 or not pattern.is_floating_point():
         got = tuple(pattern.shape) if isinstance(pattern, Tensor) else type(pattern).__name__
         raise InputError(f"layer {layer} is {got}; give {TAKES}")

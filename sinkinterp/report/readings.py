@@ -182,7 +182,12 @@ class Readings(metaclass=Told):
         known = {**self.tensors(), **self.extras}
         if not isinstance(name, str) or name not in known:
             names = ", ".join([*self.tensors(), *self.extras])
-            fix = fix_of(name[0] if isinstance(name, tuple) and name else name, "report", known)
+            is_method = isinstance(name, str) and callable(getattr(self, name, None))
+            fix = (
+                f"; write report.{name}()"
+                if is_method
+                else fix_of(name[0] if isinstance(name, tuple) and name else name, "report", known)
+            )
             raise InputError(f"nothing that was read is named {name!r:.40}{fix}; there are {names}")
         return known[name]
 

@@ -98,6 +98,8 @@ class Report(Readings, Answering):
         """One row per sequence, layer, head and position: a pandas DataFrame, without padding."""
         return formats.to_pandas(self)
 
+    to_dataframe = to_pandas
+
     def _repr_html_(self) -> str:
         """What a notebook shows: the summary. All text is escaped."""
         return self.summary()._repr_html_() if 0 in self.positions else f"<p><b>{escape(repr(self))}</b></p>"

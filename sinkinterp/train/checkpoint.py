@@ -167,10 +167,11 @@ def _write(draft: Path, recipe: Spec, state: State, history: History) -> None:
 
 
 def _weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    """Weights by name. Tied weights come once, under their first name."""
+    """Weights by name, without those that stay as they are. Tied weights come once, under their first name."""
     seen: set[int] = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
+        is_frozen = isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+        if id(tensor) not in seen and not is_frozen:
             yield name, tensor
         seen.add(id(tensor))
 

@@ -360,6 +360,20 @@ STRANGERS = {  # what people type who have not read the help, and what the error
     f"patch {GOOD} --clean 'the cat' --corrupted 'the cat' --answer '' --instead ''": "a text of one token",
     "cache sinkinterp/demo-softmax --length 3": "use --length 4",
     "mask sinkinterp/demo-softmax --times 1": "above 1",
+    "cache sinkinterp/demo-softmax --text 'a book of sinks'": "not on text",
+    "serve sinkinterp/none": "no checkpoint sinkinterp/none",
+    "serve sinkinterp/demo-softmax --backend none": "is not a library that runs models",
+    "serve sinkinterp/demo-softmax --port 99999": "65535",
+    "serve sinkinterp/demo-softmax --dtype none": "bfloat16",
+    "explain sinkinterp/demo-softmax --head 3": "such as 3.7",
+    f"explain {SHIPPED} --bos always": "leave --bos out",
+    f"view {SHIPPED} --bos never": "leave --bos out",
+    "finetune {files}/good {files}/chats.jsonl --out run --set sha256=00": "leave them out of --set",
+    "finetune {files}/good {files}/chats.jsonl --out run --set model=other": "leave them out of --set",
+    f"reproduce figure19 --scale smoke --model {SHIPPED}": "leave one of them out",
+    f"explain {SHIPPED} --head 0.1 --head 0.1": "--head is given twice",
+    f"view {SHIPPED} --head 0.1 --head 0.01": "--head is given twice",
+    f"patch {SHIPPED} --clean a --corrupted b --site heads --head 1.0 --head 1.0": "--head is given twice",
     **{
         f"{start} {name}": words
         for start, names, words in (

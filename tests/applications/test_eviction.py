@@ -3,7 +3,6 @@
 import pytest
 import torch
 from backends.zoo import model_of, subject_of, tokens_of
-from refusals import refused
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sinkinterp.applications.eviction import IN_TEXT, Losses, first_token_losses, heads_table
@@ -89,13 +88,6 @@ def test_generated_tokens_follow_their_prompt_and_fill_the_context_at_most():
     assert texts[:, :17].equal(tokens) and texts.shape == (5, 30) and texts.equal(generated(subject, tokens, 13))
     assert torch.random.get_rng_state().equal(state)
     assert generation_table(subject, tokens, 1000).column("generated tokens") == [11, 23, 35, 47]
-
-
-@pytest.mark.parametrize("tolerance", [0.0, -1.0])
-def test_a_tolerance_that_no_head_can_keep_is_refused(tolerance):
-    refused(
-        lambda: heads_table(load("sinkinterp/demo-softmax"), torch.arange(22).view(2, 11), 5, tolerance), "tolerance"
-    )
 
 
 def losses_of(**added):

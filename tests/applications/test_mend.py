@@ -196,7 +196,7 @@ def test_the_mean_key_and_value_of_the_first_token_take_its_sink_over_without_tr
     made = mended(recipe_of(base, text, **few), tmp_path / "run", tmp_path)
     before, after = made.table.rows
     assert after["alpha_1"] < 0.6 * before["alpha_1"]
-    assert made.replaces_bos and "after: the same texts without BOS" in made.table.note
+    assert made.recipe.skips and "after: the same texts without BOS" in made.table.note
     again = mended(recipe_of(base, text, **few), tmp_path / "run", tmp_path)
     assert again.history == made.history and not [*(tmp_path / "run").glob("step-*")]
     refused(lambda: recipe_of(base, text, steps=0))

@@ -94,11 +94,6 @@ def test_bits_that_are_asked_for_twice_are_tried_once():
     assert len(table.rows) == len(GRAINS) * 3 and quantised_answer(table).count(" at 3 bits") == 1
 
 
-@pytest.mark.parametrize("bits", [(1,), (), (33,)])
-def test_bits_that_no_integer_has_are_refused(bits):
-    refused(lambda: quantised_table(load("sinkinterp/demo-softmax"), tokens_of(5) % 16, bits), "bits")
-
-
 @pytest.mark.parametrize(("edit", "message"), {
     lambda: RoundedCache(4, *GRAINS["token"], (5,)): "there is no position 5",
     lambda: RoundedCache(4, *GRAINS["token"], (0.5,)): "kept of RoundedCache",

@@ -1,5 +1,4 @@
 import sys
-from functools import partial
 
 import pytest
 import torch
@@ -85,11 +84,6 @@ def test_a_flipped_bit_of_a_gguf_file_is_noticed_where_its_hash_lies_beside_it(t
     file.write_bytes(content)
     with pytest.raises(Damaged, match=r"tiny\.gguf is damaged"):
         si.load(file)
-
-
-def test_a_gguf_file_that_is_not_there_is_refused(tmp_path):
-    for call in (si.load, load_tokenizer):
-        refused(partial(call, tmp_path / "none.gguf"), "none")
 
 
 def test_without_the_package_gguf_the_fix_is_said(tmp_path, model, monkeypatch):

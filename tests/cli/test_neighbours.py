@@ -39,16 +39,6 @@ def test_the_cache_is_rounded_to_the_bits_that_were_asked_for(tmp_path):
     assert {row["bits"] for row in rounded} == {3, 5}
 
 
-def test_a_model_without_text_and_one_too_short_to_evict_are_refused_in_a_line():
-    for words, message in (
-        (["cache", "sinkinterp/demo-softmax", "--text", "A book of sinks"], "not on text"),
-        (["mask", "sinkinterp/demo-softmax", "--times", "1"], "above 1"),
-        (["cache", "sinkinterp/demo-softmax", "--length", "2"], "use --length 4"),
-    ):
-        result = CliRunner().invoke(app, words)
-        assert result.exit_code == 2 and message in result.output, result.output
-
-
 @pytest.mark.parametrize("command", ["cache", "mask", "explain"])
 def test_fewer_texts_than_were_asked_for_are_refused_and_than_the_default_are_taken(command, tmp_path):
     texts = tmp_path / "texts.json"

@@ -26,20 +26,6 @@ def test_no_browser_is_opened_where_none_is_wanted(call):
     assert code == 0 and opened == [] and "the live page is at" in output
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("sinkinterp/none",), "no checkpoint sinkinterp/none"),
-        ((MODEL, "--backend", "none"), "is not a library that runs models"),
-        ((MODEL, "--port", "99999"), "65535"),
-        ((MODEL, "--dtype", "none"), "bfloat16"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(call, words, message):
-    code, output, opened, _ = call(*words)
-    assert code == 2 and message in output and "Traceback" not in output and opened == []
-
-
 def test_a_port_that_is_taken_is_one_line(call):
     with serve.server_of(b"") as server:
         code, output, _, _ = call(MODEL, "--port", str(server.server_port))

@@ -19,11 +19,9 @@ from sinkinterp.backends.files import named_models
 from sinkinterp.cli import places, terminal
 from sinkinterp.cli.main import app
 from sinkinterp.cli.options import PACKAGE
-from sinkinterp.errors import InputError
 from sinkinterp.guesses import _words
 from sinkinterp.table import Table
 
-MARK = "sinkinterp/demo-softmax"
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1) | st.sampled_from(
     ["\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "[/bold]", "[red]", "a\rb", "\x9b2J", "\u202eabc"]
 )
@@ -36,33 +34,6 @@ def test_no_control_character_of_a_name_or_a_text_reaches_the_terminal(title, na
         terminal.print_text(title)
         terminal.console.print(title, markup=False)
     assert all(c.isprintable() or c == "\n" for c in captured.get())
-
-
-@pytest.fixture(scope="module")
-def files(files):
-    (files / "cut.wav").write_bytes(b"RIFF")
-    return files
-
-
-LINES = {
-    f"explain {MARK} --bos always": "leave --bos out",
-    f"view {MARK} --bos never": "leave --bos out",
-    "finetune {files}/good {files}/chats.jsonl --out {out} --set sha256=00": "leave them out of --set",
-    "finetune {files}/good {files}/chats.jsonl --out {out} --set model=other": "leave them out of --set",
-    f"reproduce figure19 --scale smoke --model {MARK}": "leave one of them out",
-    f"explain {MARK} --head 0.1 --head 0.1": "--head is given twice",
-    f"view {MARK} --head 0.1 --head 0.01": "--head is given twice",
-    f"patch {MARK} --clean a --corrupted b --site heads --head 1.0 --head 1.0": "--head is given twice",
-}
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_an_option_that_has_no_effect_or_is_ours_is_refused_in_one_line(line, files, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
-    result = CliRunner().invoke(app, line.format(files=files, out=tmp_path / "run").split())
-    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert result.exit_code == 2 and len(errors) == 1 and LINES[line] in errors[0], result.output
 
 
 def test_every_package_that_a_message_says_to_install_is_one_of_our_extras():
@@ -86,34 +57,6 @@ def test_a_folder_of_the_cache_that_cannot_be_read_holds_no_models_and_no_output
         patch.setattr(Path, "iterdir", refused)
         assert named_models.downloaded() == {}
         places.Places(files=(tmp_path / "out.json",))
-
-
-class Lazy(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.LazyLinear(7)
-
-
-CALLS = {
-    "a report of nothing": (lambda files: si.Report(), "importance"),
-    "lazy weights": (lambda files: si.measure(Lazy(), [[1, 2, 3]]), "lazy weights"),
-    "dims that are true": (lambda files: si.interventions.ChangeResidual(dims=torch.tensor(True)), "dims"),
-    "a cell that is a list": (lambda files: Table("", "", ({"x": [1]},)).to_dict(), "'x'"),
-    "sound that is cut": (lambda files: _sound(files / "cut.wav").samples(), "ends too early"),
-}
-
-
-def _sound(file):
-    from sinkinterp.backends.encoder.encoder_input import Sound
-
-    return Sound(file)
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_a_call_without_sense_is_refused_with_a_reason(name, files):
-    call, reason = CALLS[name]
-    with pytest.raises(InputError, match=re.escape(reason)):
-        call(files)
 
 
 def test_weights_that_may_not_be_read_are_called_that(files, monkeypatch):

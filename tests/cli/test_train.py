@@ -1,12 +1,9 @@
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from sinkinterp.cli import training
-from sinkinterp.cli import training as train
-from sinkinterp.cli.main import app
 from sinkinterp.runs.trained import recipe_of
 from sinkinterp.train import checkpoint, loop
 
@@ -53,8 +50,3 @@ def test_the_speed_is_that_since_the_first_step(monkeypatch):
     monkeypatch.setattr(training.time, "monotonic", lambda: next(clock))
     speed = training.Speed()
     assert [speed.tokens_per_second(12) for _ in range(3)] == [0, 12, 4]
-
-
-def test_the_command_line_has_both_commands():
-    assert {"train", "finetune"} <= {c.name or c.callback.__name__ for c in app.registered_commands}
-    assert Path(train.__file__).is_file()

@@ -247,28 +247,6 @@ def test_a_packing_killed_twice_ends_as_if_it_had_not_been(prepared, tmp_path, m
     assert written(again.folder) == written(whole.folder) and again.sha256 == whole.sha256 == prepared.sha256
 
 
-def test_a_cache_that_cannot_be_made_is_one_line(tmp_path):
-    (tmp_path / "file").touch()
-    refused(lambda: PACKED.prepare(tmp_path / "file"))
-
-
-@pytest.mark.parametrize("limit", [1_000, 33_000])  # too small for the tokenizer, too small for a shard
-def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, limit):
-    resource = pytest.importorskip("resource")
-    source = SourceOfThisTest()
-    monkeypatch.setattr(SourceOfThisTest, "texts", lambda *_: DOCUMENTS * 19)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        refused(lambda: replace(PACKED, source=source).prepare(tmp_path))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    tokenizer = {"sha256.json", "tokenizer.json", "tokenizer_config.json"}
-    assert left - {"lock", "progress.json"} == (tokenizer if limit > 1_000 else set())
-    assert len(PACKED.prepare(tmp_path).chunks) > 1000
-
-
 def test_a_text_that_changed_after_it_was_packed_is_refused_and_one_that_is_gone_is_not(tmp_path, file):
     recipe = replace(PACKED, source=Texts(str(file)))
     first = recipe.prepare(tmp_path)

@@ -113,6 +113,16 @@ def test_a_string_that_looks_like_a_path_is_no_dataset(text):
     refused(lambda: next(texts_of(text)))
 
 
+@pytest.mark.parametrize("text", ["// a comment of C", "/* another */ int x;", f"// {'long ' * 99}", "/ or not /"])
+def test_code_that_begins_with_a_slash_is_a_text(text):
+    assert list(texts_of(text)) == [text]
+
+
+def test_a_name_that_no_file_can_have_is_refused():
+    for name in ("/" + "x" * 300, f"/{'x' * 300}.txt", Path("x" * 300)):
+        refused(lambda name=name: list(texts_of(name)))
+
+
 def test_an_existing_file_is_read_before_a_dataset_of_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert not is_path("allenai/c4") and not is_path("allenai/c4:en") and not is_path("imdb")

@@ -133,13 +133,6 @@ def shares(row):
     return [np.nan if np.isnan(x) else np.nanmean(np.where(np.isnan(row), np.nan, row <= x)) for x in row]
 
 
-def test_pages_complain_of_nothing_and_ask_for_nothing(exact, coarse, changed):
-    for page in (exact, coarse, changed):
-        assert page.complaints == []
-        assert [url for url in page.requests if not url.startswith(LOCAL)] == []
-        assert page.evaluate("performance.getEntriesByType('resource').length") == 0
-
-
 def test_no_button_sends_the_data_anywhere(exact, changed):
     for page in (exact, changed):
         assert page.locator(".modebar-btn").count() == 0

@@ -82,11 +82,6 @@ def test_figures_are_light_on_paper(opened):
     opened.emulate_media(media="screen", color_scheme="light")
 
 
-def test_the_page_asks_and_complains_of_nothing(opened):
-    assert opened.complaints == []
-    assert {url.split(":")[0] for url in opened.requests} <= {"file", "data", "blob"}
-
-
 def test_no_button_offers_to_send_the_data_away(opened):
     buttons = opened.eval_on_selector_all("button", "all => all.map(one => one.textContent)")
     assert buttons == ["Whole figure", "Save PNG", "Save SVG"] and opened.locator(".modebar-btn").count() == 0

@@ -29,11 +29,6 @@ def subjects():
     return {name: si.load(model_of(name)) for name in ("gpt2", "gpt-oss with sink logits")}
 
 
-def test_a_file_that_is_no_report_is_refused(tmp_path):
-    (tmp_path / "other.safetensors").write_bytes(b"not a report")
-    refused(lambda: Report.load(tmp_path / "other.safetensors"), "Report")
-
-
 def test_an_edit_is_compared_sequence_by_sequence(subjects):
     before = si.measure(subjects["gpt2"], tokens_of())
     after = si.measure(subjects["gpt2"], tokens_of(), edits=[si.SwapPositions(0, 4)])

@@ -172,22 +172,6 @@ def _check_repair(recipe, run, caplog):
     assert finetuned(recipe, run) == run / "model" and len(caplog.messages) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [("", ""), ("{", "line 1"), ('{"text": "hi"}', "row 1"), ('{"messages": [{"role": "user"}]}', "row 1")],
-)
-def test_a_file_without_chats_is_one_line(tmp_path, text, place):
-    (tmp_path / "bad.jsonl").write_text(text)
-    refused(lambda: read_chats(str(tmp_path / "bad.jsonl")), "bad.jsonl", place)
-
-
-def test_missing_chats_or_tokenizers_are_refused_in_one_line(tmp_path):
-    refused(lambda: read_chats(str(tmp_path / "absent.jsonl")))
-    refused(lambda: read_chats("no/such"), "such")
-    build(LMSpec()).save_pretrained(tmp_path / "base")
-    refused(lambda: finetuned(ChatRecipe(model=str(tmp_path / "base"), data="x.jsonl"), tmp_path / "run"))
-
-
 def test_a_history_is_that_of_the_chats_as_they_are_now(tmp_path, tokenizer, chats):
     build(LMSpec(vocab=13, d_model=24, n_heads=3, n_ctx=64)).save_pretrained(tmp_path / "base")
     tokenizer.save_pretrained(tmp_path / "base")

@@ -89,14 +89,6 @@ def test_processes_make_the_rows_that_this_process_makes(table, tmp_path):
     assert list(rows) == [row for row in table.rows if row[c.MODEL] == "softmax"]
 
 
-def test_a_cached_run_is_not_trained_again(tmp_path, monkeypatch):
-    scope = Scope(Scale.SMOKE, seeds=1, workers=Here(), cache=tmp_path)
-    one = replace(STUDY, rows=replace(STUDY.rows, edition=FIRST))
-    first = one.table(scope)
-    monkeypatch.setattr("sinkinterp.train.loop.update", lambda *_: pytest.fail("trained again"))
-    assert one.table(scope) == first
-
-
 @pytest.mark.parametrize(
     ("alphas", "step"),
     [([0.2, 0.2, 0.3, 0.4], 20), ([0.3, 0.2, 0.3, 0.4], 20), ([0.3, 0.3, 0.3, 0.25], None), ([0.3], 0)],

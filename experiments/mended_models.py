@@ -1,0 +1,238 @@
+"""The sink of genuine models mended by a short training, beside controls that train as long on the same text."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import plotly.graph_objects as go
+import torch
+from torch import Tensor
+
+from sinkinterp.applications.mend import (
+    ENTRY,
+    EVICTED,
+    ROUNDED,
+    UNIFORM,
+    MendRecipe,
+    mend_recipe,
+    mended,
+    sinks_and_entries,
+    worth,
+)
+from sinkinterp.applications.streaming import loss_of
+from sinkinterp.backends.added_slots import AddedKeyValue, NoAddedSlots
+from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.backends.mended import AllWeights, Lora, with_adapter, without_adapter
+from sinkinterp.data.choices import Bos
+from sinkinterp.data.draws import HELD_OUT
+from sinkinterp.data.progress import Progress
+from sinkinterp.data.token_sources import TextToTokens
+from sinkinterp.data.tokens import Tokens
+from sinkinterp.errors import InputError
+from sinkinterp.files import cache_folder
+from sinkinterp.metrics.bootstrap import intervals, mean_cells, rate_cells
+from sinkinterp.plots.series import sweep_figure
+from sinkinterp.report.columns import ALPHA_1, EDIT, MODEL, SINK_1
+from sinkinterp.runs.case import Case
+from sinkinterp.runs.experiment import on_models
+from sinkinterp.runs.rules import Rule
+from sinkinterp.table import Cell, Table, high_of, low_of
+
+from .shared.downstream import CAPITALS
+from .shared.genuine import text_models
+from .shared.installed import texts_by_kind
+from .shared.rules import above, number, of_each, times, within
+
+CLAIM = "A slot that is trained for minutes ends the sink of a genuine model and costs no loss; controls do not."
+RULE = (
+    "with the slot and the penalty, in every order of the data: alpha_1 is at most that of uniform attention, the loss "
+    "at most .01 nats above that of LoRA alone on the text of the training and at most the original's on the others, "
+    "forgetting the first token costs at most .01 nats, int8 per tensor a tenth, no entry is above 100 medians; "
+    "controls leave a sink of alpha_1 .05 above uniform attention, and the slot of the sixth token adds .02 nats"
+)
+MODELS = text_models()
+STEPS, SMOKE_STEPS = 40, 2
+ORDERS = 3  # of the data, for the slot with the penalty and for LoRA alone; the other arms have one
+LENGTH, SEQUENCES = 64, 16
+LONG, LONG_SEQUENCES = 512, 6
+AS_IS, SLOT, FREE = "as it is", "slot, penalty", "slot, no penalty"
+OTHER, LORA, PENALTY = "slot and penalty of the sixth token", "LoRA alone", "LoRA, penalty"
+TRAINED = "docstrings"
+OTHERS = ("Python code", "package descriptions")
+TEXT, ORDER, OVER_UNIFORM = "text", "order", "alpha_1 over uniform attention"
+ADDED, OVER_LORA, RIGHT, WRITES = "added loss", "loss over LoRA alone", "capitals right", "goes on"
+ARMS: Mapping[str, Mapping[str, Any]] = {
+    LORA: {"slots": NoAddedSlots(), "penalty": 0.0},
+    PENALTY: {"slots": NoAddedSlots()},
+    SLOT: {"slots": AddedKeyValue()},
+    FREE: {"slots": AddedKeyValue(), "penalty": 0.0},
+    OTHER: {"slots": AddedKeyValue(), "position": 5},
+}
+Row = dict[str, Cell]
+
+
+def recipes(case: Case, progress: Progress) -> Iterator[tuple[str, MendRecipe]]:
+    """The trainings of a model: every arm in every order of the data, and the first order alone at scale smoke.
+
+    Models of ours need no peft: all of their weights are trained in place of LoRA.
+    """
+    steps, orders, weights = (STEPS, ORDERS, Lora()) if case.recipe is None else (SMOKE_STEPS, 1, AllWeights())
+    plain = mend_recipe(case.source, length=LENGTH)
+    plain = replace(plain, data=plain.data.prepare(cache_folder(), progress("reading texts")).recipe)
+    settings: dict[str, Any] = {"lr": 1e-4, "steps": steps, "watch_every": steps, "save_every": 20, "bf16": True}
+    for order in range(orders):
+        for name in ARMS if not order else (LORA, SLOT):
+            trained = weights if name in (LORA, PENALTY) else plain.trained
+            yield name, replace(plain, seed=order, trained=trained, **{**settings, **ARMS[name]})
+
+
+@dataclass(frozen=True)
+class Read:
+    """Texts of one kind, with BOS where the model begins with it, and what the model loses on them as it is."""
+
+    kind: str
+    tokens: Tokens
+    plain: Tensor
+
+    def row(self, subject: HuggingFaceSubject, skips: int, control: Tensor | None) -> tuple[Row, Tensor]:
+        """A row of the model as it is now, and the losses of the tokens that it predicts in every arm."""
+        tokens = self.tokens[:, skips:]
+        loss = loss_of(subject, tokens)
+        cells = worth(subject, tokens, self.plain.shape[1], loss, sinks_and_entries(subject, tokens))
+        loss, uniform = loss[:, -self.plain.shape[1] :], number(cells[UNIFORM])
+        row: Row = {TEXT: self.kind, **cells}
+        row |= {end(OVER_UNIFORM): number(cells[end(ALPHA_1)]) - uniform for end in (str, low_of, high_of)}
+        row |= mean_cells(ADDED, (loss - self.plain).mean(1))
+        return row | (mean_cells(OVER_LORA, (loss - control).mean(1)) if control is not None else {}), loss
+
+
+def measure(case: Case, progress: Progress) -> Table:
+    """A row for the model as it is, each arm and order, and another for what it knows and writes.
+
+    The first order is measured on other kinds of text too.
+    """
+    subject = case.subject
+    if not isinstance(subject, HuggingFaceSubject):
+        raise InputError(f"a mended model is one of transformers; {subject.name} is run by another library")
+    arms = [*recipes(case, progress)]
+    on_row, rows, cache = progress(f"mending {subject.name}"), list[Row](), cache_folder()
+    texts, begin = _texts(case, arms[0][1], progress), int(arms[0][1].data.bos)
+    reads = [Read(kind, tokens, loss_of(subject, tokens)[:, begin:]) for kind, tokens in texts]
+    rows += [_named(case, AS_IS, None, read.row(subject, 0, None)[0]) for read in reads]
+    rows.append(_named(case, AS_IS, None, _told(case, 0)))
+    controls: dict[tuple[int, str], Tensor] = {}
+    for done, (name, recipe) in enumerate(arms):
+        on_row(done, len(arms))
+        run = cache / "runs" / recipe.key()
+        mended(recipe, run, cache)
+        with_adapter(subject.model, run / "adapter")
+        try:
+            for read in reads:
+                if read.kind != TRAINED and (recipe.seed or (len(read.tokens[0]) == LONG and name not in (SLOT, LORA))):
+                    continue
+                row, loss = read.row(subject, recipe.skips, controls.get((recipe.seed, read.kind)))
+                if name == LORA:
+                    controls[recipe.seed, read.kind] = loss
+                rows.append(_named(case, name, recipe.seed, row))
+            rows.append(_named(case, name, recipe.seed, _told(case, recipe.skips)))
+        finally:
+            without_adapter(subject.model)
+    on_row(len(arms), len(arms))
+    columns = dict.fromkeys(column for row in rows for column in row)
+    n = len(reads[0].tokens)
+    note = (
+        f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={LENGTH} (n={LONG_SEQUENCES} at T={LONG}), BOS "
+        f"{case.start}, with a slot never, {intervals(n)}; epsilon=0.3; trained on docstrings, {arms[0][1].steps} "
+        f"steps of 4 x {LENGTH} tokens in bf16, rate 1e-4 (slots' keys .1), held-out docstrings measured in fp32; "
+        f"losses in nats; capitals: n={len(CAPITALS)}; rule: {RULE}"
+    )
+    return Table(CLAIM, note, tuple({**dict.fromkeys(columns), **row} for row in rows))
+
+
+def _named(case: Case, arm: str, order: int | None, row: Row) -> Row:
+    return {**case.names, EDIT: arm, ORDER: order, **row}
+
+
+def _texts(case: Case, recipe: MendRecipe, progress: Progress) -> Iterator[tuple[str, Tokens]]:
+    """Held-out text of the training's kind, others' beginnings, and a few that are long, where the model reads them."""
+    cache, on_file = cache_folder(), progress("reading texts")
+    n = case.size(SEQUENCES, LENGTH)[0] if case.recipe is None else 4
+    yield TRAINED, recipe.data.prepare(cache, on_file).sample(n, *HELD_OUT)
+    texts, start = texts_by_kind(cache, on_file), Bos.ALWAYS if recipe.data.bos else Bos.NEVER
+    to_tokens = TextToTokens(case.subject.tokenizer, start)
+    for kind in OTHERS:
+        yield kind, to_tokens.of_length(texts[kind], LENGTH, n, kind).tokens
+    if case.recipe is None:
+        kind = f"{OTHERS[0]}, T={LONG}"
+        yield kind, to_tokens.of_length(texts[OTHERS[0]], LONG, min(n, LONG_SEQUENCES), kind).tokens
+
+
+@torch.no_grad()
+def _told(case: Case, skips: int) -> Row:
+    """How many capitals a model knows, and how it goes on after a beginning, by the likeliest tokens."""
+    subject, tokenizer = case.subject, case.subject.tokenizer
+    assert tokenizer is not None and isinstance(subject, HuggingFaceSubject)
+    start = [] if skips or case.start is not Bos.ALWAYS else [tokenizer.bos_token_id]
+
+    def goes_on(text: str, tokens: int) -> str:
+        ids = torch.tensor([start + tokenizer.encode(text, add_special_tokens=False)], device=subject.device)
+        given = {"max_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
+        return tokenizer.decode(subject.model.generate(ids, **given)[0, ids.shape[1] :])
+
+    right = [
+        goes_on(f"The capital of {name} is the city of", 3).strip().startswith(of) for name, of in CAPITALS.items()
+    ]
+    cells = rate_cells(RIGHT, torch.tensor(right).double())
+    return {TEXT: "prompts", **cells, WRITES: goes_on("The weather in Paris is", 20)}
+
+
+def digest(table: Table) -> Table:
+    """A row for each arm of each model: means over orders, on the text of the training."""
+    columns = (SINK_1, ALPHA_1, UNIFORM, "Sink_2", "Sink_*", ADDED, OVER_LORA, EVICTED, ROUNDED, ENTRY)
+    groups: dict[tuple[Cell, Cell], list[Mapping[str, Cell]]] = {}
+    for row in table.where(**{TEXT: TRAINED}).rows:
+        groups.setdefault((row[MODEL], row[EDIT]), []).append(row)
+    rows = tuple({MODEL: model, EDIT: arm, **_means(of, columns)} for (model, arm), of in groups.items())
+    return Table(table.title, table.note, rows)
+
+
+def _means(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> Row:
+    there = {name: [float(cell) for row in rows if (cell := row[name]) is not None] for name in columns}
+    return {name: sum(cells) / len(cells) if cells else None for name, cells in there.items()}
+
+
+def draw(table: Table) -> go.Figure:
+    """Sink_1, the cost of forgetting the first token and that of int8: the models as they are and with each arm."""
+    drawn = Table("The sink mended", table.note, digest(table).rows)
+    return sweep_figure(drawn, EDIT, (SINK_1, EVICTED, ROUNDED), by=MODEL)
+
+
+def _of(arm: str, *texts: str) -> Sequence[Mapping[str, Cell]]:
+    return [{EDIT: arm, TEXT: text} for text in texts]
+
+
+def _control(arm: str) -> Rule:
+    """A control keeps a sink."""
+    claim = f"{arm} leaves a sink: alpha_1 is .05 above uniform attention"
+    return within(claim, OVER_UNIFORM, {EDIT: arm, TEXT: TRAINED}, low=0.05)
+
+
+_SLOT, _AS_IS = ({EDIT: arm, TEXT: TRAINED} for arm in (SLOT, AS_IS))
+RULES: Sequence[Rule] = tuple(
+    of_each(rule)
+    for rule in (
+        within("the first token has no more than uniform attention gives", OVER_UNIFORM, _SLOT, high=0.0),
+        within("the loss is at most .01 nats above that of LoRA alone", OVER_LORA, _SLOT, high=0.01),
+        *(
+            within(f"on {text['text']} the loss is at most the original's", ADDED, text, high=0.0)
+            for text in _of(SLOT, *OTHERS)
+        ),
+        within("forgetting the first token costs at most .01 nats", EVICTED, _SLOT, high=0.01),
+        above("int8 with one scale costs a tenth", ROUNDED, _AS_IS, _SLOT, by=(MODEL,), bound=times(10)),
+        within("no entry is above 100 medians", ENTRY, _SLOT, high=100.0),
+        *map(_control, (LORA, PENALTY, FREE)),
+        within("the slot and penalty of the sixth token add .02 nats", ADDED, {EDIT: OTHER, TEXT: TRAINED}, low=0.02),
+    )
+)
+
+EXPERIMENT = replace(on_models(CLAIM, MODELS, measure, draw, RULES), digest=digest)
