@@ -135,7 +135,6 @@ def test_a_refused_patch_is_one_line_and_changes_nothing():
     unfit = {
         "edit": (model,),
         "layer 7": (model, iv.ZeroQueryBias(layers=[1]), iv.Temperature(2.0, layers=[7])),
-        "str": ("gpt2", iv.Temperature(2.0)),
         "Linear": (torch.nn.Linear(3, 3), iv.Temperature(2.0)),
         "layer 0": (model_of("llama"), iv.ZeroQueryBias()),
         "encoder": (encoder_decoders.model_of("t5"), iv.Temperature(2.0)),
