@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.subject import Logits, Subject
-from ..checks import check_count, finite_number, whole_number
+from ..checks import LARGEST, check_count, finite_number, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..guesses import keywords
@@ -122,7 +122,7 @@ def dormant_heads(
     if other is not None:
         texts[OTHER] = equal_inputs_of(subject, other)[1]
     heads = [(layer, head) for layer in subject.shape.attention_layers for head in range(subject.shape.n_heads)]
-    generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0))
+    generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0, LARGEST))
     with progress_of(progress, f"leaving out heads of {subject.name}") as show:
         alpha, write = _readings(subject, texts[CHOSEN])
         orders = _orders(subject, texts[CHOSEN], alpha.mean(0), write.mean(0), epsilon, generator)

@@ -18,7 +18,7 @@ from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape
 from ..attention.sites import Edit
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import different_numbers, finite_number, whole_number, whole_numbers
+from ..checks import accepting, different_numbers, finite_number, whole_number, whole_numbers
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..errors import InputError
@@ -113,7 +113,7 @@ def first_token_losses(
         check_window(tokens, window)
     full, added, control, missing = loss_of(subject, tokens), {}, {}, ""
     places = [(window, n) for window in windows for n in kept if n < window]
-    for window, n in told(places, progress("evicting first tokens")):
+    for window, n in told(places, accepting(progress, "progress", "")("evicting first tokens")):
         above = partial(_above, full, window)
         added[window, IN_TEXT, n] = above(loss_of(subject, tokens, [Evict(window, n)]))
         control[window, n] = above(loss_of(subject, tokens, [KeepHeaviest(window, n, First.EVICTED, seed=0)]))
@@ -168,7 +168,7 @@ def memory_table(subject: HuggingFaceSubject, tokens: Tokens, window: int, progr
         "random tokens, the first evicted": KeepHeaviest(window, half, First.EVICTED, seed=0),
     }
     full, added = loss_of(subject, tokens), {}
-    for name in told([*rules], progress("heavy hitters")):
+    for name in told([*rules], accepting(progress, "progress", "")("heavy hitters")):
         added[name] = _above(full, window, loss_of(subject, tokens, [rules[name]]))
     rows = [
         {CACHE: name, **mean_cells(ADDED, x), **mean_cells(PAIRED, x - added[FIRST_AND_LAST])}
@@ -338,7 +338,8 @@ def quantised_table(
         raise InputError(f"{subject.name} caches a latent, not keys and values; take another model ({fix})")
     rows: list[dict[str, Cell]] = []
     full, all_rounded = loss_of(subject, tokens), torch.empty(0)
-    for n, scales, name in told([*product(bits, GRAINS, SPARED)], progress("quantising the cache")):
+    show = accepting(progress, "progress", "")("quantising the cache")
+    for n, scales, name in told([*product(bits, GRAINS, SPARED)], show):
         added = (loss_of(subject, tokens, [RoundedCache(n, *GRAINS[scales], SPARED[name])]) - full).mean(1)
         all_rounded = added if name == ALL else all_rounded
         change = mean_cells(CHANGE, added - all_rounded)

@@ -29,6 +29,7 @@ PARTS = 4  # of the generated tokens
 def generated(subject: HuggingFaceSubject, prompts: Tokens, count: int, seed: int = 0) -> Int[Tensor, "sequence _"]:
     """Prompts and `count` tokens that the model writes after each, sampled at temperature 1; no text ends before."""
     start, limit = prompts.shape[1], subject.shape.n_ctx
+    subject.check_ids(prompts)
     count = whole_number(count, "tokens to generate", 1, None if limit is None else limit - start)
     seed = whole_number(seed, "seed", 0, LARGEST)
     check_memory(8 * len(prompts) * (start + count), f"{count:,} tokens after each prompt", "generate fewer")

@@ -18,7 +18,7 @@ from ..attention.sites import Edit
 from ..backends.anatomy.projections import LinearMap, linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import check_count, instance_of, is_whole, whole_number
+from ..checks import LARGEST, check_count, instance_of, is_whole, whole_number
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..errors import InputError
@@ -122,7 +122,7 @@ def dictionary(x: Stack, features: int, steps: int, seed: int = 0, active: int =
     """A dictionary trained on vectors, centred and scaled to a mean square of 1, by Adam on the squared error."""
     features, steps = whole_number(features, "features", 1), whole_number(steps, "steps", 0)
     active = whole_number(active, "active features", 1, features)
-    generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0))
+    generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0, LARGEST))
     x = numbers(x, "vector d_model", "vectors").float()
     mean = x.mean(0)
     decoder = torch.nn.functional.normalize(torch.randn(features, x.shape[1], generator=generator), dim=-1)

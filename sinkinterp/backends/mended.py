@@ -23,6 +23,7 @@ from transformers.utils import cached_file
 from ..checks import instance_of
 from ..data.hub import asking_hub
 from ..errors import InputError, extra, refusal
+from ..files import path_of
 from ..seals import Misplaced, Of, check_beside, hashes_in, read_record, verify, write_record
 from ..spec import Spec
 from .added_slots import WITH_SLOTS, AddedSlots, add_slots, remove_slots
@@ -106,7 +107,7 @@ def with_adapter(model: PreTrainedModel, folder: Path | str) -> Any:
 
     Raises InputError for a model that has an adapter, and where the folder is damaged or mends another model.
     """
-    folder = Path(folder)
+    folder = path_of(folder, "the folder of an adapter")
     instance_of(model, PreTrainedModel, "an adapter mends a transformers model")
     if model in _UNDO:
         raise InputError(f"this {type(model).__name__} has an adapter; call si.without_adapter(model) first")

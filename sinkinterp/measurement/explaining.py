@@ -24,7 +24,7 @@ from ..attention.sites import CALL, Edit
 from ..attention.slots import SlotRow
 from ..backends.frozen import freezable, frozen
 from ..backends.subject import Subject
-from ..checks import both_or_none, whole_number
+from ..checks import LARGEST, both_or_none, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..errors import InputError
@@ -107,7 +107,7 @@ def explain(
     freezable(subject)
     written = _written(subject, ids, answer, instead)
     with progress_of(progress, f"explaining {subject.name}") as on_pass:
-        generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0))
+        generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0, LARGEST))
         work = Work(subject, token_set, generator, on_pass, 7 + TOP * 2 * (1 + DRAWS))
         before = work.report()
         on_slot = _draws_more(before) and _has_learned_keys(subject, ids)

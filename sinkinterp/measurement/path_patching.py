@@ -36,6 +36,7 @@ from ..interventions.changes import (
     ChangeResidual,
     ChangeValues,
 )
+from ..interventions.edit import edits_of
 from ..interventions.operations import Add, Put, PutAt
 from ..report.columns import HEAD, LAYER, POSITION
 from ..table import Table
@@ -85,7 +86,8 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
             f"{subject.name}: what its feed-forward layers add is not found in every block, so a direct path cannot be "
             "told from one through them; name what stays: frozen=(ChangeOutputs(),)"
         )
-    sites = (ChangeMLP(),) if frozen is None else (frozen,) if isinstance(frozen, Change) else tuple(frozen)
+    what = "what stays is a change, such as ChangeOutputs()"
+    sites = (ChangeMLP(),) if frozen is None else [instance_of(each, Change, what) for each in edits_of(frozen)]
     kept = tuple((site, activations(site, subject, tokens)) for site in sites)
     stream = None if frozen is not None else _stream(subject, tokens)
     axes = (LAYER, HEAD if isinstance(sender, ChangeOutputs) else POSITION)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.sites import RESIDUAL
-from ..checks import check_count, whole_number
+from ..checks import LARGEST, check_count, instance_of, whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..interventions.columns import Dropped, RemoveColumn
@@ -69,7 +69,7 @@ def spread(
     check_count(given[0], "tokens of a text, as a change spreads to later ones", 4)
     at = whole_number(length // 3 if position is None else position, "position, from 1,", 1, length - 2)
     changed = with_other_token(given, at, seed)
-    named = without_sink(at // 2 or 2) if edits is None else edits
+    named = without_sink(at // 2 or 2) if edits is None else instance_of(edits, Mapping, "edits have names here")
     runs = {name: changes(subject, given, changed, at, some) for name, some in named.items()}
     before = next(iter(runs.values()))[0]
     rows: list[dict[str, Cell]] = [
@@ -108,7 +108,7 @@ def with_other_token(tokens: Tokens, position: int, seed: int = 0) -> Tokens:
 
     Raises InputError where they hold one token alone.
     """
-    generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0))
+    generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0, LARGEST))
     pool, changed = tokens[:, position:].flatten(), tokens.clone()
     for row in changed:
         others = pool[pool != row[position]]

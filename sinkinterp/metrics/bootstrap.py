@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.shapes import numbers
-from ..checks import whole_number
+from ..checks import LARGEST, whole_number
 from ..errors import InputError
 from ..table import Cell, high_of, low_of
 from .metric import PerSequence
@@ -76,7 +76,7 @@ def estimate(values: PerSequence, seed: int = 0) -> Estimate:
     Of fewer than 30 values it is the interval of Student's t. Sequences that are NaN, because they are too short for a
     position, do not count. One sequence has no interval: NaN.
     """
-    values, seed = numbers(values, "sequence", "values"), whole_number(seed, "seed", 0)
+    values, seed = numbers(values, "sequence", "values"), whole_number(seed, "seed", 0, LARGEST)
     values = values[~values.isnan()]
     mean = values.double().mean().item()
     if len(values) < 2:
@@ -198,7 +198,7 @@ def rate_cells(column: str, values: PerSequence) -> dict[str, Cell]:
 
 def _resampled_means(values: PerSequence, seed: int) -> np.ndarray:
     """The mean of every resample. A seed draws the same sequences for values of the same length."""
-    seed = whole_number(seed, "seed", 0)
+    seed = whole_number(seed, "seed", 0, LARGEST)
     counts = _counts if len(values) <= KEPT else _counts.__wrapped__
     return counts(len(values), seed) @ values.double().cpu().numpy() / len(values)
 
