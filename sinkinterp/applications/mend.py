@@ -147,7 +147,7 @@ def mend(
     length: int | None = None,
     remedy: str = Remedy.KV_BIAS,
     weights: str = Weights.NONE,
-    on_step: loop.OnStep = lambda step, latest: None,
+    on_step: loop.OnStep | None = None,
     **settings: Any,
 ) -> Mended:
     """Moves the sink of a model by name or folder into slots of its heads; the model is measured before and after::
@@ -165,7 +165,7 @@ def mend(
     """
     model = str(path_of(model, "a model that is mended"))
     recipe = mend_recipe(model, text, length, remedy, weights, **settings)
-    return mended(recipe, path_of(out, "out"), on_step=on_step)
+    return mended(recipe, path_of(out, "out"), on_step=on_step or (lambda step, latest: None))
 
 
 def mend_recipe(

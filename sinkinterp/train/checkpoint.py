@@ -36,13 +36,11 @@ class State:
     moments: dict[str, torch.Tensor]
 
     @staticmethod
-    def of(model: PreTrainedModel, optimizer: Optimizer) -> "State":
-        """The state of a model and its optimiser."""
-        weights, moments = (
-            {name: tensor.detach().cpu() for name, tensor in named}
-            for named in (_weights(model), _moments(model, optimizer))
-        )
-        return State(model.config, weights, moments)
+    def of(model: PreTrainedModel, optimizer: Optimizer, has_base: bool = False) -> "State":
+        """The state of a model and its optimiser. With a base, what is not trained is left out, since that has it."""
+        weights = [(name, x) for name, x in _weights(model) if x.requires_grad or not has_base]
+        parts = ({name: x.detach().cpu() for name, x in named} for named in (weights, _moments(model, optimizer)))
+        return State(model.config, *parts)
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -146,9 +144,9 @@ def restore(run: Path, step: int, model: PreTrainedModel, optimizer: Optimizer) 
 @torch.no_grad()
 def fill(folder: Path, model: PreTrainedModel) -> None:
     """Copies the weights of a checkpoint into a model of the same shape."""
-    weights = load_file(folder / "model.safetensors")
-    for name, tensor in _weights(model):
-        tensor.copy_(weights[name])
+    weights = dict(_weights(model))
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        weights[name].copy_(tensor)
 
 
 def history_of(folder: Path) -> History:
@@ -167,11 +165,10 @@ def _write(draft: Path, recipe: Spec, state: State, history: History) -> None:
 
 
 def _weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    """Weights by name, without those that stay as they are. Tied weights come once, under their first name."""
+    """Weights by name. Tied weights come once, under their first name."""
     seen: set[int] = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
-        is_frozen = isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
-        if id(tensor) not in seen and not is_frozen:
+        if id(tensor) not in seen:
             yield name, tensor
         seen.add(id(tensor))
 
