@@ -46,7 +46,7 @@ def held():
         },
         others={
             "logits": output.logits[0, 0],
-            "a cache without patterns": {"hook_embed": weights[0]},
+            "a cache without patterns": {"hook_embed": output.logits},
             "a report": si.measure(model_of("gpt2"), IDS),
             "a figure": si.attention_map(model_of("gpt2"), IDS),
             "a data frame": pandas.DataFrame({"text": [TEXT]}),
