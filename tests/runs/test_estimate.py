@@ -60,7 +60,8 @@ def test_without_a_gpu_softmax_takes_its_operations_and_others_longer_by_what_on
     """6 operations a weight of a matrix and 12 T d a layer; attention alone is multiplied."""
     seconds = {"learned": 2.0, "t5": 5.0}
     monkeypatch.setattr(estimate, "_head_bytes", lambda head: 10**6)
-    monkeypatch.setattr(estimate, "_head_seconds", lambda head: seconds["t5" if head.model != SOFTMAX else "learned"])
+    timed = {name: (1, Step(time, 0), Step(time, 0)) for name, time in seconds.items()}
+    monkeypatch.setattr(estimate, "_probed", lambda head: timed["t5" if head.model != SOFTMAX else "learned"])
     recipe = RECIPES["paper-60m"]
     head = estimate._head(recipe.model, recipe)
     monkeypatch.setitem(globals(), "SOFTMAX", head.model)
