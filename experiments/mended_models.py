@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
+from sinkinterp.applications import eviction, without_outliers
 from sinkinterp.applications.mend import (
     ENTRY,
     EVICTED,
@@ -60,6 +61,8 @@ OTHER, LORA, PENALTY = "slot and penalty of the sixth token", "LoRA alone", "LoR
 TRAINED = "docstrings"
 OTHERS = ("Python code", "package descriptions")
 TEXT, ORDER, OVER_UNIFORM = "text", "order", "alpha_1 over uniform attention"
+ROUNDED_PART, BY_ROUNDING = "what is rounded", "added by rounding"
+BITS = (8, 4)
 ADDED, OVER_LORA, RIGHT, WRITES = "added loss", "loss over LoRA alone", "capitals right", "goes on"
 ARMS: Mapping[str, Mapping[str, Any]] = {
     LORA: {"slots": NoAddedSlots(), "penalty": 0.0},
@@ -105,11 +108,30 @@ class Read:
         row |= mean_cells(ADDED, (loss - self.plain).mean(1))
         return row | (mean_cells(OVER_LORA, (loss - control).mean(1)) if control is not None else {}), loss
 
+    def rounded(self, subject: HuggingFaceSubject, skips: int) -> Iterator[Row]:
+        """What rounding adds to the loss: of residuals, weights and caches, with scales of several kinds."""
+        tokens, nothing = self.tokens[:, skips:], without_outliers.nothing
+        full = loss_of(subject, tokens)
+
+        def row(part: str, bits: int, scales: str, loss: Tensor) -> Row:
+            added = mean_cells(BY_ROUNDING, (loss - full).mean(1))
+            return {TEXT: self.kind, ROUNDED_PART: f"{part}, {bits} bits, a scale per {scales}", **added}
+
+        for bits in BITS:
+            for scales, over in without_outliers.GRAINS.items():
+                edit = without_outliers.Quantise(bits, over, nothing)
+                yield row("residuals", bits, scales, loss_of(subject, tokens, [edit]))
+            for scales, over in without_outliers.SIDES.items():
+                with without_outliers.quantised_weights(subject, bits, over, nothing):
+                    yield row("weights", bits, scales, loss_of(subject, tokens))
+            for scales, of in eviction.GRAINS.items():
+                yield row("cache", bits, scales, loss_of(subject, tokens, [eviction.RoundedCache(bits, *of)]))
+
 
 def measure(case: Case, progress: Progress) -> Table:
     """A row for the model as it is, each arm and order, and another for what it knows and writes.
 
-    The first order is measured on other kinds of text too.
+    The first order is measured on other kinds of text too, and its slot with several kinds of rounding.
     """
     subject = case.subject
     if not isinstance(subject, HuggingFaceSubject):
@@ -120,6 +142,7 @@ def measure(case: Case, progress: Progress) -> Table:
     reads = [Read(kind, tokens, loss_of(subject, tokens)[:, begin:]) for kind, tokens in texts]
     rows += [_named(case, AS_IS, None, read.row(subject, 0, None)[0]) for read in reads]
     rows.append(_named(case, AS_IS, None, _told(case, 0)))
+    rows += [_named(case, AS_IS, None, row) for read in reads[:2] for row in read.rounded(subject, 0)]
     controls: dict[tuple[int, str], Tensor] = {}
     for done, (name, recipe) in enumerate(arms):
         on_row(done, len(arms))
@@ -135,6 +158,10 @@ def measure(case: Case, progress: Progress) -> Table:
                     controls[recipe.seed, read.kind] = loss
                 rows.append(_named(case, name, recipe.seed, row))
             rows.append(_named(case, name, recipe.seed, _told(case, recipe.skips)))
+            if name == SLOT and not recipe.seed:
+                rows += [
+                    _named(case, name, 0, row) for read in reads[:2] for row in read.rounded(subject, recipe.skips)
+                ]
         finally:
             without_adapter(subject.model)
     on_row(len(arms), len(arms))

@@ -117,17 +117,14 @@ class Mended:
     @cached_property
     def table(self) -> Table:
         """What `worth` says of held-out text, before and after. The model is read again for that."""
-        recipe, held_out = self.recipe, _held_out(self.text)
-        subject = HuggingFaceSubject(load_model(recipe.model).to(self.device), recipe.model)
-        before = worth(subject, held_out, held_out.shape[1] - 1 - recipe.skips)
+        held_out, skips = _held_out(self.text), self.recipe.skips
+        subject = HuggingFaceSubject(load_model(self.recipe.model).to(self.device), self.recipe.model)
+        before = {MODEL: "before", **worth(subject, held_out, held_out.shape[1] - 1 - skips)}
         with_adapter(subject.model, self.folder)
-        table = worth_table({"before": before, "after": worth(subject, held_out[:, recipe.skips :])}, subject, held_out)
-        note = (
-            f"{table.note}; after: the same texts without BOS; losses of the same tokens"
-            if recipe.skips
-            else table.note
-        )
-        return replace(table, note=note)
+        note = f"{run_note(subject, held_out)}; epsilon=0.3; losses in nats; {intervals(len(held_out))}"
+        note += "; after: the same texts without BOS; losses of the same tokens" if skips else ""
+        after = {MODEL: "after", **worth(subject, held_out[:, skips:])}
+        return Table("What is the mended model worth?", note, (before, after))
 
     def answer(self) -> str:
         """Says in a line or two if the first token is still a sink, and the next step."""
@@ -297,7 +294,7 @@ def worth(
     loss: Loss | None = None,
     report: Report | None = None,
 ) -> dict[str, Cell]:
-    """What the sink of a model is and costs on some tokens: a row of `worth_table`.
+    """What the sink of a model is and costs on some tokens: a row of a table.
 
     The loss is that of the last `targets` tokens, by default of all but the first.
     The loss without the first token is that of queries from the middle on, which no longer see it. int8 and 4-bit round
@@ -321,9 +318,3 @@ def worth(
         **mean_cells(ROUNDED, (rounded - full).mean(1)),
         **mean_cells(ROUNDED_4, (four_bits - full).mean(1)),
     }
-
-
-def worth_table(rows: Mapping[str, Mapping[str, Cell]], subject: HuggingFaceSubject, tokens: Tokens) -> Table:
-    """Rows of `worth` by the names of models, of which `subject` is one, on the same tokens."""
-    note = f"{run_note(subject, tokens)}; epsilon=0.3; losses in nats; {intervals(len(tokens))}"
-    return Table("What is the mended model worth?", note, tuple({MODEL: name, **row} for name, row in rows.items()))
