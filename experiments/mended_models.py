@@ -32,17 +32,19 @@ from sinkinterp.data.tokens import Tokens
 from sinkinterp.errors import InputError
 from sinkinterp.files import cache_folder
 from sinkinterp.metrics.bootstrap import intervals, mean_cells, rate_cells
-from sinkinterp.plots.series import sweep_figure
+from sinkinterp.plots.series import sweep_figure, unique_values
 from sinkinterp.report.columns import ALPHA_1, EDIT, MODEL, SINK_1
 from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Rule
-from sinkinterp.table import Cell, Table, high_of, low_of
+from sinkinterp.table import Cell, Table
 
+from .shared.arms import means_by
 from .shared.downstream import CAPITALS
 from .shared.genuine import text_models
 from .shared.installed import texts_by_kind
-from .shared.rules import above, number, of_each, times, within
+from .shared.remedy import OVER_UNIFORM, over_uniform
+from .shared.rules import above, of_each, times, within
 
 CLAIM = "A slot that is trained for minutes ends the sink of a genuine model and costs no loss; controls do not."
 RULE = (
@@ -60,7 +62,7 @@ AS_IS, SLOT, FREE = "as it is", "slot, penalty", "slot, no penalty"
 OTHER, LORA, PENALTY = "slot and penalty of the sixth token", "LoRA alone", "LoRA, penalty"
 TRAINED = "docstrings"
 OTHERS = ("Python code", "package descriptions")
-TEXT, ORDER, OVER_UNIFORM = "text", "order", "alpha_1 over uniform attention"
+TEXT, ORDER = "text", "order"
 ROUNDED_PART, BY_ROUNDING = "what is rounded", "added by rounding"
 BITS = (8, 4)
 ADDED, OVER_LORA, RIGHT, WRITES = "added loss", "loss over LoRA alone", "capitals right", "goes on"
@@ -102,10 +104,8 @@ class Read:
         tokens = self.tokens[:, skips:]
         loss = loss_of(subject, tokens)
         cells = worth(subject, tokens, self.plain.shape[1], loss, sinks_and_entries(subject, tokens))
-        loss, uniform = loss[:, -self.plain.shape[1] :], number(cells[UNIFORM])
-        row: Row = {TEXT: self.kind, **cells}
-        row |= {end(OVER_UNIFORM): number(cells[end(ALPHA_1)]) - uniform for end in (str, low_of, high_of)}
-        row |= mean_cells(ADDED, (loss - self.plain).mean(1))
+        loss = loss[:, -self.plain.shape[1] :]
+        row: Row = {TEXT: self.kind, **cells, **over_uniform(cells), **mean_cells(ADDED, (loss - self.plain).mean(1))}
         return row | (mean_cells(OVER_LORA, (loss - control).mean(1)) if control is not None else {}), loss
 
     def rounded(self, subject: HuggingFaceSubject, skips: int) -> Iterator[Row]:
@@ -216,16 +216,10 @@ def _told(case: Case, skips: int) -> Row:
 def digest(table: Table) -> Table:
     """A row for each arm of each model: means over orders, on the text of the training."""
     columns = (SINK_1, ALPHA_1, UNIFORM, "Sink_2", "Sink_*", ADDED, OVER_LORA, EVICTED, ROUNDED, ENTRY)
-    groups: dict[tuple[Cell, Cell], list[Mapping[str, Cell]]] = {}
-    for row in table.where(**{TEXT: TRAINED}).rows:
-        groups.setdefault((row[MODEL], row[EDIT]), []).append(row)
-    rows = tuple({MODEL: model, EDIT: arm, **_means(of, columns)} for (model, arm), of in groups.items())
+    whole = table.where(**{TEXT: TRAINED, ROUNDED_PART: None})
+    models = {model: means_by(whole.where(**{MODEL: model}), EDIT, columns) for model in unique_values(table, MODEL)}
+    rows = tuple({MODEL: model, **row} for model, means in models.items() for row in means.rows)
     return Table(table.title, table.note, rows)
-
-
-def _means(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> Row:
-    there = {name: [float(cell) for row in rows if (cell := row[name]) is not None] for name in columns}
-    return {name: sum(cells) / len(cells) if cells else None for name, cells in there.items()}
 
 
 def draw(table: Table) -> go.Figure:

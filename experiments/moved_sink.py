@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import plotly.graph_objects as go
 
-from sinkinterp.applications.mend import ENTRY, EVICTED, ROUNDED, UNIFORM, sinks_and_entries, worth
+from sinkinterp.applications.mend import ENTRY, EVICTED, ROUNDED, sinks_and_entries, worth
 from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.added_slots import AddedKey, AddedKeyValue, AddedSlots, NoAddedSlots, add_slots, remove_slots
 from sinkinterp.backends.huggingface import HuggingFaceSubject
@@ -20,10 +20,11 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Rule
-from sinkinterp.table import Cell, Table, high_of, low_of
+from sinkinterp.table import Cell, Table
 
 from .shared.genuine import text_models
-from .shared.rules import above, number, times, within
+from .shared.remedy import OVER_UNIFORM, over_uniform
+from .shared.rules import above, times, within
 
 CLAIM = (
     "A sink is a key and a value that hardly depend on the text. As a slot of every head they take it over at once, "
@@ -45,7 +46,7 @@ SLOTS: Mapping[str, tuple[AddedSlots, int]] = {
     KEY_ALONE: (AddedKey(), 0),
     CONTROL: (AddedKeyValue(), OTHER),
 }
-OVER_UNIFORM, ADDED = "alpha_1 over uniform attention", "added loss"
+ADDED = "added loss"
 Row = dict[str, Cell]
 
 
@@ -109,10 +110,7 @@ def _trials(case: Case, progress: Progress) -> list[Trial]:
 
 
 def _row(case: Case, name: str, cells: Mapping[str, Cell]) -> Row:
-    """A row; `alpha_1` less what uniform attention gives has the interval of `alpha_1`."""
-    uniform = float(cells[UNIFORM] or 0)
-    over = {end(OVER_UNIFORM): number(cells[end(ALPHA_1)]) - uniform for end in (str, low_of, high_of)}
-    return {**case.names, EDIT: name, LAYER: None, HEAD: None, **cells, **over}
+    return {**case.names, EDIT: name, LAYER: None, HEAD: None, **cells, **over_uniform(cells)}
 
 
 def _heads(case: Case, reports: Sequence[Report], row: Row) -> Iterator[Row]:

@@ -1,10 +1,12 @@
 """Measures the worth of a remedy against sinks: a model's outliers, and its costs of quantisation and eviction."""
 
 import time
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from sinkinterp.applications.mend import UNIFORM
 from sinkinterp.applications.streaming import loss_of
 from sinkinterp.applications.without_outliers import GRAINS, SIDES, Quantise, nothing, quantised_weights, relative_error
 from sinkinterp.backends.huggingface import HuggingFaceSubject
@@ -16,15 +18,25 @@ from sinkinterp.measurement.patching import activations
 from sinkinterp.measurement.watching import PEAK
 from sinkinterp.metrics.bootstrap import estimate, estimate_cells
 from sinkinterp.metrics.residuals import KURTOSIS
-from sinkinterp.table import Cell
+from sinkinterp.report.columns import ALPHA_1
+from sinkinterp.table import Cell, high_of, low_of
+
+from .rules import number
 
 BITS = 8
 KURTOSIS_COLUMN, LARGEST, SPEED = "kurtosis", "largest entry", "tokens a second"
 EVICTED, EVICTED_CONTROL = "loss without the first token", "loss with it in the window"
 ACTIVATIONS, WEIGHTS = ({grain: f"int8 {what} per {grain}" for grain in SIDES} for what in ("activations", "weights"))
 COSTS = tuple(f"{of}, {name}" for name in (*ACTIVATIONS.values(), *WEIGHTS.values()) for of in ("error", "loss"))
+OVER_UNIFORM = "alpha_1 over uniform attention"
 PASSES = 5  # that the speed is the best of
 Row = dict[str, Cell]
+
+
+def over_uniform(cells: Mapping[str, Cell]) -> Row:
+    """`alpha_1` of a row of `mend` less what uniform attention gives, with the interval of `alpha_1`."""
+    ends = (str, low_of, high_of)
+    return {end(OVER_UNIFORM): number(cells[end(ALPHA_1)]) - number(cells[UNIFORM]) for end in ends}
 
 
 def outliers_and_costs(subject: HuggingFaceSubject, tokens: Tokens) -> Row:

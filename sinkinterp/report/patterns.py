@@ -160,7 +160,7 @@ def _by_layer(given: Any) -> dict[int, Any]:
     if isinstance(given, Readings):
         raise InputError("a report has its sinks: report.sink(), report.heads(); si.sinks takes attention weights")
     if type(given) is dict and all(isinstance(value, Tensor | np.ndarray) for value in given.values()):
-        return dict(enumerate(given.values()))
+        return _by_number(given)
     patterns = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
     if not patterns:
         raise InputError(
@@ -170,6 +170,16 @@ def _by_layer(given: Any) -> dict[int, Any]:
     if all(isinstance(step, list | tuple) and step for step in patterns):
         patterns = [_generated(layer, of_steps) for layer, of_steps in enumerate(zip(*patterns, strict=False))]
     return dict(enumerate(patterns))
+
+
+def _by_number(given: Mapping[Any, Any]) -> dict[int, Any]:
+    """Weights by the number of their layer, which is the only number in their name."""
+    numbers = [re.findall(r"\d+", str(name)) for name in given]
+    found = {int(each[0]): value for each, value in zip(numbers, given.values(), strict=True) if len(each) == 1}
+    if not given or len(found) < len(given):
+        fix = "write one in each, as in {3: weights} or {'layers.3': weights}"
+        raise InputError(f"the names {[*map(str, given)]!r:.80} do not number the layers of weights; {fix}")
+    return dict(sorted(found.items()))
 
 
 def _generated(layer: int, steps: Sequence[Any]) -> Pattern:

@@ -60,6 +60,15 @@ def test_beams_are_refused():
     refused(lambda: si.sinks(model.generate(tokens_of(7), output_attentions=True, **options)))
 
 
+def test_layers_of_a_dictionary_keep_the_number_in_their_name():
+    weights = torch.eye(5).expand(1, 2, 5, 5)
+    for names in ((7, 3), ("layers.7", "layers.3")):
+        rows = si.sinks(dict.fromkeys(names, weights)).rows
+        assert sorted(row["layer"] for row in rows if row["layer"] is not None) == [3, 3, 7, 7]
+    for names in (("a", "b"), (3, "3"), ("1.2",)):
+        refused(lambda names=names: si.sinks(dict.fromkeys(names, weights)))
+
+
 def test_a_pattern_by_hand():
     pattern = torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0], [0.75, 0, 0.25]])[None, None]
     everything, head = si.sinks(pattern, epsilon=0.7).rows
