@@ -117,6 +117,9 @@ def test_all_runs_what_can_run_and_names_what_it_leaves_out(call, monkeypatch):
     assert code == 0 and files == book_of("book", "propositions")
     assert "left out: text_twins: it trains for hours" in output
     assert "left out: gpt2_circuit: its models are not here" in output
+    monkeypatch.setattr("sinkinterp.cli.reproducing.experiment_names", lambda: ["mended_models"])
+    code, output, files = call("reproduce", "all", "--scale", "real", "--dry-run")
+    assert code == 0 and "left out: mended_models: it trains genuine models for hours" in output
 
 
 def test_a_book_is_drawn_again_from_its_numbers(call):

@@ -119,7 +119,7 @@ def reproduce(
             try:
                 experiments.check_scope(name, experiment, scope)
                 if is_all:
-                    experiments.check_default(scope, scale)
+                    experiments.check_default(experiment, scope, scale)
                 command = _command(name, scope, other.encoder)
                 if dry_run:
                     costs.append(_print_cost(name, experiment, scope, out, command))
