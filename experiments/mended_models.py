@@ -90,12 +90,13 @@ def recipes(case: Case, progress: Progress) -> Iterator[tuple[str, MendRecipe]]:
     steps, orders, weights = (STEPS, ORDERS, Lora()) if case.recipe is None else (SMOKE_STEPS, 1, AllWeights())
     plain = mend_recipe(case.source, length=LENGTH)
     plain = replace(plain, data=plain.data.prepare(cache_folder(), progress("reading texts")).recipe)
-    settings: dict[str, Any] = {"lr": 1e-4, "steps": steps, "until": 0.0, "save_every": 20, "bf16": True}
+    settings: dict[str, Any] = {"lr": 1e-4, "steps": steps, "watch_every": steps, "save_every": 20, "bf16": True}
+    often = {"watch_every": min(WATCH_EVERY, steps), "until": 0.0}
     for order in range(orders):
         for name in ARMS:
             trained = weights if name in (LORA, PENALTY) else plain.trained
-            often = min(WATCH_EVERY, steps) if name == SLOT else steps
-            yield name, replace(plain, seed=order, trained=trained, watch_every=often, **{**settings, **ARMS[name]})
+            watched = often if name == SLOT else {}
+            yield name, replace(plain, seed=order, trained=trained, **{**settings, **watched, **ARMS[name]})
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,8 @@ def measure(case: Case, progress: Progress) -> Table:
         with_adapter(subject.model, run / "adapter")
         try:
             for read in reads:
-                if read.kind != TRAINED and (recipe.seed or name not in (SLOT, LORA)):
+                is_further = read.kind not in (TRAINED, *OTHERS)
+                if (read.kind != TRAINED and recipe.seed) or (is_further and name not in (SLOT, LORA)):
                     continue
                 row, loss = read.row(subject, recipe.skips, controls.get((recipe.seed, read.kind)))
                 if name == LORA:

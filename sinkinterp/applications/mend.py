@@ -37,7 +37,7 @@ from ..metrics.residuals import peak_over_median
 from ..report.columns import MODEL
 from ..report.report import Report
 from ..seals import Of, settle, stated
-from ..spec import Limits
+from ..spec import Limits, added_later
 from ..table import Cell, Table
 from ..train import checkpoint, loop
 from ..train.distributed import Batch, World
@@ -82,7 +82,7 @@ class MendRecipe(Fit):
     trained: Trained = SlotsAlone()
     penalty: float = 1.0
     position: int = 0
-    until: float = RATE
+    until: float = added_later(RATE)
     steps: int = 0
     batch: int = 4
     micro_batch: int = 4
