@@ -220,10 +220,7 @@ def mended(
     recipe.trained.prepare(model)
     of, history = _trained(_job(recipe, model, text, base, world), out, on_step)
     with sole_writer(out):
-        write = partial(
-            write_adapter, model=model, slots=recipe.slots, trained=recipe.trained, base=recipe.model, of=of
-        )
-        settle(out / "adapter", of, write)
+        settle(out / "adapter", of, lambda to: write_adapter(to, model, recipe.slots, recipe.trained, recipe.model, of))
     return Mended(recipe, out / "adapter", text, history, world.device)
 
 
