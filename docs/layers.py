@@ -11,8 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sinkinterp"
 GROUND = {
-    "checks": "values within limits",
-    "errors": "the one error of users",
+    "checks": "errors of users",
     "files": "whole or absent",
     "guesses": "what people write",
     "outputs": "files with a mark",

@@ -10,9 +10,9 @@ from torch import Tensor
 from sinkinterp.attention.shapes import Residual
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.subject import Subject
+from sinkinterp.checks import InputError
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.errors import InputError
 from sinkinterp.interventions import (
     Add,
     BlindKeys,

@@ -24,20 +24,19 @@ from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.added_slots import AddedKeyValue, NoAddedSlots
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.mended import AllWeights, Lora, with_adapter, without_adapter
+from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.draws import HELD_OUT
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.token_sources import TextToTokens
 from sinkinterp.data.tokens import Tokens
-from sinkinterp.errors import InputError
 from sinkinterp.files import cache_folder
 from sinkinterp.metrics.bootstrap import intervals, mean_cells, rate_cells
-from sinkinterp.plots.series import sweep_figure, unique_values
-from sinkinterp.report.columns import ALPHA_1, EDIT, MODEL, SINK_1
+from sinkinterp.plots.theme import sweep_figure, unique_values
 from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Rule
-from sinkinterp.table import Cell, Table
+from sinkinterp.table import ALPHA_1, EDIT, MODEL, SINK_1, Cell, Table
 
 from .shared.arms import means_by
 from .shared.downstream import CAPITALS

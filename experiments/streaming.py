@@ -6,9 +6,9 @@ import plotly.graph_objects as go
 
 from sinkinterp.applications.streaming import streaming_table
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.checks import InputError
 from sinkinterp.data.progress import Progress
-from sinkinterp.errors import InputError
-from sinkinterp.plots.series import sweep_figure
+from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models

@@ -13,8 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .checks import instance_of
-from .errors import InputError, reason_of, refusal
+from .checks import InputError, instance_of, reason_of, refusal
 
 _NAME_BYTES = 255  # the longest name that common file systems allow
 _DRAFT = ".draft-"  # a name that no other process shares follows

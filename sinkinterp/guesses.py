@@ -18,7 +18,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
-from .errors import InputError
+from .checks import InputError
 
 P, R = ParamSpec("P"), TypeVar("R")
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .errors import refusing
+from .checks import refusing
 from .files import is_output, replacing, shown_path
 from .seals import SHA256, STAMP, signed
 

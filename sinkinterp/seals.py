@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import InputError, refusal
+from .checks import InputError, refusal
 from .files import replacing, set_aside, write_bytes
 from .spec import key_of
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
-from .checks import check_fields
-from .errors import InputError
+from .checks import InputError, check_fields
 from .guesses import Told
 
 S = TypeVar("S", bound="Spec")

@@ -4,7 +4,7 @@ import torch
 from refusals import refused
 
 from sinkinterp import checks, guesses
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.interventions import Scale, SwapPositions
 
 

@@ -24,9 +24,9 @@ from typer.testing import CliRunner
 import sinkinterp as si
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.files.named_models import SHIPPED
+from sinkinterp.checks import InputError
 from sinkinterp.cli.main import app
 from sinkinterp.data import progress
-from sinkinterp.errors import InputError
 from sinkinterp.metrics import instruments
 from sinkinterp.runs.catalogue import full_name
 from sinkinterp.runs.inputs import Inputs

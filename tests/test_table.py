@@ -4,7 +4,7 @@ import pandas
 import pytest
 from refusals import refused
 
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.table import Table
 
 ROWS = (

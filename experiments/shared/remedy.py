@@ -18,8 +18,7 @@ from sinkinterp.measurement.patching import activations
 from sinkinterp.measurement.watching import PEAK
 from sinkinterp.metrics.bootstrap import estimate, estimate_cells
 from sinkinterp.metrics.residuals import KURTOSIS
-from sinkinterp.report.columns import ALPHA_1
-from sinkinterp.table import Cell, high_of, low_of
+from sinkinterp.table import ALPHA_1, Cell, high_of, low_of
 
 from .rules import number
 

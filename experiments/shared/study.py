@@ -13,14 +13,13 @@ import plotly.graph_objects as go
 import torch
 from plotly.subplots import make_subplots
 
+from sinkinterp import table as col
 from sinkinterp.data.backcopy import BosFirst
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.bootstrap import SHARES, estimate_cells, mean_cells
-from sinkinterp.plots.series import SHARE, error_bars, unique_values
-from sinkinterp.plots.theme import GREY, colour, escaped, themed
-from sinkinterp.report import columns as col
+from sinkinterp.plots.theme import GREY, SHARE, colour, error_bars, escaped, themed, unique_values
 from sinkinterp.report.report import Report
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope

@@ -32,10 +32,8 @@ from ..measurement.patching import attribution
 from ..metrics.bootstrap import SHARES, SIZES, intervals, mean_cells
 from ..metrics.importance import check_epsilon, importance, slot_importance
 from ..metrics.metric import PerSequence, next_token_loss
-from ..plots.series import sweep_figure
-from ..plots.theme import colour, themed
-from ..report.columns import ALPHA_1, HEAD, INPUT, LAYER, SINK_RATE
-from ..table import Cell, Table
+from ..plots.theme import colour, sweep_figure, themed
+from ..table import ALPHA_1, HEAD, INPUT, LAYER, SINK_RATE, Cell, Table
 from .streaming import Loss, loss_of
 
 CHOSEN_BY, HEADS, ADDED, AS_MANY = "chosen by", "heads", "added loss", "added loss, as many heads"

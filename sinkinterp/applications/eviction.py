@@ -18,20 +18,17 @@ from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape
 from ..attention.sites import Edit
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import accepting, different_numbers, finite_number, whole_number, whole_numbers
+from ..checks import InputError, accepting, different_numbers, finite_number, whole_number, whole_numbers
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
-from ..errors import InputError
 from ..interventions.columns import Evict, First, KeepHeaviest
 from ..interventions.selectors import check_chosen, store_chosen
 from ..measurement.inputs import passes, reads_inputs, run_note
 from ..metrics.bootstrap import estimate, intervals, mean_cells
 from ..metrics.metric import PerSequence
-from ..plots.series import sweep_figure, unique_values
-from ..plots.theme import MAGNITUDE, themed
-from ..report.columns import HEAD, LAYER
+from ..plots.theme import MAGNITUDE, sweep_figure, themed, unique_values
 from ..spec import Limits
-from ..table import Cell, Table, high_of
+from ..table import HEAD, LAYER, Cell, Table, high_of
 from .streaming import ADDED, CACHE, Loss, check_window, loss_of, streaming_loss
 from .without_outliers import DIGITS, fake_quantised
 

@@ -11,13 +11,12 @@ from ..attention.call import AttentionCall
 from ..backends.exclusive import exclusive
 from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import LARGEST, check_memory, whole_number
+from ..checks import LARGEST, InputError, check_memory, whole_number
 from ..data.tokens import Tokens
-from ..errors import InputError
 from ..measurement.inputs import dtype_of, passes, reads_inputs
 from ..metrics.bootstrap import SHARES, SIZES, intervals, mean_cells, rate_cells
 from ..metrics.importance import check_epsilon
-from ..plots.series import sweep_figure
+from ..plots.theme import sweep_figure
 from ..table import NULL, Cell, Table
 
 GENERATED, ALPHA = "generated tokens", "alpha_1"

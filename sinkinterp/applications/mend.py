@@ -16,7 +16,7 @@ from ..backends.files.model_files import check_named, checked_config, load_model
 from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, with_adapter, write_adapter
-from ..checks import whole_number
+from ..checks import InputError, whole_number
 from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
 from ..data.packing import PackedText, PreparedText
@@ -24,7 +24,6 @@ from ..data.progress import OnProgress, no_progress
 from ..data.sources import Texts
 from ..data.tokenisers import Pretrained
 from ..data.tokens import Tokens
-from ..errors import InputError
 from ..files import cache_folder, check_writable, path_of, sole_writer
 from ..guesses import keywords
 from ..interventions.columns import Evict
@@ -34,11 +33,10 @@ from ..measurement.watching import sinks_of
 from ..metrics.bootstrap import SHARES, SIZES, estimate_cells, intervals, mean_cells
 from ..metrics.metric import Metric
 from ..metrics.residuals import peak_over_median
-from ..report.columns import MODEL
 from ..report.report import Report
 from ..seals import Of, settle, stated
 from ..spec import Limits
-from ..table import Cell, Table
+from ..table import MODEL, Cell, Table
 from ..train import checkpoint, loop
 from ..train.distributed import Batch, World
 from ..train.loop import Job

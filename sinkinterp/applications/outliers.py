@@ -18,14 +18,12 @@ from torch import Tensor
 from ..attention.shapes import numbers
 from ..attention.sites import RESIDUAL
 from ..backends.subject import Subject
-from ..checks import check_count, finite_number, whole_number
+from ..checks import InputError, check_count, finite_number, whole_number
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError
 from ..guesses import keywords
 from ..measurement.inputs import ModelLike, equal_inputs_of, passes, run_note
 from ..plots.theme import colour, themed
-from ..report.columns import BLOCK
-from ..table import Cell, Table
+from ..table import BLOCK, Cell, Table
 
 TOKENS_BY_KIND = ("first", "delimiters", "repeats", "other tokens")
 FIRST, DELIMITERS, REPEATS, OTHERS = range(len(TOKENS_BY_KIND))

@@ -16,9 +16,8 @@ from ..backends.exclusive import exclusive
 from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Logits
-from ..checks import check_context, different_numbers, whole_number
+from ..checks import InputError, check_context, different_numbers, whole_number
 from ..data.tokens import Tokens
-from ..errors import InputError
 from ..interventions.columns import Evict
 from ..measurement.inputs import passes, reads_inputs, run_note
 from ..metrics.bootstrap import estimate, intervals

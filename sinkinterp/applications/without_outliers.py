@@ -18,15 +18,14 @@ from ..attention.sites import Edit
 from ..backends.anatomy.projections import LinearMap, linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import LARGEST, check_count, instance_of, is_whole, whole_number
+from ..checks import LARGEST, InputError, check_count, instance_of, is_whole, whole_number
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
-from ..errors import InputError
 from ..interventions.changes import ChangeResidual
 from ..measurement.inputs import reads_inputs
 from ..measurement.patching import activations
 from ..metrics.bootstrap import SIZES, Estimate, estimate_cells, intervals, mean_cells, ratio
-from ..plots.series import sweep_figure
+from ..plots.theme import sweep_figure
 from ..table import Table
 from .outliers import Keep, Mask
 from .streaming import Loss, loss_of

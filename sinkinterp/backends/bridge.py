@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..attention.shapes import Gap, tolerance_of
-from ..errors import refusal
+from ..checks import refusal
 from . import contract
 from .hooks import eval_mode
 

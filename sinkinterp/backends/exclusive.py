@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from ..attention.sites import Edit
-from ..errors import InputError
+from ..checks import InputError
 from .recorder import Recorder
 
 _LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..errors import InputError
+from ..checks import InputError
 
 Real = Bool[Tensor, "sequence column"]
 

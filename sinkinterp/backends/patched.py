@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention.sites import Edit
-from ..checks import check_count
-from ..errors import InputError, refusing
+from ..checks import InputError, check_count, refusing
 from ..guesses import Answering, keywords
 from ..interventions.edit import Edits, edits_of, is_hook
 from .anatomy.modules import removed_after

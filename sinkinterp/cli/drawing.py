@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import each_once
+from ..checks import InputError, each_once
 from ..data.choices import Bos
 from ..data.progress import OnProgress, progress_bars
-from ..errors import InputError
 from ..outputs import check_ours, page_bytes
 from . import options
 from .terminal import OR_FORCE, deliver, print_text, print_written, quiet_libraries

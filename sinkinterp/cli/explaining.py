@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import both_or_none
+from ..checks import InputError, both_or_none, refusing
 from ..data.progress import progress_bars
-from ..errors import InputError, refusing
 from ..outputs import page_bytes
 from . import options
 from .drawing import heads_named, layer_and_head
@@ -71,7 +70,7 @@ def explain(
 
 def _of_strongest(answer: "Explanation") -> "Table":
     """The parts of the head with the strongest sink."""
-    from ..report.columns import HEAD, LAYER
+    from ..table import HEAD, LAYER
 
     strongest = answer.strongest_first[0]
     parts = answer.parts().where(**{LAYER: strongest.layer, HEAD: strongest.head})

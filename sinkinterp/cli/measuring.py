@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.text import Text as RichText
 
+from ..checks import InputError, refusing
 from ..data.choices import Bos, Drawn, Dtype
 from ..data.progress import OnProgress, no_progress, progress_bars
 from ..data.texts import is_path, is_text
-from ..errors import InputError, refusing
 from ..outputs import json_bytes, page_bytes
 from . import options
 from .terminal import Wanted, brief, deliver, print_line, print_table, quiet_libraries

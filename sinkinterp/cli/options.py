@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..backends.files.named_models import downloaded, shipped
-from ..checks import check_context
+from ..checks import InputError, check_context
 from ..data.choices import Bos, Dtype, dtype_name
-from ..errors import InputError
 from .terminal import quiet_libraries
 
 if TYPE_CHECKING:

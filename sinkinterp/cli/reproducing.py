@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..checks import each_once
+from ..checks import InputError, each_once, refusal
 from ..data.progress import progress_bars
-from ..errors import InputError, refusal
 from ..outputs import check_ours, page_bytes
 from ..runs.catalogue import FOLDER, Scale, experiment_names, full_name, summary_of
 from . import options

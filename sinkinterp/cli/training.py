@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..checks import InputError
 from ..data.choices import Remedy, Weights
 from ..data.progress import OnProgress, no_progress, progress_bars
-from ..errors import InputError
 from ..files import cache_folder
 from . import options
 from .places import check_run

@@ -15,8 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TextIO
 
-from ..checks import check_count
-from ..errors import READABLE, InputError, refusal, refusing
+from ..checks import READABLE, InputError, check_count, refusal, refusing
 
 Row = Mapping[str, object]
 ENCODING = "utf-8-sig"  # the mark with which Windows begins a file is not the first token of its text

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from ..errors import refusal
+from ..checks import refusal
 from ..seals import Damaged, read_record, write_record
 from ..spec import Limits, Spec, added_later
 from .progress import OnProgress, no_progress

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ..checks import check_count, each_once, instance_of, unicode_text
-from ..errors import InputError, refusal
+from ..checks import InputError, check_count, each_once, instance_of, refusal, unicode_text
 from .hub import check_dataset
 from .rows import ENCODING, ENDINGS, ending_of, files_of, is_read, rows_of, silence_datasets
 

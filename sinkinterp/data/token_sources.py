@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from ..checks import LARGEST, check_memory, unicode_text, whole_number
-from ..errors import InputError, refusing
+from ..checks import LARGEST, InputError, check_memory, refusing, unicode_text, whole_number
 from .choices import Bos
 from .given_tokenizer import appended_tokens, check_one_bos, messages_in, rendered
 from .texts import is_blank, is_path, text_of_file, texts_of

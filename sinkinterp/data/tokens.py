@@ -13,9 +13,8 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..checks import LARGEST, check_count, check_memory, instance_of, is_whole, whole_number
+from ..checks import LARGEST, InputError, check_count, check_memory, instance_of, is_whole, refusing, whole_number
 from ..data.texts import names_file
-from ..errors import InputError, refusing
 from .given_tokenizer import messages_in
 from .texts import is_path, is_text, text_in, texts_of
 

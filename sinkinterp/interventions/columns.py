@@ -17,8 +17,7 @@ from ..attention.masks import Prefix, Window
 from ..attention.shapes import Pattern
 from ..attention.sites import Edit
 from ..attention.slots import SinkLogit, SlotRow, Summaries
-from ..checks import whole_number
-from ..errors import InputError
+from ..checks import InputError, whole_number
 from .selectors import InCalls, OnHeads
 
 Removed = Float[Tensor, "batch head query 1"]

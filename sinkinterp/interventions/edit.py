@@ -16,8 +16,7 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.shapes import called
 from ..attention.sites import CHANGES, OUTPUT, RESIDUAL, Edit, Site
-from ..checks import accepting, instance_of, is_whole
-from ..errors import InputError
+from ..checks import InputError, accepting, instance_of, is_whole
 from ..guesses import choice, keywords
 from . import changes
 from .operations import Apply, MeanOfOthers, Operation, Zero

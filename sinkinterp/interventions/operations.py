@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import check_fields, is_whole, whole_number
-from ..errors import InputError
+from ..checks import InputError, check_fields, is_whole, whole_number
 from ..guesses import Told
 from ..spec import Limits
 from .selectors import check_chosen

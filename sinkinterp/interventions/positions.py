@@ -10,8 +10,7 @@ import torch
 
 from ..attention.shapes import ModelShape, Residual
 from ..attention.sites import Edit, PositionIds
-from ..checks import whole_number
-from ..errors import InputError
+from ..checks import InputError, whole_number
 from .selectors import Choosing, check_chosen
 
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape
 from ..attention.sites import Edit
-from ..checks import is_whole, whole_number
-from ..errors import InputError
+from ..checks import InputError, is_whole, whole_number
 from ..guesses import fix_of
 
 MOST = 2**20  # of layers, heads, positions or dimensions that are named

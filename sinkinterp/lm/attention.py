@@ -21,7 +21,7 @@ from ..attention.masks import Causal, Mask, key_blocks
 from ..attention.relative import RelativeBias, as_tensor
 from ..attention.shapes import HeadOutput, KeyIndex, Keys, Queries, Residual, Values
 from ..attention.slots import KeySlot, LearnedRow, LogitSlot, NoSlots, Row, Slot, SlotRow, whole_row
-from ..errors import InputError
+from ..checks import InputError
 from ..spec import Dims, Part, Spec, added_later
 from .position_schemes import Position, PositionIds
 

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from ..attention.slots import NoSlots
-from ..errors import refusing
+from ..checks import refusing
 from ..spec import Dims, Limits, Spec
 from .attention import AttentionSpec
 from .block import FFN, GatedFFN, NormPlacement, Nothing, PreNorm, SinkToken, SwishDown

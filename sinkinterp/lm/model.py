@@ -20,8 +20,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from ..attention.masks import Causal
 from ..attention.relative import RelativeBias
-from ..checks import check_context, check_memory
-from ..errors import InputError
+from ..checks import InputError, check_context, check_memory
 from .attention import AttentionSpec, SinkAttention
 from .block import GatedFFN, Nothing, PreNorm, SinkBlock
 from .config import LMSpec, SinkConfig

@@ -23,7 +23,7 @@ from ..attention.kernels import (
 )
 from ..attention.masks import Causal, Prefix, Window
 from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, Row, ZeroRow
-from ..errors import InputError
+from ..checks import InputError
 from ..guesses import nearest
 from .attention import Added, Differential, ElementGate, HeadGate, RMSQKNorm, ValueBias
 from .block import FFN, GatedFFN, Gelu, PostNorm, Relu, SinkToken, Swish

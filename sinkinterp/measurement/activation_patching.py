@@ -24,6 +24,7 @@ from ..attention.sites import Reads
 from ..backends.subject import Logits, Subject, Trace
 from ..checks import (
     LARGEST,
+    InputError,
     accepting,
     both_or_none,
     different_numbers,
@@ -34,7 +35,6 @@ from ..checks import (
 )
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError
 from ..guesses import keywords
 from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual
 from ..interventions.operations import PutAt
@@ -42,8 +42,7 @@ from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
 from ..metrics.bootstrap import estimate_cells, intervals, ratio
 from ..metrics.importance import check_epsilon, importance, sink_rate
 from ..metrics.metric import PerSequence, target_loss
-from ..report.columns import HEAD, KV_HEAD, LAYER, POSITION
-from ..table import Cell, Table
+from ..table import HEAD, KV_HEAD, LAYER, POSITION, Cell, Table
 from .inputs import ModelLike, dtype_of, inputs_of, passes
 from .lens import logit_parts
 from .patching import (

@@ -24,22 +24,20 @@ from ..attention.sites import CALL, Edit
 from ..attention.slots import SlotRow
 from ..backends.frozen import freezable, frozen
 from ..backends.subject import Subject
-from ..checks import LARGEST, both_or_none, whole_number
+from ..checks import LARGEST, InputError, both_or_none, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
-from ..errors import InputError
 from ..guesses import keywords
 from ..interventions.columns import ZeroKeySlot
 from ..interventions.selectors import named_heads
 from ..metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells, ratio
 from ..metrics.instruments import LOSS
 from ..metrics.metric import NEXT_TOKEN_LOSS, Metric, PerSequence
-from ..report.columns import ALPHA_1, HEAD
 from ..report.explained import CUT, DIRECTLY, IN_STREAM, RANDOM, REMOVED, Explanation, Head, HeadScore, Path, Written
 from ..report.explained_graph import NOTHING, CutMap
 from ..report.readings import public_name
 from ..report.report import Report
-from ..table import Cell, Table, high_of, low_of
+from ..table import ALPHA_1, HEAD, Cell, Table, high_of, low_of
 from .activation_patching import answer_token
 from .inputs import ModelLike, equal_inputs_of, inputs_of
 from .lens import CHUNK, SLOT, TOLERANCE, head_pairs, logit_parts, parts_by_block

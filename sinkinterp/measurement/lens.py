@@ -25,8 +25,8 @@ from ..attention.slots import SlotRow
 from ..backends.anatomy.modules import cross_attention, removed_after, token_mixer
 from ..backends.frozen import FrozenNorm, FrozenRun, freezable, frozen
 from ..backends.subject import Subject
+from ..checks import InputError
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError
 from ..interventions.changes import ChangeMLP, ChangeOutputs, ChangePositionEmbedding, ChangeTokenEmbedding
 from ..interventions.operations import MeanOfOthers
 from ..metrics.metric import PerSequence

@@ -18,9 +18,8 @@ from ..attention.call import AttentionCall
 from ..attention.sites import CallRead, Edit
 from ..backends.load import subject_of
 from ..backends.subject import Subject
-from ..checks import is_whole
+from ..checks import InputError, is_whole
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError
 from ..guesses import fix_of, keywords
 from ..interventions.edit import Edits, description, edits_of
 from ..interventions.selectors import is_pair, named_heads, several

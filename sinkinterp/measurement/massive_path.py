@@ -22,10 +22,9 @@ from ..interventions.operations import Add
 from ..metrics.bootstrap import SHARES, SIZES, difference, estimate_cells, mean_cells
 from ..metrics.metric import NEXT_TOKEN_LOSS
 from ..metrics.residuals import is_massive, lifetime
-from ..report.columns import ALPHA_1
 from ..report.explained import CUT, READER, STANDS_OUT, Head, Neuron, NoPath, Path
 from ..report.report import Report
-from ..table import Cell
+from ..table import ALPHA_1, Cell
 from .inputs import passes, reads_inputs
 from .lens import AS_OTHERS, FIRST, contrast_of, score_of, whole_score
 

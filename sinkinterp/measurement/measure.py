@@ -12,11 +12,10 @@ from ..attention.shapes import Unchanged, called, per_sequence
 from ..attention.shapes import metric as named
 from ..attention.sites import Edit
 from ..backends.subject import Subject
-from ..checks import different_numbers, instance_of
+from ..checks import InputError, different_numbers, instance_of
 from ..data.choices import Bos, Dtype
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
-from ..errors import InputError
 from ..guesses import choice, keywords, nearest
 from ..interventions.edit import Edits, edits_of
 from ..metrics.importance import PAPER, RELEASED, VISIBLE, Convention, check_epsilon, queries_from

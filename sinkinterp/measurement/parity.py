@@ -11,8 +11,8 @@ from ..attention.call import AttentionCall
 from ..attention.shapes import Gap
 from ..attention.sites import CALL
 from ..backends.load import BACKENDS, load
+from ..checks import InputError
 from ..data.tokens import Tokens
-from ..errors import InputError
 from ..metrics.instruments import ALL
 from ..report.report import Report
 from ..table import Cell, Table

@@ -23,10 +23,9 @@ from ..attention.shapes import Residual
 from ..attention.sites import RESIDUAL, Edit
 from ..backends.frozen import cross_attention_kept
 from ..backends.subject import Subject, Trace
-from ..checks import instance_of
+from ..checks import InputError, instance_of
 from ..data.progress import OnProgress
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError
 from ..interventions.changes import (
     Change,
     ChangeKeys,
@@ -38,8 +37,7 @@ from ..interventions.changes import (
 )
 from ..interventions.edit import edits_of
 from ..interventions.operations import Add, Put, PutAt
-from ..report.columns import HEAD, LAYER, POSITION
-from ..table import Table
+from ..table import HEAD, LAYER, POSITION, Table
 from .activation_patching import PatchingMetric, Runs, prompts_of, restored
 from .inputs import ModelLike
 from .patching import Activations, activations

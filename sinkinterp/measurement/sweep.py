@@ -9,10 +9,9 @@ import torch
 from ..attention.shapes import called, per_sequence
 from ..attention.sites import Edit
 from ..backends.subject import Subject
-from ..checks import accepting, check_count, instance_of, whole_number
+from ..checks import InputError, accepting, check_count, instance_of, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokensLike
-from ..errors import InputError
 from ..guesses import keywords
 from ..interventions.edit import Edits, description, edits_of
 from ..metrics.bootstrap import REALS, SHARES, SIZES, Range, changes_of, estimate, estimate_cells, intervals, mean_cells
@@ -20,10 +19,9 @@ from ..metrics.importance import VISIBLE
 from ..metrics.importance import sink_rate as rate_of
 from ..metrics.instruments import LOSS, Instruments
 from ..metrics.metric import NEXT_TOKEN_LOSS, PerSequence
-from ..plots.series import sweep_figure
-from ..report.columns import EDIT
+from ..plots.theme import sweep_figure
 from ..report.report import Report
-from ..table import Cell, Table
+from ..table import EDIT, Cell, Table
 from .inputs import ModelLike, inputs_of, protocol_of
 from .measure import measure
 

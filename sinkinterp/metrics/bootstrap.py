@@ -17,8 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.shapes import numbers
-from ..checks import LARGEST, whole_number
-from ..errors import InputError
+from ..checks import LARGEST, InputError, whole_number
 from ..table import Cell, high_of, low_of
 from .metric import PerSequence
 

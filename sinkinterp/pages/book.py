@@ -17,14 +17,13 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from ..errors import InputError
+from .. import table as col
+from ..checks import InputError
 from ..files import write_text
 from ..measurement.maps import attention_map
 from ..measurement.measure import measure
 from ..outputs import json_bytes, page_bytes, write_output
-from ..plots.series import sweep_figure
-from ..report import columns as col
-from ..report.columns import ALPHA_1, MODEL, SINK_1
+from ..plots.theme import sweep_figure
 from ..report.explained_graph import NAME, TO, graph_of_rows
 from ..report.heads import heads_overview, strongest_head
 from ..report.readings import short_name
@@ -32,7 +31,7 @@ from ..runs.catalogue import Scale, experiment_names
 from ..runs.experiment import load_experiment, of_first_model
 from ..runs.rules import Outcome, standing
 from ..runs.training_figures import importances
-from ..table import Cell, Table, published
+from ..table import ALPHA_1, MODEL, SINK_1, Cell, Table, published
 from .chapters import Chapter, chapters_in
 from .page import Section, asset, page, rendered, with_figures
 

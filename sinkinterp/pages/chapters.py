@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checks import check_count
-from ..errors import InputError, refusal
+from ..checks import InputError, check_count, refusal
 from ..files import path_of
 from ..runs.catalogue import Scale, experiment_names
 from ..runs.experiment import load_experiment

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..errors import InputError
+from ..checks import InputError
 from ..guesses import keywords
 from ..plots.theme import COLOURS
 from .page import document, rendered

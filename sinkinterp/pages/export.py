@@ -8,8 +8,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from ..checks import finite_number, instance_of
-from ..errors import InputError, extra, refusal
+from ..checks import InputError, extra, finite_number, instance_of, refusal
 from ..files import path_of
 from ..guesses import keywords
 from ..outputs import csv_bytes, json_bytes, page_bytes, pdf_bytes, picture_bytes, svg_bytes, write_output

@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from ..checks import InputError
 from ..data.tokens import TokensLike
-from ..errors import InputError
 from ..files import path_of
 from ..guesses import Answering, keywords
 from ..interventions.edit import Edits, edits_of

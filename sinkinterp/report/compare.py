@@ -19,10 +19,8 @@ from ..metrics.bootstrap import (
     mean_cells,
 )
 from ..metrics.importance import check_epsilon, epsilons_of
-from ..plots.series import PERCENT, add_curve, sweep_figure, unique_values
-from ..plots.theme import colour, escaped, themed
-from ..table import NULL, Cell, Table
-from .columns import ALPHA_1, EPSILON, LENGTH, MODEL, QUANTITY, SINK_1, VALUE_RATIO
+from ..plots.theme import PERCENT, add_curve, colour, escaped, sweep_figure, themed, unique_values
+from ..table import ALPHA_1, EPSILON, LENGTH, MODEL, NULL, QUANTITY, SINK_1, VALUE_RATIO, Cell, Table
 from .readings import Readings, check_report, check_reports, protocol_note
 from .summary import Quantity, quantities
 

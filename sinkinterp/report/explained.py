@@ -10,12 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.sites import Edit
-from ..errors import InputError
+from ..checks import InputError
 from ..metrics.bootstrap import estimate, estimate_cells, mean_cells, ratio
 from ..metrics.metric import PerSequence
 from ..metrics.residuals import Lifetime
-from ..table import Cell, Table, high_of, low_of
-from .columns import HEAD, LAYER
+from ..table import HEAD, LAYER, Cell, Table, high_of, low_of
 from .explained_graph import SHARE, CutMap, Edge, graph
 
 NAMED = 0.1  # the least share of a score for a part to be named

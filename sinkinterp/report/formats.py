@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..errors import InputError, refusal
+from ..checks import InputError, refusal
 from ..files import path_of
 from ..outputs import csv_bytes, stamped, write_output
 from ..seals import SEALED, SHA256, STAMP, Damaged, check_signed, check_stamp, signed

@@ -9,16 +9,13 @@ import plotly.graph_objects as go
 import torch
 from plotly.colors import sample_colorscale
 
-from ..checks import whole_number
-from ..errors import InputError
+from ..checks import InputError, whole_number
 from ..metrics.bootstrap import COSINES, SHARES, SIZES, mean_cells
 from ..metrics.importance import check_epsilon
 from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
-from ..plots.series import unique_values
-from ..plots.theme import LIGHT, MAGNITUDE, themed
-from ..table import NULL, Cell, Table
-from .columns import ALPHA_1, HEAD, KEY_RATIO, LAYER, SINK_RATE, VALUE_RATIO
+from ..plots.theme import LIGHT, MAGNITUDE, themed, unique_values
+from ..table import ALPHA_1, HEAD, KEY_RATIO, LAYER, NULL, SINK_RATE, VALUE_RATIO, Cell, Table
 from .readings import Readings, of_report, protocol_note
 
 SIDE = 480  # points, at most

@@ -11,10 +11,8 @@ from plotly.subplots import make_subplots
 from ..checks import whole_number
 from ..metrics.bootstrap import SIZES, mean_cells
 from ..metrics.residuals import KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP_ENTRIES, Entries, lifetime
-from ..plots.series import add_curve, positive_axis
-from ..plots.theme import escaped, themed
-from ..table import Cell, Table
-from .columns import BLOCK, POSITION
+from ..plots.theme import add_curve, escaped, positive_axis, themed
+from ..table import BLOCK, POSITION, Cell, Table
 from .readings import Readings, TokenText, of_report, protocol_note
 
 PEAK = "max |x|"

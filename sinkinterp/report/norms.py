@@ -11,10 +11,8 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from ..metrics.bootstrap import SIZES, mean_cells
-from ..plots.series import add_curve, positive_axis, unique_values
-from ..plots.theme import GREY, colour, escaped, model_numbers, themed
-from ..table import Cell, Table
-from .columns import BLOCK, MODEL, QUANTITY
+from ..plots.theme import GREY, add_curve, colour, escaped, model_numbers, positive_axis, themed, unique_values
+from ..table import BLOCK, MODEL, QUANTITY, Cell, Table
 from .positions import followed
 from .readings import Readings, TokenText, check_reports, intervals_note, of_report, protocol_note
 

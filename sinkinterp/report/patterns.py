@@ -12,12 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention.shapes import Pattern
-from ..checks import whole_number
-from ..errors import InputError
+from ..checks import InputError, whole_number
 from ..metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells, rate
 from ..metrics.importance import check_epsilon
-from ..table import NULL, Cell, Table
-from .columns import HEAD, LAYER
+from ..table import HEAD, LAYER, NULL, Cell, Table
 from .readings import Readings
 
 _TOLERANCE = 0.02  # by which a row of half-precision weights may exceed one

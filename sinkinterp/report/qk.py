@@ -10,13 +10,12 @@ from ..attention import maps
 from ..interventions.selectors import check_heads
 from ..metrics.metric import Metric
 from ..metrics.qk import COSINE_COUNTS, COSINES, NORM_PRODUCT_COUNTS, NORMS, QK_ANGLES, QK_NORM_PRODUCTS
-from ..plots.series import positive_axis, unique_values
-from ..plots.theme import colour, faded, themed
-from ..table import Cell, Table
-from .columns import ALPHA_1, COSINE, HEAD, LAYER, NORM_PRODUCT, QUANTITY
+from ..plots.theme import colour, faded, positive_axis, themed, unique_values
+from ..table import ALPHA_1, HEAD, LAYER, QUANTITY, Cell, Table
 from .heads import rows_by_head
 from .readings import Readings, of_report, protocol_note
 
+COSINE, NORM_PRODUCT = maps.COSINE.name, maps.NORM_PRODUCT.name
 SCALED = "norm product: |q| |k| times the scale of the scores, the score at a cosine of 1; bias and softcap left out"
 FIRST_KEY, OTHER_KEYS = "first key", "others"
 KEYS = (FIRST_KEY, OTHER_KEYS)

@@ -9,8 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import finite_number, instance_of, whole_number
-from ..errors import InputError
+from ..checks import InputError, finite_number, instance_of, whole_number
 from ..guesses import Told, fix_of, keywords, nearest
 from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE, sink_rate

@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 from jaxtyping import jaxtyped
 from torch import Tensor
 
-from ..checks import whole_number
-from ..errors import InputError
+from ..checks import InputError, whole_number
 from ..guesses import Answering, keywords
 from ..table import Table
 from . import formats

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import InputError
+from ..checks import InputError
 from ..guesses import choice
 from ..metrics.importance import PATTERNS
 from ..metrics.instruments import INSTRUMENTS

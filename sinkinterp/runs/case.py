@@ -16,8 +16,7 @@ from ..data.token_sources import random_tokens, repeated_token
 from ..data.tokens import TokenSet
 from ..interventions.positions import RemovePosition
 from ..lm.variants import VARIANTS
-from ..report.columns import MODEL, SEED
-from ..table import Cell
+from ..table import MODEL, SEED, Cell
 from ..train.recipe import Recipe
 from . import trained
 from .inputs import Inputs

@@ -13,12 +13,11 @@ import plotly.graph_objects as go
 
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import downloads
+from ..checks import InputError
 from ..data.progress import Progress, silent
 from ..data.texts import check_readable
-from ..errors import InputError
 from ..measurement.inputs import PACKAGES
-from ..report.columns import MODEL, SEED
-from ..table import Cell, Table
+from ..table import MODEL, SEED, Cell, Table
 from ..train.recipe import Recipe
 from .case import Case, Model, open_case
 from .catalogue import Scale, load_module

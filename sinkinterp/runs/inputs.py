@@ -8,13 +8,12 @@ from pathlib import Path
 
 from ..backends.files.named_models import located
 from ..backends.subject import Subject, pads_of, text_to_tokens
-from ..checks import instance_of, is_whole, whole_number
+from ..checks import InputError, instance_of, is_whole, refusal, whole_number
 from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, no_progress
 from ..data.texts import domains_of, is_path, is_text, texts_of
 from ..data.token_sources import TextToTokens, TooFewTexts, from_rows, random_tokens, repeated_token
 from ..data.tokens import TokenSet, ids_of_row, said_of_padding
-from ..errors import InputError, refusal
 from ..files import cache_folder, path_of
 from ..measurement.inputs import docstrings_for
 from ..train.chats import read_chats

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ..report import columns as col
+from .. import table as col
 from ..table import Cell, Table
 
 TRAINED = "trained"  # the state of a run that ended well; any other text says why it did not

@@ -10,11 +10,10 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from ..attention.masks import Mask
-from ..checks import check_memory
+from ..checks import InputError, check_memory, refusing
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..data.tokens import Tokens
-from ..errors import InputError, refusing
 from ..lm.config import LMSpec
 from ..lm.model import IGNORED
 from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later

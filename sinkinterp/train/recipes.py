@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 
+from ..checks import InputError
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
 from ..data.sources import Embedded, PythonCode, Repeating, Source, Texts
 from ..data.tokenisers import ByteBPE
-from ..errors import InputError
 from ..guesses import choice
 from ..lm.block import GatedFFN
 from ..lm.config import LMSpec

@@ -7,8 +7,7 @@ from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
-from ..checks import each_once
-from ..errors import InputError, refusal
+from ..checks import InputError, each_once, refusal
 from ..spec import Spec
 
 S = TypeVar("S", bound=Spec)

@@ -31,6 +31,7 @@ from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.sites import CALL, RESIDUAL
 from sinkinterp.backends.encoder import encoder_input
 from sinkinterp.backends.files.model_files import check_fits_memory
+from sinkinterp.checks import InputError
 from sinkinterp.data import given_tokenizer, token_sources
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.given_tokenizer import rendered
@@ -39,7 +40,6 @@ from sinkinterp.data.sources import Texts
 from sinkinterp.data.texts import text_of_file, texts_of
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.errors import InputError
 from sinkinterp.interventions import selectors
 from sinkinterp.interventions.attention_layers import PatchNormalization
 from sinkinterp.lm.config import LMSpec, SinkConfig

@@ -13,8 +13,8 @@ import sinkinterp as si
 from sinkinterp import interventions
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.shapes import ModelShape
+from sinkinterp.checks import InputError
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.errors import InputError
 from sinkinterp.metrics import instruments
 from sinkinterp.report.report import Report
 

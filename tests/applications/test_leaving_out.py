@@ -32,7 +32,7 @@ from sinkinterp.applications.without_outliers import (
     worth_trying,
 )
 from sinkinterp.attention.sites import RESIDUAL
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 LONG = 5  # a token id
 

@@ -11,7 +11,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from sinkinterp.applications.eviction import GRAINS, RoundedCache, Scales, quantised_answer, quantised_table
 from sinkinterp.backends.load import load
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.table import Table
 

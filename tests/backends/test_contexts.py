@@ -37,7 +37,7 @@ import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.backends.bridge import bridge_of
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
 TOKENS = torch.arange(1, 11).reshape(2, 5)  # 0 is padding

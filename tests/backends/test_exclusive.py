@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import sinkinterp as si
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.backends.exclusive import exclusive
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.interventions import ChangeMLP, ChangeResidual, Scale, SwapPositions, Zero, ZeroKeyBias, ZeroQueryBias
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")

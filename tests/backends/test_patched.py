@@ -23,7 +23,7 @@ import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.backends.bridge import bridge_of
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 TOKENS = tokens_of()
 EDITS = (

@@ -15,7 +15,7 @@ import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.backends.anatomy.modules import blocks_of
 from sinkinterp.backends.load import BACKENDS
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.measurement.patching import activations, patch
 from sinkinterp.metrics.writes import UPDATE_RANK
 

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
+from sinkinterp.checks import InputError
 from sinkinterp.data.given_tokenizer import labels_of, plain_tokenizer
 from sinkinterp.data.tokens import FIRST_TEXTS, PAD, TokenSet, token_set_of
-from sinkinterp.errors import InputError
 
 
 def test_token_sets_are_named_by_their_tokens():

@@ -12,7 +12,7 @@ from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveS
 from sinkinterp.attention.sites import HeadWeights
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.backends.anatomy.projections import LazyWeights
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.interventions import BiasColumn, ClipPattern, PatchNormalization, Temperature
 
 

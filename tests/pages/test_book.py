@@ -6,7 +6,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.pages.book import chapter_page, front_page, why_ours_differs, write_chapter
 from sinkinterp.pages.chapters import NO_VERDICT, Chapter, chapters_in, stem_of
 from sinkinterp.runs.rules import Outcome, Verdict

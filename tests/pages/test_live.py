@@ -20,7 +20,7 @@ from refusals import refused
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.load import load
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.interventions import (
     Ablate,
     AddSinkLogit,

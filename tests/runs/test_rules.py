@@ -19,7 +19,7 @@ from sinkinterp._experiments.shared.rules import (
     within,
 )
 
-from sinkinterp.report import columns as c
+from sinkinterp import table as c
 from sinkinterp.runs.rules import TRAINED, Outcome, Rule, Verdict, standing
 from sinkinterp.table import NULL, Table, high_of, low_of
 

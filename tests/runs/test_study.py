@@ -17,12 +17,12 @@ from sinkinterp._experiments.shared.study import (
 )
 
 import sinkinterp as si
+from sinkinterp import table as c
+from sinkinterp.checks import InputError
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.tokenisers import ByteBPE
-from sinkinterp.errors import InputError
 from sinkinterp.lm.block import GatedFFN
 from sinkinterp.lm.position_schemes import Rotary
-from sinkinterp.report import columns as c
 from sinkinterp.runs import estimate
 from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.estimate import cost_of

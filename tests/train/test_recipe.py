@@ -10,10 +10,10 @@ from refusals import refused
 import sinkinterp as si
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.masks import Causal, Mask, Window
+from sinkinterp.checks import InputError
 from sinkinterp.data.backcopy import BigramBackcopy, BosFirst
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import PythonCode, Texts
-from sinkinterp.errors import InputError
 from sinkinterp.lm.block import FFN, Relu
 from sinkinterp.lm.config import LMSpec
 from sinkinterp.lm.model import build

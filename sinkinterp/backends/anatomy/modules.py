@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from ...attention.sites import ATTENTION_INPUT, MLP, NEURONS, Site
-from ...errors import InputError
+from ...checks import InputError
 from . import own_attention
 
 _DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")  # where `num_hidden_layers` is the encoder's

@@ -23,9 +23,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ...checks import check_memory, is_whole
+from ...checks import READABLE, InputError, check_memory, extra, is_whole, refusal, refusing
 from ...data.hub import asking_hub
-from ...errors import READABLE, InputError, extra, refusal, refusing
 from ...files import check_is_file
 from ...guesses import nearest
 from ...seals import verify, verifying

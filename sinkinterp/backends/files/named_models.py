@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError, refusal
+from ...checks import InputError, refusal
 from ...files import cache_folder, replacing
 from ...guesses import nearest
 from ...seals import Of, hashes_in, seal

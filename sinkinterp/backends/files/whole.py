@@ -14,8 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
-from ...checks import check_memory
-from ...errors import InputError, refusal, refusing
+from ...checks import InputError, check_memory, refusal, refusing
 
 Shapes = Mapping[str, tuple[int, ...]]
 _WHOLE = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")  # what safetensors calls them

@@ -17,9 +17,8 @@ from transformers import PreTrainedModel
 from ...attention.call import AttentionCall
 from ...attention.shapes import Gap
 from ...attention.sites import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING
-from ...checks import accepting
+from ...checks import InputError, accepting, refusal
 from ...data.tokens import Tokens
-from ...errors import InputError, refusal
 from .. import contract
 from ..anatomy.modules import StreamModules, Tap
 from ..exclusive import computed_by, exclusive, is_recorded_by, raise_if_interrupted

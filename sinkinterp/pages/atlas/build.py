@@ -11,8 +11,8 @@ from ...attention import maps as attention_maps
 from ...attention.maps import QUANTITIES, SCORE, WEIGHT, Quantity
 from ...attention.sites import CallRead, Edit
 from ...backends.subject import Subject
+from ...checks import InputError
 from ...data.tokens import Tokens, TokenSet
-from ...errors import InputError
 from ...measurement.maps import ChosenHeads, heads_asked
 from ...measurement.measure import measure
 from ...metrics.instruments import Instruments

@@ -15,11 +15,10 @@ from plotly.offline import get_plotlyjs
 
 from ...backends.load import subject_of
 from ...backends.subject import Subject, text_to_tokens
-from ...checks import whole_number
+from ...checks import InputError, whole_number
 from ...data.choices import Bos
 from ...data.token_sources import ids_in
 from ...data.tokens import TokenSet
-from ...errors import InputError
 from ...interventions.edit import description
 from ...interventions.positions import RemovePosition
 from ...measurement.activation_patching import activation_patching

@@ -11,8 +11,7 @@ from typing import Any
 from ...attention.kernels import Sigmoid
 from ...attention.shapes import ModelShape
 from ...attention.sites import Edit
-from ...checks import finite_number, whole_number
-from ...errors import InputError, refusing
+from ...checks import InputError, finite_number, refusing, whole_number
 from ...guesses import choice
 from ...interventions.attention_layers import PatchNormalization
 from ...interventions.changes import ChangeResidual
