@@ -29,8 +29,7 @@ from benchmarks.console import NOISY, say
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.lm.attention import AttentionSpec
 from sinkinterp.lm.block import GatedFFN
-from sinkinterp.lm.config import LMSpec
-from sinkinterp.lm.model import build
+from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs import trained
 from sinkinterp.train.distributed import World

@@ -14,8 +14,7 @@ GROUND = {
     "checks": "errors of users",
     "files": "whole or absent",
     "guesses": "what people write",
-    "outputs": "files with a mark",
-    "seals": "hashes of files",
+    "seals": "files with hashes",
     "spec": "recipes as JSON",
     "table": "rows",
 }

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sinkinterp.pages.chapters import Chapter, chapters_in
+from sinkinterp.pages.book import Chapter, chapters_in
 from sinkinterp.runs.catalogue import experiment_names, summary_of
-from sinkinterp.runs.rules import Outcome
+from sinkinterp.runs.experiment import Outcome
 
 BOOK = Path(__file__).parents[1] / "figures" / "book"
 FILE = Path(__file__).with_name("verdicts.md")

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from functools import partial
 
-from sinkinterp.report.explained_graph import LINE, NAME, SHARE, TO, WHAT
+from sinkinterp.report.explained import LINE, NAME, SHARE, TO, WHAT
 from sinkinterp.runs.case import Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import MODEL, SEED, Table
 from sinkinterp.train.recipes import demo_recipe
 

@@ -11,13 +11,12 @@ from sinkinterp.metrics.bootstrap import mean_cells
 from sinkinterp.metrics.instruments import GEOMETRY
 from sinkinterp.metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS
 from sinkinterp.plots.theme import sweep_figure
+from sinkinterp.report.heads import COSINE, NORM_PRODUCT
 from sinkinterp.report.norms import FIRST_TOKEN, KIND, OTHER_TOKENS
-from sinkinterp.report.qk import COSINE, NORM_PRODUCT
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule, of_first_model, on_models
 from sinkinterp.table import ALPHA_1, BLOCK, Cell, Table, high_of, low_of
 
 from .shared.genuine import text_models

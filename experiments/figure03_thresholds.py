@@ -10,8 +10,7 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.report.compare import over_length, sinks_by_length
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule, of_first_model, on_models
 from sinkinterp.table import EPSILON, LENGTH, SINK_1, Cell, Table, high_of, low_of
 
 from .shared.genuine import text_models

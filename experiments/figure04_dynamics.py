@@ -9,8 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import SINK_LENGTH
 from sinkinterp.runs.training_figures import training
 from sinkinterp.runs.workers import in_order

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import LOSS
 
 from .shared.amounts import AMOUNTS, TOYS, Amounts

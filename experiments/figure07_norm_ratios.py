@@ -9,8 +9,7 @@ from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.report.norms import residual_norms, residual_norms_by_block
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Decision, Outcome, Rule
+from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
 from sinkinterp.table import ALPHA_1, MODEL, Cell, Table
 from sinkinterp.train.recipes import demo_recipe
 

@@ -13,8 +13,7 @@ from sinkinterp.measurement.measure import measure
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.norms import OTHER_TOKENS, RATIO, residual_norms_by_block
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import BLOCK, MODEL, SEED, Cell, Table
 

@@ -10,8 +10,7 @@ from sinkinterp.metrics.bootstrap import Estimate, estimate_cells
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Decision, Outcome, Rule
+from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
 from sinkinterp.table import MODEL, SINK_1, Cell, Table, high_of, low_of
 
 from .shared.downstream import CHOICES, ENDINGS, accuracy

@@ -13,8 +13,7 @@ import plotly.graph_objects as go
 from sinkinterp.data.sources import embedded_texts
 from sinkinterp.files import cache_folder, write_text
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import ChatRecipe, history_of
 from sinkinterp.runs.training_figures import GRADIENT_NORM, PANELS, STEP, VALID_LOSS, Panel, training
 from sinkinterp.runs.workers import in_order

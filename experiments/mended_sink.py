@@ -20,8 +20,7 @@ from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.bootstrap import SHARES, estimate, estimate_cells, mean_cells
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import ALPHA_1, EDIT, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE, Cell, Table
 from sinkinterp.train.loop import job_of, prepared, train

@@ -17,8 +17,7 @@ from sinkinterp.metrics.bootstrap import intervals, mean_cells
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import ALPHA_1, EDIT, HEAD, LAYER, MODEL, SINK_1, SLOT_RATE, Cell, Table
 
 from .shared.genuine import text_models

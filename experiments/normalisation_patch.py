@@ -14,8 +14,7 @@ from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule, of_first_model, on_models
 from sinkinterp.table import ALPHA_1, EDIT, SINK_1, Cell, Table
 
 from .shared.effects import LOSS_CHANGE, NONE, SLOT_RATE, Effects

@@ -13,7 +13,7 @@ from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.subject import Subject
-from sinkinterp.data.token_sources import repeated_token
+from sinkinterp.data.tokens import repeated_token
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs.catalogue import Scale

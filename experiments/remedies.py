@@ -13,8 +13,7 @@ from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.metrics.bootstrap import estimate, estimate_cells
 from sinkinterp.plots.theme import colour, escaped, themed
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import ALPHA_1, EXCESS, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE, Table
 

@@ -22,8 +22,7 @@ from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.bootstrap import Estimate, estimate_cells
 from sinkinterp.plots.theme import GREY, colour, themed
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import ALPHA_1, MODEL, NULL, RESIDUAL_RATIO, SEED, Cell, Table, high_of, low_of
 

@@ -3,7 +3,7 @@
 from functools import partial
 
 from sinkinterp.data.backcopy import RandomAt
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_THERE, MODEL, NULL_THERE, STRONGEST, Table
 
 from .shared.changed_text import on_changed_text

@@ -12,8 +12,7 @@ from sinkinterp.attention.slots import SlotRow
 from sinkinterp.checks import InputError
 from sinkinterp.interventions import Edit, RemoveKeySlot
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import EDIT, LOSS, MODEL, SINK_1, Table
 

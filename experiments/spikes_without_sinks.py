@@ -11,8 +11,7 @@ from sinkinterp.metrics.bootstrap import mean_cells
 from sinkinterp.metrics.residuals import PEAK_OVER_MEDIAN
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, SEED, SINK_1, Table
 from sinkinterp.train.recipe import Recipe

@@ -12,8 +12,7 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.report.readings import short_name
 from sinkinterp.runs.case import Case, Encoded, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET, Cell, Table
 from sinkinterp.train.recipes import demo_recipe
 

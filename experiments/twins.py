@@ -10,8 +10,7 @@ from sinkinterp.metrics.bootstrap import estimate_cells, intervals
 from sinkinterp.plots.theme import PERCENT, colour, error_bars, escaped, model_numbers, themed, unique_values
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.runs.trained import valid_loss
 from sinkinterp.table import ALPHA_1, MODEL, SEED, Cell, Table
 from sinkinterp.train.recipes import DEMO_EPSILON, DEMO_TWINS, demo_recipe

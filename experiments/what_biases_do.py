@@ -17,8 +17,7 @@ from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.bootstrap import intervals, mean_cells
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule, of_first_model, on_models
 from sinkinterp.table import ALPHA_1, EDIT, HEAD, KEY_RATIO, Cell, Table
 
 from .shared.biases import PARTS, AsFarAtRandom, four_parts, seen

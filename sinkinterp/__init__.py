@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .measurement.sweep import sink_rate as sink_rate
     from .measurement.sweep import sweep as sweep
     from .measurement.watching import SinkCallback as SinkCallback
-    from .pages.export import save as save
+    from .pages.report import save as save
     from .pages.report import view as view
     from .report.compare import compare as compare
     from .report.report import Report as Report
@@ -49,7 +49,7 @@ _MODULES = {  # of the public names; each is imported when its name is first use
     "compare": "report.compare",
     "attention_map": "measurement.maps",
     "view": "pages.report",
-    "save": "pages.export",
+    "save": "pages.report",
     "sinks": "measurement.maps",
     "mask": "applications.outliers",
     "sweep": "measurement.sweep",

@@ -12,8 +12,7 @@ from sinkinterp.measurement.explaining import explain
 from sinkinterp.measurement.lens import head_pairs, parts_by_block
 from sinkinterp.metrics.bootstrap import ratio
 from sinkinterp.plots.theme import escaped
-from sinkinterp.report.explained import CUT, REMOVED, Explanation
-from sinkinterp.report.explained_graph import LINE, NAME, SHARE, TO, WHAT, graph_of_rows
+from sinkinterp.report.explained import CUT, LINE, NAME, REMOVED, SHARE, TO, WHAT, Explanation, graph_of_rows
 from sinkinterp.report.readings import short_name
 from sinkinterp.runs.case import READING, Case
 from sinkinterp.runs.experiment import of_first_model

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from sinkinterp.applications.mend import UNIFORM
+from sinkinterp.applications.outliers import GRAINS, SIDES, Quantise, nothing, quantised_weights, relative_error
 from sinkinterp.applications.streaming import loss_of
-from sinkinterp.applications.without_outliers import GRAINS, SIDES, Quantise, nothing, quantised_weights, relative_error
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions.changes import ChangeResidual

@@ -14,7 +14,7 @@ import torch
 from sinkinterp import table as col
 from sinkinterp.checks import InputError
 from sinkinterp.metrics.bootstrap import Estimate, difference, estimate
-from sinkinterp.runs.rules import OUTCOMES, TRAINED, Decision, Outcome, Row, Rule, failed_in
+from sinkinterp.runs.experiment import OUTCOMES, TRAINED, Decision, Outcome, Row, Rule, failed_in
 from sinkinterp.table import NULL, Cell, Table, high_of, low_of
 
 MOST_REASONS = 3  # more are counted instead

@@ -25,13 +25,11 @@ from ..checks import LARGEST, check_count, finite_number, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..guesses import keywords
-from ..interventions.changes import ChangeOutputs
-from ..interventions.operations import Zero
+from ..interventions.changes import ChangeOutputs, Zero
 from ..measurement.inputs import ModelLike, equal_inputs_of, run_note
 from ..measurement.patching import attribution
 from ..metrics.bootstrap import SHARES, SIZES, intervals, mean_cells
-from ..metrics.importance import check_epsilon, importance, slot_importance
-from ..metrics.metric import PerSequence, next_token_loss
+from ..metrics.importance import PerSequence, check_epsilon, importance, next_token_loss, slot_importance
 from ..plots.theme import colour, sweep_figure, themed
 from ..table import ALPHA_1, HEAD, INPUT, LAYER, SINK_RATE, Cell, Table
 from .streaming import Loss, loss_of

@@ -31,7 +31,7 @@ from ..measurement.inputs import run_note
 from ..measurement.measure import measure
 from ..measurement.watching import sinks_of
 from ..metrics.bootstrap import SHARES, SIZES, estimate_cells, intervals, mean_cells
-from ..metrics.metric import Metric
+from ..metrics.importance import Metric
 from ..metrics.residuals import peak_over_median
 from ..report.report import Report
 from ..seals import Of, settle, stated
@@ -43,8 +43,8 @@ from ..train.loop import Job
 from ..train.loop import loss_of as loss_of_batch
 from ..train.recipe import ConstantRate, Decay, Everything, Fit, Rate
 from ..train.recipes import NAMED
+from .outliers import GRAINS, Quantise, nothing
 from .streaming import Loss, loss_of
-from .without_outliers import GRAINS, Quantise, nothing
 
 SLOTS = {
     Remedy.KV_BIAS: AddedKeyValue(),

@@ -21,7 +21,7 @@ from ..data.tokens import Tokens
 from ..interventions.columns import Evict
 from ..measurement.inputs import passes, reads_inputs, run_note
 from ..metrics.bootstrap import estimate, intervals
-from ..metrics.metric import next_token_loss, target_loss
+from ..metrics.importance import next_token_loss, target_loss
 from ..table import Cell, Table, high_of, low_of
 
 ADDED, CACHE = "added loss", "cache"

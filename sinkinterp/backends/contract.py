@@ -34,8 +34,7 @@ from ..attention.shapes import TOLERANCE, Gap, HeadOutput, ModelShape, Residual,
 from ..attention.sites import Edit, Read, Site
 from ..checks import InputError
 from ..data.tokens import Tokens
-from ..interventions.changes import AT
-from ..interventions.operations import Operation
+from ..interventions.changes import AT, Operation
 from .subject import Logits
 
 Copies = Float[Tensor, "copy pos d_model"]

@@ -16,8 +16,9 @@ from ..checks import InputError, whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
 from ..data.texts import is_path
-from ..data.token_sources import UNLIMITED, TextToTokens
 from ..data.tokens import (
+    UNLIMITED,
+    TextToTokens,
     Tokens,
     TokenSet,
     TokensLike,

@@ -10,7 +10,7 @@ import typer
 from ..checks import InputError, each_once
 from ..data.choices import Bos
 from ..data.progress import OnProgress, progress_bars
-from ..outputs import check_ours, page_bytes
+from ..seals import check_ours, page_bytes
 from . import options
 from .terminal import OR_FORCE, deliver, print_text, print_written, quiet_libraries
 
@@ -36,7 +36,7 @@ class Prompt:
     def token_set(self, subject: "Subject", model: str, on_file: OnProgress) -> "TokenSet":
         """One sequence of tokens."""
         from ..backends.subject import text_to_tokens
-        from ..runs.inputs import Inputs
+        from ..runs.case import Inputs
 
         if self.text is not None:
             return text_to_tokens(subject, self.bos).one_in(self.text, self.column, self.length)
@@ -117,9 +117,9 @@ def gallery(
 ) -> None:
     """Draw every view from the checkpoints that ship, and from the models of `make models` where they are here."""
     with progress_bars() as progress:
-        from ..pages.export import save_pictures
         from ..pages.gallery import PREVIEWS
         from ..pages.gallery import gallery as draw_gallery
+        from ..pages.report import save_pictures
 
         page = out / "gallery.html"
         check_ours([page, *(out / f"{name}.png" for name in PREVIEWS if pictures)], OR_FORCE, force)

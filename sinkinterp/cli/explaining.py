@@ -10,7 +10,7 @@ import typer
 
 from ..checks import InputError, both_or_none, refusing
 from ..data.progress import progress_bars
-from ..outputs import page_bytes
+from ..seals import page_bytes
 from . import options
 from .drawing import heads_named, layer_and_head
 from .measuring import Input

@@ -198,7 +198,7 @@ def backend_named(text: str) -> str:
 
 def token_file(text: str | Path) -> Path:
     """The path of a file of token ids."""
-    from ..runs.inputs import token_ids
+    from ..runs.case import token_ids
 
     path = input_file(text)
     try:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ..checks import InputError
 from ..files import is_output
-from ..outputs import write_output
+from ..seals import write_output
 from ..table import Table, on_one_line, visible
 
 if TYPE_CHECKING:

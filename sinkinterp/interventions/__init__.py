@@ -11,6 +11,8 @@ from .attention_layers import (
     ZeroValueBias,
 )
 from .changes import (
+    Add,
+    Apply,
     Change,
     ChangeAttentionInput,
     ChangeKeys,
@@ -23,7 +25,18 @@ from .changes import (
     ChangeResidual,
     ChangeTokenEmbedding,
     ChangeValues,
-)
+    ClampNorm,
+    Keep,
+    MatchedNoise,
+    MeanOfOthers,
+    Operation,
+    Put,
+    PutAt,
+    Scale,
+    SetTo,
+    SwapWith,
+    Zero,
+)  # fmt: skip
 from .columns import (
     AddSinkLogit,
     AttendSelfOnly,
@@ -39,21 +52,6 @@ from .columns import (
     ZeroKeySlot,
 )
 from .edit import Ablate
-from .operations import (
-    Add,
-    Apply,
-    ClampNorm,
-    Keep,
-    MatchedNoise,
-    MeanOfOthers,
-    Operation,
-    Put,
-    PutAt,
-    Scale,
-    SetTo,
-    SwapWith,
-    Zero,
-)  # fmt: skip
 from .positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
 
 __all__ = [

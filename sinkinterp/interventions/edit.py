@@ -19,7 +19,7 @@ from ..attention.sites import CHANGES, OUTPUT, RESIDUAL, Edit, Site
 from ..checks import InputError, accepting, instance_of, is_whole
 from ..guesses import choice, keywords
 from . import changes
-from .operations import Apply, MeanOfOthers, Operation, Zero
+from .changes import Apply, MeanOfOthers, Operation, Zero
 from .selectors import is_pair, several
 
 

@@ -14,8 +14,7 @@ from transformers import PreTrainedConfig
 from ..attention.shapes import Residual
 from ..attention.slots import Slot, SlotRow
 from ..spec import Dims, Limits, Part, Spec
-from .attention import SinkAttention
-from .position_schemes import Position, PositionIds
+from .attention import Position, PositionIds, SinkAttention
 
 Hidden = Float[Tensor, "batch pos width"]
 

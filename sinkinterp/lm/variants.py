@@ -25,10 +25,23 @@ from ..attention.masks import Causal, Prefix, Window
 from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, Row, ZeroRow
 from ..checks import InputError
 from ..guesses import nearest
-from .attention import Added, Differential, ElementGate, HeadGate, RMSQKNorm, ValueBias
+from .attention import (
+    Added,
+    Alibi,
+    BucketIndex,
+    Differential,
+    ElementGate,
+    HeadGate,
+    Learned,
+    NoPosition,
+    RMSQKNorm,
+    Rotary,
+    Sinusoidal,
+    T5Relative,
+    ValueBias,
+)
 from .block import FFN, GatedFFN, Gelu, PostNorm, Relu, SinkToken, Swish
-from .config import LMSpec, WrittenInit
-from .position_schemes import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
+from .model import LMSpec, WrittenInit
 
 BASE = LMSpec(position=Learned())
 

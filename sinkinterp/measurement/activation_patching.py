@@ -36,12 +36,10 @@ from ..checks import (
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..guesses import keywords
-from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual
-from ..interventions.operations import PutAt
+from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, PutAt
 from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
 from ..metrics.bootstrap import estimate_cells, intervals, ratio
-from ..metrics.importance import check_epsilon, importance, sink_rate
-from ..metrics.metric import PerSequence, target_loss
+from ..metrics.importance import PerSequence, check_epsilon, importance, sink_rate, target_loss
 from ..table import HEAD, KV_HEAD, LAYER, POSITION, Cell, Table
 from .inputs import ModelLike, dtype_of, inputs_of, passes
 from .lens import logit_parts

@@ -19,8 +19,7 @@ from ..checks import check_memory
 from ..data.choices import Bos
 from ..data.progress import OnProgress, no_progress
 from ..data.sources import embedded_texts
-from ..data.token_sources import TextToTokens
-from ..data.tokens import Tokens, TokenSet, TokensLike
+from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike
 from ..files import cache_folder
 from ..guesses import keywords
 from ..interventions.edit import description

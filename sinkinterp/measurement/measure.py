@@ -18,9 +18,18 @@ from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..guesses import choice, keywords, nearest
 from ..interventions.edit import Edits, edits_of
-from ..metrics.importance import PAPER, RELEASED, VISIBLE, Convention, check_epsilon, queries_from
+from ..metrics.importance import (
+    PAPER,
+    RELEASED,
+    VISIBLE,
+    AnyMetric,
+    Convention,
+    LogitsMetric,
+    Metric,
+    check_epsilon,
+    queries_from,
+)
 from ..metrics.instruments import INSTRUMENTS, Instruments, core_fields, core_metrics, hides_first_key
-from ..metrics.metric import AnyMetric, LogitsMetric, Metric
 from ..report.readings import EXTRA, Protocol
 from ..report.report import Report
 from .inputs import ModelLike, check_fits, inputs_of, passes, protocol_of

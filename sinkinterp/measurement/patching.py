@@ -19,9 +19,8 @@ from ..attention.shapes import per_sequence
 from ..backends.subject import Subject
 from ..checks import accepting, instance_of, whole_number
 from ..data.tokens import Tokens, TokensLike
-from ..interventions.changes import Change
+from ..interventions.changes import Add, Change, Put
 from ..interventions.edit import Edits, edits_of
-from ..interventions.operations import Add, Put
 from ..interventions.selectors import OnPairs
 from ..plots.theme import DIVERGING, escaped, themed, unique_values
 from ..report.maps import shown_word

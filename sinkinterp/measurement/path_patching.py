@@ -27,6 +27,7 @@ from ..checks import InputError, instance_of
 from ..data.progress import OnProgress
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import (
+    Add,
     Change,
     ChangeKeys,
     ChangeMLP,
@@ -34,9 +35,10 @@ from ..interventions.changes import (
     ChangeQueries,
     ChangeResidual,
     ChangeValues,
+    Put,
+    PutAt,
 )
 from ..interventions.edit import edits_of
-from ..interventions.operations import Add, Put, PutAt
 from ..table import HEAD, LAYER, POSITION, Table
 from .activation_patching import PatchingMetric, Runs, prompts_of, restored
 from .inputs import ModelLike

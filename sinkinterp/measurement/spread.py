@@ -22,7 +22,7 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions.columns import Dropped, RemoveColumn
 from ..interventions.edit import Edits, edits_of
 from ..metrics.bootstrap import SIZES, estimate_cells, intervals, mean_cells, ratio
-from ..metrics.metric import PerSequence, next_token_loss
+from ..metrics.importance import PerSequence, next_token_loss
 from ..plots.theme import sweep_figure
 from ..table import BLOCK, EDIT, LOSS, Cell, Table, high_of, low_of
 from .inputs import ModelLike, equal_inputs_of, passes, run_note

@@ -22,8 +22,7 @@ from ..data.tokens import TokenSet, TokensLike, token_set_of
 from ..guesses import keywords
 from ..lm.attention import GateMap
 from ..metrics import residuals
-from ..metrics.importance import check_epsilon, sink_logits
-from ..metrics.metric import Metric
+from ..metrics.importance import Metric, check_epsilon, sink_logits
 from ..report.readings import Readings
 from .inputs import inputs_of
 from .measure import measure

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..attention.shapes import numbers
 from ..checks import LARGEST, InputError, whole_number
 from ..table import Cell, high_of, low_of
-from .metric import PerSequence
+from .importance import PerSequence
 
 Range = tuple[float, float]  # of a quantity: the least and the largest value that it can have
 REALS, SIZES, SHARES, COSINES = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0), (-1.0, 1.0)

@@ -13,10 +13,12 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.shapes import KeyIndex
 from ..attention.sites import CALL, RESIDUAL
-from . import metric, qk, residuals, writes
+from . import importance, qk, residuals, writes
 from .importance import (
     PATTERNS,
+    AnyMetric,
     Convention,
+    Metric,
     hidden_queries,
     importance_and_raw,
     is_biased,
@@ -25,7 +27,6 @@ from .importance import (
     uniform_and_content_free,
     uniform_slot_importance,
 )
-from .metric import AnyMetric, Metric
 from .residuals import vector_norms
 
 Instrument = tuple[AnyMetric, ...]
@@ -39,7 +40,7 @@ RESIDUALS: Instrument = (residuals.ALL_ENTRIES,)
 """Every residual entry, `sequence block channel pos`: for a few short sequences."""
 MAPS: Instrument = (PATTERNS, *qk.MAPS)
 """Every head's attention, scores, cosines and norm products, `sequence layer head query key`: for short sequences."""
-LOSS: Instrument = metric.METRICS
+LOSS: Instrument = importance.METRICS
 ALL = (GEOMETRY, MASSIVE, LOSS)
 INSTRUMENTS = {
     "GEOMETRY": GEOMETRY,

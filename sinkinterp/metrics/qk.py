@@ -23,7 +23,7 @@ from ..attention.masks import ALL, key_blocks
 from ..attention.shapes import Keys, Queries, Scores, SomePairs
 from ..attention.sites import CALL
 from ..checks import whole_number
-from .metric import Metric
+from .importance import Metric
 from .residuals import vector_norms
 
 Pair = Float[Tensor, "batch head 2"]

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..attention.shapes import Residual
 from ..attention.sites import RESIDUAL
 from ..checks import finite_number, whole_number
-from .metric import Metric, PerSequence
+from .importance import Metric, PerSequence
 
 
 def vector_norms(x: Float[Tensor, "*stack d"]) -> Float[Tensor, "*stack"]:

@@ -20,8 +20,7 @@ from ..backends.load import load
 from ..backends.subject import Subject
 from ..data.backcopy import BigramBackcopy
 from ..data.choices import Bos, Drawn
-from ..data.token_sources import random_tokens, repeated_token
-from ..data.tokens import TokenSet
+from ..data.tokens import TokenSet, random_tokens, repeated_token
 from ..measurement.maps import head_maps
 from ..measurement.measure import measure
 from ..metrics.bootstrap import Estimate, estimate_cells, intervals
@@ -31,11 +30,10 @@ from ..report.compare import sinks_by_length
 from ..report.heads import sinks_by_head, strongest_head
 from ..report.maps import HeadMaps, attention_figure
 from ..report.norms import FIRST_TOKEN, KIND, NORM, OTHER_TOKENS, residual_norms_by_block
-from ..report.report import Report
+from ..report.report import Report, views_of
 from ..report.summary import sink_summary, sink_verdict
-from ..report.views import views_of
 from ..runs import trained
-from ..runs.inputs import Inputs
+from ..runs.case import Inputs
 from ..runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of
 from ..runs.training_figures import training_history
 from ..table import ALPHA_1, BLOCK, HEAD, LAYER, MODEL, Cell, Table

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..data.tokens import PAD
 from ..metrics.bootstrap import SIZES, estimate_cells, mean_cells
-from ..metrics.importance import epsilons_of, sink_grid, sink_tokens
-from ..metrics.metric import NEXT_TOKEN_LOSS
+from ..metrics.importance import NEXT_TOKEN_LOSS, epsilons_of, sink_grid, sink_tokens
 from ..metrics.residuals import COSINE_TO_FIRST, secondary_sinks
 from ..plots.theme import GREY, PERCENT, SHARE, add_curve, add_grey_band, colour, themed
 from ..table import EPSILON, NULL, POSITION, SINK_1, SINK_RATE, Cell, Table

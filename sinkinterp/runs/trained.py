@@ -27,7 +27,7 @@ from ..measurement.inputs import passes
 from ..measurement.measure import measure
 from ..measurement.watching import sinks_of
 from ..metrics.bootstrap import SIZES, Estimate, estimate
-from ..metrics.metric import next_token_loss
+from ..metrics.importance import next_token_loss
 from ..seals import Damaged, read_record, settle, stated, sums, verify, write_record
 from ..spec import Limits
 from ..train import checkpoint, loop

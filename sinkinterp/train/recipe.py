@@ -14,8 +14,7 @@ from ..checks import InputError, check_memory, refusing
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..data.tokens import Tokens
-from ..lm.config import LMSpec
-from ..lm.model import IGNORED
+from ..lm.model import IGNORED, LMSpec
 from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later
 
 

@@ -9,7 +9,7 @@ from ..data.sources import Embedded, PythonCode, Repeating, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..guesses import choice
 from ..lm.block import GatedFFN
-from ..lm.config import LMSpec
+from ..lm.model import LMSpec
 from ..lm.variants import BASE, VARIANTS, variants
 from .recipe import ConstantRate, CosineRate, Everything, PrefixLM, Recipe, shown_ahead
 

@@ -25,8 +25,7 @@ from sinkinterp.data.sources import Texts
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.pages.book import write_chapter, write_numbers
-from sinkinterp.pages.chapters import Chapter, chapter_in
+from sinkinterp.pages.book import Chapter, chapter_in, write_chapter, write_numbers
 from sinkinterp.runs import trained
 from sinkinterp.seals import Damaged, seal, verify
 from sinkinterp.table import Table

@@ -19,9 +19,8 @@ from sinkinterp.data.sources import Texts
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.pages.book import write_chapter
-from sinkinterp.pages.chapters import Chapter
-from sinkinterp.report.formats import write_file
+from sinkinterp.pages.book import Chapter, write_chapter
+from sinkinterp.report.readings import write_file
 from sinkinterp.table import Table
 from sinkinterp.train import loop
 from sinkinterp.train.loop import job_of

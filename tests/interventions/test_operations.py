@@ -7,7 +7,7 @@ import torch
 from refusals import refused
 
 from sinkinterp import interventions as iv
-from sinkinterp.interventions.operations import Operation
+from sinkinterp.interventions.changes import Operation
 
 X = torch.randn(3, 5, 7, 11, generator=torch.Generator().manual_seed(0))  # sequence head pos d
 LAYER = 2

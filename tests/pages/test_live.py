@@ -35,8 +35,7 @@ from sinkinterp.measurement.maps import head_maps
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
 from sinkinterp.pages.atlas.encode import LogScale
-from sinkinterp.pages.live.page import Session, massive_entries
-from sinkinterp.pages.live.schema import KINDS, AnswerData, EditData, edit_of
+from sinkinterp.pages.live.page import KINDS, AnswerData, EditData, Session, edit_of, massive_entries
 from sinkinterp.pages.page import declared
 
 TEXT = "Return the number of items in the list."

@@ -17,8 +17,8 @@ from sinkinterp.plots.theme import (
     model_numbers,
     translation,
 )
-from sinkinterp.report.massive import by_block
-from sinkinterp.report.qk import by_layer, distributions
+from sinkinterp.report.heads import by_layer, distributions
+from sinkinterp.report.norms import by_block
 from sinkinterp.table import Table
 
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])

@@ -8,7 +8,7 @@ from refusals import refused
 
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.lm.block import GatedFFN
-from sinkinterp.lm.config import LMSpec
+from sinkinterp.lm.model import LMSpec
 from sinkinterp.lm.variants import variants
 from sinkinterp.runs import estimate
 from sinkinterp.runs.estimate import Held, Step, cost_of, step_of

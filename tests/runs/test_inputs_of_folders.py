@@ -11,7 +11,7 @@ from sinkinterp.data.sources import Embedded, PythonCode, Repeating, Texts
 from sinkinterp.data.texts import texts_of
 from sinkinterp.data.tokenisers import ByteBPE, Pretrained
 from sinkinterp.lm.model import build
-from sinkinterp.runs.inputs import Inputs
+from sinkinterp.runs.case import Inputs
 from sinkinterp.seals import seal
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import sized

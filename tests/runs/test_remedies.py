@@ -5,8 +5,8 @@ import pytest
 import torch
 from sinkinterp._experiments.shared.study import BASES
 
+from sinkinterp.applications.outliers import fake_quantised
 from sinkinterp.applications.streaming import loss_of
-from sinkinterp.applications.without_outliers import fake_quantised
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.interventions.columns import Evict

@@ -20,7 +20,7 @@ from sinkinterp._experiments.shared.rules import (
 )
 
 from sinkinterp import table as c
-from sinkinterp.runs.rules import TRAINED, Outcome, Rule, Verdict, standing
+from sinkinterp.runs.experiment import TRAINED, Outcome, Rule, Verdict, standing
 from sinkinterp.table import NULL, Table, high_of, low_of
 
 HOLDS, FAILS, UNDECIDED, NOT_ASKED = Outcome.HOLDS, Outcome.FAILS, Outcome.UNDECIDED, Outcome.NOT_ASKED

@@ -21,7 +21,7 @@ from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement import inputs as batching
-from sinkinterp.metrics.metric import next_token_loss
+from sinkinterp.metrics.importance import next_token_loss
 from sinkinterp.runs import experiment as provenance
 from sinkinterp.runs import trained
 from sinkinterp.spec import Spec

@@ -20,8 +20,7 @@ from sinkinterp.cli.measuring import _first_position
 from sinkinterp.cli.options import Loading
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Scope, load_experiment
-from sinkinterp.runs.rules import TRAINED
+from sinkinterp.runs.experiment import TRAINED, Scope, load_experiment
 from sinkinterp.runs.workers import LOCAL, Here, Processes, Ray, in_order
 from sinkinterp.table import MODEL, SEED, STATE
 

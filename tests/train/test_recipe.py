@@ -14,13 +14,12 @@ from sinkinterp.checks import InputError
 from sinkinterp.data.backcopy import BigramBackcopy, BosFirst
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import PythonCode, Texts
+from sinkinterp.lm.attention import Learned, Rotary
 from sinkinterp.lm.block import FFN, Relu
-from sinkinterp.lm.config import LMSpec
-from sinkinterp.lm.model import build
-from sinkinterp.lm.position_schemes import Learned, Rotary
+from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS, attn
 from sinkinterp.runs.trained import held_out_tokens
-from sinkinterp.spec import Spec
+from sinkinterp.spec import Spec, changed
 from sinkinterp.train.loop import Task, prepared
 from sinkinterp.train.recipe import (
     ConstantRate,
@@ -35,7 +34,6 @@ from sinkinterp.train.recipe import (
     parameter_groups,
 )
 from sinkinterp.train.recipes import RECIPES, on_text, with_variant
-from sinkinterp.train.settings import changed
 
 
 @dataclass(frozen=True)

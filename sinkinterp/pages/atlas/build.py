@@ -19,9 +19,8 @@ from ...metrics.instruments import Instruments
 from ...report.compare import compare
 from ...report.maps import Heads
 from ...report.readings import TokenText, protocol_note, public_name, short_name
-from ...report.report import Report
+from ...report.report import Report, overview_tables
 from ...report.summary import sink_verdict
-from ...report.views import overview_tables
 from ...table import Table
 
 SLOT = -1  # among `places`: the column that belongs to no token
