@@ -25,9 +25,7 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import silent
 from sinkinterp.lm.model import build
 from sinkinterp.pages.book import Chapter, chapters_in, write_numbers
-from sinkinterp.runs import case as cases
-from sinkinterp.runs import catalogue
-from sinkinterp.runs import trained as trained_runs
+from sinkinterp.runs import case as cases, catalogue, trained as trained_runs
 from sinkinterp.runs.case import Encoded, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module, summary_of
 from sinkinterp.runs.experiment import Scope, load_experiment

@@ -10,8 +10,7 @@ from pathlib import Path
 import pandas
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from refusals import refused
 
 import sinkinterp as si

@@ -39,8 +39,7 @@ from ..spec import Limits
 from ..table import MODEL, Cell, Table
 from ..train import checkpoint, loop
 from ..train.distributed import Batch, World
-from ..train.loop import Job
-from ..train.loop import loss_of as loss_of_batch
+from ..train.loop import Job, loss_of as loss_of_batch
 from ..train.recipe import ConstantRate, Decay, Everything, Fit, Rate
 from ..train.recipes import NAMED
 from .outliers import GRAINS, Quantise, nothing

@@ -117,8 +117,7 @@ def gallery(
 ) -> None:
     """Draw every view from the checkpoints that ship, and from the models of `make models` where they are here."""
     with progress_bars() as progress:
-        from ..pages.gallery import PREVIEWS
-        from ..pages.gallery import gallery as draw_gallery
+        from ..pages.gallery import PREVIEWS, gallery as draw_gallery
         from ..pages.report import save_pictures
 
         page = out / "gallery.html"
@@ -142,8 +141,7 @@ def demo(
 ) -> None:
     """Train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""
     with progress_bars() as progress:
-        from ..pages.gallery import demo as run_demo
-        from ..pages.gallery import demo_page
+        from ..pages.gallery import demo as run_demo, demo_page
         from ..train.recipes import DEMO_STEPS, DEMO_TWINS
 
         quiet_libraries()

@@ -39,8 +39,7 @@ def explain(
 ) -> None:
     """Say why heads look at the first token: which parts write what their keys hold, and what cutting them removes."""
     with progress_bars() as progress:
-        from ..measurement.explaining import cut_maps
-        from ..measurement.explaining import explain as explain_heads
+        from ..measurement.explaining import cut_maps, explain as explain_heads
         from ..pages.page import Section, page
         from ..report.readings import short_name
 

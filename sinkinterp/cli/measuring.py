@@ -213,8 +213,7 @@ def _measured(
 ) -> "Report":
     """The report on the inputs: on one whole text, on the given ones, or on docstrings until the interval is narrow."""
     from ..backends.subject import text_to_tokens
-    from ..measurement.measure import measure as measure_sinks
-    from ..measurement.measure import measure_enough
+    from ..measurement.measure import measure as measure_sinks, measure_enough
     from ..metrics import instruments
 
     def measured(token_set: "TokenSet", why: str = "") -> "Report":

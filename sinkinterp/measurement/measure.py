@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention.shapes import Unchanged, called, per_sequence
-from ..attention.shapes import metric as named
+from ..attention.shapes import Unchanged, called, metric as named, per_sequence
 from ..attention.sites import Edit
 from ..backends.subject import Subject
 from ..checks import InputError, different_numbers, instance_of

@@ -15,8 +15,7 @@ from ..data.tokens import TokensLike
 from ..guesses import keywords
 from ..interventions.edit import Edits, description, edits_of
 from ..metrics.bootstrap import REALS, SHARES, SIZES, Range, changes_of, estimate, estimate_cells, intervals, mean_cells
-from ..metrics.importance import NEXT_TOKEN_LOSS, VISIBLE, PerSequence
-from ..metrics.importance import sink_rate as rate_of
+from ..metrics.importance import NEXT_TOKEN_LOSS, VISIBLE, PerSequence, sink_rate as rate_of
 from ..metrics.instruments import LOSS, Instruments
 from ..plots.theme import sweep_figure
 from ..report.report import Report

@@ -16,8 +16,7 @@ from plotly.subplots import make_subplots
 from ..attention import maps
 from ..checks import InputError, whole_number
 from ..interventions.selectors import check_heads
-from ..metrics.bootstrap import COSINES as COSINE_RANGE
-from ..metrics.bootstrap import SHARES, SIZES, mean_cells
+from ..metrics.bootstrap import COSINES as COSINE_RANGE, SHARES, SIZES, mean_cells
 from ..metrics.importance import Metric, check_epsilon
 from ..metrics.qk import COSINE_COUNTS, COSINES, NORM_PRODUCT_COUNTS, NORMS, QK_ANGLES, QK_NORM_PRODUCTS, score_gap
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop

@@ -32,8 +32,7 @@ from sinkinterp.attention.sites import CALL, RESIDUAL
 from sinkinterp.backends.encoder import encoder_input
 from sinkinterp.backends.files.model_files import check_fits_memory
 from sinkinterp.checks import InputError
-from sinkinterp.data import given_tokenizer
-from sinkinterp.data import tokens as token_sets
+from sinkinterp.data import given_tokenizer, tokens as token_sets
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.given_tokenizer import rendered
 from sinkinterp.data.packing import PackedText

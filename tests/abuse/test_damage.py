@@ -18,8 +18,7 @@ from sinkinterp import seals
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.checks import InputError
-from sinkinterp.data import corpus_folder
-from sinkinterp.data import sources as docstrings
+from sinkinterp.data import corpus_folder, sources as docstrings
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
 from sinkinterp.data.tokenisers import ByteBPE

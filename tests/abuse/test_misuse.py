@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from abuse.test_bad_calls import DOORS, called
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import sinkinterp as si
 from sinkinterp import interventions

@@ -17,8 +17,7 @@ import torch
 from backends.own_modules import Litgpt
 from backends.test_exclusive import lines_of, state_of
 from backends.zoo import peaked
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, settings, strategies as st
 from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,

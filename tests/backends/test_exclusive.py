@@ -13,8 +13,7 @@ from functools import partial
 import pytest
 import torch
 from backends.zoo import model_of, tokens_of
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import sinkinterp as si
 from sinkinterp.attention.kernels import Sigmoid

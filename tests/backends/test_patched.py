@@ -3,8 +3,7 @@
 import pytest
 import torch
 from backends import encoder_decoders
-from backends.test_interventions import EDITS as EVERY_EDIT
-from backends.test_interventions import MORE_EDITS, refusal
+from backends.test_interventions import EDITS as EVERY_EDIT, MORE_EDITS, refusal
 from backends.zoo import (
     CONFIGS,
     LEARNED_POSITIONS,

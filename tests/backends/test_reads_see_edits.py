@@ -6,8 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from backends.own_modules import VOCAB as OWN_VOCAB
-from backends.own_modules import NanoGPT
+from backends.own_modules import VOCAB as OWN_VOCAB, NanoGPT
 from backends.zoo import VOCAB, subject_of
 from refusals import refused
 

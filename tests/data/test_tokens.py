@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from refusals import refused
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import nn

@@ -6,8 +6,7 @@ from backends.zoo import CONFIGS, model_of, subject_of, tokens_of
 from einops import einsum, rearrange
 
 import sinkinterp as si
-from sinkinterp.metrics import qk
-from sinkinterp.metrics import residuals as massive
+from sinkinterp.metrics import qk, residuals as massive
 from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.instruments import ALL, LOSS, MASSIVE
 from sinkinterp.metrics.residuals import COSINE_TO_FIRST

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 from backends.zoo import model_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pages.test_schema import fields
 from refusals import refused
 

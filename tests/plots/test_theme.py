@@ -5,8 +5,7 @@ from itertools import pairwise
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from plots.test_figures import interval
 
 from sinkinterp.plots.theme import (

@@ -22,8 +22,7 @@ from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement import inputs as batching
 from sinkinterp.metrics.importance import next_token_loss
-from sinkinterp.runs import experiment as provenance
-from sinkinterp.runs import trained
+from sinkinterp.runs import experiment as provenance, trained
 from sinkinterp.spec import Spec
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, Table
 from sinkinterp.train.recipe import PrefixLM, Recipe
