@@ -338,13 +338,6 @@ def cache(
     """How many first tokens must a rolling cache keep, and what does rounding it cost? Measure it, and answer."""
     with progress_bars() as progress:
         from ..applications import eviction
-        from ..applications.eviction import (
-            generation_table,
-            largest_window_first,
-            needs_table,
-            quantised_answer,
-            quantised_table,
-        )
 
         _check_cached(given.length)
         subject, tokens = _read(model, given, loading, 256, 32)
@@ -352,17 +345,17 @@ def cache(
         window = tokens.shape[1] // 2
         losses = eviction.first_token_losses(subject, tokens, (window // 2, window), progress=progress)
         heads = eviction.heads_table(subject, tokens, window, tolerance)
-        rounded = quantised_table(subject, tokens, bits, progress)
+        rounded = eviction.quantised_table(subject, tokens, bits, progress)
         tables = [losses.table(), heads, eviction.memory_table(subject, tokens, window, progress), rounded]
         if generate:
-            tables.append(generation_table(subject, tokens[:, : max(2, min(32, window // 2))], generate))
-        answer = f"{losses.answer()} {quantised_answer(rounded)}"
-    everything = [*(needs_table(table) if table is heads else table for table in tables), answer]
+            tables.append(eviction.generation_table(subject, tokens[:, : max(2, min(32, window // 2))], generate))
+        answer = f"{losses.answer()} {eviction.quantised_answer(rounded)}"
+    everything = [*(eviction.needs_table(table) if table is heads else table for table in tables), answer]
     _deliver(
         f"{subject.name}: how many first tokens must stay?",
         answer,
         tables,
-        everything if files.full else brief(answer, largest_window_first(tables[0]), ELSEWHERE),
+        everything if files.full else brief(answer, eviction.largest_window_first(tables[0]), ELSEWHERE),
         files,
     )
 
