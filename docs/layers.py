@@ -11,9 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sinkinterp"
 GROUND = {
-    "checks": "errors of users",
+    "checks": "what people give",
     "files": "whole or absent",
-    "guesses": "what people write",
     "seals": "files with hashes",
     "spec": "recipes as JSON",
     "table": "rows",

@@ -7,8 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, overload
 
-from .checks import InputError, instance_of, is_whole, whole_number
-from .guesses import Answering, nearest
+from .checks import Answering, InputError, instance_of, is_whole, nearest, whole_number
 
 Cell = str | float | int | None
 NULL = "null"  # the column with what chance alone would give, beside the first quantity of a table

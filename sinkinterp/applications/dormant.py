@@ -21,10 +21,9 @@ from torch import Tensor
 
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.subject import Logits, Subject
-from ..checks import LARGEST, check_count, finite_number, whole_number
+from ..checks import LARGEST, check_count, finite_number, keywords, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokensLike
-from ..guesses import keywords
 from ..interventions.changes import ChangeOutputs, Zero
 from ..measurement.inputs import ModelLike, equal_inputs_of, run_note
 from ..measurement.patching import attribution

@@ -16,7 +16,7 @@ from ..backends.files.model_files import check_named, checked_config, load_model
 from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, with_adapter, write_adapter
-from ..checks import InputError, whole_number
+from ..checks import InputError, keywords, whole_number
 from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
 from ..data.packing import PackedText, PreparedText
@@ -25,7 +25,6 @@ from ..data.sources import Texts
 from ..data.tokenisers import Pretrained
 from ..data.tokens import Tokens
 from ..files import cache_folder, check_writable, path_of, sole_writer
-from ..guesses import keywords
 from ..interventions.columns import Evict
 from ..measurement.inputs import run_note
 from ..measurement.measure import measure

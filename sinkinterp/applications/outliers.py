@@ -27,10 +27,9 @@ from ..backends.anatomy.projections import LinearMap, linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
-from ..checks import LARGEST, InputError, check_count, finite_number, instance_of, is_whole, whole_number
+from ..checks import LARGEST, InputError, check_count, finite_number, instance_of, is_whole, keywords, whole_number
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens, TokensLike
-from ..guesses import keywords
 from ..interventions.changes import ChangeResidual
 from ..measurement.inputs import ModelLike, equal_inputs_of, passes, reads_inputs, run_note
 from ..measurement.patching import activations

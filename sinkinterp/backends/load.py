@@ -10,10 +10,9 @@ import torch
 from torch.nn.parameter import is_lazy
 from transformers import PreTrainedModel
 
-from ..checks import InputError, instance_of
+from ..checks import InputError, instance_of, keywords, nearest
 from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
-from ..guesses import keywords, nearest
 from .encoder.encoder_decoder import EncoderDecoderSubject, check_encoder
 from .encoder.encoder_input import EncoderInput
 from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention.sites import Edit
-from ..checks import InputError, check_count, refusing
-from ..guesses import Answering, keywords
+from ..checks import Answering, InputError, check_count, keywords, refusing
 from ..interventions.edit import Edits, edits_of, is_hook
 from .anatomy.modules import removed_after
 from .exclusive import BLOCKS, Attached, Block, computed_by, edits_around, exclusive, holds, is_recorded_by, recorded_by

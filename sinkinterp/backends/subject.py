@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..attention.shapes import ModelShape, Residual
 from ..attention.sites import CALL, RESIDUAL, Edit, Reads
-from ..checks import InputError, whole_number
+from ..checks import Answering, InputError, keywords, whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
 from ..data.texts import is_path
@@ -29,7 +29,6 @@ from ..data.tokens import (
     said_of_padding,
     token_set_of,
 )
-from ..guesses import Answering, keywords
 from ..interventions.edit import Edits, edits_of
 from ..metrics.importance import importance
 from ..metrics.qk import qk_angles, qk_norm_products

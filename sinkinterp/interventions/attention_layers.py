@@ -7,8 +7,7 @@ from typing import ClassVar
 from ..attention.call import AttentionCall
 from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
 from ..attention.sites import HeadWeights
-from ..checks import InputError
-from ..guesses import choice
+from ..checks import InputError, choice
 from ..spec import ABOVE_ZERO, Limits
 from .selectors import InCalls, InLayers, OnHeads, OnKVHeads, OnPairs
 

@@ -21,8 +21,7 @@ from ..attention import sites
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput, ModelShape, Unchanged, alike
 from ..attention.sites import Edit, Read, Site
-from ..checks import InputError, check_fields, instance_of, is_whole, whole_number
-from ..guesses import Told
+from ..checks import InputError, Told, check_fields, instance_of, is_whole, whole_number
 from ..spec import Limits
 from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen
 

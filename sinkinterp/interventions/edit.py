@@ -16,8 +16,7 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.shapes import called
 from ..attention.sites import CHANGES, OUTPUT, RESIDUAL, Edit, Site
-from ..checks import InputError, accepting, instance_of, is_whole
-from ..guesses import choice, keywords
+from ..checks import InputError, accepting, choice, instance_of, is_whole, keywords
 from . import changes
 from .changes import Apply, MeanOfOthers, Operation, Zero
 from .selectors import is_pair, several

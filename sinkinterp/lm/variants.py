@@ -23,8 +23,7 @@ from ..attention.kernels import (
 )
 from ..attention.masks import Causal, Prefix, Window
 from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, Row, ZeroRow
-from ..checks import InputError
-from ..guesses import nearest
+from ..checks import InputError, nearest
 from .attention import (
     Added,
     Alibi,

@@ -29,13 +29,13 @@ from ..checks import (
     both_or_none,
     different_numbers,
     instance_of,
+    keywords,
     unicode_text,
     whole_number,
     whole_numbers,
 )
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
-from ..guesses import keywords
 from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, PutAt
 from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
 from ..metrics.bootstrap import estimate_cells, intervals, ratio

@@ -30,10 +30,9 @@ from ..backends.anatomy.modules import removed_after, token_mixer
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
-from ..checks import LARGEST, InputError, both_or_none, whole_number
+from ..checks import LARGEST, InputError, both_or_none, keywords, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
-from ..guesses import keywords
 from ..interventions.changes import Add, ChangeKeys, ChangeMLP, ChangeOutputs
 from ..interventions.columns import ZeroKeySlot
 from ..interventions.selectors import named_heads

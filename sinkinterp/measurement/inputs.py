@@ -15,13 +15,12 @@ from ..attention.masks import BLOCK
 from ..attention.sites import Edit
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
 from ..backends.subject import Subject, text_to_tokens, token_set_for
-from ..checks import check_memory
+from ..checks import check_memory, keywords
 from ..data.choices import Bos
 from ..data.progress import OnProgress, no_progress
 from ..data.sources import embedded_texts
 from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike
 from ..files import cache_folder
-from ..guesses import keywords
 from ..interventions.edit import description
 from ..metrics.importance import Convention
 from ..report.readings import Protocol

@@ -18,9 +18,8 @@ from ..attention.call import AttentionCall
 from ..attention.sites import CallRead, Edit
 from ..backends.load import subject_of
 from ..backends.subject import Subject
-from ..checks import InputError, is_whole
+from ..checks import InputError, fix_of, is_whole, keywords
 from ..data.tokens import Tokens, TokensLike
-from ..guesses import fix_of, keywords
 from ..interventions.edit import Edits, description, edits_of
 from ..interventions.selectors import is_pair, named_heads, several
 from ..metrics.importance import importance

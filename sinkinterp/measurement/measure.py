@@ -11,11 +11,10 @@ from torch import Tensor
 from ..attention.shapes import Unchanged, called, metric as named, per_sequence
 from ..attention.sites import Edit
 from ..backends.subject import Subject
-from ..checks import InputError, different_numbers, instance_of
+from ..checks import InputError, choice, different_numbers, instance_of, keywords, nearest
 from ..data.choices import Bos, Dtype
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
-from ..guesses import choice, keywords, nearest
 from ..interventions.edit import Edits, edits_of
 from ..metrics.importance import (
     PAPER,

@@ -9,10 +9,9 @@ import torch
 from ..attention.shapes import called, per_sequence
 from ..attention.sites import Edit
 from ..backends.subject import Subject
-from ..checks import InputError, accepting, check_count, instance_of, whole_number
+from ..checks import InputError, accepting, check_count, instance_of, keywords, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokensLike
-from ..guesses import keywords
 from ..interventions.edit import Edits, description, edits_of
 from ..metrics.bootstrap import REALS, SHARES, SIZES, Range, changes_of, estimate, estimate_cells, intervals, mean_cells
 from ..metrics.importance import NEXT_TOKEN_LOSS, VISIBLE, PerSequence, sink_rate as rate_of

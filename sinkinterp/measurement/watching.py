@@ -17,9 +17,8 @@ from ..backends.exclusive import exclusive, holds
 from ..backends.hooks import BASES, OURS, attention_set_to, inside_compiled
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import InputError, accepting, finite_number, instance_of, whole_number
+from ..checks import InputError, accepting, finite_number, instance_of, keywords, whole_number
 from ..data.tokens import TokenSet, TokensLike, token_set_of
-from ..guesses import keywords
 from ..lm.attention import GateMap
 from ..metrics import residuals
 from ..metrics.importance import Metric, check_epsilon, sink_logits

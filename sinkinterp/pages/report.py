@@ -16,10 +16,9 @@ import numpy as np
 import plotly.graph_objects as go
 from torch import Tensor
 
-from ..checks import InputError, extra, finite_number, instance_of, refusal
+from ..checks import Answering, InputError, extra, finite_number, instance_of, keywords, refusal
 from ..data.tokens import TokensLike
 from ..files import path_of
-from ..guesses import Answering, keywords
 from ..interventions.edit import Edits, edits_of
 from ..measurement.inputs import ModelLike, inputs_of
 from ..measurement.maps import attention_map, heads_asked, weights_first

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..checks import check_count
-from ..guesses import keywords
+from ..checks import check_count, keywords
 from ..metrics.bootstrap import (
     SHARES,
     SIZES,

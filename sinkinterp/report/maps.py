@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from ..attention.maps import QUANTITIES, SCORE, WEIGHT, Quantity, pooled
-from ..guesses import Answering
+from ..checks import Answering
 from ..metrics.importance import PATTERNS, Metric
 from ..metrics.qk import MAPS
 from ..plots.theme import DIVERGING, MAGNITUDE, escaped, themed

@@ -20,9 +20,8 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..checks import InputError, finite_number, instance_of, refusal, whole_number
+from ..checks import InputError, Told, finite_number, fix_of, instance_of, keywords, nearest, refusal, whole_number
 from ..files import path_of
-from ..guesses import Told, fix_of, keywords, nearest
 from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE, Alpha, AnyMetric, PerHead, sink_rate
 from ..metrics.residuals import Steps, norm_ratio, steps

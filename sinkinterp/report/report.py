@@ -14,8 +14,7 @@ import plotly.graph_objects as go
 from jaxtyping import jaxtyped
 from torch import Tensor
 
-from ..checks import InputError, whole_number
-from ..guesses import Answering, choice, keywords
+from ..checks import Answering, InputError, choice, keywords, whole_number
 from ..metrics.importance import NEXT_TOKEN_LOSS, PATTERNS, AnyMetric
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.qk import COSINE_COUNTS, QK_ANGLES

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from ..checks import InputError
+from ..checks import InputError, choice
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
 from ..data.sources import Embedded, PythonCode, Repeating, Source, Texts
 from ..data.tokenisers import ByteBPE
-from ..guesses import choice
 from ..lm.block import GatedFFN
 from ..lm.model import LMSpec
 from ..lm.variants import BASE, VARIANTS, variants

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 import sinkinterp as si
 from sinkinterp.backends.files import named_models
+from sinkinterp.checks import _words
 from sinkinterp.cli import places, terminal
 from sinkinterp.cli.main import app
 from sinkinterp.cli.options import PACKAGE
-from sinkinterp.guesses import _words
 from sinkinterp.table import Table
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1) | st.sampled_from(

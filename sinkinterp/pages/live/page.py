@@ -20,10 +20,9 @@ from ...attention.shapes import ModelShape
 from ...attention.sites import Edit
 from ...backends.load import subject_of
 from ...backends.subject import Subject, text_to_tokens
-from ...checks import InputError, finite_number, refusing, whole_number
+from ...checks import InputError, choice, finite_number, refusing, whole_number
 from ...data.choices import Bos
 from ...data.tokens import TokenSet, ids_in
-from ...guesses import choice
 from ...interventions.attention_layers import PatchNormalization
 from ...interventions.changes import ChangeResidual, Zero
 from ...interventions.columns import AddSinkLogit, RemoveColumn
