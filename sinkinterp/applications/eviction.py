@@ -17,9 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import ModelShape
-from ..attention.sites import Edit
+from ..attention import AttentionCall, Edit, ModelShape
 from ..backends.exclusive import exclusive
 from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..attention.sites import RESIDUAL
+from ..attention import RESIDUAL
 from ..backends.added_slots import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
 from ..backends.files.model_files import check_named, checked_config, load_model, load_tokenizer
 from ..backends.files.named_models import located

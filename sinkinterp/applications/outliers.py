@@ -21,8 +21,7 @@ from jaxtyping import Bool, Float
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..attention.shapes import Residual, numbers
-from ..attention.sites import RESIDUAL, Edit
+from ..attention import RESIDUAL, Edit, Residual, numbers
 from ..backends.anatomy.projections import LinearMap, linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject

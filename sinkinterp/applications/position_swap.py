@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..attention.sites import Edit
+from ..attention import Edit
 from ..backends.load import subject_of
 from ..checks import check_count, different_numbers, refusing
 from ..data.tokens import TokenSet, TokensLike

@@ -10,8 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from ..attention.shapes import Gap, Keys, Values, tolerance_of
-from ..attention.sites import Edit
+from ..attention import Edit, Gap, Keys, Values, tolerance_of
 from ..backends.exclusive import exclusive
 from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ..attention.shapes import Gap, tolerance_of
+from ..attention import Gap, tolerance_of
 from ..checks import refusal
 from . import contract
 from .hooks import eval_mode

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from ..attention.sites import Edit
+from ..attention import Edit
 from ..checks import InputError
 from .recorder import Recorder
 

@@ -21,9 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import HeadOutput, Residual
-from ..attention.sites import CALL, MLP, RESIDUAL
+from ..attention import CALL, MLP, RESIDUAL, AttentionCall, HeadOutput, Residual
 from ..checks import InputError
 from ..data.tokens import Tokens
 from .anatomy.modules import cross_attention, removed_after

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ..attention.call import AttentionCall
+from ..attention import AttentionCall
 from ..checks import InputError
 
 Real = Bool[Tensor, "sequence column"]

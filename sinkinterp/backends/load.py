@@ -88,7 +88,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
 
 
 load_in_nnsight = partial(load, backend="nnsight")
-load.from_pretrained = load.boot_transformers = load  # written after names of classes
+vars(load).update(from_pretrained=load, boot_transformers=load)  # written after names of classes
 
 
 def _in_memory(

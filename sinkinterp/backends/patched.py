@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..attention.sites import Edit
+from ..attention import Edit
 from ..checks import Answering, InputError, check_count, keywords, refusing
 from ..interventions.edit import Edits, edits_of, is_hook
 from .anatomy.modules import removed_after
@@ -139,7 +139,8 @@ def _attention_of(model: nn.Module) -> str | None:
 def _patch_of(model: Any) -> "_Patch":
     if isinstance(model, ModuleSubject):
         return _Patch(model)
-    return _Patch(HuggingFaceSubject(model) if isinstance(model, PreTrainedModel) else load(model))
+    subject: Any = HuggingFaceSubject(model) if isinstance(model, PreTrainedModel) else load(model)
+    return _Patch(subject)
 
 
 def _module_of(model: Any) -> nn.Module:

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention.shapes import ModelShape, Residual
-from ..attention.sites import CALL, RESIDUAL, Edit, Reads
+from ..attention import CALL, RESIDUAL, Edit, ModelShape, Reads, Residual
 from ..checks import Answering, InputError, keywords, whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of

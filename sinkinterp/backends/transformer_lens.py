@@ -13,10 +13,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import Gap, Pattern
-from ..attention.sites import OUTPUT, WEIGHT_SITES
-from ..attention.slots import SinkLogit
+from ..attention import OUTPUT, WEIGHT_SITES, AttentionCall, Gap, Pattern, SinkLogit
 from ..checks import InputError
 from ..data.tokens import Tokens
 from . import contract

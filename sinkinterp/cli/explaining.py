@@ -62,7 +62,7 @@ def explain(
         )
 
     tables = [replace(table, note=table.note.removeprefix(found.note).lstrip("; ")) for table in found.tables()]
-    everything = [found.sentence, *tables, found.note]
+    everything: list[Table | str] = [found.sentence, *tables, found.note]
     shown = everything if files.full else brief(found.sentence, _of_strongest(found), ELSEWHERE, found.note)
     deliver(shown, (files.html_out, as_page), force=files.force)
 
@@ -138,7 +138,7 @@ class What:
         if self.site is Patched.PATHS:
             return path_patching(subject, **measured, receiver=_receiver(self.to))
         site, by = self._change()
-        estimates = {"first_order": self.first_order, "direct": self.direct}
+        estimates: dict[str, Any] = {"first_order": self.first_order, "direct": self.direct}
         return activation_patching(subject, **measured, site=site, by=by, **estimates)
 
     def _change(self) -> tuple["Change", tuple[str, ...]]:

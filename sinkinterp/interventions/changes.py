@@ -17,10 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention import sites
-from ..attention.call import AttentionCall
-from ..attention.shapes import HeadOutput, ModelShape, Unchanged, alike
-from ..attention.sites import Edit, Read, Site
+from ..attention import AttentionCall, Edit, HeadOutput, ModelShape, Read, Site, Unchanged, alike, sites
 from ..checks import InputError, Told, check_fields, instance_of, is_whole, whole_number
 from ..spec import Limits
 from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen

@@ -13,9 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import called
-from ..attention.sites import CHANGES, OUTPUT, RESIDUAL, Edit, Site
+from ..attention import CHANGES, OUTPUT, RESIDUAL, AttentionCall, Edit, Site, called
 from ..checks import InputError, accepting, choice, instance_of, is_whole, keywords
 from . import changes
 from .changes import Apply, MeanOfOthers, Operation, Zero

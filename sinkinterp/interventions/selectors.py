@@ -11,9 +11,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import ModelShape
-from ..attention.sites import Edit
+from ..attention import AttentionCall, Edit, ModelShape
 from ..checks import InputError, fix_of, is_whole, whole_number
 
 MOST = 2**20  # of layers, heads, positions or dimensions that are named

@@ -18,9 +18,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from ..attention.masks import Causal
-from ..attention.relative import RelativeBias
-from ..attention.slots import NoSlots
+from ..attention import Causal, NoSlots, RelativeBias
 from ..checks import InputError, check_context, check_memory, refusing
 from ..spec import Dims, Limits, Spec
 from .attention import (

@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention.shapes import per_sequence
-from ..attention.sites import Reads
+from ..attention import Reads, per_sequence
 from ..backends.subject import Logits, Subject, Trace
 from ..checks import (
     LARGEST,

@@ -22,10 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import Residual
-from ..attention.sites import CALL, MLP, RESIDUAL, Edit
-from ..attention.slots import SlotRow
+from ..attention import CALL, MLP, RESIDUAL, AttentionCall, Edit, Residual, SlotRow
 from ..backends.anatomy.modules import removed_after, token_mixer
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.huggingface import HuggingFaceSubject

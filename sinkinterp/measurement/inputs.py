@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..attention.masks import BLOCK
-from ..attention.sites import Edit
+from ..attention import BLOCK, Edit
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
 from ..backends.subject import Subject, text_to_tokens, token_set_for
 from ..checks import check_memory, keywords

@@ -17,11 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..attention.call import AttentionCall
-from ..attention.kernels import Identity
-from ..attention.shapes import Residual
-from ..attention.sites import Edit
-from ..attention.slots import SlotRow
+from ..attention import AttentionCall, Edit, Identity, Residual, SlotRow
 from ..backends.anatomy.modules import cross_attention, removed_after, token_mixer
 from ..backends.frozen import FrozenNorm, FrozenRun, freezable, frozen
 from ..backends.subject import Subject

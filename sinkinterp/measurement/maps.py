@@ -13,9 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention import maps
-from ..attention.call import AttentionCall
-from ..attention.sites import CallRead, Edit
+from ..attention import AttentionCall, CallRead, Edit, maps
 from ..backends.load import subject_of
 from ..backends.subject import Subject
 from ..checks import InputError, fix_of, is_whole, keywords

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention.shapes import Unchanged, called, metric as named, per_sequence
-from ..attention.sites import Edit
+from ..attention import Edit, Unchanged, called, metric as named, per_sequence
 from ..backends.subject import Subject
 from ..checks import InputError, choice, different_numbers, instance_of, keywords, nearest
 from ..data.choices import Bos, Dtype

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention.shapes import per_sequence
+from ..attention import per_sequence
 from ..backends.subject import Subject
 from ..checks import accepting, instance_of, whole_number
 from ..data.tokens import Tokens, TokensLike

@@ -19,8 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention.shapes import Residual
-from ..attention.sites import RESIDUAL, Edit
+from ..attention import RESIDUAL, Edit, Residual
 from ..backends.frozen import cross_attention_kept
 from ..backends.subject import Subject, Trace
 from ..checks import InputError, instance_of

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention.sites import RESIDUAL
+from ..attention import RESIDUAL
 from ..checks import LARGEST, InputError, check_count, instance_of, whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.columns import Dropped, RemoveColumn

@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..attention.shapes import called, per_sequence
-from ..attention.sites import Edit
+from ..attention import Edit, called, per_sequence
 from ..backends.subject import Subject
 from ..checks import InputError, accepting, check_count, instance_of, keywords, whole_number
 from ..data.progress import OnProgress, progress_of

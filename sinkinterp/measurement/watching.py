@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
-from ..attention.sites import CALL, RESIDUAL
+from ..attention import CALL, RESIDUAL
 from ..backends.anatomy.modules import removed_after
 from ..backends.exclusive import exclusive, holds
 from ..backends.hooks import BASES, OURS, attention_set_to, inside_compiled

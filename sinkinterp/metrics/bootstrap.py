@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention.shapes import numbers
+from ..attention import numbers
 from ..checks import LARGEST, InputError, whole_number
 from ..table import Cell, high_of, low_of
 from .importance import PerSequence

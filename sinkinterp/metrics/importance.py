@@ -18,11 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.masks import key_blocks
-from ..attention.shapes import KeyIndex, Pattern
-from ..attention.sites import CALL, Site
-from ..attention.slots import SinkLogit
+from ..attention import CALL, AttentionCall, KeyIndex, Pattern, SinkLogit, Site, key_blocks
 from ..checks import check_count, finite_number
 from ..data.tokens import Tokens
 

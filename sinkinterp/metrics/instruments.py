@@ -10,9 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import KeyIndex
-from ..attention.sites import CALL, RESIDUAL
+from ..attention import CALL, RESIDUAL, AttentionCall, KeyIndex
 from . import importance, qk, residuals, writes
 from .importance import (
     PATTERNS,

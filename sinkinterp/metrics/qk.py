@@ -17,11 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..attention import maps
-from ..attention.call import AttentionCall
-from ..attention.masks import ALL, key_blocks
-from ..attention.shapes import Keys, Queries, Scores, SomePairs
-from ..attention.sites import CALL
+from ..attention import ALL, CALL, AttentionCall, Keys, Queries, Scores, SomePairs, key_blocks, maps
 from ..checks import whole_number
 from .importance import Metric
 from .residuals import vector_norms

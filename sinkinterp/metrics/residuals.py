@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention.shapes import Residual
-from ..attention.sites import RESIDUAL
+from ..attention import RESIDUAL, Residual
 from ..checks import finite_number, whole_number
 from .importance import Metric, PerSequence
 

@@ -7,9 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import HeadOutput
-from ..attention.sites import CALL, OUTPUT
+from ..attention import CALL, OUTPUT, AttentionCall, HeadOutput
 from ..checks import finite_number
 from .importance import Metric
 

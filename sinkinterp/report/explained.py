@@ -14,7 +14,7 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..attention.sites import Edit
+from ..attention import Edit
 from ..checks import InputError
 from ..metrics.bootstrap import estimate, estimate_cells, mean_cells, ratio
 from ..metrics.importance import PerSequence

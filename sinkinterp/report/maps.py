@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..attention.maps import QUANTITIES, SCORE, WEIGHT, Quantity, pooled
+from ..attention import QUANTITIES, SCORE, WEIGHT, Quantity, pooled
 from ..checks import Answering
 from ..metrics.importance import PATTERNS, Metric
 from ..metrics.qk import MAPS

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention.shapes import Pattern
+from ..attention import Pattern
 from ..checks import InputError, whole_number
 from ..metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells, rate
 from ..metrics.importance import check_epsilon

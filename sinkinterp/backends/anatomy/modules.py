@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from ...attention.sites import ATTENTION_INPUT, MLP, NEURONS, Site
+from ...attention import ATTENTION_INPUT, MLP, NEURONS, Site
 from ...checks import InputError
 from . import own_attention
 

@@ -15,9 +15,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from ...attention.call import AttentionCall
-from ...attention.shapes import HeadOutput
-from ...attention.slots import SinkLogit, Summaries
+from ...attention import AttentionCall, HeadOutput, SinkLogit, Summaries
 from ...checks import InputError
 from ..exclusive import computed_by
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import ModelOutput
 
-from ...attention.sites import ATTENTION_INPUT, MLP
+from ...attention import ATTENTION_INPUT, MLP
 from ...checks import InputError, refusal, refusing
 from ...data.tokens import Tokens
 from .. import contract

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from ...attention.call import AttentionCall, call_of_interface
+from ...attention import AttentionCall, call_of_interface
 from ...checks import InputError
 from ..anatomy.modules import removed_after
 

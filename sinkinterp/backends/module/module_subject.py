@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ...attention.call import AttentionCall
-from ...attention.shapes import Gap
-from ...attention.sites import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING
+from ...attention import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING, AttentionCall, Gap
 from ...checks import InputError, accepting, refusal
 from ...data.tokens import Tokens
 from .. import contract

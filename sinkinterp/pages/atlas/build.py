@@ -7,9 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from ...attention import maps as attention_maps
-from ...attention.maps import QUANTITIES, SCORE, WEIGHT, Quantity
-from ...attention.sites import CallRead, Edit
+from ...attention import QUANTITIES, SCORE, WEIGHT, CallRead, Edit, Quantity, maps as attention_maps
 from ...backends.subject import Subject
 from ...checks import InputError
 from ...data.tokens import Tokens, TokenSet

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from plotly.offline import get_plotlyjs
 
-from ...attention.maps import WEIGHT, Quantity
+from ...attention import WEIGHT, Quantity
 from ...plots.theme import DARK, LIGHT, Theme
 from ...table import Table
 from ..page import Scripts, asset, declared, document, rendered

@@ -15,9 +15,7 @@ from typing import Any
 import torch
 from plotly.offline import get_plotlyjs
 
-from ...attention.kernels import Sigmoid
-from ...attention.shapes import ModelShape
-from ...attention.sites import Edit
+from ...attention import Edit, ModelShape, Sigmoid
 from ...backends.load import subject_of
 from ...backends.subject import Subject, text_to_tokens
 from ...checks import InputError, choice, finite_number, refusing, whole_number
