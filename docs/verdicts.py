@@ -43,11 +43,7 @@ COUNTS = "<!-- counts: python docs/verdicts.py -->\n", "<!-- end of counts -->\n
 TABLE = "<!-- claims: python docs/verdicts.py -->\n", "<!-- end of claims -->\n"
 PLACES = {"real": "genuine models", "text": "text", "demo": "toys"}
 CLAIMS = (  # claim of the paper, experiment, why it comes out so
-    (
-        "Table 1: natural and random text have a sink",
-        "table01_inputs",
-        "A repeated token has none; Gemma 3 needs BOS.",
-    ),
+    ("Table 1: natural and random text have a sink", "table01_inputs", "A repeated token has none; Gemma 3 needs BOS."),
     (
         "Table 7: the sink goes where p1 goes",
         "table07_position_swap",

@@ -104,10 +104,7 @@ def _learns(table: Table) -> tuple[None, str]:
 
 def _of_one_model(words: str, shows: Sequence[bool]) -> tuple[None, str]:
     """Undecided, with the orders of the chats that show it: orders of chats are not seeds of models."""
-    return (
-        None,
-        f"{words}; in {sum(shows)} of {len(shows)} orders of the chats, but of one model each",
-    )
+    return (None, f"{words}; in {sum(shows)} of {len(shows)} orders of the chats, but of one model each")
 
 
 EXPERIMENT = Experiment(

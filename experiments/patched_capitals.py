@@ -23,10 +23,7 @@ from .shared.genuine import Has, models_with
 from .shared.rules import of_each
 
 CLAIM = "The residual at the country carries the answer up to a layer, where few heads move it to the last token."
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(Has.TEXT),
-}
+MODELS: dict[Scale, list[Model]] = {Scale.SMOKE: ["sinkinterp/text-softmax-48k"], Scale.REAL: models_with(Has.TEXT)}
 FEWER = 4  # of them, for a model that is measured on few sequences
 WHAT, RESIDUALS, HEADS, TO_LOGITS, TO_VALUES = "what", "residuals", "heads", "heads to logits", "MLPs to values"
 QUANTITIES = (RESTORED, CONTROL, FIRST_ORDER)

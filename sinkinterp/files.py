@@ -29,9 +29,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def replacing(
-    path: Path | str,
-    fix: str = "free some space or choose another place",
-    check: Callable[[], None] = lambda: None,
+    path: Path | str, fix: str = "free some space or choose another place", check: Callable[[], None] = lambda: None
 ) -> Iterator[Path]:
     """Yields a draft path. When the block ends, the file or folder written there takes the place of `path`.
 

@@ -45,12 +45,7 @@ def loss_of(subject: HuggingFaceSubject, tokens: Tokens, edits: Sequence[Edit] =
 
 @reads_inputs
 def streaming_loss(
-    subject: HuggingFaceSubject,
-    tokens: Tokens,
-    *,
-    window: int,
-    sinks: int,
-    rerotate: bool = False,
+    subject: HuggingFaceSubject, tokens: Tokens, *, window: int, sinks: int, rerotate: bool = False
 ) -> Loss:
     """Next-token loss of texts read through a cache of the first `sinks` and last `window - sinks` tokens, in nats.
 

@@ -433,13 +433,7 @@ class AttentionSpec(Spec):
 
 
 def eager_attention_forward(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    **kwargs: Any,
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
     """The family's own attention function. It is fused or blockwise where possible, unless a pattern is asked for."""
     given, bias = (module.layer_idx, query, key, value, attention_mask, scaling), kwargs.get("position_bias")

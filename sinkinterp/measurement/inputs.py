@@ -135,11 +135,7 @@ def run_note(subject: Subject, tokens: Tokens) -> str:
 
 
 def protocol_of(
-    subject: Subject,
-    token_set: TokenSet,
-    edits: Sequence[Edit],
-    convention: Convention,
-    hides_first_key: bool = False,
+    subject: Subject, token_set: TokenSet, edits: Sequence[Edit], convention: Convention, hides_first_key: bool = False
 ) -> Protocol:
     """The protocol of a measurement that is made now."""
     sequences, length = token_set.tokens.shape

@@ -186,11 +186,7 @@ def _words_held(tokens: Any, n: int, length: int) -> list[str] | None:
 
 
 def head_maps(
-    model: ModelLike,
-    tokens: TokensLike | Any,
-    heads: Heads | None = None,
-    edits: Edits = (),
-    side: int = 1,
+    model: ModelLike, tokens: TokensLike | Any, heads: Heads | None = None, edits: Edits = (), side: int = 1
 ) -> HeadMaps:
     """Maps of some heads, by default of all, mean over sequences: weights, scores, cosines and norm products.
 

@@ -131,11 +131,7 @@ def _rows(
 def _row(
     name: str, before: PerSequence, after: PerSequence, controls: Sequence[PerSequence], ends: Range
 ) -> dict[str, Cell]:
-    row = {
-        EDIT: name,
-        **mean_cells("value", after, ends),
-        **mean_cells("change", after - before, changes_of(ends)),
-    }
+    row = {EDIT: name, **mean_cells("value", after, ends), **mean_cells("change", after - before, changes_of(ends))}
     if controls:
         control_change = torch.stack(list(controls)).mean(0) - before
         row |= estimate_cells("control change", estimate(control_change))

@@ -167,9 +167,7 @@ def _counts(call: AttentionCall, quantity: maps.Quantity, edges: tuple[float, ..
 
 
 def _histogram(
-    values: SomePairs,
-    counted: Bool[Tensor, "#batch #head query some_key"],
-    inner_edges: Float[Tensor, " edge"],
+    values: SomePairs, counted: Bool[Tensor, "#batch #head query some_key"], inner_edges: Float[Tensor, " edge"]
 ) -> Float[Tensor, "batch head bin"]:
     """How many of the `counted` pairs have a value in each bin."""
     bins = torch.bucketize(values, inner_edges)

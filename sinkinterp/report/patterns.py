@@ -45,12 +45,7 @@ def patterns_of(given: Any) -> dict[int, Pattern]:
     return layers
 
 
-def sinks(
-    patterns: Any,
-    position: int = 0,
-    epsilon: float = 0.3,
-    attention_mask: Any = None,
-) -> Table:
+def sinks(patterns: Any, position: int = 0, epsilon: float = 0.3, attention_mask: Any = None) -> Table:
     """alpha of a position in every head, and the share of sequences in which it exceeds epsilon, with 95% intervals.
 
     `patterns` are attention weights: a tensor or array `batch head query key` (also of all layers, of one sequence,

@@ -126,11 +126,7 @@ def test_weights_are_stretched_to_a_higher_number(low, high):
 
 
 WEIGHTS = HeadWeights(torch.randn(3, 5, 7), torch.ones(3, 5), group=2)
-SITES = [
-    (iv.ZeroQueryBias, "query_weights"),
-    (iv.ZeroKeyBias, "key_weights"),
-    (iv.ZeroValueBias, "value_weights"),
-]
+SITES = [(iv.ZeroQueryBias, "query_weights"), (iv.ZeroKeyBias, "key_weights"), (iv.ZeroValueBias, "value_weights")]
 
 
 @pytest.mark.parametrize(("edit", "site"), SITES)

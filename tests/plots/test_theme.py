@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from plots.test_figures import interval
 
-from sinkinterp.plots.theme import (
-    COLOURS,
-    DARK,
-    LIGHT,
-    caption_of,
-    model_numbers,
-    translation,
-)
+from sinkinterp.plots.theme import COLOURS, DARK, LIGHT, caption_of, model_numbers, translation
 from sinkinterp.report.heads import by_layer, distributions
 from sinkinterp.report.norms import by_block
 from sinkinterp.table import Table

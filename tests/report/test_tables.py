@@ -10,13 +10,7 @@ from refusals import refused
 from sinkinterp.report.compare import sinks_by_domain
 from sinkinterp.report.heads import score_gaps_by_head, top_heads, writes_by_head
 from sinkinterp.report.norms import massive_by_block
-from sinkinterp.report.positions import (
-    followed,
-    loss_by_position,
-    secondary_by_token,
-    sinks_by_epsilon,
-    sinks_by_token,
-)
+from sinkinterp.report.positions import followed, loss_by_position, secondary_by_token, sinks_by_epsilon, sinks_by_token
 from sinkinterp.report.readings import Protocol
 from sinkinterp.report.report import Report, overview_tables
 

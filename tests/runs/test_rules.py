@@ -297,8 +297,7 @@ def test_the_other_cell_may_stand_in_another_column():
 
 
 @pytest.mark.parametrize(
-    ("values", "outcome"),
-    [((0.7, 1.2), HOLDS), ((0.7, 1.45), UNDECIDED), ((0.7, 1.45, 1.7), FAILS), ((), NOT_ASKED)],
+    ("values", "outcome"), [((0.7, 1.2), HOLDS), ((0.7, 1.45), UNDECIDED), ((0.7, 1.45, 1.7), FAILS), ((), NOT_ASKED)]
 )
 def test_a_claim_about_models_holds_for_all_and_fails_for_one(values, outcome):
     rows = tuple(with_interval(f"m{i}", "a", v, v - 0.1, v + 0.1) for i, v in enumerate(values))

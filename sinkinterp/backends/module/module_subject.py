@@ -262,11 +262,7 @@ class ModuleSubject(HuggingFaceSubject):
 
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
         tokens = tokens.to(self.device)
-        with (
-            torch.set_grad_enabled(recorder.gradients),
-            eval_mode(self.model),
-            _naming_the_model_inside(self.model),
-        ):
+        with torch.set_grad_enabled(recorder.gradients), eval_mode(self.model), _naming_the_model_inside(self.model):
             if self._grows:  # it keeps rotations or masks of the longest input
                 self.logits(tokens[:1])
             with self._shown(recorder, **positions):
