@@ -34,8 +34,7 @@ from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs import trained
 from sinkinterp.train.distributed import World
 from sinkinterp.train.loop import Job, engine_of, job_of, update
-from sinkinterp.train.recipe import Recipe, parameter_groups
-from sinkinterp.train.recipes import RECIPES
+from sinkinterp.train.recipe import RECIPES, Recipe, parameter_groups
 
 STEPS, BATCH = 4, 8
 NORMALISED = ("sink_logit", "k_bias", "gated", "alibi", "t5")  # whose step takes at most 1.3 times softmax's

@@ -8,7 +8,7 @@ from sinkinterp.runs.case import Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import MODEL, SEED, Table
-from sinkinterp.train.recipes import demo_recipe
+from sinkinterp.train.recipe import demo_recipe
 
 from .shared.explanations import draw, rows_of
 

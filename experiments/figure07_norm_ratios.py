@@ -11,7 +11,7 @@ from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
 from sinkinterp.table import ALPHA_1, MODEL, Cell, Table
-from sinkinterp.train.recipes import demo_recipe
+from sinkinterp.train.recipe import demo_recipe
 
 from .shared.genuine import Has, models_with
 

@@ -21,8 +21,7 @@ from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.trained import trained
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import ALPHA_HEAD, SINK_1, Cell, Table
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipes import with_variant
+from sinkinterp.train.recipe import Recipe, with_variant
 
 from .shared.figures import beside_published
 from .shared.rules import MARGIN, within

@@ -14,8 +14,7 @@ from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, SEED, SINK_1, Table
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipes import with_variant
+from sinkinterp.train.recipe import Recipe, with_variant
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
 from .shared.rules import above, has_sink, higher, times

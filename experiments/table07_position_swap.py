@@ -14,7 +14,7 @@ from sinkinterp.runs.case import Case, Encoded, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET, Cell, Table
-from sinkinterp.train.recipes import demo_recipe
+from sinkinterp.train.recipe import demo_recipe
 
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2_XL

@@ -13,7 +13,7 @@ from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.runs.trained import valid_loss
 from sinkinterp.table import ALPHA_1, MODEL, SEED, Cell, Table
-from sinkinterp.train.recipes import DEMO_EPSILON, DEMO_TWINS, demo_recipe
+from sinkinterp.train.recipe import DEMO_EPSILON, DEMO_TWINS, demo_recipe
 
 from .shared.rules import higher, within
 

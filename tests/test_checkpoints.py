@@ -12,7 +12,7 @@ from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS
 from sinkinterp.runs.case import Inputs
 from sinkinterp.runs.trained import recipe_of
-from sinkinterp.train.recipes import RECIPES, with_variant
+from sinkinterp.train.recipe import RECIPES, with_variant
 
 CARD = {"demo-softmax": (2.385, 0.982, None), "demo-sigmoid": (2.385, 0.0, None), "demo-k_bias": (2.386, 0.0, 0.982)}
 

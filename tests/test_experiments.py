@@ -30,7 +30,7 @@ from sinkinterp.runs.case import Encoded, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module, summary_of
 from sinkinterp.runs.experiment import Scope, load_experiment
 from sinkinterp.runs.workers import Here
-from sinkinterp.train.recipes import demo_recipe
+from sinkinterp.train.recipe import demo_recipe
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for all experiments
 TABLE07, CIRCUIT, TWINS = "table07_position_swap", "gpt2_circuit", "twins"

@@ -28,8 +28,7 @@ from sinkinterp.runs.workers import in_order
 from sinkinterp.spec import changed
 from sinkinterp.table import NULL, Cell, Table, high_of, low_of, published
 from sinkinterp.train.loop import Diverged, prepared
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipes import RECIPES, demo_recipe, on_text, with_variant
+from sinkinterp.train.recipe import RECIPES, Recipe, demo_recipe, on_text, with_variant
 
 RAW_ALPHA = "raw alpha_1"  # of the weights that multiply the values
 NUMBERS = (  # of a run, in the order of the columns

@@ -39,8 +39,7 @@ from ..table import MODEL, Cell, Table
 from ..train import checkpoint, loop
 from ..train.distributed import Batch, World
 from ..train.loop import Job, loss_of as loss_of_batch
-from ..train.recipe import ConstantRate, Decay, Everything, Fit, Rate
-from ..train.recipes import NAMED
+from ..train.recipe import NAMED, ConstantRate, Decay, Everything, Fit, Rate
 from .outliers import GRAINS, Quantise, nothing
 from .streaming import Loss, loss_of
 

@@ -142,7 +142,7 @@ def demo(
     """Train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""
     with progress_bars() as progress:
         from ..pages.gallery import demo as run_demo, demo_page
-        from ..train.recipes import DEMO_STEPS, DEMO_TWINS
+        from ..train.recipe import DEMO_STEPS, DEMO_TWINS
 
         quiet_libraries()
         bars = {name: progress(f"training {name:8}") for name in DEMO_TWINS}

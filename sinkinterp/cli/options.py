@@ -299,7 +299,7 @@ def models() -> list[str]:
 
 
 VARIANTS = names_in("lm/variants.py")
-RECIPES = names_in("train/recipes.py", "RECIPES")
+RECIPES = names_in("train/recipe.py", "RECIPES")
 PRESETS = names_in("measurement/measure.py", "PRESETS")
 BACKENDS = names_in("backends/load.py", "_SUBJECTS")
 

@@ -62,7 +62,7 @@ def train(
     from ..runs import trained
     from ..spec import changed
     from ..train.distributed import joined
-    from ..train.recipes import NAMED, on_text, recipe_named, with_variant
+    from ..train.recipe import NAMED, on_text, recipe_named, with_variant
 
     base = with_variant(recipe_named(recipe), variant)
     if text is not None:

@@ -58,21 +58,9 @@ from ..report.explained import (
 from ..report.readings import public_name
 from ..report.report import Report
 from ..table import ALPHA_1, HEAD, Cell, Table, high_of, low_of
+from . import lens
 from .activation_patching import answer_token
 from .inputs import ModelLike, equal_inputs_of, inputs_of, passes, reads_inputs
-from .lens import (
-    AS_OTHERS,
-    CHUNK,
-    FIRST,
-    SLOT,
-    TOLERANCE,
-    contrast_of,
-    head_pairs,
-    logit_parts,
-    parts_by_block,
-    score_of,
-    whole_score,
-)
 from .measure import measure
 
 COVERED = 0.8  # of the entry, by the neurons that are counted
@@ -156,8 +144,8 @@ def reads_of(run: FrozenRun, path: Path) -> dict[int, Reads]:
     for layer, call in run.calls.items():
         if layer > path.at:
             key = (run.call(layer, written).k - run.call(layer, torch.zeros_like(written)).k)[:, :, :1]
-            made = score_of(call, contrast_of(call, False)[..., :1] @ key)
-            reads[layer] = Reads(made.cpu(), whole_score(call, False).cpu(), key[:, :, 0].cpu())
+            made = lens.score_of(call, lens.contrast_of(call, False)[..., :1] @ key)
+            reads[layer] = Reads(made.cpu(), lens.whole_score(call, False).cpu(), key[:, :, 0].cpu())
     return reads
 
 
@@ -212,7 +200,7 @@ def path_cuts(
     as_long = {layer: x * (keys[layer].norm(dim=-1) / x.norm(dim=-1))[..., None] for layer, x in drawn.items()}
     can_be_cut = path.is_mlp or path.at in layers
     change = ChangeMLP if path.is_mlp else ChangeOutputs
-    writer = {"whole write": (change(AS_OTHERS, layers=[path.at], positions=FIRST),)} if can_be_cut else {}
+    writer = {"whole write": (change(lens.AS_OTHERS, layers=[path.at], positions=lens.FIRST),)} if can_be_cut else {}
     return {
         "none": (),
         "path: the readers' first keys": (path_edit(keys, read, length),),
@@ -400,7 +388,7 @@ def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str 
     if answer is None or instead is None:
         return None
     right, wrong = (torch.tensor(answer_token(subject, text)).expand(len(tokens)) for text in (answer, instead))
-    return Written(answer, instead, logit_parts(subject, tokens, right, wrong))
+    return Written(answer, instead, lens.logit_parts(subject, tokens, right, wrong))
 
 
 def _note(report: Report) -> str:
@@ -445,11 +433,11 @@ def _scores(
     parts: dict[Head, list[tuple[Tensor, ...]]] = {}
     reads: dict[int, list[Reads]] = {}
     tokens, last = work.token_set.tokens, max(layer for layer, _ in heads)
-    for batch in tokens.split(max(1, CHUNK // tokens.shape[1])):
+    for batch in tokens.split(max(1, lens.CHUNK // tokens.shape[1])):
         with frozen(work.subject, batch) as run:
-            for layer, values, cuts in parts_by_block(run):
+            for layer, values, cuts in lens.parts_by_block(run):
                 if mine := [head for of_layer, head in heads if of_layer == layer]:
-                    names, *tensors = head_pairs(run, layer, mine, values, on_slot)
+                    names, *tensors = lens.head_pairs(run, layer, mine, values, on_slot)
                     named[layer] = names, cuts
                     for i, head in enumerate(mine):
                         parts.setdefault((layer, head), []).append(tuple(x[:, i].cpu() for x in tensors))
@@ -461,10 +449,13 @@ def _scores(
     alphas, scores = alpha_of(before, on_slot), []
     for layer, head in heads:
         names, cuts = named[layer]
-        i, slot = before.attention_layers.index(layer), {SLOT: ZeroKeySlot(heads=[(layer, head)])} if on_slot else {}
+        i, slot = (
+            before.attention_layers.index(layer),
+            {lens.SLOT: ZeroKeySlot(heads=[(layer, head)])} if on_slot else {},
+        )
         tensors = [torch.cat(chunks) for chunks in zip(*parts[layer, head], strict=True)]
         score = HeadScore(layer, head, names, cuts | slot, *tensors, *(x[:, i, head] for x in alphas))
-        if not score.error <= TOLERANCE:
+        if not score.error <= lens.TOLERANCE:
             dtype = score.score.dtype
             is_exact = dtype.itemsize >= 4
             why = "its queries or keys are not linear in the residual" if is_exact else f"{dtype} rounds too much"
@@ -481,7 +472,7 @@ def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, C
     """The attention of a head that is lost when the named parts are cut, and when random parts are cut instead."""
     can_be_cut = [j for j, name in enumerate(head.parts) if name in head.cuts]
     named = [j for j in head.named() if j in can_be_cut]
-    others = [j for j in can_be_cut if j not in head.named() and head.parts[j] != SLOT]
+    others = [j for j in can_be_cut if j not in head.named() and head.parts[j] != lens.SLOT]
     orders = [torch.randperm(len(others), generator=work.generator)[: len(named)] for _ in range(DRAWS)]
     drawn = [[others[i] for i in order.tolist()] for order in orders] if len(others) >= len(named) else []
     names, layer = " + ".join(head.parts[j] for j in named), head.layer

@@ -23,13 +23,7 @@ from ..backends.frozen import FrozenNorm, FrozenRun, freezable, frozen
 from ..backends.subject import Subject
 from ..checks import InputError
 from ..data.tokens import Tokens, TokensLike
-from ..interventions.changes import (
-    ChangeMLP,
-    ChangeOutputs,
-    ChangePositionEmbedding,
-    ChangeTokenEmbedding,
-    MeanOfOthers,
-)
+from ..interventions import ChangeMLP, ChangeOutputs, ChangePositionEmbedding, ChangeTokenEmbedding, MeanOfOthers
 from ..metrics.importance import PerSequence
 from .inputs import ModelLike, equal_inputs_of
 

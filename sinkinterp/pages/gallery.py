@@ -38,8 +38,7 @@ from ..runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of
 from ..runs.training_figures import training_history
 from ..table import ALPHA_1, BLOCK, HEAD, LAYER, MODEL, Cell, Table
 from ..train.checkpoint import history_of
-from ..train.recipe import Recipe
-from ..train.recipes import DEMO_EPSILON, DEMO_SEQUENCES, DEMO_STEPS, DEMO_TWINS, demo_recipe
+from ..train.recipe import DEMO_EPSILON, DEMO_SEQUENCES, DEMO_STEPS, DEMO_TWINS, Recipe, demo_recipe
 from .page import Section, cards_page, page
 
 LENGTH, SEQUENCES = 64, 256

@@ -13,8 +13,7 @@ from sinkinterp.data.tokenisers import ByteBPE, Pretrained
 from sinkinterp.lm.model import build
 from sinkinterp.runs.case import Inputs
 from sinkinterp.seals import seal
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipes import sized
+from sinkinterp.train.recipe import Recipe, sized
 
 
 def folder_trained_on(data, folder):

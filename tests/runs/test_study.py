@@ -30,8 +30,7 @@ from sinkinterp.runs.experiment import TRAINED, OnModels, Outcome, Scope, check_
 from sinkinterp.runs.trained import held_out_tokens, trained, valid_loss
 from sinkinterp.runs.workers import Here, Processes
 from sinkinterp.table import NULL, published
-from sinkinterp.train.recipe import ConstantRate, Everything
-from sinkinterp.train.recipes import RECIPES, on_text
+from sinkinterp.train.recipe import RECIPES, ConstantRate, Everything, on_text
 
 TINY = replace(BASES[Scale.SMOKE], steps=2)
 STUDY = study(

@@ -22,6 +22,7 @@ from sinkinterp.runs.trained import held_out_tokens
 from sinkinterp.spec import Spec, changed
 from sinkinterp.train.loop import Task, prepared
 from sinkinterp.train.recipe import (
+    RECIPES,
     ConstantRate,
     CooldownRate,
     CosineRate,
@@ -31,9 +32,10 @@ from sinkinterp.train.recipe import (
     PrefixLM,
     Recipe,
     check_cover,
+    on_text,
     parameter_groups,
+    with_variant,
 )
-from sinkinterp.train.recipes import RECIPES, on_text, with_variant
 
 
 @dataclass(frozen=True)
