@@ -1,4 +1,4 @@
-"""Recipes: the settings that determine a training run (schedule, weight decay and objective are values), and named ones."""
+"""Recipes: the settings that determine a training run, and named ones. Schedule, decay and objective are values."""
 
 import math
 from collections.abc import Iterator
