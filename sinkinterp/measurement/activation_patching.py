@@ -198,7 +198,7 @@ def restored(
         f"{runs.subject.name}: n={len(gap)} pairs, T={runs.clean.shape[1]}, {dtype_of(runs.subject)}",
         runs.protocol,
         f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}",
-        f"a place drawn at random restores {ratio(effects[RESTORED].mean(0), gap)}",
+        f"a place drawn at random restores {ratio(effects[patching.RESTORED].mean(0), gap)}",
     ]
     if KV_HEAD in axes:
         notes.append(f"each kv_head serves {runs.subject.shape.n_heads // runs.subject.shape.n_kv_heads} query heads")

@@ -77,7 +77,7 @@ def sinks_by_domain(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Ta
     protocol = next(iter(reports.values())).protocol
     measured = f"{protocol.model}: {protocol.line('sequences', 'source')}"
     most = max(report.protocol.sequences for report in reports.values())
-    note = f"{measured}, epsilon={epsilon}; {intervals(most)}"
+    note = f"{measured}, epsilon={epsilon}; {bootstrap.intervals(most)}"
     return Table("Does the sink depend on the text?", note, rows, lambda table: sweep_figure(table, DOMAIN, (SINK_1,)))
 
 
