@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
-from sinkinterp.applications import eviction, without_outliers
+from sinkinterp.applications import eviction, outliers
 from sinkinterp.applications.mend import (
     ENTRY,
     EVICTED,
@@ -25,22 +25,19 @@ from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.added_slots import AddedKeyValue, NoAddedSlots
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.mended import AllWeights, Lora, with_adapter, without_adapter
+from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.draws import HELD_OUT
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.texts import domains_of
-from sinkinterp.data.token_sources import TextToTokens
-from sinkinterp.data.tokens import Tokens
-from sinkinterp.errors import InputError
+from sinkinterp.data.tokens import TextToTokens, Tokens
 from sinkinterp.files import cache_folder
 from sinkinterp.metrics.bootstrap import intervals, mean_cells, rate_cells
-from sinkinterp.plots.series import sweep_figure, unique_values
-from sinkinterp.report.columns import ALPHA_1, EDIT, MODEL, SINK_1
+from sinkinterp.plots.theme import sweep_figure, unique_values
 from sinkinterp.runs.case import Case
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule
-from sinkinterp.table import Cell, Table
+from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.table import ALPHA_1, EDIT, MODEL, SINK_1, Cell, Table
 from sinkinterp.train.checkpoint import History
 
 from .shared.arms import means_by
@@ -118,7 +115,7 @@ class Read:
 
     def rounded(self, subject: HuggingFaceSubject, skips: int) -> Iterator[Row]:
         """What rounding adds to the loss: of residuals, weights and caches, with scales of several kinds."""
-        tokens, nothing = self.tokens[:, skips:], without_outliers.nothing
+        tokens, nothing = self.tokens[:, skips:], outliers.nothing
         full = loss_of(subject, tokens)
 
         def row(part: str, bits: int, scales: str, loss: Tensor) -> Row:
@@ -126,11 +123,11 @@ class Read:
             return {TEXT: self.kind, ROUNDED_PART: f"{part}, {bits} bits, a scale per {scales}", **added}
 
         for bits in BITS:
-            for scales, over in without_outliers.GRAINS.items():
-                edit = without_outliers.Quantise(bits, over, nothing)
+            for scales, over in outliers.GRAINS.items():
+                edit = outliers.Quantise(bits, over, nothing)
                 yield row("residuals", bits, scales, loss_of(subject, tokens, [edit]))
-            for scales, over in without_outliers.SIDES.items():
-                with without_outliers.quantised_weights(subject, bits, over, nothing):
+            for scales, over in outliers.SIDES.items():
+                with outliers.quantised_weights(subject, bits, over, nothing):
                     yield row("weights", bits, scales, loss_of(subject, tokens))
             for scales, of in eviction.GRAINS.items():
                 yield row("cache", bits, scales, loss_of(subject, tokens, [eviction.RoundedCache(bits, *of)]))

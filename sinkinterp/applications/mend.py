@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..attention.sites import RESIDUAL
+from ..attention import RESIDUAL
 from ..backends.added_slots import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
 from ..backends.files.model_files import check_named, checked_config, load_model, load_tokenizer
 from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, with_adapter, write_adapter
-from ..checks import whole_number
+from ..checks import InputError, keywords, whole_number
 from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
 from ..data.packing import PackedText, PreparedText
@@ -24,29 +24,24 @@ from ..data.progress import OnProgress, no_progress
 from ..data.sources import Texts
 from ..data.tokenisers import Pretrained
 from ..data.tokens import Tokens
-from ..errors import InputError
 from ..files import cache_folder, check_writable, path_of, sole_writer
-from ..guesses import keywords
 from ..interventions.columns import Evict
 from ..measurement.inputs import run_note
 from ..measurement.measure import measure
 from ..measurement.watching import sinks_of
 from ..metrics.bootstrap import SHARES, SIZES, estimate_cells, intervals, mean_cells
-from ..metrics.metric import Metric
+from ..metrics.importance import Metric
 from ..metrics.residuals import peak_over_median
-from ..report.columns import MODEL
 from ..report.report import Report
 from ..seals import Of, settle, stated
 from ..spec import Limits, added_later
-from ..table import Cell, Table
+from ..table import MODEL, Cell, Table
 from ..train import checkpoint, loop
 from ..train.distributed import Batch, World
-from ..train.loop import Job
-from ..train.loop import loss_of as loss_of_batch
-from ..train.recipe import ConstantRate, Decay, Everything, Fit, Rate
-from ..train.recipes import NAMED
+from ..train.loop import Job, loss_of as loss_of_batch
+from ..train.recipe import NAMED, ConstantRate, Decay, Everything, Fit, Rate
+from .outliers import GRAINS, Quantise, nothing
 from .streaming import Loss, loss_of
-from .without_outliers import GRAINS, Quantise, nothing
 
 SLOTS = {
     Remedy.KV_BIAS: AddedKeyValue(),

@@ -21,8 +21,8 @@ from transformers.modeling_utils import AttentionInterface
 from ..attention.call import AttentionCall, call_of_interface, is_causal_call
 from ..attention.shapes import HeadOutput, Keys, PerQuery, Values
 from ..attention.slots import SinkLogit, SlotRow, Slots
+from ..checks import InputError
 from ..data.tokens import Tokens
-from ..errors import InputError
 from ..spec import Spec
 from .anatomy.own_attention import mask_of_chosen
 

@@ -10,9 +10,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..backends.files.named_models import without_cache
+from ..checks import READABLE, InputError, fix_of
 from ..data.progress import BARS
-from ..errors import READABLE, InputError
-from ..guesses import fix_of
 from .drawing import demo, gallery, serve, view
 from .explaining import explain, patch
 from .listing import listing

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..backends.files.named_models import downloaded, shipped
-from ..checks import check_context
+from ..checks import InputError, check_context
 from ..data.choices import Bos, Dtype, dtype_name
-from ..errors import InputError
 from .terminal import quiet_libraries
 
 if TYPE_CHECKING:
@@ -199,7 +198,7 @@ def backend_named(text: str) -> str:
 
 def token_file(text: str | Path) -> Path:
     """The path of a file of token ids."""
-    from ..runs.inputs import token_ids
+    from ..runs.case import token_ids
 
     path = input_file(text)
     try:
@@ -300,7 +299,7 @@ def models() -> list[str]:
 
 
 VARIANTS = names_in("lm/variants.py")
-RECIPES = names_in("train/recipes.py", "RECIPES")
+RECIPES = names_in("train/recipe.py", "RECIPES")
 PRESETS = names_in("measurement/measure.py", "PRESETS")
 BACKENDS = names_in("backends/load.py", "_SUBJECTS")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ..backends.files.named_models import SHIPPED, downloads, located
-from ..errors import InputError
+from ..checks import InputError
 from ..files import cache_folder, is_output
-from ..outputs import check_ours
+from ..seals import check_ours
 from .options import INPUTS, OUTPUT_FILES, output_folder
 from .terminal import OR_FORCE
 
