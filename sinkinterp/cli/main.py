@@ -16,7 +16,7 @@ from .drawing import demo, gallery, serve, view
 from .explaining import explain, patch
 from .listing import listing
 from .measuring import cache, check, domains, mask, measure
-from .places import checked
+from .options import checked
 from .reproducing import atlas, book, reproduce, story
 from .terminal import print_line, print_text, streams
 from .training import finetune, mend, train

@@ -14,7 +14,7 @@ from ..data.choices import Remedy, Weights
 from ..data.progress import OnProgress, no_progress, progress_bars
 from ..files import cache_folder
 from . import options
-from .places import check_run
+from .options import check_run
 from .terminal import print_line, print_table, print_text, quiet_libraries
 
 if TYPE_CHECKING:
