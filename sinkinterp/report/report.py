@@ -51,7 +51,7 @@ class Report(Readings, Answering):
         return summary(self, epsilon)
 
     @keywords
-    def heads(self, epsilon: float = 0.3, top: int | None = None) -> Table:
+    def heads(self, top: int | None = None, epsilon: float = 0.3) -> Table:
         """Every head, or the `top` strongest, with its importance of the first position, the strongest sink first."""
         table = sinks_by_head(self, epsilon)
         shown = len(table.rows) if top is None else whole_number(top, "top", 1)
