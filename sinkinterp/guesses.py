@@ -35,7 +35,7 @@ _SAME = (  # words for one argument or option, of which a function or a command 
     ("clean", "clean_prompt"),
     ("instead", "wrong", "wrong_answer"),
     ("epsilon", "eps", "threshold"),
-    ("path", "save", "out", "output", "o", "save_path", "filename", "outfile", "csv", "json"),
+    ("path", "save", "out", "output", "o", "save_path", "filename", "outfile", "csv", "json", "html"),
     ("device_map", "device"),
     ("model", "source", "attention", "attentions", "patterns", "cache", "m", "report"),
 )
