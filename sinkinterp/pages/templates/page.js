@@ -61,12 +61,13 @@
   /** Puts the colour bars that stand beside maps below them. */
   const lowerBars = ({ data, layout }) => {
     const { t = 60, b = 60 } = layout.margin ?? {}, inside = (layout.height ?? 450) - t - b;
+    const below = Object.values(layout).some((axis) => axis?.tickangle === -90) ? 95 : 60; // pixels, for labels and title
     for (const colorbar of [...data.map((trace) => trace.colorbar), layout.coloraxis?.colorbar]) {
       if (!colorbar || colorbar.orientation === "h") continue;
       const title = { ...(typeof colorbar.title === "string" ? { text: colorbar.title } : colorbar.title), side: "top" };
-      Object.assign(colorbar, { orientation: "h", title, x: 0.5, xanchor: "center", y: -60 / inside, yanchor: "top" });
+      Object.assign(colorbar, { orientation: "h", title, x: 0.5, xanchor: "center", y: -below / inside, yanchor: "top" });
       Object.assign(colorbar, { len: 0.9, lenmode: "fraction", thickness: 10 });
-      layout.margin = { ...layout.margin, b: Math.max(b, 130) };
+      layout.margin = { ...layout.margin, b: Math.max(b, below + 70) };
     }
     layout.height = inside + t + (layout.margin?.b ?? b);
   };
