@@ -40,7 +40,7 @@ def sink_rate(
 
     Takes a report, or a model and tokens as `measure` does. Raises InputError for anything else.
     """
-    report = model if isinstance(model, Report) else measure(model, tokens, positions=(position,))
+    report = model if isinstance(model, Report) and tokens is None else measure(model, tokens, positions=(position,))
     return rate_of(report.alpha(position), epsilon)
 
 
