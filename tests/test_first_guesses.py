@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 import sinkinterp as si
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.files.named_models import SHIPPED
-from sinkinterp.checks import InputError
+from sinkinterp.checks import _SAME, InputError
 from sinkinterp.cli.main import app
 from sinkinterp.data import progress
 from sinkinterp.data.tokens import TokenSet
