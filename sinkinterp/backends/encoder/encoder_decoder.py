@@ -3,8 +3,9 @@
 import copy
 import inspect
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from ..anatomy.projections import HeadMap, maps_of
 from ..contract import Abilities
 from ..exclusive import RECORDING, exclusive
 from ..hooks import eval_mode
-from ..huggingface import HuggingFaceSubject
+from ..huggingface import KEPT, HuggingFaceSubject
 from ..subject import Logits
 from .encoder_input import EncoderInput
 
@@ -55,7 +56,12 @@ class EncoderDecoderSubject(HuggingFaceSubject):
 
     def _logits(self, tokens: Tokens, **positions: torch.Tensor) -> Logits:
         """What the model returns. If it has tables of positions, they are asked for others: BART takes no ids."""
-        return self._logits_given(self._encoded.last_hidden_state, tokens, positions.get("position_ids"))
+        with _of_last_position(self.model.get_output_embeddings()) if KEPT in positions else nullcontext():
+            return self._logits_given(self._encoded.last_hidden_state, tokens, positions.get("position_ids"))
+
+    @cached_property
+    def _last_alone(self) -> dict[str, Any]:
+        return {KEPT: 1} if isinstance(self.model.get_output_embeddings(), nn.Module) else {}
 
     def _logits_given(self, states: States, tokens: Tokens, position_ids: torch.Tensor | None = None) -> Logits:
         with ExitStack() as stack:
@@ -161,6 +167,13 @@ def without_cross_attention(model: PreTrainedModel) -> Iterator[None]:
 
     handles = [block.register_forward_pre_hook(before, with_kwargs=True) for block in blocks_of(model)]
     with removed_after(handles):
+        yield
+
+
+@contextmanager
+def _of_last_position(head: nn.Module) -> Iterator[None]:
+    """In the block, the head of a model reads the last position alone."""
+    with removed_after([head.register_forward_pre_hook(lambda head, args: (args[0][:, -1:], *args[1:]))]):
         yield
 
 
