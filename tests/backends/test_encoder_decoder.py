@@ -80,6 +80,14 @@ def test_logits_are_those_of_encoder_and_decoder_together(name):
 
 
 @every_model
+def test_a_pass_for_reads_alone_computes_the_logits_of_the_last_position(name):
+    subject, reads = subject_of(name), {"mass": lambda call: call.column_mass()}
+    whole, last = (subject.run(TOKENS, reads=reads, logits=logits) for logits in (True, False))
+    assert last["mass"].equal(whole["mass"]) and last.logits.shape == whole.logits[:, -1:].shape
+    torch.testing.assert_close(last.logits, whole.logits[:, -1:])
+
+
+@every_model
 def test_residuals_and_updates_are_the_decoders(name):
     subject = subject_of(name)
     assert subject.run(TOKENS, reads=STREAM)["all"].shape == (5, DEPTH + 1, 17, 24)

@@ -54,7 +54,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
     def _embedding(self) -> nn.Embedding:
         return self.model.get_decoder().get_input_embeddings()
 
-    def _logits(self, tokens: Tokens, **positions: torch.Tensor) -> Logits:
+    def _logits(self, tokens: Tokens, **positions: Any) -> Logits:
         """What the model returns. If it has tables of positions, they are asked for others: BART takes no ids."""
         with _of_last_position(self.model.get_output_embeddings()) if KEPT in positions else nullcontext():
             return self._logits_given(self._encoded.last_hidden_state, tokens, positions.get("position_ids"))
