@@ -53,7 +53,7 @@ WEIGHTS = {Weights.ALL: AllWeights(), Weights.LORA: Lora(), Weights.NONE: SlotsA
 HELD = 32  # held-out sequences that evaluations read
 LENGTH = 96  # tokens of a chunk, where the model knows as many
 SEEN = 16  # sequences whose keys and values slots begin with
-LOSS, EVICTED = "loss", "added by forgetting the first token"
+LOSS, EVICTED, OVER_SECOND = "loss", "added by forgetting the first token", "forgetting it over the second token"
 ROUNDED, ROUNDED_4 = "added by int8 per tensor", "added by 4-bit per tensor"
 UNIFORM, ENTRY = "uniform alpha_1", "largest entry / median"
 OVER_MEDIAN = Metric("peak_over_median", RESIDUAL, peak_over_median)
@@ -157,8 +157,7 @@ def mend(
     `length` tokens, by default 96 or as many as the model knows. Other settings are those of `MendRecipe`. Training
     goes on from the newest checkpoint in `out`. Raises InputError as `mended` does.
     """
-    model = str(path_of(model, "a model that is mended"))
-    recipe = mend_recipe(model, text, length, remedy, weights, **settings)
+    recipe = mend_recipe(str(path_of(model, "a model that is mended")), text, length, remedy, weights, **settings)
     return mended(recipe, path_of(out, "out"), on_step=on_step or (lambda step, latest: None))
 
 
@@ -291,13 +290,14 @@ def worth(
     """What the sink of a model is and costs on some tokens: a row of a table.
 
     The loss is that of the last `targets` tokens, by default of all but the first.
-    The loss without the first token is that of queries from the middle on, which no longer see it. int8 and 4-bit round
+    The loss without the first token is that of queries from the middle on, which no longer see it; beside it is what
+    it costs more than to forget the second token, which no head needs as a sink. int8 and 4-bit round
     the residuals between blocks, with one scale for each text. loss, report: what `loss_of` and
     `sinks_and_entries` return, where they are known.
     """
     report = report or sinks_and_entries(subject, tokens)
     full, middle = loss_of(subject, tokens) if loss is None else loss, tokens.shape[1] // 2
-    evicted = loss_of(subject, tokens, [Evict(middle, 0)])
+    evicted, other = (loss_of(subject, tokens, [Evict(middle, position)]) for position in (0, 1))
     rounded, four_bits = (loss_of(subject, tokens, [Quantise(n, GRAINS["tensor"], nothing)]) for n in (8, 4))
     slot = report.slot_rate(0.3)
     return {
@@ -309,6 +309,7 @@ def worth(
         "Sink_*": slot.mean if slot else None,
         ENTRY: report.extra(OVER_MEDIAN).max().item(),
         **mean_cells(EVICTED, (evicted - full)[:, middle:].mean(1)),
+        **mean_cells(OVER_SECOND, (evicted - other)[:, middle:].mean(1)),
         **mean_cells(ROUNDED, (rounded - full).mean(1)),
         **mean_cells(ROUNDED_4, (four_bits - full).mean(1)),
     }
