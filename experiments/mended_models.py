@@ -52,9 +52,9 @@ CLAIM = "A slot that is trained for minutes ends the sink of a genuine model and
 RULE = (
     "with the slot and the penalty, in every order of the data: alpha_1 is at most that of uniform attention, the loss "
     "at most .01 nats above that of LoRA alone on the text of the training and at most the original's on the others, "
-    "forgetting the first token costs at most .01 nats, and at most .05 more than forgetting the second, int8 per tensor "
-    "a tenth, no entry is above 100 medians; "
-    "controls leave a sink of alpha_1 .05 above uniform attention, and the slot of the sixth token adds .02 nats"
+    "forgetting the first token costs at most .01 nats, and at most .05 more than forgetting the second, int8 per "
+    "tensor a tenth, no entry is above 100 medians; controls leave a sink of alpha_1 .05 above uniform "
+    "attention, and the slot of the sixth token adds .02 nats"
 )
 MODELS = text_models()
 STEPS, SMOKE_STEPS = 40, 2
