@@ -31,8 +31,7 @@ from benchmarks.ways import Setting, Way, all_positions, compiled, first_positio
 from sinkinterp.files import write_json
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.table import Table
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipes import RECIPES, with_variant
+from sinkinterp.train.recipe import RECIPES, Recipe, with_variant
 
 PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "A100": 312.0}  # dense bf16, as NVIDIA's data sheets say
 NO_DEVICE = "there is no CUDA device here; --toy runs the same code on the CPU, where figures mean nothing"

@@ -19,7 +19,7 @@ from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.backends.subject import Subject
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs.trained import trained

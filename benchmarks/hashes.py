@@ -28,8 +28,7 @@ from sinkinterp.backends.load import load
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import embedded_texts
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.lm.config import LMSpec
-from sinkinterp.lm.model import build
+from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
 from sinkinterp.report.report import Report
@@ -41,7 +40,7 @@ CHECKS: Mapping[str, Callable[..., Any]] = {  # what stands in for each check
     "sinkinterp.backends.files.model_files.verify": lambda *_: None,
     "sinkinterp.backends.files.model_files.verifying": lambda *_: nullcontext(),
     "sinkinterp.data.corpus_folder.check": lambda *_: None,
-    "sinkinterp.report.formats.check_stamp": lambda *_: None,
+    "sinkinterp.report.readings.check_stamp": lambda *_: None,
     "sinkinterp.seals.verify": lambda *_: None,
 }
 

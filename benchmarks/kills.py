@@ -45,8 +45,7 @@ from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
-from sinkinterp.pages.book import write_chapter
-from sinkinterp.pages.chapters import Chapter
+from sinkinterp.pages.book import Chapter, write_chapter
 from sinkinterp.report.report import Report
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Scope

@@ -23,12 +23,11 @@ from benchmarks.ways import HAS_REAL, REAL
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import write_json
 from sinkinterp.metrics.bootstrap import difference, estimate, intervals
-from sinkinterp.metrics.importance import sink_rate
+from sinkinterp.metrics.importance import METRICS as LOSSES, sink_rate
 from sinkinterp.metrics.instruments import LOSS
-from sinkinterp.metrics.metric import METRICS as LOSSES
 from sinkinterp.metrics.qk import QK_ANGLES
 from sinkinterp.report.report import Report
-from sinkinterp.runs.inputs import Inputs
+from sinkinterp.runs.case import Inputs
 from sinkinterp.table import Cell, Table
 
 EPSILON = 0.3

@@ -29,14 +29,12 @@ from benchmarks.console import NOISY, say
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.lm.attention import AttentionSpec
 from sinkinterp.lm.block import GatedFFN
-from sinkinterp.lm.config import LMSpec
-from sinkinterp.lm.model import build
+from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs import trained
 from sinkinterp.train.distributed import World
 from sinkinterp.train.loop import Job, engine_of, job_of, update
-from sinkinterp.train.recipe import Recipe, parameter_groups
-from sinkinterp.train.recipes import RECIPES
+from sinkinterp.train.recipe import RECIPES, Recipe, parameter_groups
 
 STEPS, BATCH = 4, 8
 NORMALISED = ("sink_logit", "k_bias", "gated", "alibi", "t5")  # whose step takes at most 1.3 times softmax's

@@ -14,7 +14,7 @@ from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.files.named_models import downloaded
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.metrics.instruments import ALL
-from sinkinterp.runs.inputs import Inputs
+from sinkinterp.runs.case import Inputs
 
 REAL = "smollm2"
 HAS_REAL = REAL in downloaded()

@@ -6,12 +6,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from sinkinterp.pages.chapters import Chapter, chapters_in
-from sinkinterp.report.columns import ALPHA_1, LOSS, MODEL, SINK_1, SLOT_RATE
+from sinkinterp.pages.book import Chapter, chapters_in
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import load_experiment
-from sinkinterp.runs.rules import Outcome
-from sinkinterp.table import NULL, Cell, published
+from sinkinterp.runs.experiment import Outcome, load_experiment
+from sinkinterp.table import ALPHA_1, LOSS, MODEL, NULL, SINK_1, SLOT_RATE, Cell, published
 
 Row = Mapping[str, Cell]
 Study = tuple[Chapter, dict[Cell, Row]]  # with its digest, by model

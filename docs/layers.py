@@ -11,12 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sinkinterp"
 GROUND = {
-    "checks": "values within limits",
-    "errors": "the one error of users",
+    "checks": "what people give",
     "files": "whole or absent",
-    "guesses": "what people write",
-    "outputs": "files with a mark",
-    "seals": "hashes of files",
+    "seals": "files with hashes",
     "spec": "recipes as JSON",
     "table": "rows",
 }

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sinkinterp.pages.chapters import Chapter, chapters_in
+from sinkinterp.pages.book import Chapter, chapters_in
 from sinkinterp.runs.catalogue import experiment_names, summary_of
-from sinkinterp.runs.rules import Outcome
+from sinkinterp.runs.experiment import Outcome
 
 BOOK = Path(__file__).parents[1] / "figures" / "book"
 FILE = Path(__file__).with_name("verdicts.md")
@@ -43,11 +43,7 @@ COUNTS = "<!-- counts: python docs/verdicts.py -->\n", "<!-- end of counts -->\n
 TABLE = "<!-- claims: python docs/verdicts.py -->\n", "<!-- end of claims -->\n"
 PLACES = {"real": "genuine models", "text": "text", "demo": "toys"}
 CLAIMS = (  # claim of the paper, experiment, why it comes out so
-    (
-        "Table 1: natural and random text have a sink",
-        "table01_inputs",
-        "A repeated token has none; Gemma 3 needs BOS.",
-    ),
+    ("Table 1: natural and random text have a sink", "table01_inputs", "A repeated token has none; Gemma 3 needs BOS."),
     (
         "Table 7: the sink goes where p1 goes",
         "table07_position_swap",

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 import sinkinterp as si
 from sinkinterp.attention.kernels import Sigmoid
-from sinkinterp.runs.inputs import Inputs
+from sinkinterp.runs.case import Inputs
 
 name = sys.argv[1] if len(sys.argv) > 1 else "sinkinterp/demo-softmax"
 page = Path(sys.argv[2] if len(sys.argv) > 2 else "figures/sigmoid_in_one_layer.html")

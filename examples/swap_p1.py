@@ -3,7 +3,7 @@
 import sys
 
 import sinkinterp as si
-from sinkinterp.data.token_sources import repeated_token
+from sinkinterp.data.tokens import repeated_token
 
 name = sys.argv[1] if len(sys.argv) > 1 else "sinkinterp/demo-softmax"
 subject = si.load(name)

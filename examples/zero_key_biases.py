@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, Qwen2Config
 
 import sinkinterp as si
-from sinkinterp.data.token_sources import random_tokens
+from sinkinterp.data.tokens import random_tokens
 from sinkinterp.interventions import ZeroKeyBias, ZeroQueryBias
 from sinkinterp.metrics.bootstrap import estimate
 

@@ -7,11 +7,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from sinkinterp.lm.variants import BASE, distinct, families, variants
-from sinkinterp.plots.series import SHARE, unique_values
-from sinkinterp.plots.theme import escaped, themed
-from sinkinterp.report.columns import ALPHA_1, LOSS, MODEL
+from sinkinterp.plots.theme import SHARE, escaped, themed, unique_values
 from sinkinterp.runs.training_figures import add_importances, dots, means_of
-from sinkinterp.table import Cell, Table
+from sinkinterp.table import ALPHA_1, LOSS, MODEL, Cell, Table
 
 from .shared.rules import sink_or_none
 from .shared.study import architecture, study

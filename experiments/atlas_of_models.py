@@ -8,33 +8,30 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from sinkinterp.applications.outliers import GRAINS, Quantise, nothing, relative_error
 from sinkinterp.applications.streaming import loss_of
-from sinkinterp.applications.without_outliers import GRAINS, Quantise, nothing, relative_error
 from sinkinterp.attention.shapes import Residual
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
-from sinkinterp.errors import InputError
 from sinkinterp.interventions import ChangeResidual, RemoveColumn
 from sinkinterp.interventions.columns import Evict
-from sinkinterp.measurement.massive_path import massive_path
+from sinkinterp.measurement.explaining import massive_path
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.patching import activations
 from sinkinterp.metrics.bootstrap import mean_cells, rate_cells
-from sinkinterp.metrics.importance import sink_rate
+from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS, sink_rate
 from sinkinterp.metrics.instruments import GEOMETRY, LOSS
-from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.qk import QK_ANGLES
-from sinkinterp.plots.series import sweep_figure
-from sinkinterp.report.columns import KEY_RATIO, MODEL, SINK_1, VALUE_RATIO
+from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.explained import Path
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule
-from sinkinterp.table import NULL, Cell, Table
+from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.table import KEY_RATIO, MODEL, NULL, SINK_1, VALUE_RATIO, Cell, Table
 
 from .shared.genuine import text_models
 from .shared.rules import above, plus

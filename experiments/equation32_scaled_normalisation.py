@@ -10,12 +10,10 @@ from torch import Tensor, nn
 
 from sinkinterp.attention.kernels import Kernel
 from sinkinterp.files import cache_folder
-from sinkinterp.lm.config import LMSpec
-from sinkinterp.lm.model import SinkForCausalLM, build
+from sinkinterp.lm.model import LMSpec, SinkForCausalLM, build
 from sinkinterp.lm.variants import BASE, attn
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.loop import Task, prepared, threads
 from sinkinterp.train.recipe import Recipe

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from functools import partial
 
-from sinkinterp.report.explained import DIRECTLY, IN_STREAM
-from sinkinterp.report.explained_graph import WHAT
+from sinkinterp.report.explained import DIRECTLY, IN_STREAM, WHAT
 from sinkinterp.report.readings import short_name
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import Table
 
 from .shared.explanations import CHECK, NUMBER, draw, removed, rows_of

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from functools import partial
 
-from sinkinterp.report.columns import MODEL, SEED
-from sinkinterp.report.explained_graph import LINE, NAME, SHARE, TO, WHAT
+from sinkinterp.report.explained import LINE, NAME, SHARE, TO, WHAT
 from sinkinterp.runs.case import Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule
-from sinkinterp.table import Table
-from sinkinterp.train.recipes import demo_recipe
+from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.table import MODEL, SEED, Table
+from sinkinterp.train.recipe import demo_recipe
 
 from .shared.explanations import draw, rows_of
 

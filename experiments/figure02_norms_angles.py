@@ -10,15 +10,14 @@ from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import mean_cells
 from sinkinterp.metrics.instruments import GEOMETRY
 from sinkinterp.metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS
-from sinkinterp.plots.series import sweep_figure
-from sinkinterp.report.columns import ALPHA_1, BLOCK, COSINE, NORM_PRODUCT
+from sinkinterp.plots.theme import sweep_figure
+from sinkinterp.report.heads import COSINE, NORM_PRODUCT
 from sinkinterp.report.norms import FIRST_TOKEN, KIND, OTHER_TOKENS
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule
-from sinkinterp.table import Cell, Table, high_of, low_of
+from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.table import ALPHA_1, BLOCK, Cell, Table, high_of, low_of
 
 from .shared.genuine import text_models
 from .shared.papers_models import GPT2_LARGE, LLAMA2_7B, LLAMA3, MISTRAL

@@ -8,14 +8,12 @@ from statistics import fmean
 import numpy as np
 import plotly.graph_objects as go
 
-from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import SINK_LENGTH
 from sinkinterp.runs.training_figures import training
 from sinkinterp.runs.workers import in_order
-from sinkinterp.table import NULL, Cell, Table
+from sinkinterp.table import MODEL, NULL, SEED, Cell, Table
 from sinkinterp.train.recipe import Recipe
 
 from .shared.figures import by_seed, last_steps

@@ -7,13 +7,11 @@ import plotly.graph_objects as go
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import SHARES, estimate_cells, mean_cells
-from sinkinterp.report.columns import ALPHA_1, MODEL, SINK_1
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Decision, Outcome, Rule
-from sinkinterp.table import NULL, Table, published
+from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
+from sinkinterp.table import ALPHA_1, MODEL, NULL, SINK_1, Table, published
 
 from .shared.figures import beside_published
 from .shared.genuine import Has, models_with

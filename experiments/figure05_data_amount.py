@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from sinkinterp.report.columns import LOSS
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule
+from sinkinterp.table import LOSS
 
 from .shared.amounts import AMOUNTS, TOYS, Amounts
 from .shared.rules import has_no_sink, has_sink, higher

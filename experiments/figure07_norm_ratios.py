@@ -6,14 +6,12 @@ import plotly.graph_objects as go
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.report.columns import ALPHA_1, MODEL
 from sinkinterp.report.norms import residual_norms, residual_norms_by_block
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Decision, Outcome, Rule
-from sinkinterp.table import Cell, Table
-from sinkinterp.train.recipes import demo_recipe
+from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
+from sinkinterp.table import ALPHA_1, MODEL, Cell, Table
+from sinkinterp.train.recipe import demo_recipe
 
 from .shared.genuine import Has, models_with
 

@@ -10,14 +10,12 @@ import torch
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.lm.model import SinkForCausalLM
 from sinkinterp.measurement.measure import measure
-from sinkinterp.plots.series import sweep_figure
-from sinkinterp.report.columns import BLOCK, MODEL, SEED
+from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.norms import OTHER_TOKENS, RATIO, residual_norms_by_block
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
-from sinkinterp.table import Cell, Table
+from sinkinterp.table import BLOCK, MODEL, SEED, Cell, Table
 
 from .shared.arms import OfRuns, Rows, held_out
 from .shared.rules import in_most_seeds

@@ -9,16 +9,13 @@ import plotly.graph_objects as go
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.texts import domains_of
-from sinkinterp.data.token_sources import TextToTokens, random_tokens
-from sinkinterp.data.tokens import TokenSet
+from sinkinterp.data.tokens import TextToTokens, TokenSet, random_tokens
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells
-from sinkinterp.report.columns import ALPHA_1, SINK_1
 from sinkinterp.runs.case import READING, Case
-from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule
-from sinkinterp.table import Cell, Table
+from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.table import ALPHA_1, SINK_1, Cell, Table
 
 from .shared.figures import beside_published
 from .shared.genuine import text_models

@@ -5,13 +5,11 @@ from functools import partial
 
 import plotly.graph_objects as go
 
-from sinkinterp.report.columns import SEED
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.runs.training_figures import PANELS, STEP, VALID_LOSS, Panel, training
-from sinkinterp.table import Table
+from sinkinterp.table import SEED, Table
 
 from .shared.amounts import AMOUNTS, TOYS, Amounts
 from .shared.arms import OfRuns, Rows

@@ -12,14 +12,12 @@ import plotly.graph_objects as go
 
 from sinkinterp.data.sources import embedded_texts
 from sinkinterp.files import cache_folder, write_text
-from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import ChatRecipe, history_of
 from sinkinterp.runs.training_figures import GRADIENT_NORM, PANELS, STEP, VALID_LOSS, Panel, training
 from sinkinterp.runs.workers import in_order
-from sinkinterp.table import Table
+from sinkinterp.table import MODEL, SEED, Table
 
 from .shared.figures import by_seed, last_steps
 from .shared.rules import not_asked
@@ -106,10 +104,7 @@ def _learns(table: Table) -> tuple[None, str]:
 
 def _of_one_model(words: str, shows: Sequence[bool]) -> tuple[None, str]:
     """Undecided, with the orders of the chats that show it: orders of chats are not seeds of models."""
-    return (
-        None,
-        f"{words}; in {sum(shows)} of {len(shows)} orders of the chats, but of one model each",
-    )
+    return (None, f"{words}; in {sum(shows)} of {len(shows)} orders of the chats, but of one model each")
 
 
 EXPERIMENT = Experiment(

@@ -10,9 +10,9 @@ from torch import Tensor
 from sinkinterp.attention.shapes import Residual
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.subject import Subject
+from sinkinterp.checks import InputError
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.errors import InputError
 from sinkinterp.interventions import (
     Add,
     BlindKeys,
@@ -29,12 +29,11 @@ from sinkinterp.interventions import (
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.sweep import SEEDS, importance
 from sinkinterp.metrics.bootstrap import estimate, estimate_cells, intervals, ratio
-from sinkinterp.metrics.metric import Metric
+from sinkinterp.metrics.importance import Metric
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import Cell, Table
 
 from .shared.figures import beside_published

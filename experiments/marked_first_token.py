@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from sinkinterp.data.backcopy import BigramBackcopy, Edited, FixedAt
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipes import with_variant
+from sinkinterp.train.recipe import Recipe, with_variant
 
 from .shared.rules import has_sink
 from .shared.study import Arm, setting, study

@@ -9,19 +9,16 @@ from torch import Tensor
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
-from sinkinterp.data.token_sources import repeated_token
-from sinkinterp.data.tokens import TokenSet
+from sinkinterp.data.tokens import TokenSet, repeated_token
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import estimate, estimate_cells, intervals
-from sinkinterp.metrics.metric import Metric
+from sinkinterp.metrics.importance import Metric
 from sinkinterp.metrics.residuals import is_massive, lifetime, median_size
-from sinkinterp.plots.series import sweep_figure
-from sinkinterp.report.columns import BLOCK, INPUT
+from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule
-from sinkinterp.table import NULL, Cell, Table
+from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.table import BLOCK, INPUT, NULL, Cell, Table
 
 from .shared.genuine import text_models
 from .shared.massive import massive_dims

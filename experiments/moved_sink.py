@@ -9,18 +9,16 @@ from sinkinterp.applications.mend import ENTRY, EVICTED, ROUNDED, sinks_and_entr
 from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.added_slots import AddedKey, AddedKeyValue, AddedSlots, NoAddedSlots, add_slots, remove_slots
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
-from sinkinterp.errors import InputError
 from sinkinterp.metrics.bootstrap import intervals, mean_cells
-from sinkinterp.plots.series import sweep_figure
-from sinkinterp.report.columns import ALPHA_1, EDIT, HEAD, LAYER, MODEL, SINK_1, SLOT_RATE
+from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule
-from sinkinterp.table import Cell, Table
+from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.table import ALPHA_1, EDIT, HEAD, LAYER, MODEL, SINK_1, SLOT_RATE, Cell, Table
 
 from .shared.genuine import text_models
 from .shared.remedy import OVER_UNIFORM, over_uniform

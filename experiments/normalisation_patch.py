@@ -10,14 +10,12 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import AddSinkLogit, Edit, PatchNormalization, RemoveColumn, ZeroKeyBias
 from sinkinterp.interventions.columns import Dropped
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.plots.series import sweep_figure
-from sinkinterp.report.columns import ALPHA_1, EDIT, SINK_1
+from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule
-from sinkinterp.table import Cell, Table
+from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.table import ALPHA_1, EDIT, SINK_1, Cell, Table
 
 from .shared.effects import LOSS_CHANGE, NONE, SLOT_RATE, Effects
 from .shared.genuine import Has, models_with

@@ -12,12 +12,10 @@ from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions.edit import Edits
 from sinkinterp.measurement.measure import measure as measure_sinks
 from sinkinterp.measurement.spread import ALL, CONTROL, FAR, HIDDEN, LOGIT, NEAR, TIMES, WITH, spread, without_sink
-from sinkinterp.plots.series import sweep_figure
-from sinkinterp.report.columns import ALPHA_1, BLOCK, EDIT
+from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule
-from sinkinterp.table import Cell, Table
+from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.table import ALPHA_1, BLOCK, EDIT, Cell, Table
 
 from .shared.effects import without
 from .shared.genuine import text_models

@@ -6,29 +6,24 @@ from functools import partial
 import plotly.graph_objects as go
 import torch
 
+from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
-from sinkinterp.errors import InputError
 from sinkinterp.interventions import ChangeMLP, ChangeOutputs, ChangeResidual, ChangeValues
 from sinkinterp.measurement.activation_patching import activation_patching, logit_difference
 from sinkinterp.measurement.patching import CONTROL, FIRST_ORDER, RESTORED, TOKEN, restored_figure
 from sinkinterp.measurement.path_patching import path_patching
-from sinkinterp.report.columns import HEAD, LAYER, POSITION
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule
-from sinkinterp.table import Cell, Table, high_of, low_of
+from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.table import HEAD, LAYER, POSITION, Cell, Table, high_of, low_of
 
 from .shared.downstream import CAPITALS
 from .shared.genuine import Has, models_with
 from .shared.rules import of_each
 
 CLAIM = "The residual at the country carries the answer up to a layer, where few heads move it to the last token."
-MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: models_with(Has.TEXT),
-}
+MODELS: dict[Scale, list[Model]] = {Scale.SMOKE: ["sinkinterp/text-softmax-48k"], Scale.REAL: models_with(Has.TEXT)}
 FEWER = 4  # of them, for a model that is measured on few sequences
 WHAT, RESIDUALS, HEADS, TO_LOGITS, TO_VALUES = "what", "residuals", "heads", "heads to logits", "MLPs to values"
 QUANTITIES = (RESTORED, CONTROL, FIRST_ORDER)

@@ -13,17 +13,15 @@ from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.subject import Subject
-from sinkinterp.data.token_sources import repeated_token
+from sinkinterp.data.tokens import repeated_token
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.report.columns import ALPHA_HEAD, SINK_1
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.trained import trained
 from sinkinterp.runs.workers import in_order
-from sinkinterp.table import Cell, Table
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipes import with_variant
+from sinkinterp.table import ALPHA_HEAD, SINK_1, Cell, Table
+from sinkinterp.train.recipe import Recipe, with_variant
 
 from .shared.figures import beside_published
 from .shared.rules import MARGIN, within

@@ -12,12 +12,10 @@ from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.metrics.bootstrap import estimate, estimate_cells
 from sinkinterp.plots.theme import colour, escaped, themed
-from sinkinterp.report.columns import ALPHA_1, EXCESS, LOSS, MODEL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
-from sinkinterp.table import NULL, Table
+from sinkinterp.table import ALPHA_1, EXCESS, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE, Table
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
 from .shared.correlation import correlation

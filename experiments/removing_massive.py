@@ -8,16 +8,14 @@ import torch
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.interventions import ChangeResidual, Zero
-from sinkinterp.interventions.operations import Add
+from sinkinterp.interventions.changes import Add
 from sinkinterp.measurement.patching import Activations, activations, mean_patch
 from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.bootstrap import intervals
-from sinkinterp.plots.series import sweep_figure
-from sinkinterp.report.columns import ALPHA_1, EDIT, SINK_1
+from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule
-from sinkinterp.table import Table
+from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.table import ALPHA_1, EDIT, SINK_1, Table
 
 from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
 from .shared.genuine import text_models

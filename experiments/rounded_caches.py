@@ -21,12 +21,10 @@ from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.bootstrap import Estimate, estimate_cells
 from sinkinterp.plots.theme import GREY, colour, themed
-from sinkinterp.report.columns import ALPHA_1, MODEL, RESIDUAL_RATIO, SEED
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
-from sinkinterp.table import NULL, Cell, Table, high_of, low_of
+from sinkinterp.table import ALPHA_1, MODEL, NULL, RESIDUAL_RATIO, SEED, Cell, Table, high_of, low_of
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
 from .shared.correlation import correlation

@@ -3,9 +3,8 @@
 from functools import partial
 
 from sinkinterp.data.backcopy import RandomAt
-from sinkinterp.report.columns import ALPHA_THERE, MODEL, NULL_THERE, STRONGEST
-from sinkinterp.runs.rules import Rule
-from sinkinterp.table import Table
+from sinkinterp.runs.experiment import Rule
+from sinkinterp.table import ALPHA_THERE, MODEL, NULL_THERE, STRONGEST, Table
 
 from .shared.changed_text import on_changed_text
 from .shared.rules import MARGIN, has_no_sink, has_sink, in_most_seeds

@@ -9,14 +9,12 @@ from typing_extensions import override
 
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.slots import SlotRow
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.interventions import Edit, RemoveKeySlot
-from sinkinterp.report.columns import EDIT, LOSS, MODEL, SINK_1
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
-from sinkinterp.table import Table
+from sinkinterp.table import EDIT, LOSS, MODEL, SINK_1, Table
 
 from .shared.arms import OfRuns, Rows, held_out
 from .shared.effects import LOSS_CHANGE, Effects, Runs, without

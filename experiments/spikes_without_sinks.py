@@ -9,15 +9,12 @@ from sinkinterp.lm.block import FFN, GatedFFN, UpdateNorm
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.bootstrap import mean_cells
 from sinkinterp.metrics.residuals import PEAK_OVER_MEDIAN
-from sinkinterp.plots.series import sweep_figure
-from sinkinterp.report.columns import ALPHA_1, LOSS, MODEL, SEED, SINK_1
+from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
-from sinkinterp.table import Table
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipes import with_variant
+from sinkinterp.table import ALPHA_1, LOSS, MODEL, SEED, SINK_1, Table
+from sinkinterp.train.recipe import Recipe, with_variant
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
 from .shared.rules import above, has_sink, higher, times

@@ -6,13 +6,12 @@ import plotly.graph_objects as go
 
 from sinkinterp.applications.streaming import streaming_table
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.checks import InputError
 from sinkinterp.data.progress import Progress
-from sinkinterp.errors import InputError
-from sinkinterp.plots.series import sweep_figure
+from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule, of_first_model, on_models
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.genuine import Has, models_with

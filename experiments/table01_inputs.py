@@ -5,17 +5,15 @@ from dataclasses import replace
 
 import plotly.graph_objects as go
 
+from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
-from sinkinterp.errors import InputError
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells
-from sinkinterp.report.columns import ALPHA_1, INPUT, MODEL, SINK_1
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Decision, Outcome, Rule
-from sinkinterp.table import Cell, Table, high_of, low_of, published
+from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
+from sinkinterp.table import ALPHA_1, INPUT, MODEL, SINK_1, Cell, Table, high_of, low_of, published
 
 from .shared.figures import beside_published
 from .shared.genuine import text_models

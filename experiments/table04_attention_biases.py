@@ -1,6 +1,6 @@
 """Table 4: learned keys take the sink over; learned values do not."""
 
-from sinkinterp.report.columns import ALPHA_SLOT, NULL_SLOT
+from sinkinterp.table import ALPHA_SLOT, NULL_SLOT
 
 from .shared.rules import has_no_sink, has_sink, higher
 from .shared.study import architecture, study

@@ -1,7 +1,7 @@
 """Table 5: the longer a fixed v*, the more of the sink returns to the first token."""
 
-from sinkinterp.report.columns import ALPHA_SLOT, RESIDUAL_RATIO
 from sinkinterp.runs.catalogue import Scale
+from sinkinterp.table import ALPHA_SLOT, RESIDUAL_RATIO
 
 from .shared.rules import higher
 from .shared.study import architecture, study

@@ -9,14 +9,12 @@ from sinkinterp.applications.position_swap import REPEATED, UNTOUCHED, paper_gri
 from sinkinterp.backends.encoder.encoder_input import NoEncoder
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
-from sinkinterp.report.columns import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET
 from sinkinterp.report.readings import short_name
 from sinkinterp.runs.case import Case, Encoded, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule
-from sinkinterp.table import Cell, Table
-from sinkinterp.train.recipes import demo_recipe
+from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.table import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET, Cell, Table
+from sinkinterp.train.recipe import demo_recipe
 
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2_XL

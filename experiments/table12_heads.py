@@ -1,7 +1,7 @@
 """Table 12: the number of heads and how they are joined do not matter; biases that heads share hold less sink."""
 
-from sinkinterp.report.columns import ALPHA_SLOT
 from sinkinterp.runs.catalogue import Scale
+from sinkinterp.table import ALPHA_SLOT
 
 from .shared.rules import alike, has_sink, higher
 from .shared.study import architecture, study

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from sinkinterp.attention.slots import KeySlot, LearnedRow
 from sinkinterp.lm.variants import attn
-from sinkinterp.report.columns import ALPHA_SLOT, NULL_SLOT
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule
+from sinkinterp.table import ALPHA_SLOT, NULL_SLOT
 
 from .shared.rules import has_sink, higher
 from .shared.study import Arm, Edition, architecture, setting, study

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipes import with_variant
+from sinkinterp.train.recipe import Recipe, with_variant
 
 from .shared.rules import has_no_sink, has_sink, higher
 from .shared.study import Arm, architecture, setting, study

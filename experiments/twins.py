@@ -7,16 +7,13 @@ import plotly.graph_objects as go
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import estimate_cells, intervals
-from sinkinterp.plots.series import PERCENT, error_bars, unique_values
-from sinkinterp.plots.theme import colour, escaped, model_numbers, themed
-from sinkinterp.report.columns import ALPHA_1, MODEL, SEED
+from sinkinterp.plots.theme import PERCENT, colour, error_bars, escaped, model_numbers, themed, unique_values
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule
+from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.runs.trained import valid_loss
-from sinkinterp.table import Cell, Table
-from sinkinterp.train.recipes import DEMO_EPSILON, DEMO_TWINS, demo_recipe
+from sinkinterp.table import ALPHA_1, MODEL, SEED, Cell, Table
+from sinkinterp.train.recipe import DEMO_EPSILON, DEMO_TWINS, demo_recipe
 
 from .shared.rules import higher, within
 

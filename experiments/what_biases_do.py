@@ -15,12 +15,10 @@ from sinkinterp.interventions import Edit, ZeroKeyBias, ZeroQueryBias, ZeroValue
 from sinkinterp.measurement.lens import contrast_of
 from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.bootstrap import intervals, mean_cells
-from sinkinterp.plots.series import sweep_figure
-from sinkinterp.report.columns import ALPHA_1, EDIT, HEAD, KEY_RATIO
+from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule
-from sinkinterp.table import Cell, Table
+from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.table import ALPHA_1, EDIT, HEAD, KEY_RATIO, Cell, Table
 
 from .shared.biases import PARTS, AsFarAtRandom, four_parts, seen
 from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without

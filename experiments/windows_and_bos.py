@@ -15,13 +15,11 @@ from sinkinterp.data.progress import OnProgress, Progress
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions import Edit, RemoveColumn
 from sinkinterp.metrics.bootstrap import intervals, mean_cells
-from sinkinterp.metrics.metric import next_token_loss
-from sinkinterp.plots.series import sweep_figure
-from sinkinterp.report.columns import EDIT, LENGTH, LOSS, MODEL, SEED
+from sinkinterp.metrics.importance import next_token_loss
+from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Rule
-from sinkinterp.table import NULL, Cell, Table
+from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.table import EDIT, LENGTH, LOSS, MODEL, NULL, SEED, Cell, Table
 
 from .shared.effects import LOSS_CHANGE, NONE
 from .shared.genuine import Has, text_models

@@ -11,7 +11,7 @@ from shutil import copyfileobj
 from typing import BinaryIO
 from zipfile import ZipFile
 
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.files import write_text
 
 _FULL = "No space left"

@@ -14,7 +14,7 @@ from transformers import (
     WhisperTokenizer,
 )
 
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 from . import ctranslate2
 

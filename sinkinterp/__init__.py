@@ -7,19 +7,20 @@ report.summary()
 moved = si.measure("gpt2", text, edits=si.SwapPositions(0, 4))
 """
 
+import ast
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .guesses import Package
+from .checks import Package
 
 if TYPE_CHECKING:
     from .applications.mend import mend as mend
     from .applications.outliers import mask as mask
     from .attention import sites as sites
     from .backends.load import load as load
-    from .backends.mended import with_adapter as with_adapter
-    from .backends.mended import without_adapter as without_adapter
+    from .backends.mended import with_adapter as with_adapter, without_adapter as without_adapter
     from .backends.module.module_subject import AttentionOf as AttentionOf
     from .backends.patched import patched as patched
     from .interventions.attention_layers import PatchNormalization as PatchNormalization
@@ -27,45 +28,19 @@ if TYPE_CHECKING:
     from .lm.variants import VARIANTS as VARIANTS
     from .measurement.activation_patching import activation_patching as activation_patching
     from .measurement.explaining import explain as explain
-    from .measurement.maps import attention_map as attention_map
-    from .measurement.maps import sinks as sinks
+    from .measurement.maps import attention_map as attention_map, sinks as sinks
     from .measurement.measure import measure as measure
-    from .measurement.sweep import sink_rate as sink_rate
-    from .measurement.sweep import sweep as sweep
+    from .measurement.sweep import sink_rate as sink_rate, sweep as sweep
     from .measurement.watching import SinkCallback as SinkCallback
-    from .pages.export import save as save
-    from .pages.report import view as view
+    from .pages.report import save as save, view as view
     from .report.compare import compare as compare
     from .report.report import Report as Report
     from .runs.trained import trained as trained
     from .train.recipe import Recipe as Recipe
 
-_MODULES = {  # of the public names; each is imported when its name is first used, since torch takes seconds
-    "sites": "attention",
-    "load": "backends.load",
-    "AttentionOf": "backends.module.module_subject",
-    "measure": "measurement.measure",
-    "Report": "report.report",
-    "compare": "report.compare",
-    "attention_map": "measurement.maps",
-    "view": "pages.report",
-    "save": "pages.export",
-    "sinks": "measurement.maps",
-    "mask": "applications.outliers",
-    "sweep": "measurement.sweep",
-    "sink_rate": "measurement.sweep",
-    "activation_patching": "measurement.activation_patching",
-    "explain": "measurement.explaining",
-    "patched": "backends.patched",
-    "mend": "applications.mend",
-    "with_adapter": "backends.mended",
-    "without_adapter": "backends.mended",
-    "SinkCallback": "measurement.watching",
-    "SwapPositions": "interventions.positions",
-    "PatchNormalization": "interventions.attention_layers",
-    "VARIANTS": "lm.variants",
-    "Recipe": "train.recipe",
-    "trained": "runs.trained",
+_PUBLIC = next(node for node in ast.parse(Path(__file__).read_text(encoding="utf-8")).body if isinstance(node, ast.If))
+_MODULES = {  # of the names above; each is imported when its name is first used, since torch takes seconds
+    alias.name: node.module for node in _PUBLIC.body if isinstance(node, ast.ImportFrom) for alias in node.names
 }
 __all__ = list(_MODULES)
 __version__ = "0.1.0"

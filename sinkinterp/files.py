@@ -13,8 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .checks import instance_of
-from .errors import InputError, reason_of, refusal
+from .checks import InputError, instance_of, reason_of, refusal
 
 _NAME_BYTES = 255  # the longest name that common file systems allow
 _DRAFT = ".draft-"  # a name that no other process shares follows
@@ -30,9 +29,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def replacing(
-    path: Path | str,
-    fix: str = "free some space or choose another place",
-    check: Callable[[], None] = lambda: None,
+    path: Path | str, fix: str = "free some space or choose another place", check: Callable[[], None] = lambda: None
 ) -> Iterator[Path]:
     """Yields a draft path. When the block ends, the file or folder written there takes the place of `path`.
 

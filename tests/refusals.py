@@ -2,7 +2,7 @@
 
 import pytest
 
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 
 def refused(call, *words):

@@ -8,12 +8,12 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "sinkinterp"
-GROUND = {"checks", "errors", "files", "guesses", "outputs", "seals", "spec", "table"}
+GROUND = {"checks", "files", "seals", "spec", "table"}
 PICTURE = PACKAGE.parent / "docs" / "layers.py"
 LAYERS = tuple(map(set, runpy.run_path(str(PICTURE))["LAYERS"]))
 WITHIN_A_LAYER: set[tuple[str, str]] = set()  # arrows between packages of one layer; none is needed
 NAMED_TWICE = {  # files whose names occur in several packages; take names out, put none in
-    *("columns", "explaining", "inputs", "maps", "page", "positions"),
+    *("explaining", "inputs", "maps", "page", "positions"),
     *("qk", "report", "schema", "weights"),
 }
 DOORS = {"__init__", "__main__"}  # they hand out what lies behind them

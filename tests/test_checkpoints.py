@@ -9,10 +9,10 @@ import pytest
 import sinkinterp as si
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.files.named_models import SHIPPED
-from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
-from sinkinterp.runs.inputs import Inputs
+from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS
+from sinkinterp.runs.case import Inputs
 from sinkinterp.runs.trained import recipe_of
-from sinkinterp.train.recipes import RECIPES, with_variant
+from sinkinterp.train.recipe import RECIPES, with_variant
 
 CARD = {"demo-softmax": (2.385, 0.982, None), "demo-sigmoid": (2.385, 0.0, None), "demo-k_bias": (2.386, 0.0, 0.982)}
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 from refusals import refused
 
-from sinkinterp import checks, guesses
-from sinkinterp.errors import InputError
+from sinkinterp import checks
+from sinkinterp.checks import InputError
 from sinkinterp.interventions import Scale, SwapPositions
 
 
@@ -47,8 +47,8 @@ def test_a_measurement_beyond_the_memory_is_refused_with_its_size():
 
 
 def test_the_nearest_name_is_asked_for():
-    assert guesses.nearest("sofmax", ["softmax", "sigmoid"]) == " (did you mean 'softmax'?)"
-    assert guesses.nearest("xyz", ["softmax", "sigmoid"]) == guesses.nearest(None, ["softmax"]) == ""
+    assert checks.nearest("sofmax", ["softmax", "sigmoid"]) == " (did you mean 'softmax'?)"
+    assert checks.nearest("xyz", ["softmax", "sigmoid"]) == checks.nearest(None, ["softmax"]) == ""
 
 
 def test_an_error_is_one_line_whatever_stands_in_it():

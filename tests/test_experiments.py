@@ -26,16 +26,13 @@ from sinkinterp.cli import reproducing
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import silent
 from sinkinterp.lm.model import build
-from sinkinterp.pages.book import write_numbers
-from sinkinterp.pages.chapters import Chapter, chapters_in
-from sinkinterp.runs import case as cases
-from sinkinterp.runs import catalogue
-from sinkinterp.runs import trained as trained_runs
+from sinkinterp.pages.book import Chapter, chapters_in, write_numbers
+from sinkinterp.runs import case as cases, catalogue, trained as trained_runs
 from sinkinterp.runs.case import Encoded, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module, summary_of
 from sinkinterp.runs.experiment import Scope, load_experiment
 from sinkinterp.runs.workers import Here
-from sinkinterp.train.recipes import demo_recipe
+from sinkinterp.train.recipe import demo_recipe
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for all experiments
 TABLE07, CIRCUIT, TWINS = "table07_position_swap", "gpt2_circuit", "twins"
@@ -119,6 +116,9 @@ def test_all_runs_what_can_run_and_names_what_it_leaves_out(call, monkeypatch):
     assert code == 0 and files == book_of("book", "propositions")
     assert "left out: text_twins: it trains for hours" in output
     assert "left out: gpt2_circuit: its models are not here" in output
+    monkeypatch.setattr("sinkinterp.cli.reproducing.experiment_names", lambda: ["mended_models"])
+    code, output, files = call("reproduce", "all", "--scale", "real", "--dry-run")
+    assert code == 0 and "left out: mended_models: it trains genuine models for hours" in output
 
 
 def test_a_book_is_drawn_again_from_its_numbers(call):
@@ -261,7 +261,7 @@ def test_the_cuts_of_a_gpt2_are_what_they_say(gpt2):
     rows = cuts(module.measure(open_case(gpt2), silent))
     assert rows["control: b_K = 0"]["left low"] == pytest.approx(1, abs=1e-5) == rows["control: b_K = 0"]["left high"]
     assert rows["b_Q = 0"]["left high"] < 0.999 and not any(row["empty because"] for row in rows.values())
-    tokens = si.data.token_sources.random_tokens(97, 64, 25).tokens
+    tokens = si.data.tokens.random_tokens(97, 64, 25).tokens
 
     def alpha(change):
         model = model_of("gpt2")
@@ -369,7 +369,7 @@ def test_an_installation_without_experiments_says_so(call, tmp_path, monkeypatch
 def test_inputs_are_measured_with_and_without_bos(smoke):
     rows = smoke["table01_inputs"]
     model = si.load(rows.rows[0]["model"])
-    tokens = si.data.token_sources.repeated_token(model.shape.vocab, 64, 67).tokens
+    tokens = si.data.tokens.repeated_token(model.shape.vocab, 64, 67).tokens
     repeated = rows.where(input="repeated", BOS="none")
     assert repeated.numbers("alpha_1") == pytest.approx([si.measure(model, tokens).alpha().mean().item()], abs=1e-6)
     assert repeated.numbers("null Sink_1") == [0] and repeated.column("paper GPT2-XL") == [0.6228]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from tools import families as families_of_transformers
 from tools.families import DIFFERS, ERROR, FAMILIES, MEASURED, NOT_BUILT, REASONS, REFUSED, app, is_sound, sweep
 

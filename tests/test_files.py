@@ -13,7 +13,7 @@ from refusals import refused
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.files import (
     check_writable,
     remove_drafts,

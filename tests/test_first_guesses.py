@@ -25,14 +25,13 @@ from typer.testing import CliRunner
 import sinkinterp as si
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.files.named_models import SHIPPED
+from sinkinterp.checks import _SAME, InputError
 from sinkinterp.cli.main import app
 from sinkinterp.data import progress
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.errors import InputError
-from sinkinterp.guesses import _SAME
 from sinkinterp.metrics import instruments
+from sinkinterp.runs.case import Inputs
 from sinkinterp.runs.catalogue import full_name
-from sinkinterp.runs.inputs import Inputs
 
 TEXT = "Language models pour attention onto their first token."
 TEXTS = [TEXT, "Most heads give it more than a third.", "def first(items): return items[0]"]
@@ -471,7 +470,7 @@ def test_a_table_of_one_text_does_not_claim_intervals():
         si.sweep(subject, tokens, [si.SwapPositions(0, 4)]).note,
         si.explain(subject, tokens, head=(2, 0), progress=False).note,
         si.applications.eviction.heads_table(subject, tokens, 5).note,
-        si.applications.generation.generation_table(subject, tokens, 4).note,
+        si.applications.eviction.generation_table(subject, tokens, 4).note,
         si.report.compare.sinks_by_domain({"one": report, "two": report}).note,
         si.report.compare.sinks_by_length([report]).note,
     ]

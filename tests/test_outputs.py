@@ -10,14 +10,13 @@ from pathlib import Path
 import pandas
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from refusals import refused
 
 import sinkinterp as si
-from sinkinterp import files, outputs
-from sinkinterp.outputs import check_ours, json_bytes, page_bytes, picture_bytes, write_output
-from sinkinterp.report.formats import writer_of
+from sinkinterp import files, seals
+from sinkinterp.report.readings import writer_of
+from sinkinterp.seals import check_ours, json_bytes, page_bytes, picture_bytes, write_output
 
 HTML = '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>sinks</title></head></html>'
 PLAIN = {"title": "a", "note": "b", "rows": [{"x": 1.5, "y": None}], 7: float("nan")}
@@ -114,7 +113,7 @@ def test_the_readers_of_a_format_read_a_file_with_its_mark(written, tmp_path):
 
 
 def _mark(content: bytes) -> str:
-    found = outputs._MARK.search(content)
+    found = seals._MARK.search(content)
     assert found is not None
     return found[0].decode()
 

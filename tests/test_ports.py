@@ -164,7 +164,7 @@ def test_a_port_works(user, start, line, tmp_path, monkeypatch):
 @pytest.mark.parametrize("line", SAID)
 def test_a_port_that_would_mean_something_else_is_answered_in_one_line(line, tmp_path):
     start, fix = SAID[line]
-    with pytest.raises((AttributeError, si.errors.InputError)) as error:
+    with pytest.raises((AttributeError, si.checks.InputError)) as error:
         _run(start, line, tmp_path)
     assert fix in str(error.value) and "\n" not in str(error.value)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkinterp.pages.chapters import chapters_in
+from sinkinterp.pages.book import chapters_in
 from sinkinterp.runs.experiment import load_experiment
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ from refusals import refused
 
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.data.backcopy import BigramBackcopy
-from sinkinterp.lm.config import LMSpec
+from sinkinterp.lm.model import LMSpec
 from sinkinterp.lm.variants import VARIANTS, attn
 from sinkinterp.spec import Part, Spec, added_later
 from sinkinterp.train.recipe import Recipe

@@ -4,7 +4,7 @@ import pandas
 import pytest
 from refusals import refused
 
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.table import Table
 
 ROWS = (
@@ -46,14 +46,7 @@ def test_a_column_that_merely_ends_in_low_keeps_its_cell():
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [
-        (0.001, "0.001"),
-        (99.9999, "100.000"),
-        (100.0, "100"),
-        (0.00099, "0.00099"),
-        (-0.5, "-0.500"),
-        (1234.5, "1,230"),
-    ],
+    [(0.001, "0.001"), (99.9999, "100.000"), (100.0, "100"), (0.00099, "0.00099"), (-0.5, "-0.500"), (1234.5, "1,230")],
 )
 def test_ordinary_numbers_have_three_decimals_and_others_three_digits(number, text):
     assert Table("", "", ({"x": number},)).display_rows() == ({"x": text},)

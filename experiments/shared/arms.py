@@ -7,12 +7,11 @@ from statistics import fmean
 
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
-from sinkinterp.plots.series import unique_values
-from sinkinterp.report.columns import MODEL, SEED
+from sinkinterp.plots.theme import unique_values
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.trained import SINK_LENGTH, Run, held_out_tokens, trained
 from sinkinterp.runs.workers import in_order
-from sinkinterp.table import Cell, Table
+from sinkinterp.table import MODEL, SEED, Cell, Table
 from sinkinterp.train.loop import prepared
 from sinkinterp.train.recipe import Recipe
 

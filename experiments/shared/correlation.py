@@ -5,9 +5,8 @@ import math
 import torch
 
 from sinkinterp.metrics.bootstrap import Estimate
-from sinkinterp.plots.series import unique_values
-from sinkinterp.report.columns import MODEL
-from sinkinterp.table import Table
+from sinkinterp.plots.theme import unique_values
+from sinkinterp.table import MODEL, Table
 
 NORMAL = 1.959964  # 97.5% of a standard normal distribution lie below it
 

@@ -10,8 +10,8 @@ from typing import Any
 from datasets import Dataset
 
 from sinkinterp.backends.files.model_files import load_model, load_tokenizer
+from sinkinterp.checks import InputError
 from sinkinterp.data.sources import embedded_texts
-from sinkinterp.errors import InputError
 from sinkinterp.files import cache_folder
 
 ENDINGS = "docstring endings"

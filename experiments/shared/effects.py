@@ -7,17 +7,15 @@ import torch
 
 from sinkinterp.attention.sites import Edit
 from sinkinterp.backends.subject import Subject
+from sinkinterp.checks import InputError
 from sinkinterp.data.progress import OnProgress
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.errors import InputError
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.bootstrap import mean_cells, rate_cells
-from sinkinterp.metrics.importance import sink_rate
+from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS, PerHead, PerSequence, sink_rate
 from sinkinterp.metrics.instruments import LOSS
-from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, PerHead, PerSequence
-from sinkinterp.report.columns import EDIT
 from sinkinterp.report.report import Report
-from sinkinterp.table import Cell
+from sinkinterp.table import EDIT, Cell
 
 Runs = Sequence[Sequence[Edit]]  # each list of edits is made in a run of its own; the mean over the runs counts
 NONE, SLOT_RATE, LOSS_VALUE, LOSS_CHANGE, REASON = "none", "Sink_*", "loss", "loss change", "empty because"

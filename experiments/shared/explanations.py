@@ -12,13 +12,11 @@ from sinkinterp.measurement.explaining import explain
 from sinkinterp.measurement.lens import head_pairs, parts_by_block
 from sinkinterp.metrics.bootstrap import ratio
 from sinkinterp.plots.theme import escaped
-from sinkinterp.report.columns import ALPHA_1, HEAD, LOSS, MODEL, SEED
-from sinkinterp.report.explained import CUT, REMOVED, Explanation
-from sinkinterp.report.explained_graph import LINE, NAME, SHARE, TO, WHAT, graph_of_rows
+from sinkinterp.report.explained import CUT, LINE, NAME, REMOVED, SHARE, TO, WHAT, Explanation, graph_of_rows
 from sinkinterp.report.readings import short_name
 from sinkinterp.runs.case import READING, Case
 from sinkinterp.runs.experiment import of_first_model
-from sinkinterp.table import Cell, Table, high_of, low_of
+from sinkinterp.table import ALPHA_1, HEAD, LOSS, MODEL, SEED, Cell, Table, high_of, low_of
 
 NUMBER = "number"
 IS_CUT, PATH, PATH_CUT, OF_HEAD, CHECK = "cut", "path", "path cut", "head", "check"

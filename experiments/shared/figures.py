@@ -2,11 +2,9 @@
 
 import plotly.graph_objects as go
 
-from sinkinterp.plots.series import error_bars
-from sinkinterp.plots.theme import colour, escaped, themed
-from sinkinterp.report.columns import MODEL, SEED
+from sinkinterp.plots.theme import colour, error_bars, escaped, themed
 from sinkinterp.runs.training_figures import STEP
-from sinkinterp.table import Table
+from sinkinterp.table import MODEL, SEED, Table
 
 OPEN_MARKERS = ("circle-open", "square-open", "diamond-open", "cross-open")
 

@@ -1,9 +1,9 @@
 """Texts of a length that few single texts have."""
 
+from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
-from sinkinterp.errors import InputError
 from sinkinterp.runs.case import READING, Case
 
 

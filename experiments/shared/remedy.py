@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from sinkinterp.applications.mend import UNIFORM
+from sinkinterp.applications.outliers import GRAINS, SIDES, Quantise, nothing, quantised_weights, relative_error
 from sinkinterp.applications.streaming import loss_of
-from sinkinterp.applications.without_outliers import GRAINS, SIDES, Quantise, nothing, quantised_weights, relative_error
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions.changes import ChangeResidual
@@ -18,8 +18,7 @@ from sinkinterp.measurement.patching import activations
 from sinkinterp.measurement.watching import PEAK
 from sinkinterp.metrics.bootstrap import estimate, estimate_cells
 from sinkinterp.metrics.residuals import KURTOSIS
-from sinkinterp.report.columns import ALPHA_1
-from sinkinterp.table import Cell, high_of, low_of
+from sinkinterp.table import ALPHA_1, Cell, high_of, low_of
 
 from .rules import number
 

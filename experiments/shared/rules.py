@@ -11,10 +11,10 @@ from functools import partial
 
 import torch
 
-from sinkinterp.errors import InputError
+from sinkinterp import table as col
+from sinkinterp.checks import InputError
 from sinkinterp.metrics.bootstrap import Estimate, difference, estimate
-from sinkinterp.report import columns as col
-from sinkinterp.runs.rules import OUTCOMES, TRAINED, Decision, Outcome, Row, Rule, failed_in
+from sinkinterp.runs.experiment import OUTCOMES, TRAINED, Decision, Outcome, Row, Rule, failed_in
 from sinkinterp.table import NULL, Cell, Table, high_of, low_of
 
 MOST_REASONS = 3  # more are counted instead

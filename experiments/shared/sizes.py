@@ -3,8 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from sinkinterp.report.columns import MODEL
-from sinkinterp.table import Cell, Table
+from sinkinterp.table import MODEL, Cell, Table
 
 Rows = Sequence[Mapping[str, Cell]]
 _MILLIONS = {"m": 1, "b": 1000}

@@ -13,25 +13,22 @@ import plotly.graph_objects as go
 import torch
 from plotly.subplots import make_subplots
 
+from sinkinterp import table as col
 from sinkinterp.data.backcopy import BosFirst
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.bootstrap import SHARES, estimate_cells, mean_cells
-from sinkinterp.plots.series import SHARE, error_bars, unique_values
-from sinkinterp.plots.theme import GREY, colour, escaped, themed
-from sinkinterp.report import columns as col
+from sinkinterp.plots.theme import GREY, SHARE, colour, error_bars, escaped, themed, unique_values
 from sinkinterp.report.report import Report
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import TRAINED, Rule
+from sinkinterp.runs.experiment import TRAINED, Experiment, Rule, Scope
 from sinkinterp.runs.trained import SINK_LENGTH, Run, held_out_tokens, trained, valid_loss
 from sinkinterp.runs.workers import in_order
+from sinkinterp.spec import changed
 from sinkinterp.table import NULL, Cell, Table, high_of, low_of, published
 from sinkinterp.train.loop import Diverged, prepared
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipes import RECIPES, demo_recipe, on_text, with_variant
-from sinkinterp.train.settings import changed
+from sinkinterp.train.recipe import RECIPES, Recipe, demo_recipe, on_text, with_variant
 
 RAW_ALPHA = "raw alpha_1"  # of the weights that multiply the values
 NUMBERS = (  # of a run, in the order of the columns

@@ -21,21 +21,16 @@ from torch import Tensor
 
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.subject import Logits, Subject
-from ..checks import LARGEST, check_count, finite_number, whole_number
+from ..checks import LARGEST, check_count, finite_number, keywords, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokensLike
-from ..guesses import keywords
-from ..interventions.changes import ChangeOutputs
-from ..interventions.operations import Zero
+from ..interventions.changes import ChangeOutputs, Zero
 from ..measurement.inputs import ModelLike, equal_inputs_of, run_note
 from ..measurement.patching import attribution
 from ..metrics.bootstrap import SHARES, SIZES, intervals, mean_cells
-from ..metrics.importance import check_epsilon, importance, slot_importance
-from ..metrics.metric import PerSequence, next_token_loss
-from ..plots.series import sweep_figure
-from ..plots.theme import colour, themed
-from ..report.columns import ALPHA_1, HEAD, INPUT, LAYER, SINK_RATE
-from ..table import Cell, Table
+from ..metrics.importance import PerSequence, check_epsilon, importance, next_token_loss, slot_importance
+from ..plots.theme import colour, sweep_figure, themed
+from ..table import ALPHA_1, HEAD, INPUT, LAYER, SINK_RATE, Cell, Table
 from .streaming import Loss, loss_of
 
 CHOSEN_BY, HEADS, ADDED, AS_MANY = "chosen by", "heads", "added loss", "added loss, as many heads"

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..attention.sites import RESIDUAL
+from ..attention import RESIDUAL
 from ..backends.added_slots import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
 from ..backends.files.model_files import check_named, checked_config, load_model, load_tokenizer
 from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, with_adapter, write_adapter
-from ..checks import whole_number
+from ..checks import InputError, keywords, whole_number
 from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
 from ..data.packing import PackedText, PreparedText
@@ -24,29 +24,24 @@ from ..data.progress import OnProgress, no_progress
 from ..data.sources import Texts
 from ..data.tokenisers import Pretrained
 from ..data.tokens import Tokens
-from ..errors import InputError
 from ..files import cache_folder, check_writable, path_of, sole_writer
-from ..guesses import keywords
 from ..interventions.columns import Evict
 from ..measurement.inputs import run_note
 from ..measurement.measure import measure
 from ..measurement.watching import sinks_of
 from ..metrics.bootstrap import SHARES, SIZES, estimate_cells, intervals, mean_cells
-from ..metrics.metric import Metric
+from ..metrics.importance import Metric
 from ..metrics.residuals import peak_over_median
-from ..report.columns import MODEL
 from ..report.report import Report
 from ..seals import Of, settle, stated
-from ..spec import Limits
-from ..table import Cell, Table
+from ..spec import Limits, added_later
+from ..table import MODEL, Cell, Table
 from ..train import checkpoint, loop
 from ..train.distributed import Batch, World
-from ..train.loop import Job
-from ..train.loop import loss_of as loss_of_batch
-from ..train.recipe import ConstantRate, Decay, Everything, Fit, Rate
-from ..train.recipes import NAMED
+from ..train.loop import Job, loss_of as loss_of_batch
+from ..train.recipe import NAMED, ConstantRate, Decay, Everything, Fit, Rate
+from .outliers import GRAINS, Quantise, nothing
 from .streaming import Loss, loss_of
-from .without_outliers import GRAINS, Quantise, nothing
 
 SLOTS = {
     Remedy.KV_BIAS: AddedKeyValue(),
@@ -71,9 +66,10 @@ class MendRecipe(Fit):
 
     steps: of the training; with 0 the slots stay as they begin.
     penalty: what the loss gains for each unit of mean attention that later queries give to the token at `position`.
+    until: the training ends where Sink_1 falls below it and alpha_1 is at most that of uniform attention; 0: never.
     """
 
-    limits: ClassVar[Limits] = {**Fit.limits, "steps": 0, "penalty": 0}
+    limits: ClassVar[Limits] = {**Fit.limits, "steps": 0, "penalty": 0, "until": 0}
 
     model: str = ""
     data: PackedText = PackedText()
@@ -81,6 +77,7 @@ class MendRecipe(Fit):
     trained: Trained = SlotsAlone()
     penalty: float = 1.0
     position: int = 0
+    until: float = added_later(RATE)
     steps: int = 0
     batch: int = 4
     micro_batch: int = 4
@@ -218,10 +215,7 @@ def mended(
     recipe.trained.prepare(model)
     of, history = _trained(_job(recipe, model, text, base, world), out, on_step)
     with sole_writer(out):
-        write = partial(
-            write_adapter, model=model, slots=recipe.slots, trained=recipe.trained, base=recipe.model, of=of
-        )
-        settle(out / "adapter", of, write)
+        settle(out / "adapter", of, lambda to: write_adapter(to, model, recipe.slots, recipe.trained, recipe.model, of))
     return Mended(recipe, out / "adapter", text, history, world.device)
 
 
@@ -244,7 +238,7 @@ def _job(recipe: MendRecipe, model: PreTrainedModel, text: PreparedText, base: s
         world,
         base=base,
         loss=partial(penalised, penalty=recipe.penalty, position=recipe.position),
-        is_done=is_mended,
+        is_done=partial(is_mended, rate=recipe.until),
     )
 
 
@@ -265,9 +259,9 @@ def penalised(model: nn.Module, batch: Batch, penalty: float, position: int) -> 
     return loss + penalty * torch.stack(masses).mean() if penalty else loss
 
 
-def is_mended(newest: Mapping[str, float]) -> bool:
+def is_mended(newest: Mapping[str, float], rate: float = RATE) -> bool:
     """Tells if the first token stopped being a sink by this evaluation."""
-    return newest["alpha_1"] <= newest["alpha_1_uniform"] and newest["sink_1"] < RATE
+    return newest["alpha_1"] <= newest["alpha_1_uniform"] and newest["sink_1"] < rate
 
 
 def _watch(model: PreTrainedModel, held_out: Tokens) -> dict[str, float]:

@@ -1,12 +1,18 @@
-"""The tokens and dimensions of activations that are outliers by norm, in every block.
+"""The tokens and dimensions of activations that are outliers by norm, and what leaving them out changes.
 
 found = si.mask("gpt2", texts)
 keep = found.keep(6)  # a function: activations `... d_model` -> bool `...`
 found.dims[6], found.to_dict(), found.plot()
+
+Beside as many random ones: principal components, dictionaries, quantisation.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby, product
+from operator import itemgetter
 from typing import Any
 
 import plotly.graph_objects as go
@@ -15,21 +21,25 @@ from jaxtyping import Bool, Float
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..attention.shapes import numbers
-from ..attention.sites import RESIDUAL
+from ..attention import RESIDUAL, Edit, Residual, numbers
+from ..backends.anatomy.projections import LinearMap, linear_maps
+from ..backends.exclusive import exclusive
+from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
-from ..checks import check_count, finite_number, whole_number
+from ..checks import LARGEST, InputError, check_count, finite_number, instance_of, is_whole, keywords, whole_number
+from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError
-from ..guesses import keywords
-from ..measurement.inputs import ModelLike, equal_inputs_of, passes, run_note
-from ..plots.theme import colour, themed
-from ..report.columns import BLOCK
-from ..table import Cell, Table
+from ..interventions.changes import ChangeResidual
+from ..measurement.inputs import ModelLike, equal_inputs_of, passes, reads_inputs, run_note
+from ..measurement.patching import activations
+from ..metrics.bootstrap import SIZES, Estimate, estimate_cells, intervals, mean_cells, ratio
+from ..plots.theme import colour, sweep_figure, themed
+from ..table import BLOCK, Cell, Table
+from .streaming import Loss, loss_of
 
 TOKENS_BY_KIND = ("first", "delimiters", "repeats", "other tokens")
 FIRST, DELIMITERS, REPEATS, OTHERS = range(len(TOKENS_BY_KIND))
-DIMS, LONGEST = "dimensions", "longest / median"
+OUTLIER_DIMS, LONGEST = "dimensions", "longest / median"
 TIMES = 10.0  # the multiple that dictionary_learning advises for its buffer of activations
 Keep = Callable[[Float[Tensor, "*stack d_model"]], Bool[Tensor, "*stack"]]
 
@@ -93,7 +103,7 @@ class Mask:
             for i, kind in enumerate(TOKENS_BY_KIND):
                 of_kind = found[self.kinds == i]
                 shares[kind] = of_kind.float().mean().item() if len(of_kind) else None
-            rows.append({BLOCK: block, **shares, LONGEST: self.longest[block], DIMS: _some(dims)})
+            rows.append({BLOCK: block, **shares, LONGEST: self.longest[block], OUTLIER_DIMS: _some(dims)})
         return Table("Which tokens and dimensions are outliers?", self.note, tuple(rows), outliers_figure)
 
     def to_dict(self) -> dict[str, Any]:
@@ -182,3 +192,353 @@ def outliers_figure(table: Table) -> go.Figure:
     figure.update_xaxes(title="block (0: embedding)").update_yaxes(tickformat=".0%", range=[0, 1.03], col=1)
     figure.update_yaxes(type="log", exponentformat="power", col=2)
     return themed(figure, table.title, 440, table.note)
+
+
+_WHAT = "a mask is what si.mask(model, tokens) returns"
+LEFT_OUT = "left out"
+EXPLAINED, EXPLAINED_ALL = "explained variance", "with outliers"
+DEAD, SPLICED = "dead features", "added loss, spliced in"
+DIGITS = "later blocks carry on what the last digits of a number round to: few texts differ between machines"
+WHAT, ERROR, ADDED = "quantised", "relative error", "added loss"
+
+RANK, FEATURES, ACTIVE, BATCH, SEEDS = 16, 1024, 16, 256, 5
+BITS = (8, 4)
+GRAINS = {"tensor": (-2, -1), "token": (-1,), "channel": (-2,)}  # of activations `pos d_model`, each text by itself
+SIDES = {"tensor": (-2, -1), "channel": (-1,)}  # of weights `row column`
+NOTHING, TOKENS, DIMS, BOTH = "nothing", "outlier tokens", "outlier dimensions", "both"
+RANDOM_TOKENS, RANDOM_DIMS = "random tokens", "random dimensions"
+Stack = Float[Tensor, "*stack d_model"]
+Texts = Float[Tensor, "sequence pos d_model"]
+Reconstruct = Callable[[Stack], Stack]
+Left = Callable[[int, Residual], Bool[Tensor, "#batch #pos #d_model"]]  # what is left out, by block
+Way = tuple[int, tuple[str, tuple[int, ...]], str]  # bits, a name and its axes, what is left out
+Quantised = Callable[[int, tuple[int, ...], Left], tuple[Float[Tensor, " sample"], Loss]]  # gives error and loss
+
+
+def nothing(block: int, x: Residual) -> Bool[Tensor, "1 1 1"]:
+    """No entry is left out."""
+    return torch.zeros(1, 1, 1, dtype=torch.bool, device=x.device)
+
+
+def left_out(mask: Mask) -> dict[str, Left]:
+    """The entries that can be left out, by name: each kind of outlier, and the same number at random."""
+
+    def tokens(block: int, x: Residual) -> Tensor:
+        return ~mask.keep(block)(x)[..., None]
+
+    def dims(block: int, x: Residual) -> Tensor:
+        return torch.isin(torch.arange(x.shape[-1]), torch.tensor(mask.dims[block]))[None, None].to(x.device)
+
+    return {
+        NOTHING: nothing,
+        TOKENS: tokens,
+        RANDOM_TOKENS: lambda block, x: others(tokens(block, x), -2, block),
+        DIMS: dims,
+        RANDOM_DIMS: lambda block, x: others(dims(block, x), -1, block),
+        BOTH: lambda block, x: tokens(block, x) | dims(block, x),
+    }
+
+
+def worth_trying(mask: Mask, block: int | None = None) -> list[str]:
+    """The names of what can be left out: without outliers in any block, or in `block`, there is nothing."""
+    blocks = range(len(mask.dims)) if block is None else (block,)
+    names = [NOTHING]
+    names += [TOKENS, RANDOM_TOKENS] if mask.tokens[:, list(blocks)].any() else []
+    names += [DIMS, RANDOM_DIMS] if any(mask.dims[i] for i in blocks) else []
+    return [*names, BOTH] if len(names) == 5 else names
+
+
+def others(chosen: Bool[Tensor, "*axes"], axis: int, seed: int = 0) -> Bool[Tensor, "*axes"]:
+    """Draws as many unchosen places along an axis as were chosen; all of them if there are fewer."""
+    draws = torch.rand(chosen.shape, generator=torch.Generator().manual_seed(seed)).to(chosen.device)
+    order = draws.masked_fill(chosen, 2).argsort(axis).argsort(axis)
+    return (order < chosen.sum(axis, keepdim=True)) & ~chosen
+
+
+def principal(x: Stack, rank: int) -> Reconstruct:
+    """The projection onto the mean and the `rank` principal components of vectors."""
+    mean = x.double().mean(0)
+    components = torch.linalg.eigh(x.double().T.cov(correction=0)).eigenvectors[:, -rank:]
+    return lambda y: ((y.double() - mean) @ components @ components.T + mean).to(y.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Dictionary:
+    """A top-k autoencoder: the `active` largest features of each vector (Gao et al. 2024, arXiv:2406.04093)."""
+
+    encoder: Float[Tensor, "d_model feature"]
+    decoder: Float[Tensor, "feature d_model"]
+    mean: Float[Tensor, " d_model"]
+    scale: Tensor
+    active: int
+
+    def features(self, x: Stack) -> Float[Tensor, "*stack feature"]:
+        found = ((x - self.mean) / self.scale) @ self.encoder
+        top = found.topk(self.active, -1)
+        return torch.zeros_like(found).scatter(-1, top.indices, top.values.relu())
+
+    def __call__(self, x: Stack) -> Stack:
+        return (self.features(x) @ self.decoder) * self.scale + self.mean
+
+
+def dictionary(x: Stack, features: int, steps: int, seed: int = 0, active: int = ACTIVE) -> Dictionary:
+    """A dictionary trained on vectors, centred and scaled to a mean square of 1, by Adam on the squared error."""
+    features, steps = whole_number(features, "features", 1), whole_number(steps, "steps", 0)
+    active = whole_number(active, "active features", 1, features)
+    generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0, LARGEST))
+    x = numbers(x, "vector d_model", "vectors").float()
+    mean = x.mean(0)
+    decoder = torch.nn.functional.normalize(torch.randn(features, x.shape[1], generator=generator), dim=-1)
+    encoder = decoder.T.clone().requires_grad_()
+    scale = (x - mean).square().mean().sqrt().clamp(min=1e-6)
+    found = Dictionary(encoder, decoder.requires_grad_(), mean, scale, active)
+    optimiser = torch.optim.Adam([encoder, decoder], lr=1e-3)
+    for _ in range(steps):
+        batch = x[torch.randint(len(x), (BATCH,), generator=generator)]
+        optimiser.zero_grad()
+        ((found(batch) - batch) / found.scale).square().mean().backward()
+        optimiser.step()
+    return replace(found, encoder=encoder.detach(), decoder=decoder.detach())
+
+
+@dataclass(frozen=True)
+class Splice(Edit):
+    """Puts a reconstruction in place of one block's input, at the tokens that `keep` keeps."""
+
+    block: int
+    reconstruct: Reconstruct
+    keep: Keep
+
+    def residual(self, block: int, x: Residual) -> Residual:
+        return torch.where(self.keep(x)[..., None], self.reconstruct(x), x) if block == self.block else x
+
+
+def pca_table(x: Texts, mask: Mask, rank: int = RANK) -> Table:
+    """Explained variance of other texts' ordinary tokens, by what the fit left out; block `mask.tallest`."""
+    _check_texts(x, mask)
+    rank, rows = min(whole_number(rank, "rank, the number of components,", 1), x.shape[-1] - 1), []
+    for name in worth_trying(mask, mask.tallest):
+        fitted, tested, ordinary = _split(x, mask, name)
+        reconstruction = principal(fitted, rank)(tested)
+        cells = estimate_cells(EXPLAINED, explained(tested, reconstruction, ordinary))
+        cells |= estimate_cells(EXPLAINED_ALL, explained(tested, reconstruction, torch.ones_like(ordinary)))
+        rows.append({LEFT_OUT: name, **cells})
+    note = f"{_note(mask, len(x[1::2]))}; {rank} components; null: 0, the mean alone"
+    figure = partial(sweep_figure, x=LEFT_OUT, quantities=(EXPLAINED,))
+    return Table("What do principal components explain?", note, tuple(rows), figure)
+
+
+@reads_inputs
+def dictionary_table(
+    subject: HuggingFaceSubject, tokens: Tokens, x: Texts, mask: Mask, steps: int, progress: Progress = silent
+) -> Table:
+    """Explained variance, dead features and loss when spliced in, by what the training of dictionaries left out."""
+    _check_texts(x, mask)
+    block, test, features, rows = mask.tallest, tokens[1::2], min(FEATURES, 4 * x.shape[-1]), []
+    full = loss_of(subject, test)
+    names = [name for name in worth_trying(mask, block) if name in (NOTHING, TOKENS, RANDOM_TOKENS)]
+    seeds = told([*product(names, range(SEEDS))], progress("training dictionaries"))
+    for name, seed_group in groupby(seeds, itemgetter(0)):
+        fitted, tested, ordinary = _split(x, mask, name)
+        found = [dictionary(fitted, features, steps, seed) for _, seed in seed_group]
+        shares = [explained(tested, one(tested), ordinary).mean for one in found]
+        dead = torch.stack([(one.features(fitted) == 0).all(0).float().mean() for one in found]).mean().item()
+        losses = [loss_of(subject, test, [Splice(block, one, mask.keep(block))]) for one in found]
+        cells = estimate_cells(EXPLAINED, explained(tested, torch.stack([one(tested) for one in found]), ordinary))
+        cells |= {"lowest seed": min(shares), "highest seed": max(shares), DEAD: dead}
+        rows.append({LEFT_OUT: name, **cells, **mean_cells(SPLICED, (torch.stack(losses).mean(0) - full).mean(1))})
+    note = (
+        f"{_note(mask, len(test))}; {features} features, {ACTIVE} active, {steps} steps of {BATCH} tokens, Adam 1e-3; "
+        f"mean over {SEEDS} seeds; {DEAD}: active for no training token; spliced in at ordinary tokens, nats a token; "
+        "null: 0"
+    )
+    figure = partial(sweep_figure, x=LEFT_OUT, quantities=(EXPLAINED, DEAD, SPLICED))
+    return Table("What does a top-k dictionary explain?", note, tuple(rows), figure)
+
+
+def explained(
+    x: Texts, reconstruction: Float[Tensor, "*seed sequence pos d_model"], chosen: Bool[Tensor, "sequence pos"]
+) -> Estimate:
+    """The share of the variance of the chosen vectors that a reconstruction explains, mean over seeds.
+
+    Resampled by text.
+    """
+    squares = ((x - x[chosen].mean(0)).double().square().sum(-1) * chosen).sum(1)
+    errors = ((x - reconstruction).double().square().sum(-1) * chosen).sum(-1).reshape(-1, len(x)).mean(0)
+    lost = ratio(errors, squares)
+    return Estimate(1 - lost.mean, 1 - lost.high, 1 - lost.low)
+
+
+def _check_texts(x: Any, mask: Any) -> None:
+    instance_of(mask, Mask, _WHAT)
+    check_count(
+        numbers(x, "sequence pos d_model", "activations"), "texts, every other one to fit, the others to test", 2
+    )
+
+
+def _split(x: Texts, mask: Mask, name: str) -> tuple[Stack, Float[Tensor, "_ pos d_model"], Bool[Tensor, "_ pos"]]:
+    """The vectors that a fit sees, the other texts, which it is tested on, and which tokens of these are ordinary.
+
+    Fits do not see the tokens that are left out. Dimensions that are left out are 0 in both halves.
+    """
+    left = left_out(mask)[name](mask.tallest, x[::2]).expand(x[::2].shape)
+    fitted = x[::2].masked_fill(left, 0)[~left.all(-1)]
+    return fitted, x[1::2].masked_fill(left.all((0, 1)), 0), mask.keep(mask.tallest)(x[1::2])
+
+
+def _note(mask: Mask, tested: int) -> str:
+    return (
+        f"{mask.note}; input of block {mask.tallest}; fitted on every other text, tested on ordinary tokens of the "
+        f"other {tested}; {intervals(tested, 'these')}"
+    )
+
+
+def fake_quantised(
+    x: Float[Tensor, "*stack row column"], bits: int, over: tuple[int, ...]
+) -> Float[Tensor, "*stack row column"]:
+    """x rounded to `bits`-bit integers: symmetric, one scale over the axes `over`, from the largest magnitude.
+
+    The scale is computed in fp32, or wider, whatever the precision of x.
+    """
+    numbers(x, "... row column", "what is quantised")
+    levels = 2 ** (whole_number(bits, "bits of a symmetric integer", 2, 32) - 1) - 1
+    if not over or not all(is_whole(axis) and -x.ndim <= axis < x.ndim for axis in over):
+        raise InputError(f"over names axes of {tuple(x.shape)}, such as (-1,); got {over}")
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    scale = wide.abs().amax(over, keepdim=True).clamp(min=torch.finfo(wide.dtype).tiny) / levels
+    return ((wide / scale).round().clamp(-levels, levels) * scale).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class Quantise(Edit):
+    """Rounds the residual stream before every block and after the last to `bits` bits, but for what `left` says.
+
+    over: the axes that have one scale.
+    """
+
+    bits: int
+    over: tuple[int, ...]
+    left: Left
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number(self.bits, "bits of a symmetric integer", 2, 32)
+
+    def residual(self, block: int, x: Residual) -> Residual:
+        kept = self.left(block, x)
+        return torch.where(kept, x, fake_quantised(x.masked_fill(kept, 0), self.bits, self.over))
+
+
+@reads_inputs
+def activations_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progress: Progress = silent) -> Table:
+    """Error and added loss where the inputs of all blocks and of the last norm are quantised.
+
+    A row for the bits, the grain and what is left out. The error is relative, squared, of tokens and dimensions that
+    are not outliers, mean over blocks; of activations that are not quantised before.
+    """
+    instance_of(mask, Mask, _WHAT)
+    x = {block: here.cpu().float() for block, here in activations(ChangeResidual(), subject, tokens).items()}
+
+    def quantised(bits: int, over: tuple[int, ...], left: Left) -> tuple[Tensor, Loss]:
+        edit = Quantise(bits, over, left)
+        return relative_error(x, edit, left_out(mask)[BOTH]), loss_of(subject, tokens, [edit])
+
+    ways = told([*product(BITS, GRAINS.items(), worth_trying(mask))], progress("quantising activations"))
+    what = f"inputs of all blocks and of the last norm, scales of each text; {DIGITS}"
+    full = loss_of(subject, tokens)
+    return _quantised("What does quantising activations lose?", what, mask, ways, full, quantised)
+
+
+@reads_inputs
+def weights_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progress: Progress = silent) -> Table:
+    """Error and added loss where the linear maps of all blocks are quantised.
+
+    Outlier dimensions leave out the columns of all maps that have d_model of them, which may be the attention's output
+    map too. Raises InputError where no block has a map whose weights are floating-point numbers.
+    """
+    instance_of(mask, Mask, _WHAT)
+    size = sum(one.weight.numel() for _, one in _maps(subject))
+    share = size / sum(weight.numel() for block in subject.modules.blocks for weight in block.parameters())
+
+    def quantised(bits: int, over: tuple[int, ...], left: Left) -> tuple[Tensor, Loss]:
+        with quantised_weights(subject, bits, over, left) as error:
+            return torch.tensor([error]), loss_of(subject, tokens)
+
+    names = [name for name in worth_trying(mask) if name in (NOTHING, DIMS, RANDOM_DIMS)]
+    ways = told([*product(BITS, SIDES.items(), names)], progress("quantising weights"))
+    what = f"linear maps of all blocks, {share:.1%} of their parameters; channel: a row"
+    full = loss_of(subject, tokens)
+    return _quantised("What does quantising weights lose?", what, mask, ways, full, quantised)
+
+
+@contextmanager
+def quantised_weights(subject: HuggingFaceSubject, bits: int, over: tuple[int, ...], left: Left) -> Iterator[float]:
+    """In the block, the linear maps of all blocks compute with quantised weights; no weight of the model is written.
+
+    Yields the relative squared error, mean over maps. The matrices of experts have a scale each. Raises InputError
+    where no map is found, or where weights are computed or offloaded.
+    """
+    with exclusive(subject.model), torch.no_grad(), ExitStack() as stack:
+        maps, errors = _maps(subject), []
+        for block, one in maps:
+            rounded, error = _quantised_map(one.weight, bits, over, left, (block, subject.shape.d_model))
+            stack.enter_context(one.replaced(rounded))
+            errors.append(error)
+        yield sum(errors) / len(errors)
+
+
+def _maps(subject: HuggingFaceSubject) -> list[tuple[int, LinearMap]]:
+    """The block and every linear map of it. Raises InputError where there is none, and as `linear_maps` does."""
+    maps = [(i, one) for i, block in enumerate(subject.modules.blocks) for one in linear_maps(block)]
+    if not maps:
+        raise InputError(
+            f"no block of {subject.name} has a linear map whose weights are floating-point numbers; load the model "
+            "without quantisation"
+        )
+    return maps
+
+
+def _quantised_map(
+    weight: Tensor, bits: int, over: tuple[int, ...], left: Left, where: tuple[int, int]
+) -> tuple[Tensor, float]:
+    """The rounded weights of a map, and their relative squared error, computed in fp32.
+
+    where: the block and d_model; maps with so many columns keep those of the dimensions that are left out.
+    """
+    block, d_model = where
+    before = weight.float()
+    kept = left(block, before.new_zeros(1, 1, d_model))[0] if weight.shape[-1] == d_model else torch.tensor(False)
+    kept = kept.to(weight.device).expand(weight.shape)
+    rounded = torch.where(kept, before, fake_quantised(before.masked_fill(kept, 0), bits, over))
+    return rounded.to(weight.dtype), ((rounded - before).square().sum() / before.square().sum()).item()
+
+
+def relative_error(x: Mapping[int, Residual], edit: Quantise, outlier: Left = nothing) -> Float[Tensor, " sequence"]:
+    """The squared error of each text over the square of what is quantised, mean over blocks, outliers not counted."""
+    found = []
+    for block, here in x.items():
+        ordinary = ~outlier(block, here)
+        change = (edit.residual(block, here) - here) * ordinary
+        found.append(change.square().sum((1, 2)) / (here * ordinary).square().sum((1, 2)))
+    return torch.stack(found).mean(0)
+
+
+def _quantised(title: str, what: str, mask: Mask, ways: Iterable[Way], full: Loss, quantised: Quantised) -> Table:
+    """A row for each way to quantise; `full` is the loss without."""
+    rows = []
+    for bits, (grain, over), name in ways:
+        error, loss = quantised(bits, over, left_out(mask)[name])
+        cells = mean_cells(ERROR, error, SIZES) | mean_cells(ADDED, (loss - full).mean(1))
+        rows.append({WHAT: f"int{bits} per {grain}", LEFT_OUT: name, **cells})
+    note = (
+        f"{mask.note}; {what}; symmetric, scale from the largest magnitude; relative error: of squares; "
+        f"added loss in nats a token; "
+        f"control: as many random ones left out; null: 0, nothing quantised; {intervals(len(full))}"
+    )
+    return Table(title, note, tuple(rows), quantisation_figure)
+
+
+def quantisation_figure(table: Table) -> go.Figure:
+    """Error and added loss: a colour for what is left out, a line for every way to quantise."""
+    figure = sweep_figure(table, WHAT, (ERROR, ADDED), by=LEFT_OUT)
+    return figure.update_xaxes(type="log", exponentformat="power", col=1)

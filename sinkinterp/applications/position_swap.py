@@ -9,22 +9,18 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..attention.sites import Edit
+from ..attention import Edit
 from ..backends.load import subject_of
-from ..checks import check_count, different_numbers
-from ..data.token_sources import repeated_token
-from ..data.tokens import TokenSet, TokensLike
-from ..errors import refusing
+from ..checks import check_count, different_numbers, refusing
+from ..data.tokens import TokenSet, TokensLike, repeated_token
 from ..interventions.positions import ReplacePosition, SwapPositions
 from ..measurement.inputs import ModelLike, inputs_of
 from ..measurement.measure import measure
 from ..metrics.bootstrap import estimate_cells, intervals
-from ..plots.series import BAR_ERROR, error_bars, unique_values
-from ..plots.theme import GREY, colour, escaped, themed
-from ..report.columns import EDIT, INPUT, MODEL, SINK_1, SINK_T, TARGET
+from ..plots.theme import BAR_ERROR, GREY, colour, error_bars, escaped, themed, unique_values
 from ..report.readings import short_name
 from ..report.report import Report
-from ..table import NULL, Cell, Table, published
+from ..table import EDIT, INPUT, MODEL, NULL, SINK_1, SINK_T, TARGET, Cell, Table, published
 
 REPORTED: dict[str, dict[int, tuple[float, float | None]]] = {
     # Gu et al. 2025, Table 7: GPT2-XL, 100 sequences of 64 repeated tokens, epsilon=0.3; t: (Sink_1, Sink_t)

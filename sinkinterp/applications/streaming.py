@@ -10,19 +10,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from ..attention.shapes import Gap, Keys, Values, tolerance_of
-from ..attention.sites import Edit
+from ..attention import Edit, Gap, Keys, Values, tolerance_of
 from ..backends.exclusive import exclusive
 from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Logits
-from ..checks import check_context, different_numbers, whole_number
+from ..checks import InputError, check_context, different_numbers, whole_number
 from ..data.tokens import Tokens
-from ..errors import InputError
 from ..interventions.columns import Evict
 from ..measurement.inputs import passes, reads_inputs, run_note
 from ..metrics.bootstrap import estimate, intervals
-from ..metrics.metric import next_token_loss, target_loss
+from ..metrics.importance import next_token_loss, target_loss
 from ..table import Cell, Table, high_of, low_of
 
 ADDED, CACHE = "added loss", "cache"
@@ -47,12 +45,7 @@ def loss_of(subject: HuggingFaceSubject, tokens: Tokens, edits: Sequence[Edit] =
 
 @reads_inputs
 def streaming_loss(
-    subject: HuggingFaceSubject,
-    tokens: Tokens,
-    *,
-    window: int,
-    sinks: int,
-    rerotate: bool = False,
+    subject: HuggingFaceSubject, tokens: Tokens, *, window: int, sinks: int, rerotate: bool = False
 ) -> Loss:
     """Next-token loss of texts read through a cache of the first `sinks` and last `window - sinks` tokens, in nats.
 

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..checks import instance_of
-from ..errors import InputError, refusing
+from ..checks import InputError, instance_of, refusing
 from . import fused
 from .fused import Attended, Inputs
 from .kernels import SOFTMAX, SignedLog

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..checks import InputError
 from ..spec import ABOVE_ZERO, Dims, Limits, Part, Spec, added_later
 from .masks import QueryRun
 from .shapes import Allowed, PerQuery, Scores

@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..checks import accepting
-from ..errors import InputError
+from ..checks import InputError, accepting
 
 Residual = Float[Tensor, "batch pos d_model"]
 Queries = Float[Tensor, "batch head query d_head"]

@@ -16,9 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import check_fields
-from ..errors import InputError
-from ..guesses import Told
+from ..checks import InputError, Told, check_fields
 from .call import AttentionCall
 from .shapes import HeadOutput, ModelShape, Residual, called
 

@@ -21,8 +21,8 @@ from transformers.modeling_utils import AttentionInterface
 from ..attention.call import AttentionCall, call_of_interface, is_causal_call
 from ..attention.shapes import HeadOutput, Keys, PerQuery, Values
 from ..attention.slots import SinkLogit, SlotRow, Slots
+from ..checks import InputError
 from ..data.tokens import Tokens
-from ..errors import InputError
 from ..spec import Spec
 from .anatomy.own_attention import mask_of_chosen
 
@@ -182,8 +182,7 @@ def output_and_mass(call: AttentionCall, key: int) -> tuple[HeadOutput, PerQuery
     marked[:, :, key, -1] = 1.0
     q, k = (F.pad(x, (0, 1)) for x in (call.q, call.k))
     slot = call.slot
-    if isinstance(slot, SlotRow):
-        slot = SlotRow(F.pad(slot.key, (0, 1)), F.pad(slot.value, (0, 1)))
+    slot = SlotRow(F.pad(slot.key, (0, 1)), F.pad(slot.value, (0, 1))) if isinstance(slot, SlotRow) else slot
     z = replace(call, q=q, k=k, v=marked, slot=slot).output()
     return z[..., :-1], z[..., -1]
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ..attention.shapes import Gap, tolerance_of
-from ..errors import refusal
+from ..attention import Gap, tolerance_of
+from ..checks import refusal
 from . import contract
 from .hooks import eval_mode
 

@@ -32,10 +32,9 @@ from ..attention import sites
 from ..attention.call import AttentionCall
 from ..attention.shapes import TOLERANCE, Gap, HeadOutput, ModelShape, Residual, tolerance_of
 from ..attention.sites import Edit, Read, Site
+from ..checks import InputError
 from ..data.tokens import Tokens
-from ..errors import InputError
-from ..interventions.changes import AT
-from ..interventions.operations import Operation
+from ..interventions.changes import AT, Operation
 from .subject import Logits
 
 Copies = Float[Tensor, "copy pos d_model"]

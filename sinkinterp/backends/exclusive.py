@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from ..attention.sites import Edit
-from ..errors import InputError
+from ..attention import Edit
+from ..checks import InputError
 from .recorder import Recorder
 
 _LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()

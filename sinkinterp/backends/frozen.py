@@ -21,11 +21,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import HeadOutput, Residual
-from ..attention.sites import CALL, MLP, RESIDUAL
+from ..attention import CALL, MLP, RESIDUAL, AttentionCall, HeadOutput, Residual
+from ..checks import InputError
 from ..data.tokens import Tokens
-from ..errors import InputError
 from .anatomy.modules import cross_attention, removed_after
 from .exclusive import computed_by, exclusive, recorded_by
 from .hooks import attention_set_to, eval_mode, with_first

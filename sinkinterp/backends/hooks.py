@@ -19,7 +19,7 @@ from ..attention.call import AttentionCall, call_of_interface, is_causal_call
 from ..attention.relative import as_tensor
 from ..attention.shapes import HeadOutput
 from ..attention.sites import POSITION_EMBEDDING, TOKEN_EMBEDDING
-from ..errors import InputError
+from ..checks import InputError
 from .added_slots import WITH_SLOTS, slots_of
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after

@@ -16,9 +16,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..attention.shapes import ModelShape, Unchanged, alike, metric, per_sequence
 from ..attention.sites import CALL, MLP, POSITION_EMBEDDING, RESIDUAL, TAPPED, WEIGHT_SITES, Edit, Reads, Site, reads_of
+from ..checks import InputError, fix_of, keywords, refusal, refusing
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError, refusal, refusing
-from ..guesses import fix_of, keywords
 from ..interventions.edit import Edits, edits_of
 from . import contract
 from .added_slots import replaces_bos

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..errors import InputError
+from ..attention import AttentionCall
+from ..checks import InputError
 
 Real = Bool[Tensor, "sequence column"]
 

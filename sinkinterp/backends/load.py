@@ -10,11 +10,9 @@ import torch
 from torch.nn.parameter import is_lazy
 from transformers import PreTrainedModel
 
-from ..checks import instance_of
+from ..checks import InputError, instance_of, keywords, nearest
 from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
-from ..errors import InputError
-from ..guesses import keywords, nearest
 from .encoder.encoder_decoder import EncoderDecoderSubject, check_encoder
 from .encoder.encoder_input import EncoderInput
 from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
@@ -90,7 +88,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
 
 
 load_in_nnsight = partial(load, backend="nnsight")
-load.from_pretrained = load.boot_transformers = load  # written after names of classes
+vars(load).update(from_pretrained=load, boot_transformers=load)  # written after names of classes
 
 
 def _in_memory(

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
-from ..checks import instance_of
+from ..checks import InputError, extra, instance_of, refusal
 from ..data.hub import asking_hub
-from ..errors import InputError, extra, refusal
 from ..files import path_of
 from ..seals import Misplaced, Of, check_beside, hashes_in, read_record, verify, write_record
 from ..spec import Spec

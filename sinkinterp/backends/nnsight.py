@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from ..attention.call import call_of_interface, is_causal_call
 from ..attention.sites import BEFORE_CALL, BEHIND_CALL, OUTPUT, POSITION_EMBEDDING, TOKEN_EMBEDDING, Site
+from ..checks import InputError
 from ..data.tokens import Tokens
-from ..errors import InputError
 from .anatomy.modules import StreamModules
 from .anatomy.own_attention import family_of
 from .exclusive import recorded_by

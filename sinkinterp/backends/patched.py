@@ -15,10 +15,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..attention.sites import Edit
-from ..checks import check_count
-from ..errors import InputError, refusing
-from ..guesses import Answering, keywords
+from ..attention import Edit
+from ..checks import Answering, InputError, check_count, keywords, refusing
 from ..interventions.edit import Edits, edits_of, is_hook
 from .anatomy.modules import removed_after
 from .exclusive import BLOCKS, Attached, Block, computed_by, edits_around, exclusive, holds, is_recorded_by, recorded_by
@@ -141,7 +139,8 @@ def _attention_of(model: nn.Module) -> str | None:
 def _patch_of(model: Any) -> "_Patch":
     if isinstance(model, ModuleSubject):
         return _Patch(model)
-    return _Patch(HuggingFaceSubject(model) if isinstance(model, PreTrainedModel) else load(model))
+    subject: Any = HuggingFaceSubject(model) if isinstance(model, PreTrainedModel) else load(model)
+    return _Patch(subject)
 
 
 def _module_of(model: Any) -> nn.Module:

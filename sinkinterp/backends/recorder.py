@@ -9,12 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention import sites
-from ..attention.call import AttentionCall
-from ..attention.shapes import Gap, ModelShape, Unchanged, alike, metric, per_sequence
-from ..attention.sites import Edit, Read, Site
-from ..checks import finite_number
-from ..errors import InputError, refusing
+from ..attention import AttentionCall, Edit, Gap, ModelShape, Read, Site, Unchanged, alike, metric, per_sequence, sites
+from ..checks import InputError, finite_number, refusing
 from .layout import Group, Layout, Parts, changed
 
 Answers = dict[str, Tensor]  # by the name of the read

@@ -10,15 +10,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import ModelShape, Residual
-from ..attention.sites import CALL, RESIDUAL, Edit, Reads
-from ..checks import whole_number
+from ..attention import CALL, RESIDUAL, AttentionCall, Edit, ModelShape, Reads, Residual
+from ..checks import Answering, InputError, keywords, whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
 from ..data.texts import is_path
-from ..data.token_sources import UNLIMITED, TextToTokens
 from ..data.tokens import (
+    UNLIMITED,
+    TextToTokens,
     Tokens,
     TokenSet,
     TokensLike,
@@ -29,8 +28,6 @@ from ..data.tokens import (
     said_of_padding,
     token_set_of,
 )
-from ..errors import InputError
-from ..guesses import Answering, keywords
 from ..interventions.edit import Edits, edits_of
 from ..metrics.importance import importance
 from ..metrics.qk import qk_angles, qk_norm_products

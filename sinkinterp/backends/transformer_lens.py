@@ -13,12 +13,9 @@ from einops import rearrange
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import Gap, Pattern
-from ..attention.sites import OUTPUT, WEIGHT_SITES
-from ..attention.slots import SinkLogit
+from ..attention import OUTPUT, WEIGHT_SITES, AttentionCall, Gap, Pattern, SinkLogit
+from ..checks import InputError
 from ..data.tokens import Tokens
-from ..errors import InputError
 from . import contract
 from .anatomy.modules import removed_after
 from .anatomy.projections import HeadMap, alone, rows_of

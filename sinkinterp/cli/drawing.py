@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import each_once
+from ..checks import InputError, each_once
 from ..data.choices import Bos
 from ..data.progress import OnProgress, progress_bars
-from ..errors import InputError
-from ..outputs import check_ours, page_bytes
+from ..seals import check_ours, page_bytes
 from . import options
 from .terminal import OR_FORCE, deliver, print_text, print_written, quiet_libraries
 
@@ -37,7 +36,7 @@ class Prompt:
     def token_set(self, subject: "Subject", model: str, on_file: OnProgress) -> "TokenSet":
         """One sequence of tokens."""
         from ..backends.subject import text_to_tokens
-        from ..runs.inputs import Inputs
+        from ..runs.case import Inputs
 
         if self.text is not None:
             return text_to_tokens(subject, self.bos).one_in(self.text, self.column, self.length)
@@ -118,9 +117,8 @@ def gallery(
 ) -> None:
     """Draw every view from the checkpoints that ship, and from the models of `make models` where they are here."""
     with progress_bars() as progress:
-        from ..pages.export import save_pictures
-        from ..pages.gallery import PREVIEWS
-        from ..pages.gallery import gallery as draw_gallery
+        from ..pages.gallery import PREVIEWS, gallery as draw_gallery
+        from ..pages.report import save_pictures
 
         page = out / "gallery.html"
         check_ours([page, *(out / f"{name}.png" for name in PREVIEWS if pictures)], OR_FORCE, force)
@@ -143,9 +141,8 @@ def demo(
 ) -> None:
     """Train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""
     with progress_bars() as progress:
-        from ..pages.gallery import demo as run_demo
-        from ..pages.gallery import demo_page
-        from ..train.recipes import DEMO_STEPS, DEMO_TWINS
+        from ..pages.gallery import demo as run_demo, demo_page
+        from ..train.recipe import DEMO_STEPS, DEMO_TWINS
 
         quiet_libraries()
         bars = {name: progress(f"training {name:8}") for name in DEMO_TWINS}

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import both_or_none
+from ..checks import InputError, both_or_none, refusing
 from ..data.progress import progress_bars
-from ..errors import InputError, refusing
-from ..outputs import page_bytes
+from ..seals import page_bytes
 from . import options
 from .drawing import heads_named, layer_and_head
 from .measuring import Input
@@ -40,8 +39,7 @@ def explain(
 ) -> None:
     """Say why heads look at the first token: which parts write what their keys hold, and what cutting them removes."""
     with progress_bars() as progress:
-        from ..measurement.explaining import cut_maps
-        from ..measurement.explaining import explain as explain_heads
+        from ..measurement.explaining import cut_maps, explain as explain_heads
         from ..pages.page import Section, page
         from ..report.readings import short_name
 
@@ -64,14 +62,14 @@ def explain(
         )
 
     tables = [replace(table, note=table.note.removeprefix(found.note).lstrip("; ")) for table in found.tables()]
-    everything = [found.sentence, *tables, found.note]
+    everything: list[Table | str] = [found.sentence, *tables, found.note]
     shown = everything if files.full else brief(found.sentence, _of_strongest(found), ELSEWHERE, found.note)
     deliver(shown, (files.html_out, as_page), force=files.force)
 
 
 def _of_strongest(answer: "Explanation") -> "Table":
     """The parts of the head with the strongest sink."""
-    from ..report.columns import HEAD, LAYER
+    from ..table import HEAD, LAYER
 
     strongest = answer.strongest_first[0]
     parts = answer.parts().where(**{LAYER: strongest.layer, HEAD: strongest.head})
@@ -140,7 +138,7 @@ class What:
         if self.site is Patched.PATHS:
             return path_patching(subject, **measured, receiver=_receiver(self.to))
         site, by = self._change()
-        estimates = {"first_order": self.first_order, "direct": self.direct}
+        estimates: dict[str, Any] = {"first_order": self.first_order, "direct": self.direct}
         return activation_patching(subject, **measured, site=site, by=by, **estimates)
 
     def _change(self) -> tuple["Change", tuple[str, ...]]:

@@ -77,7 +77,7 @@ def _change(base: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
 
 
 def _recipes() -> list[Row]:
-    from ..train.recipes import RECIPES
+    from ..train.recipe import RECIPES
 
     sizes = {"layers": "n_layers", "d_model": "d_model", "heads": "n_heads", "context": "n_ctx"}
     return [

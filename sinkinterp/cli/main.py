@@ -10,14 +10,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..backends.files.named_models import without_cache
+from ..checks import READABLE, InputError, fix_of, synonym
 from ..data.progress import BARS
-from ..errors import READABLE, InputError
-from ..guesses import fix_of, synonym
 from .drawing import demo, gallery, serve, view
 from .explaining import explain, patch
 from .listing import listing
 from .measuring import cache, check, domains, mask, measure
-from .places import checked
+from .options import checked
 from .reproducing import atlas, book, reproduce, story
 from .terminal import print_line, print_text, streams
 from .training import finetune, mend, train

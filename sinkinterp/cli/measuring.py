@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.text import Text as RichText
 
+from ..checks import InputError, refusing
 from ..data.choices import Bos, Drawn, Dtype
 from ..data.progress import OnProgress, no_progress, progress_bars
 from ..data.texts import is_path, is_text
-from ..errors import InputError, refusing
-from ..outputs import json_bytes, page_bytes
+from ..seals import json_bytes, page_bytes
 from . import options
 from .terminal import Wanted, brief, deliver, print_line, print_table, quiet_libraries
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..measurement.measure import Preset
     from ..report.readings import TokenText
     from ..report.report import Report
-    from ..runs.inputs import Inputs
+    from ..runs.case import Inputs
     from ..table import Table
 
 
@@ -79,7 +79,7 @@ class Input:
             yield f"one text is one sequence, not {self.sequences}; leave --sequences out, or give a file of texts"
 
     def _has_columns(self) -> bool:
-        from ..data.rows import ending_of, files_of
+        from ..data.texts import ending_of, files_of
 
         if self.text is None or self.is_one_text:
             return False
@@ -108,7 +108,7 @@ class Input:
 
     def inputs(self, settings: "Preset", is_default: bool) -> "Inputs":
         """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size."""
-        from ..runs.inputs import Inputs
+        from ..runs.case import Inputs
 
         return Inputs(
             settings.length,
@@ -154,15 +154,15 @@ class Results:
 
     def check(self) -> None:
         """Raises InputError for a format in which a report is not saved."""
-        from ..report.formats import writer_of
+        from ..report.readings import writer_of
 
         if self.save is not None:
             writer_of(self.save)
 
     def files(self, report: "Report", epsilon: float, word: "TokenText") -> tuple[Wanted, ...]:
         from ..pages.report import measurement_page
-        from ..report.formats import writer_of
-        from ..report.views import tables_as_json
+        from ..report.readings import writer_of
+        from ..report.report import tables_as_json
 
         return (
             (self.save, lambda: writer_of(self.save or "")(report)),
@@ -174,7 +174,7 @@ class Results:
 def measure(model: options.Model, given: Input, how: Settings, loading: options.Loading, results: Results) -> None:
     """Measure the attention sinks of a model."""
     with progress_bars() as progress:
-        from ..report.views import overview_tables
+        from ..report.report import overview_tables
         from .terminal import overview
 
         results.check()
@@ -213,8 +213,7 @@ def _measured(
 ) -> "Report":
     """The report on the inputs: on one whole text, on the given ones, or on docstrings until the interval is narrow."""
     from ..backends.subject import text_to_tokens
-    from ..measurement.measure import measure as measure_sinks
-    from ..measurement.measure import measure_enough
+    from ..measurement.measure import measure as measure_sinks, measure_enough
     from ..metrics import instruments
 
     def measured(token_set: "TokenSet", why: str = "") -> "Report":
@@ -275,7 +274,7 @@ def domains(
     """Measure the first position's sink on text of several domains; exit code 1 where some had to be left out."""
     with progress_bars() as progress:
         from ..report.compare import sinks_by_domain
-        from ..runs.inputs import Inputs
+        from ..runs.case import Inputs
         from ..runs.workers import Here, Ray, in_order
 
         workers = Here() if ray is None else Ray(ray)
@@ -339,8 +338,6 @@ def cache(
     """How many first tokens must a rolling cache keep, and what does rounding it cost? Measure it, and answer."""
     with progress_bars() as progress:
         from ..applications import eviction
-        from ..applications.eviction import largest_window_first, needs_table, quantised_answer, quantised_table
-        from ..applications.generation import generation_table
 
         _check_cached(given.length)
         subject, tokens = _read(model, given, loading, 256, 32)
@@ -348,17 +345,17 @@ def cache(
         window = tokens.shape[1] // 2
         losses = eviction.first_token_losses(subject, tokens, (window // 2, window), progress=progress)
         heads = eviction.heads_table(subject, tokens, window, tolerance)
-        rounded = quantised_table(subject, tokens, bits, progress)
+        rounded = eviction.quantised_table(subject, tokens, bits, progress)
         tables = [losses.table(), heads, eviction.memory_table(subject, tokens, window, progress), rounded]
         if generate:
-            tables.append(generation_table(subject, tokens[:, : max(2, min(32, window // 2))], generate))
-        answer = f"{losses.answer()} {quantised_answer(rounded)}"
-    everything = [*(needs_table(table) if table is heads else table for table in tables), answer]
+            tables.append(eviction.generation_table(subject, tokens[:, : max(2, min(32, window // 2))], generate))
+        answer = f"{losses.answer()} {eviction.quantised_answer(rounded)}"
+    everything = [*(eviction.needs_table(table) if table is heads else table for table in tables), answer]
     _deliver(
         f"{subject.name}: how many first tokens must stay?",
         answer,
         tables,
-        everything if files.full else brief(answer, largest_window_first(tables[0]), ELSEWHERE),
+        everything if files.full else brief(answer, eviction.largest_window_first(tables[0]), ELSEWHERE),
         files,
     )
 
@@ -391,7 +388,6 @@ def mask(
         raise InputError("it fits on one half of the texts and tests on the other; give two texts or more")
     with progress_bars() as progress:
         from ..applications import outliers
-        from ..applications import without_outliers as without
         from ..applications.dormant import dormant_heads
         from ..interventions.changes import ChangeResidual
         from ..measurement.patching import activations
@@ -401,10 +397,10 @@ def mask(
         x = activations(ChangeResidual(layers=[found.tallest]), subject, tokens)[found.tallest].cpu().float()
         tables = [
             found.table(),
-            without.pca_table(x, found),
-            without.dictionary_table(subject, tokens, x, found, steps, progress),
-            without.activations_table(subject, tokens[1::2], found, progress),
-            without.weights_table(subject, tokens[1::2], found, progress),
+            outliers.pca_table(x, found),
+            outliers.dictionary_table(subject, tokens, x, found, steps, progress),
+            outliers.activations_table(subject, tokens[1::2], found, progress),
+            outliers.weights_table(subject, tokens[1::2], found, progress),
         ]
         answer, more = found.answer(), {"mask": found.to_dict()}
         if heads:

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..checks import each_once
+from ..checks import InputError, each_once, refusal
 from ..data.progress import progress_bars
-from ..errors import InputError, refusal
-from ..outputs import check_ours, page_bytes
 from ..runs.catalogue import FOLDER, Scale, experiment_names, full_name, summary_of
+from ..seals import check_ours, page_bytes
 from . import options
 from .terminal import OR_FORCE, deliver, print_line, print_table, print_text, print_written, quiet_libraries
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from ..pages.chapters import Chapter
+    from ..pages.book import Chapter
     from ..runs.case import Encoded
     from ..runs.experiment import Experiment, Scope
     from ..runs.trained import Trainable
@@ -119,7 +118,7 @@ def reproduce(
             try:
                 experiments.check_scope(name, experiment, scope)
                 if is_all:
-                    experiments.check_default(scope, scale)
+                    experiments.check_default(experiment, scope, scale)
                 command = _command(name, scope, other.encoder)
                 if dry_run:
                     costs.append(_print_cost(name, experiment, scope, out, command))
@@ -157,8 +156,7 @@ def _check_inputs(models: Sequence[str], scale: Scale | None, text: str | None) 
 
 def _check_outputs(out: Path, names: Sequence[str], scale: Scale | None, force: bool) -> None:
     """Raises InputError for files of the user's in the place of chapters, unless `force`, and for another plotly."""
-    from ..pages.book import check_plotly, files_of
-    from ..pages.chapters import stem_of
+    from ..pages.book import check_plotly, files_of, stem_of
 
     check_ours(files_of(out, [stem_of(name, scale) for name in names]), OR_FORCE, force)
     check_plotly(out)
@@ -221,7 +219,7 @@ def _took(folder: Path, name: str, scope: "Scope", command: str) -> tuple[float,
 
     0 hours and None if another command made it.
     """
-    from ..pages.chapters import chapter_in, stem_of
+    from ..pages.book import chapter_in, stem_of
 
     file = folder / f"{stem_of(name, scope.label)}.json"
     with suppress(InputError):  # what is damaged is made again
@@ -235,8 +233,7 @@ def _took(folder: Path, name: str, scope: "Scope", command: str) -> tuple[float,
 
 def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str, force: bool) -> None:
     from ..files import check_writable
-    from ..pages.book import verdict_table, write_chapter
-    from ..pages.chapters import Chapter, stem_of
+    from ..pages.book import Chapter, stem_of, verdict_table, write_chapter
     from ..runs.experiment import provenance
 
     for ending in ("json", "html"):
@@ -292,8 +289,7 @@ def book(
 ) -> None:
     """Judge and draw a book of experiments again, from its numbers, by the rules of today. Nothing is measured."""
     with progress_bars() as progress:
-        from ..pages.book import check_plotly, files_of, write_front_pages, write_numbers, write_page
-        from ..pages.chapters import chapters_in
+        from ..pages.book import chapters_in, check_plotly, files_of, write_front_pages, write_numbers, write_page
 
         quiet_libraries()
         chapters = chapters_in(folder)
@@ -315,8 +311,7 @@ def story(
     force: options.Force = False,
 ) -> None:
     """Write the story that a book's numbers tell: one page with live figures, which needs no network."""
-    from ..pages.book import STORY, files_of, story_page
-    from ..pages.chapters import chapters_in
+    from ..pages.book import STORY, chapters_in, files_of, story_page
 
     chapters = chapters_in(folder)
     others = [file for file in files_of(folder, [chapter.stem for chapter in chapters]) if file.name != STORY]

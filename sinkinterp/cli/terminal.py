@@ -16,9 +16,9 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..errors import InputError
+from ..checks import InputError
 from ..files import is_output
-from ..outputs import write_output
+from ..seals import write_output
 from ..table import Table, on_one_line, visible
 
 if TYPE_CHECKING:

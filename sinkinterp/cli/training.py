@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..checks import InputError
 from ..data.choices import Remedy, Weights
 from ..data.progress import OnProgress, no_progress, progress_bars
-from ..errors import InputError
 from ..files import cache_folder
 from . import options
-from .places import check_run
+from .options import check_run
 from .terminal import print_line, print_table, print_text, quiet_libraries
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ def train(
     from ..data.texts import check_readable
     from ..lm.model import check_size
     from ..runs import trained
+    from ..spec import changed
     from ..train.distributed import joined
-    from ..train.recipes import NAMED, on_text, recipe_named, with_variant
-    from ..train.settings import changed
+    from ..train.recipe import NAMED, on_text, recipe_named, with_variant
 
     base = with_variant(recipe_named(recipe), variant)
     if text is not None:
@@ -93,8 +93,8 @@ def finetune(
     check_run(out, how.force)
     quiet_libraries()
     from ..runs.trained import ChatRecipe, finetuned
+    from ..spec import changed
     from ..train.distributed import joined
-    from ..train.settings import changed
 
     chosen = changed(ChatRecipe(model=model, data=data, seed=how.seed), how.settings)
     if (chosen.model, chosen.data, chosen.sha256) != (model, data, ""):
@@ -123,8 +123,8 @@ def mend(
     check_run(out, how.force)
     quiet_libraries()
     from ..applications.mend import mend_recipe, mended
+    from ..spec import changed
     from ..train.distributed import joined
-    from ..train.settings import changed
 
     recipe = mend_recipe(model, text, length, remedy, weights, seed=how.seed, steps=steps, penalty=penalty)
     chosen = changed(recipe, how.settings)

@@ -15,8 +15,7 @@ import numpy as np
 from datasets import Dataset, Features, List, Value, concatenate_datasets
 from datasets.arrow_writer import ArrowWriter
 
-from ..checks import check_count
-from ..errors import InputError
+from ..checks import InputError, check_count
 from ..files import remove, replacing
 from ..seals import Damaged, Of, check, read_record, seal, sums, verify, write_record
 from .progress import OnProgress

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from ..checks import unicode_text
-from ..errors import InputError
+from ..checks import InputError, unicode_text
 
 Encode = Callable[[str], Any]
 Decode = Callable[[list[int]], str]

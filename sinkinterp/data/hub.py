@@ -15,7 +15,7 @@ from urllib.request import getproxies
 
 from huggingface_hub import constants
 
-from ..errors import refusal
+from ..checks import refusal
 
 PATIENCE = 2.0  # seconds in which the Hub's address must answer
 HUB_TIMEOUT = 10.0  # seconds in which the Hub must say whether it knows a dataset

@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..checks import whole_number
-from ..errors import InputError
+from ..checks import InputError, whole_number
 from ..files import sole_writer
 from ..seals import Damaged
 from ..spec import INSIDE, Limits, Spec, added_later

@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from ..errors import refusal
+from ..checks import refusal
 from ..seals import Damaged, read_record, write_record
 from ..spec import Limits, Spec, added_later
 from .progress import OnProgress, no_progress
-from .rows import files_of
-from .texts import is_path, texts_of
+from .texts import files_of, is_path, texts_of
 
 DEPENDENCIES = ("torch", "transformers", "numpy", "datasets", "tokenizers", "einops", "rich", "typer")
 MIN_CHARACTERS = 200  # shorter texts are left out

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import InputError, refusal
+from ..checks import InputError, refusal
 from ..spec import Limits, Spec
 from .hub import asking_hub
 

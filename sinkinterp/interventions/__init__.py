@@ -1,60 +1,11 @@
 """Interventions: frozen values that say what changes and in which layers, heads and positions; backends apply it."""
 
-from ..attention.sites import Edit, HeadWeights
-from .attention_layers import (
-    BlindKeys,
-    ClipPattern,
-    PatchNormalization,
-    Temperature,
-    ZeroKeyBias,
-    ZeroQueryBias,
-    ZeroValueBias,
-)
-from .changes import (
-    Change,
-    ChangeAttentionInput,
-    ChangeKeys,
-    ChangeMLP,
-    ChangeNeurons,
-    ChangeOutputs,
-    ChangePattern,
-    ChangePositionEmbedding,
-    ChangeQueries,
-    ChangeResidual,
-    ChangeTokenEmbedding,
-    ChangeValues,
-)
-from .columns import (
-    AddSinkLogit,
-    AttendSelfOnly,
-    BiasColumn,
-    Dropped,
-    Evict,
-    First,
-    KeepHeaviest,
-    RemoveColumn,
-    RemoveKeySlot,
-    Renormalised,
-    SpreadEvenly,
-    ZeroKeySlot,
-)
-from .edit import Ablate
-from .operations import (
-    Add,
-    Apply,
-    ClampNorm,
-    Keep,
-    MatchedNoise,
-    MeanOfOthers,
-    Operation,
-    Put,
-    PutAt,
-    Scale,
-    SetTo,
-    SwapWith,
-    Zero,
-)  # fmt: skip
-from .positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
+from ..attention import Edit as Edit, HeadWeights as HeadWeights
+from .attention_layers import *
+from .changes import *
+from .columns import *
+from .edit import *
+from .positions import *
 
 __all__ = [
     "Ablate", "Add", "AddSinkLogit", "Apply", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change",

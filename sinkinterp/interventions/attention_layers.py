@@ -4,11 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ..attention.call import AttentionCall
-from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
-from ..attention.sites import HeadWeights
-from ..errors import InputError
-from ..guesses import choice
+from ..attention import AttentionCall, Exp, HeadWeights, Kernel, PNorm, Similarity, Unit
+from ..checks import InputError, choice
 from ..spec import ABOVE_ZERO, Limits
 from .selectors import InCalls, InLayers, OnHeads, OnKVHeads, OnPairs
 

@@ -12,13 +12,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.masks import Prefix, Window
-from ..attention.shapes import Pattern
-from ..attention.sites import Edit
-from ..attention.slots import SinkLogit, SlotRow, Summaries
-from ..checks import whole_number
-from ..errors import InputError
+from ..attention import AttentionCall, Edit, Pattern, Prefix, SinkLogit, SlotRow, Summaries, Window
+from ..checks import InputError, whole_number
 from .selectors import InCalls, OnHeads
 
 Removed = Float[Tensor, "batch head query 1"]

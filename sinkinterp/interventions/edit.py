@@ -13,14 +13,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import called
-from ..attention.sites import CHANGES, OUTPUT, RESIDUAL, Edit, Site
-from ..checks import accepting, instance_of, is_whole
-from ..errors import InputError
-from ..guesses import choice, keywords
+from ..attention import CHANGES, OUTPUT, RESIDUAL, AttentionCall, Edit, Site, called
+from ..checks import InputError, accepting, choice, instance_of, is_whole, keywords
 from . import changes
-from .operations import Apply, MeanOfOthers, Operation, Zero
+from .changes import Apply, MeanOfOthers, Operation, Zero
 from .selectors import is_pair, several
 
 

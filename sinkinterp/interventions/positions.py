@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..attention.shapes import ModelShape, Residual
-from ..attention.sites import Edit, PositionIds
-from ..checks import whole_number
-from ..errors import InputError
+from ..attention import Edit, ModelShape, PositionIds, Residual
+from ..checks import InputError, whole_number
 from .selectors import Choosing, check_chosen
 
 

@@ -11,12 +11,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import ModelShape
-from ..attention.sites import Edit
-from ..checks import is_whole, whole_number
-from ..errors import InputError
-from ..guesses import fix_of
+from ..attention import AttentionCall, Edit, ModelShape
+from ..checks import InputError, fix_of, is_whole, whole_number
 
 MOST = 2**20  # of layers, heads, positions or dimensions that are named
 _NAME = re.compile(r"L?(\d+)(?:[.:]H?|H)(\d+)", re.I | re.ASCII)  # of a head: 5.3, L5H3

@@ -11,11 +11,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from ..attention.shapes import Residual
-from ..attention.slots import Slot, SlotRow
+from ..attention import Residual, Slot, SlotRow
 from ..spec import Dims, Limits, Part, Spec
-from .attention import SinkAttention
-from .position_schemes import Position, PositionIds
+from .attention import Position, PositionIds, SinkAttention
 
 Hidden = Float[Tensor, "batch pos width"]
 

@@ -50,8 +50,7 @@ def register_with_transformers() -> None:
 def _register() -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from .config import SinkConfig
-    from .model import SinkForCausalLM
+    from .model import SinkConfig, SinkForCausalLM
 
     AutoConfig.register(SinkConfig.model_type, SinkConfig, exist_ok=True)
     AutoModelForCausalLM.register(SinkConfig, SinkForCausalLM, exist_ok=True)

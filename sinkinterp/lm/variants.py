@@ -6,29 +6,27 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..attention.kernels import (
-    ClampedSum,
-    EluFeature,
-    EluPlusOne,
-    ExpMinusOne,
-    Kernel,
-    MLPFeature,
-    PNorm,
-    PositiveShare,
-    Raw,
-    Rectified,
-    Sigmoid,
-    Stretched,
-    Unit,
-)
+from ..attention import kernels
 from ..attention.masks import Causal, Prefix, Window
 from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, Row, ZeroRow
-from ..errors import InputError
-from ..guesses import nearest
-from .attention import Added, Differential, ElementGate, HeadGate, RMSQKNorm, ValueBias
+from ..checks import InputError, nearest
+from .attention import (
+    Added,
+    Alibi,
+    BucketIndex,
+    Differential,
+    ElementGate,
+    HeadGate,
+    Learned,
+    NoPosition,
+    RMSQKNorm,
+    Rotary,
+    Sinusoidal,
+    T5Relative,
+    ValueBias,
+)
 from .block import FFN, GatedFFN, Gelu, PostNorm, Relu, SinkToken, Swish
-from .config import LMSpec, WrittenInit
-from .position_schemes import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
+from .model import LMSpec, WrittenInit
 
 BASE = LMSpec(position=Learned())
 
@@ -67,7 +65,7 @@ def attn(base: LMSpec = BASE, **change: Any) -> LMSpec:
 
 
 def _kernel(base: LMSpec, **change: Any) -> LMSpec:
-    return attn(base, kernel=Kernel(**change))
+    return attn(base, kernel=kernels.Kernel(**change))
 
 
 def _slot(base: LMSpec, k: Row = LearnedRow(), v: Row = ZeroRow()) -> LMSpec:
@@ -138,23 +136,25 @@ def _operations(base: LMSpec) -> dict[str, LMSpec]:
         "alpha_0.2": _kernel(base, alpha=0.2),
         "alpha_0.1": _kernel(base, alpha=0.1),
         "alpha_0.05": _kernel(base, alpha=0.05),
-        "softmax_p0.25": _kernel(base, normaliser=PNorm(1 / 4)),
-        "softmax_p0.5": _kernel(base, normaliser=PNorm(1 / 2)),
-        "softmax_p2": _kernel(base, normaliser=PNorm(2.0)),
-        "sigmoid_p0.5": _kernel(base, similarity=Sigmoid(), normaliser=PNorm(1 / 2)),
-        "sigmoid_p2": _kernel(base, similarity=Sigmoid(), normaliser=PNorm(2.0)),
-        "sigmoid_p4": _kernel(base, similarity=Sigmoid(), normaliser=PNorm(4.0)),
-        "sigmoid": _kernel(base, similarity=Sigmoid(), normaliser=Unit()),
-        "sigmoid_norm": _kernel(base, similarity=Sigmoid()),
-        "sigmoid_length": _kernel(base, similarity=Sigmoid(float(base.n_ctx)), normaliser=Unit()),
-        "elu": _kernel(base, similarity=EluPlusOne(), normaliser=Unit()),
-        "elu_norm": _kernel(base, similarity=EluPlusOne()),
-        "linear": _kernel(base, similarity=Raw(), normaliser=Unit()),
-        "linear_norm": _kernel(base, similarity=Raw(), normaliser=ClampedSum()),
-        "elu_kernel": _kernel(base, feature=EluFeature(), similarity=Raw(), normaliser=Unit()),
-        "elu_kernel_norm": _kernel(base, feature=EluFeature(), similarity=Raw()),
-        "mlp_kernel": _kernel(base, feature=MLPFeature(), similarity=Raw(), normaliser=Unit()),
-        "mlp_kernel_norm": _kernel(base, feature=MLPFeature(), similarity=Raw(), normaliser=ClampedSum()),
+        "softmax_p0.25": _kernel(base, normaliser=kernels.PNorm(1 / 4)),
+        "softmax_p0.5": _kernel(base, normaliser=kernels.PNorm(1 / 2)),
+        "softmax_p2": _kernel(base, normaliser=kernels.PNorm(2.0)),
+        "sigmoid_p0.5": _kernel(base, similarity=kernels.Sigmoid(), normaliser=kernels.PNorm(1 / 2)),
+        "sigmoid_p2": _kernel(base, similarity=kernels.Sigmoid(), normaliser=kernels.PNorm(2.0)),
+        "sigmoid_p4": _kernel(base, similarity=kernels.Sigmoid(), normaliser=kernels.PNorm(4.0)),
+        "sigmoid": _kernel(base, similarity=kernels.Sigmoid(), normaliser=kernels.Unit()),
+        "sigmoid_norm": _kernel(base, similarity=kernels.Sigmoid()),
+        "sigmoid_length": _kernel(base, similarity=kernels.Sigmoid(float(base.n_ctx)), normaliser=kernels.Unit()),
+        "elu": _kernel(base, similarity=kernels.EluPlusOne(), normaliser=kernels.Unit()),
+        "elu_norm": _kernel(base, similarity=kernels.EluPlusOne()),
+        "linear": _kernel(base, similarity=kernels.Raw(), normaliser=kernels.Unit()),
+        "linear_norm": _kernel(base, similarity=kernels.Raw(), normaliser=kernels.ClampedSum()),
+        "elu_kernel": _kernel(base, feature=kernels.EluFeature(), similarity=kernels.Raw(), normaliser=kernels.Unit()),
+        "elu_kernel_norm": _kernel(base, feature=kernels.EluFeature(), similarity=kernels.Raw()),
+        "mlp_kernel": _kernel(base, feature=kernels.MLPFeature(), similarity=kernels.Raw(), normaliser=kernels.Unit()),
+        "mlp_kernel_norm": _kernel(
+            base, feature=kernels.MLPFeature(), similarity=kernels.Raw(), normaliser=kernels.ClampedSum()
+        ),
     }
 
 
@@ -165,10 +165,12 @@ def _beyond_the_paper(base: LMSpec) -> dict[str, LMSpec]:
         "gated": attn(base, gate=HeadGate()),
         "gated_elements": attn(base, gate=ElementGate()),
         "gated_values": attn(base, v_gate=ElementGate()),
-        "clipped": _kernel(base, clip=Stretched(-2 / base.n_ctx)),
+        "clipped": _kernel(base, clip=kernels.Stretched(-2 / base.n_ctx)),
         "differential": attn(replace(base, n_heads=base.n_heads + base.n_heads % 2), maps=Differential()),
-        "softpick": _kernel(base, similarity=ExpMinusOne(), normaliser=PositiveShare()),
-        "relu_attention": _kernel(base, similarity=Rectified(Raw()), normaliser=Unit(), alpha=1 / base.n_ctx),
+        "softpick": _kernel(base, similarity=kernels.ExpMinusOne(), normaliser=kernels.PositiveShare()),
+        "relu_attention": _kernel(
+            base, similarity=kernels.Rectified(kernels.Raw()), normaliser=kernels.Unit(), alpha=1 / base.n_ctx
+        ),
         "qk_norm": attn(base, qk_norm=RMSQKNorm()),
     }
 

@@ -19,45 +19,30 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention.shapes import per_sequence
-from ..attention.sites import Reads
+from ..attention import Reads, per_sequence
 from ..backends.subject import Logits, Subject, Trace
 from ..checks import (
     LARGEST,
+    InputError,
     accepting,
     both_or_none,
     different_numbers,
     instance_of,
+    keywords,
     unicode_text,
     whole_number,
     whole_numbers,
 )
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError
-from ..guesses import keywords
-from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual
-from ..interventions.operations import PutAt
+from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, PutAt
 from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
 from ..metrics.bootstrap import estimate_cells, intervals, ratio
-from ..metrics.importance import check_epsilon, importance, sink_rate
-from ..metrics.metric import PerSequence, target_loss
-from ..report.columns import HEAD, KV_HEAD, LAYER, POSITION
-from ..table import Cell, Table
+from ..metrics.importance import PerSequence, check_epsilon, importance, sink_rate, target_loss
+from ..table import HEAD, KV_HEAD, LAYER, POSITION, Cell, Table
+from . import patching
 from .inputs import ModelLike, dtype_of, inputs_of, passes
 from .lens import logit_parts
-from .patching import (
-    CONTROL,
-    DIRECT,
-    FIRST_ORDER,
-    KEY,
-    RESTORED,
-    TOKEN,
-    Activations,
-    activations,
-    attribution,
-    restored_figure,
-)
 
 Place = tuple[int, int, int, int]  # layer, head, position, key; -1 for all
 LEAST_GAP = 1e-6  # of the larger, between the clean and the corrupted metric, for a share of it to mean anything
@@ -204,7 +189,7 @@ def restored(
     runs: "Runs", axes: Sequence[str], progress: bool | OnProgress, first_order: bool = False, direct: bool = False
 ) -> Table:
     """The table of the shares that the places of `runs` restore."""
-    given = activations(runs.site, runs.subject, runs.clean)
+    given = patching.activations(runs.site, runs.subject, runs.clean)
     whole, broken = map(runs.unpatched, (runs.clean, runs.corrupted))
     gap = _gap(runs.metric.name, whole, broken)
     places = _places(runs.site, given, axes)
@@ -213,25 +198,27 @@ def restored(
         f"{runs.subject.name}: n={len(gap)} pairs, T={runs.clean.shape[1]}, {dtype_of(runs.subject)}",
         runs.protocol,
         f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}",
-        f"a place drawn at random restores {ratio(effects[RESTORED].mean(0), gap)}",
+        f"a place drawn at random restores {ratio(effects[patching.RESTORED].mean(0), gap)}",
     ]
     if KV_HEAD in axes:
         notes.append(f"each kv_head serves {runs.subject.shape.n_heads // runs.subject.shape.n_kv_heads} query heads")
     n_runs = len(places) * len(effects) + 4 + first_order
     if first_order:
-        effects[FIRST_ORDER] = _estimated(runs, given, places)
-        error = ((effects[FIRST_ORDER] - effects[RESTORED]).mean(1) / gap.mean()).abs()
+        effects[patching.FIRST_ORDER] = _estimated(runs, given, places)
+        error = ((effects[patching.FIRST_ORDER] - effects[patching.RESTORED]).mean(1) / gap.mean()).abs()
         notes.append(f"first order: wrong by {error.mean():.2g} on average and {error.max():.2g} at most")
     if direct:
-        effects[DIRECT] = _written(runs, places)
+        effects[patching.DIRECT] = _written(runs, places)
         notes.append("direct: written into the logits, the clean run less the corrupted one, each at its own scale")
     notes += [f"{n_runs} runs of each pair"] if type(runs) is Runs else []
     notes += [
         "restored: 1 as the clean run, 0 as the corrupted one; mean change over mean difference of the two",
-        "control: the same place of another pair" if CONTROL in effects else "no control: it takes a third prompt",
+        "control: the same place of another pair"
+        if patching.CONTROL in effects
+        else "no control: it takes a third prompt",
         intervals(len(gap), "pairs"),
     ]
-    return Table(runs.title, "; ".join(notes), _rows(runs, places, effects, gap), restored_figure)
+    return Table(runs.title, "; ".join(notes), _rows(runs, places, effects, gap), patching.restored_figure)
 
 
 def _gap(name: str, whole: PerSequence, broken: PerSequence) -> PerSequence:
@@ -246,12 +233,12 @@ def _gap(name: str, whole: PerSequence, broken: PerSequence) -> PerSequence:
 
 
 def _patched(
-    runs: "Runs", given: Activations, places: Sequence[Place], progress: bool | OnProgress
+    runs: "Runs", given: patching.Activations, places: Sequence[Place], progress: bool | OnProgress
 ) -> dict[str, Float[Tensor, "place pair"]]:
     """The metric with each place patched: from the clean run, and from another pair's where there is one."""
-    sources, other = {RESTORED: given}, _another(runs.clean, runs.corrupted)
+    sources, other = {patching.RESTORED: given}, _another(runs.clean, runs.corrupted)
     if other is not None:
-        sources[CONTROL] = {layer: x[other.to(x.device)] for layer, x in given.items()}
+        sources[patching.CONTROL] = {layer: x[other.to(x.device)] for layer, x in given.items()}
     with progress_of(progress, f"patching {runs.subject.name}") as on_pass:
         return {name: runs.values(source, places, on_pass) for name, source in sources.items()}
 
@@ -260,10 +247,10 @@ def _rows(
     runs: "Runs", places: Sequence[Place], effects: Mapping[str, Tensor], gap: PerSequence
 ) -> tuple[dict[str, Cell], ...]:
     """A row for each place: where it is, and what patches of it restore."""
-    words, rows, axes = runs.subject.label, [], (LAYER, _head_axis(runs.site), POSITION, KEY)
+    words, rows, axes = runs.subject.label, [], (LAYER, _head_axis(runs.site), POSITION, patching.KEY)
     for i, place in enumerate(places):
         row: dict[str, Cell] = {axis: at for axis, at in zip(axes, place, strict=True) if at >= 0}
-        row |= {TOKEN: words(int(runs.clean[0, place[2]]))} if place[2] >= 0 else {}
+        row |= {patching.TOKEN: words(int(runs.clean[0, place[2]]))} if place[2] >= 0 else {}
         for name, values in effects.items():
             row |= estimate_cells(name, ratio(values[i], gap))
         rows.append(row)
@@ -278,7 +265,7 @@ def _another(clean: Tokens, corrupted: Tokens) -> Int[Tensor, " pair"] | None:
     return None if alike.all(1).any() else distance.masked_fill(alike.cpu(), len(clean)).argmin(1)
 
 
-def _estimated(runs: "Runs", given: Activations, places: Sequence[Place]) -> Float[Tensor, "place pair"]:
+def _estimated(runs: "Runs", given: patching.Activations, places: Sequence[Place]) -> Float[Tensor, "place pair"]:
     """To first order, what each patch changes in the metric. Raises InputError for a metric of attention calls."""
     if runs.metric.reads or places[0][3] >= 0:
         what = "maps by key are not estimated" if places[0][3] >= 0 else f"{runs.metric.name} reads attention"
@@ -290,7 +277,7 @@ def _estimated(runs: "Runs", given: Activations, places: Sequence[Place]) -> Flo
             return runs.metric.of(runs.scene(Trace({}, logits), rows))
 
         source = {layer: x[rows.to(x.device)] for layer, x in given.items()}
-        changes = attribution(runs.site, runs.subject, batch, source, score)
+        changes = patching.attribution(runs.site, runs.subject, batch, source, score)
         parts.append(torch.stack([_at(changes[layer], head, position) for layer, head, position, _ in places]))
     return torch.cat(parts, 1).detach().float().cpu()
 
@@ -348,7 +335,7 @@ class Runs:
         return self.subject.run(self.corrupted[pairs], reads=self.metric.reads, edits=edits, logits=self.metric.whole)
 
     def values(
-        self, given: Activations, places: Sequence[Place], on_pass: OnProgress = no_progress
+        self, given: patching.Activations, places: Sequence[Place], on_pass: OnProgress = no_progress
     ) -> Float[Tensor, "place pair"]:
         """The metric of every corrupted run, with each place in turn patched from `given`."""
         n, chosen = len(self.corrupted), torch.tensor(places)
@@ -433,7 +420,7 @@ def _axes(site: Change, by: Any) -> tuple[str, ...]:
     if by is None:
         by = (LAYER, *(of_head or (POSITION,)))
     axes = (LAYER, *of_head, POSITION)
-    axes += (KEY,) if isinstance(site, ChangePattern) else ()
+    axes += (patching.KEY,) if isinstance(site, ChangePattern) else ()
     chosen = [*by] if isinstance(by, Iterable) and not isinstance(by, str) else [by]
     if LAYER not in chosen or not all(axis in axes for axis in chosen) or len(set(chosen)) < len(chosen):
         raise InputError(f"a map of {type(site).__name__} goes by layer, and by {' or '.join(axes[1:])}; got {chosen}")
@@ -444,7 +431,7 @@ def _head_axis(site: Change) -> str:
     return KV_HEAD if isinstance(site, OnKVHeads) else HEAD
 
 
-def _places(site: Change, given: Activations, axes: Sequence[str]) -> list[Place]:
+def _places(site: Change, given: patching.Activations, axes: Sequence[str]) -> list[Place]:
     """Every place of a site, or those that it selects, without keys that a query does not see."""
     x = next(iter(given.values()))
     of_site = [
@@ -458,7 +445,7 @@ def _places(site: Change, given: Activations, axes: Sequence[str]) -> list[Place
         (layer, head, position, key)
         for layer, head in of_site
         for position in (positions if POSITION in axes else (-1,))
-        for key in (keys if KEY in axes else (-1,))
+        for key in (keys if patching.KEY in axes else (-1,))
         if key <= position or POSITION not in axes or _is_seen(given[layer], head, position, key)
     ]
 

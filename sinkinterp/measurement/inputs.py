@@ -11,18 +11,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..attention.masks import BLOCK
-from ..attention.sites import Edit
+from ..attention import BLOCK, Edit
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
 from ..backends.subject import Subject, text_to_tokens, token_set_for
-from ..checks import check_memory
+from ..checks import check_memory, keywords
 from ..data.choices import Bos
 from ..data.progress import OnProgress, no_progress
 from ..data.sources import embedded_texts
-from ..data.token_sources import TextToTokens
-from ..data.tokens import Tokens, TokenSet, TokensLike
+from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike
 from ..files import cache_folder
-from ..guesses import keywords
 from ..interventions.edit import description
 from ..metrics.importance import Convention
 from ..report.readings import Protocol
@@ -138,11 +135,7 @@ def run_note(subject: Subject, tokens: Tokens) -> str:
 
 
 def protocol_of(
-    subject: Subject,
-    token_set: TokenSet,
-    edits: Sequence[Edit],
-    convention: Convention,
-    hides_first_key: bool = False,
+    subject: Subject, token_set: TokenSet, edits: Sequence[Edit], convention: Convention, hides_first_key: bool = False
 ) -> Protocol:
     """The protocol of a measurement that is made now."""
     sequences, length = token_set.tokens.shape

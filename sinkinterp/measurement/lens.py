@@ -17,19 +17,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..attention.call import AttentionCall
-from ..attention.kernels import Identity
-from ..attention.shapes import Residual
-from ..attention.sites import Edit
-from ..attention.slots import SlotRow
+from ..attention import AttentionCall, Edit, Identity, Residual, SlotRow
 from ..backends.anatomy.modules import cross_attention, removed_after, token_mixer
 from ..backends.frozen import FrozenNorm, FrozenRun, freezable, frozen
 from ..backends.subject import Subject
+from ..checks import InputError
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError
-from ..interventions.changes import ChangeMLP, ChangeOutputs, ChangePositionEmbedding, ChangeTokenEmbedding
-from ..interventions.operations import MeanOfOthers
-from ..metrics.metric import PerSequence
+from ..interventions import ChangeMLP, ChangeOutputs, ChangePositionEmbedding, ChangeTokenEmbedding, MeanOfOthers
+from ..metrics.importance import PerSequence
 from .inputs import ModelLike, equal_inputs_of
 
 CONSTANT = "final bias"

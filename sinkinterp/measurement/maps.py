@@ -13,15 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention import maps
-from ..attention.call import AttentionCall
-from ..attention.sites import CallRead, Edit
+from ..attention import AttentionCall, CallRead, Edit, maps
 from ..backends.load import subject_of
 from ..backends.subject import Subject
-from ..checks import is_whole
+from ..checks import InputError, fix_of, is_whole, keywords
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError
-from ..guesses import fix_of, keywords
 from ..interventions.edit import Edits, description, edits_of
 from ..interventions.selectors import is_pair, named_heads, several
 from ..metrics.importance import importance
@@ -190,11 +186,7 @@ def _words_held(tokens: Any, n: int, length: int) -> list[str] | None:
 
 
 def head_maps(
-    model: ModelLike,
-    tokens: TokensLike | Any,
-    heads: Heads | None = None,
-    edits: Edits = (),
-    side: int = 1,
+    model: ModelLike, tokens: TokensLike | Any, heads: Heads | None = None, edits: Edits = (), side: int = 1
 ) -> HeadMaps:
     """Maps of some heads, by default of all, mean over sequences: weights, scores, cosines and norm products.
 

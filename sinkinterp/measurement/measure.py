@@ -8,20 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention.shapes import Unchanged, called, per_sequence
-from ..attention.shapes import metric as named
-from ..attention.sites import Edit
+from ..attention import Edit, Unchanged, called, metric as named, per_sequence
 from ..backends.subject import Subject
-from ..checks import different_numbers, instance_of
+from ..checks import InputError, choice, different_numbers, instance_of, keywords, nearest
 from ..data.choices import Bos, Dtype
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
-from ..errors import InputError
-from ..guesses import choice, keywords, nearest
 from ..interventions.edit import Edits, edits_of
-from ..metrics.importance import PAPER, RELEASED, VISIBLE, Convention, check_epsilon, queries_from
+from ..metrics.importance import (
+    PAPER,
+    RELEASED,
+    VISIBLE,
+    AnyMetric,
+    Convention,
+    LogitsMetric,
+    Metric,
+    check_epsilon,
+    queries_from,
+)
 from ..metrics.instruments import INSTRUMENTS, Instruments, core_fields, core_metrics, hides_first_key
-from ..metrics.metric import AnyMetric, LogitsMetric, Metric
 from ..report.readings import EXTRA, Protocol
 from ..report.report import Report
 from .inputs import ModelLike, check_fits, inputs_of, passes, protocol_of

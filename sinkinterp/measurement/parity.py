@@ -7,12 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import Gap
-from ..attention.sites import CALL
+from ..attention import CALL, AttentionCall, Gap
 from ..backends.load import BACKENDS, load
+from ..checks import InputError
 from ..data.tokens import Tokens
-from ..errors import InputError
 from ..metrics.instruments import ALL
 from ..report.report import Report
 from ..table import Cell, Table

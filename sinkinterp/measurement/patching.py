@@ -15,19 +15,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention.shapes import per_sequence
+from ..attention import per_sequence
 from ..backends.subject import Subject
 from ..checks import accepting, instance_of, whole_number
 from ..data.tokens import Tokens, TokensLike
-from ..interventions.changes import Change
+from ..interventions.changes import Add, Change, Put
 from ..interventions.edit import Edits, edits_of
-from ..interventions.operations import Add, Put
 from ..interventions.selectors import OnPairs
-from ..plots.series import unique_values
-from ..plots.theme import DIVERGING, escaped, themed
-from ..report.columns import HEAD, KV_HEAD, LAYER, POSITION
+from ..plots.theme import DIVERGING, escaped, themed, unique_values
 from ..report.maps import shown_word
-from ..table import Table
+from ..table import HEAD, KV_HEAD, LAYER, POSITION, Table
 from .inputs import ModelLike, equal_inputs_of, passes
 
 RESTORED, CONTROL, FIRST_ORDER, TOKEN, KEY = "restored", "control", "first order", "token", "key"

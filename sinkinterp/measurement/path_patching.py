@@ -19,33 +19,24 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention.shapes import Residual
-from ..attention.sites import RESIDUAL, Edit
+from ..attention import RESIDUAL, Edit, Residual
 from ..backends.frozen import cross_attention_kept
 from ..backends.subject import Subject, Trace
-from ..checks import instance_of
+from ..checks import InputError, instance_of
 from ..data.progress import OnProgress
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError
-from ..interventions.changes import (
-    Change,
-    ChangeKeys,
-    ChangeMLP,
-    ChangeOutputs,
-    ChangeQueries,
-    ChangeResidual,
-    ChangeValues,
-)
+from ..interventions import changes
 from ..interventions.edit import edits_of
-from ..interventions.operations import Add, Put, PutAt
-from ..report.columns import HEAD, LAYER, POSITION
-from ..table import Table
+from ..table import HEAD, LAYER, POSITION, Table
 from .activation_patching import PatchingMetric, Runs, prompts_of, restored
 from .inputs import ModelLike
 from .patching import Activations, activations
 
 Stream = Float[Tensor, "sequence block pos d_model"]
-SENDERS, RECEIVERS = (ChangeOutputs, ChangeMLP), (ChangeQueries, ChangeKeys, ChangeValues)
+SENDERS, RECEIVERS = (
+    (changes.ChangeOutputs, changes.ChangeMLP),
+    (changes.ChangeQueries, changes.ChangeKeys, changes.ChangeValues),
+)
 _PROBE = 1e3  # times the largest residual, so that what blocks add to it does not count
 _TOLERANCE = 0.02  # of the probe
 
@@ -55,9 +46,9 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     clean: TokensLike | Any,
     corrupted: TokensLike | Any,
     *,
-    sender: Change = ChangeOutputs(),
-    receiver: Change | None = None,
-    frozen: Change | Sequence[Change] | None = None,
+    sender: changes.Change = changes.ChangeOutputs(),
+    receiver: changes.Change | None = None,
+    frozen: changes.Change | Sequence[changes.Change] | None = None,
     metric: PatchingMetric | Any = None,
     answer: str | None = None,
     instead: str | None = None,
@@ -87,10 +78,14 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
             "told from one through them; name what stays: frozen=(ChangeOutputs(),)"
         )
     what = "what stays is a change, such as ChangeOutputs()"
-    sites = (ChangeMLP(),) if frozen is None else [instance_of(each, Change, what) for each in edits_of(frozen)]
+    sites = (
+        (changes.ChangeMLP(),)
+        if frozen is None
+        else [instance_of(each, changes.Change, what) for each in edits_of(frozen)]
+    )
     kept = tuple((site, activations(site, subject, tokens)) for site in sites)
     stream = None if frozen is not None else _stream(subject, tokens)
-    axes = (LAYER, HEAD if isinstance(sender, ChangeOutputs) else POSITION)
+    axes = (LAYER, HEAD if isinstance(sender, changes.ChangeOutputs) else POSITION)
     return restored(PathRuns(*fields, sender, receiver, kept, stream), axes, progress)
 
 
@@ -101,14 +96,15 @@ def _stream(subject: Subject, tokens: Tokens) -> Stream:
     with a large vector added in front of block 0, while its heads and feed-forward layers keep what they return; what
     else a block adds is small beside it.
     """
-    by_block = activations(ChangeResidual(), subject, tokens)
+    by_block = activations(changes.ChangeResidual(), subject, tokens)
     x = torch.stack([*by_block.values()], 1)
     edits: list[Edit] = [
-        replace(site, operation=Put(activations(site, subject, tokens[:1]))) for site in (ChangeMLP(), ChangeOutputs())
+        replace(site, operation=changes.Put(activations(site, subject, tokens[:1])))
+        for site in (changes.ChangeMLP(), changes.ChangeOutputs())
     ]
     largest = min(_PROBE * float(x[:1].abs().max()), torch.finfo(x.dtype).max / 1e3)
     probe = largest * torch.randn(x[:1, 0].shape, generator=torch.Generator().manual_seed(0)).to(x)
-    edits.append(ChangeResidual(Add({0: probe}), layers=[0]))
+    edits.append(changes.ChangeResidual(changes.Add({0: probe}), layers=[0]))
     moved = subject.run(tokens[:1], reads={"x": RESIDUAL.read(_same)}, edits=edits)["x"] - x[:1]
     errors = (moved.float() - probe[:, None].float()).flatten(2).norm(dim=-1)[0] / probe.float().norm()
     if not (errors <= _TOLERANCE).all():
@@ -131,8 +127,8 @@ class PathRuns(Runs):
     kept: sites that are frozen, in the corrupted run. stream: its residuals, where everything is frozen.
     """
 
-    receiver: Change | None
-    kept: Sequence[tuple[Change, Activations]]
+    receiver: changes.Change | None
+    kept: Sequence[tuple[changes.Change, Activations]]
     stream: Stream | None
     title: ClassVar[str] = "Which paths restore the clean run?"
 
@@ -147,18 +143,18 @@ class PathRuns(Runs):
         names = named if self.stream is None else "all that blocks add"
         return f"path from {type(self.site).__name__} to {to}; {names} frozen between, norms recomputed"
 
-    def trace(self, pairs: Int[Tensor, " row"], put: PutAt) -> Trace:
+    def trace(self, pairs: Int[Tensor, " row"], put: changes.PutAt) -> Trace:
         """The corrupted run of some pairs, with the path patched."""
         mine = self.corrupted[pairs]
         edits: list[Edit] = [
-            replace(site, operation=Put({n: x[pairs] for n, x in values.items()})) for site, values in self.kept
+            replace(site, operation=changes.Put({n: x[pairs] for n, x in values.items()})) for site, values in self.kept
         ]
         edits.append(replace(self.site, operation=put))
         if self.stream is not None:
             edits = [self._shifted(mine, self.stream[pairs], put.places[:, 0], edits)]
         if self.receiver is None:
             return self.subject.run(mine, reads=self.metric.reads, edits=edits, logits=self.metric.whole)
-        put_into = replace(self.receiver, operation=Put(activations(self.receiver, self.subject, mine, edits)))
+        put_into = replace(self.receiver, operation=changes.Put(activations(self.receiver, self.subject, mine, edits)))
         return self.subject.run(mine, reads=self.metric.reads, edits=[put_into], logits=self.metric.whole)
 
     def _shifted(self, tokens: Tokens, stream: Stream, layers: Int[Tensor, " row"], edits: Sequence[Edit]) -> Edit:
@@ -170,4 +166,4 @@ class PathRuns(Runs):
         change = (x - stream.to(x))[rows, behind]
         is_behind = (blocks >= behind[:, None]).to(x)[:, :, None, None]
         shifted = stream.to(x) + is_behind * change[:, None]
-        return ChangeResidual(Put(dict(enumerate(shifted.unbind(1)))))
+        return changes.ChangeResidual(changes.Put(dict(enumerate(shifted.unbind(1)))))

@@ -16,17 +16,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention.sites import RESIDUAL
-from ..checks import LARGEST, check_count, instance_of, whole_number
+from ..attention import RESIDUAL
+from ..checks import LARGEST, InputError, check_count, instance_of, whole_number
 from ..data.tokens import Tokens, TokensLike
-from ..errors import InputError
 from ..interventions.columns import Dropped, RemoveColumn
 from ..interventions.edit import Edits, edits_of
 from ..metrics.bootstrap import SIZES, estimate_cells, intervals, mean_cells, ratio
-from ..metrics.metric import PerSequence, next_token_loss
-from ..plots.series import sweep_figure
-from ..report.columns import BLOCK, EDIT, LOSS
-from ..table import Cell, Table, high_of, low_of
+from ..metrics.importance import PerSequence, next_token_loss
+from ..plots.theme import sweep_figure
+from ..table import BLOCK, EDIT, LOSS, Cell, Table, high_of, low_of
 from .inputs import ModelLike, equal_inputs_of, passes, run_note
 
 NEAR, FAR, ALL, TIMES = "change, near", "change, far", "change", "times the first"

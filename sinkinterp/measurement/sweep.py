@@ -6,24 +6,18 @@ from typing import Any, Literal
 
 import torch
 
-from ..attention.shapes import called, per_sequence
-from ..attention.sites import Edit
+from ..attention import Edit, called, per_sequence
 from ..backends.subject import Subject
-from ..checks import accepting, check_count, whole_number
+from ..checks import InputError, accepting, check_count, keywords, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokensLike
-from ..errors import InputError
-from ..guesses import keywords
 from ..interventions.edit import Edits, description, edits_of
 from ..metrics.bootstrap import REALS, SHARES, SIZES, Range, changes_of, estimate, estimate_cells, intervals, mean_cells
-from ..metrics.importance import VISIBLE
-from ..metrics.importance import sink_rate as rate_of
+from ..metrics.importance import NEXT_TOKEN_LOSS, VISIBLE, PerSequence, sink_rate as rate_of
 from ..metrics.instruments import LOSS, Instruments
-from ..metrics.metric import NEXT_TOKEN_LOSS, PerSequence
-from ..plots.series import sweep_figure
-from ..report.columns import EDIT
+from ..plots.theme import sweep_figure
 from ..report.report import Report
-from ..table import Cell, Table
+from ..table import EDIT, Cell, Table
 from .inputs import ModelLike, inputs_of, protocol_of
 from .measure import measure
 
@@ -143,11 +137,7 @@ def _rows(
 def _row(
     name: str, before: PerSequence, after: PerSequence, controls: Sequence[PerSequence], ends: Range
 ) -> dict[str, Cell]:
-    row = {
-        EDIT: name,
-        **mean_cells("value", after, ends),
-        **mean_cells("change", after - before, changes_of(ends)),
-    }
+    row = {EDIT: name, **mean_cells("value", after, ends), **mean_cells("change", after - before, changes_of(ends))}
     if controls:
         control_change = torch.stack(list(controls)).mean(0) - before
         row |= estimate_cells("control change", estimate(control_change))

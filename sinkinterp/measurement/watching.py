@@ -11,20 +11,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
-from ..attention.sites import CALL, RESIDUAL
+from ..attention import CALL, RESIDUAL
 from ..backends.anatomy.modules import removed_after
 from ..backends.exclusive import exclusive, holds
 from ..backends.hooks import BASES, OURS, attention_set_to, inside_compiled
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import accepting, finite_number, instance_of, whole_number
+from ..checks import InputError, accepting, finite_number, instance_of, keywords, whole_number
 from ..data.tokens import TokenSet, TokensLike, token_set_of
-from ..errors import InputError
-from ..guesses import keywords
 from ..lm.attention import GateMap
 from ..metrics import residuals
-from ..metrics.importance import check_epsilon, sink_logits
-from ..metrics.metric import Metric
+from ..metrics.importance import Metric, check_epsilon, sink_logits
 from ..report.readings import Readings
 from .inputs import inputs_of
 from .measure import measure

@@ -16,11 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention.shapes import numbers
-from ..checks import LARGEST, whole_number
-from ..errors import InputError
+from ..attention import numbers
+from ..checks import LARGEST, InputError, whole_number
 from ..table import Cell, high_of, low_of
-from .metric import PerSequence
+from .importance import PerSequence
 
 Range = tuple[float, float]  # of a quantity: the least and the largest value that it can have
 REALS, SIZES, SHARES, COSINES = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0), (-1.0, 1.0)

@@ -1,6 +1,12 @@
-"""How much attention a key receives (Gu et al. 2025, section 3.2), and would receive without any content.
+"""Metrics as values, and two of them: the loss, and how much attention a key receives (Gu et al. 2025, section 3.2).
 
-Nulls are the importance that a position has by mask and bias alone.
+Nulls are the importance that a position has by mask and bias alone. A family of metrics ends its file with a tuple that
+`metrics.instruments` picks up:
+
+    KURTOSIS = Metric("kurtosis", RESIDUAL, kurtosis)
+    METRICS = (PEAK_OVER_MEDIAN, KURTOSIS)
+
+`report.extra(KURTOSIS)` is then the answer, and `report.has(KURTOSIS)` tells whether it was measured.
 """
 
 from collections.abc import Callable
@@ -8,17 +14,68 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.masks import key_blocks
-from ..attention.shapes import KeyIndex, Pattern
-from ..attention.sites import CALL
-from ..attention.slots import SinkLogit
+from ..attention import CALL, AttentionCall, KeyIndex, Pattern, SinkLogit, Site, key_blocks
 from ..checks import check_count, finite_number
 from ..data.tokens import Tokens
-from .metric import Alpha, Importance, Metric, PerHead, PerSequence
+
+Logits = Float[Tensor, "sequence pos vocab"]
+Importance = Float[Tensor, "batch head pos"]  # of one attention layer
+Alpha = Float[Tensor, "batch layer head pos"]  # importance in all attention layers
+PerHead = Float[Tensor, "batch layer head"]
+PerSequence = Float[Tensor, " batch"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A report keeps under `name`: the answers of `read` at a site, `sequence layer ...`."""
+
+    name: str
+    site: Site
+    read: Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True)
+class LogitsMetric:
+    """A metric of a model's logits and of the tokens that it was given: `sequence ...`."""
+
+    name: str
+    read: Callable[[Logits, Tokens], Tensor]
+
+
+AnyMetric = Metric | LogitsMetric
+
+
+POSITIONS = 16  # whose logits a CPU looks at together
+
+
+def target_loss(
+    logits: Float[Tensor, "sequence pos vocab"], targets: Int[Tensor, "sequence pos"]
+) -> Float[Tensor, "sequence pos"]:
+    """Cross-entropy of the target at every position, in nats, in fp32."""
+    return torch.stack([_sequence_loss(*sequence) for sequence in zip(logits, targets.long(), strict=True)])
+
+
+def _sequence_loss(logits: Float[Tensor, "pos vocab"], targets: Int[Tensor, " pos"]) -> Float[Tensor, " pos"]:
+    """The losses of one sequence; on a CPU of a few positions at a time, whose log-softmax stays in its cache."""
+    block = POSITIONS if logits.device.type == "cpu" else max(1, len(targets))
+    parts = zip(logits.split(block), targets.split(block), strict=True)
+    return torch.cat([F.cross_entropy(some.float(), goal, reduction="none") for some, goal in parts])
+
+
+def next_token_loss(
+    logits: Float[Tensor, "sequence pos vocab"], tokens: Int[Tensor, "sequence pos"]
+) -> Float[Tensor, "sequence pos-1"]:
+    """Cross-entropy of every token but the first, given the tokens before it, in nats, in fp32."""
+    return target_loss(logits[:, :-1], tokens[:, 1:])
+
+
+NEXT_TOKEN_LOSS = LogitsMetric("loss", next_token_loss)
+METRICS = (NEXT_TOKEN_LOSS,)
+
 
 QueryCounts = Int[Tensor, "#batch #head pos"]
 

@@ -10,25 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import KeyIndex
-from ..attention.sites import CALL, RESIDUAL
-from . import metric, qk, residuals, writes
-from .importance import (
-    PATTERNS,
-    Convention,
-    hidden_queries,
-    importance_and_raw,
-    is_biased,
-    off_sequence,
-    slot_importance,
-    uniform_and_content_free,
-    uniform_slot_importance,
-)
-from .metric import AnyMetric, Metric
+from ..attention import CALL, RESIDUAL, AttentionCall, KeyIndex
+from . import importance, qk, residuals, writes
 from .residuals import vector_norms
 
-Instrument = tuple[AnyMetric, ...]
+Instrument = tuple[importance.AnyMetric, ...]
 Instruments = Instrument | Sequence[Any]  # one, or several in a list
 
 GEOMETRY: Instrument = (*qk.METRICS, *writes.METRICS)
@@ -37,9 +23,9 @@ DISTRIBUTIONS: Instrument = qk.DISTRIBUTIONS
 """How queries' angles with keys and their norm products are distributed: 160 numbers a head and sequence."""
 RESIDUALS: Instrument = (residuals.ALL_ENTRIES,)
 """Every residual entry, `sequence block channel pos`: for a few short sequences."""
-MAPS: Instrument = (PATTERNS, *qk.MAPS)
+MAPS: Instrument = (importance.PATTERNS, *qk.MAPS)
 """Every head's attention, scores, cosines and norm products, `sequence layer head query key`: for short sequences."""
-LOSS: Instrument = metric.METRICS
+LOSS: Instrument = importance.METRICS
 ALL = (GEOMETRY, MASSIVE, LOSS)
 INSTRUMENTS = {
     "GEOMETRY": GEOMETRY,
@@ -54,13 +40,16 @@ INSTRUMENTS = {
 # The metrics of every report
 
 _IMPORTANCES, _NULLS = "importances", "nulls"
-_OF_SLOTS = (Metric("slot_importance", CALL, slot_importance), Metric("slot_null", CALL, uniform_slot_importance))
-_HIDDEN_QUERIES = Metric("hidden_queries", CALL, hidden_queries)
+_OF_SLOTS = (
+    importance.Metric("slot_importance", CALL, importance.slot_importance),
+    importance.Metric("slot_null", CALL, importance.uniform_slot_importance),
+)
+_HIDDEN_QUERIES = importance.Metric("hidden_queries", CALL, importance.hidden_queries)
 _AS_THEY_ARE = (
-    Metric("off_sequence", CALL, off_sequence),
-    Metric("key_norms", CALL, lambda call: vector_norms(call.k)),
-    Metric("value_norms", CALL, lambda call: vector_norms(call.v)),
-    Metric("residual_norms", RESIDUAL, vector_norms),
+    importance.Metric("off_sequence", CALL, importance.off_sequence),
+    importance.Metric("key_norms", CALL, lambda call: vector_norms(call.k)),
+    importance.Metric("value_norms", CALL, lambda call: vector_norms(call.v)),
+    importance.Metric("residual_norms", RESIDUAL, vector_norms),
 )
 
 
@@ -68,9 +57,9 @@ _AS_THEY_ARE = (
 class _AtPositions:
     """A read of some positions, on the device of its layer."""
 
-    read: Callable[[AttentionCall, KeyIndex, Convention], Tensor]
+    read: Callable[[AttentionCall, KeyIndex, importance.Convention], Tensor]
     positions: KeyIndex
-    convention: Convention
+    convention: importance.Convention
 
     def __call__(self, call: AttentionCall) -> Tensor:
         positions = self.positions.to(call.k.device)  # every layer may be on another device
@@ -84,7 +73,7 @@ class _Nulls(_AtPositions):
     known: dict[object, Tensor] = field(default_factory=dict, compare=False)
 
     def __call__(self, call: AttentionCall) -> Tensor:
-        if call.mask is not None or is_biased(call):
+        if call.mask is not None or importance.is_biased(call):
             return super().__call__(call)
         shape = (call.q.shape[:3], call.k.shape[2], call.slot is None, call.k.device)
         if shape not in self.known:
@@ -92,11 +81,11 @@ class _Nulls(_AtPositions):
         return self.known[shape]
 
 
-def core_metrics(positions: KeyIndex, convention: Convention) -> tuple[Metric, ...]:
+def core_metrics(positions: KeyIndex, convention: importance.Convention) -> tuple[importance.Metric, ...]:
     """The metrics of every report, with importance at `positions`."""
     return (
-        Metric(_IMPORTANCES, CALL, _AtPositions(importance_and_raw, positions, convention)),
-        Metric(_NULLS, CALL, _Nulls(uniform_and_content_free, positions, convention)),
+        importance.Metric(_IMPORTANCES, CALL, _AtPositions(importance.importance_and_raw, positions, convention)),
+        importance.Metric(_NULLS, CALL, _Nulls(importance.uniform_and_content_free, positions, convention)),
         *(*_OF_SLOTS, *_AS_THEY_ARE, _HIDDEN_QUERIES),
     )
 

@@ -17,13 +17,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..attention import maps
-from ..attention.call import AttentionCall
-from ..attention.masks import ALL, key_blocks
-from ..attention.shapes import Keys, Queries, Scores, SomePairs
-from ..attention.sites import CALL
+from ..attention import ALL, CALL, AttentionCall, Keys, Queries, Scores, SomePairs, key_blocks, maps
 from ..checks import whole_number
-from .metric import Metric
+from .importance import Metric
 from .residuals import vector_norms
 
 Pair = Float[Tensor, "batch head 2"]
@@ -171,9 +167,7 @@ def _counts(call: AttentionCall, quantity: maps.Quantity, edges: tuple[float, ..
 
 
 def _histogram(
-    values: SomePairs,
-    counted: Bool[Tensor, "#batch #head query some_key"],
-    inner_edges: Float[Tensor, " edge"],
+    values: SomePairs, counted: Bool[Tensor, "#batch #head query some_key"], inner_edges: Float[Tensor, " edge"]
 ) -> Float[Tensor, "batch head bin"]:
     """How many of the `counted` pairs have a value in each bin."""
     bins = torch.bucketize(values, inner_edges)

@@ -13,10 +13,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention.shapes import Residual
-from ..attention.sites import RESIDUAL
+from ..attention import RESIDUAL, Residual
 from ..checks import finite_number, whole_number
-from .metric import Metric, PerSequence
+from .importance import Metric, PerSequence
 
 
 def vector_norms(x: Float[Tensor, "*stack d"]) -> Float[Tensor, "*stack"]:

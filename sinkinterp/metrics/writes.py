@@ -7,11 +7,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import HeadOutput
-from ..attention.sites import CALL, OUTPUT
+from ..attention import CALL, OUTPUT, AttentionCall, HeadOutput
 from ..checks import finite_number
-from .metric import Metric
+from .importance import Metric
 
 Matrices = Float[Tensor, "matrix n n"]
 SQUARINGS, STEPS = 2, 6

@@ -20,30 +20,25 @@ from ..backends.load import load
 from ..backends.subject import Subject
 from ..data.backcopy import BigramBackcopy
 from ..data.choices import Bos, Drawn
-from ..data.token_sources import random_tokens, repeated_token
-from ..data.tokens import TokenSet
+from ..data.tokens import TokenSet, random_tokens, repeated_token
 from ..measurement.maps import head_maps
 from ..measurement.measure import measure
 from ..metrics.bootstrap import Estimate, estimate_cells, intervals
 from ..metrics.instruments import DISTRIBUTIONS, GEOMETRY, MASSIVE
-from ..plots.series import MARKERS, positive_axis, unique_values
-from ..plots.theme import MAGNITUDE, colour, escaped, themed
-from ..report.columns import ALPHA_1, BLOCK, HEAD, LAYER, MODEL
+from ..plots.theme import MAGNITUDE, MARKERS, colour, escaped, positive_axis, themed, unique_values
 from ..report.compare import sinks_by_length
 from ..report.heads import sinks_by_head, strongest_head
 from ..report.maps import HeadMaps, attention_figure
 from ..report.norms import FIRST_TOKEN, KIND, NORM, OTHER_TOKENS, residual_norms_by_block
-from ..report.report import Report
+from ..report.report import Report, views_of
 from ..report.summary import sink_summary, sink_verdict
-from ..report.views import views_of
 from ..runs import trained
-from ..runs.inputs import Inputs
+from ..runs.case import Inputs
 from ..runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of
 from ..runs.training_figures import training_history
-from ..table import Cell, Table
+from ..table import ALPHA_1, BLOCK, HEAD, LAYER, MODEL, Cell, Table
 from ..train.checkpoint import history_of
-from ..train.recipe import Recipe
-from ..train.recipes import DEMO_EPSILON, DEMO_SEQUENCES, DEMO_STEPS, DEMO_TWINS, demo_recipe
+from ..train.recipe import DEMO_EPSILON, DEMO_SEQUENCES, DEMO_STEPS, DEMO_TWINS, Recipe, demo_recipe
 from .page import Section, cards_page, page
 
 LENGTH, SEQUENCES = 64, 256

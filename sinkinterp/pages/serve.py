@@ -6,7 +6,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from ..errors import InputError, refusal
+from ..checks import InputError, refusal
 
 LOOPBACK = "127.0.0.1"
 SILENCE = 10.0  # seconds after which a connection that says nothing is closed

@@ -5,24 +5,11 @@ from collections.abc import Iterable, Mapping
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..checks import check_count
-from ..guesses import keywords
-from ..metrics.bootstrap import (
-    SHARES,
-    SIZES,
-    Estimate,
-    change_of_rates,
-    changes_of,
-    difference,
-    estimate_cells,
-    intervals,
-    mean_cells,
-)
+from ..checks import check_count, keywords
+from ..metrics import bootstrap
 from ..metrics.importance import check_epsilon, epsilons_of
-from ..plots.series import PERCENT, add_curve, sweep_figure, unique_values
-from ..plots.theme import colour, escaped, themed
-from ..table import NULL, Cell, Table
-from .columns import ALPHA_1, EPSILON, LENGTH, MODEL, QUANTITY, SINK_1, VALUE_RATIO
+from ..plots.theme import PERCENT, add_curve, colour, escaped, sweep_figure, themed, unique_values
+from ..table import ALPHA_1, EPSILON, LENGTH, MODEL, NULL, QUANTITY, SINK_1, VALUE_RATIO, Cell, Table
 from .readings import Readings, check_report, check_reports, protocol_note
 from .summary import Quantity, quantities
 
@@ -43,7 +30,7 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3) -> Table:
             QUANTITY: name,
             **old[name].cells("before"),
             **new[name].cells("after"),
-            **estimate_cells("change", _change(old[name], new[name], paired)),
+            **bootstrap.estimate_cells("change", _change(old[name], new[name], paired)),
         }
         for name in old
         if name in new
@@ -61,10 +48,10 @@ def _is_paired(before: Readings, after: Readings) -> bool:
     return before.tokens.equal(after.tokens) if "" in hashes else len(hashes) == 1
 
 
-def _change(old: Quantity, new: Quantity, paired: bool) -> Estimate:
+def _change(old: Quantity, new: Quantity, paired: bool) -> bootstrap.Estimate:
     if old.is_rate:
-        return change_of_rates(old.values, new.values, paired)
-    return difference(old.values, new.values, paired).within(changes_of(old.ends))
+        return bootstrap.change_of_rates(old.values, new.values, paired)
+    return bootstrap.difference(old.values, new.values, paired).within(bootstrap.changes_of(old.ends))
 
 
 def _pairing(before: Readings, after: Readings) -> str:
@@ -78,10 +65,10 @@ def sinks_by_domain(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Ta
     def row(name: str, report: Readings) -> dict[str, Cell]:
         return {
             DOMAIN: name,
-            **estimate_cells(SINK_1, report.sink(0, epsilon)),
+            **bootstrap.estimate_cells(SINK_1, report.sink(0, epsilon)),
             "null rate": report.null_sink_rate(0, epsilon),
-            **mean_cells(ALPHA_1, report.alpha().mean((1, 2)), SHARES),
-            **mean_cells(VALUE_RATIO, report.value_ratio().mean((1, 2)), SIZES),
+            **bootstrap.mean_cells(ALPHA_1, report.alpha().mean((1, 2)), bootstrap.SHARES),
+            **bootstrap.mean_cells(VALUE_RATIO, report.value_ratio().mean((1, 2)), bootstrap.SIZES),
             "n": report.protocol.sequences,
         }
 
@@ -90,7 +77,7 @@ def sinks_by_domain(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Ta
     protocol = next(iter(reports.values())).protocol
     measured = f"{protocol.model}: {protocol.line('sequences', 'source')}"
     most = max(report.protocol.sequences for report in reports.values())
-    note = f"{measured}, epsilon={epsilon}; {intervals(most)}"
+    note = f"{measured}, epsilon={epsilon}; {bootstrap.intervals(most)}"
     return Table("Does the sink depend on the text?", note, rows, lambda table: sweep_figure(table, DOMAIN, (SINK_1,)))
 
 
@@ -111,7 +98,7 @@ def sinks_by_length(reports: Iterable[Readings], epsilons: Iterable[float] | flo
             MODEL: report.protocol.model,
             LENGTH: report.protocol.length,
             EPSILON: epsilon,
-            **estimate_cells(SINK_1, report.sink(0, epsilon)),
+            **bootstrap.estimate_cells(SINK_1, report.sink(0, epsilon)),
             NULL: report.null_sink_rate(0, epsilon),
             "n": report.protocol.sequences,
         }
@@ -121,7 +108,7 @@ def sinks_by_length(reports: Iterable[Readings], epsilons: Iterable[float] | flo
     protocols = [report.protocol for report in reports]
     sources = "; ".join(dict.fromkeys(f"{protocol.model}: {protocol.line('length')}" for protocol in protocols))
     lengths = ", ".join(map(str, dict.fromkeys(protocol.length for protocol in protocols)))
-    most = intervals(max(protocol.sequences for protocol in protocols))
+    most = bootstrap.intervals(max(protocol.sequences for protocol in protocols))
     varied = f"T={lengths}, epsilon={', '.join(map(str, thresholds))}"
     return Table("Sink_1 over the length of sequences", f"{sources}; {varied}; {most}", rows, over_length)
 

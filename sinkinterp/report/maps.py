@@ -12,10 +12,9 @@ from jaxtyping import Float, Int
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..attention.maps import QUANTITIES, SCORE, WEIGHT, Quantity, pooled
-from ..guesses import Answering
-from ..metrics.importance import PATTERNS
-from ..metrics.metric import Metric
+from ..attention import QUANTITIES, SCORE, WEIGHT, Quantity, pooled
+from ..checks import Answering
+from ..metrics.importance import PATTERNS, Metric
 from ..metrics.qk import MAPS
 from ..plots.theme import DIVERGING, MAGNITUDE, escaped, themed
 from ..table import Table

@@ -11,13 +11,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention.shapes import Pattern
-from ..checks import whole_number
-from ..errors import InputError
+from ..attention import Pattern
+from ..checks import InputError, whole_number
 from ..metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells, rate
 from ..metrics.importance import check_epsilon
-from ..table import NULL, Cell, Table
-from .columns import HEAD, LAYER
+from ..table import HEAD, LAYER, NULL, Cell, Table
 from .readings import Readings
 
 _TOLERANCE = 0.02  # by which a row of half-precision weights may exceed one
@@ -47,12 +45,7 @@ def patterns_of(given: Any) -> dict[int, Pattern]:
     return layers
 
 
-def sinks(
-    patterns: Any,
-    position: int = 0,
-    epsilon: float = 0.3,
-    attention_mask: Any = None,
-) -> Table:
+def sinks(patterns: Any, position: int = 0, epsilon: float = 0.3, attention_mask: Any = None) -> Table:
     """alpha of a position in every head, and the share of sequences in which it exceeds epsilon, with 95% intervals.
 
     `patterns` are attention weights: a tensor or array `batch head query key` (also of all layers, of one sequence,

@@ -9,13 +9,10 @@ from torch import Tensor
 
 from ..data.tokens import PAD
 from ..metrics.bootstrap import SIZES, estimate_cells, mean_cells
-from ..metrics.importance import epsilons_of, sink_grid, sink_tokens
-from ..metrics.metric import NEXT_TOKEN_LOSS
+from ..metrics.importance import NEXT_TOKEN_LOSS, epsilons_of, sink_grid, sink_tokens
 from ..metrics.residuals import COSINE_TO_FIRST, secondary_sinks
-from ..plots.series import PERCENT, SHARE, add_curve, add_grey_band
-from ..plots.theme import GREY, colour, themed
-from ..table import NULL, Cell, Table
-from .columns import EPSILON, POSITION, SINK_1, SINK_RATE
+from ..plots.theme import GREY, PERCENT, SHARE, add_curve, add_grey_band, colour, themed
+from ..table import EPSILON, NULL, POSITION, SINK_1, SINK_RATE, Cell, Table
 from .readings import Readings, TokenText, of_report, protocol_note
 
 FOLLOWERS = 8  # queries that can see a later position, its own among them, for it to be judged

@@ -1,6 +1,10 @@
-"""Report: what was read of one model on some tokens, and how. A value that can be shown, saved, loaded and compared."""
+"""Report: what was read of one model on some tokens, and how. A value that can be shown, saved, loaded and compared.
 
-from collections.abc import Iterator, Mapping
+`VIEWS` says what can be shown of it, and where: in the terminal, in the JSON file, on the page, by `report.plot`. A new
+table needs one line there. Its figure is the table's own.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -10,15 +14,28 @@ import plotly.graph_objects as go
 from jaxtyping import jaxtyped
 from torch import Tensor
 
-from ..checks import whole_number
-from ..errors import InputError
-from ..guesses import Answering, keywords
+from ..checks import Answering, InputError, choice, keywords, whole_number
+from ..metrics.importance import NEXT_TOKEN_LOSS, PATTERNS, AnyMetric
+from ..metrics.instruments import INSTRUMENTS
+from ..metrics.qk import COSINE_COUNTS, QK_ANGLES
+from ..metrics.residuals import COSINE_TO_FIRST, MASSIVE_ENTRIES, TOP_ENTRIES
+from ..metrics.writes import UPDATE_RANK
 from ..table import Table
-from . import formats
-from .heads import sinks_by_head, top_heads
-from .readings import Readings, TokenText
-from .summary import Summary, summary
-from .views import view_of
+from . import readings
+from .heads import (
+    qk_distributions,
+    qk_means_by_head,
+    score_gaps_by_head,
+    sinks_by_head,
+    strongest_head,
+    top_heads,
+    writes_by_head,
+)
+from .maps import maps_of_strongest
+from .norms import largest_entries, massive_by_block, norms_by_kind, residual_norms_by_block
+from .positions import loss_by_position, secondary_by_token, sinks_by_epsilon, sinks_by_position, sinks_by_token
+from .readings import Readings, TokenText, of_report
+from .summary import Summary, sink_summary, summary
 
 SHAPES = get_type_hints(Readings)
 
@@ -74,21 +91,21 @@ class Report(Readings, Answering):
         gives, and a last column with the file's mark. Raises InputError for another suffix, and for a file
         that sinkinterp did not write.
         """
-        formats.write_file(self, path)
+        readings.write_file(self, path)
 
     @staticmethod
     def load(path: Path | str) -> "Report":
         """The report that `save` wrote to a .safetensors or .json file. Raises InputError for any other file."""
-        return formats.read_file(path, Report)
+        return readings.read_file(path, Report)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy, with the numbers that JSON cannot hold as text; `from_dict` gives back every bit."""
-        return formats.to_dict(self)
+        return readings.to_dict(self)
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Report":
         """The inverse of `to_dict`. Raises InputError for anything else."""
-        return formats.from_dict(plain, Report)
+        return readings.from_dict(plain, Report)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The rows of `to_pandas`, which pandas.DataFrame(report) makes a frame of."""
@@ -96,8 +113,119 @@ class Report(Readings, Answering):
 
     def to_pandas(self) -> Any:
         """One row per sequence, layer, head and position: a pandas DataFrame, without padding."""
-        return formats.to_pandas(self)
+        return readings.to_pandas(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the summary. All text is escaped."""
         return self.summary()._repr_html_() if 0 in self.positions else f"<p><b>{escape(repr(self))}</b></p>"
+
+
+Tabulate = Callable[[Readings, float, TokenText], Table]  # from a report, epsilon and the text of tokens
+
+
+@dataclass(frozen=True)
+class View:
+    """A table of a report, and where it is shown. A page shows its figure, or the table where it has none.
+
+    name: that of `report.plot`; empty where it draws none. needs: the metrics that must have been measured.
+    in_terminal: makes of the table what the terminal shows; None leaves it out. in_json: whether the JSON file holds
+    it. heading: that of its section on the page; empty leaves it out. fits: whether it says something of a report.
+    """
+
+    table: Tabulate
+    name: str = ""
+    needs: Sequence[AnyMetric] = ()
+    in_terminal: Callable[[Table], Table] | None = None
+    in_json: bool = False
+    heading: str = ""
+    fits: Callable[[Readings], bool] = lambda report: True
+
+
+def _of(table: Callable[[Readings, float], Table]) -> Tabulate:
+    """A function that makes a table without the text of tokens, as one that is given it."""
+    return lambda report, epsilon, word: table(report, epsilon)
+
+
+def _whole(table: Table) -> Table:
+    """The table as it is, for `in_terminal`."""
+    return table
+
+
+def _norms_of(report: Readings, epsilon: float, word: TokenText) -> Table:
+    return residual_norms_by_block({report.protocol.model: report})
+
+
+def _pairs_of_strongest(report: Readings, epsilon: float, word: TokenText) -> Table:
+    return qk_distributions(report, *strongest_head(report), epsilon)
+
+
+def _has_all_positions(report: Readings) -> bool:
+    return len(report.positions) == report.protocol.length
+
+
+def _has_positions(report: Readings) -> bool:
+    return len(report.positions) > 1
+
+
+PAIRS = "Pairs of queries and keys in the head that looks at the first token most"
+VIEWS = (
+    View(_of(sink_summary), in_terminal=_whole, in_json=True),
+    View(_of(sinks_by_head), "sinks", in_terminal=top_heads, in_json=True, heading="Heads"),
+    View(_of(sinks_by_position), "positions", in_json=True, heading="Positions", fits=_has_positions),
+    View(_of(sinks_by_epsilon), "epsilons", in_json=True, heading="Thresholds"),
+    View(sinks_by_token, in_terminal=_whole, fits=_has_all_positions),
+    View(norms_by_kind, "norms", heading="Norms by kind of token"),
+    View(_norms_of, "residuals", in_json=True, heading="Norm of the first token's residual"),
+    View(_of(score_gaps_by_head), needs=(QK_ANGLES,), in_terminal=top_heads, in_json=True),
+    View(_of(writes_by_head), needs=(UPDATE_RANK,), in_terminal=top_heads, in_json=True),
+    View(_of(qk_means_by_head), "angles", (QK_ANGLES,), heading="Angle or length?"),
+    View(_pairs_of_strongest, "pairs", (COSINE_COUNTS,), heading=PAIRS),
+    View(_of(massive_by_block), "massive", (MASSIVE_ENTRIES,), _whole, in_json=True, heading="Massive activations"),
+    View(largest_entries, needs=(TOP_ENTRIES,), heading="Largest residual entries"),
+    View(secondary_by_token, needs=(COSINE_TO_FIRST,), in_terminal=_whole, fits=_has_all_positions),
+    View(_of(loss_by_position), needs=(NEXT_TOKEN_LOSS,), in_json=True),
+    View(maps_of_strongest, "attention", (PATTERNS,)),
+)
+NAMED = {view.name: view for view in VIEWS if view.name}
+
+
+@of_report
+def views_of(report: Readings) -> Iterator[View]:
+    """The views of what was measured, in the order in which they are shown."""
+    return (view for view in VIEWS if all(map(report.has, view.needs)) and view.fits(report))
+
+
+@of_report
+def view_of(report: Readings, name: str) -> View:
+    """The view of that name. Raises InputError for another name, and if the report lacks a metric."""
+    view = choice(name, NAMED, "view")
+    if not all(map(report.has, view.needs)):
+        instrument = next(key for key, metrics in INSTRUMENTS.items() if set(view.needs) <= set(metrics))
+        call = f"instruments=si.measurement.instruments.{instrument}"
+        raise InputError(f"the view {name!r} needs what {instrument} measures; measure with {call}")
+    return view
+
+
+@of_report
+def overview_tables(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> list[Table]:
+    """The tables of the terminal: the sink, its heads, its tokens, and massive activations."""
+    tables = [
+        view.in_terminal(view.table(report, epsilon, token_text))
+        for view in views_of(report)
+        if view.in_terminal is not None
+    ]
+    return [table for table in tables if table.rows]
+
+
+@of_report
+def tables_as_json(report: Readings, epsilon: float = 0.3) -> dict[str, Any]:
+    """The protocol, the tables, and mean importance `layer head pos`. `Report.to_dict` keeps every number."""
+    tables = [view.table(report, epsilon, str) for view in views_of(report) if view.in_json]
+    return {
+        "protocol": vars(report.protocol) | {"epsilon": epsilon},
+        "tables": [table.to_dict() for table in tables],
+        "positions": report.positions,
+        "attention_layers": report.attention_layers,
+        "importance": report.importance.nanmean(0).tolist(),
+        "null": report.null.nanmean(0).tolist(),
+    }

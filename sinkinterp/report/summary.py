@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from ..metrics.bootstrap import REALS, SHARES, SIZES, Estimate, Range, estimate, mean_cells, rate_cells
-from ..metrics.importance import sink_positions, sink_rate
-from ..metrics.metric import NEXT_TOKEN_LOSS, PerSequence
-from ..table import NULL, Cell, Table
-from .columns import QUANTITY
+from ..metrics.importance import NEXT_TOKEN_LOSS, PerSequence, sink_positions, sink_rate
+from ..table import NULL, QUANTITY, Cell, Table
 from .heads import heads_svg, sinks_by_head, strongest_head
 from .positions import followed
 from .readings import Readings, TokenText, of_report, protocol_note, public_name

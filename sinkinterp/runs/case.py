@@ -1,6 +1,9 @@
-"""The case that an experiment measures: a model, ready to run, and what is known of it."""
+"""The case that an experiment measures: a model, ready to run, what is known of it, and the tokens that it reads."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -9,18 +12,178 @@ from ..backends.encoder.encoder_input import EncoderInput
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import located
 from ..backends.load import load
-from ..backends.subject import Subject
-from ..data.choices import Bos
+from ..backends.subject import Subject, pads_of, text_to_tokens
+from ..checks import InputError, instance_of, is_whole, refusal, whole_number
+from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, Progress, no_progress, silent
-from ..data.token_sources import random_tokens, repeated_token
-from ..data.tokens import TokenSet
+from ..data.texts import domains_of, is_path, is_text, texts_of
+from ..data.tokens import (
+    TextToTokens,
+    TokenSet,
+    TooFewTexts,
+    from_rows,
+    ids_of_row,
+    random_tokens,
+    repeated_token,
+    said_of_padding,
+)
+from ..files import cache_folder, path_of
 from ..interventions.positions import RemovePosition
 from ..lm.variants import VARIANTS
-from ..report.columns import MODEL, SEED
-from ..table import Cell
+from ..measurement.inputs import docstrings_for
+from ..table import MODEL, SEED, Cell
+from ..train.chats import read_chats
+from ..train.loop import prepared
 from ..train.recipe import Recipe
 from . import trained
-from .inputs import Inputs
+from .trained import held_out_tokens, recipe_of
+
+TEXTS_PER_SEQUENCE = 20  # texts of a domain that are read, at most, for each sequence: many are too short
+
+_DRAW = {Drawn.RANDOM: random_tokens, Drawn.REPEAT: repeated_token}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model is measured on: `tokens` (a JSON file of ids), `drawn` tokens, `chat` or `text`, and how much of it.
+
+    `chat` is what a user says to the model, or a .jsonl file of chats as `finetune` reads them, each a sequence of its
+    own length, cut to `length`. If none of the four is given, it is the task of a checkpoint of ours, and the embedded
+    docstrings for a model with a tokenizer. `may_be_shorter` and `may_be_fewer` say that the user's own texts or ids
+    may be so, because `length` or `sequences` is a default.
+    """
+
+    length: int
+    sequences: int
+    bos: Bos = Bos.TOKENIZER
+    text: str | None = None
+    column: str = "text"
+    tokens: Path | None = None
+    drawn: Drawn | None = None
+    seed: int = 0
+    may_be_shorter: bool = False
+    may_be_fewer: bool = False
+    chat: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens is not None:
+            object.__setattr__(self, "tokens", path_of(self.tokens, "tokens"))
+        whole_number(self.length, "length", 2)
+        whole_number(self.sequences, "sequences", 1)
+        if len(self.given) > 1:
+            raise InputError(f"{'=... and '.join(self.given)}=... are given together; give one")
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Which of the four the user named."""
+        return tuple(name for name in ("text", "tokens", "drawn", "chat") if getattr(self, name) is not None)
+
+    def token_set(self, subject: Subject, source: str, on_file: OnProgress = no_progress) -> TokenSet:
+        """The token set for a subject, which was loaded from the name or folder `source`.
+
+        `on_file` is told of the files that docstrings are read from. Raises InputError where the input cannot be read
+        or is too short.
+        """
+        tokenizer = subject.tokenizer
+        if self.tokens is not None:
+            token_set = self._from_ids(token_ids(self.tokens), self.tokens.name)
+            return said_of_padding(token_set, pads_of(subject))
+        if self.drawn is not None:
+            first = tokenizer.bos_token_id if self.bos is Bos.ALWAYS and tokenizer is not None else None
+            return _DRAW[self.drawn](subject.shape.vocab, self.length, self.sequences, self.seed, first)
+        if self.chat is not None:
+            return self._from_chats(self.chat, text_to_tokens(subject))
+        if tokenizer is None:
+            return self._task_tokens(Path(located(source)))
+        if self.text is None:
+            return docstrings_for(subject, self.length, self.sequences, self.bos, on_file)
+        return self._from_text(self.text, text_to_tokens(subject, self.bos))
+
+    def _from_text(self, text: str, to_tokens: TextToTokens) -> TokenSet:
+        """The texts that the user named; where too few are long enough, those that there are, if that may be."""
+        name = source_name(text)
+        try:
+            return to_tokens.of_length(texts_of(text, self.column), self.length, self.sequences, name)
+        except TooFewTexts:
+            if self.may_be_shorter:
+                first = list(islice(texts_of(text, self.column), self.sequences))
+                token_set = to_tokens.at_most(first, self.length, name)
+                if self.may_be_fewer or len(token_set.tokens) == self.sequences:
+                    return token_set
+            elif self.may_be_fewer:
+                return to_tokens.of_length(texts_of(text, self.column), self.length, None, name)
+            raise
+
+    def _from_chats(self, given: str, to_tokens: TextToTokens) -> TokenSet:
+        if not is_path(given):
+            said = [{"role": "user", "content": given}]
+            return to_tokens.chats([said], "what a user says", self.length)
+        chats, _ = read_chats(given)
+        if len(chats) < self.sequences and not self.may_be_fewer:
+            raise InputError(f"{given} holds {len(chats)} chats; use sequences={len(chats)}")
+        return to_tokens.chats(chats[: self.sequences], Path(given).name, self.length)
+
+    def _from_ids(self, rows: list[list[int]], source: str) -> TokenSet:
+        fitting = [row[: self.length] for row in rows if self.may_be_shorter or len(row) >= self.length]
+        if not fitting or (len(fitting) < self.sequences and not self.may_be_fewer):
+            return from_rows(rows, self.length, self.sequences, source)  # which says what is missing
+        too_short = len(rows) - len(fitting) if len(fitting) < self.sequences else 0
+        token_set = TokenSet.of_rows(fitting[: self.sequences], source)
+        return replace(token_set, bos="as given", too_short=too_short)
+
+    def domain_token_sets(
+        self, subject: Subject, sources: Sequence[str], field: str
+    ) -> tuple[dict[str, TokenSet], dict[str, InputError]]:
+        """A token set for each domain that can be read, and the error of each that cannot.
+
+        Domains are several files, folders or datasets, or the values of `field` in one file.
+        """
+        to_tokens = text_to_tokens(subject, self.bos)
+        source = sources[0] if len(sources) == 1 else list(sources)
+        domains = domains_of(source, self.column, field, TEXTS_PER_SEQUENCE * self.sequences)
+        token_sets: dict[str, TokenSet] = {}
+        errors: dict[str, InputError] = {}
+        for name, texts in domains.items():
+            try:
+                token_sets[name] = to_tokens.of_length(texts, self.length, self.sequences, name)
+            except InputError as error:
+                errors[name] = error
+        return token_sets, errors
+
+    def _task_tokens(self, folder: Path) -> TokenSet:
+        """Held-out sequences of the task that a checkpoint of ours was trained on."""
+        data = recipe_of(folder).data
+        outside = getattr(data, "outside", "")
+        is_named = bool(outside) and self.text == outside
+        if outside and not is_named:
+            raise InputError(f"{folder.name} was trained on {outside}, which is read if you name it: text={outside!r}")
+        task = prepared(data, cache_folder())
+        length = min(self.length, task.length) if self.may_be_shorter else self.length
+        if (self.text is not None and not is_named) or length > task.length:
+            raise InputError(
+                f"{folder.name} was trained on {task.length} symbols of a task, not on text; use length={task.length}"
+            )
+        token_set = held_out_tokens(task, self.sequences)
+        return from_rows(token_set.tokens.tolist(), length, self.sequences, token_set.source)
+
+
+def source_name(text: str) -> str:
+    """What reports call the texts that `text` names."""
+    if is_text(text):
+        return "text"
+    return Path(text).name if is_path(text) else text
+
+
+def token_ids(file: Path) -> list[list[int]]:
+    """The rows of token ids in a file. One list is one sequence."""
+    fix = "it should hold a JSON list of lists of token ids, such as [[1, 5, 7], [1, 9, 2]]"
+    with refusal(f"cannot read {file}", fix, (InputError, OSError, ValueError, RecursionError)):
+        rows = instance_of(json.loads(file.read_text()), list, "its token ids are lists")
+        rows = list(map(ids_of_row, [rows] if rows and is_whole(rows[0]) else rows))
+    if not any(rows):
+        raise InputError(f"{file} holds no token id; {fix}")
+    return rows
+
 
 OUR_SEQUENCES = 512  # for models of ours, as in their cards
 READING = "reading docstrings"

@@ -18,14 +18,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..checks import memory_bytes
+from ..checks import InputError, memory_bytes
 from ..data.draws import generator
-from ..errors import InputError
 from ..files import cache_folder
-from ..lm.attention import AttentionSpec
-from ..lm.config import LMSpec
-from ..lm.model import build
-from ..lm.position_schemes import Rotary
+from ..lm.attention import AttentionSpec, Rotary
+from ..lm.model import LMSpec, build
 from ..train import checkpoint, loop
 from ..train.distributed import World
 from ..train.loop import Job, update

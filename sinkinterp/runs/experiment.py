@@ -1,30 +1,104 @@
-"""Experiments: one table or figure of a paper each: its claim, what makes its rows, its figure and its verdicts."""
+"""Experiments: one table or figure of a paper each: its claim, what makes its rows, its figure and its verdicts.
+
+`experiments/shared/rules.py` has the rules that experiments are judged by.
+"""
 
 import os
 import platform
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import plotly.graph_objects as go
 
+from .. import table as col
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import downloads
+from ..checks import InputError
 from ..data.progress import Progress, silent
 from ..data.texts import check_readable
-from ..errors import InputError
 from ..measurement.inputs import PACKAGES
-from ..report.columns import MODEL, SEED
-from ..table import Cell, Table
+from ..table import MODEL, SEED, Cell, Table
 from ..train.recipe import Recipe
 from .case import Case, Model, open_case
 from .catalogue import Scale, load_module
-from .rules import Rule, Verdict
 from .trained import Trainable
 from .workers import Here, Processes, Workers, in_order
+
+TRAINED = "trained"  # the state of a run that ended well; any other text says why it did not
+
+
+class Outcome(StrEnum):
+    """What the runs say about a claim."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    CONFOUNDED = "confounded"
+    DIVERGED = "diverged"
+    UNDECIDED = "undecided"
+    NOT_ASKED = "not asked"
+    SINK = "sink"
+    NO_SINK = "no sink"
+
+
+OUTCOMES = {True: Outcome.HOLDS, False: Outcome.FAILS, None: Outcome.UNDECIDED}  # by whether the claim is shown
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, what the runs say about it, and the numbers that decide."""
+
+    claim: str
+    outcome: Outcome
+    reason: str
+
+
+Decision = tuple[Outcome | bool | None, str]  # what rows say (True: the claim is shown, None: undecided), and why
+Row = Mapping[str, Cell]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A claim, and a function that decides about it by the rows of an experiment.
+
+    models: the models whose rows it needs. trained: rows that must come from trainings that ended well.
+    """
+
+    claim: str
+    decide: Callable[[Table], Decision]
+    models: tuple[str, ...] = ()
+    trained: Callable[[Table], Sequence[Row]] = lambda runs: ()
+
+    def verdict(self, runs: Table) -> Verdict:
+        """What these rows say about the claim."""
+        failed = failed_in(self.trained(runs))
+        shown, reason = (Outcome.DIVERGED, failed) if failed else self.decide(runs)
+        return Verdict(self.claim, shown if isinstance(shown, Outcome) else OUTCOMES[shown], reason)
+
+
+def standing(verdicts: Sequence[Verdict]) -> str:
+    """How many rules hold, in words; empty where none says so, as in a list of models with a sink and without one."""
+    judged = [verdict for verdict in verdicts if verdict.outcome is not Outcome.NOT_ASKED]
+    hold = sum(verdict.outcome is Outcome.HOLDS for verdict in judged)
+    if not judged or any(verdict.outcome in (Outcome.SINK, Outcome.NO_SINK) for verdict in judged):
+        return ""
+    if hold == len(judged):
+        return "the rule holds" if hold == 1 else f"all {hold} rules hold"
+    return f"{hold} of {len(judged)} rules hold"
+
+
+def failed_in(rows: Sequence[Row]) -> str:
+    """The first of these rows whose training failed, in words; empty if all of them ended well."""
+    failed = [row for row in rows if row.get(col.STATE, TRAINED) != TRAINED]
+    if not failed:
+        return ""
+    model, seed, state = (failed[0].get(name) for name in (col.MODEL, col.SEED, col.STATE))
+    return f"{len(failed)} trainings failed, such as {model}, seed {seed}: {state}"
+
 
 SEEDS = 5
 _DOWNLOADED = "local/"  # before the names of models that `make models` makes
@@ -78,7 +152,8 @@ class Experiment:
     rows: makes the rows of all models: a function, or `OnModels`, or the `Trainings` of a study.
     draw: makes the figure of the rows. rules: what decides about the claim. digest: the rows in short, for people.
     recipes: the models that are trained. default_scale: the scale at which it is run where the user chooses none.
-    rules_at: other rules, by scale.
+    rules_at: other rules, by scale. only_by_name: the scales at which it trains genuine models, which takes hours; a
+    run of all experiments leaves it out there.
     """
 
     claim: str
@@ -90,6 +165,7 @@ class Experiment:
     digest: Callable[[Table], Table] = without_constant_names
     default_scale: Callable[[], Scale] = lambda: Scale.DEMO
     rules_at: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
+    only_by_name: Sequence[Scale] = ()
 
     def table(self, scope: Scope) -> Table:
         """The rows of all models under the claim."""
@@ -189,8 +265,13 @@ def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:
         check_readable(scope.text)
 
 
-def check_default(scope: Scope, chosen: Scale | None) -> None:
-    """Raises InputError for a scale that the user did not choose, and that takes hours or gives no result."""
+def check_default(experiment: Experiment, scope: Scope, chosen: Scale | None) -> None:
+    """Raises InputError for a scale that the user did not choose, and that takes hours or gives no result.
+
+    So it does for an experiment that runs by its name alone.
+    """
+    if scope.scale in experiment.only_by_name:
+        raise InputError(f"it trains genuine models for hours; its name and scale={scope.scale} run it")
     if scope.scale is not chosen and scope.scale in _NOT_BY_DEFAULT:
         raise InputError(_NOT_BY_DEFAULT[scope.scale])
 

@@ -17,18 +17,16 @@ from ..backends.files.named_models import folder_of, located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import accepting, check_context, check_memory, instance_of, whole_number
+from ..checks import InputError, accepting, check_context, check_memory, instance_of, keywords, refusal, whole_number
 from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
-from ..errors import InputError, refusal
 from ..files import cache_folder, check_writable, path_of, sole_writer
-from ..guesses import keywords
 from ..measurement.inputs import passes
 from ..measurement.measure import measure
 from ..measurement.watching import sinks_of
 from ..metrics.bootstrap import SIZES, Estimate, estimate
-from ..metrics.metric import next_token_loss
+from ..metrics.importance import next_token_loss
 from ..seals import Damaged, read_record, settle, stated, sums, verify, write_record
 from ..spec import Limits
 from ..train import checkpoint, loop

@@ -8,10 +8,8 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..plots.series import PERCENT, add_curve, unique_values
-from ..plots.theme import GREY, colour, escaped, model_numbers, themed
-from ..report.columns import ALPHA_1, ALPHA_SLOT, MODEL
-from ..table import NULL, Cell, Table
+from ..plots.theme import GREY, PERCENT, add_curve, colour, escaped, model_numbers, themed, unique_values
+from ..table import ALPHA_1, ALPHA_SLOT, MODEL, NULL, Cell, Table
 
 
 def importances(table: Table) -> go.Figure:

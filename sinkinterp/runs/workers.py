@@ -15,8 +15,8 @@ from multiprocessing import resource_tracker
 from threading import Thread
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from ..checks import InputError, refusal
 from ..data.progress import OnProgress, no_progress
-from ..errors import InputError, refusal
 from .catalogue import load_package
 
 LOCAL = "local"  # the address that stands for a cluster of this machine alone

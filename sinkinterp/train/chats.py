@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 
-from ..checks import check_count, unicode_text
+from ..checks import InputError, check_count, refusal, unicode_text
 from ..data.draws import generator
 from ..data.given_tokenizer import messages_in, rendered
 from ..data.hub import asking_hub
-from ..data.rows import ending_of, is_saved_dataset, rows_of
-from ..errors import InputError, refusal
+from ..data.texts import ending_of, is_saved_dataset, rows_of
 from ..lm.model import IGNORED
 from .distributed import Batch
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import seals
-from ..errors import InputError
+from ..checks import InputError
 from ..files import remove_drafts, remove_whole, replacing, set_aside
 from ..seals import Damaged
 from ..spec import Spec
@@ -159,7 +159,7 @@ def _write(draft: Path, recipe: Spec, state: State, history: History) -> None:
     """Writes every file of a checkpoint."""
     state.config.save_pretrained(draft)
     save_file(state.weights, draft / "model.safetensors", {"format": "pt"})
-    save_file(state.moments, draft / OPTIMIZER, seals.MARK)
+    save_file(state.moments, draft / OPTIMIZER, seals.SEALED_METADATA)
     (draft / "recipe.json").write_text(json.dumps(recipe.to_dict(), indent=1))
     (draft / "history.json").write_text(json.dumps(history))
 

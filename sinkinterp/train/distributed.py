@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
-from ..errors import InputError
+from ..checks import InputError
 
 Batch = dict[str, Tensor]  # arguments of the model: input_ids, labels, and attention_mask if there is padding
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checks import InputError, refusal
 from ..data.draws import Split, generator
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens
-from ..errors import InputError, refusal
 from ..files import sole_writer
 from ..lm.model import IGNORED, build
 from ..spec import Spec

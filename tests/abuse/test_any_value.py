@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from typer.testing import CliRunner
 
 from sinkinterp.cli.main import app

@@ -24,14 +24,15 @@ import sinkinterp.applications
 import sinkinterp.measurement
 import sinkinterp.report
 from sinkinterp import interventions as edit
-from sinkinterp.applications import dormant, eviction, generation, streaming, without_outliers
+from sinkinterp.applications import dormant, eviction, outliers, streaming
 from sinkinterp.applications.outliers import norm_limit
 from sinkinterp.applications.position_swap import swap_table
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.sites import CALL, RESIDUAL
 from sinkinterp.backends.encoder import encoder_input
 from sinkinterp.backends.files.model_files import check_fits_memory
-from sinkinterp.data import given_tokenizer, token_sources
+from sinkinterp.checks import InputError
+from sinkinterp.data import given_tokenizer, tokens as token_sets
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.given_tokenizer import rendered
 from sinkinterp.data.packing import PackedText
@@ -39,22 +40,18 @@ from sinkinterp.data.sources import Texts
 from sinkinterp.data.texts import text_of_file, texts_of
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.errors import InputError
 from sinkinterp.interventions import selectors
 from sinkinterp.interventions.attention_layers import PatchNormalization
-from sinkinterp.lm.config import LMSpec, SinkConfig
-from sinkinterp.lm.model import build
+from sinkinterp.lm.model import LMSpec, SinkConfig, build
 from sinkinterp.measurement import activation_patching, patching, spread
-from sinkinterp.measurement.explaining import cut_maps
-from sinkinterp.measurement.massive_path import massive_path
+from sinkinterp.measurement.explaining import cut_maps, massive_path
 from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.metrics import bootstrap, instruments
-from sinkinterp.metrics.metric import LogitsMetric, Metric
-from sinkinterp.pages.book import write_front_pages
-from sinkinterp.pages.chapters import chapters_in
+from sinkinterp.metrics.importance import LogitsMetric, Metric
+from sinkinterp.pages.book import chapters_in, write_front_pages
 from sinkinterp.pages.live.page import serve_live
 from sinkinterp.report import compare, heads
-from sinkinterp.runs.inputs import Inputs
+from sinkinterp.runs.case import Inputs
 from sinkinterp.runs.trained import held_out_tokens
 from sinkinterp.spec import Spec
 from sinkinterp.table import Table
@@ -175,14 +172,14 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
     eviction.memory_table: lambda s, r: {"subject": s, "tokens": TOKENS, "window": 4},
     eviction.quantised_table: lambda s, r: {"subject": s, "tokens": TOKENS},
     streaming.streaming_table: lambda s, r: {"subject": s, "tokens": TOKENS, "window": 4, "sinks": (0, 1)},
-    generation.generated: lambda s, r: {"subject": s, "prompts": TOKENS, "count": 2},
-    generation.generation_table: lambda s, r: {"subject": s, "prompts": TOKENS, "count": 2},
+    eviction.generated: lambda s, r: {"subject": s, "prompts": TOKENS, "count": 2},
+    eviction.generation_table: lambda s, r: {"subject": s, "prompts": TOKENS, "count": 2},
     swap_table: lambda s, r: {"subject": s, "token_sets": {"a": TOKENS}, "targets": [4]},
-    without_outliers.fake_quantised: lambda s, r: {"x": X, "bits": 4, "over": (-1,)},
-    without_outliers.dictionary: lambda s, r: FLAT,
-    without_outliers.pca_table: lambda s, r: {"x": torch.rand(2, 3, 64), "mask": si.mask(s, TOKENS)},
+    outliers.fake_quantised: lambda s, r: {"x": X, "bits": 4, "over": (-1,)},
+    outliers.dictionary: lambda s, r: FLAT,
+    outliers.pca_table: lambda s, r: {"x": torch.rand(2, 3, 64), "mask": si.mask(s, TOKENS)},
     bootstrap.estimate: lambda s, r: {"values": torch.zeros(3)},
-    token_sources.random_tokens: lambda s, r: {"vocab": 64, "length": 5, "sequences": 2},
+    token_sets.random_tokens: lambda s, r: {"vocab": 64, "length": 5, "sequences": 2},
     held_out_tokens: lambda s, r: {"task": si.Recipe().data, "sequences": 2},
     Table: lambda s, r: {"title": "", "note": ""},
     heads.top_heads: lambda s, r: {"table": r.heads()},
@@ -383,13 +380,13 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     "a block beyond the model": lambda s: si.mask(s, TOKENS).keep(99),
     "activations of another width": lambda s: si.mask(s, TOKENS).keep(1)(torch.zeros(3, 5)),
     **{f"keep {i}": lambda s, x=x: si.mask(s, TOKENS).keep(1)(x) for i, x in enumerate(NO_ACTIVATIONS)},
-    **{f"components of {i}": lambda s, x=x: without_outliers.pca_table(x, si.mask(s, TOKENS))
+    **{f"components of {i}": lambda s, x=x: outliers.pca_table(x, si.mask(s, TOKENS))
        for i, x in enumerate((X[0], X[:1]))},
-    "a dictionary of 8 features": lambda s: without_outliers.dictionary(X.flatten(0, 1), features=8, steps=1),
-    **{f"Quantise to {bits} bits": lambda s, bits=bits: without_outliers.Quantise(bits, (-1,), without_outliers.nothing)
+    "a dictionary of 8 features": lambda s: outliers.dictionary(X.flatten(0, 1), features=8, steps=1),
+    **{f"Quantise to {bits} bits": lambda s, bits=bits: outliers.Quantise(bits, (-1,), outliers.nothing)
        for bits in (1, 0, 4.5)},
-    "no room to generate": lambda s: generation.generation_table(s, TOKENS.repeat(1, 2)[:, :16], 5),
-    "10**9 tokens to write": lambda s: generation.generated(s, TOKENS, 10**9),
+    "no room to generate": lambda s: eviction.generation_table(s, TOKENS.repeat(1, 2)[:, :16], 5),
+    "10**9 tokens to write": lambda s: eviction.generated(s, TOKENS, 10**9),
     "an estimate of three axes": lambda s: bootstrap.estimate(X),
     "pairs of two lengths": lambda s: bootstrap.difference(torch.zeros(3), torch.zeros(4), paired=True),
     **{f"a metric of {of.args[-1]} {f!r:.9}": lambda s, of=of, f=f: si.measure(s, TOKENS, instruments=[of(f)])
@@ -433,8 +430,8 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     "a token set of one axis": lambda s: TokenSet(torch.arange(5), "flat", ""),
     "an attention mask that is none": lambda s: TokenSet.of(TOKENS, attention_mask=5),
     **{f"rows of {rows}": lambda s, rows=rows: TokenSet.of_rows(rows) for rows in (5, [[0.5, 1.5]])},
-    "random tokens without number": lambda s: token_sources.random_tokens(64, 10**6, 10**6),
-    "random tokens of a huge seed": lambda s: token_sources.random_tokens(64, 5, 2, seed=HUGE),
+    "random tokens without number": lambda s: token_sets.random_tokens(64, 10**6, 10**6),
+    "random tokens of a huge seed": lambda s: token_sets.random_tokens(64, 5, 2, seed=HUGE),
     **{f"inputs of {given}": lambda s, given=given: Inputs(*given) for given in ((0, 5), (5, -1), (5, 1.5), ("a", 5))},
     **{f"an encoder of {given}": lambda s, given=given: eval(given, vars(encoder_input)) for given in SOUNDS},
     "numbers that are texts": lambda s: Table("title", "note", ({"a": "x"},)).numbers("a"),
@@ -464,7 +461,7 @@ def test_a_call_whose_parts_do_not_fit_is_refused(name, subject):
 
 
 INSIDE = {  # they are given what was checked
-    *("checked", "from_dict", "dense_patterns", "passes", "check_fits", "run_note", "check_stream", "streamed"),
+    *("checked", "from_dict", "dense_patterns", "passes", "check_fits", "run_note", "check_stream", "streamed")
 }
 
 

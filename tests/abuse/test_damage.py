@@ -17,16 +17,14 @@ import sinkinterp as si
 from sinkinterp import seals
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.files.named_models import SHIPPED
-from sinkinterp.data import corpus_folder
-from sinkinterp.data import sources as docstrings
+from sinkinterp.checks import InputError
+from sinkinterp.data import corpus_folder, sources as docstrings
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.errors import InputError
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.pages.book import write_chapter, write_numbers
-from sinkinterp.pages.chapters import Chapter, chapter_in
+from sinkinterp.pages.book import Chapter, chapter_in, write_chapter, write_numbers
 from sinkinterp.runs import trained
 from sinkinterp.seals import Damaged, seal, verify
 from sinkinterp.table import Table

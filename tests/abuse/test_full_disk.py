@@ -12,16 +12,15 @@ import torch
 from refusals import refused
 
 import sinkinterp as si
+from sinkinterp.checks import InputError
 from sinkinterp.data import sources as docstrings
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.errors import InputError
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.pages.book import write_chapter
-from sinkinterp.pages.chapters import Chapter
-from sinkinterp.report.formats import write_file
+from sinkinterp.pages.book import Chapter, write_chapter
+from sinkinterp.report.readings import write_file
 from sinkinterp.table import Table
 from sinkinterp.train import loop
 from sinkinterp.train.loop import job_of
@@ -138,7 +137,7 @@ def test_an_unwritable_place_is_noticed_before_the_data_are_prepared(tmp_path, m
 def test_a_limit_on_the_size_of_files_does_not_kill_the_program(tmp_path):
     code = (
         "import resource, sys; from pathlib import Path; from sinkinterp.files import write_text; "
-        "from sinkinterp.errors import InputError\n"
+        "from sinkinterp.checks import InputError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
         "try: write_text(Path(sys.argv[1]), 'x' * 100)\n"
         "except InputError as error: print(error)"

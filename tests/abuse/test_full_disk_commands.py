@@ -11,8 +11,7 @@ from abuse.test_full_disk import limited
 from typer.testing import CliRunner
 
 from sinkinterp.cli.main import app
-from sinkinterp.pages.book import write_numbers
-from sinkinterp.pages.chapters import Chapter
+from sinkinterp.pages.book import Chapter, write_numbers
 from sinkinterp.runs.experiment import Experiment
 from sinkinterp.table import Table
 

@@ -15,7 +15,7 @@ from refusals import refused
 import sinkinterp as si
 from sinkinterp.applications.position_swap import swap_table
 from sinkinterp.backends.bridge import bridge_of
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 IDS = torch.randint(60, (1, 7), generator=torch.Generator().manual_seed(3))
 TEXT = "Language models pour attention onto their first token."

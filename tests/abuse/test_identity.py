@@ -20,17 +20,15 @@ from sinkinterp import seals
 from sinkinterp.applications.mend import mend_recipe, mended
 from sinkinterp.backends.files import named_models
 from sinkinterp.backends.files.named_models import SHIPPED
+from sinkinterp.checks import InputError
 from sinkinterp.data import sources as docstrings
 from sinkinterp.data.corpus_folder import RECORD
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
 from sinkinterp.data.tokenisers import ByteBPE
-from sinkinterp.errors import InputError
-from sinkinterp.lm.config import LMSpec
-from sinkinterp.lm.model import build
+from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.pages.book import PLOTLY, write_chapter, write_front_pages, write_numbers
-from sinkinterp.pages.chapters import Chapter, chapter_in
+from sinkinterp.pages.book import PLOTLY, Chapter, chapter_in, write_chapter, write_front_pages, write_numbers
 from sinkinterp.runs.trained import ChatRecipe, finetuned, history_of, run_of, trained
 from sinkinterp.table import Table
 from sinkinterp.train import checkpoint

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 from abuse.test_bad_calls import DOORS, called
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import sinkinterp as si
 from sinkinterp import interventions
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.shapes import ModelShape
+from sinkinterp.checks import InputError
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.errors import InputError
 from sinkinterp.metrics import instruments
 from sinkinterp.report.report import Report
 

@@ -22,7 +22,7 @@ from sinkinterp.applications.dormant import (
     dormant_heads,
 )
 from sinkinterp.attention.sites import ATTENTION_INPUT
-from sinkinterp.report.columns import ALPHA_1, INPUT
+from sinkinterp.table import ALPHA_1, INPUT
 
 SIZE, FIRST, WORDS = 12, 7, torch.tensor([3, 31, 59])  # of a head; the first token of all texts; their other tokens
 SILENT, EMPTY = (1, 2), (2, 0)  # looks at the first token: its rows of the output map are 0, or the first value is

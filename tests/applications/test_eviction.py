@@ -5,11 +5,18 @@ import torch
 from backends.zoo import model_of, subject_of, tokens_of
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sinkinterp.applications.eviction import IN_TEXT, Losses, first_token_losses, heads_table
-from sinkinterp.applications.generation import _sinks_of_parts, generated, generation_table
+from sinkinterp.applications.eviction import (
+    IN_TEXT,
+    Losses,
+    _sinks_of_parts,
+    first_token_losses,
+    generated,
+    generation_table,
+    heads_table,
+)
 from sinkinterp.applications.streaming import SinkCache, streamed
 from sinkinterp.backends.load import load
-from sinkinterp.runs.inputs import Inputs
+from sinkinterp.runs.case import Inputs
 
 GROUPED = "llama with grouped queries"
 

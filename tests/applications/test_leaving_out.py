@@ -9,7 +9,7 @@ from backends.zoo import model_of, subject_of, tokens_of
 from torch.nn.utils.parametrizations import weight_norm
 
 import sinkinterp as si
-from sinkinterp.applications.without_outliers import (
+from sinkinterp.applications.outliers import (
     BOTH,
     DIMS,
     NOTHING,
@@ -32,7 +32,7 @@ from sinkinterp.applications.without_outliers import (
     worth_trying,
 )
 from sinkinterp.attention.sites import RESIDUAL
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 LONG = 5  # a token id
 
@@ -180,7 +180,7 @@ def test_rounding_in_half_precision_is_that_of_full_precision():
 def test_a_model_without_maps_in_floating_point_is_refused():
     subject, tokens = subject_of("gpt2"), tokens_of()
     found = si.mask(subject, tokens)
-    maps = "sinkinterp.applications.without_outliers.linear_maps"
+    maps = "sinkinterp.applications.outliers.linear_maps"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(InputError, match="without quantisation"):
         patch.setattr(maps, lambda block: iter(()))
         weights_table(subject, tokens, found)

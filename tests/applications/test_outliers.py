@@ -3,8 +3,7 @@ import torch
 from backends.own_modules import NanoGPT
 
 import sinkinterp as si
-from sinkinterp.applications.outliers import norm_limit
-from sinkinterp.applications.without_outliers import fake_quantised
+from sinkinterp.applications.outliers import fake_quantised, norm_limit
 
 
 def outlier_tokens(x, times=10.0):

@@ -9,7 +9,7 @@ from sinkinterp.applications.streaming import loss_of, streaming_loss, streaming
 from sinkinterp.backends.load import load
 from sinkinterp.interventions.columns import Evict
 from sinkinterp.metrics.bootstrap import estimate
-from sinkinterp.runs.inputs import Inputs
+from sinkinterp.runs.case import Inputs
 
 NAMES = ("gpt2", "pythia", "llama with grouped queries")
 

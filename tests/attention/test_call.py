@@ -33,8 +33,7 @@ from sinkinterp.attention.slots import (
     SlotRow,
     ZeroRow,
 )
-from sinkinterp.metrics import importance as metrics
-from sinkinterp.metrics import qk
+from sinkinterp.metrics import importance as metrics, qk
 from sinkinterp.spec import Dims
 
 T = 11

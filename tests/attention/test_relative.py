@@ -9,10 +9,9 @@ from sinkinterp.attention import fused
 from sinkinterp.attention.fused import Inputs
 from sinkinterp.attention.relative import RelativeBias, Scalars, Slopes
 from sinkinterp.attention.slots import SinkLogit
+from sinkinterp.lm.attention import Alibi, BucketIndex, T5Relative, slopes
 from sinkinterp.lm.block import GatedFFN
-from sinkinterp.lm.config import LMSpec
-from sinkinterp.lm.model import build
-from sinkinterp.lm.position_schemes import Alibi, BucketIndex, T5Relative, slopes
+from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.runs.estimate import Held
 
 T = 577  # more than `fused.LONG`, and not a multiple of a block

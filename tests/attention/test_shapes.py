@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sinkinterp.attention.shapes import numbers
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 X = torch.zeros(3, 5, 7)
 

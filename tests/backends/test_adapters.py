@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ import torch
 from backends.own_modules import Litgpt
 from backends.test_exclusive import lines_of, state_of
 from backends.zoo import peaked
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, settings, strategies as st
 from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
@@ -37,7 +36,7 @@ import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.backends.bridge import bridge_of
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
 TOKENS = torch.arange(1, 11).reshape(2, 5)  # 0 is padding

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations, parametrize
 import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.backends.load import BACKENDS, load
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 TOKENS, NAME, MAPS = tokens_of(), "qwen2", ("q_proj", "k_proj", "v_proj")
 EDITS = {

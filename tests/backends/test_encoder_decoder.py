@@ -32,7 +32,7 @@ from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence, Sound,
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.choices import Bos
-from sinkinterp.data.token_sources import TextToTokens
+from sinkinterp.data.tokens import TextToTokens
 from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
 from sinkinterp.report.readings import Protocol
 

@@ -13,13 +13,12 @@ from functools import partial
 import pytest
 import torch
 from backends.zoo import model_of, tokens_of
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import sinkinterp as si
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.backends.exclusive import exclusive
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.interventions import ChangeMLP, ChangeResidual, Scale, SwapPositions, Zero, ZeroKeyBias, ZeroQueryBias
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")

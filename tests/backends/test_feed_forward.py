@@ -16,7 +16,7 @@ from transformers import (
 from sinkinterp.attention.sites import MLP, RESIDUAL
 from sinkinterp.backends.anatomy import modules
 from sinkinterp.backends.load import BACKENDS, load
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.interventions import ChangeMLP, Scale, SetTo
 
 CONFIGS = {

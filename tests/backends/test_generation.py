@@ -8,7 +8,7 @@ from backends.zoo import VOCAB, model_of
 import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import Sigmoid
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 NAMES = ("gpt2", "mistral with a window", "gemma3", "gpt-oss with sink logits")
 EDITS = (

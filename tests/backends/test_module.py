@@ -15,7 +15,7 @@ from torch import nn
 import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention.sites import RESIDUAL, WEIGHT_SITES
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 ALL, IDS = tuple(range(LAYERS)), torch.randint(VOCAB, (2, 11), generator=torch.Generator().manual_seed(1))
 ATTENTION = si.AttentionOf("blocks.*.attn", zoo.attended)

@@ -28,7 +28,7 @@ from sinkinterp.attention.sites import MLP, RESIDUAL, Edit
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.backends.patched import patched
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.interventions.attention_layers import BlindKeys
 from sinkinterp.interventions.columns import RemoveColumn
 from sinkinterp.interventions.positions import SwapPositions

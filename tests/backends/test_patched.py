@@ -3,8 +3,7 @@
 import pytest
 import torch
 from backends import encoder_decoders
-from backends.test_interventions import EDITS as EVERY_EDIT
-from backends.test_interventions import MORE_EDITS, refusal
+from backends.test_interventions import EDITS as EVERY_EDIT, MORE_EDITS, refusal
 from backends.zoo import (
     CONFIGS,
     LEARNED_POSITIONS,
@@ -23,7 +22,7 @@ import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.backends.bridge import bridge_of
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 TOKENS = tokens_of()
 EDITS = (

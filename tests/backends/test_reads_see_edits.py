@@ -6,8 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from backends.own_modules import VOCAB as OWN_VOCAB
-from backends.own_modules import NanoGPT
+from backends.own_modules import VOCAB as OWN_VOCAB, NanoGPT
 from backends.zoo import VOCAB, subject_of
 from refusals import refused
 
@@ -15,7 +14,7 @@ import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.backends.anatomy.modules import blocks_of
 from sinkinterp.backends.load import BACKENDS
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.measurement.patching import activations, patch
 from sinkinterp.metrics.writes import UPDATE_RANK
 

@@ -13,7 +13,7 @@ from sinkinterp.attention.sites import RESIDUAL, Edit
 from sinkinterp.attention.slots import SinkLogit, Summaries
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.patched import patched
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.interventions.columns import RemoveColumn, RemoveKeySlot, ZeroKeySlot
 from tools import families
 

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DeepseekV3Config, GPT
 import sinkinterp as si
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.load import BACKENDS
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 every_model = pytest.mark.parametrize("name", CONFIGS)
 

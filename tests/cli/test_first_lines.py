@@ -15,7 +15,7 @@ from sinkinterp.cli.main import app
 from sinkinterp.lm.variants import BASE, variants
 from sinkinterp.measurement.measure import PRESETS
 from sinkinterp.runs.catalogue import experiment_names
-from sinkinterp.train.recipes import RECIPES
+from sinkinterp.train.recipe import RECIPES
 
 
 @pytest.fixture

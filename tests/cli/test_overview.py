@@ -12,8 +12,7 @@ import sinkinterp as si
 from sinkinterp.applications import eviction, outliers
 from sinkinterp.cli.main import app
 from sinkinterp.cli.terminal import LINES, ROWS, SHADES, brief, head_blocks, overview, strongest_heads
-from sinkinterp.outputs import json_bytes
-from sinkinterp.seals import SEALED, SHA256
+from sinkinterp.seals import SEALED, SHA256, json_bytes
 from sinkinterp.table import Table
 
 

@@ -7,14 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from typer.testing import CliRunner
 
 from sinkinterp.cli import measuring
 from sinkinterp.cli.main import app
 from sinkinterp.cli.options import PACKAGE, Tables
-from sinkinterp.outputs import check_ours
+from sinkinterp.seals import check_ours
 
 INPUTS = ("good/config.json", "good/model.safetensors", "a.txt", "tokens.json", "rows.jsonl", "chats.jsonl")
 SMALL = "--length 4 --sequences 2"

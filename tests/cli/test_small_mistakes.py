@@ -8,18 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from refusals import refused
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import sinkinterp as si
 from sinkinterp.backends.files import named_models
-from sinkinterp.cli import places, terminal
+from sinkinterp.checks import _words
+from sinkinterp.cli import options, terminal
 from sinkinterp.cli.main import app
 from sinkinterp.cli.options import PACKAGE
-from sinkinterp.guesses import _words
 from sinkinterp.table import Table
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1) | st.sampled_from(
@@ -56,7 +55,7 @@ def test_a_folder_of_the_cache_that_cannot_be_read_holds_no_models_and_no_output
         patch.setattr(Path, "glob", refused)
         patch.setattr(Path, "iterdir", refused)
         assert named_models.downloaded() == {}
-        places.Places(files=(tmp_path / "out.json",))
+        options.Places(files=(tmp_path / "out.json",))
 
 
 def test_weights_that_may_not_be_read_are_called_that(files, monkeypatch):

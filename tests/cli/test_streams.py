@@ -14,8 +14,7 @@ from abuse.test_full_disk_commands import LINES, check_refused, fill, quick  # n
 from typer.main import get_command
 
 from sinkinterp.cli.main import COMMANDS, app
-from sinkinterp.cli.options import OUTPUT_FILES, output_folder
-from sinkinterp.cli.places import checked
+from sinkinterp.cli.options import OUTPUT_FILES, checked, output_folder
 
 IDS = "{files}/good --tokens {files}/tokens.json --length 8 --sequences 4"
 ALL = LINES | {

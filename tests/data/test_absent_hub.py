@@ -11,10 +11,10 @@ from transformers import AutoFeatureExtractor
 import sinkinterp as si
 from sinkinterp.backends.encoder.encoder_input import _processor
 from sinkinterp.backends.files.model_files import load_tokenizer
+from sinkinterp.checks import InputError
 from sinkinterp.data import hub
 from sinkinterp.data.texts import texts_of
 from sinkinterp.data.tokenisers import pretrained_tokenizer
-from sinkinterp.errors import InputError
 from sinkinterp.train.chats import read_chats
 
 NAME = "nobody/nothing"

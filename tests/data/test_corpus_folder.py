@@ -3,8 +3,7 @@ import hashlib
 import numpy as np
 import pytest
 from datasets import load_dataset
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from refusals import refused
 
 from sinkinterp.data.corpus_folder import Cursor, columns, content_hash, read_shards, shard_path, shards_of, write_shard

@@ -2,8 +2,7 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from sinkinterp.data.draws import MAX_STRETCHES, Split, stretches
 

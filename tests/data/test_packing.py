@@ -10,12 +10,12 @@ import pytest
 import torch
 from refusals import refused
 
+from sinkinterp.checks import InputError
 from sinkinterp.data import corpus_folder, tokenisers
 from sinkinterp.data.backcopy import FixedAt, RandomAt
 from sinkinterp.data.packing import PackedText, trimmed
 from sinkinterp.data.sources import Source, Texts
 from sinkinterp.data.tokenisers import ByteBPE, Pretrained, beginning_with_bos, pretrained_tokenizer
-from sinkinterp.errors import InputError
 from sinkinterp.spec import Spec
 
 WORDS = ["attention", "sinks", "gather", "on", "first", "tokens", "whose", "values", "are", "small"]

@@ -15,7 +15,7 @@ from sinkinterp.backends.subject import text_to_tokens
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import TokenSet, said_of_padding
 from sinkinterp.pages.live.page import Session
-from sinkinterp.runs.inputs import Inputs
+from sinkinterp.runs.case import Inputs
 
 WORDS = ["<s>", "</s>", "<pad>", "the", "cat", "sat"]
 

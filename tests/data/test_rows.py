@@ -7,10 +7,9 @@ import pytest
 from datasets import Dataset, DatasetDict
 from refusals import refused
 
-from sinkinterp.data.rows import rows_of
+from sinkinterp.checks import InputError
 from sinkinterp.data.sources import Texts
-from sinkinterp.data.texts import domains_of, texts_of
-from sinkinterp.errors import InputError
+from sinkinterp.data.texts import domains_of, rows_of, texts_of
 
 ROWS = [{"text": "one,\ntwo", "body": "a"}, {"text": "\u00e9", "body": "b"}]
 

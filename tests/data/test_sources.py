@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
-from sinkinterp.data import sources
-from sinkinterp.data import texts as reading
+from sinkinterp.data import sources, texts as reading
 from sinkinterp.data.sources import MIN_CHARACTERS, Embedded, PythonCode, Repeating, Source, Texts, embedded_texts
 from sinkinterp.spec import Spec
 

@@ -17,9 +17,9 @@ import pytest
 from datasets.exceptions import DatasetNotFoundError
 from refusals import refused
 
+from sinkinterp.checks import InputError
 from sinkinterp.data import texts
 from sinkinterp.data.texts import domains_of, is_path, texts_of
-from sinkinterp.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"

@@ -2,10 +2,9 @@ import pytest
 import torch
 from refusals import refused
 
+from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
-from sinkinterp.data.token_sources import TextToTokens, from_rows, random_tokens, repeated_token
-from sinkinterp.data.tokens import TokenSet
-from sinkinterp.errors import InputError
+from sinkinterp.data.tokens import TextToTokens, TokenSet, from_rows, random_tokens, repeated_token
 
 TEXTS = ("the first of the texts", "too short", "another text that is long", "the last text of them all")
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from refusals import refused
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import nn
@@ -13,9 +12,9 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
+from sinkinterp.checks import InputError
 from sinkinterp.data.given_tokenizer import labels_of, plain_tokenizer
 from sinkinterp.data.tokens import FIRST_TEXTS, PAD, TokenSet, token_set_of
-from sinkinterp.errors import InputError
 
 
 def test_token_sets_are_named_by_their_tokens():

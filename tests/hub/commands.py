@@ -14,9 +14,9 @@ from huggingface_hub import file_download
 from typer.testing import CliRunner
 
 import sinkinterp as si
+from sinkinterp.checks import InputError
 from sinkinterp.cli.main import app
 from sinkinterp.data import sources
-from sinkinterp.errors import InputError
 from sinkinterp.runs.case import Case
 from sinkinterp.runs.catalogue import PACKAGE, load_module
 

@@ -12,10 +12,10 @@ import sinkinterp as si
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.shapes import called
 from sinkinterp.attention.sites import CALL, RESIDUAL, Edit
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.interventions import ChangeResidual, ChangeValues, Operation, Put
 from sinkinterp.measurement.patching import attribution, mean_patch
-from sinkinterp.metrics.metric import LogitsMetric, Metric
+from sinkinterp.metrics.importance import LogitsMetric, Metric
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
 TOKENS = tokens_of()[:4, :11]

@@ -10,7 +10,7 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention import sites
 from sinkinterp.attention.shapes import ModelShape
 from sinkinterp.attention.sites import CALL, Read
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.interventions.edit import description, edits_of
 
 SITES = {name: value for name, value in vars(sites).items() if isinstance(value, sites.Site)}

@@ -12,7 +12,7 @@ from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveS
 from sinkinterp.attention.sites import HeadWeights
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.backends.anatomy.projections import LazyWeights
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.interventions import BiasColumn, ClipPattern, PatchNormalization, Temperature
 
 
@@ -126,11 +126,7 @@ def test_weights_are_stretched_to_a_higher_number(low, high):
 
 
 WEIGHTS = HeadWeights(torch.randn(3, 5, 7), torch.ones(3, 5), group=2)
-SITES = [
-    (iv.ZeroQueryBias, "query_weights"),
-    (iv.ZeroKeyBias, "key_weights"),
-    (iv.ZeroValueBias, "value_weights"),
-]
+SITES = [(iv.ZeroQueryBias, "query_weights"), (iv.ZeroKeyBias, "key_weights"), (iv.ZeroValueBias, "value_weights")]
 
 
 @pytest.mark.parametrize(("edit", "site"), SITES)

@@ -7,7 +7,7 @@ import torch
 from refusals import refused
 
 from sinkinterp import interventions as iv
-from sinkinterp.interventions.operations import Operation
+from sinkinterp.interventions.changes import Operation
 
 X = torch.randn(3, 5, 7, 11, generator=torch.Generator().manual_seed(0))  # sequence head pos d
 LAYER = 2
@@ -147,13 +147,13 @@ def test_given_activations_are_shown_by_their_shapes():
 def test_every_sequence_takes_what_is_given_at_its_own_place():
     given = torch.randn(2, 5, 7, 11)
     rows, places = torch.tensor([1, 0, 1]), torch.tensor([[LAYER, 3, -1, -1], [LAYER, -1, 6, 4], [LAYER + 1, 0, 0, 0]])
-    put, expected = iv.operations.PutAt({LAYER: given}, rows, places), X.clone()
+    put, expected = iv.changes.PutAt({LAYER: given}, rows, places), X.clone()
     expected[0, 3] = given[1, 3]
     expected[1, :, 6, 4] = given[0, :, 6, 4]
     assert put(LAYER, X).equal(expected) and put.for_sequences(torch.tensor([1]))(LAYER, X[1:2]).equal(expected[1:2])
-    rows_of_residuals = iv.operations.PutAt({LAYER: given[:, 0]}, rows, places[:, [0, 1, 3, 2]])  # which have no heads
+    rows_of_residuals = iv.changes.PutAt({LAYER: given[:, 0]}, rows, places[:, [0, 1, 3, 2]])  # which have no heads
     residual, expected = rows_of_residuals(LAYER, X[:, 0]), X[:, 0].clone()
     expected[0], expected[1, 4, 6] = given[1, 0], given[0, 0, 4, 6]
     assert residual.equal(expected)
-    refused(lambda: iv.operations.PutAt({LAYER: given[:, :, 1:]}, rows, places)(LAYER, X))
+    refused(lambda: iv.changes.PutAt({LAYER: given[:, :, 1:]}, rows, places)(LAYER, X))
     refused(lambda: put(LAYER + 1, X))

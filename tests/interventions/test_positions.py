@@ -6,7 +6,7 @@ from refusals import refused
 
 from sinkinterp.attention.shapes import ModelShape
 from sinkinterp.attention.sites import Edit
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.interventions import Evict, RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
 
 IDS = torch.arange(7)

@@ -8,11 +8,9 @@ import torch
 from sinkinterp.attention.kernels import ClampedSum, Kernel, LogLength, MLPFeature, Raw, Sigmoid, Unit
 from sinkinterp.attention.masks import Causal, Prefix, Window
 from sinkinterp.attention.slots import KeySlot, LearnedRow
-from sinkinterp.lm.attention import Added, AttentionSpec, HeadGate, RMSQKNorm, ValueBias
+from sinkinterp.lm.attention import Added, Alibi, AttentionSpec, HeadGate, RMSQKNorm, T5Relative, ValueBias
 from sinkinterp.lm.block import GatedFFN, Gelu, PostNorm, SinkToken, UpdateNorm
-from sinkinterp.lm.config import LMSpec, WrittenInit
-from sinkinterp.lm.model import SinkForCausalLM, build
-from sinkinterp.lm.position_schemes import Alibi, T5Relative
+from sinkinterp.lm.model import LMSpec, SinkForCausalLM, WrittenInit, build
 from sinkinterp.lm.variants import VARIANTS
 
 SIGMOID = Kernel(similarity=Sigmoid(), normaliser=Unit())

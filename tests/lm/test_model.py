@@ -14,8 +14,7 @@ from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.lm import model as blocked
 from sinkinterp.lm.attention import AttentionSpec
 from sinkinterp.lm.block import Nothing, SinkToken
-from sinkinterp.lm.config import LMSpec, SinkConfig
-from sinkinterp.lm.model import IGNORED, blocked_loss, build
+from sinkinterp.lm.model import IGNORED, LMSpec, SinkConfig, blocked_loss, build
 from sinkinterp.lm.variants import VARIANTS, variants
 from sinkinterp.measurement.measure import measure
 

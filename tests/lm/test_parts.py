@@ -10,8 +10,7 @@ from refusals import refused
 from sinkinterp.attention.slots import KeySlot
 from sinkinterp.lm.attention import AttentionSpec, Differential
 from sinkinterp.lm.block import FFN, GatedFFN, Gelu, Relu, Swish
-from sinkinterp.lm.config import TorchInit, WrittenInit
-from sinkinterp.lm.model import build
+from sinkinterp.lm.model import TorchInit, WrittenInit, build
 from sinkinterp.spec import Dims
 
 DIMS = Dims(42, 3, 14, 19)

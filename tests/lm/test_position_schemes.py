@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from sinkinterp.lm.position_schemes import Alibi, BucketIndex, Sinusoidal, T5Relative, buckets, slopes
+from sinkinterp.lm.attention import Alibi, BucketIndex, Sinusoidal, T5Relative, buckets, slopes
 from sinkinterp.spec import Dims
 
 DIMS = Dims(6, 3, 2, 19)

@@ -6,8 +6,8 @@ from lm.family import SPECS
 
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.lm.attention import buckets, slopes
 from sinkinterp.lm.model import build
-from sinkinterp.lm.position_schemes import buckets, slopes
 
 T = 17
 REPEATED = torch.full((1, T), 41)

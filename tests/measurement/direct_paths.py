@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 from sinkinterp.attention.sites import Edit
 from sinkinterp.backends.subject import Trace
 from sinkinterp.interventions import ChangeOutputs
-from sinkinterp.interventions.operations import Put
+from sinkinterp.interventions.changes import Put
 from sinkinterp.measurement.patching import activations
 
 _ADD = {torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__iadd__, Tensor.__radd__}

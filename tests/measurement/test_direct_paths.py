@@ -12,7 +12,7 @@ from refusals import refused
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.interventions import ChangeKeys, ChangeMLP, ChangeQueries, ChangeValues
-from sinkinterp.interventions.operations import Keep, Put
+from sinkinterp.interventions.changes import Keep, Put
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.patching import activations

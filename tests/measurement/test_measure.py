@@ -19,8 +19,7 @@ from sinkinterp.data.tokens import PAD, TokenSet
 from sinkinterp.measurement import inputs as batching
 from sinkinterp.measurement.measure import WIDTH, measure_enough
 from sinkinterp.metrics import instruments
-from sinkinterp.metrics.importance import PAPER, RELEASED, VISIBLE
-from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, Metric
+from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS, PAPER, RELEASED, VISIBLE, Metric
 from sinkinterp.metrics.residuals import peak
 
 LENGTHS = (5, 17, 2, 11, 5)

@@ -9,13 +9,7 @@ import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.measurement import inputs as batching
-from sinkinterp.measurement.patching import (  # fmt: skip
-    activations,
-    attribution,
-    mean_patch,
-    patch,
-    patches,
-)
+from sinkinterp.measurement.patching import activations, attribution, mean_patch, patch, patches  # fmt: skip
 from sinkinterp.runs.catalogue import load_module
 
 TOKENS, OTHERS = tokens_of(11), tokens_of(12)[:, 1:]

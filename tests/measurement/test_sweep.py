@@ -34,7 +34,7 @@ from sinkinterp.measurement.spread import (
 )
 from sinkinterp.measurement.sweep import importance, loss, sink_rate
 from sinkinterp.metrics.bootstrap import estimate
-from sinkinterp.report.columns import BLOCK, EDIT, LOSS
+from sinkinterp.table import BLOCK, EDIT, LOSS
 
 TOKENS = tokens_of(13)
 

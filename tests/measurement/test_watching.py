@@ -15,7 +15,7 @@ import sinkinterp as si
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.lm.model import build
 from sinkinterp.metrics import residuals
-from sinkinterp.metrics.metric import Metric
+from sinkinterp.metrics.importance import Metric
 
 TOKENS = tokens_of()
 ROWS = [{"input_ids": row, "labels": row} for row in torch.randint(VOCAB, (24, 11))]

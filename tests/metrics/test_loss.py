@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from sinkinterp.metrics.metric import POSITIONS, next_token_loss, target_loss
+from sinkinterp.metrics.importance import POSITIONS, next_token_loss, target_loss
 
 
 def draw():

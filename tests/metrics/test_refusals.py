@@ -10,7 +10,7 @@ from jaxtyping import Float, jaxtyped
 from refusals import refused
 from torch import Tensor
 
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.metrics import importance, qk, residuals, writes
 
 NAN = float("nan")

@@ -14,8 +14,7 @@ from backends.tiny_gguf import Q4_1, tiny_llama, write_gguf
 from refusals import refused
 
 import sinkinterp as si
-from models import __main__ as command
-from models import gguf_file, wheels
+from models import __main__ as command, gguf_file, wheels
 from models.catalogue import MODELS, Model
 from models.wheels import File, Wheel
 from sinkinterp.backends.files.model_files import load_tokenizer

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import sinkinterp as si
 from sinkinterp.backends.files.named_models import MADE, downloads
-from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS
 
 TEXT = (
     "The harbour was built by monks in 1374, who carried the stones from the hills on sledges. A century later the "

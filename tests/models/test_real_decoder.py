@@ -5,7 +5,7 @@ import pytest
 import sinkinterp as si
 from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence
 from sinkinterp.backends.files.named_models import downloads
-from sinkinterp.data.token_sources import random_tokens
+from sinkinterp.data.tokens import random_tokens
 
 WHISPER = downloads() / "whisper-tiny.en"
 pytestmark = pytest.mark.skipif(not WHISPER.is_dir(), reason="needs local/whisper-tiny.en: run make models")

@@ -14,7 +14,7 @@ from sinkinterp.attention import sites
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.files.named_models import downloads
-from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import TOP_ENTRIES
 
 SMOLLM2, WHISPER = downloads() / "smollm2-135m-instruct", downloads() / "whisper-tiny.en"

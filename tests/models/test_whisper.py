@@ -5,7 +5,7 @@ from tiny_whisper import tensors_of, tiny_whisper, write_binary, write_settings,
 from transformers import AutoTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 from models import ctranslate2, whisper
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import sinkinterp as si
 from sinkinterp.attention.maps import COSINE, NORM_PRODUCT, QUANTITIES, SCORE, WEIGHT
 from sinkinterp.attention.sites import Edit
 from sinkinterp.data.choices import Bos
-from sinkinterp.data.token_sources import TextToTokens
+from sinkinterp.data.tokens import TextToTokens
 from sinkinterp.pages.atlas import build as detail
 from sinkinterp.pages.atlas.build import SLOT, Detail, atlas, richest
 from sinkinterp.pages.atlas.encode import atlas_page

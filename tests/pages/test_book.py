@@ -6,10 +6,18 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 
-from sinkinterp.errors import InputError
-from sinkinterp.pages.book import chapter_page, front_page, why_ours_differs, write_chapter
-from sinkinterp.pages.chapters import NO_VERDICT, Chapter, chapters_in, stem_of
-from sinkinterp.runs.rules import Outcome, Verdict
+from sinkinterp.checks import InputError
+from sinkinterp.pages.book import (
+    NO_VERDICT,
+    Chapter,
+    chapter_page,
+    chapters_in,
+    front_page,
+    stem_of,
+    why_ours_differs,
+    write_chapter,
+)
+from sinkinterp.runs.experiment import Outcome, Verdict
 from sinkinterp.table import Table
 
 HOSTILE = "<script>alert(1)</script>"

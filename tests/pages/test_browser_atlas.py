@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pages.atlases import NASTY, cells_of, pairs_of, patterns, small_atlas
 
 from sinkinterp.attention.maps import SCORE, WEIGHT

@@ -10,8 +10,8 @@ from sinkinterp.measurement.maps import attention_map
 from sinkinterp.pages.book import write_chapter
 from sinkinterp.pages.page import Section, page
 from sinkinterp.plots.theme import DARK, LIGHT, MAGNITUDE, colour, themed
-from sinkinterp.report.explained_graph import NOTHING, CutMap, graph
-from sinkinterp.runs.rules import Outcome
+from sinkinterp.report.explained import NOTHING, CutMap, graph
+from sinkinterp.runs.experiment import Outcome
 
 ASK = """() => {
   const [plot] = document.querySelectorAll(".js-plotly-plot"), rgb = (node) => getComputedStyle(node);

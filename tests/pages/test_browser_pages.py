@@ -13,8 +13,7 @@ from report.test_tables import REPORT
 from sinkinterp.backends.load import load
 from sinkinterp.pages import serve
 from sinkinterp.pages.atlas.encode import atlas_page
-from sinkinterp.pages.book import PLOTLY, chapter_page, front_page, story_page
-from sinkinterp.pages.chapters import chapters_in
+from sinkinterp.pages.book import PLOTLY, chapter_page, chapters_in, front_page, story_page
 from sinkinterp.pages.live.page import ASK, Session, live_page
 from sinkinterp.pages.page import Section, cards_page
 from sinkinterp.pages.report import measurement_page

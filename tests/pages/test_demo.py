@@ -5,7 +5,7 @@ from sinkinterp.backends.load import load
 from sinkinterp.pages import gallery
 from sinkinterp.pages.gallery import demo_page
 from sinkinterp.pages.report import measurement_page
-from sinkinterp.runs.inputs import Inputs
+from sinkinterp.runs.case import Inputs
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from plots.test_figures import FIGURES
 from refusals import refused
 
 import sinkinterp as si
-from sinkinterp.pages import export
+from sinkinterp.pages import report
 from sinkinterp.plots.theme import json_ready
 from sinkinterp.table import Table
 
@@ -49,7 +49,7 @@ def test_notebooks_show_tables_with_their_words_escaped():
 
 def test_a_picture_without_kaleido_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "kaleido", None)
-    refused(lambda: list(export.save_pictures({tmp_path / "x.png": go.Figure()})))
+    refused(lambda: list(report.save_pictures({tmp_path / "x.png": go.Figure()})))
     assert not list(tmp_path.iterdir())
 
 
@@ -58,7 +58,7 @@ def test_a_picture_without_a_browser_says_which_are_missing(tmp_path, monkeypatc
         raise RuntimeError("\n\nKaleido requires Google Chrome\n")
 
     monkeypatch.setattr(go.Figure, "to_image", absent)
-    refused(lambda: list(export.save_pictures({tmp_path / "x.png": go.Figure()})))
+    refused(lambda: list(report.save_pictures({tmp_path / "x.png": go.Figure()})))
     assert not list(tmp_path.iterdir())
 
 
@@ -66,9 +66,9 @@ def test_a_picture_is_what_the_browser_drew(tmp_path, monkeypatch):
     asked, content = [], b"ink".ljust(60)
     monkeypatch.setattr(go.Figure, "to_image", lambda figure, kind, **how: asked.append((kind, how)) or content)
     figure = go.Figure(go.Bar(x=["a"], y=np.array([0.5])), layout={"width": 700})
-    assert list(export.save_pictures({tmp_path / "x.png": figure})) == [tmp_path / "x.png"]
+    assert list(report.save_pictures({tmp_path / "x.png": figure})) == [tmp_path / "x.png"]
     assert (tmp_path / "x.png").read_bytes().startswith(b"ink") and asked == [
-        ("png", {"width": 700, "scale": export.SCALE})
+        ("png", {"width": 700, "scale": report.SCALE})
     ]
 
 

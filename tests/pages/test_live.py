@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 import torch
 from backends.zoo import model_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pages.test_schema import fields
 from refusals import refused
 
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.load import load
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.interventions import (
     Ablate,
     AddSinkLogit,
@@ -35,8 +34,7 @@ from sinkinterp.measurement.maps import head_maps
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
 from sinkinterp.pages.atlas.encode import LogScale
-from sinkinterp.pages.live.page import Session, massive_entries
-from sinkinterp.pages.live.schema import KINDS, AnswerData, EditData, edit_of
+from sinkinterp.pages.live.page import KINDS, AnswerData, EditData, Session, edit_of, massive_entries
 from sinkinterp.pages.page import declared
 
 TEXT = "Return the number of items in the list."

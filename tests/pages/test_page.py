@@ -4,8 +4,7 @@ from html.parser import HTMLParser
 
 import plotly.graph_objects as go
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from plotly.offline import get_plotlyjs
 
 from sinkinterp.pages.page import Section, page, untitled

@@ -19,7 +19,7 @@ from sinkinterp.pages.book import front_page, write_chapter
 from sinkinterp.pages.live.page import Session, live_page
 from sinkinterp.pages.page import Section, document, page
 from sinkinterp.pages.report import measurement_page
-from sinkinterp.runs.rules import Outcome
+from sinkinterp.runs.experiment import Outcome
 from sinkinterp.table import Table
 
 TABLE = Table("a table", "", ({"x": 1.5},))

@@ -40,12 +40,7 @@ def test_only_what_was_measured_is_shown():
     always = ["Heads", NUMBERS, "Positions", "Thresholds", *norms]
     assert headings("bare")[:6] == always
     assert not {"Angle or length?", "Massive activations"} & set(headings("bare"))
-    assert headings("whole")[:9] == [
-        *always,
-        "Angle or length?",
-        "Massive activations",
-        "Largest residual entries",
-    ]
+    assert headings("whole")[:9] == [*always, "Angle or length?", "Massive activations", "Largest residual entries"]
     assert any(heading.startswith("Pairs of queries and keys") for heading in headings("paired"))
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from sinkinterp.pages.atlas.encode import SCRIPTS as ATLAS
 from sinkinterp.pages.atlas.schema import PageData
-from sinkinterp.pages.live.page import SCRIPTS as LIVE
-from sinkinterp.pages.live.schema import AnswerData, StartData
+from sinkinterp.pages.live.page import SCRIPTS as LIVE, AnswerData, StartData
 from sinkinterp.pages.page import asset, declared
 
 

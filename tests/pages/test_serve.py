@@ -5,7 +5,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.pages import serve
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from plotly.offline import get_plotlyjs
 from refusals import refused
 
-from sinkinterp.pages.book import FINDINGS, TOLD_BY, passages, story_page
-from sinkinterp.pages.chapters import chapters_in
+from sinkinterp.pages.book import FINDINGS, TOLD_BY, chapters_in, passages, story_page
 
 BOOK = Path(__file__).parents[2] / "figures" / "book"
 CHAPTERS = chapters_in(BOOK)

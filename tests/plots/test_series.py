@@ -5,8 +5,7 @@ import pytest
 from plots.test_figures import RESIDUALS, SWAPS, TRAINING, bars, interval
 
 from sinkinterp.applications.position_swap import swap_chart
-from sinkinterp.plots.series import positive_axis, sweep_figure
-from sinkinterp.plots.theme import GREY, caption_of, faded, themed
+from sinkinterp.plots.theme import GREY, caption_of, faded, positive_axis, sweep_figure, themed
 from sinkinterp.report.compare import over_length
 from sinkinterp.report.norms import by_kind, residual_norms
 from sinkinterp.runs.training_figures import training

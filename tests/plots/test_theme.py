@@ -5,20 +5,12 @@ from itertools import pairwise
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from plots.test_figures import interval
 
-from sinkinterp.plots.theme import (
-    COLOURS,
-    DARK,
-    LIGHT,
-    caption_of,
-    model_numbers,
-    translation,
-)
-from sinkinterp.report.massive import by_block
-from sinkinterp.report.qk import by_layer, distributions
+from sinkinterp.plots.theme import COLOURS, DARK, LIGHT, caption_of, model_numbers, translation
+from sinkinterp.report.heads import by_layer, distributions
+from sinkinterp.report.norms import by_block
 from sinkinterp.table import Table
 
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])

@@ -8,8 +8,8 @@ from refusals import refused
 from report.test_tables import REPORT, N, T
 
 from sinkinterp.metrics.qk import BINS, COSINES, NORMS
-from sinkinterp.report.massive import largest_entries
-from sinkinterp.report.qk import qk_distributions, qk_means_by_head
+from sinkinterp.report.heads import qk_distributions, qk_means_by_head
+from sinkinterp.report.norms import largest_entries
 
 D = 7
 X = torch.arange(N * 4 * D * T).float().reshape(N, 4, D, T) % 13

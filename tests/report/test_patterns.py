@@ -8,7 +8,7 @@ from transformer_lens.ActivationCache import ActivationCache
 
 import sinkinterp as si
 from sinkinterp.backends.bridge import bridge_of
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.metrics.importance import PAPER
 
 

@@ -14,14 +14,13 @@ import sinkinterp as si
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.metrics.bootstrap import difference
+from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS, Metric
 from sinkinterp.metrics.instruments import ALL
-from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, Metric
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES, Steps
 from sinkinterp.report.compare import compare
 from sinkinterp.report.heads import sinks_by_head
-from sinkinterp.report.report import Report
+from sinkinterp.report.report import Report, tables_as_json
 from sinkinterp.report.summary import sink_summary
-from sinkinterp.report.views import tables_as_json
 
 
 @pytest.fixture(scope="module")

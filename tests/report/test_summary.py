@@ -12,9 +12,8 @@ from sinkinterp.report.heads import sinks_by_head
 from sinkinterp.report.norms import residual_norms_by_block
 from sinkinterp.report.positions import sinks_by_epsilon, sinks_by_position
 from sinkinterp.report.readings import Protocol, protocol_note
-from sinkinterp.report.report import Report
+from sinkinterp.report.report import Report, overview_tables, tables_as_json
 from sinkinterp.report.summary import sink_summary
-from sinkinterp.report.views import overview_tables, tables_as_json
 from sinkinterp.table import high_of, low_of
 
 PROTOCOL = Protocol(

@@ -9,17 +9,10 @@ from refusals import refused
 
 from sinkinterp.report.compare import sinks_by_domain
 from sinkinterp.report.heads import score_gaps_by_head, top_heads, writes_by_head
-from sinkinterp.report.massive import massive_by_block
-from sinkinterp.report.positions import (
-    followed,
-    loss_by_position,
-    secondary_by_token,
-    sinks_by_epsilon,
-    sinks_by_token,
-)
+from sinkinterp.report.norms import massive_by_block
+from sinkinterp.report.positions import followed, loss_by_position, secondary_by_token, sinks_by_epsilon, sinks_by_token
 from sinkinterp.report.readings import Protocol
-from sinkinterp.report.report import Report
-from sinkinterp.report.views import overview_tables
+from sinkinterp.report.report import Report, overview_tables
 
 N, T = 3, 11  # two layers of two heads that share one kv head; 4 residuals
 PROTOCOL = Protocol("toy", N, T, "float32", "none", "a.txt", "abc", 0, (), "queries that can see the key", "", {})

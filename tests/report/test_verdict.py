@@ -7,15 +7,15 @@ import torch
 from report.test_massive_entries import PAIRED, WITH
 from report.test_tables import ALPHA, REPORT, TOKENS, N, T
 
-from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES
 from sinkinterp.report.compare import sinks_by_length
-from sinkinterp.report.explained_graph import graph
+from sinkinterp.report.explained import graph
 from sinkinterp.report.heads import strongest_head
 from sinkinterp.report.norms import norms_by_kind, token_kinds
 from sinkinterp.report.readings import protocol_note, public_name, short_name
+from sinkinterp.report.report import NAMED, VIEWS, tables_as_json, views_of
 from sinkinterp.report.summary import protocol_table, sink_verdict
-from sinkinterp.report.views import NAMED, VIEWS, tables_as_json, views_of
 from sinkinterp.runs.training_figures import training_history
 
 

@@ -7,8 +7,8 @@ import sinkinterp as si
 from experiments.shared.effects import LOSS_CHANGE, NONE, REASON, Effects, without
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import ChangeResidual, Scale, ZeroKeyBias
+from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.instruments import LOSS
-from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 
 TOKENS = torch.randint(1024, (5, 13), generator=torch.Generator().manual_seed(3))
 EDIT = ChangeResidual(Scale(3.0), layers=[1], positions=[0])

@@ -8,13 +8,12 @@ from refusals import refused
 
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.lm.block import GatedFFN
-from sinkinterp.lm.config import LMSpec
+from sinkinterp.lm.model import LMSpec
 from sinkinterp.lm.variants import variants
 from sinkinterp.runs import estimate
 from sinkinterp.runs.estimate import Held, Step, cost_of, step_of
 from sinkinterp.train import loop
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipes import RECIPES, with_variant
+from sinkinterp.train.recipe import RECIPES, Recipe, with_variant
 
 ASKED = ("softmax", "sink_logit", "k_bias", "sigmoid", "sigmoid_norm", "alibi", "t5", "gated")
 GPU_OR_NOT = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

@@ -10,8 +10,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from sinkinterp.lm.config import LMSpec
-from sinkinterp.lm.model import build
+from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.runs.estimate import cost_of
 from sinkinterp.runs.trained import ChatRecipe, _split, finetuned, history_of
 from sinkinterp.train import checkpoint

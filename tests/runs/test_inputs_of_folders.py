@@ -5,16 +5,15 @@ import json
 import pytest
 
 import sinkinterp as si
+from sinkinterp.checks import InputError
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Embedded, PythonCode, Repeating, Texts
 from sinkinterp.data.texts import texts_of
 from sinkinterp.data.tokenisers import ByteBPE, Pretrained
-from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
-from sinkinterp.runs.inputs import Inputs
+from sinkinterp.runs.case import Inputs
 from sinkinterp.seals import seal
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipes import sized
+from sinkinterp.train.recipe import Recipe, sized
 
 
 def folder_trained_on(data, folder):

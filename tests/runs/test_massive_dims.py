@@ -11,7 +11,7 @@ from sinkinterp.backends.encoder.encoder_input import NoEncoder, TokenIds
 from sinkinterp.backends.files.named_models import downloads
 from sinkinterp.cli.main import app
 from sinkinterp.data.choices import Bos
-from sinkinterp.data.token_sources import random_tokens
+from sinkinterp.data.tokens import random_tokens
 from sinkinterp.runs.case import Case, Encoded, open_case
 from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import Scope

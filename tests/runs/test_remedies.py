@@ -5,17 +5,16 @@ import pytest
 import torch
 from sinkinterp._experiments.shared.study import BASES
 
+from sinkinterp.applications.outliers import fake_quantised
 from sinkinterp.applications.streaming import loss_of
-from sinkinterp.applications.without_outliers import fake_quantised
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.interventions.columns import Evict
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.report.columns import LOSS, MODEL, SEED
 from sinkinterp.runs import trained
 from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import Scope
-from sinkinterp.table import Table
+from sinkinterp.table import LOSS, MODEL, SEED, Table
 from sinkinterp.train.recipe import Recipe
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")

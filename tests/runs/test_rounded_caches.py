@@ -4,12 +4,10 @@ import pytest
 
 from sinkinterp.applications.eviction import quantised_table
 from sinkinterp.backends.load import load
-from sinkinterp.report.columns import ALPHA_1, MODEL, RESIDUAL_RATIO, SEED
+from sinkinterp.runs.case import Inputs
 from sinkinterp.runs.catalogue import Scale, load_module
-from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.inputs import Inputs
-from sinkinterp.runs.rules import Outcome
-from sinkinterp.table import Table, high_of, low_of
+from sinkinterp.runs.experiment import Outcome, Scope
+from sinkinterp.table import ALPHA_1, MODEL, RESIDUAL_RATIO, SEED, Table, high_of, low_of
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
 

@@ -19,8 +19,8 @@ from sinkinterp._experiments.shared.rules import (
     within,
 )
 
-from sinkinterp.report import columns as c
-from sinkinterp.runs.rules import TRAINED, Outcome, Rule, Verdict, standing
+from sinkinterp import table as c
+from sinkinterp.runs.experiment import TRAINED, Outcome, Rule, Verdict, standing
 from sinkinterp.table import NULL, Table, high_of, low_of
 
 HOLDS, FAILS, UNDECIDED, NOT_ASKED = Outcome.HOLDS, Outcome.FAILS, Outcome.UNDECIDED, Outcome.NOT_ASKED
@@ -297,8 +297,7 @@ def test_the_other_cell_may_stand_in_another_column():
 
 
 @pytest.mark.parametrize(
-    ("values", "outcome"),
-    [((0.7, 1.2), HOLDS), ((0.7, 1.45), UNDECIDED), ((0.7, 1.45, 1.7), FAILS), ((), NOT_ASKED)],
+    ("values", "outcome"), [((0.7, 1.2), HOLDS), ((0.7, 1.45), UNDECIDED), ((0.7, 1.45, 1.7), FAILS), ((), NOT_ASKED)]
 )
 def test_a_claim_about_models_holds_for_all_and_fails_for_one(values, outcome):
     rows = tuple(with_interval(f"m{i}", "a", v, v - 0.1, v + 0.1) for i, v in enumerate(values))

@@ -5,11 +5,9 @@ import torch
 from refusals import refused
 
 from sinkinterp.attention.slots import SlotRow
-from sinkinterp.report.columns import ALPHA_1, ALPHA_HEAD, INPUT, MODEL, SEED, SINK_1
 from sinkinterp.runs.catalogue import Scale, load_module
-from sinkinterp.runs.experiment import GIVEN, Scope, load_experiment
-from sinkinterp.runs.rules import Outcome
-from sinkinterp.table import NULL, Table, high_of, low_of
+from sinkinterp.runs.experiment import GIVEN, Outcome, Scope, load_experiment
+from sinkinterp.table import ALPHA_1, ALPHA_HEAD, INPUT, MODEL, NULL, SEED, SINK_1, Table, high_of, low_of
 
 HOLDS, FAILS, UNDECIDED, NOT_ASKED = Outcome.HOLDS, Outcome.FAILS, Outcome.UNDECIDED, Outcome.NOT_ASKED
 

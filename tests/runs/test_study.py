@@ -17,22 +17,20 @@ from sinkinterp._experiments.shared.study import (
 )
 
 import sinkinterp as si
+from sinkinterp import table as c
+from sinkinterp.checks import InputError
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.tokenisers import ByteBPE
-from sinkinterp.errors import InputError
+from sinkinterp.lm.attention import Rotary
 from sinkinterp.lm.block import GatedFFN
-from sinkinterp.lm.position_schemes import Rotary
-from sinkinterp.report import columns as c
 from sinkinterp.runs import estimate
 from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.estimate import cost_of
-from sinkinterp.runs.experiment import OnModels, Scope, check_scope, load_experiment
-from sinkinterp.runs.rules import TRAINED, Outcome
+from sinkinterp.runs.experiment import TRAINED, OnModels, Outcome, Scope, check_scope, load_experiment
 from sinkinterp.runs.trained import held_out_tokens, trained, valid_loss
 from sinkinterp.runs.workers import Here, Processes
 from sinkinterp.table import NULL, published
-from sinkinterp.train.recipe import ConstantRate, Everything
-from sinkinterp.train.recipes import RECIPES, on_text
+from sinkinterp.train.recipe import RECIPES, ConstantRate, Everything, on_text
 
 TINY = replace(BASES[Scale.SMOKE], steps=2)
 STUDY = study(

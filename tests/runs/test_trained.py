@@ -12,21 +12,19 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
+from sinkinterp.checks import InputError
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.draws import Split
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
 from sinkinterp.data.tokenisers import ByteBPE
-from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement import inputs as batching
-from sinkinterp.metrics.metric import next_token_loss
-from sinkinterp.report.columns import ALPHA_1, LOSS, MODEL, RESIDUAL_RATIO, SEED, SINK_1
-from sinkinterp.runs import experiment as provenance
-from sinkinterp.runs import trained
+from sinkinterp.metrics.importance import next_token_loss
+from sinkinterp.runs import experiment as provenance, trained
 from sinkinterp.spec import Spec
-from sinkinterp.table import NULL, Table
+from sinkinterp.table import ALPHA_1, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, Table
 from sinkinterp.train.recipe import PrefixLM, Recipe
 
 

@@ -19,11 +19,10 @@ from sinkinterp._experiments.shared.study import BASES, architecture, study
 from sinkinterp.cli.measuring import _first_position
 from sinkinterp.cli.options import Loading
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.report.columns import MODEL, SEED, STATE
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Scope, load_experiment
-from sinkinterp.runs.rules import TRAINED
+from sinkinterp.runs.experiment import TRAINED, Scope, load_experiment
 from sinkinterp.runs.workers import LOCAL, Here, Processes, Ray, in_order
+from sinkinterp.table import MODEL, SEED, STATE
 
 STEPS = 20
 STUDY = study(

@@ -11,7 +11,7 @@ from refusals import refused
 from train import processes
 from train.processes import evaluate
 
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, distributed, loop
 from sinkinterp.train.distributed import World, joined

@@ -15,7 +15,7 @@ from refusals import refused
 from safetensors.torch import load_file, save_file
 
 from sinkinterp.attention.masks import Causal
-from sinkinterp.errors import InputError
+from sinkinterp.checks import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, loop

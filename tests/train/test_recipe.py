@@ -10,19 +10,19 @@ from refusals import refused
 import sinkinterp as si
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.masks import Causal, Mask, Window
+from sinkinterp.checks import InputError
 from sinkinterp.data.backcopy import BigramBackcopy, BosFirst
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import PythonCode, Texts
-from sinkinterp.errors import InputError
+from sinkinterp.lm.attention import Learned, Rotary
 from sinkinterp.lm.block import FFN, Relu
-from sinkinterp.lm.config import LMSpec
-from sinkinterp.lm.model import build
-from sinkinterp.lm.position_schemes import Learned, Rotary
+from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS, attn
 from sinkinterp.runs.trained import held_out_tokens
-from sinkinterp.spec import Spec
+from sinkinterp.spec import Spec, changed
 from sinkinterp.train.loop import Task, prepared
 from sinkinterp.train.recipe import (
+    RECIPES,
     ConstantRate,
     CooldownRate,
     CosineRate,
@@ -32,10 +32,10 @@ from sinkinterp.train.recipe import (
     PrefixLM,
     Recipe,
     check_cover,
+    on_text,
     parameter_groups,
+    with_variant,
 )
-from sinkinterp.train.recipes import RECIPES, on_text, with_variant
-from sinkinterp.train.settings import changed
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from ...attention.sites import ATTENTION_INPUT, MLP, NEURONS, Site
-from ...errors import InputError
+from ...attention import ATTENTION_INPUT, MLP, NEURONS, Site
+from ...checks import InputError
 from . import own_attention
 
 _DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")  # where `num_hidden_layers` is the encoder's

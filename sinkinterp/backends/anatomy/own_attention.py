@@ -15,10 +15,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from ...attention.call import AttentionCall
-from ...attention.shapes import HeadOutput
-from ...attention.slots import SinkLogit, Summaries
-from ...errors import InputError
+from ...attention import AttentionCall, HeadOutput, SinkLogit, Summaries
+from ...checks import InputError
 from ..exclusive import computed_by
 
 # Returns what the heads of one layer return, of q, k, v, a mask (pairs that may attend, or an additive one), the scale

@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ...attention.shapes import Gap, ModelShape, Unchanged, alike, check_kept, tolerance_of
 from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, HeadWeights, Site
-from ...errors import InputError, refusing
+from ...checks import InputError, refusing
 from ..exclusive import Hook
 from ..recorder import Recorder
 from .modules import removed_after

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import ModelOutput
 
-from ...attention.sites import ATTENTION_INPUT, MLP
+from ...attention import ATTENTION_INPUT, MLP
+from ...checks import InputError, refusal, refusing
 from ...data.tokens import Tokens
-from ...errors import InputError, refusal, refusing
 from .. import contract
 from ..anatomy.modules import blocks_of, cross_attention, positions_replaced, removed_after
 from ..anatomy.projections import HeadMap, maps_of

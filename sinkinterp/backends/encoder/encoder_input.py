@@ -13,11 +13,10 @@ from torch import Tensor
 from transformers import AutoFeatureExtractor, AutoTokenizer, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
-from ...checks import finite_number, unicode_text, whole_number, whole_numbers
+from ...checks import InputError, finite_number, refusal, unicode_text, whole_number, whole_numbers
 from ...data.given_tokenizer import check_one_bos
 from ...data.hub import asking_hub
 from ...data.texts import text_of_file
-from ...errors import InputError, refusal
 from ...files import check_is_file, path_of
 
 SAMPLING_RATE = 16_000  # samples per second of all speech models of transformers

@@ -12,9 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError, refusal
+from ...checks import InputError, nearest, refusal
 from ...files import cache_folder, replacing
-from ...guesses import nearest
 from ...seals import Of, hashes_in, seal
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints"

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...errors import InputError
+from ...checks import InputError
 from .listening import ADD, INTEGERS, MULTIPLY, SDPA, Operation, Place, Record, Visit
 
 NOWHERE = -1  # the number of no tensor

@@ -14,12 +14,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ...attention.call import AttentionCall
-from ...attention.shapes import Gap
-from ...attention.sites import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING
-from ...checks import accepting
+from ...attention import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING, AttentionCall, Gap
+from ...checks import InputError, accepting, refusal
 from ...data.tokens import Tokens
-from ...errors import InputError, refusal
 from .. import contract
 from ..anatomy.modules import StreamModules, Tap
 from ..exclusive import computed_by, exclusive, is_recorded_by, raise_if_interrupted
@@ -265,11 +262,7 @@ class ModuleSubject(HuggingFaceSubject):
 
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
         tokens = tokens.to(self.device)
-        with (
-            torch.set_grad_enabled(recorder.gradients),
-            eval_mode(self.model),
-            _naming_the_model_inside(self.model),
-        ):
+        with torch.set_grad_enabled(recorder.gradients), eval_mode(self.model), _naming_the_model_inside(self.model):
             if self._grows:  # it keeps rotations or masks of the longest input
                 self.logits(tokens[:1])
             with self._shown(recorder, **positions):

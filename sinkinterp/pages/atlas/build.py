@@ -7,21 +7,18 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from ...attention import maps as attention_maps
-from ...attention.maps import QUANTITIES, SCORE, WEIGHT, Quantity
-from ...attention.sites import CallRead, Edit
+from ...attention import QUANTITIES, SCORE, WEIGHT, CallRead, Edit, Quantity, maps as attention_maps
 from ...backends.subject import Subject
+from ...checks import InputError
 from ...data.tokens import Tokens, TokenSet
-from ...errors import InputError
 from ...measurement.maps import ChosenHeads, heads_asked
 from ...measurement.measure import measure
 from ...metrics.instruments import Instruments
 from ...report.compare import compare
 from ...report.maps import Heads
 from ...report.readings import TokenText, protocol_note, public_name, short_name
-from ...report.report import Report
+from ...report.report import Report, overview_tables
 from ...report.summary import sink_verdict
-from ...report.views import overview_tables
 from ...table import Table
 
 SLOT = -1  # among `places`: the column that belongs to no token

@@ -11,22 +11,12 @@ import numpy as np
 from jaxtyping import Float
 from plotly.offline import get_plotlyjs
 
-from ...attention.maps import WEIGHT, Quantity
+from ...attention import WEIGHT, Quantity
 from ...plots.theme import DARK, LIGHT, Theme
 from ...table import Table
 from ..page import Scripts, asset, declared, document, rendered
+from . import schema
 from .build import Atlas, State
-from .schema import (
-    CaptionData,
-    ChannelData,
-    ColumnData,
-    ImportanceData,
-    PageData,
-    ScaleData,
-    TableData,
-    ThemeData,
-    ThemesData,
-)
 
 Values = Float[np.ndarray, "*shape"]
 
@@ -58,9 +48,9 @@ class Scale:
         """A text that says how far a code may be from its value."""
         return f"to within {self.step / 2:.1g}"
 
-    def data(self) -> ScaleData:
+    def data(self) -> schema.ScaleData:
         """What the page needs to decode."""
-        return ScaleData(self.is_log, self.low, self.high, self.bits, self.step)
+        return schema.ScaleData(self.is_log, self.low, self.high, self.bits, self.step)
 
     def _codes(self, values: Values, low: float, step: float, first: int) -> np.ndarray:
         steps = np.clip(np.rint((values - low) / (step or 1)), 0, 2**self.bits - 1 - first) + first
@@ -140,12 +130,12 @@ class Blocks:
         return name
 
 
-def encode(atlas: Atlas) -> tuple[PageData, Mapping[str, str]]:
+def encode(atlas: Atlas) -> tuple[schema.PageData, Mapping[str, str]]:
     """The data of the page, and the texts of its blocks by id."""
     scales, blocks = _scales(atlas), Blocks()
     first = atlas.states[0]
     rows, columns = first.channels[WEIGHT].shape[2:]
-    data = PageData(
+    data = schema.PageData(
         model=atlas.model,
         lead=atlas.lead,
         protocol=atlas.protocol,
@@ -167,7 +157,7 @@ def encode(atlas: Atlas) -> tuple[PageData, Mapping[str, str]]:
         channels=[_channel(atlas, channel, scale, blocks) for channel, scale in scales.items()],
         slot_blocks=_slots(atlas, scales[WEIGHT], blocks),
         pair_blocks=_pairs(atlas, blocks),
-        themes=ThemesData(_theme(LIGHT), _theme(DARK)),
+        themes=schema.ThemesData(_theme(LIGHT), _theme(DARK)),
     )
     return data, blocks.texts
 
@@ -201,10 +191,10 @@ def _strongest(atlas: Atlas) -> int:
     )
 
 
-def _importance(atlas: Atlas, blocks: Blocks) -> ImportanceData:
+def _importance(atlas: Atlas, blocks: Blocks) -> schema.ImportanceData:
     scale = logarithmic(np.concatenate([state.importance.ravel() for state in atlas.states]), 16)
     ids = [blocks.add(f"importance-{i}", packed(scale.codes(state.importance))) for i, state in enumerate(atlas.states)]
-    return ImportanceData(scale.data(), ids)
+    return schema.ImportanceData(scale.data(), ids)
 
 
 def _received(state: State) -> list[float]:
@@ -217,10 +207,10 @@ def _by_layer(atlas: Atlas, name: str, codes: np.ndarray, blocks: Blocks) -> dic
     return {str(layer): blocks.add(f"{name}-{layer}", packed(codes[maps])) for layer, maps in layers}
 
 
-def _channel(atlas: Atlas, channel: Quantity, scale: Scale, blocks: Blocks) -> ChannelData:
+def _channel(atlas: Atlas, channel: Quantity, scale: Scale, blocks: Blocks) -> schema.ChannelData:
     name, codes = channel.name.replace(" ", "-"), [scale.codes(state.channels[channel]) for state in atlas.states]
     ids = [_by_layer(atlas, f"{name}-{i}", of_state, blocks) for i, of_state in enumerate(codes)]
-    return ChannelData(channel.name, channel.title, _colour_range(channel, scale), scale.data(), ids)
+    return schema.ChannelData(channel.name, channel.title, _colour_range(channel, scale), scale.data(), ids)
 
 
 def _colour_range(quantity: Quantity, scale: Scale) -> tuple[float, float]:
@@ -246,7 +236,7 @@ def _pairs(atlas: Atlas, blocks: Blocks) -> dict[str, str]:
     return {str(layer): ids[text] for layer, text in texts.items()}
 
 
-def _captions(atlas: Atlas, scales: Scales) -> CaptionData:
+def _captions(atlas: Atlas, scales: Scales) -> schema.CaptionData:
     cell = (
         "One cell is one pair of query and key."
         if atlas.side == 1
@@ -255,7 +245,7 @@ def _captions(atlas: Atlas, scales: Scales) -> CaptionData:
         "are among stored cells."
     )
     kept = "; ".join(f"{channel.name}s {scale.precision()}" for channel, scale in scales.items())
-    return CaptionData(
+    return schema.CaptionData(
         overview=f"Mean attention that the chosen position receives from the queries that can see it. {atlas.note}.",
         maps=(
             f"The maps of {len(atlas.maps):,} heads on one colour scale: queries downwards, keys to the right. L3 is "
@@ -269,14 +259,14 @@ def _captions(atlas: Atlas, scales: Scales) -> CaptionData:
     )
 
 
-def _table(table: Table) -> TableData:
+def _table(table: Table) -> schema.TableData:
     rows = table.display_rows()
-    columns = [ColumnData(name, table.is_text(name)) for name in (rows[0] if rows else ())]
-    return TableData(table.title, table.note, columns, [list(row.values()) for row in rows])
+    columns = [schema.ColumnData(name, table.is_text(name)) for name in (rows[0] if rows else ())]
+    return schema.TableData(table.title, table.note, columns, [list(row.values()) for row in rows])
 
 
-def _theme(theme: Theme) -> ThemeData:
-    return ThemeData(
+def _theme(theme: Theme) -> schema.ThemeData:
+    return schema.ThemeData(
         sequential=list(theme.sequential), diverging=list(theme.diverging), axis=theme.quiet, mark=theme.colours[1]
     )
 
@@ -303,7 +293,7 @@ SCRIPTS = (*FIGURES, "atlas/start.js")
 def atlas_page(atlas: Atlas) -> str:
     """The page as HTML text."""
     data, blocks = encode(atlas)
-    values = {"about": asdict(data), "schema": declared(PageData), "plotly": packed_plotly(), "blocks": blocks}
+    values = {"about": asdict(data), "schema": declared(schema.PageData), "plotly": packed_plotly(), "blocks": blocks}
     scripts = Scripts(["".join(map(asset, SCRIPTS))], added=[get_plotlyjs()])
     return document(f"sinkinterp: {atlas.model}", rendered("atlas/atlas.html", **values), ["atlas/atlas.css"], scripts)
 
