@@ -431,10 +431,10 @@ class Bound(partial[Any]):
 
     def __init__(self, function: Callable[..., Any], thing: Any) -> None:
         update_wrapper(self, function)
-        self._path = f"{thing.kind}.{function.__name__}"
 
     def __repr__(self) -> str:
-        return f"{self._path} is a method; write {self._path}(...)"
+        path = f"{self.args[0].kind}.{self.func.__name__}"
+        return f"{path} is a method; write {path}(...)"
 
     if not TYPE_CHECKING:
 

@@ -503,6 +503,7 @@ def test_the_words_of_an_option_are_those_of_an_argument(tmp_path, monkeypatch):
     assert Path("a.csv").read_bytes() == Path("b.csv").read_bytes()
     given = CliRunner().invoke(app, ["measure", NAME, "The cat sat.", "--save", "c.csv", "--first-only"])
     assert given.exit_code == 0 and Path("c.csv").read_bytes() == Path("a.csv").read_bytes()
+    assert get_command(app).commands["measure"]._meant(["--text", "", "--", "-o"]) == ["--text", "", "--", "-o"]
     for command in get_command(app).commands.values():
         for options in (param.opts for param in command.params if param.param_type_name == "option"):
             for words in (words for words in _SAME if options[0].lstrip("-") in words):

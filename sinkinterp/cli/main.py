@@ -49,13 +49,15 @@ class Command(TyperCommand):
         options = {name for name in known.values() if name[0] == "-"}
         meant: list[str] = []
         for i, arg in enumerate(args):
-            word, equals, value = arg.partition("=")
             if arg == "--":
                 return [*meant, *args[i:]]
-            if word[:1] == "-" and word not in options:
-                own = known.get(synonym(word.lstrip("-").replace("-", "_"), known), word)
-                word = own if own in options or own == word else ""
-            meant += [part for part in ((f"{word}{equals}{value}",) if word else (value,)) if part]
+            word, equals, value = arg.partition("=")
+            is_own = word[:1] != "-" or word in options
+            own = word if is_own else known.get(synonym(word.lstrip("-").replace("-", "_"), known), word)
+            if own == word or own[:1] == "-":
+                meant.append(f"{own}{equals}{value}")
+            elif equals:
+                meant.append(value)
         return meant
 
 

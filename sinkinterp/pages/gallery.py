@@ -47,11 +47,11 @@ FEW, MAPPED = 4, 32  # maps side by side, and sequences of a mean map
 EPSILON = 0.3
 SHOWN = ("norms", "pairs", "massive")  # views of each model
 PREVIEWS = {
-    "maps": "demo: where attention goes",
-    "training": "demo: sinks over training",
+    "maps": "the demo models: where attention goes",
+    "training": "the demo models: sinks over training",
     "swaps": "demo-softmax: the sink follows p1",
     "angles": "demo-softmax: Pairs of queries and keys in the head that looks at the first token most",
-    "lengths": "demo: thresholds and lengths",
+    "lengths": "the demo models: thresholds and lengths",
     "smollm2": "SmolLM2-135M-Instruct: a sink in genuine weights",
 }  # file name -> title of the section whose first figure it shows
 FEWER = 100  # sequences of pretrained models
@@ -98,14 +98,14 @@ def gallery(on_model: Callable[[str], None] = lambda name: None) -> Gallery:
         checkpoints[folder.name] = _measured(folder.name)
     sections = list(pretrained_models(on_model))
     for task, names in groupby(checkpoints, lambda name: name.split("-")[0]):
-        sections += _family_sections(task, {name: checkpoints[name] for name in names})
+        sections += _family_sections(f"the {task} models", {name: checkpoints[name] for name in names})
     for name, shipped in checkpoints.items():
         sections += _model_sections(name, shipped)
     first_figures = {section.title: section.figures[0] for section in sections if section.figures}
     here = "".join(f", and from {name}" for name in language_models().values())
     lead = (
-        f"Every view of sinkinterp, drawn from the {len(checkpoints)} checkpoints that ship with it{here}. What is "
-        "plotted stands under each figure. Click a picture to open it; in it, drag to zoom."
+        f"Figures of attention sinks: every view of sinkinterp, from the {len(checkpoints)} checkpoints that ship with "
+        f"it{here}. What is plotted stands under each figure. Click a picture to open it; in it, drag to zoom."
     )
     previews = {file: first_figures[title] for file, title in PREVIEWS.items() if title in first_figures}
     return Gallery(cards_page("sinkinterp: gallery", lead, sections), previews)
