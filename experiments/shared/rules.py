@@ -126,7 +126,7 @@ def _together(outcomes: Sequence[Outcome], reasons: Sequence[str]) -> Decision:
     """One decision for several rows: it holds if it holds for all, and fails if it fails for one, which comes first."""
     if not outcomes:
         return Outcome.NOT_ASKED, "no row here can be asked"
-    order = (Outcome.FAILS, Outcome.UNDECIDED, Outcome.HOLDS)
+    order = (Outcome.FAILS, Outcome.UNDECIDED, Outcome.HOLDS, Outcome.NOT_ASKED)
     outcome = next(outcome for outcome in order if outcome in outcomes)
     if len(reasons) <= MOST_REASONS:
         in_order = sorted(zip(outcomes, reasons, strict=True), key=lambda pair: order.index(pair[0]))
