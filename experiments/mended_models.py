@@ -12,6 +12,7 @@ from sinkinterp.applications import eviction, outliers
 from sinkinterp.applications.mend import (
     ENTRY,
     EVICTED,
+    LOSS,
     ROUNDED,
     UNIFORM,
     MendRecipe,
@@ -28,13 +29,16 @@ from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.draws import HELD_OUT
 from sinkinterp.data.progress import Progress
+from sinkinterp.data.texts import domains_of
 from sinkinterp.data.tokens import TextToTokens, Tokens
 from sinkinterp.files import cache_folder
 from sinkinterp.metrics.bootstrap import intervals, mean_cells, rate_cells
 from sinkinterp.plots.theme import sweep_figure, unique_values
 from sinkinterp.runs.case import Case
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import ALPHA_1, EDIT, MODEL, SINK_1, Cell, Table
+from sinkinterp.train.checkpoint import History
 
 from .shared.arms import means_by
 from .shared.downstream import CAPITALS
@@ -52,13 +56,15 @@ RULE = (
 )
 MODELS = text_models()
 STEPS, SMOKE_STEPS = 40, 2
-ORDERS = 3  # of the data, for the slot with the penalty and for LoRA alone; the other arms have one
+WATCH_EVERY = 10  # steps between two points of a curve
+ORDERS = 3  # of the data
 LENGTH, SEQUENCES = 64, 16
 LONG, LONG_SEQUENCES = 512, 6
 AS_IS, SLOT, FREE = "as it is", "slot, penalty", "slot, no penalty"
 OTHER, LORA, PENALTY = "slot and penalty of the sixth token", "LoRA alone", "LoRA, penalty"
 TRAINED = "docstrings"
 OTHERS = ("Python code", "package descriptions")
+CURVE, TOKENS = "docstrings, while it trains", "tokens trained on"
 TEXT, ORDER = "text", "order"
 ROUNDED_PART, BY_ROUNDING = "what is rounded", "added by rounding"
 BITS = (8, 4)
@@ -82,10 +88,12 @@ def recipes(case: Case, progress: Progress) -> Iterator[tuple[str, MendRecipe]]:
     plain = mend_recipe(case.source, length=LENGTH)
     plain = replace(plain, data=plain.data.prepare(cache_folder(), progress("reading texts")).recipe)
     settings: dict[str, Any] = {"lr": 1e-4, "steps": steps, "watch_every": steps, "save_every": 20, "bf16": True}
+    often = {"watch_every": min(WATCH_EVERY, steps), "until": 0.0}
     for order in range(orders):
-        for name in ARMS if not order else (LORA, SLOT):
+        for name in ARMS:
             trained = weights if name in (LORA, PENALTY) else plain.trained
-            yield name, replace(plain, seed=order, trained=trained, **{**settings, **ARMS[name]})
+            watched = often if name == SLOT else {}
+            yield name, replace(plain, seed=order, trained=trained, **{**settings, **watched, **ARMS[name]})
 
 
 @dataclass(frozen=True)
@@ -126,9 +134,10 @@ class Read:
 
 
 def measure(case: Case, progress: Progress) -> Table:
-    """A row for the model as it is, each arm and order, and another for what it knows and writes.
+    """A row for the model as it is, each arm and order, another for what it knows and writes, and curves of the slots.
 
-    The first order is measured on other kinds of text too, and its slot with several kinds of rounding.
+    The slots and LoRA of the first order are measured on other kinds of text too, and the slots with several kinds of
+    rounding.
     """
     subject = case.subject
     if not isinstance(subject, HuggingFaceSubject):
@@ -144,11 +153,13 @@ def measure(case: Case, progress: Progress) -> Table:
     for done, (name, recipe) in enumerate(arms):
         on_row(done, len(arms))
         run = cache / "runs" / recipe.key()
-        mended(recipe, run, cache)
+        history = mended(recipe, run, cache).history
+        rows += [_named(case, name, recipe.seed, row) for row in (curve(recipe, history) if name == SLOT else ())]
         with_adapter(subject.model, run / "adapter")
         try:
             for read in reads:
-                if read.kind != TRAINED and (recipe.seed or (len(read.tokens[0]) == LONG and name not in (SLOT, LORA))):
+                is_further = read.kind not in (TRAINED, *OTHERS)
+                if (read.kind != TRAINED and recipe.seed) or (is_further and name not in (SLOT, LORA)):
                     continue
                 row, loss = read.row(subject, recipe.skips, controls.get((recipe.seed, read.kind)))
                 if name == LORA:
@@ -168,9 +179,18 @@ def measure(case: Case, progress: Progress) -> Table:
         f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={LENGTH} (n={LONG_SEQUENCES} at T={LONG}), BOS "
         f"{case.start}, with a slot never, {intervals(n)}; epsilon=0.3; trained on docstrings, {arms[0][1].steps} "
         f"steps of 4 x {LENGTH} tokens in bf16, rate 1e-4 (slots' keys .1), held-out docstrings measured in fp32; "
-        f"losses in nats; capitals: n={len(CAPITALS)}; rule: {RULE}"
+        f"losses in nats; curves: n=32, means over orders; capitals: n={len(CAPITALS)}; rule: {RULE}"
     )
     return Table(CLAIM, note, tuple({**dict.fromkeys(columns), **row} for row in rows))
+
+
+def curve(recipe: MendRecipe, history: History) -> Iterator[Row]:
+    """Rows of a training's evaluations, by the tokens trained on."""
+    for now in history:
+        tokens = int(now["step"]) * recipe.batch * recipe.data.length
+        cells = {LOSS: "valid_loss", SINK_1: "sink_1", ALPHA_1: "alpha_1", "Sink_*": "sink_slot"}
+        values = {name: now.get(of) for name, of in cells.items()}
+        yield {TEXT: CURVE, TOKENS: tokens, **values, UNIFORM: now["alpha_1_uniform"], ENTRY: now["peak_over_median"]}
 
 
 def _named(case: Case, arm: str, order: int | None, row: Row) -> Row:
@@ -184,8 +204,9 @@ def _texts(case: Case, recipe: MendRecipe, progress: Progress) -> Iterator[tuple
     yield TRAINED, recipe.data.prepare(cache, on_file).sample(n, *HELD_OUT)
     texts, start = texts_by_kind(cache, on_file), Bos.ALWAYS if recipe.data.bos else Bos.NEVER
     to_tokens = TextToTokens(case.subject.tokenizer, start)
-    for kind in OTHERS:
-        yield kind, to_tokens.of_length(texts[kind], LENGTH, n, kind).tokens
+    given = {} if case.text is None else domains_of(case.text)
+    for kind, of in {**{kind: texts[kind] for kind in OTHERS}, **given}.items():
+        yield kind, to_tokens.of_length(of, LENGTH, n, kind).tokens
     if case.recipe is None:
         kind = f"{OTHERS[0]}, T={LONG}"
         yield kind, to_tokens.of_length(texts[OTHERS[0]], LONG, min(n, LONG_SEQUENCES), kind).tokens
@@ -213,16 +234,21 @@ def _told(case: Case, skips: int) -> Row:
 def digest(table: Table) -> Table:
     """A row for each arm of each model: means over orders, on the text of the training."""
     columns = (SINK_1, ALPHA_1, UNIFORM, "Sink_2", "Sink_*", ADDED, OVER_LORA, EVICTED, ROUNDED, ENTRY)
-    whole = table.where(**{TEXT: TRAINED, ROUNDED_PART: None})
-    models = {model: means_by(whole.where(**{MODEL: model}), EDIT, columns) for model in unique_values(table, MODEL)}
-    rows = tuple({MODEL: model, **row} for model, means in models.items() for row in means.rows)
-    return Table(table.title, table.note, rows)
+    return _means(table.where(**{TEXT: TRAINED, ROUNDED_PART: None}), EDIT, columns)
 
 
 def draw(table: Table) -> go.Figure:
-    """Sink_1, the cost of forgetting the first token and that of int8: the models as they are and with each arm."""
-    drawn = Table("The sink mended", table.note, digest(table).rows)
-    return sweep_figure(drawn, EDIT, (SINK_1, EVICTED, ROUNDED), by=MODEL)
+    """The curves of the trainings of the slots, means over orders of the data."""
+    columns = (LOSS, ALPHA_1, "Sink_*", ENTRY)
+    means = _means(table.where(**{TEXT: CURVE}), TOKENS, (*columns, UNIFORM))
+    rows = tuple({**row, f"null {ALPHA_1}": row[UNIFORM]} for row in means.rows)
+    return sweep_figure(Table("The slots while they are trained", table.note, rows), TOKENS, columns, by=MODEL)
+
+
+def _means(rows: Table, column: str, quantities: Sequence[str]) -> Table:
+    """The mean of each model's rows over orders, by the values of a column."""
+    models = {model: means_by(rows.where(**{MODEL: model}), column, quantities) for model in unique_values(rows, MODEL)}
+    return Table(rows.title, rows.note, tuple({MODEL: name, **row} for name, of in models.items() for row in of.rows))
 
 
 def _of(arm: str, *texts: str) -> Sequence[Mapping[str, Cell]]:
@@ -253,4 +279,4 @@ RULES: Sequence[Rule] = tuple(
     )
 )
 
-EXPERIMENT = replace(on_models(CLAIM, MODELS, measure, draw, RULES), digest=digest)
+EXPERIMENT = replace(on_models(CLAIM, MODELS, measure, draw, RULES), digest=digest, only_by_name=(Scale.REAL,))

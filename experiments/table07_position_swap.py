@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import plotly.graph_objects as go
 
-from sinkinterp.applications.position_swap import REPEATED, UNTOUCHED, paper_grid, swap_chart, swap_table
+from sinkinterp.applications.position_swap import REPEATED, UNTOUCHED, paper_grid, paper_targets, swap_chart, swap_table
 from sinkinterp.backends.encoder.encoder_input import NoEncoder
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
@@ -21,8 +21,6 @@ from .shared.papers_models import GPT2_XL
 from .shared.rules import above, times
 
 CLAIM = "Replacing p1 by p_t removes the sink; swapping p1 with p_t moves it to position t."
-TARGETS = (5, 10, 15, 20, 25, 30)  # t, from 1
-MIN_QUERIES = 4  # that see position t, so that its importance is a mean over several queries
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/demo-softmax"],
     Scale.REAL: [*models_with(Has.TABLE), Encoded("local/whisper-tiny.en", NoEncoder())],
@@ -42,15 +40,10 @@ def measure(case: Case, progress: Progress) -> Table:
     if case.bos is Bos.ALWAYS:
         with_bos = case.token_sets(size, Bos.ALWAYS, progress)
         token_sets |= {f"{name}, id {case.bos_token} first": token_set for name, token_set in with_bos.items()}
-    swaps = swap_table(case.subject, token_sets, targets(size[1]), on_run=progress(f"measuring {case.subject.name}"))
+    swaps = swap_table(
+        case.subject, token_sets, paper_targets(size[1]), on_run=progress(f"measuring {case.subject.name}")
+    )
     return Table(swaps.title, swaps.note, tuple({**case.names, **row} for row in swaps.rows))
-
-
-def targets(length: int) -> list[int]:
-    """The paper's t, counted from 0, that fit sequences of this length; if some do not fit, also the last that does."""
-    last = length - MIN_QUERIES + 1
-    fitting = [t for t in TARGETS if t <= last]
-    return [t - 1 for t in dict.fromkeys(fitting if len(fitting) == len(TARGETS) else [*fitting, last])]
 
 
 def draw(table: Table) -> go.Figure:

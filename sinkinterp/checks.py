@@ -17,11 +17,12 @@ from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import cache, wraps
+from functools import cache, partial, update_wrapper, wraps
 from importlib import import_module
 from importlib.abc import MetaPathFinder
+from operator import attrgetter
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import iter_modules, resolve_name
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
@@ -283,16 +284,20 @@ def _shown(value: Any) -> str:
 R = TypeVar("R")
 T = TypeVar("T")
 _ROOT = Path(__file__).parent
-_SAME = (  # words for one argument, of which a function has one
+_SAME = (  # words for one argument or option, of which a function or a command has one
     ("layers", "layer", "include_layers"),
     ("heads", "head", "include_heads"),
-    ("text", "tokens", "texts", "prompt", "prompts", "input_ids", "str_tokens", "dataset"),
+    ("text", "tokens", "texts", "prompt", "prompts", "input_ids", "str_tokens", "dataset", "input", "file", "data"),
     ("dtype", "torch_dtype"),
     ("values", "activations"),
+    ("edits", "edit", "intervention", "interventions"),
+    ("corrupted", "corrupt", "corrupted_prompt"),
+    ("clean", "clean_prompt"),
     ("instead", "wrong", "wrong_answer"),
-    ("path", "out", "output", "save", "save_path", "filename"),
+    ("epsilon", "eps", "threshold"),
+    ("path", "save", "out", "output", "o", "save_path", "filename", "outfile", "csv", "json", "html"),
     ("device_map", "device"),
-    ("model", "source", "attention", "attentions", "patterns", "cache"),
+    ("model", "source", "attention", "attentions", "patterns", "cache", "m", "report"),
 )
 
 
@@ -326,16 +331,25 @@ def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
     return f"; {fix}" if fix else nearest(word, names)
 
 
-def home_of(name: str) -> str:
-    """The import of a function, class or constant of this package, as the end of a message; empty without one."""
+def synonym(word: str, known: Iterable[str]) -> str:
+    """The one of the known arguments, options or commands that a word means; the word itself if it means none."""
+    names = [*known]
+    if (named := _words("same").get(f"{_ROOT.name}:{word}")) in names:
+        return named
+    meant = (each for words in _SAME if word in words for each in words if each in names)
+    return word if word in names else next(meant, word)
+
+
+def home_of(name: str) -> tuple[str, bool]:
+    """The module of a function, class or constant of this package, and whether it is public; empty without one."""
     defined = re.compile(rf"^(def |class )?{re.escape(name)}\b *[(:=\[]", re.M)
     for path in sorted(_ROOT.rglob("*.py")):
         inside = path.relative_to(_ROOT)
         if inside.parts[0] != "cli" and defined.search(path.read_text(encoding="utf-8")):
             is_public = f'"{name}"' in (path.parent / "__init__.py").read_text(encoding="utf-8")
             home = inside.parent if is_public else inside.with_suffix("")
-            return f"; write from {'.'.join((_ROOT.name, *home.parts))} import {name}"
-    return ""
+            return ".".join((_ROOT.name, *home.parts)), is_public
+    return "", False
 
 
 def keywords(function: Callable[P, R]) -> Callable[P, R]:
@@ -348,13 +362,10 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     def meant_by(given: Mapping[str, Any]) -> dict[str, Any]:
         foreign = {word: f"{word}={value!r:.20}" for word, value in given.items() if word not in known}
         meant = {word: pair for word, text in foreign.items() if (pair := _words("argument").get(text)) is not None}
-        kept = {own(word, given): value for word, value in given.items() if word not in meant}
+        free = [word for word in known if word not in given]
+        kept = {synonym(word, [word] if word in known else free): given[word] for word in given if word not in meant}
         pairs = (pair.split("=") for pair in meant.values() if pair)
         return kept | {word: literal_eval(value) for word, value in pairs if word in known}
-
-    def own(word: str, given: Mapping[str, Any]) -> str:
-        meant = (each for words in _SAME if word in words for each in words if each in known and each not in given)
-        return word if word in known else next(meant, word)
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -405,20 +416,74 @@ class Told(type):
         return signature.replace(parameters=[*signature.parameters.values()][1:])
 
 
+class _Method:
+    """A method of an object. Without brackets it says how to call it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __get__(self, thing: Any, owner: type | None = None) -> Any:
+        return self._function if thing is None else Bound(self._function, thing)
+
+
+class Bound(partial[Any]):
+    """A function with the object that it is called of."""
+
+    def __init__(self, function: Callable[..., Any], thing: Any) -> None:
+        update_wrapper(self, function)
+        self._path = f"{thing.kind}.{function.__name__}"
+
+    def __repr__(self) -> str:
+        return f"{self._path} is a method; write {self._path}(...)"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"{self!r}.{name}", name=name)
+
+
 class Answering:
-    """The base of objects that say what to write in place of an attribute that they do not have."""
+    """The base of objects that say what to write in place of an attribute that they do not have.
+
+    Words of the table mean an attribute of theirs. Public functions that take such an object first are its methods too.
+    """
 
     kind: ClassVar[str]  # what messages and the table call them
+    role: ClassVar[str] = "what"  # the first parameter of the public functions that are its methods
+    parts: ClassVar[tuple[str, ...]] = ()  # whose attributes are its own
+
+    def __init_subclass__(cls) -> None:
+        for name in dir(cls):
+            function = inspect.getattr_static(cls, name)
+            if name[0] != "_" and inspect.isfunction(function) and function.__module__.startswith(_ROOT.name):
+                setattr(cls, name, _Method(function))
 
     if not TYPE_CHECKING:  # a type checker knows the attributes that there are
 
-        def __getattr__(self, name: str) -> NoReturn:
-            parts = (part for part in ("shape", "model", "protocol") if hasattr(vars(self).get(part), name))
-            inside = "".join(f"; write {self.kind}.{part}.{name}" for part in [*parts][:1])
+        def __getattr__(self, name: str) -> Any:
+            word = f"{self.kind}:{name}"
+            if word in _words("same"):
+                return attrgetter(_words("same")[word])(self)
+            if name[0] != "_" and word not in _words("instead"):
+                for part in self.parts:
+                    if hasattr(vars(self).get(part), name):
+                        return getattr(vars(self)[part], name)
+                function = _public(name)
+                if function and next(iter(inspect.signature(function).parameters)) == self.role:
+                    return Bound(function, self)
+            inside = f"; write {self.kind}.model.{name}" if hasattr(vars(self).get("model"), name) else ""
             names = [known for known in dir(self) if not known.startswith("_")]
             known = f"; it has {', '.join(names)}" if len(names) < 16 else ""
             fix = fix_of(name, self.kind) or inside or fix_of("", self.kind) or nearest(name, names) or known
             raise AttributeError(f"a {self.kind} has no attribute {name!r}{fix}", name=name)  # no guess of Python's
+
+
+def _public(name: str) -> Callable[..., Any] | None:
+    """The public function of a name, or of a word that means one."""
+    package = sys.modules[_ROOT.name]
+    meant = _words("same").get(name, name)
+    function = getattr(package, meant) if meant in vars(package)["__all__"] else None
+    return function if inspect.isfunction(function) else None
 
 
 class Package(ModuleType):
@@ -429,9 +494,13 @@ class Package(ModuleType):
         if name in names and name not in vars(self).get("__all__", ()):
             return import_module(f"{self.__name__}.{name}")
         if name in _words("same"):
-            module, _, meant = _words("same")[name].rpartition(".")
-            return getattr(import_module(module or _ROOT.name), meant)
-        fix = "" if name.startswith("_") else fix_of(name) or home_of(name) or nearest(name, names)
+            meant = _words("same")[name]
+            return resolve_name(meant if "." in meant else f"{_ROOT.name}.{meant}")
+        fix = "" if name.startswith("_") else fix_of(name)
+        home, is_public = ("", False) if fix or name.startswith("_") else home_of(name)
+        if is_public and self.__name__ == _ROOT.name:
+            return getattr(import_module(home), name)
+        fix = fix or (f"; write from {home} import {name}" if home else nearest(name, names))
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{fix}", name=name)
 
     def __dir__(self) -> list[str]:

@@ -4,7 +4,7 @@ What a file is of is a small dictionary: the key of a run, a step, the hash of a
 text. Whoever reads a file says what belongs there. Some seals do not name their owner.
 
 Files that people ask for carry a mark, the hash of their own content, and replace only a file with a mark. A page holds
-the mark in a comment, a picture in a text chunk, a CSV file in the name of a last, empty column, a report in the
+the mark in a comment, a picture in a text chunk, a CSV file in the last cell of its first row, a report in the
 metadata of its .safetensors file: there the hash is that of the file with 64 zeros in its place. JSON holds the hash of
 all other entries as "sha256".
 """
@@ -281,6 +281,7 @@ def _read(path: Path, read: Callable[[BufferedReader], T]) -> T:
 
 
 MARK = f"sinkinterp sha256 {STAMP}"
+WRITTEN_BY = "written by"  # the last column of a CSV file
 _MARK = re.compile(rb"sinkinterp.{1,40}?sha256.{1,9}?([0-9a-f]{64})", re.DOTALL)
 _BEGIN, _END = 2000, 200  # bytes from the beginning and, in a PDF, from the end, among which a mark is
 _DOCTYPE = "<!doctype html>\n"
@@ -311,8 +312,9 @@ def pdf_bytes(pdf: bytes) -> bytes:
 
 
 def csv_bytes(frame: Any) -> bytes:
-    """The file of a pandas DataFrame, with its mark as the name of a last, empty column."""
-    return stamped(frame.assign(**{MARK: ""}).to_csv(index=False).encode())
+    """The file of a pandas DataFrame, with its mark in the first row of a last column; without rows, in its name."""
+    marked = frame.assign(**{WRITTEN_BY: [MARK, *[""] * (len(frame) - 1)]} if len(frame) else {MARK: ""})
+    return stamped(marked.to_csv(index=False).encode())
 
 
 def json_bytes(plain: Mapping[str, Any], indent: int | None = 1) -> bytes:

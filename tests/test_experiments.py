@@ -18,6 +18,8 @@ from transformers import PreTrainedTokenizerFast
 import sinkinterp as si
 from experiments.shared.effects import REASON
 from experiments.shared.long_texts import long_texts
+from sinkinterp.applications import position_swap
+from sinkinterp.applications.position_swap import paper_targets
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.encoder.encoder_input import Silence
 from sinkinterp.cli import reproducing
@@ -114,6 +116,9 @@ def test_all_runs_what_can_run_and_names_what_it_leaves_out(call, monkeypatch):
     assert code == 0 and files == book_of("book", "propositions")
     assert "left out: text_twins: it trains for hours" in output
     assert "left out: gpt2_circuit: its models are not here" in output
+    monkeypatch.setattr("sinkinterp.cli.reproducing.experiment_names", lambda: ["mended_models"])
+    code, output, files = call("reproduce", "all", "--scale", "real", "--dry-run")
+    assert code == 0 and "left out: mended_models: it trains genuine models for hours" in output
 
 
 def test_a_book_is_drawn_again_from_its_numbers(call):
@@ -200,12 +205,12 @@ def test_published_numbers_stand_beside_repeated_tokens_alone(smoke):
     [(64, [5, 10, 15, 20, 25, 30]), (33, [5, 10, 15, 20, 25, 30]), (32, [5, 10, 15, 20, 25, 29]), (13, [5, 10])],
 )
 def test_targets_are_the_papers_and_seen_by_four_queries(length, from_one):
-    assert [t + 1 for t in load_module(TABLE07).targets(length)] == from_one
+    assert [t + 1 for t in paper_targets(length)] == from_one
 
 
-def test_a_model_of_transformers_without_tokenizer_is_measured_as_in_the_paper(gpt2):
+def test_a_model_of_transformers_without_tokenizer_is_measured_as_in_the_paper(gpt2, monkeypatch):
     module = load_module(TABLE07)
-    module.TARGETS = (5, 30)
+    monkeypatch.setattr(position_swap, "TARGETS", (5, 30))
     table = module.EXPERIMENT.table(Scope(Scale.SMOKE, models=[gpt2]))
     assert {row["input"] for row in table.rows} == {"random", "repeated"} and "n=100 a row, T=64, no BOS" in table.note
     assert [row["t"] for row in table.where(input="random", edit="p1 <- p_t").rows] == [5, 30]

@@ -34,7 +34,7 @@ from ..metrics.importance import Metric
 from ..metrics.residuals import peak_over_median
 from ..report.report import Report
 from ..seals import Of, settle, stated
-from ..spec import Limits
+from ..spec import Limits, added_later
 from ..table import MODEL, Cell, Table
 from ..train import checkpoint, loop
 from ..train.distributed import Batch, World
@@ -66,9 +66,10 @@ class MendRecipe(Fit):
 
     steps: of the training; with 0 the slots stay as they begin.
     penalty: what the loss gains for each unit of mean attention that later queries give to the token at `position`.
+    until: the training ends where Sink_1 falls below it and alpha_1 is at most that of uniform attention; 0: never.
     """
 
-    limits: ClassVar[Limits] = {**Fit.limits, "steps": 0, "penalty": 0}
+    limits: ClassVar[Limits] = {**Fit.limits, "steps": 0, "penalty": 0, "until": 0}
 
     model: str = ""
     data: PackedText = PackedText()
@@ -76,6 +77,7 @@ class MendRecipe(Fit):
     trained: Trained = SlotsAlone()
     penalty: float = 1.0
     position: int = 0
+    until: float = added_later(RATE)
     steps: int = 0
     batch: int = 4
     micro_batch: int = 4
@@ -213,10 +215,7 @@ def mended(
     recipe.trained.prepare(model)
     of, history = _trained(_job(recipe, model, text, base, world), out, on_step)
     with sole_writer(out):
-        write = partial(
-            write_adapter, model=model, slots=recipe.slots, trained=recipe.trained, base=recipe.model, of=of
-        )
-        settle(out / "adapter", of, write)
+        settle(out / "adapter", of, lambda to: write_adapter(to, model, recipe.slots, recipe.trained, recipe.model, of))
     return Mended(recipe, out / "adapter", text, history, world.device)
 
 
@@ -239,7 +238,7 @@ def _job(recipe: MendRecipe, model: PreTrainedModel, text: PreparedText, base: s
         world,
         base=base,
         loss=partial(penalised, penalty=recipe.penalty, position=recipe.position),
-        is_done=is_mended,
+        is_done=partial(is_mended, rate=recipe.until),
     )
 
 
@@ -260,9 +259,9 @@ def penalised(model: nn.Module, batch: Batch, penalty: float, position: int) -> 
     return loss + penalty * torch.stack(masses).mean() if penalty else loss
 
 
-def is_mended(newest: Mapping[str, float]) -> bool:
+def is_mended(newest: Mapping[str, float], rate: float = RATE) -> bool:
     """Tells if the first token stopped being a sink by this evaluation."""
-    return newest["alpha_1"] <= newest["alpha_1_uniform"] and newest["sink_1"] < RATE
+    return newest["alpha_1"] <= newest["alpha_1_uniform"] and newest["sink_1"] < rate
 
 
 def _watch(model: PreTrainedModel, held_out: Tokens) -> dict[str, float]:

@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 from ..attention import Edit
 from ..backends.load import subject_of
 from ..checks import check_count, different_numbers, refusing
-from ..data.tokens import TokenSet, TokensLike
+from ..data.tokens import TokenSet, TokensLike, repeated_token
 from ..interventions.positions import ReplacePosition, SwapPositions
 from ..measurement.inputs import ModelLike, inputs_of
 from ..measurement.measure import measure
@@ -43,6 +43,8 @@ REPORTED: dict[str, dict[int, tuple[float, float | None]]] = {
         30: (0.0973, 0.5022),
     },
 }
+TARGETS = tuple(REPORTED["p1 <- p_t"])  # the paper's t, from 1
+MIN_QUERIES = 4  # that see position t, so that its importance is a mean over several queries
 RATES = (SINK_1, SINK_T)
 UNTOUCHED, REPEATED, OURS, THEIRS = "none", "repeated", "this model", "GPT2-XL, the paper's"
 GRID = ((UNTOUCHED, SINK_1), *((edit, rate) for edit in ("p1 <- p_t", "p1 <-> p_t") for rate in RATES))
@@ -60,22 +62,27 @@ class Run:
 
 def swap_table(
     subject: ModelLike,
-    token_sets: TokensLike | Mapping[str, TokensLike],
-    targets: Sequence[int],
+    token_sets: TokensLike | Mapping[str, TokensLike] | None = None,
+    targets: Sequence[int] | None = None,
     epsilon: float = 0.3,
     on_run: Callable[[int, int], None] = lambda done, of: None,
 ) -> Table:
     """Sink_1 and Sink_t while p1 is replaced by p_t or swapped with it; swapping p_t and p_{t+1} is the control.
 
-    `token_sets` are what `measure` takes, or several of these by their names, all of one size; `targets` are positions
-    from 0, while t in the table counts from 1. The paper's values stand beside repeated tokens.
+    `token_sets` are what `measure` takes, or several of these by their names, all of one size; the default is the
+    paper's input, 100 sequences of 64 repeated tokens, or as many as fit the model's context. `targets` are positions
+    from 0, while t in the table counts from 1; the default is the paper's that fit. The paper's values stand beside
+    repeated tokens. Raises InputError for inputs of several sizes, and for targets that do not fit.
     """
+    subject = subject_of(subject)
+    if token_sets is None:
+        token_sets = {REPEATED: repeated_token(subject.shape.vocab, min(64, subject.shape.n_ctx or 64), 100)}
     given = token_sets if isinstance(token_sets, Mapping) and "input_ids" not in token_sets else {"given": token_sets}
     check_count(given, "token_sets by their names")
-    subject = subject_of(subject)
+    read = {name: inputs_of(subject, tokens)[1] for name, tokens in given.items()}
+    targets = paper_targets(next(iter(read.values())).shortest) if targets is None else targets
     targets = different_numbers(targets, "targets", 1)
     runs, rows = _runs(targets), list[dict[str, Cell]]()
-    read = {name: inputs_of(subject, tokens)[1] for name, tokens in given.items()}
     _check_sizes(list(read.values()), max(targets))
     for name, token_set in read.items():
         for run in runs:
@@ -86,6 +93,13 @@ def swap_table(
     on_run(len(rows), len(rows))
     note = _note(report, read, epsilon)
     return Table(f"Table 7 on {subject.name}: the sink follows p1", note, tuple(rows), swap_chart)
+
+
+def paper_targets(length: int) -> list[int]:
+    """The paper's t, counted from 0, that fit sequences of this length; if some do not fit, also the last that does."""
+    last = length - MIN_QUERIES + 1
+    fitting = [t for t in TARGETS if t <= last]
+    return [t - 1 for t in dict.fromkeys(fitting if len(fitting) == len(TARGETS) else [*fitting, last])]
 
 
 @refusing

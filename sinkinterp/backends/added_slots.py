@@ -182,8 +182,7 @@ def output_and_mass(call: AttentionCall, key: int) -> tuple[HeadOutput, PerQuery
     marked[:, :, key, -1] = 1.0
     q, k = (F.pad(x, (0, 1)) for x in (call.q, call.k))
     slot = call.slot
-    if isinstance(slot, SlotRow):
-        slot = SlotRow(F.pad(slot.key, (0, 1)), F.pad(slot.value, (0, 1)))
+    slot = SlotRow(F.pad(slot.key, (0, 1)), F.pad(slot.value, (0, 1))) if isinstance(slot, SlotRow) else slot
     z = replace(call, q=q, k=k, v=marked, slot=slot).output()
     return z[..., :-1], z[..., -1]
 

@@ -113,9 +113,11 @@ class HuggingFaceSubject(Subject):
         check_is_decoder(model, self.name, self.has_encoder)
         self._check_ready()
         self.revision = getattr(model.config, "_commit_hash", None) or ""
-        self.attention = model.config._attn_implementation.removeprefix(OURS)  # another thread's block may be open
-        if self.attention not in BASES:
-            raise InputError(f"{self.name} runs {self.attention!r} attention; load it with attn_implementation='sdpa'")
+        self.implementation = model.config._attn_implementation.removeprefix(OURS)  # another thread's block may be open
+        if self.implementation not in BASES:
+            raise InputError(
+                f"{self.name} runs {self.implementation!r} attention; load it with attn_implementation='sdpa'"
+            )
         bare, tables = self._bare_pass(contract.sample_tokens(self._embedding.num_embeddings))
         blocks = blocks_of(model)
         self.attention_note = note_of(blocks) or ("slots in the place of BOS" if replaces_bos(model) else "")
@@ -259,7 +261,7 @@ class HuggingFaceSubject(Subject):
     @property
     def recorded_attention(self) -> str:
         """The name of the attention implementation that shows every call to the recorder."""
-        return OURS + self.attention
+        return OURS + self.implementation
 
     @contextmanager
     def shown_to(self, recorder: Recorder) -> Iterator[None]:
@@ -407,6 +409,9 @@ class HuggingFaceSubject(Subject):
         if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.ndim != 2 or not tokens.numel():
             got = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
             yield f"{self.name} runs on a tensor of token ids, `sequence pos`; got {got!r}; see subject.tokens"
+        if tokens.is_meta or tokens.layout is not torch.strided:
+            got = "device meta" if tokens.is_meta else tokens.layout
+            yield f"token ids are a dense tensor in memory; got {got}; give their list, or tokens.to_dense()"
         low, high, vocab = int(tokens.min()), int(tokens.max()), self.shape.vocab
         if low < 0 or high >= vocab:
             wrong = low if low < 0 else high

@@ -104,7 +104,7 @@ class NNsightSubject(HuggingFaceSubject):
                 _visit_tap(site, layer, modules, recorder, place)
             attention = next((module for module in block.modules() if _calls_interface(type(module).forward)), None)
             if attention is not None:
-                _attend(place(attention), layer, recorder, self.attention, modules.n_kv_heads)
+                _attend(place(attention), layer, recorder, self.implementation, modules.n_kv_heads)
             for site in BEHIND_CALL:
                 _visit_tap(site, layer, modules, recorder, place)
         _replace_output(place(modules.blocks[-1]), recorder.residual)

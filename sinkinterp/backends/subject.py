@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention import CALL, RESIDUAL, Edit, ModelShape, Reads, Residual
+from ..attention import CALL, RESIDUAL, AttentionCall, Edit, ModelShape, Reads, Residual
 from ..checks import Answering, InputError, keywords, whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
@@ -127,20 +127,20 @@ class Subject(Answering):
     """A language model whose attention calls and residuals can be read and edited while it runs.
 
     libraries: what runs it, beside torch and transformers. n_keys: of every attention call; None where there are as
-    many keys as tokens. attention: the implementation that transformers runs, sdpa or eager. attention_note: what a
+    many keys as tokens. implementation: the attention that transformers runs, sdpa or eager. attention_note: what a
     reader of numbers must know of it; mostly empty. encoder: what the encoder of an encoder-decoder model is given;
     empty for other models. revision: commit of the weights on the Hub; empty for a model in memory or in a folder.
     folder: where its weights were read from; None for a model in memory or of the Hub. tokenizer_source: returns the
     tokenizer that it reads text with, or None.
     """
 
-    kind = "subject"
+    kind, role, parts = "subject", "model", ("shape",)
 
     name: str
     shape: ModelShape
     libraries: tuple[str, ...] = ()
     n_keys: int | None = None
-    attention: str
+    implementation: str
     attention_note: str
     encoder = ""
     revision: str
@@ -225,6 +225,11 @@ class Subject(Answering):
         InputError for anything else.
         """
         return _first_token(self, token_set_for(self, tokens).of_one_length(), position, edits_of(edits))
+
+    @keywords
+    def attention(self, tokens: TokensLike | Any, edits: Edits = ()) -> Float[Tensor, "sequence layer head query key"]:
+        """The attention weights of every head on tokens that `run` takes; `layer` counts attention layers."""
+        return self.run(tokens, reads={"pattern": CALL.read(AttentionCall.pattern)}, edits=edits)["pattern"]
 
     def ids_of(self, tokens: TokensLike | Any) -> Tokens:
         """The tokens as they are, or those of one text, or of several of one length."""

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..backends.files.named_models import without_cache
-from ..checks import READABLE, InputError, fix_of
+from ..checks import READABLE, InputError, fix_of, synonym
 from ..data.progress import BARS
 from .drawing import demo, gallery, serve, view
 from .explaining import explain, patch
@@ -27,15 +27,36 @@ ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if 
 
 
 class Command(TyperCommand):
-    """A command that takes no option twice, unless the option is a list."""
+    """A command that takes no option twice, unless the option is a list. Options have the synonyms of arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        args = self._meant(args)
+        _, more, order = self.make_parser(ctx).parse_args(args=list(args))
+        options = {name for param in self.params for name in param.opts}
+        if len(more) == 1 and "--text" in options and "--text" not in args:  # a text after the model
+            at = len(args) - 1 - args[::-1].index(more[0])
+            args = [*args[:at], "--text", *args[at:]]
+            _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         single: list[Any] = [param for param in order if param.param_type_name == "option" and not param.multiple]
         for param, times in Counter(single).items():
             if times > 1:
                 raise typer.BadParameter(f"it is given {times} times; give it once", ctx, param)
         return super().parse_args(ctx, args)
+
+    def _meant(self, args: list[str]) -> list[str]:
+        """The words of a command line, with the command's own options; a model named by an option is an argument."""
+        known = {name.lstrip("-").replace("-", "_"): name for param in self.params for name in param.opts}
+        options = {name for name in known.values() if name[0] == "-"}
+        meant: list[str] = []
+        for i, arg in enumerate(args):
+            word, equals, value = arg.partition("=")
+            if arg == "--":
+                return [*meant, *args[i:]]
+            if word[:1] == "-" and word not in options:
+                own = known.get(synonym(word.lstrip("-").replace("-", "_"), known), word)
+                word = own if own in options or own == word else ""
+            meant += [part for part in ((f"{word}{equals}{value}",) if word else (value,)) if part]
+        return meant
 
 
 NO_CACHE = "--no-cache"  # of every command, wherever it is written
@@ -47,6 +68,7 @@ class Program(TyperGroup):
     """The group of all commands. It prints every mistake of the user as one line; a traceback is a bug of ours."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        args = [synonym(args[0], self.commands), *args[1:]]
         if args[0] not in self.commands and (fix := fix_of(args[0], "sinkinterp")):
             raise InputError(f"no such command {args[0]!r}{fix}; see sinkinterp --help")
         if "/" in args[0]:

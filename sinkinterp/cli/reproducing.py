@@ -90,7 +90,7 @@ def reproduce(
     Writes NAME.json and NAME.html for each (NAME_text and NAME_paper at these scales, beside those of toys), and
     index.html with the verdicts of all that lie in the folder.
     """
-    with progress_bars() as progress:
+    with progress_bars(in_lines=True) as progress:
         from ..runs import experiment as experiments
 
         quiet_libraries()
@@ -118,7 +118,7 @@ def reproduce(
             try:
                 experiments.check_scope(name, experiment, scope)
                 if is_all:
-                    experiments.check_default(scope, scale)
+                    experiments.check_default(experiment, scope, scale)
                 command = _command(name, scope, other.encoder)
                 if dry_run:
                     costs.append(_print_cost(name, experiment, scope, out, command))

@@ -75,6 +75,7 @@ class TokenSet:
         `attention_mask` (`sequence pos`) is 1 at tokens and 0 at the padding before or after a sequence. Raises
         InputError for another mask, and for one that leaves a sequence fewer than two tokens.
         """
+        instance_of(tokens, Tensor, "TokenSet.of takes a tensor of token ids, and TokenSet.of_rows takes their lists")
         check_memory(3 * 8 * tokens.numel(), f"{tokens.numel():,} tokens", "use fewer or shorter sequences")
         token_set = TokenSet(tokens, source, _sha256(tokens))
         if attention_mask is None:

@@ -95,7 +95,7 @@ def Ablate(
     heads: Iterable[tuple[int, int]] | None = None,
     positions: Iterable[int] | None = None,
     dims: Iterable[int] | None = None,
-    site: Site | None = None,
+    site: Site | str | None = None,
     by: Literal["zero", "mean"] = "zero",
 ) -> Edit:
     """The edit that sets what is chosen to zero, or to the mean of the other positions::
@@ -104,13 +104,14 @@ def Ablate(
         Ablate(positions=[0])  # the residual stream there, before every block
         Ablate(layers=[11], site=si.sites.MLP)
 
-    The site is the output of heads where heads are named, else the residual stream. Raises InputError for a site that
-    is not changed by position, and where nothing is chosen.
+    The site is the output of heads where heads are named, else the residual stream; "mlp" names it too. Raises
+    InputError for a site that is not changed by position, and where nothing is chosen.
     """
     site = site or (RESIDUAL if heads is None else OUTPUT)
-    if site not in changes.AT or (heads is not None and site is not OUTPUT):
-        labels = ", ".join(each.label for each in changes.AT)
-        raise InputError(f"Ablate changes {labels}; heads are of the attention output")
+    named = {each.method.__name__: each for each in changes.AT}
+    site = choice(site, named, "site that is ablated called") if isinstance(site, str) else site
+    if site not in named.values() or (heads is not None and site is not OUTPUT):
+        raise InputError(f"Ablate changes {', '.join(named)}; heads are of the attention output")
     if layers is not None and heads is not None and not is_pair(heads) and all(map(is_whole, several(heads, "heads"))):
         layers, heads = None, [*product(several(layers, "layers"), several(heads, "heads"))]
     chosen: dict[str, Any] = {"layers": layers, "positions": positions, "dims": dims} | (

@@ -156,6 +156,6 @@ def protocol_of(
         shortest=None if token_set.lengths is None else int(token_set.lengths.min()),
         encoder=subject.encoder,
         hides_first_key=hides_first_key,
-        attention=subject.attention,
+        attention=subject.implementation,
         attention_note=subject.attention_note,
     )

@@ -8,7 +8,7 @@ import torch
 
 from ..attention import Edit, called, per_sequence
 from ..backends.subject import Subject
-from ..checks import InputError, accepting, check_count, instance_of, keywords, whole_number
+from ..checks import InputError, accepting, check_count, keywords, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokensLike
 from ..interventions.edit import Edits, description, edits_of
@@ -26,9 +26,15 @@ SEEDS = 3  # of a random control
 MOST_SEEDS = 1000
 
 
-def sink_rate(report: Report, position: int = 0, epsilon: float = 0.3) -> PerSequence:
-    """Sink_k^epsilon of each sequence, k = position + 1: the share of its heads above epsilon; 0..1."""
-    instance_of(report, Report, "a sink rate is that of a report, which si.measure(model, text) returns")
+@keywords
+def sink_rate(
+    model: Report | ModelLike, tokens: TokensLike | Any = None, *, position: int = 0, epsilon: float = 0.3
+) -> PerSequence:
+    """Sink_k^epsilon of each sequence, k = position + 1: the share of its heads above epsilon; 0..1.
+
+    Takes a report, or a model and tokens as `measure` does. Raises InputError for anything else.
+    """
+    report = model if isinstance(model, Report) and tokens is None else measure(model, tokens, positions=(position,))
     return rate_of(report.alpha(position), epsilon)
 
 

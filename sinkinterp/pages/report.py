@@ -259,7 +259,9 @@ def for_paper(figure: go.Figure, width: float, height: float | None = None) -> g
     )  # fmt: skip
     for axes in (drawn.update_xaxes, drawn.update_yaxes):
         axes(tickfont=font, title_font=font, automargin=True)
-    drawn.update_coloraxes(colorbar={"thickness": 10, "tickfont": font, "title": {"font": font}})
+    drawn.update_coloraxes(
+        colorbar={"thickness": 10, "lenmode": "fraction", "len": 1, "tickfont": font, "title": {"font": font}}
+    )
     return drawn.update_annotations(font=font)
 
 

@@ -29,6 +29,7 @@ FEW = 4  # heads that are shown in any case
 LINE = 14  # pixels of height of a label; where they do not fit, plotly leaves out some
 SLOT, GAP = "slot *", " "  # labels of the columns left of the first key
 LOWEST, HIGHEST = 260, 640  # pixels of height of a map
+WIDE = 1000  # pixels of width of all maps that stand side by side on a page
 BESIDE = 260  # pixels of width for the labels of the queries and the colour bar
 
 
@@ -110,7 +111,10 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "")
     traces, traces_of, columns = map(list, zip(*drawn, strict=True))
     figure.add_traces(traces, rows=[1] * len(traces), cols=columns)
     has_slot = len(traces_of) > n_maps
-    height = min(HIGHEST // len(panels) + 100 * (len(panels) > 1), max(LOWEST, 22 * max(map(len, labels))))
+    height = min(HIGHEST, max(LOWEST, 22 * max(map(len, labels))))
+    if len(panels) > 1:  # squares, whose side is what the page's width leaves to each
+        squares = max(map(len, labels)) / (max(map(len, labels)) + 2 * has_slot)
+        height = min(height, int(squares * WIDE * (1 - spacing * (len(panels) - 1)) / len(panels)))
     for column, maps in enumerate(panels.values(), 1):
         _add_axes(figure, column, maps, [SLOT, GAP] if has_slot else [], height, are_named=column == 1 or not is_shared)
     menus = []
@@ -119,7 +123,8 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "")
     if len(quantities) > 1:
         buttons = [_quantity_button(quantity, data[quantity.name], list(range(n_maps))) for quantity in quantities]
         menus.append(_menu(len(menus), 0, buttons))
-    colour_bar = {"colorbar": {"title": quantities[0].name, "thickness": 12}}
+    as_high = {"lenmode": "pixels", "len": height, "y": 1, "yanchor": "top"}
+    colour_bar = {"colorbar": {"title": quantities[0].name, "thickness": 12, **as_high}}
     figure.update_layout(coloraxis={**_colours(quantities[0]), **colour_bar}, updatemenus=menus)
     if len(panels) == 1:  # a map is a square, and its colour bar stands beside it
         figure.update_layout(width=height + BESIDE)

@@ -139,6 +139,8 @@ def _uniform(pattern: Pattern, real: Bool[Tensor, "batch key"]) -> Float[Tensor,
 
 def _by_layer(given: Any) -> dict[int, Any]:
     """The patterns by the number of their layer."""
+    if isinstance(given, Readings):
+        raise InputError("a report has its sinks: report.sink(), report.heads(); si.sinks takes attention weights")
     if getattr(given, "beam_indices", None) is not None:
         raise InputError("beams change places from step to step, so their weights are of no one text; set num_beams=1")
     given = getattr(given, "attentions", getattr(given, "decoder_attentions", given))
@@ -150,15 +152,13 @@ def _by_layer(given: Any) -> dict[int, Any]:
         found = {int(m[1]): value for name, value in given.items() if (m := _LAYER_OF_HOOK.search(str(name)))}
         if found:
             return dict(sorted(found.items()))
-    if isinstance(given, Readings):
-        raise InputError("a report has its sinks: report.sink(), report.heads(); si.sinks takes attention weights")
     if type(given) is dict and all(isinstance(value, Tensor | np.ndarray) for value in given.values()):
         return _by_number(given)
     patterns = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
-    if not patterns:
+    if not patterns or isinstance(patterns[0], str):
         raise InputError(
             f"this {type(given).__name__} holds no attention weights; give {TAKES}; "
-            "si.sinks(model, text) has those of a model"
+            "si.sinks(model, text) has those of a model, si.attention_map(models, text) draws several"
         )
     if all(isinstance(step, list | tuple) and step for step in patterns):
         patterns = [_generated(layer, of_steps) for layer, of_steps in enumerate(zip(*patterns, strict=False))]

@@ -44,7 +44,7 @@ SHAPES = get_type_hints(Readings)
 class Report(Readings, Answering):
     """Readings (its fields and statistics), what people look at first, and the formats that they travel in."""
 
-    kind = "report"
+    kind, parts = "report", ("protocol",)
 
     def __post_init__(self) -> None:
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
@@ -68,7 +68,7 @@ class Report(Readings, Answering):
         return summary(self, epsilon)
 
     @keywords
-    def heads(self, epsilon: float = 0.3, top: int | None = None) -> Table:
+    def heads(self, top: int | None = None, epsilon: float = 0.3) -> Table:
         """Every head, or the `top` strongest, with its importance of the first position, the strongest sink first."""
         table = sinks_by_head(self, epsilon)
         shown = len(table.rows) if top is None else whole_number(top, "top", 1)
@@ -88,7 +88,7 @@ class Report(Readings, Answering):
         """Writes the report to a file, whole or not at all; the suffix says in which format.
 
         .safetensors and .json hold every number and the protocol, and `load` reads them. .csv holds what `to_pandas`
-        gives, and an empty column whose name is the file's mark. Raises InputError for another suffix, and for a file
+        gives, and a last column with the file's mark. Raises InputError for another suffix, and for a file
         that sinkinterp did not write.
         """
         readings.write_file(self, path)

@@ -152,7 +152,8 @@ class Experiment:
     rows: makes the rows of all models: a function, or `OnModels`, or the `Trainings` of a study.
     draw: makes the figure of the rows. rules: what decides about the claim. digest: the rows in short, for people.
     recipes: the models that are trained. default_scale: the scale at which it is run where the user chooses none.
-    rules_at: other rules, by scale.
+    rules_at: other rules, by scale. only_by_name: the scales at which it trains genuine models, which takes hours; a
+    run of all experiments leaves it out there.
     """
 
     claim: str
@@ -164,6 +165,7 @@ class Experiment:
     digest: Callable[[Table], Table] = without_constant_names
     default_scale: Callable[[], Scale] = lambda: Scale.DEMO
     rules_at: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
+    only_by_name: Sequence[Scale] = ()
 
     def table(self, scope: Scope) -> Table:
         """The rows of all models under the claim."""
@@ -263,8 +265,13 @@ def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:
         check_readable(scope.text)
 
 
-def check_default(scope: Scope, chosen: Scale | None) -> None:
-    """Raises InputError for a scale that the user did not choose, and that takes hours or gives no result."""
+def check_default(experiment: Experiment, scope: Scope, chosen: Scale | None) -> None:
+    """Raises InputError for a scale that the user did not choose, and that takes hours or gives no result.
+
+    So it does for an experiment that runs by its name alone.
+    """
+    if scope.scale in experiment.only_by_name:
+        raise InputError(f"it trains genuine models for hours; its name and scale={scope.scale} run it")
     if scope.scale is not chosen and scope.scale in _NOT_BY_DEFAULT:
         raise InputError(_NOT_BY_DEFAULT[scope.scale])
 

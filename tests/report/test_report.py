@@ -225,7 +225,7 @@ def test_a_notebook_shows_the_verdict_the_heads_and_the_summary_or_a_line_withou
 def test_what_people_look_at_first_is_at_an_epsilon_of_three_tenths(full):
     assert full.plot() == full.plot("sinks", 0.3) != full.plot("sinks", 0.05)
     for show in (full.summary, full.heads):
-        assert repr(vars(show())) == repr(vars(show(0.3))) != repr(vars(show(0.05)))
+        assert repr(vars(show())) == repr(vars(show(epsilon=0.3))) != repr(vars(show(epsilon=0.05)))
 
 
 def test_the_suffix_of_the_file_decides_its_format_and_an_unknown_one_is_refused(tmp_path):

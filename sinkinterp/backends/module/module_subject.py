@@ -223,7 +223,7 @@ class ModuleSubject(HuggingFaceSubject):
     def _find(self, blocks: str | None, positions: str | None) -> None:
         _check_plain(self.model, self.name)
         self._check_ready()
-        self.revision, self.attention, self.attention_note = "", "sdpa", ""
+        self.revision, self.implementation, self.attention_note = "", "sdpa", ""
         tokens = _probe(self.model).to(self.device)
         with torch.no_grad(), eval_mode(self.model):
             self._forward_of = self._forward_of or _forward_of(self.model, tokens, self.name)

@@ -56,26 +56,25 @@
     });
     layout.height = all + t + b;
     if (layout.legend) layout.legend.y = 1 + 32 / all;
-    const bar = layout.coloraxis?.colorbar;
-    if (bar) Object.assign(bar, { len: high, lenmode: "pixels", y: 1, yanchor: "top" });
   };
 
   /** Puts the colour bars that stand beside maps below them. */
   const lowerBars = ({ data, layout }) => {
     const { t = 60, b = 60 } = layout.margin ?? {}, inside = (layout.height ?? 450) - t - b;
-    for (const { colorbar } of data) {
+    const below = Object.values(layout).some((axis) => axis?.tickangle === -90) ? 95 : 60; // pixels, for labels and title
+    for (const colorbar of [...data.map((trace) => trace.colorbar), layout.coloraxis?.colorbar]) {
       if (!colorbar || colorbar.orientation === "h") continue;
       const title = { ...(typeof colorbar.title === "string" ? { text: colorbar.title } : colorbar.title), side: "top" };
-      Object.assign(colorbar, { orientation: "h", title, x: 0.5, xanchor: "center", y: -60 / inside, yanchor: "top" });
-      Object.assign(colorbar, { len: 0.9, thickness: 10 });
-      layout.margin = { ...layout.margin, b: Math.max(b, 130) };
+      Object.assign(colorbar, { orientation: "h", title, x: 0.5, xanchor: "center", y: -below / inside, yanchor: "top" });
+      Object.assign(colorbar, { len: 0.9, lenmode: "fraction", thickness: 10 });
+      layout.margin = { ...layout.margin, b: Math.max(b, below + 70) };
     }
     layout.height = inside + t + (layout.margin?.b ?? b);
   };
 
   /** Fits one square map into a narrow screen. */
   const fit = ({ layout }) => {
-    const { t = 60, b = 60 } = layout.margin ?? {}, beside = 170; // labels, and the colour bar
+    const { t = 60, b = 60 } = layout.margin ?? {}, beside = 110; // labels, and the margins of the page
     delete layout.width;
     layout.height = t + b + Math.min(layout.height - t - b, innerWidth - beside + 60);
   };
