@@ -96,24 +96,19 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "")
     about = {"subplot_titles": list(map(escaped, panels)), "horizontal_spacing": spacing}
     figure = make_subplots(1, len(panels), figure=Figure(), **about)
     shown = 0 if first.alpha is None else int(np.argmax(first.alpha))
-    traces: list[go.Heatmap] = []
-    columns: list[int] = []
-    traces_of: list[int] = []  # the map that each trace shows
     quantities = [q for q in QUANTITIES if all(q.name in maps.values for maps in panels.values())]
     data: dict[str, list[Any]] = {quantity.name: [] for quantity in quantities}
-    for column, maps in enumerate(panels.values()):
+    drawn: list[tuple[go.Heatmap, int, int]] = []  # a trace, the map that it shows, and its panel
+    for column, maps in enumerate(panels.values(), 1):
         for i in range(len(maps.heads)):
             for quantity in quantities:
                 data[quantity.name].append(_rows(maps.values[quantity.name][i], quantity.decimals))
-            traces.append(_heatmap(data[WEIGHT.name][-1], _hover(maps, i), labels[column], i == shown))
-            columns.append(column + 1)
-            traces_of.append(i)
-    n_maps = len(traces_of)
-    for column, maps in enumerate(panels.values()):
-        for i in range(len(maps.heads) if maps.slot is not None else 0):
-            traces.append(_slot(maps, i, labels[column], i == shown))
-            columns.append(column + 1)
-            traces_of.append(i)
+            drawn.append((_heatmap(data[WEIGHT.name][-1], _hover(maps, i), labels[column - 1], i == shown), i, column))
+    n_maps = len(drawn)
+    for column, maps in enumerate(panels.values(), 1):
+        slots = range(0 if maps.slot is None else len(maps.heads))
+        drawn += [(_slot(maps, i, labels[column - 1], i == shown), i, column) for i in slots]
+    traces, traces_of, columns = map(list, zip(*drawn, strict=True))
     figure.add_traces(traces, rows=[1] * len(traces), cols=columns)
     has_slot = len(traces_of) > n_maps
     height = min(HIGHEST, max(LOWEST, 22 * max(map(len, labels))))

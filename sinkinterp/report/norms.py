@@ -11,7 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 import torch
 from einops import reduce
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from plotly.subplots import make_subplots
 from torch import Tensor
 
@@ -72,7 +72,8 @@ def norms_by_kind(report: Readings, epsilon: float = 0.3, token_text: TokenText 
     for name, (blocks, values) in quantities.items():
         for kind, mask in kinds.items():
             for i, block in enumerate(blocks):
-                rows.append({QUANTITY: name, BLOCK: block, KIND: kind, **_mean_norm(values[:, i], mask)})
+                of_kind = values[:, i].masked_fill(~mask, torch.nan).nanmean(1)
+                rows.append({QUANTITY: name, BLOCK: block, KIND: kind, **mean_cells(NORM, of_kind, SIZES)})
     counts = ", ".join(f"{kind} {int(mask.sum())}" for kind, mask in kinds.items())
     note = (
         f"{protocol_note(report, epsilon)}; tokens: {counts}; residuals: block 0 is the embedding, block b the output "
@@ -80,10 +81,6 @@ def norms_by_kind(report: Readings, epsilon: float = 0.3, token_text: TokenText 
         "punctuation and line breaks"
     )
     return Table("Norms by block and kind of token", note, tuple(rows), by_kind)
-
-
-def _mean_norm(values: Float[Tensor, "sequence pos"], mask: Mask) -> dict[str, Cell]:
-    return mean_cells(NORM, values.masked_fill(~mask, torch.nan).nanmean(1), SIZES)
 
 
 def _other_sinks(report: Readings, epsilon: float) -> Mask:

@@ -151,35 +151,25 @@ def _whole(table: Table) -> Table:
     return table
 
 
-def _norms_of(report: Readings, epsilon: float, word: TokenText) -> Table:
-    return residual_norms_by_block({report.protocol.model: report})
-
-
-def _pairs_of_strongest(report: Readings, epsilon: float, word: TokenText) -> Table:
-    return qk_distributions(report, *strongest_head(report), epsilon)
-
-
 def _has_all_positions(report: Readings) -> bool:
     return len(report.positions) == report.protocol.length
 
 
-def _has_positions(report: Readings) -> bool:
-    return len(report.positions) > 1
-
-
+_norms = _of(lambda report, epsilon: residual_norms_by_block({report.protocol.model: report}))
+_pairs = _of(lambda report, epsilon: qk_distributions(report, *strongest_head(report), epsilon))
 PAIRS = "Pairs of queries and keys in the head that looks at the first token most"
 VIEWS = (
     View(_of(sink_summary), in_terminal=_whole, in_json=True),
     View(_of(sinks_by_head), "sinks", in_terminal=top_heads, in_json=True, heading="Heads"),
-    View(_of(sinks_by_position), "positions", in_json=True, heading="Positions", fits=_has_positions),
+    View(_of(sinks_by_position), "positions", in_json=True, heading="Positions", fits=lambda r: len(r.positions) > 1),
     View(_of(sinks_by_epsilon), "epsilons", in_json=True, heading="Thresholds"),
     View(sinks_by_token, in_terminal=_whole, fits=_has_all_positions),
     View(norms_by_kind, "norms", heading="Norms by kind of token"),
-    View(_norms_of, "residuals", in_json=True, heading="Norm of the first token's residual"),
+    View(_norms, "residuals", in_json=True, heading="Norm of the first token's residual"),
     View(_of(score_gaps_by_head), needs=(QK_ANGLES,), in_terminal=top_heads, in_json=True),
     View(_of(writes_by_head), needs=(UPDATE_RANK,), in_terminal=top_heads, in_json=True),
     View(_of(qk_means_by_head), "angles", (QK_ANGLES,), heading="Angle or length?"),
-    View(_pairs_of_strongest, "pairs", (COSINE_COUNTS,), heading=PAIRS),
+    View(_pairs, "pairs", (COSINE_COUNTS,), heading=PAIRS),
     View(_of(massive_by_block), "massive", (MASSIVE_ENTRIES,), _whole, in_json=True, heading="Massive activations"),
     View(largest_entries, needs=(TOP_ENTRIES,), heading="Largest residual entries"),
     View(secondary_by_token, needs=(COSINE_TO_FIRST,), in_terminal=_whole, fits=_has_all_positions),

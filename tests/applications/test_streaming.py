@@ -114,13 +114,13 @@ def test_another_backend_is_refused():
     refused(lambda: streaming_loss(subject_of("llama", "nnsight"), tokens_of(), **NARROW))
 
 
-@pytest.mark.parametrize("name, sequences", [("demo-softmax", 512), ("demo-sigmoid", 131), ("demo-k_bias", 131)])
+@pytest.mark.parametrize("name, sequences", [("demo-softmax", 256), ("demo-sigmoid", 37), ("demo-k_bias", 37)])
 def test_only_the_twin_whose_sink_is_a_token_loses_by_its_eviction(name, sequences):
     subject = load(f"sinkinterp/{name}")
     tokens = Inputs(16, sequences).token_set(subject, subject.name).tokens
     evicted, kept = streaming_table(subject, tokens, window=6, sinks=(0, 1)).rows[1:]
     if name == "demo-softmax":
-        assert evicted["added loss low"] > 0.005 and evicted["added loss"] == pytest.approx(0.010, abs=1e-3)
+        assert evicted["added loss low"] > 0.005 and evicted["added loss"] == pytest.approx(0.0137, abs=1e-3)
     else:
         assert abs(evicted["added loss"]) < 1e-4
     assert abs(kept["added loss"]) < 1e-3
