@@ -28,7 +28,7 @@ TEXTS, CHECKED = 32, 2  # texts that are explained, and in which every head is c
 
 def rows_of(case: Case, progress: Progress) -> Table:
     """Returns the rows of `explain`, and the largest error of the parts in any head that looks at the first token."""
-    name, size = case.subject.name, (min(TEXTS, case.most or TEXTS), case.size()[1])
+    name, size = case.subject.name, (TEXTS, case.size()[1])
     token_set = case.natural_tokens(size, Bos.TOKENIZER, progress(f"{name}: {READING}"))
     assert token_set is not None, "the model has a tokenizer, or is one of ours"
     answer = explain(case.subject, token_set, progress=progress(f"explaining {name}"))
