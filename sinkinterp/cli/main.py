@@ -33,7 +33,8 @@ class Command(TyperCommand):
         args = self._meant(args)
         _, more, order = self.make_parser(ctx).parse_args(args=list(args))
         options = {name for param in self.params for name in param.opts}
-        if len(more) == 1 and "--text" in options and "--text" not in args:  # a text after the model
+        has_model = "model" in {param.name for param in self.params if param.param_type_name == "argument"}
+        if len(more) == 1 and has_model and "--text" in options - {*args}:  # a text after the model
             at = len(args) - 1 - args[::-1].index(more[0])
             args = [*args[:at], "--text", *args[at:]]
             _, _, order = self.make_parser(ctx).parse_args(args=list(args))

@@ -87,7 +87,7 @@ def test_the_encoders_input_is_in_the_name_of_the_case(bart):
 def test_table_7_has_every_input_with_and_without_the_start_token(bart, text, monkeypatch):
     monkeypatch.setattr(Case, "size", lambda case: (5, 33))
     module = load_module(TABLE07)
-    module.TARGETS = (5, 30)
+    monkeypatch.setattr("sinkinterp.applications.position_swap.TARGETS", (5, 30))
     models = [Encoded(bart, TokenIds((5, 9, 2))), Encoded(bart, NoEncoder())]
     table = module.EXPERIMENT.table(Scope(Scale.SMOKE, models=models, text=text))
     names = ["natural", "random", "repeated"]
