@@ -443,7 +443,8 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
         Section("How these numbers were made", f"Make them again: {chapter.provenance.get('command')}", tables=[made]),
     ]
     failing = [verdict for verdict in chapter.verdicts if verdict.outcome is Outcome.FAILS]
-    fails = (f" It fails that {v.claim} ({shorten(v.reason, 120, placeholder=' …')})." for v in failing)
+    reasons = [f" ({shorten(v.reason, 120, placeholder=' …')})" if len(failing) < 3 else "" for v in failing]
+    fails = (f" It fails that {v.claim}{reason}." for v, reason in zip(failing, reasons, strict=True))
     lead = "".join((chapter.heading.removesuffix("."), "" if chapter.heading.endswith("?") else ".", *fails))
     return page(chapter.title, lead, sections, PLOTLY)
 
