@@ -168,7 +168,7 @@ def both_or_none(first: Any, second: Any, names: str, others: str = "") -> None:
 
 
 def check_context(length: int, most: int | None, model: str, fix: str) -> None:
-    """Raises InputError where a text of so many tokens is longer than `most`, which a model takes; None for any."""
+    """Raises InputError where a text of `length` tokens is longer than the model takes: `most`, or None for any."""
     if most is not None and length > most:
         raise InputError(f"{length} tokens exceed {model}'s context of {most}; {fix}")
 
@@ -183,7 +183,7 @@ def instance_of(value: Any, kinds: Any, what: str) -> Any:
 def unicode_text(text: str, what: str) -> str:
     """The text itself. Raises InputError, which calls it `what`, where UTF-8 cannot write it.
 
-    Half of a surrogate pair stands in JSON as \\ud800, and for bytes of a command line that are not in its encoding.
+    JSON writes half of a surrogate pair as \\ud800. Bytes of a command line that are not in its encoding are one, too.
     """
     try:
         text.encode()

@@ -140,7 +140,7 @@ def heads_table(
     """The fewest first tokens with which each head's output stays within `tolerance` of that from all keys.
 
     The error is the length of the change over the length of the output, root mean square over the queries from
-    `window` on, mean over texts; queries, keys and values are those of the full cache. The control keeps one random
+    `window` on, mean over texts. Queries, keys and values are those of the full cache. The control keeps one random
     token instead of the first.
     """
     check_window(tokens, window)
@@ -260,7 +260,7 @@ POSITION, DIMENSION = -2, -1  # the axes of a head's keys, and of its values
 class Scales:
     """Which numbers of a head have one scale: those along `over`, or so many in a row (`group`) of its last axis.
 
-    With `offset` the steps go from the smallest number to the largest; without, they are as many on both sides of zero.
+    With `offset` the steps go from the smallest number to the largest. Without, zero is in the middle of them.
     """
 
     over: tuple[int, ...]

@@ -290,9 +290,9 @@ def worth(
     """What the sink of a model is and costs on some tokens: a row of a table.
 
     The loss is that of the last `targets` tokens, by default of all but the first.
-    The loss without the first token is that of queries from the middle on, which no longer see it; beside it is what
-    it costs more than to forget the second token, which no head needs as a sink. int8 and 4-bit round
-    the residuals between blocks, with one scale for each text. loss, report: what `loss_of` and
+    The first token is forgotten by the queries from the middle on, which no longer see it. Its null is the second
+    token, forgotten in the same way. int8 and 4-bit round the residuals between blocks, with one scale for each text.
+    loss, report: what `loss_of` and
     `sinks_and_entries` return, where they are known.
     """
     report = report or sinks_and_entries(subject, tokens)

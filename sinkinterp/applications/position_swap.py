@@ -69,10 +69,10 @@ def swap_table(
 ) -> Table:
     """Sink_1 and Sink_t while p1 is replaced by p_t or swapped with it; swapping p_t and p_{t+1} is the control.
 
-    `token_sets` are what `measure` takes, or several of these by their names, all of one size; the default is the
-    paper's input, 100 sequences of 64 repeated tokens, or as many as fit the model's context. `targets` are positions
-    from 0, while t in the table counts from 1; the default is the paper's that fit. The paper's values stand beside
-    repeated tokens. Raises InputError for inputs of several sizes, and for targets that do not fit.
+    `token_sets` are what `measure` takes, or several of these by their names, all of one size. The default is the
+    paper's input: 100 sequences of 64 repeated tokens, or shorter ones if the model's context is.
+    `targets` are positions from 0, while t in the table counts from 1; the default is the paper's that fit. The paper's
+    values stand beside repeated tokens. Raises InputError for inputs of several sizes, and for targets that do not fit.
     """
     subject = subject_of(subject)
     if token_sets is None:

@@ -206,7 +206,7 @@ class SinkCache(Cache):
 
     By default a token keeps its position in the text. With `rerotate` its position is its place in the cache, as in
     StreamingLLM (arXiv:2309.17453), and the text may be longer than the context. Raises InputError unless `window` is
-    wider than `sinks`, every layer of the model keeps all its keys, and these, for `rerotate`, hold positions as
+    wider than `sinks` and every layer of the model keeps all its keys. For `rerotate` these must hold positions as
     Llama's keys do, or none.
     """
 

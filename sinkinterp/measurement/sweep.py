@@ -62,9 +62,9 @@ def sweep(
     """One row per edit (or list of edits made together): the metric, its change, and the change that a control makes.
 
     Takes the models and tokens that `measure` takes. `metric` (default: `si.sink_rate`) gives a number per sequence of
-    a report, which holds the loss and what `instruments` measure; changes are by sequence. With a control, every edit
-    is run again with as many other heads, positions or dimensions drawn at random, from `control` seeds ("random":
-    three), and the table has their mean change too. Raises InputError for an edit that does not fit or has no control.
+    a report, which holds the loss and what `instruments` measure; changes are by sequence. A control runs every edit
+    again on the same number of heads, positions or dimensions, drawn at random from `control` seeds ("random": three).
+    The table has its mean change too. Raises InputError for an edit that does not fit or has no control.
     """
     seeds = _seeds(control)
     metric = accepting(sink_rate if metric is None else metric, "a metric, such as si.sink_rate,", None)
