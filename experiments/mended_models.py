@@ -12,6 +12,7 @@ from sinkinterp.applications import eviction, outliers
 from sinkinterp.applications.mend import (
     ENTRY,
     EVICTED,
+    HELD,
     LOSS,
     OVER_SECOND,
     ROUNDED,
@@ -19,7 +20,6 @@ from sinkinterp.applications.mend import (
     MendRecipe,
     mend_recipe,
     mended,
-    sinks_and_entries,
     worth,
 )
 from sinkinterp.applications.streaming import loss_of
@@ -110,7 +110,7 @@ class Read:
         """A row of the model as it is now, and the losses of the tokens that it predicts in every arm."""
         tokens = self.tokens[:, skips:]
         loss = loss_of(subject, tokens)
-        cells = worth(subject, tokens, self.plain.shape[1], loss, sinks_and_entries(subject, tokens))
+        cells = worth(subject, tokens, self.plain.shape[1], loss)
         loss = loss[:, -self.plain.shape[1] :]
         row: Row = {TEXT: self.kind, **cells, **over_uniform(cells), **mean_cells(ADDED, (loss - self.plain).mean(1))}
         return row | (mean_cells(OVER_LORA, (loss - control).mean(1)) if control is not None else {}), loss
@@ -181,7 +181,7 @@ def measure(case: Case, progress: Progress) -> Table:
         f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={LENGTH} (n={LONG_SEQUENCES} at T={LONG}), BOS "
         f"{case.start}, with a slot never, {intervals(n)}; epsilon=0.3; trained on docstrings, {arms[0][1].steps} "
         f"steps of 4 x {LENGTH} tokens in bf16, rate 1e-4 (slots' keys .1), held-out docstrings measured in fp32; "
-        f"losses in nats; curves: n=32, means over orders; capitals: n={len(CAPITALS)}; rule: {RULE}"
+        f"losses in nats; curves: n={HELD}, means over orders; capitals: n={len(CAPITALS)}; rule: {RULE}"
     )
     return Table(CLAIM, note, tuple({**dict.fromkeys(columns), **row} for row in rows))
 

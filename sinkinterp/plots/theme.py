@@ -238,7 +238,8 @@ def sweep_figure(table: Table, x: str, quantities: Sequence[str], by: str | None
     figure = draw(table, series, x, quantities)
     _name_once(figure)
     has_grey = any(_greys(table, quantity, i == 0) for i, quantity in enumerate(quantities))
-    caption = f"{', '.join(quantities)} over {x}, with 95% intervals{'; grey: null or control' * has_grey}."
+    intervals = ", with 95% intervals" * any(low_of(quantity) in table.columns for quantity in quantities)
+    caption = f"{', '.join(quantities)} over {x}{intervals}{'; grey: null or control' * has_grey}."
     return themed(figure, table.title, _height(table, x), f"{caption} {table.note}")
 
 

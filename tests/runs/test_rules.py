@@ -11,6 +11,7 @@ from sinkinterp._experiments.shared.rules import (
     has_sink,
     higher,
     not_asked,
+    of_each,
     plus,
     sink_at,
     sink_or_none,
@@ -311,3 +312,10 @@ def test_models_are_never_compared_with_each_other_and_many_comparisons_are_coun
     verdict = within("", "x", {"edit": "a"}, low=0.5).verdict(Table("", "", rows))
     assert verdict.outcome is FAILS
     assert verdict.reason == "fails in 1, holds in 3 of 4 comparisons; for example m3, 0.2 [0.2, 0.2]"
+
+
+def test_a_rule_for_each_model_passes_over_models_that_have_no_number_and_is_not_asked_where_none_has():
+    rule = of_each(within("the loss is at most 2", c.LOSS, {}, high=2.0))
+    assert rule.verdict(runs(a=[{c.LOSS: 1.0}], b=[{c.LOSS: None}])).outcome is HOLDS
+    assert rule.verdict(runs(a=[{c.LOSS: 3.0}], b=[{c.LOSS: None}])).outcome is FAILS
+    assert rule.verdict(runs(a=[{c.LOSS: None}], b=[{c.LOSS: None}])).outcome is NOT_ASKED
