@@ -22,12 +22,14 @@ from .shared.study import base_of, history_of, lengths_of, onset
 
 RATES = (1.0, 0.5, 0.25)
 ALPHA = "alpha_1"  # as histories call it
+GRID = 50  # steps between two evaluations, at most: a sink of text comes within some hundreds
 REORDERINGS, CHANCE = 10_000, 0.025  # by chance a rank test says "later" as rarely as a 95% interval lies above zero
 
 
 def recipes(scope: Scope) -> list[Recipe]:
     """The base with every rate and seed."""
     base = base_of(scope)
+    base = replace(base, watch_every=min(base.watch_every, GRID))
     return [replace(base, lr=base.lr * rate, seed=seed) for rate in RATES for seed in range(scope.seeds)]
 
 

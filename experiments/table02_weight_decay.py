@@ -10,7 +10,7 @@ from .shared.study import Arm, Edition, setting, study
 
 SINKS = {0.0: 15.20, 0.001: 15.39, 0.01: 15.23, 0.1: 18.18, 0.5: 41.08, 1.0: 37.71, 2.0: 6.13, 5.0: 0.01}
 LOSSES = {0.0: 3.72, 0.001: 3.72, 0.01: 3.72, 0.1: 3.73, 0.5: 3.80, 1.0: 3.90, 2.0: 4.23, 5.0: 5.24}
-TEXT = {0.0: 0.0, 0.012: 0.1, 0.06: 0.5, 0.1: None, 0.5: None, 1.0: None, 5.0: None}
+TEXT = {0.0: 0.0, 0.003: None, 0.012: 0.1, 0.03: None, 0.06: 0.5, 0.1: None, 0.5: None, 1.0: None, 5.0: None}
 SAME_SUM = "the paper's numbers stand beside the decay whose product with the sum of the learning rates is the paper's"
 
 

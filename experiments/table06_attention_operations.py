@@ -1,7 +1,5 @@
 """Tables 6 and 15: without normalisation no sink."""
 
-from sinkinterp.runs.catalogue import Scale
-
 from .shared.rules import has_no_sink, has_sink, higher, training_fails
 from .shared.study import architecture, study
 
@@ -33,5 +31,4 @@ EXPERIMENT = study(
         *(training_fails(name) for name in ("elu_norm", "elu_kernel", "linear_norm")),
     ),
     note="importance of proxy scores where weights do not add up to one; the paper reports failed trainings as a dash",
-    editions={Scale.TEXT: ("softmax", "sigmoid_norm")},  # text_twins and Table 14 ask sigmoid
 )

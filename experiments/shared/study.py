@@ -14,6 +14,7 @@ import torch
 from plotly.subplots import make_subplots
 
 from sinkinterp import table as col
+from sinkinterp.backends.subject import Subject
 from sinkinterp.data.backcopy import BosFirst
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
@@ -31,6 +32,7 @@ from sinkinterp.train.loop import Diverged, prepared
 from sinkinterp.train.recipe import RECIPES, Recipe, demo_recipe, on_text, with_variant
 
 RAW_ALPHA = "raw alpha_1"  # of the weights that multiply the values
+SINK_1_ALONE, ALPHA_1_ALONE, NULL_ALONE = (f"{name} without BOS" for name in (col.SINK_1, col.ALPHA_1, NULL))
 NUMBERS = (  # of a run, in the order of the columns
     col.LOSS,
     *(end(name) for name in (col.SINK_1, col.ALPHA_1) for end in (str, low_of, high_of)),
@@ -49,6 +51,9 @@ NUMBERS = (  # of a run, in the order of the columns
     col.KEY_RATIO,
     col.RESIDUAL_RATIO,
     col.ONSET,
+    SINK_1_ALONE,
+    ALPHA_1_ALONE,
+    NULL_ALONE,
 )
 EPSILON = 0.3
 FOLLOWERS = 4  # a quarter of the queries sees a position that is judged; the last ones have near queries only
@@ -150,6 +155,19 @@ def numbers_of(run: Run, held_out: TokenSet) -> dict[str, Cell]:
         col.KEY_RATIO: report.key_ratio().mean().item(),
         col.RESIDUAL_RATIO: report.residual_ratio().mean(0).max().item(),
         col.ONSET: onset(run.history(), null),
+        **_without_bos(subject, run.recipe, held_out),
+    }
+
+
+def _without_bos(subject: Subject, recipe: Recipe, held_out: TokenSet) -> dict[str, Cell]:
+    """The sink of the same sequences without their BOS, as Gu et al. (2025) read models; empty if they have none."""
+    if not _has_bos(recipe):
+        return {}
+    report = measure(subject, replace(held_out, tokens=held_out.tokens[:, 1:SINK_LENGTH]), positions=(0,))
+    return {
+        SINK_1_ALONE: report.sink(0, EPSILON).mean,
+        ALPHA_1_ALONE: report.alpha().mean().item(),
+        NULL_ALONE: report.bias_alpha().mean().item(),
     }
 
 
@@ -185,7 +203,7 @@ def _strongest_head(report: Report) -> dict[str, Cell]:
     return {**mean_cells(col.ALPHA_HEAD, alphas[:, head], SHARES), col.NULL_HEAD: nulls[:, head].mean().item()}
 
 
-SHOWN = (col.LOSS, col.SINK_1, col.ALPHA_1, NULL, col.SLOT_RATE, col.ALPHA_SLOT, col.ONSET)
+SHOWN = (col.LOSS, col.SINK_1, col.ALPHA_1, NULL, col.SLOT_RATE, col.ALPHA_SLOT, col.ONSET, SINK_1_ALONE, ALPHA_1_ALONE)
 RANGE = "its range"
 PUBLISHED = (col.SINK_1, col.SLOT_RATE, col.LOSS)  # the quantities of the paper's tables
 
@@ -210,8 +228,11 @@ def base_of(scope: Scope, bases: Mapping[Scale, Recipe] = BASES) -> Recipe:
 
 def lengths_of(recipe: Recipe) -> str:
     """How many tokens of a sequence are measured, and whether BOS is the first, for a protocol."""
-    has_bos = getattr(recipe.data, "bos", False) or isinstance(getattr(recipe.data, "first", None), BosFirst)
-    return f"T={min(recipe.data.length, SINK_LENGTH)}, {'BOS first' if has_bos else 'no BOS'}"
+    return f"T={min(recipe.data.length, SINK_LENGTH)}, {'BOS first' if _has_bos(recipe) else 'no BOS'}"
+
+
+def _has_bos(recipe: Recipe) -> bool:
+    return getattr(recipe.data, "bos", False) or isinstance(getattr(recipe.data, "first", None), BosFirst)
 
 
 @dataclass(frozen=True)
