@@ -27,7 +27,6 @@ DERIVED = {  # sections -> phrases whose numbers are sums, settings, other peopl
     "# Massive activations": ("LLaMA2-7B in Sun et al.: 2,557, 5.5%", "it is 5.3 with"),
     "# Figure 4: the sink comes": ("4.5% of random", "asks for 2.5%"),
     "# Table 10: a fixed token": ("costs .085 nats",),
-    "# Table 12": ("losses that differ by up to .008 nats",),
     "# SmolLM2, mended": ("costs .176 nats more",),
     "# Section 5": ("cost .45 and .94 nats",),
     "# Section 7.3": ("where tokens' are 8.0",),

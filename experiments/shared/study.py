@@ -328,7 +328,7 @@ def _sequences(scale: Scale) -> int:
 def _in_short(name: str, runs: Table) -> dict[str, Cell]:
     failed = sum(state != TRAINED for state in runs.column(col.STATE))
     row: dict[str, Cell] = {col.MODEL: name, "trained": f"{len(runs.rows) - failed} of {len(runs.rows)}"}
-    for quantity in SHOWN:
+    for quantity in (name for name in SHOWN if name in runs.columns):
         values = [value for value in runs.numbers(quantity) if math.isfinite(value)]
         row[quantity] = fmean(values) if values else None
         if quantity == col.ALPHA_1:
