@@ -70,10 +70,10 @@ def smoke(tmp_path_factory):
     scope = Scope(Scale.SMOKE, seeds=1, workers=Here(), cache=tmp_path_factory.mktemp("cache"))
     rows = {}
 
-    def measured_once(recipe, sequences, cache=None):  # several studies share a row
-        if (recipe.key(), sequences) not in rows:
-            rows[recipe.key(), sequences] = measured(recipe, sequences, cache)
-        return rows[recipe.key(), sequences]
+    def measured_once(recipe, sequences, cache=None, more=None):  # several studies share a row
+        if (recipe.key(), sequences, more) not in rows:
+            rows[recipe.key(), sequences, more] = measured(recipe, sequences, cache, more)
+        return rows[recipe.key(), sequences, more]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules[measured.__module__], "measured", measured_once)

@@ -107,8 +107,13 @@ def _part(whole: Edition, names: Sequence[str]) -> Edition:
     return Edition(arms, rules, f"{whole.note}; {counts}" if whole.note else counts)
 
 
-def measured(recipe: Recipe, sequences: int, cache: Path | None = None) -> dict[str, Cell]:
+Read = Callable[[Run, TokenSet], Mapping[str, Cell]]
+
+
+def measured(recipe: Recipe, sequences: int, cache: Path | None = None, more: Read | None = None) -> dict[str, Cell]:
     """The state and the numbers of a recipe's run, which is trained where it is not in the cache.
+
+    `more` reads what a study does not, from the same held-out sequences.
 
     If training diverges, the state says so, and all numbers are None. Raises InputError for everything else that
     prevents a run: a full disk, a model that cannot be measured.
@@ -118,7 +123,7 @@ def measured(recipe: Recipe, sequences: int, cache: Path | None = None) -> dict[
         run = trained(recipe, cache, device=device_of(recipe))
     except Diverged as error:
         return _nothing() | {col.STATE: str(error).partition(";")[0]}
-    return numbers_of(run, held_out)
+    return numbers_of(run, held_out) | (more(run, held_out) if more else {})
 
 
 def history_of(recipe: Recipe, cache: Path | None = None) -> list[dict[str, Any]]:
@@ -239,17 +244,19 @@ def _has_bos(recipe: Recipe) -> bool:
 class Trainings:
     """Makes the rows of a study: trains every arm with every seed and measures it.
 
-    bases: the recipe of each scale, which the arms change. editions: other arms and another note, by scale.
+    bases: the recipe of each scale, which the arms change. editions: other arms and another note, by scale. more: what
+    a study does not read of a run.
     """
 
     edition: Edition
     bases: Mapping[Scale, Recipe]
     editions: Mapping[Scale, Edition] = field(default_factory=dict)
+    more: Read | None = None
 
     def __call__(self, scope: Scope) -> Table:
         """A row per arm and seed. Runs in the cache are not repeated; others are made by the workers of the scope."""
         runs, sequences = self._runs(scope), _sequences(scope.scale)
-        measure_one = partial(measured, sequences=sequences, cache=scope.cache)
+        measure_one = partial(measured, sequences=sequences, cache=scope.cache, more=self.more)
         recipes = [recipe for _, recipe in runs]
         numbers = in_order(scope.workers, measure_one, recipes, scope.progress("training"))
         rows = (
