@@ -25,7 +25,8 @@ from .rules import number
 BITS = 8
 KURTOSIS_COLUMN, LARGEST, SPEED = "kurtosis", "largest entry", "tokens a second"
 EVICTED, EVICTED_CONTROL = "loss without the first token", "loss with it in the window"
-ACTIVATIONS, WEIGHTS = ({grain: f"int8 {what} per {grain}" for grain in SIDES} for what in ("activations", "weights"))
+ACTIVATIONS = {grain: f"int8 activations per {grain}" for grain in GRAINS}
+WEIGHTS = {grain: f"int8 weights per {grain}" for grain in SIDES}
 COSTS = tuple(f"{of}, {name}" for name in (*ACTIVATIONS.values(), *WEIGHTS.values()) for of in ("error", "loss"))
 OVER_UNIFORM = "alpha_1 over uniform attention"
 PASSES = 5  # that the speed is the best of

@@ -32,7 +32,9 @@ from sinkinterp.applications.outliers import (
     worth_trying,
 )
 from sinkinterp.attention.sites import RESIDUAL
+from sinkinterp.backends.anatomy.projections import linear_maps
 from sinkinterp.checks import InputError
+from sinkinterp.lm.model import build
 
 LONG = 5  # a token id
 
@@ -147,6 +149,14 @@ def test_quantised_weights_are_those_of_all_linear_maps_and_are_put_back_to_the_
     assert all(weight.equal(before[key]) for key, weight in subject.model.state_dict().items())
     for key, weight in subject.model.named_parameters():
         assert weight is own[key][0] and weight._version == own[key][1]  # not even written and put back
+
+
+@pytest.mark.parametrize("name", si.VARIANTS)
+def test_the_linear_maps_of_a_variant_are_its_linear_layers_and_no_slot(name):
+    """A slot has a key and a value for each head, of the shape of a stack of matrices with one row."""
+    for block in build(si.VARIANTS[name]).model.layers:
+        layers = {id(module) for module in block.modules() if isinstance(module, torch.nn.Linear)}
+        assert {id(one.module) for one in linear_maps(block)} == layers
 
 
 def test_weights_that_are_computed_or_offloaded_are_refused_and_the_model_stays_as_it_was():

@@ -236,11 +236,16 @@ class LinearMap:
             self.module._parameters[self.name] = own
 
 
+def is_stack(weight: Tensor) -> bool:
+    """Tells if a parameter is a stack of matrices, as of experts."""
+    return weight.ndim == 3 and min(weight.shape[1:]) > 1
+
+
 def linear_maps(block: nn.Module) -> Iterator[LinearMap]:
     """The linear maps of a block.
 
     Weights that are integers are left out, as in a quantised model. So are routers of experts that transformers does
-    not build as linear layers. Raises InputError as `LinearMap.weight` does.
+    not build as linear layers, and vectors, such as keys and values of a slot. Raises InputError as `LinearMap.weight`.
     """
     for module in block.modules():
         if isinstance(module, nn.Linear | Conv1D):
@@ -248,5 +253,5 @@ def linear_maps(block: nn.Module) -> Iterator[LinearMap]:
         else:
             own = {} if isinstance(module, _CONVOLUTIONS) else dict(module.named_parameters(recurse=False))
             is_transposed = getattr(module, "is_transposed", False)  # transformers' experts
-            found = [LinearMap(module, name, is_transposed) for name, weight in own.items() if weight.ndim == 3]
+            found = [LinearMap(module, name, is_transposed) for name, weight in own.items() if is_stack(weight)]
         yield from (one for one in found if one.weight.is_floating_point())
