@@ -22,7 +22,7 @@ means over the seeds that ended well. If some did not, the cell says how many. S
 heads and sequences above epsilon .3. A cell of alpha_1 also has its range over seeds and its
 null. Loss is in nats. The paper's models have 60 million parameters and are read at T=64 without BOS. Toys: one layer
 of two heads, T=16, no BOS, n=512, fp32, five seeds. Text: five layers of one head, T=64, BOS first, n=256, fp32, three
-seeds, and five of the twins. Text without BOS: four layers of two heads, T=64, n=256, fp32, three seeds. Chapters give
+or five seeds. Text without BOS: four layers of two heads, T=64, n=256, fp32, three seeds. Chapters give
 intervals, [the list of verdicts](verdicts.md) explains their words, and [the results](../RESULTS.md) discuss them.
 """
 

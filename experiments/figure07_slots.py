@@ -61,9 +61,8 @@ def draw(table: Table) -> go.Figure:
     """Both ratios by block, a line per model, of seed 0."""
     first = Table("Residual norms with slots", f"seed 0; {table.note}", table.where(**{SEED: 0}).rows)
     figure = sweep_figure(first, BLOCK, (RATIO, SINK_TOKEN), MODEL)
-    for panel, token in zip(figure.layout.annotations, ("first token", "sink token"), strict=False):
-        panel.text = token
-    return figure.update_yaxes(title="residual norm over the others'", col=1)
+    figure.update_yaxes(title_text="first token's norm over the others'", col=1)
+    return figure.update_yaxes(title_text="sink token's norm over the others'", col=2)
 
 
 def _largest(table: Table, model: str, column: str) -> list[float]:
