@@ -24,6 +24,11 @@ MARGIN = 0.05  # by which a sink is above its null; also the share of sinks, of 
 _RATES = {col.ALPHA_1: col.SINK_1, col.ALPHA_SLOT: col.SLOT_RATE}  # the share of sinks beside a mean
 
 
+def at_this_loss(baseline: str) -> str:
+    """The column with alpha_1 of a baseline at the step of its training where its loss was that of the row's model."""
+    return f"{col.ALPHA_1} of {baseline} at this loss"
+
+
 def number(cell: Cell) -> float:
     """The number in a cell; NaN where there is none."""
     return float("nan") if cell is None else float(cell)
@@ -144,22 +149,34 @@ def higher(of: str, than: str, quantity: str = col.EXCESS, margin: float = 0.05,
     agree, the 95% interval of the mean difference is above zero, and the mean is at least `margin`. It fails if the
     interval is below zero and the mean is at least `margin` below. Three seeds without a difference agree in 12% of
     cases, so agreement alone decides nothing. It is confounded if the models with more of the quantity may have learned
-    more: the interval of the difference of mean losses leaves 2% of the loss of `than` on that side. With
-    `at_equal_loss` False losses do not matter: for rows that the paper compares at unequal loss.
+    more: the interval of the difference of mean losses leaves 2% of the loss of `than` on that side. Where rows tell
+    `of` at their loss (`at_this_loss`), that decides instead. With `at_equal_loss` False losses do not matter: for rows
+    that the paper compares at unequal loss.
     """
+
+    def judged(compared: Sequence[float]) -> tuple[Outcome, str]:
+        mean = estimate(torch.tensor(compared)) if compared else Estimate(*[float("nan")] * 3)
+        agree = sum(value > 0 for value in compared)
+        is_above = agree == len(compared) and mean.low > 0 and mean.mean >= margin
+        outcome = _beside(is_above, mean.high < 0 and mean.mean <= -margin)
+        return outcome, f"mean difference {mean}, {agree} of {len(compared)} seeds agree"
 
     def decide(runs: Table) -> Decision:
         compared = [*_differences(runs, of, than, quantity).values()]
-        mean = estimate(torch.tensor(compared)) if compared else Estimate(*[float("nan")] * 3)
-        agree = sum(value > 0 for value in compared)
+        outcome, reason = judged(compared)
         gap, most = _loss_gap(runs, of, than)
-        reason = f"mean difference {mean}, {agree} of {len(compared)} seeds agree, losses differ by {gap} nats"
+        reason = f"{reason}, losses differ by {gap} nats"
         if len(compared) < LEAST_SEEDS:
             return Outcome.UNDECIDED, reason
-        is_above = agree == len(compared) and mean.low > 0 and mean.mean >= margin
-        outcome = _beside(is_above, mean.high < 0 and mean.mean <= -margin)
         learned_more = {Outcome.HOLDS: -gap.low, Outcome.FAILS: gap.high}.get(outcome, -math.inf)
-        return Outcome.CONFOUNDED if at_equal_loss and learned_more > most else outcome, reason
+        if not (at_equal_loss and learned_more > most):
+            return outcome, reason
+        rows, column = _rows_of(runs, than), at_this_loss(of)
+        if outcome is Outcome.FAILS or quantity != col.EXCESS or any(row.get(column) is None for row in rows):
+            return Outcome.CONFOUNDED, reason
+        at_once = [number(row[column]) - _number_in(row, NULL) - _number_in(row, quantity) for row in rows]
+        outcome, words = judged(at_once)
+        return (outcome if outcome is Outcome.HOLDS else Outcome.CONFOUNDED), f"{reason}; at equal loss {words}"
 
     claim = f"{quantity} is higher in {of} than in {than}"
     return Rule(claim, decide, (of, than), lambda runs: _rows_of(runs, of) + _rows_of(runs, than))
@@ -372,7 +389,8 @@ def _loss_gap(runs: Table, of: str, than: str) -> tuple[Estimate, float]:
 def _unless_worse(outcome: Outcome, reason: str, runs: Table, model: str, baseline: str, for_certain: bool) -> Decision:
     """The outcome, or confounded if the model's mean loss may be 2% above the baseline's, or is so for certain.
 
-    Raises InputError if fewer than three seeds of the baseline can be compared, but more of the model.
+    A worse loss does not explain that there is no sink where the baseline had one already at that loss. Raises
+    InputError if fewer than three seeds of the baseline can be compared, but more of the model.
     """
     if failed := failed_in(_rows_of(runs, baseline)):
         return Outcome.DIVERGED, failed
@@ -384,4 +402,12 @@ def _unless_worse(outcome: Outcome, reason: str, runs: Table, model: str, baseli
     gap, most = _loss_gap(runs, model, baseline)
     if seeds < LEAST_SEEDS or (gap.low if for_certain else gap.high) <= most:
         return outcome, reason
-    return Outcome.CONFOUNDED, f"{reason}; the loss is {gap} nats above that of {baseline}"
+    reason = f"{reason}; the loss is {gap} nats above that of {baseline}"
+    rows, column = _rows_of(runs, model), at_this_loss(baseline)
+    if for_certain or any(row.get(column) is None for row in rows):
+        return Outcome.CONFOUNDED, reason
+    alphas = [_number_in(row, column) for row in rows]
+    has_sink_there = sum(alpha > _number_in(row, NULL) + MARGIN for alpha, row in zip(alphas, rows, strict=True))
+    explains = not in_most_seeds(has_sink_there, len(rows))
+    words = f"at that loss alpha_1 of {baseline} is {min(alphas):.3f} to {max(alphas):.3f}"
+    return Outcome.CONFOUNDED if explains else outcome, f"{reason}; {words}"

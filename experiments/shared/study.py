@@ -31,6 +31,8 @@ from sinkinterp.table import NULL, Cell, Table, high_of, low_of, published
 from sinkinterp.train.loop import Diverged, prepared
 from sinkinterp.train.recipe import RECIPES, Recipe, demo_recipe, on_text, with_variant
 
+from .rules import at_this_loss
+
 RAW_ALPHA = "raw alpha_1"  # of the weights that multiply the values
 SINK_1_ALONE, ALPHA_1_ALONE, NULL_ALONE = (f"{name} without BOS" for name in (col.SINK_1, col.ALPHA_1, NULL))
 NUMBERS = (  # of a run, in the order of the columns
@@ -108,10 +110,13 @@ def _part(whole: Edition, names: Sequence[str]) -> Edition:
 
 
 Read = Callable[[Run, TokenSet], Mapping[str, Cell]]
+Curve = Sequence[tuple[float, float]]  # loss and alpha_1 of every evaluation during training
 
 
-def measured(recipe: Recipe, sequences: int, cache: Path | None = None, more: Read | None = None) -> dict[str, Cell]:
-    """The state and the numbers of a recipe's run, which is trained where it is not in the cache.
+def measured(
+    recipe: Recipe, sequences: int, cache: Path | None = None, more: Read | None = None
+) -> tuple[dict[str, Cell], Curve]:
+    """The state and the numbers of a recipe's run, which is trained where it is not in the cache, and its curve.
 
     `more` reads what a study does not, from the same held-out sequences.
 
@@ -122,8 +127,9 @@ def measured(recipe: Recipe, sequences: int, cache: Path | None = None, more: Re
     try:
         run = trained(recipe, cache, device=device_of(recipe))
     except Diverged as error:
-        return _nothing() | {col.STATE: str(error).partition(";")[0]}
-    return numbers_of(run, held_out) | (more(run, held_out) if more else {})
+        return _nothing() | {col.STATE: str(error).partition(";")[0]}, ()
+    curve = [(row["valid_loss"], row["alpha_1"]) for row in run.history()]
+    return numbers_of(run, held_out) | (more(run, held_out) if more else {}), curve
 
 
 def history_of(recipe: Recipe, cache: Path | None = None) -> list[dict[str, Any]]:
@@ -174,6 +180,16 @@ def _without_bos(subject: Subject, recipe: Recipe, held_out: TokenSet) -> dict[s
         ALPHA_1_ALONE: report.alpha().mean().item(),
         NULL_ALONE: report.bias_alpha().mean().item(),
     }
+
+
+def at_equal_loss(curve: Curve, default: Curve) -> float | None:
+    """alpha_1 of the default model where its loss first was as low as the last one of `curve`.
+
+    Its last alpha_1 if it never was; None where one of the two has no curve.
+    """
+    if not curve or not default:
+        return None
+    return next((alpha for loss, alpha in default if loss <= curve[-1][0]), default[-1][1])
 
 
 def onset(history: list[dict[str, Any]], null: float) -> int | None:
@@ -258,12 +274,23 @@ class Trainings:
         runs, sequences = self._runs(scope), _sequences(scope.scale)
         measure_one = partial(measured, sequences=sequences, cache=scope.cache, more=self.more)
         recipes = [recipe for _, recipe in runs]
-        numbers = in_order(scope.workers, measure_one, recipes, scope.progress("training"))
-        rows = (
-            {col.MODEL: arm.name, col.SEED: recipe.seed, **of_run, **_published(arm, self.at(scope.scale).arms)}
-            for (arm, recipe), of_run in zip(runs, numbers, strict=True)
-        )
+        made = in_order(scope.workers, measure_one, recipes, scope.progress("training"))
+        arms, default = self.at(scope.scale).arms, self._default(scope)
+        curves = {(arm.name, recipe.seed): curve for (arm, recipe), (_, curve) in zip(runs, made, strict=True)}
+        rows = [
+            {col.MODEL: arm.name, col.SEED: recipe.seed, **numbers, **_published(arm, arms)}
+            for (arm, recipe), (numbers, _) in zip(runs, made, strict=True)
+        ]
+        if default:
+            for row, curve in zip(rows, curves.values(), strict=True):
+                others = () if row[col.MODEL] == default else curves[default, row[col.SEED]]
+                row[at_this_loss(default)] = at_equal_loss(curve, others)
         return Table("", self._protocol(scope), tuple(rows))
+
+    def _default(self, scope: Scope) -> str:
+        """The arm that leaves the base as it is; empty without one."""
+        base, arms = base_of(scope, self.bases), self.at(scope.scale).arms
+        return next((arm.name for arm in arms if arm.change(base) == base), "")
 
     def recipes(self, scope: Scope) -> list[Recipe]:
         """How every arm is trained with every seed."""

@@ -7,6 +7,7 @@ from refusals import refused
 from sinkinterp._experiments.shared.rules import (
     above,
     alike,
+    at_this_loss,
     has_no_sink,
     has_sink,
     higher,
@@ -120,6 +121,28 @@ def of_alpha(*lows, loss=2.0):
 )
 def test_a_sink_is_there_or_lacks_in_four_of_five_seeds(rule, alphas, outcome):
     assert rule("a").verdict(runs(a=of_alpha(*alphas))).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("at_loss", "absent", "stronger"),
+    [
+        ((0.4, 0.4, 0.4), HOLDS, HOLDS),  # the baseline had a sink already at that loss
+        ((0.22, 0.4, 0.4), CONFOUNDED, CONFOUNDED),  # not in every seed of three; .24 higher, within .26
+        ((0.22, 0.22, 0.22), CONFOUNDED, HOLDS),  # it had none, and yet more by .12
+        ((0.12, 0.12, 0.12), CONFOUNDED, CONFOUNDED),  # more by .02
+        ((None, 0.4, 0.4), CONFOUNDED, CONFOUNDED),
+    ],
+)
+def test_a_worse_loss_explains_nothing_where_the_baseline_had_its_sink_at_that_loss(at_loss, absent, stronger):
+    """A null of .2, a baseline of .5 and a model of .1 whose loss is a tenth higher."""
+    base = {c.ALPHA_1: 0.5, c.EXCESS: 0.3, NULL: 0.2, c.LOSS: 2.0}
+    worse = [{c.ALPHA_1: 0.1, c.EXCESS: -0.1, NULL: 0.2, c.LOSS: 2.2, at_this_loss("a"): alpha} for alpha in at_loss]
+    table = runs(a=[base] * 3, b=worse)
+    assert has_no_sink("b", baseline="a").verdict(table).outcome is absent
+    assert higher("a", than="b").verdict(table).outcome is stronger
+    without = Table("", "", tuple({k: v for k, v in row.items() if k != at_this_loss("a")} for row in table.rows))
+    for rule in (has_no_sink("b", baseline="a"), higher("a", than="b")):
+        assert rule.verdict(without).outcome is CONFOUNDED
 
 
 def test_a_sink_is_confounded_where_the_loss_is_worse_and_its_absence_where_the_loss_may_be():

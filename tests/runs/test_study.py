@@ -10,6 +10,8 @@ from sinkinterp._experiments.shared.study import (
     NUMBERS,
     Trainings,
     architecture,
+    at_equal_loss,
+    at_this_loss,
     measured,
     onset,
     setting,
@@ -68,8 +70,23 @@ def test_a_training_that_fails_is_a_state_of_its_row(table):
     assert [row["trained"] for row in STUDY.digest(table).rows] == ["2 of 2", "2 of 2", "0 of 2"]
 
 
+def test_at_equal_loss_the_default_model_is_read_where_it_first_was_as_good():
+    default = [(4.0, 0.1), (3.0, 0.2), (3.2, 0.3), (2.0, 0.4)]
+    assert [at_equal_loss([(9.0, 0.0), (last, 0.7)], default) for last in (5.0, 3.1, 3.0, 2.5, 1.0)] == [
+        0.1, 0.2, 0.2, 0.4, 0.4,
+    ]  # fmt: skip
+    assert at_equal_loss([], default) is at_equal_loss(default, []) is None
+
+
+def test_rows_tell_the_default_model_at_their_loss_seed_by_seed(table):
+    column = at_this_loss("softmax")
+    assert table.where(model="softmax").column(column) == table.where(model="too fast").column(column) == [None, None]
+    assert all(0 < alpha < 1 for alpha in table.where(model="sigmoid").column(column))
+
+
 def test_the_numbers_of_a_run_are_those_of_its_report(tmp_path):
-    row, run = measured(TINY, 16, tmp_path), trained(TINY, tmp_path)
+    (row, curve), run = measured(TINY, 16, tmp_path), trained(TINY, tmp_path)
+    assert curve == [(one["valid_loss"], one["alpha_1"]) for one in run.history()]
     tokens = held_out_tokens(TINY.data, 16)
     report = si.measure(run.subject(), tokens)
     assert set(row) == {c.STATE, *NUMBERS}
@@ -186,7 +203,7 @@ def paper_path(tmp_path_factory):
     def measured_once(recipe, more, **options):
         if recipe.key() in chosen and (recipe.key(), more) not in rows:
             rows[recipe.key(), more] = measured(recipe, more=more, **options)
-        return rows.get((recipe.key(), more), {c.STATE: TRAINED} | dict.fromkeys(NUMBERS, 0.5))
+        return rows.get((recipe.key(), more), ({c.STATE: TRAINED} | dict.fromkeys(NUMBERS, 0.5), ()))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules[study.__module__], "measured", measured_once)
