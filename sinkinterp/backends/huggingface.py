@@ -4,7 +4,7 @@ import inspect
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
@@ -22,16 +22,7 @@ from ..interventions.changes import ChangeResidual, Put
 from ..interventions.edit import Edits, edits_of
 from . import contract
 from .added_slots import replaces_bos
-from .anatomy.modules import (
-    StreamModules,
-    Taps,
-    blocks_of,
-    cross_attention,
-    position_tables,
-    removed_after,
-    running_device,
-    taps_of,
-)
+from .anatomy.modules import StreamModules, Taps, blocks_of, cross_attention, position_tables, running_device, taps_of
 from .anatomy.own_attention import family_of, note_of
 from .anatomy.projections import HeadMap, maps_edited, maps_of
 from .bridge import bridge_of, hooked_points
@@ -227,9 +218,8 @@ class HuggingFaceSubject(Subject):
         for read in recorder.reads.values():
             self._check_tapped(read.site)
         positions = self.positions(edits, tokens.shape[1]) | ({} if logits else self._last_alone)
-        with exclusive(self.model), ExitStack() as stack:
-            stack.enter_context(self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext())
-            stack.enter_context(computed_by({self.modules.blocks[block]: _pass_on for block in idle}))
+        left_out = computed_by({self.modules.blocks[block]: _pass_on for block in idle})
+        with exclusive(self.model), left_out, self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext():
             return self._trace(tokens, recorder, positions)
 
     def _idle_outside(self, blocks: range | None) -> list[int]:
@@ -243,8 +233,7 @@ class HuggingFaceSubject(Subject):
         if type(self) is not HuggingFaceSubject or self.modules.stacks_streams:
             return False
         tokens, seen, middle = contract.sample_tokens(self.shape.vocab), list[Any](), self.shape.n_layers // 2
-        watch = self.modules.blocks[0].register_forward_hook(lambda block, args, output: seen.append(output))
-        with removed_after([watch]):
+        with self.modules.blocks[0].register_forward_hook(lambda block, args, output: seen.append(output)):
             whole = self.run(tokens, reads={"x": RESIDUAL.read(lambda x: x.clone())})
         if not isinstance(seen[-1], Tensor):
             return False

@@ -60,7 +60,7 @@ from ..report.report import Report
 from ..table import ALPHA_1, HEAD, Cell, Table, high_of, low_of
 from . import lens
 from .activation_patching import answer_token
-from .inputs import ModelLike, equal_inputs_of, inputs_of, passes, reads_inputs
+from .inputs import ModelLike, answers_of, equal_inputs_of, inputs_of, reads_inputs
 from .measure import measure
 
 COVERED = 0.8  # of the entry, by the neurons that are counted
@@ -90,8 +90,7 @@ def massive_path(subject: Subject, tokens: Tokens) -> Path | NoPath:
         "massive": RESIDUAL.read(lambda x: is_massive(x)[:, 0].float()),
         "mlp": MLP.read(_first),
     }
-    traces = [hf.run(batch, reads=reads, logits=False) for _, batch in passes(subject, tokens)]
-    first, others, massive, mlp = (torch.cat([trace[name] for trace in traces]).mean(0) for name in reads)
+    first, others, massive, mlp = (answer.mean(0) for answer in answers_of(hf, tokens, reads))
     dims = first[:-1].abs().argmax(-1, keepdim=True)
     sizes, means = (x[:-1].gather(1, dims)[:, 0] for x in (first.abs(), others))
     times, stands_out = (sizes / means).nan_to_num(0), sizes >= STANDS_OUT * means
@@ -302,18 +301,8 @@ class Work:
     def alpha(self, layer: int, read: CallRead, *edits: Edit) -> Float[Tensor, "sequence head"]:
         """What a layer's calls answer under these edits; the blocks behind it are left out."""
         self.count()
-        tokens, at = self.token_set.tokens, self.subject.shape.attention_layers.index(layer)
-        answers = [
-            self.subject.run(
-                batch,
-                reads={"alpha": read},
-                edits=[edit.for_sequences(rows) for edit in edits],
-                logits=False,
-                blocks=range(layer + 1),
-            )["alpha"][:, at]
-            for rows, batch in passes(self.subject, tokens)
-        ]
-        return torch.cat(answers).cpu()
+        (alpha,) = answers_of(self.subject, self.token_set.tokens, {"alpha": read}, edits, range(layer + 1))
+        return alpha[:, self.subject.shape.attention_layers.index(layer)].cpu()
 
     def count(self) -> None:
         """One more pass."""

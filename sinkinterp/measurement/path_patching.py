@@ -29,7 +29,7 @@ from ..interventions import changes
 from ..interventions.edit import edits_of
 from ..table import HEAD, LAYER, POSITION, Table
 from .activation_patching import PatchingMetric, Runs, prompts_of, restored
-from .inputs import ModelLike
+from .inputs import ModelLike, answers_of
 from .patching import Activations, activations
 
 Stream = Float[Tensor, "sequence block pos d_model"]
@@ -160,16 +160,10 @@ class PathRuns(Runs):
     ) -> Edit:
         """Puts the corrupted residuals, and behind the block of each row's sender what the sender changes in them."""
         stream = torch.stack([x[pairs] for x in self.stream.values()], 1)
-        first, last = int(layers.min()), int(layers.max())
-        given = changes.ChangeResidual(changes.Put({first: stream[:, first]}), layers=[first])
+        senders = range(int(layers.min()), int(layers.max()) + 1)
+        given = changes.ChangeResidual(changes.Put({senders[0]: stream[:, senders[0]]}), layers=senders[:1])
         with cross_attention_kept(self.subject, tokens):
-            x = self.subject.run(
-                tokens,
-                reads={"x": RESIDUAL.read(_same)},
-                edits=[given, *edits],
-                logits=False,
-                blocks=range(first, last + 1),
-            )["x"]
+            (x,) = answers_of(self.subject, tokens, {"x": RESIDUAL.read(_same)}, [given, *edits], senders)
         behind = (layers + 1).to(x.device)
         rows, blocks = torch.arange(len(x), device=x.device), torch.arange(x.shape[1], device=x.device)
         change = (x - stream.to(x))[rows, behind]
