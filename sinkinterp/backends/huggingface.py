@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..attention.shapes import Gap, ModelShape, Unchanged, alike, metric, per_sequence, tolerance_of
 from ..attention.sites import CALL, MLP, POSITION_EMBEDDING, RESIDUAL, TAPPED, WEIGHT_SITES, Edit, Reads, Site, reads_of
-from ..checks import InputError, fix_of, keywords, refusal, refusing
+from ..checks import InputError, fix_of, instance_of, keywords, refusal, refusing
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual, Put
 from ..interventions.edit import Edits, edits_of
@@ -224,6 +224,7 @@ class HuggingFaceSubject(Subject):
 
     def _idle_outside(self, blocks: range | None) -> list[int]:
         """The blocks that are left out of a pass where these are enough; none in a model that needs them all."""
+        instance_of(blocks, (range, type(None)), "blocks are a range of them, such as range(3, 6)")
         others = [] if blocks is None else [block for block in range(self.shape.n_layers) if block not in blocks]
         return others if others and self._can_leave_out else []
 

@@ -205,4 +205,5 @@ def test_a_pass_of_some_blocks_reads_and_predicts_what_the_whole_one_does_and_ru
     torch.testing.assert_close(part.logits, whole.logits)
     early = subject.run(tokens, reads=reads, blocks=range(first + 1))["mass"]
     assert early.equal(whole["mass"][:, :1])
+    refused(lambda: subject.run(tokens, blocks=1), "range")
     assert part["mass"].shape[1] == sum(layer >= n // 2 for layer in ATTENTION_LAYERS[name])
