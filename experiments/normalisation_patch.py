@@ -10,8 +10,10 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import AddSinkLogit, Edit, PatchNormalization, RemoveColumn, ZeroKeyBias
 from sinkinterp.interventions.columns import Dropped
 from sinkinterp.measurement.measure import measure as measure_model
+from sinkinterp.metrics.instruments import LOSS
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.readings import protocol_note
+from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule, of_first_model, on_models
@@ -58,13 +60,13 @@ PATCHES: Mapping[str, Callable[[Layers], Edit]] = {
 def measure(case: Case, progress: Progress) -> Table:
     """A row per patch in all layers, in the layer with the strongest sink, and in the one with the weakest."""
     token_set = case.tokens(case.size(), progress, case.start)
-    report = measure_model(case.subject, token_set, positions=(0,))
+    report = measure_model(case.subject, token_set, positions=(0,), instruments=[LOSS])
     alpha = report.alpha().mean((0, 2))
     strongest, weakest = (report.attention_layers[int(i)] for i in (alpha.argmax(), alpha.argmin()))
     places: dict[str, Layers] = {"all": None, f"{strongest}, strongest sink": (strongest,)}
     if weakest != strongest:
         places[f"{weakest}, weakest sink"] = (weakest,)
-    rows = [row for name, layers in places.items() for row in _rows(case, token_set, progress, name, layers)]
+    rows = [row for name, layers in places.items() for row in _rows(case, token_set, progress, name, layers, report)]
     note = (
         f"{protocol_note(report, EPSILON)}; nothing is trained after a patch; sinks of the patched layers; sigmoid: "
         "proxy scores, raw: weights as they multiply values; Sink_*: of the column without value; the first query "
@@ -81,12 +83,14 @@ def draw(table: Table) -> go.Figure:
     return sweep_figure(Table(first.title, first.note, rows), EDIT, (SINK_1, ALPHA_1, SLOT_RATE, LOSS_CHANGE))
 
 
-def _rows(case: Case, token_set: TokenSet, progress: Progress, name: str, layers: Layers) -> list[dict[str, Cell]]:
-    """The rows of the patches in some layers."""
+def _rows(
+    case: Case, token_set: TokenSet, progress: Progress, name: str, layers: Layers, report: Report
+) -> list[dict[str, Cell]]:
+    """The rows of the patches in some layers, beside the untouched model's report."""
     edits = {patch: [[edit(layers)]] for patch, edit in PATCHES.items()}
     on_run = progress(f"patching {case.subject.name}, layers {name}")
     effects = Effects(layers=None if layers is None else tuple(layers), epsilon=EPSILON)
-    return [{**case.names, LAYERS: name, **row} for row in effects.rows(case.subject, token_set, edits, on_run)]
+    return [{**case.names, LAYERS: name, **row} for row in effects.rows(case.subject, token_set, edits, on_run, report)]
 
 
 def _all_layers(edit: str) -> dict[str, Cell]:

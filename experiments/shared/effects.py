@@ -40,12 +40,14 @@ class Effects:
         token_set: TokenSet,
         edits: Mapping[str, Runs],
         on_run: OnProgress = lambda done, of: None,
+        report: Report | None = None,
     ) -> list[dict[str, Cell]]:
         """A row per name after the untouched model's: sink rates, importance, slot, loss and its change in nats.
 
-        Changes are by sequence. A row is empty, with the reason, where the model lacks what is edited.
+        Changes are by sequence. A row is empty, with the reason, where the model lacks what is edited. report: that of
+        the untouched model, with its loss, where it is known.
         """
-        untouched = self._mean_values(subject, token_set, [[]])
+        untouched = self._values(report or self._report(subject, token_set, []))
         rows = [_row(NONE, untouched, untouched)]
         for name, runs in edits.items():
             on_run(len(rows), len(edits) + 1)
@@ -58,11 +60,11 @@ class Effects:
         return rows
 
     def _mean_values(self, subject: Subject, token_set: TokenSet, runs: Runs) -> dict[str, PerSequence]:
-        values = [
-            self._values(measure(subject, token_set, edits=run, positions=self.positions, instruments=[LOSS]))
-            for run in runs
-        ]
+        values = [self._values(self._report(subject, token_set, run)) for run in runs]
         return {name: torch.stack([of_run[name] for of_run in values]).mean(0) for name in values[0]}
+
+    def _report(self, subject: Subject, token_set: TokenSet, edits: Sequence[Edit]) -> Report:
+        return measure(subject, token_set, edits=edits, positions=self.positions, instruments=[LOSS])
 
     def _values(self, report: Report) -> dict[str, PerSequence]:
         """Every quantity of each sequence; the names of nulls begin with "null "."""

@@ -35,7 +35,7 @@ from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..interventions.columns import Evict, First, KeepHeaviest
 from ..interventions.selectors import check_chosen, store_chosen
-from ..measurement.inputs import dtype_of, passes, reads_inputs, run_note
+from ..measurement.inputs import answers_of, dtype_of, reads_inputs, run_note
 from ..metrics.bootstrap import SHARES, SIZES, estimate, intervals, mean_cells, rate_cells
 from ..metrics.importance import PerSequence, check_epsilon
 from ..plots.theme import MAGNITUDE, sweep_figure, themed, unique_values
@@ -148,11 +148,9 @@ def heads_table(
     fitting = [n for n in different_numbers(kept, "kept, numbers of first tokens,", 0) if n < window]
     edits = [*(Evict(window, n) for n in fitting), KeepHeaviest(window, 1, First.EVICTED, seed=0)]
     read = partial(_output_errors, edits=edits, window=window)
-    runs = [
-        subject.run(batch, reads={"errors": read}, logits=False)["errors"].cpu() for _, batch in passes(subject, tokens)
-    ]
+    (errors_of,) = answers_of(subject, tokens, {"errors": read})
     rows: list[dict[str, Cell]] = []
-    for layer, heads in zip(subject.shape.attention_layers, torch.cat(runs).nanmean(0).tolist(), strict=True):
+    for layer, heads in zip(subject.shape.attention_layers, errors_of.nanmean(0).tolist(), strict=True):
         for head, (*errors, control) in enumerate(heads):
             by_kept = dict(zip(fitting, errors, strict=True))
             fewest = next((n for n, error in by_kept.items() if error <= tolerance), None)
@@ -431,10 +429,8 @@ def generation_table(
     tokens = generated(subject, prompts, count, seed)
     bounds = sorted({start + count * i // PARTS for i in range(PARTS + 1)})
     read = partial(_sinks_of_parts, bounds=bounds, epsilon=epsilon)
-    runs = [
-        subject.run(batch, reads={"sinks": read}, logits=False)["sinks"].cpu() for _, batch in passes(subject, tokens)
-    ]
-    found = torch.cat(runs).mean((1, 2))  # sequence part quantity
+    (sinks,) = answers_of(subject, tokens, {"sinks": read})
+    found = sinks.cpu().mean((1, 2))  # sequence part quantity
     rows = []
     for i, end in enumerate(bounds[1:]):
         cells: dict[str, Cell] = {}

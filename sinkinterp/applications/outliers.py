@@ -30,7 +30,7 @@ from ..checks import LARGEST, InputError, check_count, finite_number, instance_o
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual
-from ..measurement.inputs import ModelLike, equal_inputs_of, passes, reads_inputs, run_note
+from ..measurement.inputs import ModelLike, answers_of, equal_inputs_of, reads_inputs, run_note
 from ..measurement.patching import activations
 from ..metrics.bootstrap import SIZES, Estimate, estimate_cells, intervals, mean_cells, ratio
 from ..plots.theme import colour, sweep_figure, themed
@@ -154,9 +154,8 @@ def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TI
         "norms": RESIDUAL.read(lambda x: x.float().norm(dim=-1)),
         "energy": RESIDUAL.read(lambda x: x.float().square().mean(1)),
     }
-    answers = [subject.run(batch, reads=reads, logits=False) for _, batch in passes(subject, given)]
-    norms = torch.cat([answer["norms"].cpu() for answer in answers])  # sequence block pos
-    sizes = torch.cat([answer["energy"].cpu() for answer in answers]).mean(0).sqrt()  # block d_model
+    norms, energy = (answer.cpu() for answer in answers_of(subject, given, reads))  # sequence block pos, or d_model
+    sizes = energy.mean(0).sqrt()
     limits = tuple(norm_limit(norms[:, i], times) for i in range(norms.shape[1]))
     dims = tuple(tuple((size > norm_limit(size, times)).nonzero()[:, 0].tolist()) for size in sizes)
     delimiters = "not told from others without a tokenizer" if subject.tokenizer is None else "no letter or digit"

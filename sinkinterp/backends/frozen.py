@@ -11,7 +11,7 @@ Blocks run as they are, so this holds for every family whose blocks pass on one 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -69,15 +69,21 @@ def _centred(v: Tensor, is_centred: bool) -> Tensor:
     return v - v.mean(-1, keepdim=True) if is_centred else v
 
 
+class _Attends(Exception):
+    """Ends the pass of a block whose call alone is asked for."""
+
+
 @dataclass
 class _OneBlock(Recorder):
-    """Keeps the call of a block, whose heads return `z` in place of their own."""
+    """Keeps the call of a block, whose heads return `z`; without one, the pass ends there."""
 
     z: HeadOutput | None = None
     call: AttentionCall | None = None
 
     def attend(self, call: AttentionCall) -> AttentionCall:
         self.call = call
+        if self.z is None:
+            raise _Attends
         return call
 
     def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
@@ -101,7 +107,8 @@ class FrozenRun:
     def call(self, layer: int, part: Residual) -> AttentionCall:
         """The call of a layer whose block is given this residual; biases count as in the model."""
         recorder = _OneBlock()
-        self._output(layer, part, recorder)
+        with suppress(_Attends):
+            self._output(layer, part, recorder)
         if recorder.call is None:
             raise InputError(f"{self.subject.name}: the attention of layer {layer} is not reached; take another family")
         return recorder.call
@@ -122,11 +129,12 @@ class FrozenRun:
 
 
 @contextmanager
-def frozen(subject: Subject, tokens: Tokens) -> Iterator[FrozenRun]:
+def frozen(subject: Subject, tokens: Tokens, logits: bool = False) -> Iterator[FrozenRun]:
     """In the block, the norms of the model's blocks keep the scales that they have while it reads `tokens`.
 
-    Feed-forward layers and cross-attention then add nothing. Raises InputError for a model of another library, for one
-    whose feed-forward updates are not found, and for norms that are not linear at a fixed scale.
+    Feed-forward layers and cross-attention then add nothing. The trace has all logits only with `logits`. Raises
+    InputError for a model of another library, for one whose feed-forward updates are not found, and for norms that are
+    not linear at a fixed scale.
     """
     hf, calls, seen = freezable(subject), {}, {}
     blocks, tables = list(hf.modules.blocks), list(hf.modules.tables)
@@ -149,7 +157,8 @@ def frozen(subject: Subject, tokens: Tokens) -> Iterator[FrozenRun]:
         stack.enter_context(eval_mode(hf.model))
         watched = {*blocks, *tables, *silent, *norms}
         with removed_after([module.register_forward_hook(see, with_kwargs=True) for module in watched]):
-            trace = hf.run(tokens, reads={"calls": CALL.read(keep), "x": RESIDUAL.read(_same), "mlp": MLP.read(_same)})
+            reads = {"calls": CALL.read(keep), "x": RESIDUAL.read(_same), "mlp": MLP.read(_same)}
+            trace = hf.run(tokens, reads=reads, logits=logits)
         for module in silent & seen.keys():
             stack.enter_context(computed_by({module: partial(_nothing_like, seen[module][2])}))
         for module in norms & seen.keys():
@@ -172,7 +181,7 @@ def cross_attention_kept(subject: Subject, tokens: Tokens) -> Iterator[None]:
 
     if modules:
         with removed_after([module.register_forward_hook(keep) for module in modules]):
-            subject.run(tokens)
+            subject.run(tokens, logits=False)
     with removed_after([module.register_forward_hook(lambda m, args, output: kept[m]) for module in modules]):
         yield
 

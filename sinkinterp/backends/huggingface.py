@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..attention.shapes import ModelShape, Unchanged, alike, metric, per_sequence
+from ..attention.shapes import Gap, ModelShape, Unchanged, alike, metric, per_sequence, tolerance_of
 from ..attention.sites import CALL, MLP, POSITION_EMBEDDING, RESIDUAL, TAPPED, WEIGHT_SITES, Edit, Reads, Site, reads_of
-from ..checks import InputError, fix_of, keywords, refusal, refusing
+from ..checks import InputError, fix_of, instance_of, keywords, refusal, refusing
 from ..data.tokens import Tokens, TokensLike
+from ..interventions.changes import ChangeResidual, Put
 from ..interventions.edit import Edits, edits_of
 from . import contract
 from .added_slots import replaces_bos
@@ -27,7 +28,7 @@ from .anatomy.projections import HeadMap, maps_edited, maps_of
 from .bridge import bridge_of, hooked_points
 from .contract import Abilities, Check
 from .encoder.encoder_input import NoEncoder
-from .exclusive import edits_around, exclusive, recorded_by
+from .exclusive import computed_by, edits_around, exclusive, recorded_by
 from .hooks import BASES, OURS, attention_set_to, eval_mode, recorded_stream
 from .recorder import Recorder
 from .subject import Logits, Subject, Trace
@@ -203,7 +204,7 @@ class HuggingFaceSubject(Subject):
     @keywords
     def run(
         self, tokens: TokensLike | Any, *, reads: Reads = {}, edits: Edits = (), gradients: bool = False,
-        logits: bool = True,
+        logits: bool = True, blocks: range | None = None,
     ) -> Trace:  # fmt: skip
         """One forward pass; see `Subject.run`. Raises InputError for tokens or edits that do not fit."""
         tokens = self.ids_of(tokens)
@@ -212,12 +213,35 @@ class HuggingFaceSubject(Subject):
         self.check_ids(tokens, self.shape.n_ctx)
         edits = edits_of(edits)
         self.check_edits(edits, tokens.shape[1])
-        recorder = Recorder(reads_of(reads), edits, gradients)
+        idle = self._idle_outside(blocks)
+        recorder = Recorder(reads_of(reads), edits, gradients, idle=frozenset(idle))
         for read in recorder.reads.values():
             self._check_tapped(read.site)
         positions = self.positions(edits, tokens.shape[1]) | ({} if logits else self._last_alone)
-        with exclusive(self.model), self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext():
+        left_out = computed_by({self.modules.blocks[block]: _pass_on for block in idle})
+        with exclusive(self.model), left_out, self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext():
             return self._trace(tokens, recorder, positions)
+
+    def _idle_outside(self, blocks: range | None) -> list[int]:
+        """The blocks that are left out of a pass where these are enough; none in a model that needs them all."""
+        instance_of(blocks, (range, type(None)), "blocks are a range of them, such as range(3, 6)")
+        others = [] if blocks is None else [block for block in range(self.shape.n_layers) if block not in blocks]
+        return others if others and self._can_leave_out else []
+
+    @cached_property
+    def _can_leave_out(self) -> bool:
+        """Whether blocks go on from a residual without those before them: two short passes have the same logits."""
+        if type(self) is not HuggingFaceSubject or self.modules.stacks_streams:
+            return False
+        tokens, seen, middle = contract.sample_tokens(self.shape.vocab), list[Any](), self.shape.n_layers // 2
+        with self.modules.blocks[0].register_forward_hook(lambda block, args, output: seen.append(output)):
+            whole = self.run(tokens, reads={"x": RESIDUAL.read(lambda x: x.clone())})
+        if not isinstance(seen[-1], Tensor):
+            return False
+        self.__dict__["_can_leave_out"] = True  # for the pass that tries it
+        edit = ChangeResidual(Put({middle: whole["x"][:, middle]}), layers=[middle])
+        part = self.run(tokens, edits=[edit], blocks=range(middle, self.shape.n_layers))
+        return Gap.of(part.logits, whole.logits).is_within(tolerance_of(self.dtype))
 
     @cached_property
     def _last_alone(self) -> dict[str, Any]:
@@ -419,6 +443,11 @@ class HuggingFaceSubject(Subject):
         if most is not None and tokens.shape[1] > most:
             fix = f"use length={most}" + "; load it with beyond_context=True to read on" * self._reads_on
             yield f"{tokens.shape[1]} tokens exceed {self.name}'s context of {most}; {fix}"
+
+
+def _pass_on(*args: Any, **kwargs: Any) -> Any:
+    """Returns what a block is given."""
+    return args[0] if args else kwargs["hidden_states"]
 
 
 def _weights_of(tensors: Iterable[Tensor]) -> list[tuple[int, int, int]]:

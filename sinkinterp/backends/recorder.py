@@ -25,6 +25,7 @@ class Recorder:
     from the first token of each sequence.
     answers: of the reads of every site, by block. finite: for each residual, whether all its entries are. size: how
     many sequences and positions the residuals have. mapped: the sites of weights, by layer, whose edits were made.
+    idle: the blocks that only pass on their input.
     """
 
     reads: Mapping[str, Read] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class Recorder:
     finite: list[Tensor] = field(default_factory=list)
     mapped: set[tuple[Site, int]] = field(default_factory=set)
     size: tuple[int, int] = (0, 0)
+    idle: frozenset[int] = frozenset()
 
     def begin(self, edits: Sequence[Edit], layout: Layout) -> None:
         """Starts another forward pass, under these edits, differentiated where gradients are on."""
@@ -213,11 +215,12 @@ class Recorder:
     def check(self, shape: ModelShape) -> Iterator[str]:
         """Raises InputError where a residual is not finite, or a site that every block has was not shown."""
         for site in sites.BLOCK_SITES:
-            seen, layers = sorted(self.answers[site]), list(site.layers(shape))
+            seen = sorted(self.answers[site])
+            layers = [block for block in site.layers(shape) if site is sites.RESIDUAL or block not in self.idle]
             if seen != layers and (site in (sites.RESIDUAL, sites.CALL) or self.uses(site)):
                 yield f"the {site.label} of blocks {seen} was seen, not of {layers}; a hook did not fire"
         for site in filter(self.edits_at, sites.WEIGHT_SITES):
-            for layer in shape.attention_layers:
+            for layer in set(shape.attention_layers) - self.idle:
                 if (site, layer) not in self.mapped:
                     yield f"the {site.label} of layer {layer} are not found; edit its call instead"
         at_once = torch.stack([finite.to(self.finite[0].device) for finite in self.finite])

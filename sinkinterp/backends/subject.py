@@ -115,7 +115,7 @@ def _first_token(subject: "Subject", tokens: Tokens, position: int, edits: Seque
     }
     reads = {name: CALL.read(read) for name, read in of_calls.items()}
     reads |= {name: RESIDUAL.read(read) for name, read in of_residuals.items()}
-    answers = subject.run(tokens, reads=reads, edits=edits).answers
+    answers = subject.run(tokens, reads=reads, edits=edits, logits=False).answers
     norms, others = answers.pop("lengths").unbind(-1)
     return FirstToken(norms=norms, norms_of_others=others, **answers)
 
@@ -163,12 +163,13 @@ class Subject(Answering):
 
     def run(
         self, tokens: TokensLike | Any, *, reads: Reads = {}, edits: Edits = (), gradients: bool = False,
-        logits: bool = True,
+        logits: bool = True, blocks: range | None = None,
     ) -> Trace:  # fmt: skip
         """One forward pass. Reads are evaluated during it and after the edits; nothing else is kept.
 
         With `gradients`, logits can be differentiated by tensors that edits hold. Without `logits`, those of the last
         position are enough, and models that can leave out the others, which saves most of a large vocabulary's time.
+        `blocks` are enough, too, where it names some: others may pass on what they are given, and do not answer.
         Raises InputError for tokens or edits that do not fit.
         """
         raise NotImplementedError
@@ -229,7 +230,8 @@ class Subject(Answering):
     @keywords
     def attention(self, tokens: TokensLike | Any, edits: Edits = ()) -> Float[Tensor, "sequence layer head query key"]:
         """The attention weights of every head on tokens that `run` takes; `layer` counts attention layers."""
-        return self.run(tokens, reads={"pattern": CALL.read(AttentionCall.pattern)}, edits=edits)["pattern"]
+        reads = {"pattern": CALL.read(AttentionCall.pattern)}
+        return self.run(tokens, reads=reads, edits=edits, logits=False)["pattern"]
 
     def ids_of(self, tokens: TokensLike | Any) -> Tokens:
         """The tokens as they are, or those of one text, or of several of one length."""

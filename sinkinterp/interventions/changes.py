@@ -247,6 +247,10 @@ class PutAt(_WithValues):
     rows: Int[Tensor, " sequence"]
     places: Int[Tensor, "sequence 4"]
 
+    def check_sequences(self, count: int) -> None:
+        if len(self.rows) != count:
+            raise InputError(f"PutAt has places for {len(self.rows)} sequences, not for {count}; give one for each")
+
     def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> Operation:
         return replace(self, rows=self.rows[chosen], places=self.places[chosen])
 

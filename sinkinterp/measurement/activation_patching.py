@@ -12,6 +12,7 @@ Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.052
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention import Reads, per_sequence
+from ..attention import Edit, Reads, per_sequence
 from ..backends.subject import Logits, Subject, Trace
 from ..checks import (
     LARGEST,
@@ -35,7 +36,7 @@ from ..checks import (
 )
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
-from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, PutAt
+from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, Put, PutAt
 from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
 from ..metrics.bootstrap import estimate_cells, intervals, ratio
 from ..metrics.importance import PerSequence, check_epsilon, importance, sink_rate, target_loss
@@ -331,8 +332,21 @@ class Runs:
 
     def trace(self, pairs: Int[Tensor, " row"], put: PutAt) -> Trace:
         """The corrupted run of some pairs, with what `put` puts into the site."""
-        edits = [replace(self.site, operation=put)]
-        return self.subject.run(self.corrupted[pairs], reads=self.metric.reads, edits=edits, logits=self.metric.whole)
+        return self.from_layer(int(put.places[:, 0].min()), pairs, replace(self.site, operation=put))
+
+    def from_layer(self, layer: int, pairs: Int[Tensor, " row"], edit: Edit) -> Trace:
+        """The corrupted run of some pairs under an edit of this layer and later ones; nothing else is run, or read."""
+        edits, blocks = [edit], None
+        if not self.metric.reads:
+            residual = Put({layer: self.stream[layer][pairs]})
+            edits, blocks = [ChangeResidual(residual, layers=[layer]), edit], range(layer, self.subject.shape.n_layers)
+        given = {"reads": self.metric.reads, "edits": edits, "logits": self.metric.whole, "blocks": blocks}
+        return self.subject.run(self.corrupted[pairs], **given)
+
+    @cached_property
+    def stream(self) -> patching.Activations:
+        """The residuals of the corrupted run, before every block and behind the last."""
+        return patching.activations(ChangeResidual(), self.subject, self.corrupted)
 
     def values(
         self, given: patching.Activations, places: Sequence[Place], on_pass: OnProgress = no_progress

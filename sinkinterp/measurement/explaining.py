@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from ..attention import CALL, MLP, RESIDUAL, AttentionCall, Edit, Residual, SlotRow
+from ..attention import CALL, MLP, RESIDUAL, AttentionCall, CallRead, Edit, Residual, SlotRow
 from ..backends.anatomy.modules import removed_after, token_mixer
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.huggingface import HuggingFaceSubject
@@ -34,7 +34,7 @@ from ..interventions.changes import Add, ChangeKeys, ChangeMLP, ChangeOutputs
 from ..interventions.columns import ZeroKeySlot
 from ..interventions.selectors import named_heads
 from ..metrics.bootstrap import SHARES, SIZES, difference, estimate_cells, intervals, mean_cells, ratio
-from ..metrics.importance import NEXT_TOKEN_LOSS, Metric, PerSequence
+from ..metrics.importance import NEXT_TOKEN_LOSS, Metric, PerSequence, importance, slot_importance
 from ..metrics.instruments import LOSS
 from ..metrics.residuals import is_massive, lifetime
 from ..report.explained import (
@@ -60,7 +60,7 @@ from ..report.report import Report
 from ..table import ALPHA_1, HEAD, Cell, Table, high_of, low_of
 from . import lens
 from .activation_patching import answer_token
-from .inputs import ModelLike, equal_inputs_of, inputs_of, passes, reads_inputs
+from .inputs import ModelLike, answers_of, equal_inputs_of, inputs_of, reads_inputs
 from .measure import measure
 
 COVERED = 0.8  # of the entry, by the neurons that are counted
@@ -90,8 +90,7 @@ def massive_path(subject: Subject, tokens: Tokens) -> Path | NoPath:
         "massive": RESIDUAL.read(lambda x: is_massive(x)[:, 0].float()),
         "mlp": MLP.read(_first),
     }
-    traces = [hf.run(batch, reads=reads, logits=False) for _, batch in passes(subject, tokens)]
-    first, others, massive, mlp = (torch.cat([trace[name] for trace in traces]).mean(0) for name in reads)
+    first, others, massive, mlp = (answer.mean(0) for answer in answers_of(hf, tokens, reads))
     dims = first[:-1].abs().argmax(-1, keepdim=True)
     sizes, means = (x[:-1].gather(1, dims)[:, 0] for x in (first.abs(), others))
     times, stands_out = (sizes / means).nan_to_num(0), sizes >= STANDS_OUT * means
@@ -251,9 +250,8 @@ def _neurons_of(subject: HuggingFaceSubject, tokens: Tokens, block: int, dim: in
 
     linears = {n: m for n, m in subject.modules.blocks[block].named_modules() if isinstance(m, nn.Linear | Conv1D)}
     with removed_after([module.register_forward_hook(keep(name)) for name, module in linears.items()]):
-        update = subject.run(tokens, reads={"mlp": MLP.read(lambda x: x[:, 0])})["mlp"][
-            :, subject.shape.mlp_layers.index(block)
-        ]
+        read, at = MLP.read(lambda x: x[:, 0]), subject.shape.mlp_layers.index(block)
+        update = subject.run(tokens, reads={"mlp": read}, logits=False, blocks=range(block + 1))["mlp"][:, at]
     _, down, hidden, output = seen[-1]
     if output.shape[-1] != update.shape[-1] or not _is_alike(output[:, 0], update):
         return None
@@ -293,11 +291,18 @@ class Work:
     ) -> None:
         self.subject, self.token_set, self.generator = subject, token_set, generator
         self.on_pass, self.expected, self.passes = on_pass, expected, 0
+        self.calls: dict[int, list[AttentionCall]] = {}  # of the layers that are explained, in the order of the texts
 
     def report(self, *edits: Edit) -> Report:
         """What the model does under these edits."""
         self.count()
         return measure(self.subject, self.token_set, edits=edits, positions=(0,), instruments=LOSS, progress=False)
+
+    def alpha(self, layer: int, read: CallRead, *edits: Edit) -> Float[Tensor, "sequence head"]:
+        """What a layer's calls answer under these edits; the blocks behind it are left out."""
+        self.count()
+        (alpha,) = answers_of(self.subject, self.token_set.tokens, {"alpha": read}, edits, range(layer + 1))
+        return alpha[:, self.subject.shape.attention_layers.index(layer)].cpu()
 
     def count(self) -> None:
         """One more pass."""
@@ -342,7 +347,7 @@ def explain(
     written = _written(subject, ids, answer, instead)
     with progress_of(progress, f"explaining {subject.name}") as on_pass:
         generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0, LARGEST))
-        work = Work(subject, token_set, generator, on_pass, 7 + TOP * 2 * (1 + DRAWS))
+        work = Work(subject, token_set, generator, on_pass, 7 + TOP * (1 + DRAWS))
         before = work.report()
         on_slot = _draws_more(before) and _has_learned_keys(subject, ids)
         heads = _heads_of(subject, head, before, on_slot)
@@ -409,7 +414,7 @@ def _has_learned_keys(subject: Subject, tokens: Tensor) -> bool:
         seen.append(isinstance(call.slot, SlotRow))
         return call.q.new_zeros(len(call.q), 1)
 
-    subject.run(tokens[:1], reads={"slot": see})
+    subject.run(tokens[:1], reads={"slot": see}, logits=False)
     return all(seen)
 
 
@@ -437,6 +442,7 @@ def _scores(
         with frozen(work.subject, batch) as run:
             for layer, values, cuts in lens.parts_by_block(run):
                 if mine := [head for of_layer, head in heads if of_layer == layer]:
+                    work.calls.setdefault(layer, []).append(run.calls[layer])
                     names, *tensors = lens.head_pairs(run, layer, mine, values, on_slot)
                     named[layer] = names, cuts
                     for i, head in enumerate(mine):
@@ -478,23 +484,29 @@ def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, C
     names, layer = " + ".join(head.parts[j] for j in named), head.layer
     n_kv_heads, length = work.subject.shape.n_kv_heads, work.token_set.tokens.shape[1]
 
-    def in_stream(chosen: Sequence[int]) -> Sequence[Edit]:
-        return [head.cuts[head.parts[j]] for j in chosen]
+    def in_stream(chosen: Sequence[int]) -> PerSequence:
+        read = slot_importance if on_slot else _first_alpha
+        return work.alpha(layer, read, *(head.cuts[head.parts[j]] for j in chosen))[:, head.head]
 
-    def directly(chosen: Sequence[int]) -> Sequence[Edit]:
+    def directly(chosen: Sequence[int]) -> PerSequence:
         key = head.first_keys[:, chosen].sum(1, keepdim=True).expand(-1, n_kv_heads, -1)
-        return [path_edit({layer: key}, [(layer, head.head * n_kv_heads // work.subject.shape.n_heads)], length)]
+        edit = path_edit({layer: key}, [(layer, head.head * n_kv_heads // work.subject.shape.n_heads)], length)
+        rows = torch.arange(len(key)).split([len(call.q) for call in work.calls[layer]])
+        edited = [edit.for_sequences(i).call(call) for i, call in zip(rows, work.calls[layer], strict=True)]
+        return torch.cat([_first_alpha(call)[:, head.head] for call in edited]).cpu()
 
-    ways: dict[str, Callable[[Sequence[int]], Sequence[Edit]]] = {IN_STREAM: in_stream}
+    ways: dict[str, Callable[[Sequence[int]], PerSequence]] = {IN_STREAM: in_stream}
     ways |= {} if on_slot else {DIRECTLY: directly}
-    for way, edits in ways.items() if named else ():
+    for way, alpha in ways.items() if named else ():
         for cut, draws in {names: [named], RANDOM: drawn}.items():
-            reports = [work.report(*edits(chosen)) for chosen in draws]
-            if reports:
-                i = reports[0].attention_layers.index(layer)
-                after = torch.stack([alpha_of(report, on_slot)[0][:, i, head.head] for report in reports]).mean(0)
+            if draws:
+                after = torch.stack([alpha(chosen) for chosen in draws]).mean(0)
                 row: dict[str, Cell] = {HEAD: head.name, CUT: f"{cut}, {way}"}
                 yield row | mean_cells(ALPHA_1, after, SHARES) | _removed(head, after)
+
+
+def _first_alpha(call: AttentionCall) -> Float[Tensor, "sequence head"]:
+    return importance(call, call.keys[:1])[..., 0]
 
 
 def _removed(head: HeadScore, after: PerSequence) -> dict[str, Cell]:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..attention import BLOCK, Edit
+from ..attention import BLOCK, Edit, Reads
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
 from ..backends.subject import Subject, text_to_tokens, token_set_for
 from ..checks import check_memory, keywords
@@ -82,6 +82,19 @@ def passes(subject: Subject, tokens: Tokens) -> Iterator[tuple[Int[Tensor, " row
     size = sequences_per_pass(subject, tokens.shape[1])
     rows = torch.arange(len(tokens), device=tokens.device)
     yield from zip(rows.split(size), tokens.split(size), strict=True)
+
+
+def answers_of(
+    subject: Subject, tokens: Tokens, reads: Reads, edits: Sequence[Edit] = (), blocks: range | None = None
+) -> tuple[Tensor, ...]:
+    """The answers of all sequences to each read, `sequence layer ...`, under edits of them; see `Subject.run`."""
+    traces = []
+    for edit in edits:
+        edit.check_sequences(len(tokens))
+    for rows, batch in passes(subject, tokens):
+        mine = [edit.for_sequences(rows) for edit in edits]
+        traces.append(subject.run(batch, reads=reads, edits=mine, logits=False, blocks=blocks))
+    return tuple(torch.cat([trace[name] for trace in traces]) for name in reads)
 
 
 def sequences_per_pass(subject: Subject, length: int) -> int:

@@ -58,7 +58,7 @@ def _parts(subject: Subject, tokens: Tokens, right: Ids, wrong: Ids, position: i
 
     with torch.no_grad(), ExitStack() as stack:
         with removed_after([module.register_forward_hook(see) for module in norms]):
-            run = stack.enter_context(frozen(subject, tokens))
+            run = stack.enter_context(frozen(subject, tokens, logits=position != -1))
         *_, (_, values, _) = parts_by_block(run)
         return _written(run, values, _at(seen, position), (right, wrong), position)
 

@@ -25,7 +25,7 @@ from ..interventions.selectors import OnPairs
 from ..plots.theme import DIVERGING, escaped, themed, unique_values
 from ..report.maps import shown_word
 from ..table import HEAD, KV_HEAD, LAYER, POSITION, Table
-from .inputs import ModelLike, equal_inputs_of, passes
+from .inputs import ModelLike, answers_of, equal_inputs_of, passes
 
 RESTORED, CONTROL, FIRST_ORDER, TOKEN, KEY = "restored", "control", "first order", "token", "key"
 DIRECT = "direct"
@@ -76,10 +76,8 @@ def activations(site: Change, subject: ModelLike, tokens: TokensLike | Any, edit
     instance_of(site, Change, "site is a change of one site, such as ChangeResidual(layers=[3], positions=[0])")
     subject, tokens = equal_inputs_of(subject, tokens)
     site.check_site(subject.shape, tokens.shape[1])
-    parts = []
-    for _, batch in passes(subject, tokens):
-        parts.append(subject.run(batch, reads={"site": site.read()}, edits=edits_of(edits), logits=False)["site"])
-    return _by_layer(site, subject, torch.cat(parts))
+    (stacked,) = answers_of(subject, tokens, {"site": site.read()}, edits_of(edits))
+    return _by_layer(site, subject, stacked)
 
 
 def patch(site: Site, source: ModelLike, tokens: TokensLike | Any, edits: Edits = ()) -> Site:

@@ -29,7 +29,7 @@ from ..interventions import changes
 from ..interventions.edit import edits_of
 from ..table import HEAD, LAYER, POSITION, Table
 from .activation_patching import PatchingMetric, Runs, prompts_of, restored
-from .inputs import ModelLike
+from .inputs import ModelLike, answers_of
 from .patching import Activations, activations
 
 Stream = Float[Tensor, "sequence block pos d_model"]
@@ -84,20 +84,18 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
         else [instance_of(each, changes.Change, what) for each in edits_of(frozen)]
     )
     kept = tuple((site, activations(site, subject, tokens)) for site in sites)
-    stream = None if frozen is not None else _stream(subject, tokens)
-    axes = (LAYER, HEAD if isinstance(sender, changes.ChangeOutputs) else POSITION)
-    return restored(PathRuns(*fields, sender, receiver, kept, stream), axes, progress)
+    runs = PathRuns(*fields, sender, receiver, kept, is_direct=frozen is None)
+    if runs.is_direct:
+        _check_adds(subject, tokens, torch.stack([*runs.stream.values()], 1))
+    return restored(runs, (LAYER, HEAD if isinstance(sender, changes.ChangeOutputs) else POSITION), progress)
 
 
-def _stream(subject: Subject, tokens: Tokens) -> Stream:
-    """The residual of every block, and what the last one returns.
+def _check_adds(subject: Subject, tokens: Tokens, x: Stream) -> None:
+    """Raises InputError where a block does not return its input plus its update, in the residuals `x`.
 
-    Raises InputError where a block does not return its input plus its update. To find it, one text runs
-    with a large vector added in front of block 0, while its heads and feed-forward layers keep what they return; what
-    else a block adds is small beside it.
+    To find it, one text runs with a large vector added in front of block 0, while its heads and feed-forward layers
+    keep what they return; what else a block adds is small beside it.
     """
-    by_block = activations(changes.ChangeResidual(), subject, tokens)
-    x = torch.stack([*by_block.values()], 1)
     edits: list[Edit] = [
         replace(site, operation=changes.Put(activations(site, subject, tokens[:1])))
         for site in (changes.ChangeMLP(), changes.ChangeOutputs())
@@ -105,7 +103,7 @@ def _stream(subject: Subject, tokens: Tokens) -> Stream:
     largest = min(_PROBE * float(x[:1].abs().max()), torch.finfo(x.dtype).max / 1e3)
     probe = largest * torch.randn(x[:1, 0].shape, generator=torch.Generator().manual_seed(0)).to(x)
     edits.append(changes.ChangeResidual(changes.Add({0: probe}), layers=[0]))
-    moved = subject.run(tokens[:1], reads={"x": RESIDUAL.read(_same)}, edits=edits)["x"] - x[:1]
+    moved = subject.run(tokens[:1], reads={"x": RESIDUAL.read(_same)}, edits=edits, logits=False)["x"] - x[:1]
     errors = (moved.float() - probe[:, None].float()).flatten(2).norm(dim=-1)[0] / probe.float().norm()
     if not (errors <= _TOLERANCE).all():
         block = int((errors > _TOLERANCE).int().argmax()) - 1
@@ -113,7 +111,6 @@ def _stream(subject: Subject, tokens: Tokens) -> Stream:
             f"{subject.name}: block {block} does not return its input and what it adds (a norm or a factor stands in "
             "the stream), so no path is direct; name what stays: frozen=(ChangeOutputs(), ChangeMLP())"
         )
-    return x
 
 
 def _same(x: Residual) -> Residual:
@@ -124,12 +121,12 @@ def _same(x: Residual) -> Residual:
 class PathRuns(Runs):
     """Runs in which one sender is patched for one receiver alone.
 
-    kept: sites that are frozen, in the corrupted run. stream: its residuals, where everything is frozen.
+    kept: sites that are frozen, in the corrupted run. is_direct: whether everything is frozen.
     """
 
     receiver: changes.Change | None
     kept: Sequence[tuple[changes.Change, Activations]]
-    stream: Stream | None
+    is_direct: bool
     title: ClassVar[str] = "Which paths restore the clean run?"
 
     @property
@@ -140,27 +137,33 @@ class PathRuns(Runs):
             chosen = getattr(self.receiver, name, None)
             to += f" of {name} {', '.join(map(str, chosen))}" if chosen else ""
         named = " and ".join(type(site).__name__ for site, _ in self.kept) or "nothing"
-        names = named if self.stream is None else "all that blocks add"
+        names = "all that blocks add" if self.is_direct else named
         return f"path from {type(self.site).__name__} to {to}; {names} frozen between, norms recomputed"
 
     def trace(self, pairs: Int[Tensor, " row"], put: changes.PutAt) -> Trace:
         """The corrupted run of some pairs, with the path patched."""
-        mine = self.corrupted[pairs]
+        mine, blocks = self.corrupted[pairs], None
         edits: list[Edit] = [
             replace(site, operation=changes.Put({n: x[pairs] for n, x in values.items()})) for site, values in self.kept
         ]
         edits.append(replace(self.site, operation=put))
-        if self.stream is not None:
-            edits = [self._shifted(mine, self.stream[pairs], put.places[:, 0], edits)]
+        if self.is_direct:
+            edits, blocks = [self._shifted(mine, pairs, put.places[:, 0], edits)], range(0)
         if self.receiver is None:
-            return self.subject.run(mine, reads=self.metric.reads, edits=edits, logits=self.metric.whole)
-        put_into = replace(self.receiver, operation=changes.Put(activations(self.receiver, self.subject, mine, edits)))
-        return self.subject.run(mine, reads=self.metric.reads, edits=[put_into], logits=self.metric.whole)
+            reads, whole = self.metric.reads, self.metric.whole
+            return self.subject.run(mine, reads=reads, edits=edits, logits=whole, blocks=None if reads else blocks)
+        values = activations(self.receiver, self.subject, mine, edits)
+        return self.from_layer(min(values), pairs, replace(self.receiver, operation=changes.Put(values)))
 
-    def _shifted(self, tokens: Tokens, stream: Stream, layers: Int[Tensor, " row"], edits: Sequence[Edit]) -> Edit:
+    def _shifted(
+        self, tokens: Tokens, pairs: Int[Tensor, " row"], layers: Int[Tensor, " row"], edits: Sequence[Edit]
+    ) -> Edit:
         """Puts the corrupted residuals, and behind the block of each row's sender what the sender changes in them."""
+        stream = torch.stack([x[pairs] for x in self.stream.values()], 1)
+        senders = range(int(layers.min()), int(layers.max()) + 1)
+        given = changes.ChangeResidual(changes.Put({senders[0]: stream[:, senders[0]]}), layers=senders[:1])
         with cross_attention_kept(self.subject, tokens):
-            x = self.subject.run(tokens, reads={"x": RESIDUAL.read(_same)}, edits=edits, logits=False)["x"]
+            (x,) = answers_of(self.subject, tokens, {"x": RESIDUAL.read(_same)}, [given, *edits], senders)
         behind = (layers + 1).to(x.device)
         rows, blocks = torch.arange(len(x), device=x.device), torch.arange(x.shape[1], device=x.device)
         change = (x - stream.to(x))[rows, behind]

@@ -124,7 +124,8 @@ def changes(
     reads = {"x": RESIDUAL.read(lambda x: x[:, position + 1 :])}
     parts, losses = [], []
     for rows, batch in passes(subject, tokens):
-        before, after = (subject.run(x, reads=reads, edits=edits_of(edits)) for x in (batch, changed[rows]))
+        before = subject.run(batch, reads=reads, edits=edits_of(edits))
+        after = subject.run(changed[rows], reads=reads, edits=edits_of(edits), logits=False)
         x = before["x"].float()
         parts.append(((after["x"].float() - x).norm(dim=-1) / x.norm(dim=-1)).cpu())
         losses.append(next_token_loss(before.logits, batch).mean(1).cpu())

@@ -22,6 +22,7 @@ from sinkinterp.attention.kernels import (
     Sigmoid,
     Unit,
 )
+from sinkinterp.backends.anatomy.modules import removed_after
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.patched import patched
 from sinkinterp.interventions import AddSinkLogit, PatchNormalization
@@ -151,3 +152,11 @@ def test_the_protocol_names_the_attention_and_that_eager_falcon_adds_alibi_twice
     }  # fmt: skip
     twice = "eager Falcon adds ALiBi twice, sdpa once"
     assert {name for name, report in said.items() if twice in report.protocol.line()} == {"falcon, eager"}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_blocks_are_left_out_only_where_they_return_a_residual_alone(name):
+    subject, seen = subject_of(name), []
+    with removed_after([subject.modules.blocks[0].register_forward_hook(lambda *given: seen.append(given[-1]))]):
+        read = subject.run(tokens_of(), reads={"mass": lambda call: call.column_mass()}, blocks=range(1))["mass"]
+    assert read.shape[1] == (1 if isinstance(seen[-1], torch.Tensor) else 2)

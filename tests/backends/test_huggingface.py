@@ -12,9 +12,11 @@ from transformers import AutoModelForCausalLM, ProphetNetConfig, ProphetNetForCa
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from sinkinterp.attention import RESIDUAL
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.backends.nnsight import NNsightSubject
+from sinkinterp.interventions import ChangeResidual, Put
 from sinkinterp.interventions.positions import ReplacePosition, SwapPositions
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
@@ -191,3 +193,17 @@ def test_weights_are_read_in_the_dtype_that_is_asked_for(tmp_path):
 def test_a_prefix_mask_is_no_mistake_of_the_calls():
     subject = HuggingFaceSubject(build(VARIANTS["prefix_5"]))
     assert subject.run(torch.randint(64, (3, 13)), edits=[SwapPositions(0, 4)]).logits.shape == (3, 13, 64)
+
+
+@every_model
+def test_a_pass_of_some_blocks_reads_and_predicts_what_the_whole_one_does_and_runs_no_other(name):
+    subject, tokens = subject_of(name), tokens_of()
+    n, first, reads = subject.shape.n_layers, ATTENTION_LAYERS[name][0], {"mass": lambda call: call.column_mass()}
+    whole = subject.run(tokens, reads={"x": RESIDUAL.read(lambda x: x.clone()), **reads})
+    given = ChangeResidual(Put({n // 2: whole["x"][:, n // 2]}), layers=[n // 2])
+    part = subject.run(tokens, reads=reads, edits=given, blocks=range(n // 2, n))
+    torch.testing.assert_close(part.logits, whole.logits)
+    early = subject.run(tokens, reads=reads, blocks=range(first + 1))["mass"]
+    assert early.equal(whole["mass"][:, :1])
+    refused(lambda: subject.run(tokens, blocks=1), "range")
+    assert part["mass"].shape[1] == sum(layer >= n // 2 for layer in ATTENTION_LAYERS[name])

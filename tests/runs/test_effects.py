@@ -4,11 +4,15 @@ import pytest
 import torch
 
 import sinkinterp as si
+from experiments import normalisation_patch
 from experiments.shared.effects import LOSS_CHANGE, NONE, REASON, Effects, without
+from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.data.progress import silent
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import ChangeResidual, Scale, ZeroKeyBias
 from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.instruments import LOSS
+from sinkinterp.runs.case import OUR_SEQUENCES, open_case
 
 TOKENS = torch.randint(1024, (5, 13), generator=torch.Generator().manual_seed(3))
 EDIT = ChangeResidual(Scale(3.0), layers=[1], positions=[0])
@@ -58,3 +62,15 @@ def test_what_a_model_lacks_is_an_empty_row_with_a_reason(rows):
 
 def test_columns_are_left_out_by_the_beginning_of_their_names():
     assert without([{"raw a": 1, "a": 2, "b": 3}], "raw ", "b") == [{"a": 2}]
+
+
+def test_normalisation_patches_read_the_untouched_model_once(monkeypatch):
+    untouched, run = [], HuggingFaceSubject.run
+
+    def counted(self, tokens, *, edits=(), **options):
+        untouched.extend([] if edits else tokens.tolist())
+        return run(self, tokens, edits=edits, **options)
+
+    monkeypatch.setattr(HuggingFaceSubject, "run", counted)
+    table = normalisation_patch.measure(open_case("sinkinterp/demo-softmax"), silent)
+    assert len(untouched) == OUR_SEQUENCES and len(table.column("layers")) > 10

@@ -121,7 +121,7 @@ def read_cells(subject: Subject, token_set: TokenSet, maps: MapKeys, detail: Det
     reads["slot"] = chosen.read(lambda call: attention_maps.slot_cells(call, detail.side)[:, :, :stats], stats, n)
     reads["pairs"] = lambda call: attention_maps.pairs(call, detail.side)
     layers = subject.shape.attention_layers
-    calls = subject.run(token_set.tokens, reads=reads, edits=edits)
+    calls = subject.run(token_set.tokens, reads=reads, edits=edits, logits=False)
     slot = chosen.of_maps(calls["slot"][0], layers)
     return Cells(
         channels={channel: chosen.of_maps(calls[channel.name][0], layers) for channel in detail.channels},
