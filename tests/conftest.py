@@ -5,6 +5,7 @@ import signal
 import threading
 from collections import Counter
 from contextlib import contextmanager, nullcontext
+from dataclasses import is_dataclass
 from functools import cache, partial, wraps
 from http.client import HTTPConnection
 from http.server import ThreadingHTTPServer
@@ -36,10 +37,10 @@ def checked_where_it_states_shapes(made=None, *, typechecker=None):
     hints = [*getattr(made, "__annotations__", {}).values()]
     if not any(map(states_shapes, hints)):
         return made
-    if isclass(made):
+    if is_dataclass(made):
         made.__init__ = first_calls(made.__init__, jaxtyped(made, typechecker=typechecker).__init__)
         return made
-    if isgeneratorfunction(made) or "{" in str(hints):  # sizes that are the values of arguments
+    if isclass(made) or isgeneratorfunction(made) or "{" in str(hints):  # sizes that are the values of arguments
         return jaxtyped(made, typechecker=typechecker)
     checked = typechecker(made)
 
@@ -89,7 +90,9 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def seeded():
     """Every test begins with one seed, its shapes unchecked, and what it calls leaves gradients on."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed also keeps a stack for each device that is not there
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
     calls_of.clear()
     yield
     was_on = torch.is_grad_enabled()
