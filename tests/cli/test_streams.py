@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from abuse.test_full_disk import limited
 from abuse.test_full_disk_commands import LINES, check_refused, fill, quick  # noqa: F401
+from forks import ended, forked, forks
 from typer.main import get_command
 
 from sinkinterp.cli.main import COMMANDS, app
@@ -124,24 +125,20 @@ LINE = ["measure", "sinkinterp/demo-softmax", "--drawn", "random", "--length", "
 
 def in_a_fork(line, stdout, stderr):
     """The exit code of a command line in a process of its own, whose streams are files."""
-    child = os.fork()
-    if not child:
+
+    def work():
         for number, place in ((1, stdout), (2, stderr)):
             os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT), number)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-        code = 1
-        try:
+        with pytest.raises(SystemExit) as end:
             app(line)
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        sys.stderr.flush()
+        os._exit(int(end.value.code or 0))
+
+    return ended(forked(work))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@forks
 @pytest.mark.parametrize("is_taken", [True, False])
 def test_a_shell_that_takes_no_output_leaves_files_and_one_that_takes_json_gets_nothing_else(is_taken, tmp_path):
     said, numbers = tmp_path / "said.txt", tmp_path / "numbers.json"
