@@ -3,7 +3,9 @@ import json
 import os
 import signal
 import threading
+from collections import Counter
 from contextlib import contextmanager, nullcontext
+from dataclasses import is_dataclass
 from functools import cache, partial, wraps
 from http.client import HTTPConnection
 from http.server import ThreadingHTTPServer
@@ -22,6 +24,10 @@ from jaxtyping import AbstractArray, config, jaxtyped
 COMPOSED = {"cli", "models", "pages", "runs", "tests"}  # folders of tests
 
 
+CHECKED = 4  # calls of one function, in one test, whose shapes are checked: its later calls are alike
+calls_of = Counter()  # in this test
+
+
 def checked_where_it_states_shapes(made=None, *, typechecker=None):
     """In place of `jaxtyped`, which `--jaxtyping-packages` puts before everything; mypy holds the types of the rest."""
     if made == "context":
@@ -31,18 +37,31 @@ def checked_where_it_states_shapes(made=None, *, typechecker=None):
     hints = [*getattr(made, "__annotations__", {}).values()]
     if not any(map(states_shapes, hints)):
         return made
+    if is_dataclass(made):
+        made.__init__ = first_calls(made.__init__, jaxtyped(made, typechecker=typechecker).__init__)
+        return made
     if isclass(made) or isgeneratorfunction(made) or "{" in str(hints):  # sizes that are the values of arguments
         return jaxtyped(made, typechecker=typechecker)
     checked = typechecker(made)
 
-    @wraps(made)
     def in_one_set_of_sizes(*args, **kwargs):  # what jaxtyped does, which looks at every argument three times
-        if config.jaxtyping_disable:
-            return made(*args, **kwargs)
         with jaxtyped("context"):
             return checked(*args, **kwargs)
 
-    return in_one_set_of_sizes
+    return first_calls(made, in_one_set_of_sizes)
+
+
+def first_calls(made, checked):
+    """A function that is checked in its first calls in a test, unless checks are off."""
+
+    @wraps(made)
+    def called(*args, **kwargs):
+        if config.jaxtyping_disable or calls_of[made] >= CHECKED:
+            return made(*args, **kwargs)
+        calls_of[made] += 1
+        return checked(*args, **kwargs)
+
+    return called
 
 
 def states_shapes(hint):
@@ -62,15 +81,19 @@ typer.main.get_command = cache(typer.main.get_command)  # else each line of a Cl
 
 
 def pytest_collection_finish():
-    """What was imported stays: no search for garbage looks through it again."""
+    """What was imported stays: no search for garbage looks through it again, and few look through the rest."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)
 def seeded():
-    """Every test begins with one seed, and what it calls leaves gradients on."""
-    torch.manual_seed(0)
+    """Every test begins with one seed, its shapes unchecked, and what it calls leaves gradients on."""
+    torch.default_generator.manual_seed(0)  # torch.manual_seed also keeps a stack for each device that is not there
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
+    calls_of.clear()
     yield
     was_on = torch.is_grad_enabled()
     torch.set_grad_enabled(True)  # the next test is not at fault

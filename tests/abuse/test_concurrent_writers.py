@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from abuse.damage import files_in
+from forks import forked, forks
 from refusals import refused
 
 from sinkinterp.files import sole_writer, write_bytes
@@ -18,8 +19,6 @@ from sinkinterp.train import checkpoint, loop
 from sinkinterp.train.loop import job_of
 from sinkinterp.train.recipe import Recipe
 
-FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-IN_THREADS = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # the child only writes
 RECIPE = Recipe(model=VARIANTS["k_bias"], steps=24, batch=7, warmup=5, watch_every=6, save_every=6)
 THREE_AT_ONCE = """
 import json, os, sys
@@ -53,7 +52,7 @@ def contents(folder):
 
 
 @pytest.mark.timeout(600)
-@FORKS
+@forks
 def test_three_processes_train_once_and_pack_once_and_share_the_result(tmp_path):
     command = [sys.executable, "-c", THREE_AT_ONCE, json.dumps(RECIPE.to_dict()), str(tmp_path)]
     subprocess.run(command, check=True)
@@ -66,17 +65,6 @@ def test_three_processes_train_once_and_pack_once_and_share_the_result(tmp_path)
     assert contents(loop.train(alone, tmp_path / "alone")) == contents(checkpoint.folder_of(run, 24))
 
 
-def forked(work):
-    """The process id of a child that does some work and ends."""
-    child = os.fork()
-    if not child:
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return child
-
-
 def until(condition):
     for _ in range(20_000):
         if condition():
@@ -85,8 +73,7 @@ def until(condition):
     raise AssertionError("it did not come to pass within twenty seconds")
 
 
-@FORKS
-@IN_THREADS
+@forks
 @pytest.mark.parametrize("ends_by", ["leaving", "a kill"])
 def test_a_folder_is_locked_while_its_writer_lives(tmp_path, ends_by):
     run, signs = tmp_path / "run", tmp_path / "signs"
@@ -114,8 +101,7 @@ def test_a_folder_is_locked_while_its_writer_lives(tmp_path, ends_by):
         assert [path.name for path in run.iterdir()] == ["lock"]
 
 
-@FORKS
-@IN_THREADS
+@forks
 def test_a_second_recipe_in_a_folder_waits_and_is_refused_by_the_checkpoint_of_the_first(tmp_path):
 
     (tmp_path / "run").mkdir()
@@ -134,8 +120,7 @@ def test_a_second_recipe_in_a_folder_waits_and_is_refused_by_the_checkpoint_of_t
     assert time.monotonic() - start > 0.2 and os.waitpid(child, 0)[0] == child
 
 
-@FORKS
-@IN_THREADS
+@forks
 def test_each_of_two_writers_leaves_a_whole_file(tmp_path):
     file = tmp_path / "deep" / "er" / "file"
     versions = [bytes([i]) * 200_000 for i in range(3)]

@@ -3,14 +3,15 @@
 import errno
 import io
 import json
+import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from abuse.test_full_disk import limited
 from abuse.test_full_disk_commands import LINES, check_refused, fill, quick  # noqa: F401
+from forks import ended, forked, forks
 from typer.main import get_command
 
 from sinkinterp.cli.main import COMMANDS, app
@@ -122,12 +123,27 @@ def test_a_command_whose_files_may_not_grow_says_so_in_one_line(name, files, tmp
 LINE = ["measure", "sinkinterp/demo-softmax", "--drawn", "random", "--length", "11", "--sequences", "3"]
 
 
-@pytest.mark.parametrize("rest", ["> /dev/full", "| cat > all.txt"])
-def test_a_shell_that_takes_no_output_leaves_files_and_one_that_takes_json_gets_nothing_else(rest, tmp_path):
-    is_taken = "all.txt" in rest
-    out = "/dev/stdout" if is_taken else "numbers.json"
-    line = " ".join([sys.executable, "-m", "sinkinterp", *LINE, "--json", out, rest])
-    ended = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=tmp_path, capture_output=True, text=True)
-    assert "tables" in json.loads((tmp_path / ("all.txt" if is_taken else out)).read_text())
-    assert ended.returncode == (2 if "full" in rest else 0), ended
-    assert ended.stderr.count("\n") == (1 if "full" in rest else 0), ended.stderr
+def in_a_fork(line, stdout, stderr):
+    """The exit code of a command line in a process of its own, whose streams are files."""
+
+    def work():
+        for number, place in ((1, stdout), (2, stderr)):
+            os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT), number)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        with pytest.raises(SystemExit) as end:
+            app(line)
+        sys.stderr.flush()
+        os._exit(int(end.value.code or 0))
+
+    return ended(forked(work))
+
+
+@forks
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_a_shell_that_takes_no_output_leaves_files_and_one_that_takes_json_gets_nothing_else(is_taken, tmp_path):
+    said, numbers = tmp_path / "said.txt", tmp_path / "numbers.json"
+    out = "/dev/stdout" if is_taken else str(numbers)
+    code = in_a_fork([*LINE, "--json", out], numbers if is_taken else "/dev/full", said)
+    assert "tables" in json.loads(numbers.read_text())
+    assert code == (0 if is_taken else 2), said.read_text()
+    assert said.read_text().count("\n") == (0 if is_taken else 1), said.read_text()

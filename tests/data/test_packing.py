@@ -1,13 +1,13 @@
+import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
+from forks import ended, forked, forks
 from refusals import refused
 
 from sinkinterp.checks import InputError
@@ -21,19 +21,6 @@ from sinkinterp.spec import Spec
 WORDS = ["attention", "sinks", "gather", "on", "first", "tokens", "whose", "values", "are", "small"]
 RNG = np.random.default_rng(11)
 DOCUMENTS = [" ".join(RNG.choice(WORDS, size=RNG.integers(0, 40))) for _ in range(101)]
-KILLED = """
-import json, os, signal, sys
-from pathlib import Path
-from sinkinterp.data import corpus_folder, tokenisers
-from sinkinterp.data.packing import PackedText
-tokenisers.BATCH_CHARACTERS, corpus_folder.SHARD = 997, 1009
-finalize, left = corpus_folder.ArrowWriter.finalize, [int(sys.argv[3])]
-def kill(writer):
-    left[0] -= 1
-    return finalize(writer) if left[0] else os.kill(os.getpid(), signal.SIGKILL)
-corpus_folder.ArrowWriter.finalize = kill
-PackedText.from_dict(json.loads(sys.argv[1])).prepare(Path(sys.argv[2]))
-"""
 
 
 @dataclass(frozen=True)
@@ -230,14 +217,22 @@ def test_an_interruption_at_any_write_changes_nothing(prepared, tmp_path, many_s
     assert stops > 3 and written(found.folder) == whole and found.sha256 == prepared.sha256
 
 
-def test_a_packing_killed_twice_ends_as_if_it_had_not_been(prepared, tmp_path, many_shards, file):
+def killer(shard, finalize=corpus_folder.ArrowWriter.finalize):
+    """In place of what ends a shard: kills the process at this one, counted from 1."""
+    ends = itertools.count(1)
+    return lambda writer: os.kill(os.getpid(), signal.SIGKILL) if next(ends) == shard else finalize(writer)
+
+
+@forks
+def test_a_packing_killed_twice_ends_as_if_it_had_not_been(prepared, tmp_path, many_shards, file, monkeypatch):
     recipe = replace(PACKED, source=Texts(str(file)))
     whole = recipe.prepare(tmp_path / "whole")
     folder = recipe.folder(tmp_path / "cut")
     kept = {}
-    for shard in ("1", "3"):  # in the middle of the first shard, then in the middle of the third
-        command = [sys.executable, "-c", KILLED, json.dumps(recipe.to_dict()), str(tmp_path / "cut"), shard]
-        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    for shard in (1, 3):  # in the middle of the first shard, then in the middle of the third
+        with monkeypatch.context() as patch:
+            patch.setattr(corpus_folder.ArrowWriter, "finalize", killer(shard))
+            assert ended(forked(lambda: recipe.prepare(tmp_path / "cut"))) == -signal.SIGKILL
         assert len(list(folder.glob(".draft-*"))) == 1 and not (folder / "corpus.json").exists()
         assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
         kept = {path: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}

