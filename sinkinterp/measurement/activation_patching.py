@@ -336,12 +336,13 @@ class Runs:
 
     def from_layer(self, layer: int, pairs: Int[Tensor, " row"], edit: Edit) -> Trace:
         """The corrupted run of some pairs under an edit of this layer and later ones; nothing else is run, or read."""
-        edits, blocks = [edit], None
-        if not self.metric.reads:
-            residual = Put({layer: self.stream[layer][pairs]})
-            edits, blocks = [ChangeResidual(residual, layers=[layer]), edit], range(layer, self.subject.shape.n_layers)
-        given = {"reads": self.metric.reads, "edits": edits, "logits": self.metric.whole, "blocks": blocks}
-        return self.subject.run(self.corrupted[pairs], **given)
+        edits, blocks, reads = [edit], range(self.subject.shape.n_layers), self.metric.reads
+        if not reads:
+            edits = [ChangeResidual(Put({layer: self.stream[layer][pairs]}), layers=[layer]), edit]
+            blocks = blocks[layer:]
+        return self.subject.run(
+            self.corrupted[pairs], reads=reads, edits=edits, logits=self.metric.whole, blocks=blocks
+        )
 
     @cached_property
     def stream(self) -> patching.Activations:

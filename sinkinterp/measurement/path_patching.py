@@ -142,16 +142,15 @@ class PathRuns(Runs):
 
     def trace(self, pairs: Int[Tensor, " row"], put: changes.PutAt) -> Trace:
         """The corrupted run of some pairs, with the path patched."""
-        mine, blocks = self.corrupted[pairs], None
+        mine, blocks, reads = self.corrupted[pairs], range(self.subject.shape.n_layers), self.metric.reads
         edits: list[Edit] = [
             replace(site, operation=changes.Put({n: x[pairs] for n, x in values.items()})) for site, values in self.kept
         ]
         edits.append(replace(self.site, operation=put))
         if self.is_direct:
-            edits, blocks = [self._shifted(mine, pairs, put.places[:, 0], edits)], range(0)
+            edits, blocks = [self._shifted(mine, pairs, put.places[:, 0], edits)], blocks if reads else range(0)
         if self.receiver is None:
-            reads, whole = self.metric.reads, self.metric.whole
-            return self.subject.run(mine, reads=reads, edits=edits, logits=whole, blocks=None if reads else blocks)
+            return self.subject.run(mine, reads=reads, edits=edits, logits=self.metric.whole, blocks=blocks)
         values = activations(self.receiver, self.subject, mine, edits)
         return self.from_layer(min(values), pairs, replace(self.receiver, operation=changes.Put(values)))
 
