@@ -7,7 +7,7 @@ from sinkinterp.table import ALPHA_1, MODEL, RESIDUAL_RATIO
 
 from .shared.before_norms import BEFORE, read
 from .shared.rules import above, has_sink, times
-from .shared.study import architecture, by_model, study
+from .shared.study import Trainings, architecture, by_model, study
 
 PRE, POST = "pre_norm", "post_norm"
 _STUDY = study(
@@ -29,6 +29,7 @@ _STUDY = study(
     note=f"{RESIDUAL_RATIO}: the first token's norm over the others', the largest over blocks; {BEFORE}: the same "
     "where a norm reads it",
 )
+assert isinstance(_STUDY.rows, Trainings)
 EXPERIMENT = replace(
     _STUDY, rows=replace(_STUDY.rows, more=read), draw=partial(by_model, quantities=(ALPHA_1, RESIDUAL_RATIO, BEFORE))
 )

@@ -40,7 +40,7 @@ FOUR = tuple(setting(name, partial(_of_four_heads, name=name), **papers) for nam
 EXPERIMENT = study(
     claim="The number of heads and how they are joined do not matter. Heads that share KV biases send a part of the "
     "sink back to the first token; K biases are less affected.",
-    arms=(*COUNTS, *(architecture(name, **papers) for name, papers in OF_MANY.items())),
+    arms=(*COUNTS, *(architecture(name, None, **papers) for name, papers in OF_MANY.items())),
     rules=RULES,
     editions={Scale.TEXT: Edition((*COUNTS, *FOUR), RULES, "models with biases or added heads: four heads")},
 )

@@ -129,7 +129,7 @@ def measured(
     except Diverged as error:
         return _nothing() | {col.STATE: str(error).partition(";")[0]}, ()
     curve = [(row["valid_loss"], row["alpha_1"]) for row in run.history()]
-    return numbers_of(run, held_out) | (more(run, held_out) if more else {}), curve
+    return {**numbers_of(run, held_out), **(more(run, held_out) if more else {})}, curve
 
 
 def history_of(recipe: Recipe, cache: Path | None = None) -> list[dict[str, Any]]:
@@ -282,8 +282,8 @@ class Trainings:
             for (arm, recipe), (numbers, _) in zip(runs, made, strict=True)
         ]
         if default:
-            for row, curve in zip(rows, curves.values(), strict=True):
-                others = () if row[col.MODEL] == default else curves[default, row[col.SEED]]
+            for row, ((arm, recipe), (_, curve)) in zip(rows, zip(runs, made, strict=True), strict=True):
+                others = () if arm.name == default else curves[default, recipe.seed]
                 row[at_this_loss(default)] = at_equal_loss(curve, others)
         return Table("", self._protocol(scope), tuple(rows))
 
