@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import sys
 from dataclasses import replace
@@ -77,10 +76,9 @@ def smoke(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules[measured.__module__], "measured", measured_once)
-        if importlib.util.find_spec("lm_eval") is None:  # an extra; tests/runs/test_downstream.py compares the two
-            load_module("figure10_downstream")
-            shared = sys.modules[f"{catalogue.PACKAGE}.shared.downstream"]
-            patch.setattr(shared, "accuracy", accuracy_without_harness)
+        load_module("figure10_downstream")
+        shared = sys.modules[f"{catalogue.PACKAGE}.shared.downstream"]
+        patch.setattr(shared, "accuracy", accuracy_without_harness)  # tests/runs/test_downstream.py compares the two
         return {name: load_experiment(name).table(scope) for name in experiment_names()}
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import huggingface_hub.constants
 import pytest
+from refusals import refused
 from transformers import AutoFeatureExtractor
 
 import sinkinterp as si
@@ -62,8 +63,7 @@ def test_an_adapter_says_that_it_is_its_base_that_is_absent(tries, tmp_path):
     for asks in (si.load, load_tokenizer):
         with pytest.raises(InputError, match=NAME):
             asks(tmp_path)
-    with pytest.raises(InputError, match=f"is an adapter, which is read with its base model {NAME}"):
-        si.load(tmp_path)
+    refused(lambda: si.load(tmp_path), f"is an adapter, which is read with its base model {NAME}")
     assert len(tries) == 1
 
 
