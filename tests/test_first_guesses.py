@@ -516,10 +516,11 @@ def test_the_words_of_an_option_are_those_of_an_argument(tmp_path, monkeypatch):
                 assert {*(command._meant([f"--{word}=x"])[0] for word in alike)} <= {f"{options[0]}=x"}
 
 
-def test_a_quantity_of_a_report_is_a_function_of_a_model_and_a_text(subject, report):
+def test_a_quantity_of_a_report_is_a_function_of_a_model_and_a_text(subject, report, tmp_path):
     views = {"massive_activations": "massive", "norms": "norms", "qk_angles": "angles", "sinks_by_head": "sinks"}
     for word, view in views.items():
         table, drawn = getattr(si, word)(subject, TEXTS), report.plot(view, token_text=subject.label)
+        assert table.plot().savefig(tmp_path / f"{view}.html").is_file()
         assert len(table) and table.plot().data == drawn.data == getattr(si, f"plot_{word}")(NAME, TEXTS).data
     norms = si.kv_norms(subject, TEXT)
     for word, quantity in {"key_norms": "key", "value_norms": "value", "residual_norms": "residual"}.items():
