@@ -295,6 +295,8 @@ _SAME = (  # words for one argument or option, of which a function or a command 
     ("clean", "clean_prompt"),
     ("instead", "wrong", "wrong_answer"),
     ("epsilon", "eps", "threshold"),
+    ("position", "pos", "token_position", "sink_position", "token", "index"),
+    ("top", "k", "top_k", "topk", "n"),
     ("path", "save", "out", "output", "o", "save_path", "filename", "outfile", "csv", "json", "html"),
     ("device_map", "device"),
     ("model", "source", "attention", "attentions", "patterns", "cache", "m", "report"),
@@ -325,19 +327,33 @@ def choice(name: Any, table: Mapping[str, T], kind: str) -> T:
     return table[name]
 
 
+_VERB = re.compile(r"^(get|compute|calculate|calc|measure|run|make|do)_(?=.{3})")
+_DRAW = re.compile(r"^(draw|show|display|visualize|visualise|render)_(?=.{3})")
+
+
+def _forms(word: str) -> Iterator[str]:
+    """A word as it is, without the verbs that all functions have, and each of these in the other number."""
+    for form in dict.fromkeys((word, _VERB.sub("", _DRAW.sub("plot_", word)))):
+        yield from (form, form.removesuffix("s"), f"{form}s")
+
+
 def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
     """What to write in place of a word, else the nearest of `names`, as the end of a message; empty without either."""
-    fix = _words("instead").get(f"{place}:{word}") or _words("instead").get(str(word))
+    fixes = _words("instead")
+    fix = fixes.get(f"{place}:{word}") or next((fixes[form] for form in _forms(str(word)) if form in fixes), "")
     return f"; {fix}" if fix else nearest(word, names)
 
 
 def synonym(word: str, known: Iterable[str]) -> str:
-    """The one of the known arguments, options or commands that a word means; the word itself if it means none."""
+    """The one of the known arguments or options that a word means; the word itself if it means none."""
     names = [*known]
-    if (named := _words("same").get(f"{_ROOT.name}:{word}")) in names:
-        return named
     meant = (each for words in _SAME if word in words for each in words if each in names)
     return word if word in names else next(meant, word)
+
+
+def command_of(word: str) -> str:
+    """The command that a word means; the word itself if it means none."""
+    return _words("same").get(f"{_ROOT.name}:{word}", word)
 
 
 def home_of(name: str) -> tuple[str, bool]:
@@ -481,9 +497,15 @@ class Answering:
 def _public(name: str) -> Callable[..., Any] | None:
     """The public function of a name, or of a word that means one."""
     package = sys.modules[_ROOT.name]
-    meant = _words("same").get(name, name)
-    function = getattr(package, meant) if meant in vars(package)["__all__"] else None
-    return function if inspect.isfunction(function) else None
+    meant = _meant(name, vars(package)["__all__"])
+    function = meant and getattr(package, meant)
+    return function if inspect.isfunction(function) and inspect.signature(function).parameters else None
+
+
+def _meant(name: str, public: Iterable[str]) -> str:
+    """The public name, or the word of the table, that a word means; empty if it means none."""
+    known = {*_words("same"), *public}
+    return next((form for form in _forms(name) if form in known), "")
 
 
 class Package(ModuleType):
@@ -493,10 +515,15 @@ class Package(ModuleType):
         names = () if name.startswith("_") else dir(self)
         if name in names and name not in vars(self).get("__all__", ()):
             return import_module(f"{self.__name__}.{name}")
-        if name in _words("same"):
-            meant = _words("same")[name]
+        word = "" if name.startswith("_") else _meant(name, vars(sys.modules[_ROOT.name])["__all__"])
+        if word and (word != name or word in _words("same")):
+            meant = _words("same").get(word, word)
             return resolve_name(meant if "." in meant else f"{_ROOT.name}.{meant}")
         fix = "" if name.startswith("_") else fix_of(name)
+        edits = (_ROOT / "interventions" / "__init__.py").read_text(encoding="utf-8")
+        edit = re.search(rf'"({re.escape(name.replace("_", ""))})"', edits, re.IGNORECASE)
+        if not fix.startswith(";") and edit and edit[1] != name:
+            fix = f"; edits=si.interventions.{edit[1]}(...) does it"
         home, is_public = ("", False) if fix or name.startswith("_") else home_of(name)
         if is_public and self.__name__ == _ROOT.name:
             return getattr(import_module(home), name)

@@ -23,6 +23,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import sinkinterp as si
+from sinkinterp import checks
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.checks import _SAME, InputError
@@ -324,6 +325,9 @@ SAID = {  # what is tried, and what the one line says
     "--layer": (lambda s, r: app(["view", NAME, "--layer", "0"]), "write --head LAYER.HEAD"),
     "--edit": (lambda s, r: app(["measure", NAME, "--edit", "zero"]), "edits=..."),
     "two texts": (lambda s, r: app(["view", NAME, "The cat", "sat"]), "with --text TEXT"),
+    "a made model in place of a command": (lambda s, r: app(["smollm2"]), "sinkinterp measure smollm2"),
+    "an unknown command": (lambda s, r: app(["zzz"]), "the commands are train, finetune"),
+    "a layer of attention": (lambda s, r: s.attention(TEXT, layer=1), "subject.attention(text)[:, layer, head]"),
     "a name in place of a command": (lambda s, r: app([NAME]), f"sinkinterp measure {NAME}"),
 }
 
@@ -396,7 +400,7 @@ def test_a_dtype_has_its_short_name_and_a_model_says_where_it_lies(name, dtype):
     assert si.load(model_of("gpt2")).folder is None
 
 
-@pytest.mark.parametrize("typed", ["table7", "table-7", "Table 7", "tab07", "table07"])
+@pytest.mark.parametrize("typed", ["table7", "table-7", "Table 7", "tab07", "table07", "7"])
 def test_the_number_of_a_table_is_enough(typed):
     assert full_name(typed) == "table07_position_swap"
 
@@ -512,6 +516,53 @@ def test_the_words_of_an_option_are_those_of_an_argument(tmp_path, monkeypatch):
                 assert {*(command._meant([f"--{word}=x"])[0] for word in alike)} <= {f"{options[0]}=x"}
 
 
+def test_a_quantity_of_a_report_is_a_function_of_a_model_and_a_text(subject, report, tmp_path):
+    views = {"massive_activations": "massive", "norms": "norms", "qk_angles": "angles", "sinks_by_head": "sinks"}
+    for word, view in views.items():
+        table, drawn = getattr(si, word)(subject, TEXTS), report.plot(view, token_text=subject.label)
+        assert table.plot().savefig(tmp_path / f"{view}.html").is_file()
+        assert len(table) and table.plot().data == drawn.data == getattr(si, f"plot_{word}")(NAME, TEXTS).data
+    norms = si.kv_norms(subject, TEXT)
+    for word, quantity in {"key_norms": "key", "value_norms": "value", "residual_norms": "residual"}.items():
+        assert list(getattr(si, word)(subject, TEXT)) == list(norms.where(quantity=quantity))
+    angles = si.qk_angles(subject, TEXT)
+    assert list(subject.qk_angles(TEXT, layer=1, head=0)) == list(angles.where(layer=1, head=0))
+    assert list(si.qk_angles(subject, TEXT, top_k=2)) == list(angles[:2])
+    refused(lambda: si.qk_angles(subject, TEXT, layer=9), "leave layers= and heads= out")
+
+
+def test_a_method_of_a_subject_is_a_function_that_takes_the_model_first(subject):
+    assert si.get_attention(NAME, TEXT).equal(subject.attention(TEXT))
+    pattern = si.run_with_cache(NAME, TEXT)[1]["pattern", 0]
+    torch.testing.assert_close(pattern, subject.attention(TEXT)[:, 0], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("verb", ["get", "compute", "calculate", "calc", "measure", "run", "make", "do"])
+def test_verbs_and_plurals_do_not_change_what_a_word_means(verb):
+    assert getattr(si, f"{verb}_sink_rate") is si.sink_rate is getattr(si, f"{verb}_sink_rates")
+    with pytest.raises(AttributeError, match=r"ZeroKeyBias\(\)"):
+        getattr(si, f"{verb}_zero_key_biases")
+    assert si.draw_norms is si.show_norms is si.plot_norms
+
+
+@pytest.mark.parametrize("name", [name for name in si.interventions.__all__ if len(re.findall("[A-Z]", name)) > 1])
+def test_the_name_of_an_edit_in_small_letters_is_answered(name):
+    word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    assert hasattr(si, word) or "si." in str(refused_name(word)), word
+
+
+def refused_name(word):
+    with pytest.raises(AttributeError) as error:
+        getattr(si, word)
+    return error.value
+
+
+def test_words_for_arguments_are_not_words_for_commands():
+    for word in {word for words in _SAME for word in words} - {*get_command(app).commands}:
+        said = " ".join(CliRunner().invoke(app, [word]).output.split())
+        assert checks.command_of(word) != word or f"no such command '{word}'" in said, word
+
+
 TABLE = tomllib.loads((Path(si.__file__).parent / "guesses.toml").read_text())
 GUESSES = {word: fix for words, fix in TABLE["instead"].items() for word in words.split() if word[0] != "-"}
 
@@ -523,7 +574,8 @@ def answered(place, name, things):
     is_argument, thing = bool(place) and place not in things, things.get(place, si)
     if not is_argument and hasattr(thing, name):
         return None
-    function = is_argument and (getattr(si, place, None) or getattr(things["report"], place, None))
+    owners = [si] if place in si.__all__ else [things["report"], things["subject"]]
+    function = is_argument and next(getattr(owner, place) for owner in owners if hasattr(owner, place))
     with pytest.raises((InputError, AttributeError)) as error:
         function(**{name: 1}) if is_argument else getattr(thing, name)
     return str(error.value)

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..backends.files.named_models import without_cache
-from ..checks import READABLE, InputError, fix_of, synonym
+from ..backends.files.named_models import models, without_cache
+from ..checks import READABLE, InputError, command_of, fix_of, nearest, synonym
 from ..data.progress import BARS
 from .drawing import demo, gallery, serve, view
 from .explaining import explain, patch
@@ -71,11 +71,13 @@ class Program(TyperGroup):
     """The group of all commands. It prints every mistake of the user as one line; a traceback is a bug of ours."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        args = [synonym(args[0], self.commands), *args[1:]]
+        args = [command_of(args[0]), *args[1:]]
         if args[0] not in self.commands and (fix := fix_of(args[0], "sinkinterp")):
             raise InputError(f"no such command {args[0]!r}{fix}; see sinkinterp --help")
-        if "/" in args[0]:
+        if "/" in args[0] or args[0] in models():
             raise InputError(f"no such command {args[0]!r}; write sinkinterp measure {args[0]}")
+        if args[0] not in self.commands and not nearest(args[0], self.commands):
+            raise InputError(f"no such command {args[0]!r}; the commands are {', '.join(self.commands)}")
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **options: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..checks import Answering
 from ..table import NULL, Cell, Table, high_of, low_of
 
 Colours = tuple[str, ...]
@@ -76,8 +77,14 @@ def _stops(colours: Colours) -> list[tuple[float, str]]:
 MAGNITUDE, DIVERGING = _stops(LIGHT.sequential), _stops(LIGHT.diverging)
 
 
+class Figure(Answering, go.Figure):
+    """A plotly figure that says what to write in place of what matplotlib's figures have."""
+
+    kind = "figure"
+
+
 def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") -> go.Figure:
-    """The figure with the theme's layout, on a light background.
+    """The figure with the theme's layout, on a light background; it becomes a `Figure`.
 
     `caption` says what is plotted, with n, T, epsilon and BOS; `caption_of` gives it back.
     """
@@ -90,6 +97,7 @@ def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") 
         title={"text": escaped(title), **at_top_left},
         legend={"orientation": "h", "yanchor": "bottom", "y": LEGEND_Y, "x": 0},
     )
+    figure.__class__ = Figure
     return figure
 
 

@@ -13,7 +13,6 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from ..attention import QUANTITIES, SCORE, WEIGHT, Quantity, pooled
-from ..checks import Answering
 from ..metrics.importance import PATTERNS, Metric
 from ..metrics.qk import MAPS
 from ..plots.theme import DIVERGING, MAGNITUDE, escaped, themed
@@ -78,12 +77,6 @@ def _cells(length: int, side: int) -> int:
     return n * (n + 1) // 2
 
 
-class Figure(Answering, go.Figure):
-    """A plotly figure that says what to write in place of what matplotlib's figures have."""
-
-    kind = "figure"
-
-
 def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "") -> go.Figure:
     """Maps side by side, such as before and after an edit, with menus of heads and quantities; a slot's column apart.
 
@@ -94,7 +87,7 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "")
     is_shared = all(each == labels[0] for each in labels)
     spacing = 0.06 if is_shared else 0.6 / (len(panels) + 3)
     about = {"subplot_titles": list(map(escaped, panels)), "horizontal_spacing": spacing}
-    figure = make_subplots(1, len(panels), figure=Figure(), **about)
+    figure = make_subplots(1, len(panels), **about)
     shown = 0 if first.alpha is None else int(np.argmax(first.alpha))
     quantities = [q for q in QUANTITIES if all(q.name in maps.values for maps in panels.values())]
     data: dict[str, list[Any]] = {quantity.name: [] for quantity in quantities}

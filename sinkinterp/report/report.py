@@ -140,6 +140,12 @@ class View:
     heading: str = ""
     fits: Callable[[Readings], bool] = lambda report: True
 
+    @property
+    def instrument(self) -> str:
+        """The name of the instrument that measures what the view needs; empty where every report has it."""
+        names = (name for name, metrics in INSTRUMENTS.items() if set(self.needs) <= set(metrics))
+        return next(names) if self.needs else ""
+
 
 def _of(table: Callable[[Readings, float], Table]) -> Tabulate:
     """A function that makes a table without the text of tokens, as one that is given it."""
@@ -190,9 +196,8 @@ def view_of(report: Readings, name: str) -> View:
     """The view of that name. Raises InputError for another name, and if the report lacks a metric."""
     view = choice(name, NAMED, "view")
     if not all(map(report.has, view.needs)):
-        instrument = next(key for key, metrics in INSTRUMENTS.items() if set(view.needs) <= set(metrics))
-        call = f"instruments=si.measurement.instruments.{instrument}"
-        raise InputError(f"the view {name!r} needs what {instrument} measures; measure with {call}")
+        call = f"instruments=si.measurement.instruments.{view.instrument}"
+        raise InputError(f"the view {name!r} needs what {view.instrument} measures; measure with {call}")
     return view
 
 

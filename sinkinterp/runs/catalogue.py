@@ -36,11 +36,11 @@ def experiment_names() -> list[str]:
 
 
 def full_name(beginning: str) -> str:
-    """The one experiment whose name begins so; table7 is table07. Raises InputError where there is none or several."""
+    """The one experiment whose name begins so; table7 and 7 are table07. Raises InputError for none or several."""
     names = experiment_names()
-    numbered = re.fullmatch(r"(tab|fig)(?:le|ure)?[-_. ]?(\d+)", beginning.lower())
+    numbered = re.fullmatch(r"(?:(tab|fig)(?:le|ure)?[-_. ]?)?(\d+)", beginning.lower())
     if numbered:
-        beginning = f"{'table' if numbered[1] == 'tab' else 'figure'}{int(numbered[2]):02d}"
+        beginning = f"{'figure' if numbered[1] == 'fig' else 'table'}{int(numbered[2]):02d}"
     matches = [name for name in names if name == beginning] or [name for name in names if name.startswith(beginning)]
     if len(matches) != 1:
         beginnings = {*names, *(name.split("_")[0] for name in names)} - {beginning}
