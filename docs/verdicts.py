@@ -111,7 +111,7 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
         "table14_scale",
         "On text unequal losses leave most rules open.",
     ),
-    ("Section 7.2: post-norm has it", "section7_post_norm", "Toys have it where the first token is fixed."),
+    ("Section 7.2: post-norm has it", "section7_post_norm", "On text norms hide what is long before them."),
     ("Figure 4: it comes later at small rates", "figure04_dynamics", "It comes; a delay is not seen."),
     (
         "Figure 5: it moves with the prefix",

@@ -130,7 +130,7 @@ def _costs(subject: Subject, tokens: Tokens, reading: Reading, on_run: OnProgres
     """Returns the cost of hiding the first token, or the 11th, from every kind of layer, and from all."""
     kinds = {kind: [reading.layers[i] for i in places] for kind, places in reading.kinds().items()} | {ALL: None}
     late = slice(3 * tokens.shape[1] // 4, None)
-    losses, rows = reading.losses[:, late].mean(1), list[dict[str, Cell]]()
+    losses, rows = _losses(subject, tokens, [])[:, late].mean(1), list[dict[str, Cell]]()
     for kind, layers in kinds.items():
         for name, position in {HIDDEN: 0, CONTROL: LATER + 1}.items():
             on_run(len(rows), 2 * len(kinds))

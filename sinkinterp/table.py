@@ -58,6 +58,11 @@ def high_of(column: str) -> str:
     return f"{column} high"
 
 
+def at_this_loss(baseline: str) -> str:
+    """The column with alpha_1 of a baseline at the step of its training where its loss was that of the row's model."""
+    return f"{ALPHA_1} of {baseline} at this loss"
+
+
 def published(column: str) -> str:
     """The column with the value of a quantity that the paper reports."""
     return f"paper {column}"

@@ -15,18 +15,13 @@ from sinkinterp import table as col
 from sinkinterp.checks import InputError
 from sinkinterp.metrics.bootstrap import Estimate, difference, estimate
 from sinkinterp.runs.experiment import OUTCOMES, TRAINED, Decision, Outcome, Row, Rule, failed_in
-from sinkinterp.table import NULL, Cell, Table, high_of, low_of
+from sinkinterp.table import NULL, Cell, Table, at_this_loss, high_of, low_of
 
 MOST_REASONS = 3  # more are counted instead
 LEAST_SEEDS = 3  # fewer decide nothing
 LOSS_GAP = 0.02  # share of the baseline's loss; means that may differ by more are not compared at equal loss
 MARGIN = 0.05  # by which a sink is above its null; also the share of sinks, of all sequences and heads, that counts
 _RATES = {col.ALPHA_1: col.SINK_1, col.ALPHA_SLOT: col.SLOT_RATE}  # the share of sinks beside a mean
-
-
-def at_this_loss(baseline: str) -> str:
-    """The column with alpha_1 of a baseline at the step of its training where its loss was that of the row's model."""
-    return f"{col.ALPHA_1} of {baseline} at this loss"
 
 
 def number(cell: Cell) -> float:

@@ -27,11 +27,9 @@ from sinkinterp.runs.experiment import TRAINED, Experiment, Rule, Scope
 from sinkinterp.runs.trained import SINK_LENGTH, Run, held_out_tokens, trained, valid_loss
 from sinkinterp.runs.workers import in_order
 from sinkinterp.spec import changed
-from sinkinterp.table import NULL, Cell, Table, high_of, low_of, published
+from sinkinterp.table import NULL, Cell, Table, at_this_loss, high_of, low_of, published
 from sinkinterp.train.loop import Diverged, prepared
 from sinkinterp.train.recipe import RECIPES, Recipe, demo_recipe, on_text, with_variant
-
-from .rules import at_this_loss
 
 RAW_ALPHA = "raw alpha_1"  # of the weights that multiply the values
 SINK_1_ALONE, ALPHA_1_ALONE, NULL_ALONE = (f"{name} without BOS" for name in (col.SINK_1, col.ALPHA_1, NULL))

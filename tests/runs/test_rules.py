@@ -7,7 +7,6 @@ from refusals import refused
 from sinkinterp._experiments.shared.rules import (
     above,
     alike,
-    at_this_loss,
     has_no_sink,
     has_sink,
     higher,
@@ -23,7 +22,7 @@ from sinkinterp._experiments.shared.rules import (
 
 from sinkinterp import table as c
 from sinkinterp.runs.experiment import TRAINED, Outcome, Rule, Verdict, standing
-from sinkinterp.table import NULL, Table, high_of, low_of
+from sinkinterp.table import NULL, Table, at_this_loss, high_of, low_of
 
 HOLDS, FAILS, UNDECIDED, NOT_ASKED = Outcome.HOLDS, Outcome.FAILS, Outcome.UNDECIDED, Outcome.NOT_ASKED
 CONFOUNDED, DIVERGED, SINK, NO_SINK = Outcome.CONFOUNDED, Outcome.DIVERGED, Outcome.SINK, Outcome.NO_SINK

@@ -11,7 +11,6 @@ from sinkinterp._experiments.shared.study import (
     Trainings,
     architecture,
     at_equal_loss,
-    at_this_loss,
     measured,
     onset,
     setting,
@@ -31,7 +30,7 @@ from sinkinterp.runs.estimate import cost_of
 from sinkinterp.runs.experiment import TRAINED, OnModels, Outcome, Scope, check_scope, load_experiment
 from sinkinterp.runs.trained import held_out_tokens, trained, valid_loss
 from sinkinterp.runs.workers import Here, Processes
-from sinkinterp.table import NULL, published
+from sinkinterp.table import NULL, at_this_loss, published
 from sinkinterp.train.recipe import RECIPES, ConstantRate, Everything, on_text
 
 TINY = replace(BASES[Scale.SMOKE], steps=2)
