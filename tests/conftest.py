@@ -24,7 +24,7 @@ from jaxtyping import AbstractArray, config, jaxtyped
 COMPOSED = {"cli", "models", "pages", "runs", "tests"}  # folders of tests
 
 
-CHECKED = 4  # calls of one function, in one test, whose shapes are checked: its later calls are alike
+CHECKED = 16  # calls of one function, in one test, whose shapes are checked: its later calls are alike
 calls_of = Counter()  # in this test
 
 
@@ -78,6 +78,18 @@ from sinkinterp.runs.catalogue import load_package  # noqa: E402
 load_package()  # tests import what experiments share as `reproduce` does: from sinkinterp._experiments
 os.fsync = os.fstat  # no test cuts the power, and none waits for a disk; `test_files` notes what is flushed
 typer.main.get_command = cache(typer.main.get_command)  # else each line of a CliRunner makes all commands anew
+
+
+SLOW = (  # files that take longest, which start first so that no worker waits for another at the end
+    "test_experiments", "test_hub", "test_docs", "test_study", "test_examples", "test_generation", "test_kills",
+    "test_downstream", "test_public", "test_contexts", "test_gallery", "test_packing", "test_make", "test_wheel",
+)  # fmt: skip
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Slow files come first; pytest-xdist would sort files by how many tests they have."""
+    items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
 
 
 def pytest_collection_finish():

@@ -461,7 +461,17 @@ def test_a_call_whose_parts_do_not_fit_is_refused(name, subject):
 
 
 INSIDE = {  # they are given what was checked
-    *("checked", "from_dict", "dense_patterns", "passes", "check_fits", "run_note", "check_stream", "streamed")
+    *(
+        "checked",
+        "from_dict",
+        "dense_patterns",
+        "passes",
+        "check_fits",
+        "run_note",
+        "check_stream",
+        "streamed",
+        "answers_of",
+    )
 }
 
 

@@ -378,7 +378,7 @@ def scaled(self, x):
 WRONG = si.AttentionOf("blocks.*.attn", partial(zoo.attended, parts=("query", "value", "key")))
 
 
-def test_a_described_module_equals_the_one_that_is_found():
+def test_a_described_module_equals_the_one_that_is_found(as_users_run_it):
     model = peaked(zoo.NanoGPT)
     told = si.load(model, blocks="blocks", positions="wpe", forward=lambda module, ids: module(ids, ids)[0])
     found = si.load(model)
