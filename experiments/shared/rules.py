@@ -144,8 +144,8 @@ def higher(of: str, than: str, quantity: str = col.EXCESS, margin: float = 0.05,
     agree, the 95% interval of the mean difference is above zero, and the mean is at least `margin`. It fails if the
     interval is below zero and the mean is at least `margin` below. Three seeds without a difference agree in 12% of
     cases, so agreement alone decides nothing. It is confounded if the models with more of the quantity may have learned
-    more: the interval of the difference of mean losses leaves 2% of the loss of `than` on that side. Where rows tell
-    `of` at their loss (`at_this_loss`), that decides instead. With `at_equal_loss` False losses do not matter: for rows
+    more: the interval of the difference of mean losses leaves 2% of the loss of `than` on that side. Rows may tell
+    `of` at their loss (`at_this_loss`). Then that decides. With `at_equal_loss` False losses do not matter: for rows
     that the paper compares at unequal loss.
     """
 
@@ -287,7 +287,7 @@ def _counted(
     """The rule that counts a model's seeds.
 
     shows: whether a run shows the claim (True), its opposite (False), or neither.
-    absence: the outcome that says that there is no sink. It is confounded if the model may have learned less than
+    absence: the outcome that denies a sink. It is confounded if the model may have learned less than
         `baseline`, and a sink is confounded if the model learned less for certain.
     """
 
@@ -384,7 +384,7 @@ def _loss_gap(runs: Table, of: str, than: str) -> tuple[Estimate, float]:
 def _unless_worse(outcome: Outcome, reason: str, runs: Table, model: str, baseline: str, for_certain: bool) -> Decision:
     """The outcome, or confounded if the model's mean loss may be 2% above the baseline's, or is so for certain.
 
-    A worse loss does not explain that there is no sink where the baseline had one already at that loss. Raises
+    If the baseline had its sink already at that loss, the loss does not explain the difference. Raises
     InputError if fewer than three seeds of the baseline can be compared, but more of the model.
     """
     if failed := failed_in(_rows_of(runs, baseline)):
