@@ -75,6 +75,22 @@ def test_links_to_numbers_lead_to_the_copies_that_the_site_has():
             assert (ROOT / "docs" / folder / link.removeprefix("../" * name.count("/"))).is_file(), f"{page}: {link}"
 
 
+def test_pages_of_the_site_link_to_no_page_that_it_lacks():
+    """Sphinx warns of a Markdown file outside docs, and `make docs` fails."""
+    conf = run_path(str(ROOT / "docs" / "conf.py"))
+    for page in PAGES[1:]:
+        source = [page.read_text()]
+        conf["_with_own_pages"](None, str(page.relative_to(ROOT / "docs").with_suffix("")), source)
+        for link in LINK.findall(source[0]):
+            if link.endswith(".md") and link.lower() not in (
+                "../results.md",
+                "../contributing.md",
+                "results.md",
+                "contributing.md",
+            ):
+                assert (page.parent / link).resolve().is_relative_to(ROOT / "docs"), f"{page}: {link}"
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().split()) <= 900
 
