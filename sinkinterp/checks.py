@@ -520,10 +520,10 @@ class Package(ModuleType):
             meant = _words("same").get(word, word)
             return resolve_name(meant if "." in meant else f"{_ROOT.name}.{meant}")
         fix = "" if name.startswith("_") else fix_of(name)
-        edits = (_ROOT / "interventions" / "__init__.py").read_text(encoding="utf-8")
-        edit = re.search(rf'"({re.escape(name.replace("_", ""))})"', edits, re.IGNORECASE)
-        if not fix.startswith(";") and edit and edit[1] != name:
-            fix = f"; edits=si.interventions.{edit[1]}(...) does it"
+        if not name.startswith("_") and not fix.startswith(";"):
+            edits = {each.lower(): each for each in import_module(f"{_ROOT.name}.interventions").__all__}
+            edit = edits.get(name.replace("_", "").lower(), name)
+            fix = fix if edit == name else f"; edits=si.interventions.{edit}(...) does it"
         home, is_public = ("", False) if fix or name.startswith("_") else home_of(name)
         if is_public and self.__name__ == _ROOT.name:
             return getattr(import_module(home), name)

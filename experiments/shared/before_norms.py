@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sinkinterp.backends.anatomy.modules import removed_after
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.data.tokens import Tokens, TokenSet
 from sinkinterp.metrics.bootstrap import mean_cells
@@ -33,10 +34,6 @@ def ratios_before_norms(model: Any, tokens: Tokens) -> Tensor:
         seen.append(lengths[:, 0] / lengths[:, 1:].mean(1))
 
     norms = [norm for block in model.model.layers for norm in (block.input_layernorm, block.post_attention_layernorm)]
-    hooks = [norm.register_forward_pre_hook(record) for norm in norms]
-    try:
-        model(tokens)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with removed_after([norm.register_forward_pre_hook(record) for norm in norms]):
+        model.model(tokens)
     return max(seen, key=lambda ratios: ratios.mean().item())

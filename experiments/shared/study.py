@@ -33,6 +33,7 @@ from sinkinterp.train.recipe import RECIPES, Recipe, demo_recipe, on_text, with_
 
 RAW_ALPHA = "raw alpha_1"  # of the weights that multiply the values
 SINK_1_ALONE, ALPHA_1_ALONE, NULL_ALONE = (f"{name} without BOS" for name in (col.SINK_1, col.ALPHA_1, NULL))
+ALONE = (SINK_1_ALONE, ALPHA_1_ALONE, NULL_ALONE)
 NUMBERS = (  # of a run, in the order of the columns
     col.LOSS,
     *(end(name) for name in (col.SINK_1, col.ALPHA_1) for end in (str, low_of, high_of)),
@@ -51,9 +52,7 @@ NUMBERS = (  # of a run, in the order of the columns
     col.KEY_RATIO,
     col.RESIDUAL_RATIO,
     col.ONSET,
-    SINK_1_ALONE,
-    ALPHA_1_ALONE,
-    NULL_ALONE,
+    *ALONE,
 )
 EPSILON = 0.3
 FOLLOWERS = 4  # a quarter of the queries sees a position that is judged; the last ones have near queries only
@@ -222,7 +221,7 @@ def _strongest_head(report: Report) -> dict[str, Cell]:
     return {**mean_cells(col.ALPHA_HEAD, alphas[:, head], SHARES), col.NULL_HEAD: nulls[:, head].mean().item()}
 
 
-SHOWN = (col.LOSS, col.SINK_1, col.ALPHA_1, NULL, col.SLOT_RATE, col.ALPHA_SLOT, col.ONSET, SINK_1_ALONE, ALPHA_1_ALONE)
+SHOWN = (col.LOSS, col.SINK_1, col.ALPHA_1, NULL, col.SLOT_RATE, col.ALPHA_SLOT, col.ONSET, *ALONE)
 RANGE = "its range"
 PUBLISHED = (col.SINK_1, col.SLOT_RATE, col.LOSS)  # the quantities of the paper's tables
 
@@ -275,14 +274,12 @@ class Trainings:
         made = in_order(scope.workers, measure_one, recipes, scope.progress("training"))
         arms, default = self.at(scope.scale).arms, self._default(scope)
         curves = {(arm.name, recipe.seed): curve for (arm, recipe), (_, curve) in zip(runs, made, strict=True)}
-        rows = [
-            {col.MODEL: arm.name, col.SEED: recipe.seed, **numbers, **_published(arm, arms)}
-            for (arm, recipe), (numbers, _) in zip(runs, made, strict=True)
-        ]
-        if default:
-            for row, ((arm, recipe), (_, curve)) in zip(rows, zip(runs, made, strict=True), strict=True):
-                others = () if arm.name == default else curves[default, recipe.seed]
-                row[at_this_loss(default)] = at_equal_loss(curve, others)
+        rows: list[dict[str, Cell]] = []
+        for (arm, recipe), (numbers, curve) in zip(runs, made, strict=True):
+            others = () if arm.name == default else curves.get((default, recipe.seed), ())
+            at_loss = {at_this_loss(default): at_equal_loss(curve, others)} if default else {}
+            names = {col.MODEL: arm.name, col.SEED: recipe.seed}
+            rows.append({**names, **numbers, **_published(arm, arms), **at_loss})
         return Table("", self._protocol(scope), tuple(rows))
 
     def _default(self, scope: Scope) -> str:
@@ -348,7 +345,8 @@ def means_over_seeds(table: Table) -> Table:
     """A row per arm: how many trainings ended well, and the mean over seeds of every quantity."""
     names = dict.fromkeys(map(str, table.column(col.MODEL)))
     rows = [_in_short(name, table.where(**{col.MODEL: name})) for name in names]
-    note = f"mean over seeds; {RANGE}: over seeds; strongest: position, from 1; {table.note}"
+    alone = f"; without BOS: the tokens after it, T={SINK_LENGTH - 1} at most" * (SINK_1_ALONE in table.columns)
+    note = f"mean over seeds; {RANGE}: over seeds; strongest: position, from 1{alone}; {table.note}"
     return Table(table.title, note, _without_empty_columns(rows))
 
 

@@ -238,9 +238,12 @@ class HuggingFaceSubject(Subject):
             whole = self.run(tokens, reads={"x": RESIDUAL.read(lambda x: x.clone())})
         if not isinstance(seen[-1], Tensor):
             return False
-        self.__dict__["_can_leave_out"] = True  # for the pass that tries it
         edit = ChangeResidual(Put({middle: whole["x"][:, middle]}), layers=[middle])
-        part = self.run(tokens, edits=[edit], blocks=range(middle, self.shape.n_layers))
+        self.__dict__["_can_leave_out"] = True  # for the pass that tries it, and not for others if that is interrupted
+        try:
+            part = self.run(tokens, edits=[edit], blocks=range(middle, self.shape.n_layers))
+        finally:
+            del self.__dict__["_can_leave_out"]
         return Gap.of(part.logits, whole.logits).is_within(tolerance_of(self.dtype))
 
     @cached_property

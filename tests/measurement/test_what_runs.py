@@ -86,3 +86,21 @@ def test_of_a_changed_text_no_logits_are_computed(subject):
     with counted(subject) as counts:
         changes(subject, CLEAN, CORRUPTED, 1)
     assert counts["logits"] == len(CLEAN) * (T + 1)
+
+
+def test_a_trial_of_leaving_out_blocks_that_is_interrupted_tells_nothing():
+    subject, runs = load(model_of("llama with biases")), []
+
+    def interrupt(block, args):
+        runs.append(block)
+        if len(runs) == 2:
+            raise KeyboardInterrupt
+
+    with (
+        removed_after([subject.modules.blocks[-1].register_forward_pre_hook(interrupt)]),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        subject.run(CLEAN, blocks=range(1, 2))
+    assert "_can_leave_out" not in subject.__dict__
+    subject.run(CLEAN, blocks=range(1, 2))
+    assert subject.__dict__["_can_leave_out"] is True
