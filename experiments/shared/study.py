@@ -278,8 +278,8 @@ class Trainings:
         for (arm, recipe), (numbers, curve) in zip(runs, made, strict=True):
             others = () if arm.name == default else curves.get((default, recipe.seed), ())
             at_loss = {at_this_loss(default): at_equal_loss(curve, others)} if default else {}
-            names = {col.MODEL: arm.name, col.SEED: recipe.seed}
-            rows.append({**names, **numbers, **_published(arm, arms), **at_loss})
+            published_there = _published(arm, arms)
+            rows.append({col.MODEL: arm.name, col.SEED: recipe.seed, **numbers, **published_there, **at_loss})
         return Table("", self._protocol(scope), tuple(rows))
 
     def _default(self, scope: Scope) -> str:
