@@ -109,7 +109,7 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
     (
         "Table 14: the scale matters, not sigmoid's settings",
         "table14_scale",
-        "On text unequal losses leave most rules open.",
+        "On text sigmoid has none at three settings; scales are open.",
     ),
     ("Section 7.2: post-norm has it", "section7_post_norm", "On text norms hide what is long before them."),
     ("Figure 4: it comes later at small rates", "figure04_dynamics", "It comes; a delay is not seen."),
@@ -118,7 +118,7 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
         "figure05_prefix",
         "On toys it moves with five tokens, and in two of five seeds with four.",
     ),
-    ("Figure 5: few data, no sink", "figure05_data_amount", "Few data weaken it on toys; some is left."),
+    ("Figure 5: few data, no sink", "figure05_data_amount", "Few data weaken it; some is left."),
     ("Figure 28: an overfitted model has none", "figure28_overfitting", "Sinks come while toys overfit."),
     (
         "Figure 6: narrow windows prevent it",
