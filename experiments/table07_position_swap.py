@@ -14,7 +14,7 @@ from sinkinterp.runs.case import Case, Encoded, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET, Cell, Table
-from sinkinterp.train.recipe import demo_recipe
+from sinkinterp.train.recipe import RECIPES, demo_recipe, with_variant
 
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2_XL
@@ -25,6 +25,7 @@ MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/demo-softmax"],
     Scale.REAL: [*models_with(Has.TABLE), Encoded("local/whisper-tiny.en", NoEncoder())],
     Scale.DEMO: [demo_recipe("softmax", seed) for seed in range(5)],
+    Scale.TEXT: [replace(with_variant(RECIPES["text-repeats"], "learned"), seed=seed) for seed in range(3)],
     Scale.PAPER: [GPT2_XL, "openai-community/gpt2", "facebook/opt-125m"],  # the first is the paper's
 }
 
