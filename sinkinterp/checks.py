@@ -16,7 +16,7 @@ from ast import literal_eval
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import Field, FrozenInstanceError, dataclass, field, fields
 from functools import cache, partial, update_wrapper, wraps
 from importlib import import_module
 from importlib.abc import MetaPathFinder
@@ -24,7 +24,7 @@ from operator import attrgetter
 from pathlib import Path
 from pkgutil import iter_modules, resolve_name
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar, dataclass_transform
 
 P = ParamSpec("P")
 READABLE = "change its permissions, such as chmod u+rX"
@@ -218,16 +218,16 @@ def check_fields(value: Any) -> None:
     InputError for a field that holds anything else. Fields of other types are not checked.
     """
     limits = ChainMap(*(vars(kind).get("limits", {}) for kind in type(value).__mro__))
-    for field in fields(value):
-        held, name = getattr(value, field.name), f"{field.name} of {type(value).__name__}"
-        span = _span(limits.get(field.name, {}))
-        if field.type is int:
+    for each in fields(value):
+        held, name = getattr(value, each.name), f"{each.name} of {type(value).__name__}"
+        span = _span(limits.get(each.name, {}))
+        if each.type is int:
             number = whole_number(held, name, span.get("least", -LARGEST), span.get("most", LARGEST))
-            object.__setattr__(value, field.name, number)
-        elif field.type is float:
-            object.__setattr__(value, field.name, finite_number(held, name, **span))
+            object.__setattr__(value, each.name, number)
+        elif each.type is float:
+            object.__setattr__(value, each.name, finite_number(held, name, **span))
         else:
-            kinds: Any = getattr(field.type, "__args__", (field.type,))  # of int | None, both
+            kinds: Any = getattr(each.type, "__args__", (each.type,))  # of int | None, both
             ours = [kind for kind in kinds if isinstance(kind, type) and kind.__module__.startswith(f"{__package__}.")]
             if ours and all(isinstance(kind, type) for kind in kinds) and not isinstance(held, kinds):
                 raise InputError(f"{name} is of type {' or '.join(k.__name__ for k in kinds)}; got {_shown(held)}")
@@ -415,8 +415,32 @@ def _check_fit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapp
         raise InputError(f"{name}: {error}{known}{fix}") from None
 
 
+def _refuse_change(value: Any, name: str, *_: Any) -> NoReturn:
+    raise FrozenInstanceError(f"a {type(value).__name__} is not changed: {name}; make another one")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Told(type):
-    """The type of classes that raise InputError, which names the fields, for arguments that they do not take."""
+    """The type of frozen values: every class of it is a frozen dataclass, compared and shown as the one it is made of.
+
+    A class raises InputError, which names its fields, for arguments that it does not take.
+    """
+
+    def __new__(
+        meta, name: str, bases: tuple[type, ...], body: dict[str, Any], kw_only: bool = False, **others: Any
+    ) -> Any:
+        given = {of: value for of, value in body.items() if isinstance(value, Field)}
+        shown = {of: others.pop(of) for of in ("eq", "repr") if of in others}
+        cls: Any = super().__new__(meta, name, bases, body, **others)
+        inherited = getattr(cls, "__dataclass_params__", None)
+        shown = {of: getattr(inherited, of, True) for of in ("eq", "repr")} | shown
+        dataclass(frozen=True, kw_only=kw_only, **shown)(cls)
+        del cls.__setattr__, cls.__delattr__  # a class that its author makes a dataclass, too, gets them again
+        if inherited is None:
+            cls.__setattr__ = cls.__delattr__ = _refuse_change
+        for of, value in given.items():
+            setattr(cls, of, value)
+        return cls
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         try:

@@ -27,7 +27,6 @@ class Dims:
     n_ctx: int
 
 
-@dataclass(frozen=True)
 class Spec(metaclass=Told):
     """A recipe for one part. Every subclass is registered under its name, so that `from_dict` finds it.
 
@@ -101,13 +100,12 @@ def _from_json(plain: Any) -> Any:
     return Spec.from_dict(plain) if isinstance(plain, dict) else plain
 
 
-@dataclass(frozen=True)
 class Part(Spec):
-    """A spec of something with parameters."""
+    """A spec of a part of a model."""
 
     def build(self, dims: Dims) -> Any:
-        """The module or parameter that this spec describes, at the model's sizes."""
-        raise NotImplementedError
+        """The module or parameter that this spec describes, at the model's sizes; itself if it has no parameters."""
+        return self
 
 
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}

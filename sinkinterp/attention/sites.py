@@ -47,7 +47,6 @@ class HeadWeights:
         return f"<HeadWeights {tuple(self.weight.shape)} with {bias}>"
 
 
-@dataclass(frozen=True)
 class Edit(metaclass=Told):
     """What changes while a model runs. Override the method of each site that changes; the other methods change nothing.
 

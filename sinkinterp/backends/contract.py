@@ -235,7 +235,6 @@ def _position_ids(tokens: Tokens) -> Int[Tensor, "sequence pos"]:
 # Does an edit reach the model? Each block is tested by itself: the changed copies enter it as the reference does.
 
 
-@dataclass(frozen=True)
 class _ChangeAndRecord(Edit):
     """Records what the changed copies have changed in the block before, and changes the next block's input in one."""
 
@@ -247,7 +246,6 @@ class _ChangeAndRecord(Edit):
         return x
 
 
-@dataclass(frozen=True)
 class _ChangeCall(Edit):
     """Its copy also attends to all values alike, since a slot may have taken all weight."""
 
@@ -258,7 +256,6 @@ class _ChangeCall(Edit):
         return replace(call, v=_Opposite(_COPY_OF[sites.CALL])(call.layer, call.v)).with_pattern(weights)
 
 
-@dataclass(frozen=True)
 class _Opposite(Operation):
     """1 - x in one copy."""
 
@@ -317,7 +314,6 @@ def _abilities(answers: Mapping[str, Tensor], logits: Logits, shape: ModelShape,
     )
 
 
-@dataclass(frozen=True)
 class _Isolate(Edit):
     """Heads return nothing in the doubled and isolated copies; the latter enter the first block as the reference."""
 
@@ -328,7 +324,6 @@ class _Isolate(Edit):
         return _with_copies(_with_copies(z, _ISOLATED, 0), _DOUBLED, 0)
 
 
-@dataclass(frozen=True)
 class _DoubleUpdates(Edit):
     """Of the doubled copies,
 

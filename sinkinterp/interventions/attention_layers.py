@@ -1,7 +1,7 @@
 """Interventions on how attention layers compute: another kernel or temperature, clipped weights, other projections."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from ..attention import AttentionCall, Exp, HeadWeights, Kernel, PNorm, Similarity, Unit
@@ -10,7 +10,6 @@ from ..spec import ABOVE_ZERO, Limits
 from .selectors import InCalls, InLayers, OnHeads, OnKVHeads, OnPairs
 
 
-@dataclass(frozen=True)
 class PatchNormalization(InCalls, OnHeads):
     """Any kernel of `attention.kernels` in place of a model's own, per layer and head.
 
@@ -42,7 +41,6 @@ def _named(name: str) -> Similarity:
     return choice(name.lower(), words, "similarity")()
 
 
-@dataclass(frozen=True)
 class Temperature(InCalls, OnHeads):
     """Scores divided by `temperature` before they are normalised; above 1, attention is flatter.
 
@@ -56,7 +54,6 @@ class Temperature(InCalls, OnHeads):
         return self.rescored(call, scale=call.scale / self.temperature)
 
 
-@dataclass(frozen=True)
 class ClipPattern(InCalls, OnHeads):
     """Clipped softmax: weights become min(max((high - low) A + low, 0), 1), on pairs that may attend. For small T.
 
@@ -116,7 +113,6 @@ class ZeroValueBias(OnKVHeads):
         return _zeroed(self, layer, weights)
 
 
-@dataclass(frozen=True)
 class BlindKeys(InLayers):
     """Keys no longer read dimensions `dims` of the normed residual: those columns of W_K are zero."""
 

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention import AttentionCall, Edit, Pattern, Prefix, SinkLogit, SlotRow, Summaries, Window
-from ..checks import InputError, whole_number
+from ..checks import InputError, Told, whole_number
 from .selectors import InCalls, OnHeads
 
 Removed = Float[Tensor, "batch head query 1"]
@@ -48,8 +48,7 @@ class Without:
         return seen & ~self.columns
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(metaclass=Told):
     """Shares out the attention that removed columns received."""
 
     def share(self, without: Without) -> Pattern:
@@ -57,7 +56,6 @@ class Share:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class Dropped(Share):
     """It is lost: rows sum to less than before."""
 
@@ -65,7 +63,6 @@ class Dropped(Share):
         return without.kept
 
 
-@dataclass(frozen=True)
 class Renormalised(Share):
     """The other columns receive it in proportion to their weights without the removed ones.
 
@@ -78,7 +75,6 @@ class Renormalised(Share):
         return without.kept + without.removed * shares.nan_to_num(0, 0, 0)
 
 
-@dataclass(frozen=True)
 class SpreadEvenly(Share):
     """The other columns that the query sees receive equal parts of it."""
 
@@ -87,14 +83,12 @@ class SpreadEvenly(Share):
         return without.kept + without.removed * allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
 
 
-@dataclass(frozen=True)
 class _Columns(InCalls, OnHeads):
     """The columns of chosen positions, the first by default."""
 
     positions: Iterable[int] = field(default=(0,), kw_only=True)
 
 
-@dataclass(frozen=True)
 class RemoveColumn(_Columns):
     """Positions receive no attention; `share` says where it goes instead. For small T.
 
@@ -117,7 +111,6 @@ class RemoveColumn(_Columns):
         return self.on_heads(call, call.with_pattern(pattern))
 
 
-@dataclass(frozen=True)
 class BiasColumn(_Columns):
     """`bias` is added to the scores of positions, before normalisation; ZeroTuning does so with the first token."""
 
@@ -131,7 +124,6 @@ class BiasColumn(_Columns):
         return self.rescored_by_head(call, bias=bias if call.bias is None else call.bias + bias)
 
 
-@dataclass(frozen=True)
 class AttendSelfOnly(_Columns):
     """Positions attend only to themselves and a slot, as the first token must; that makes sinks (arXiv:2605.06611)."""
 
@@ -148,7 +140,6 @@ class AttendSelfOnly(_Columns):
         return self.rescored_by_head(call, mask=mask)
 
 
-@dataclass(frozen=True)
 class RemoveKeySlot(InCalls):
     """Layers attend to tokens only: no k*, no sink logit."""
 
@@ -157,7 +148,6 @@ class RemoveKeySlot(InCalls):
         return replace(call, slot=None)
 
 
-@dataclass(frozen=True)
 class ZeroKeySlot(InCalls, OnHeads):
     """k* = 0, or a sink logit of 0: with v* = 0 that is softmax-off-by-one."""
 
@@ -166,7 +156,6 @@ class ZeroKeySlot(InCalls, OnHeads):
         return replace(call, slot=_without_key(slot, heads.to(call.q.device)))
 
 
-@dataclass(frozen=True)
 class AddSinkLogit(InCalls, OnHeads):
     """A column of value zero and score `logit`; 0 is softmax-off-by-one. Raises InputError where a head has a slot.
 
@@ -196,7 +185,6 @@ def _without_key(slot: SlotRow | SinkLogit | Summaries, heads: Tensor) -> SlotRo
     return SlotRow(slot.key.masked_fill(heads[:, None, None], 0), slot.value)
 
 
-@dataclass(frozen=True)
 class Evict(Edit):
     """The mask of a rolling cache, in one dense pass, on every backend and with every read.
 
@@ -230,7 +218,6 @@ class First(Enum):
     EVICTED = "evicted"
 
 
-@dataclass(frozen=True)
 class KeepHeaviest(Edit):
     """The mask of a cache of `window` tokens: the last `window - heavy` ones, and the `heavy` heaviest before them.
 

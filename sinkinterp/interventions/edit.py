@@ -20,7 +20,6 @@ from .changes import Apply, MeanOfOthers, Operation, Zero
 from .selectors import is_pair, several
 
 
-@dataclass(frozen=True)
 class CallFunction(Edit):
     """A plain function from the call of every attention layer to the call that takes its place."""
 

@@ -4,7 +4,7 @@ All but the last give tokens other position ids: rows of a table of learned posi
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -13,7 +13,6 @@ from ..checks import InputError, whole_number
 from .selectors import Choosing, check_chosen
 
 
-@dataclass(frozen=True)
 class _PositionPair(Edit):
     """Two positions of the sequence, counted from 0."""
 
@@ -37,7 +36,6 @@ class _PositionPair(Edit):
         return replace(self, first=first, second=second)
 
 
-@dataclass(frozen=True)
 class SwapPositions(_PositionPair):
     """The tokens at two positions exchange positions: p_first <-> p_second."""
 
@@ -47,7 +45,6 @@ class SwapPositions(_PositionPair):
         return swapped
 
 
-@dataclass(frozen=True)
 class ReplacePosition(_PositionPair):
     """The token at `first` is given the position of `second`: p_first <- p_second."""
 
@@ -57,7 +54,6 @@ class ReplacePosition(_PositionPair):
         return replaced
 
 
-@dataclass(frozen=True)
 class ShiftPositions(Edit):
     """Tokens from position `start` on move `by` positions later, which leaves a gap before them.
 
@@ -80,7 +76,6 @@ class ShiftPositions(Edit):
         return ids + self.by * later
 
 
-@dataclass(frozen=True)
 class RemovePosition(Choosing):
     """The tokens at `positions` (all by default) get no learned position: zero is added in its place."""
 

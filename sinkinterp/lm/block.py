@@ -1,7 +1,6 @@
 """A block: attention, then a feed-forward layer, each in a residual branch with a norm at its start or its end."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,7 +17,6 @@ from .attention import Position, PositionIds, SinkAttention
 Hidden = Float[Tensor, "batch pos width"]
 
 
-@dataclass(frozen=True)
 class Activation(Spec):
     """An elementwise function."""
 
@@ -26,7 +24,6 @@ class Activation(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class Relu(Activation):
     """max(x, 0)."""
 
@@ -34,7 +31,6 @@ class Relu(Activation):
         return F.relu(x)
 
 
-@dataclass(frozen=True)
 class Gelu(Activation):
     """x * Phi(x), where Phi is the exact normal distribution function."""
 
@@ -42,7 +38,6 @@ class Gelu(Activation):
         return F.gelu(x)
 
 
-@dataclass(frozen=True)
 class Swish(Activation):
     """x * sigmoid(x)."""
 
@@ -50,7 +45,6 @@ class Swish(Activation):
         return F.silu(x)
 
 
-@dataclass(frozen=True)
 class _OfWidth(Part):
     """A feed-forward layer with `width` hidden units."""
 
@@ -59,7 +53,6 @@ class _OfWidth(Part):
     width: int = 256
 
 
-@dataclass(frozen=True)
 class FFN(_OfWidth):
     """down(act(up x))."""
 
@@ -69,7 +62,6 @@ class FFN(_OfWidth):
         return Layer(dims.d_model, self)
 
 
-@dataclass(frozen=True)
 class GatedFFN(_OfWidth):
     """down(act(gate x) * up x): SwiGLU by default, as in Llama."""
 
@@ -128,7 +120,6 @@ class GatedLayer(_Layer):
         return self.act(self.gate_proj(x)) * self.up_proj(x)
 
 
-@dataclass(frozen=True)
 class NormPlacement(Spec):
     """Where a residual branch has its norm: at its start or at its end."""
 
@@ -145,7 +136,6 @@ class NormPlacement(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class PreNorm(NormPlacement):
     """x + f(norm(x)), and a norm before the unembedding."""
 
@@ -159,7 +149,6 @@ class PreNorm(NormPlacement):
         return norm
 
 
-@dataclass(frozen=True)
 class PostNorm(NormPlacement):
     """norm(x + f(x)), and no norm before the unembedding, as in the release (equation 3)."""
 
@@ -173,7 +162,6 @@ class PostNorm(NormPlacement):
         return nn.Identity()
 
 
-@dataclass(frozen=True)
 class UpdateNorm(NormPlacement):
     """x + norm(f(x)), and a norm before the unembedding, as in OLMo 2."""
 
@@ -226,15 +214,27 @@ class SinkBlock(nn.Module):
         return self.norm_placement.leave(x, update, self.post_attention_layernorm)
 
 
-class Prepended(nn.Module):
-    """Nothing before the first token. Base of the modules that put a token there."""
+class Nothing(Part):
+    """The text begins with its first token."""
+
+    count: ClassVar[int] = 0
 
     def slots(self, blocks: Iterable[Any], position: Position) -> list[Slot]:
         """The slot of each block; None where a block gets none."""
         return [None for _ in blocks]
 
 
-class _SinkToken(Prepended):
+class SinkToken(Part):
+    """A trained vector before the first token, drawn from N(0, std^2)."""
+
+    std: float = 0.02
+    count: ClassVar[int] = 1
+
+    def build(self, dims: Dims) -> nn.Module:
+        return _SinkToken(dims.d_model, self.std)
+
+
+class _SinkToken(nn.Module):
     def __init__(self, d_model: int, std: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(1, 1, d_model) * std)
@@ -253,24 +253,3 @@ class _SinkToken(Prepended):
         for block in blocks:
             slot, x = block.as_slot(x, position, ids)
             yield slot, x
-
-
-@dataclass(frozen=True)
-class Nothing(Part):
-    """The text begins with its first token."""
-
-    count: ClassVar[int] = 0
-
-    def build(self, dims: Dims) -> Prepended:
-        return Prepended()
-
-
-@dataclass(frozen=True)
-class SinkToken(Part):
-    """A trained vector before the first token, drawn from N(0, std^2)."""
-
-    std: float = 0.02
-    count: ClassVar[int] = 1
-
-    def build(self, dims: Dims) -> Prepended:
-        return _SinkToken(dims.d_model, self.std)
