@@ -394,7 +394,8 @@ class SinkAttention(nn.Module):
         assert isinstance(spec.kernel.feature, Feature)
         self.feature: Feature | nn.Module = spec.kernel.feature.build(dims)
         self.slots, self.qk_norm = spec.slots.build(dims), spec.qk_norm.build(dims)
-        self.v_gate, self.maps = spec.v_gate.build(dims), spec.maps.build(dims)
+        self.v_gate: Any = spec.v_gate.build(dims)
+        self.maps: Any = spec.maps.build(dims)
         self.v_bias, self.gate = spec.v_bias.build(heads), spec.gate.build(heads)
         self.kernel, self.join = spec.kernel, spec.join
 

@@ -232,7 +232,7 @@ class SinkModel(SinkPreTrainedModel):
         check_size(spec)
         self.embed_tokens = nn.Embedding(spec.vocab, spec.d_model)
         self.position: Position = spec.position.build(spec.dims)
-        self.before = spec.before.build(spec.dims)
+        self.before: Any = spec.before.build(spec.dims)
         self.layers = nn.ModuleList(SinkBlock(config, i) for i in range(spec.n_layers))
         self.norm = spec.branch.final(nn.RMSNorm(spec.d_model, eps=spec.norm_eps))
         self.post_init()

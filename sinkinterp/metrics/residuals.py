@@ -100,22 +100,23 @@ def peak_over_median(x: Residual) -> PerSequence:
     return peak(x) / median_size(x)
 
 
-def is_massive(x: Residual, least: float = 100.0, times: float = 1000.0) -> Bool[Tensor, "batch pos d_model"]:
-    """Which entries exceed `least` in magnitude, and reach `times` the median magnitude of their sequence.
+LEAST, TIMES = 100.0, 1000.0  # what a massive activation exceeds, and how many medians it reaches
 
-    Raises InputError for a threshold that is not positive. Source: Sun et al. 2024, section 2.
+
+def is_massive(x: Residual) -> Bool[Tensor, "batch pos d_model"]:
+    """Which entries exceed 100 in magnitude, and reach 1,000 times the median magnitude of their sequence.
+
+    Source: Sun et al. 2024, section 2.
     """
-    _check_thresholds(least, times)
     size = x.float().abs()
-    return (size > least) & (size >= times * median_size(x)[:, None, None])
+    return (size > LEAST) & (size >= TIMES * median_size(x)[:, None, None])
 
 
-def massive_count(x: Residual, least: float = 100.0, times: float = 1000.0) -> Int[Tensor, " batch"]:
+def massive_count(x: Residual) -> Int[Tensor, " batch"]:
     """How many entries of every sequence are massive; `is_massive` says what that is."""
-    _check_thresholds(least, times)
-    sequence, position = (_peaks(x) > least).nonzero().unbind(1)  # few tokens have such an entry
+    sequence, position = (_peaks(x) > LEAST).nonzero().unbind(1)  # few tokens have such an entry
     size = x[sequence, position].float().abs()
-    massive = (size > least) & (size >= times * median_size(x)[sequence, None])
+    massive = (size > LEAST) & (size >= TIMES * median_size(x)[sequence, None])
     return sequence.new_zeros(len(x)).index_add(0, sequence, massive.sum(1))
 
 
@@ -154,11 +155,6 @@ def lifetime(massive_by_block: Bool[Tensor, " block"]) -> Lifetime | None:
     """First, last and number of the blocks with a massive activation; None without any. Gaps do not count."""
     blocks = massive_by_block.nonzero()[:, 0].tolist()
     return Lifetime(blocks[0], blocks[-1], len(blocks)) if blocks else None
-
-
-def _check_thresholds(least: float, times: float) -> None:
-    for name, threshold in (("least", least), ("times", times)):
-        finite_number(threshold, f"{name}, a threshold on magnitudes,", above=0)
 
 
 def _peaks(x: Residual) -> Float[Tensor, "batch pos"]:
