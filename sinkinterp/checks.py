@@ -456,6 +456,10 @@ class Told(type):
         return signature.replace(parameters=[*signature.parameters.values()][1:])
 
 
+class Frozen(metaclass=Told):
+    """The base of values that do not change."""
+
+
 class _Method:
     """A method of an object. Without brackets it says how to call it."""
 

@@ -5,11 +5,11 @@ import json
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn, TypeVar, get_args, get_type_hints
 
-from .checks import InputError, Told, check_fields, each_once, refusal
+from .checks import Frozen, InputError, check_fields, each_once, refusal
 
 S = TypeVar("S", bound="Spec")
 Limits = Mapping[str, float | tuple[float, float] | Mapping[str, float]]
@@ -17,8 +17,7 @@ ABOVE_ZERO: Mapping[str, float] = {"above": 0}
 INSIDE: Mapping[str, float] = {"above": 0, "below": 1}
 
 
-@dataclass(frozen=True)
-class Dims:
+class Dims(Frozen):
     """The sizes that every part of a model may ask for."""
 
     d_model: int
@@ -27,7 +26,7 @@ class Dims:
     n_ctx: int
 
 
-class Spec(metaclass=Told):
+class Spec(Frozen):
     """A recipe for one part. Every subclass is registered under its name, so that `from_dict` finds it.
 
     limits: what a field of numbers is at least, or from what to what it is, or as in `finite_number`, by its name.

@@ -4,7 +4,6 @@ Masks combine with `&` and `|`.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -12,7 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..checks import whole_number
+from ..checks import Frozen, whole_number
 from ..spec import Spec
 from .shapes import Allowed, KeyIndex, SomeAllowed
 
@@ -108,8 +107,7 @@ def _bounds(keys: KeyIndex) -> tuple[int, int]:
     return known[1]
 
 
-@dataclass(frozen=True, eq=False)
-class Visibility:
+class Visibility(Frozen, eq=False):
     """Which keys each query may attend to.
 
     mask: pairs that may attend; None is causal, the last query aligned with the last key.
@@ -173,8 +171,7 @@ class Visibility:
         return slice(first, last), slice(last, None)
 
 
-@dataclass(frozen=True, eq=False)
-class QueryRun:
+class QueryRun(Frozen, eq=False):
     """What a kernel may know of a run of queries besides their scores."""
 
     visibility: Visibility

@@ -4,14 +4,12 @@ An attention call has a `SlotRow`, a `SinkLogit` or `Summaries`; the specs below
 model trains.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..checks import whole_number
+from ..checks import Frozen, whole_number
 from ..spec import Dims, Part
 from .shapes import HeadOutput, Queries
 
@@ -19,8 +17,7 @@ HeadIndex = Int[Tensor, " some_head"]
 Column = Float[Tensor, "batch head query 1"]
 
 
-@dataclass(frozen=True)
-class SlotRow:
+class SlotRow(Frozen):
     """A key k* and a value v* for every head (Gu et al. 2025, section 7.1)."""
 
     key: Float[Tensor, "head 1 d_head"]
@@ -35,8 +32,7 @@ class SlotRow:
         return SlotRow(self.key[heads], self.value[heads])
 
 
-@dataclass(frozen=True)
-class SinkLogit:
+class SinkLogit(Frozen):
     """A learned score per head, with a value of zero (GPT-OSS): the weights on tokens sum to less than one."""
 
     logit: Float[Tensor, " head"]
@@ -50,8 +46,7 @@ class SinkLogit:
         return SinkLogit(self.logit[heads])
 
 
-@dataclass(frozen=True)
-class Summaries:
+class Summaries(Frozen):
     """Keys and values that each stand for many tokens, and a learned score, as one column (DeepSeek-V4).
 
     allowed: which of them a query sees. The column's score is the log-sum-exp of theirs and of the logit, and its value

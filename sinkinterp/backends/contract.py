@@ -21,7 +21,7 @@ The second pass runs `N_COPIES` copies of one sequence. Edits change some copies
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ from ..attention import sites
 from ..attention.call import AttentionCall
 from ..attention.shapes import TOLERANCE, Gap, HeadOutput, ModelShape, Residual, tolerance_of
 from ..attention.sites import Edit, Read, Site
-from ..checks import InputError
+from ..checks import Frozen, InputError
 from ..data.tokens import Tokens
 from ..interventions.changes import AT, Operation
 from .subject import Logits
@@ -47,8 +47,7 @@ def weight_tolerance(dtype: torch.dtype) -> float:
     return max(tolerance_of(dtype), TOLERANCE[torch.float32])
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Frozen):
     """One forward pass, and what must be true of it.
 
     verify: what the answers of all reads and the logits show. It raises InputError, which names the failure.
@@ -152,8 +151,7 @@ _ISOLATED = slice(_BACKWARDS + 1, _BACKWARDS + 3)
 _NOISE, _REFERENCE, N_COPIES = (_ISOLATED.stop + i for i in range(3))
 
 
-@dataclass(frozen=True)
-class Abilities:
+class Abilities(Frozen):
     """The abilities that only some subjects have.
 
     taps: the sites of modules at which an edit of any block reaches the model. The feed-forward update is one where it

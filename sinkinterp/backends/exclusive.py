@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from ..attention import Edit
-from ..checks import InputError
+from ..checks import Frozen, InputError
 from .recorder import Recorder
 
 _LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
@@ -102,8 +102,7 @@ def _interrupts_held() -> Iterator[None]:
 # Contexts
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(Frozen):
     """A recorder, and the block of every module whose calls it is shown. Calls of other modules are left alone.
 
     n_kv_heads: see `StreamModules`.
@@ -155,8 +154,7 @@ class Attached:
         raise InputError("a model that is patched or measured now cannot be copied or pickled; do it before or after")
 
 
-@dataclass(frozen=True, eq=False)
-class Hook(Attached):
+class Hook(Attached, Frozen, eq=False):
     """A hook that acts in the passes of one recorder, and leaves those of other threads and tasks alone."""
 
     recorder: Recorder

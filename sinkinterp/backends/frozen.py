@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention import CALL, MLP, RESIDUAL, AttentionCall, HeadOutput, Residual
-from ..checks import InputError
+from ..checks import Frozen, InputError
 from ..data.tokens import Tokens
 from .anatomy.modules import cross_attention, removed_after
 from .exclusive import computed_by, exclusive, recorded_by
@@ -35,8 +35,7 @@ TOLERANCE = 1e-4  # of what a norm returns, for its frozen form to count as the 
 _PROBE = 1e3  # so large that the epsilon of a norm does not count
 
 
-@dataclass(frozen=True)
-class FrozenNorm:
+class FrozenNorm(Frozen):
     """A norm at the scales of one pass: v -> scale * gain * (v - mean of v, where it is centred) + shift."""
 
     gain: Tensor
@@ -90,8 +89,7 @@ class _OneBlock(Recorder):
         return z if self.z is None else self.z
 
 
-@dataclass(frozen=True)
-class FrozenRun:
+class FrozenRun(Frozen):
     """One pass whose norms keep their scales.
 
     trace: with the residuals "x" and the feed-forward updates "mlp". calls: of every attention layer. position: what

@@ -4,7 +4,7 @@ Edits are shown every sequence from its first real token. Sequences with the sam
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,13 +13,12 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from ..attention import AttentionCall
-from ..checks import InputError
+from ..checks import Frozen, InputError
 
 Real = Bool[Tensor, "sequence column"]
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Frozen):
     """Sequences whose padding is at the same places.
 
     rows: which sequences of the pass. columns: where their real tokens are, from the first that a cache was given to
@@ -41,8 +40,7 @@ class Group:
         return x.index_copy(0, self.rows, rows)
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Frozen):
     """The places of the tokens of one pass.
 
     n: how many columns there are, of the cache and of this pass. n_new: of this pass. is_plain: whether there is no
@@ -90,8 +88,7 @@ class Layout:
         return not self.is_plain or call.k.shape[2] != self.n
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(Frozen):
     """A call whose groups of sequences were edited, each on its own.
 
     outputs: what the heads of each group return, after the edits.

@@ -4,7 +4,7 @@ A column belongs to a token, such as the sink, or to a slot: a learned k*, v* or
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from functools import cached_property
 
@@ -13,15 +13,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention import AttentionCall, Edit, Pattern, Prefix, SinkLogit, SlotRow, Summaries, Window
-from ..checks import InputError, Told, whole_number
+from ..checks import Frozen, InputError, whole_number
 from .selectors import InCalls, OnHeads
 
 Removed = Float[Tensor, "batch head query 1"]
 Allowed = Bool[Tensor, "#batch #head query column"]
 
 
-@dataclass(frozen=True)
-class Without:
+class Without(Frozen):
     """A pattern and the columns that are taken out of it.
 
     removed: what they received. kept: the pattern without them. allowed: which of the other columns each query sees.
@@ -48,7 +47,7 @@ class Without:
         return seen & ~self.columns
 
 
-class Share(metaclass=Told):
+class Share(Frozen):
     """Shares out the attention that removed columns received."""
 
     def share(self, without: Without) -> Pattern:

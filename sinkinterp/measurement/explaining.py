@@ -13,7 +13,7 @@ Source: Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits); 
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +27,7 @@ from ..backends.anatomy.modules import removed_after, token_mixer
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
-from ..checks import LARGEST, InputError, both_or_none, keywords, whole_number
+from ..checks import LARGEST, Frozen, InputError, both_or_none, keywords, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..interventions.changes import Add, ChangeKeys, ChangeMLP, ChangeOutputs
@@ -222,8 +222,7 @@ def path_row(cut: str, report: Report, before: Report, readers: Sequence[Head]) 
 # The neurons of a feed-forward layer: what each writes into a dimension, and which way its input points
 
 
-@dataclass(frozen=True)
-class Neurons:
+class Neurons(Frozen):
     """What the neurons of a block write into one dimension at the first token.
 
     writes: by neuron. cosines: of every token's input with each neuron's row, by the name of the input matrix.

@@ -1,7 +1,7 @@
 """measure: from tokens to a report. The one place where subjects, metrics and edits meet."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..attention import Edit, Unchanged, called, metric as named, per_sequence
 from ..backends.subject import Subject
-from ..checks import InputError, choice, different_numbers, instance_of, keywords, nearest
+from ..checks import Frozen, InputError, choice, different_numbers, instance_of, keywords, nearest
 from ..data.choices import Bos, Dtype
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
@@ -32,8 +32,7 @@ from ..report.report import Report
 from .inputs import ModelLike, check_fits, inputs_of, passes, protocol_of
 
 
-@dataclass(frozen=True)
-class Preset:
+class Preset(Frozen):
     """How to measure: T, n, BOS, epsilon, the type of weights and activations, and how importance is averaged."""
 
     length: int = 64

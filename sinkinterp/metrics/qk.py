@@ -10,7 +10,6 @@ other. It counts once in both: with its value for the chosen key, and with its m
 pair is NaN where no query counts.
 """
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -19,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention import ALL, CALL, AttentionCall, Keys, Queries, SomePairs, key_blocks, maps
-from ..checks import whole_number
+from ..checks import Frozen, whole_number
 from .importance import Metric
 from .residuals import vector_norms
 
@@ -27,8 +26,7 @@ Pair = Float[Tensor, "batch head 2"]
 _TINY = 1e-12  # what `F.normalize` divides a vector of zeros by
 
 
-@dataclass(frozen=True)
-class ScoreGap:
+class ScoreGap(Frozen):
     """How much higher the chosen key's score is than the others', and the parts of that, which sum to it."""
 
     total: Float[Tensor, "*stack"]

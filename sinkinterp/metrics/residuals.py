@@ -7,14 +7,12 @@ Secondary sinks, later tokens whose residual points the way of the first token's
 A median is the lower of the two middle ones where the count is even. Everything is summed in fp32.
 """
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention import RESIDUAL, Residual
-from ..checks import finite_number, whole_number
+from ..checks import Frozen, finite_number, whole_number
 from .importance import Metric, PerSequence
 
 
@@ -31,8 +29,7 @@ def norm_ratio(norms: Float[Tensor, "sequence *stack pos"], position: int = 0) -
     return (chosen * n_others / others).to(norms.dtype)
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(Frozen):
     """Blocks between which the first token's residual is long: it rises before `up`, and has fallen at `down`.
 
     `down` is None where it never falls, as in models whose last block is read before it writes.
@@ -62,8 +59,7 @@ def steps(ratio: Float[Tensor, " block"], least: float = 2.0) -> Steps | None:
 KEPT = 5  # entries per sequence and block that TOP_ENTRIES keeps
 
 
-@dataclass(frozen=True)
-class Entries:
+class Entries(Frozen):
     """The largest residual entries of every sequence, by falling magnitude, with their signs."""
 
     values: Float[Tensor, "*stack entry"]
@@ -81,8 +77,7 @@ class Entries:
         return Entries(values, positions.long(), channels.long())
 
 
-@dataclass(frozen=True)
-class Lifetime:
+class Lifetime(Frozen):
     """The blocks with massive activations: indices of the first (step up) and last (step down), and their number."""
 
     first: int

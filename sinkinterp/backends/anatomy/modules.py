@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from ...attention import ATTENTION_INPUT, MLP, NEURONS, Site
-from ...checks import InputError
+from ...checks import Frozen, InputError
 from . import own_attention
 
 _DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")  # where `num_hidden_layers` is the encoder's
@@ -86,8 +85,7 @@ def token_mixer(block: nn.Module, attends: bool) -> str:
     return "convolution" if is_convolution else "mixer"
 
 
-@dataclass(frozen=True)
-class Tap:
+class Tap(Frozen):
     """The module of a block whose output, times `factor`, is at a site. With `is_input` its input is.
 
     beside: a module that runs before it and whose output is added to its own, as that of experts; None without one.
@@ -142,8 +140,7 @@ def _feed_forward(block: nn.Module) -> Tap | None:
     return Tap(modules[name], factor, modules[_BESIDE[name]] if _BESIDE.get(name) in modules else None)
 
 
-@dataclass(frozen=True)
-class StreamModules:
+class StreamModules(Frozen):
     """The modules of a model that read and write its residual stream.
 
     tables: those of learned positions. taps: at the sites that are read and edited. is_cross: whether cross-attention

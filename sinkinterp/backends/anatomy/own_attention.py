@@ -7,7 +7,7 @@ makes the same queries, keys, values, mask and bias, and leaves the rest to `Att
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from ...attention import AttentionCall, HeadOutput, SinkLogit, Summaries
-from ...checks import InputError
+from ...checks import Frozen, InputError
 from ..exclusive import computed_by
 
 # Returns what the heads of one layer return, of q, k, v, a mask (pairs that may attend, or an additive one), the scale
@@ -25,8 +25,7 @@ from ..exclusive import computed_by
 Attend = Callable[..., HeadOutput]
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(Frozen):
     """method: that of the attention module which is replaced. function: what replaces it, of the module and `Attend`.
 
     feed_forward: inside a block, the last module of the feed-forward branch, where its `mlp` also adds the residual.

@@ -5,7 +5,6 @@ Nothing is written into a model: what a map returns changes by what the edits ch
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ...attention.shapes import Gap, ModelShape, Unchanged, alike, check_kept, tolerance_of
 from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, HeadWeights, Site
-from ...checks import InputError, refusing
+from ...checks import Frozen, InputError, refusing
 from ..exclusive import Hook
 from ..recorder import Recorder
 from .modules import removed_after
@@ -39,8 +38,7 @@ class LazyWeights(HeadWeights):
         return vars(self)["make"]()
 
 
-@dataclass(frozen=True)
-class Linear:
+class Linear(Frozen):
     """A linear map that ran: its input x, its output y, its weight `d_out d_in` when asked for, and its bias."""
 
     x: Tensor
@@ -67,8 +65,7 @@ def linear_of(module: Any, x: Tensor, y: Tensor) -> Linear:
     return Linear(x, y, weight, bias if is_biased else None)
 
 
-@dataclass(frozen=True)
-class HeadMap:
+class HeadMap(Frozen):
     """What makes the queries, keys or values of a layer, `site`. rows: of the width of what the map returns."""
 
     layer: int
@@ -204,8 +201,7 @@ def maps_edited(
         yield
 
 
-@dataclass(frozen=True)
-class LinearMap:
+class LinearMap(Frozen):
     """A parameter of a module that is a linear map, or of experts a stack of them; transposed: columns are outputs."""
 
     module: nn.Module

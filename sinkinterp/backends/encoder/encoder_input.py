@@ -3,7 +3,6 @@
 import hashlib
 import textwrap
 import wave
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from transformers import AutoFeatureExtractor, AutoTokenizer, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
-from ...checks import InputError, finite_number, refusal, unicode_text, whole_number, whole_numbers
+from ...checks import Frozen, InputError, finite_number, refusal, unicode_text, whole_number, whole_numbers
 from ...data.given_tokenizer import check_one_bos
 from ...data.hub import asking_hub
 from ...data.texts import text_of_file
@@ -24,8 +23,7 @@ _LONGEST_SILENCE = 3600
 Samples = Float[Tensor, " sample"]
 
 
-@dataclass(frozen=True)
-class EncoderInput:
+class EncoderInput(Frozen):
     """What the encoder is given; every sequence of the decoder attends to the same."""
 
     runs_cross_attention = True
@@ -50,7 +48,6 @@ class EncoderInput:
             return model.get_encoder()(**inputs)
 
 
-@dataclass(frozen=True)
 class NoEncoder(EncoderInput):
     """No encoder: blocks of the decoder skip cross-attention and its norm, as transformers' WhisperForCausalLM does."""
 
@@ -63,7 +60,6 @@ class NoEncoder(EncoderInput):
         return BaseModelOutput(torch.zeros(1, 1, width, device=model.device, dtype=model.dtype))
 
 
-@dataclass(frozen=True)
 class TokenIds(EncoderInput):
     """Ids of the encoder's vocabulary."""
 
@@ -86,7 +82,6 @@ class TokenIds(EncoderInput):
         return {"input_ids": torch.tensor([self.ids])}
 
 
-@dataclass(frozen=True)
 class Text(EncoderInput):
     """A text, as the model's tokenizer encodes it."""
 
@@ -108,7 +103,6 @@ class Text(EncoderInput):
         return TokenIds(tuple(ids)).features(model)
 
 
-@dataclass(frozen=True)
 class _SoundInput(EncoderInput):
     """Sound of some kind."""
 
@@ -123,7 +117,6 @@ class _SoundInput(EncoderInput):
         return dict(extractor(self.samples().numpy(), sampling_rate=SAMPLING_RATE, return_tensors="pt"))
 
 
-@dataclass(frozen=True)
 class Silence(_SoundInput):
     """Sound without any noise. Whisper hears half a minute, whatever it is given."""
 
@@ -137,7 +130,6 @@ class Silence(_SoundInput):
         return torch.zeros(int(self.seconds * SAMPLING_RATE))
 
 
-@dataclass(frozen=True)
 class Sound(_SoundInput):
     """A .wav file of 16,000 samples a second; the mean of its channels. Whisper hears its first half minute."""
 

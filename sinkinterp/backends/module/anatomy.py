@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from re import sub
 from typing import Any
@@ -11,15 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...checks import InputError
+from ...checks import Frozen, InputError
 from .listening import ADD, INTEGERS, MULTIPLY, SDPA, Operation, Place, Record, Visit
 
 NOWHERE = -1  # the number of no tensor
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(Frozen):
     """One of the two tensors that an operation adds or multiplies; `number` is its number in the record.
 
     factor: what the operation multiplies it by. For one that has a row for each position, rank, pos_axis and batch_axis
@@ -38,8 +36,7 @@ class Operand:
     is_table: bool = False
 
 
-@dataclass(frozen=True)
-class Anatomy:
+class Anatomy(Frozen):
     """Where things are in a pass.
 
     residuals: what makes the input of every block, and what the last block returns. layers: the block of each call.
@@ -95,8 +92,7 @@ def anatomy_of(record: Record, blocks: str | None = None, positions: str | None 
 # The residual stream: what attention returns is added to what its queries, keys and values are made of
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Frozen):
     """An attention call: its operation, its output, the residual that it starts from, and the sum of the two.
 
     The last two are NOWHERE where no such sum is found, as where the residual is scaled first.

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from ...attention import AttentionCall, call_of_interface
-from ...checks import InputError
+from ...checks import Frozen, InputError
 from ..anatomy.modules import removed_after
 
 SDPA, MULTI_HEAD = F.scaled_dot_product_attention, F.multi_head_attention_forward
@@ -113,8 +113,7 @@ _ONLY_SHAPES = frozenset({torch.ones_like, torch.zeros_like, torch.empty_like, t
 INTEGERS = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(Frozen):
     """One call of a torch function, with the numbers of the tensors that it reads and makes."""
 
     place: Place

@@ -4,7 +4,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial, wraps
 from operator import attrgetter
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...attention import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING, AttentionCall, Gap
-from ...checks import InputError, accepting, refusal
+from ...checks import Frozen, InputError, accepting, refusal
 from ...data.tokens import Tokens
 from .. import contract
 from ..anatomy.modules import StreamModules, Tap
@@ -136,8 +136,7 @@ def _moved(name: str, turn: Operand, table: Tensor | None, positions: Tensor, x:
     return moved.movedim(0, turn.batch_axis).squeeze(turn.batch_axis + 1)
 
 
-@dataclass(frozen=True)
-class AttentionOf:
+class AttentionOf(Frozen):
     """How the modules named `module` attend, such as "blocks.*.sa".
 
     computes: a function that takes the module and what its `forward` takes, returns what that returns, and calls
