@@ -284,23 +284,6 @@ def _shown(value: Any) -> str:
 R = TypeVar("R")
 T = TypeVar("T")
 _ROOT = Path(__file__).parent
-_SAME = (  # words for one argument or option, of which a function or a command has one
-    ("layers", "layer", "include_layers"),
-    ("heads", "head", "include_heads"),
-    ("text", "tokens", "texts", "prompt", "prompts", "input_ids", "str_tokens", "dataset", "input", "file", "data"),
-    ("dtype", "torch_dtype"),
-    ("values", "activations"),
-    ("edits", "edit", "intervention", "interventions"),
-    ("corrupted", "corrupt", "corrupted_prompt"),
-    ("clean", "clean_prompt"),
-    ("instead", "wrong", "wrong_answer"),
-    ("epsilon", "eps", "threshold"),
-    ("position", "pos", "token_position", "sink_position", "token", "index"),
-    ("top", "k", "top_k", "topk", "n"),
-    ("path", "save", "out", "output", "o", "save_path", "filename", "outfile", "csv", "json", "html"),
-    ("device_map", "device"),
-    ("model", "source", "attention", "attentions", "patterns", "cache", "m", "report"),
-)
 
 
 @cache
@@ -310,8 +293,12 @@ def _words(kind: str) -> dict[str, str]:
     "same": the public name that it means, or one of another library. "argument": what `word=value` means, empty where
     nothing is to be said. "instead": what to write; `place:word` is for one function or kind of object.
     """
-    table = tomllib.loads((_ROOT / "guesses.toml").read_text(encoding="utf-8"))[kind]
-    return {word: meant for words, meant in table.items() for word in words.split()}
+    return {word: meant for words, meant in _guesses()[kind].items() for word in words.split()}
+
+
+@cache
+def _guesses() -> dict[str, Any]:
+    return tomllib.loads((_ROOT / "guesses.toml").read_text(encoding="utf-8"))
 
 
 def nearest(name: Any, names: Iterable[str]) -> str:
@@ -347,7 +334,7 @@ def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
 def synonym(word: str, known: Iterable[str]) -> str:
     """The one of the known arguments or options that a word means; the word itself if it means none."""
     names = [*known]
-    meant = (each for words in _SAME if word in words for each in words if each in names)
+    meant = (each for words in _guesses()["one"]["words"] if word in words for each in words if each in names)
     return word if word in names else next(meant, word)
 
 
@@ -371,7 +358,7 @@ def home_of(name: str) -> tuple[str, bool]:
 def keywords(function: Callable[P, R]) -> Callable[P, R]:
     """The function, which raises InputError for arguments that it does not take, and says what to write instead.
 
-    The words of `_SAME` mean one argument, such as `layer` and `layers`. Some values of foreign arguments do, too.
+    Words of one line of "one" mean one argument, such as `layer` and `layers`. So do some values of foreign arguments.
     """
     known = inspect.signature(function).parameters
 
@@ -458,6 +445,13 @@ class Told(type):
 
 class Frozen(metaclass=Told):
     """The base of values that do not change."""
+
+
+class Checked(Frozen):
+    """The base of values whose fields are checked when they are made; see `check_fields`."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class _Method:

@@ -9,7 +9,7 @@ from dataclasses import MISSING, field, fields
 from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn, TypeVar, get_args, get_type_hints
 
-from .checks import Frozen, InputError, check_fields, each_once, refusal
+from .checks import Checked, Frozen, InputError, each_once, refusal
 
 S = TypeVar("S", bound="Spec")
 Limits = Mapping[str, float | tuple[float, float] | Mapping[str, float]]
@@ -26,7 +26,7 @@ class Dims(Frozen):
     n_ctx: int
 
 
-class Spec(Frozen):
+class Spec(Checked):
     """A recipe for one part. Every subclass is registered under its name, so that `from_dict` finds it.
 
     limits: what a field of numbers is at least, or from what to what it is, or as in `finite_number`, by its name.
@@ -39,9 +39,6 @@ class Spec(Frozen):
         if cls.__name__ in Spec.kinds:
             raise TypeError(f"two specs are called {cls.__name__}")
         Spec.kinds[cls.__name__] = cls
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy, with the name of the class as "kind". `added_later` fields are absent at their default."""

@@ -20,7 +20,7 @@ from experiments.shared.long_texts import long_texts
 from sinkinterp.applications import position_swap
 from sinkinterp.applications.position_swap import paper_targets
 from sinkinterp.attention.sites import RESIDUAL
-from sinkinterp.backends.encoder.encoder_input import Silence
+from sinkinterp.backends.encoder import Silence
 from sinkinterp.cli import reproducing
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import silent

@@ -33,7 +33,7 @@ from ..checks import (
 )
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
-from ..interventions.columns import Evict, First, KeepHeaviest
+from ..interventions.attention_layers import Evict, First, KeepHeaviest
 from ..interventions.selectors import check_chosen, store_chosen
 from ..measurement.inputs import answers_of, dtype_of, reads_inputs, run_note
 from ..metrics.bootstrap import SHARES, SIZES, estimate, intervals, mean_cells, rate_cells

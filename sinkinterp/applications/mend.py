@@ -25,7 +25,7 @@ from ..data.sources import Texts
 from ..data.tokenisers import Pretrained
 from ..data.tokens import Tokens
 from ..files import cache_folder, check_writable, path_of, sole_writer
-from ..interventions.columns import Evict
+from ..interventions.attention_layers import Evict
 from ..measurement.inputs import run_note
 from ..measurement.measure import measure
 from ..measurement.watching import sinks_of

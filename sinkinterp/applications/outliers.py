@@ -22,7 +22,7 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from ..attention import RESIDUAL, Edit, Residual, numbers
-from ..backends.anatomy.projections import LinearMap, linear_maps
+from ..backends.anatomy.modules import LinearMap, linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject

@@ -17,7 +17,7 @@ from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Logits
 from ..checks import InputError, check_context, different_numbers, whole_number
 from ..data.tokens import Tokens
-from ..interventions.columns import Evict
+from ..interventions.attention_layers import Evict
 from ..measurement.inputs import passes, reads_inputs, run_note
 from ..metrics.bootstrap import estimate, intervals
 from ..metrics.importance import next_token_loss, target_loss

@@ -5,14 +5,15 @@ Masks combine with `&` and `|`.
 
 from collections.abc import Iterable
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..checks import Frozen, whole_number
-from ..spec import Spec
+from ..checks import Frozen
+from ..spec import Limits, Spec
 from .shapes import Allowed, KeyIndex, SomeAllowed
 
 Positions = Int[Tensor, "..."]
@@ -43,10 +44,7 @@ class Window(Mask):
     """Keys less than `width` steps behind the query, later keys included."""
 
     width: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number(self.width, "the width of a window, the query's own key included,", 1)
+    limits: ClassVar[Limits] = {"width": 1}  # the query's own key
 
     def allows(self, query: Positions, key: Positions) -> Bool[Tensor, "..."]:
         return query - key < self.width
@@ -56,10 +54,7 @@ class Prefix(Mask):
     """The first `length` keys, for every query. `Causal() | Prefix(n)` lets the first n tokens see each other."""
 
     length: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number(self.length, "the length of a prefix", 1)
+    limits: ClassVar[Limits] = {"length": 1}
 
     def allows(self, query: Positions, key: Positions) -> Bool[Tensor, "..."]:
         return (key < self.length).expand(torch.broadcast_shapes(query.shape, key.shape))

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import Frozen, InputError, check_fields
+from ..checks import Checked, Frozen, InputError
 from .call import AttentionCall
 from .shapes import HeadOutput, ModelShape, Residual, called
 
@@ -46,16 +46,13 @@ class HeadWeights(Frozen, repr=False):
         return f"<HeadWeights {tuple(self.weight.shape)} with {bias}>"
 
 
-class Edit(Frozen):
+class Edit(Checked):
     """What changes while a model runs. Override the method of each site that changes; the other methods change nothing.
 
     Edits are applied in the order in which they are given, and reads see the result. A method that changes nothing
     returns its argument, the very same object. The model's own weights stay: an edit of weights changes what their map
     returns.
     """
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def position_ids(self, ids: PositionIds) -> PositionIds:
         """The position that each token is given: a row of a table, or the angle of a rotation."""
@@ -209,9 +206,5 @@ NEURONS = Site(Edit.neurons, "neurons", _blocks)
 MLP = Site(Edit.mlp, "feed-forward update", _WITH_MLP)
 BLOCK_SITES = (RESIDUAL, ATTENTION_INPUT, CALL, OUTPUT, NEURONS, MLP)  # while blocks run, in forward order
 TAPPED = (ATTENTION_INPUT, NEURONS, MLP)  # what a module of every block is given or returns; a model may lack them
-BEFORE_CALL, BEHIND_CALL = (  # those of them that a block has before it attends, and behind
-    tuple(site for site in TAPPED if (BLOCK_SITES.index(site) < BLOCK_SITES.index(CALL)) is is_before)
-    for is_before in (True, False)
-)
 _OTHERS = ("check", "check_sequences", "for_sequences", "control")  # methods of Edit that change nothing
 CHANGES = tuple(name for name, x in vars(Edit).items() if isfunction(x) and name[0] != "_" and name not in _OTHERS)

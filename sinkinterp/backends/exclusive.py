@@ -102,17 +102,6 @@ def _interrupts_held() -> Iterator[None]:
 # Contexts
 
 
-class Recording(Frozen):
-    """A recorder, and the block of every module whose calls it is shown. Calls of other modules are left alone.
-
-    n_kv_heads: see `StreamModules`.
-    """
-
-    recorder: Recorder
-    layers: Mapping[nn.Module, int]
-    n_kv_heads: int = 1
-
-
 @dataclass(eq=False)
 class Block:
     """A block of `patched`, the thread that entered it, and its model: none when the block is over."""
@@ -122,7 +111,7 @@ class Block:
     thread: int = field(default_factory=threading.get_ident)
 
 
-RECORDING: ContextVar[Recording | None] = ContextVar("sinkinterp_recording", default=None)
+RECORDING: ContextVar[Recorder | None] = ContextVar("sinkinterp_recording", default=None)
 BLOCKS: ContextVar[tuple[Block, ...]] = ContextVar("sinkinterp_blocks", default=())
 
 
@@ -133,8 +122,9 @@ def edits_around(model: nn.Module) -> tuple[Edit, ...]:
 
 @contextmanager
 def recorded_by(recorder: Recorder, layers: Mapping[nn.Module, int] = {}, n_kv_heads: int = 1) -> Iterator[None]:
-    """In the block, the passes of this context are the recorder's; see `Recording`."""
-    token = RECORDING.set(Recording(recorder, layers, n_kv_heads))
+    """In the block, the passes of this context are the recorder's, which is shown the calls of these modules."""
+    recorder.layers, recorder.n_kv_heads = layers, n_kv_heads
+    token = RECORDING.set(recorder)
     try:
         yield
     finally:
@@ -143,8 +133,7 @@ def recorded_by(recorder: Recorder, layers: Mapping[nn.Module, int] = {}, n_kv_h
 
 def is_recorded_by(recorder: Recorder) -> bool:
     """Whether this context is in a pass of the recorder."""
-    recording = RECORDING.get()
-    return recording is not None and recording.recorder is recorder
+    return RECORDING.get() is recorder
 
 
 class Attached:

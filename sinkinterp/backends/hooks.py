@@ -15,18 +15,17 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from ..attention.call import AttentionCall, call_of_interface, is_causal_call
+from ..attention.call import call_of_interface, is_causal_call
 from ..attention.relative import as_tensor
 from ..attention.shapes import HeadOutput
-from ..attention.sites import POSITION_EMBEDDING, TOKEN_EMBEDDING
+from ..attention.sites import BLOCK_SITES, CALL, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Site
 from ..checks import InputError
 from .added_slots import WITH_SLOTS, slots_of
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
 from .anatomy.own_attention import mask_of_chosen, summaries_apart
 from .exclusive import RECORDING, Attached, Hook, lock_of, raise_if_interrupted
-from .layout import trimmed
-from .recorder import Recorder
+from .recorder import Recorder, trimmed
 
 Record = Callable[[Tensor], Tensor]  # shows what a module returns; its result replaces it
 OURS = "sinkinterp_"  # before the name of an attention implementation of transformers that is recorded
@@ -44,29 +43,27 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         function = ALL_ATTENTION_FUNCTIONS.get_interface(base, eager)
         attention_mask = mask_of_chosen(module, query, key.shape[2], attention_mask, kwargs)
         of_transformers = partial(function, module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-        recording = RECORDING.get()
-        if recording is None or module not in recording.layers:
+        recorder = RECORDING.get()
+        if recorder is None or module not in recorder.layers:
             return of_transformers()
-        layer = recording.layers[module]
         extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
-        tensors = trimmed(recording.recorder.layout, key, value, attention_mask, as_tensor(kwargs.get("position_bias")))
+        tensors = trimmed(recorder.layout, key, value, attention_mask, as_tensor(kwargs.get("position_bias")))
         extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
-        k, v = (with_heads(x, recording.n_kv_heads) for x in tensors[:2])
-        call = call_of_interface(layer, query, k, v, tensors[2], scaling, **extra)
-        call = summaries_apart(module, call, recording.recorder.layout is None)
-        parts, drops = recording.recorder.parts(call), bool(kwargs.get("dropout"))
-        edited = call if parts is not None else recording.recorder.attend(call)
-        if (edited is not call or parts is not None) and drops:
+        k, v = (with_heads(x, recorder.n_kv_heads) for x in tensors[:2])
+        call = call_of_interface(recorder.layers[module], query, k, v, tensors[2], scaling, **extra)
+        call = summaries_apart(module, call, recorder.layout is None)
+        edited, drops = recorder.edited_call(call), bool(kwargs.get("dropout"))
+        if edited is not call and drops:
             raise InputError("edits of attention compute it without dropout; call model.eval(), or set it to 0")
-        if parts is not None:
-            weights = None if base != "eager" else F.pad(parts.weights(), (0, key.shape[2] - call.k.shape[2]))
-            return parts.output().transpose(1, 2).contiguous(), weights
-        if edited is not call or (not drops and edited.is_fused and (base == "sdpa" or "kernel" in kwargs)):
-            z, weights = edited.output(), _weights(edited) if base == "eager" else None
+        if edited is not call or (not drops and call.is_fused and (base == "sdpa" or "kernel" in kwargs)):
+            z, weights = edited.output(), None
+            if base == "eager":  # which returns the pattern without the slot's column
+                weights = edited.pattern()[..., -call.k.shape[2] :].to(query.dtype)
+                weights = F.pad(weights, (0, key.shape[2] - call.k.shape[2]))
         else:
             z, weights = of_transformers()
             z = z.transpose(1, 2)
-        return recording.recorder.output(edited, z).transpose(1, 2).contiguous(), weights
+        return recorder.output(edited, z).transpose(1, 2).contiguous(), weights
 
     return attention
 
@@ -76,25 +73,17 @@ def with_heads(x: Tensor, n_kv_heads: int) -> Tensor:
     return x if x.shape[1] >= n_kv_heads else x.repeat_interleave(n_kv_heads // x.shape[1], 1)
 
 
-def _weights(call: AttentionCall) -> Tensor:
-    """What eager attention returns beside its output: the pattern without the slot's column."""
-    return call.pattern()[..., -call.k.shape[2] :].to(call.q.dtype)
-
-
 def _attended(
     layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, key_bias: Tensor | None = None
 ) -> HeadOutput:
     """What heads return in a model that does not use the attention interface; see `own_attention.Attend`."""
-    recording = RECORDING.get()
-    if recording is None:
-        return call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias).output().to(v.dtype)
-    k, v, mask, key_bias = trimmed(recording.recorder.layout, k, v, mask, key_bias)
+    recorder = RECORDING.get()
+    k, v, mask, key_bias = trimmed(None if recorder is None else recorder.layout, k, v, mask, key_bias)
     call = call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias)
-    parts = recording.recorder.parts(call)
-    if parts is not None:
-        return parts.output().to(v.dtype)
-    edited = recording.recorder.attend(call)
-    return recording.recorder.output(edited, edited.output()).to(v.dtype)
+    if recorder is None:
+        return call.output().to(v.dtype)
+    edited = recorder.edited_call(call)
+    return recorder.output(edited, edited.output()).to(v.dtype)
 
 
 for _base in BASES:
@@ -128,32 +117,64 @@ def with_first(output: Any, record: Record) -> Any:
     return (edited, *output[1:]) if has_others else edited
 
 
+Place = tuple[Site, nn.Module, Record, bool]
+
+
+def places_of(modules: StreamModules, recorder: Recorder) -> Iterator[Place]:
+    """The places that a recorder is shown, in forward order: site, module, what shows it, and if it is the input.
+
+    A block stands at the site of calls where it attends, and shows nothing there.
+    """
+    residual = partial(_one_stream, recorder.residual, modules.stacks_streams)
+    tables = {modules.embedding: TOKEN_EMBEDDING} | dict.fromkeys(modules.tables, POSITION_EMBEDDING)
+    for table, site in tables.items():
+        yield site, table, partial(recorder.edited, site), False
+    for layer, block in enumerate(modules.blocks):
+        yield RESIDUAL, block, residual, True
+        for site in BLOCK_SITES[1:]:
+            tap = modules.taps[site][layer] if site in modules.taps else None
+            if site is CALL:
+                yield CALL, block, _same, False
+            elif tap is not None:
+                yield from _places_of_tap(site, tap, partial(recorder.update, site, layer, factor=tap.factor))
+    yield RESIDUAL, modules.blocks[-1], residual, False
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _places_of_tap(site: Site, tap: Tap, record: Record) -> list[Place]:
+    """The modules whose inputs or outputs make up what is at a site."""
+    if tap.beside is None:
+        return [(site, tap.module, record, tap.is_input)]
+    kept: list[Tensor] = []
+
+    def keep(x: Tensor) -> Tensor:
+        kept[:] = [x]
+        return x
+
+    def record_sum(x: Tensor) -> Tensor:
+        total = x + kept[0]
+        edited = record(total)
+        return x if edited is total else edited - kept[0]
+
+    return [(site, tap.beside, keep, False), (site, tap.module, record_sum, False)]
+
+
 @contextmanager
 def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: bool = False) -> Iterator[None]:
     """Here, its own passes show the recorder embeddings, residuals and what is at the taps, and it replaces them.
 
     comes_first: whether the recorder comes before hooks of other libraries; by default it comes after them.
     """
-    residual = partial(_one_stream, recorder.residual, modules.stacks_streams)
-    inputs: list[tuple[nn.Module, Record]] = [(block, residual) for block in modules.blocks]
-    outputs: list[tuple[nn.Module, Record]] = [
-        (modules.embedding, partial(recorder.edited, TOKEN_EMBEDDING)),
-        (modules.blocks[-1], residual),
-    ]
-    outputs += [(table, partial(recorder.edited, POSITION_EMBEDDING)) for table in modules.tables]
-    for site, taps in modules.taps.items():
-        for block, tap in enumerate(taps):
-            if tap is not None:
-                record = partial(recorder.update, site, block, factor=tap.factor)
-                inputs += [(tap.module, record)] if tap.is_input else []
-                outputs += [] if tap.is_input else _recorded_update(tap, record)
     handles = []
-    for module, shown in inputs:
-        before = Hook(recorder, partial(_shown_input, shown))
-        handles.append(module.register_forward_pre_hook(before, prepend=comes_first, with_kwargs=True))
-    for module, shown in outputs:
-        after = Hook(recorder, partial(_shown_output, shown))
-        handles.append(module.register_forward_hook(after, prepend=comes_first))
+    for site, module, record, is_input in places_of(modules, recorder):
+        hook = Hook(recorder, partial(_shown_input if is_input else _shown_output, record))
+        if is_input:
+            handles.append(module.register_forward_pre_hook(hook, prepend=comes_first, with_kwargs=True))
+        elif site is not CALL:
+            handles.append(module.register_forward_hook(hook, prepend=comes_first))
     with removed_after(handles):
         yield
 
@@ -172,26 +193,6 @@ def _one_stream(record: Record, stacked: bool, x: Tensor) -> Tensor:
         return x
     apart = edited.view_as(streams)
     return apart.movedim(2, 0) if stacked else apart
-
-
-def _recorded_update(tap: Tap, record: Record) -> list[tuple[nn.Module, Record]]:
-    """The modules whose outputs make up what is at a site, and what shows them to `record`."""
-    if tap.beside is None:
-        return [(tap.module, record)]
-    kept: list[Tensor] = []
-
-    def keep(x: Tensor) -> Tensor:
-        kept[:] = [x]
-        return x
-
-    return [(tap.beside, keep), (tap.module, lambda x: recorded_sum(record, kept[0], x))]
-
-
-def recorded_sum(record: Record, other: Tensor, x: Tensor) -> Tensor:
-    """Returns what takes the place of `x`, where `record` is shown the sum of both."""
-    total = x + other
-    edited = record(total)
-    return x if edited is total else edited - other
 
 
 @contextmanager

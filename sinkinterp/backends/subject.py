@@ -35,6 +35,7 @@ from ..metrics.residuals import is_massive, vector_norms
 from .added_slots import replaces_bos
 from .exclusive import lock_of
 
+NO_ENCODER = "off (no cross-attention)"  # what a protocol says of a decoder that runs alone
 Logits = Float[Tensor, "sequence kept vocab"]  # of all positions, or of the last alone
 
 

@@ -18,18 +18,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention import AttentionCall, Edit, HeadOutput, ModelShape, Read, Site, Unchanged, alike, sites
-from ..checks import Frozen, InputError, check_fields, instance_of, is_whole, whole_number
+from ..checks import Checked, InputError, instance_of, is_whole, whole_number
 from ..spec import Limits
 from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen
 
 Activation = Float[Tensor, "*sequence_head pos d"]
 
 
-class Operation(Frozen):
+class Operation(Checked):
     """Makes new activations of a layer from old ones. A `Change` uses the entries that it chooses, and no others."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         """The new activations of a layer, in the shape of the old ones. Positions in `x` count from the first token."""

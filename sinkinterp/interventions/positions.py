@@ -5,11 +5,13 @@ All but the last give tokens other position ids: rows of a table of learned posi
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 
 from ..attention import Edit, ModelShape, PositionIds, Residual
-from ..checks import InputError, whole_number
+from ..checks import InputError
+from ..spec import Limits
 from .selectors import Choosing, check_chosen
 
 
@@ -62,11 +64,7 @@ class ShiftPositions(Edit):
 
     by: int
     start: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number(self.by, "by how many positions tokens are shifted", 1)
-        whole_number(self.start, "the first position that is shifted", 0)
+    limits: ClassVar[Limits] = {"by": 1, "start": 0}
 
     def check(self, shape: ModelShape, length: int) -> None:
         check_chosen((self.start,), range(length), "position")

@@ -30,8 +30,8 @@ from ..backends.subject import Subject
 from ..checks import LARGEST, Frozen, InputError, both_or_none, keywords, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
+from ..interventions.attention_layers import ZeroKeySlot
 from ..interventions.changes import Add, ChangeKeys, ChangeMLP, ChangeOutputs
-from ..interventions.columns import ZeroKeySlot
 from ..interventions.selectors import named_heads
 from ..metrics.bootstrap import SHARES, SIZES, difference, estimate_cells, intervals, mean_cells, ratio
 from ..metrics.importance import NEXT_TOKEN_LOSS, Metric, PerSequence, importance, slot_importance

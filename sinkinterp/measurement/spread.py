@@ -19,7 +19,7 @@ from torch import Tensor
 from ..attention import RESIDUAL
 from ..checks import LARGEST, InputError, check_count, instance_of, whole_number
 from ..data.tokens import Tokens, TokensLike
-from ..interventions.columns import Dropped, RemoveColumn
+from ..interventions.attention_layers import Dropped, RemoveColumn
 from ..interventions.edit import Edits, edits_of
 from ..metrics.bootstrap import SIZES, estimate_cells, intervals, mean_cells, ratio
 from ..metrics.importance import PerSequence, next_token_loss

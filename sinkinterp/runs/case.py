@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ..backends.encoder.encoder_input import EncoderInput
+from ..backends.encoder import EncoderInput
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import located
 from ..backends.load import load

@@ -24,8 +24,7 @@ from ..hooks import eval_mode
 from ..huggingface import HuggingFaceSubject
 from ..recorder import Recorder
 from ..subject import Logits
-from .anatomy import Anatomy, Operand, anatomy_of, with_axes
-from .listening import SDPA, Listener, Place, Record, recording
+from .anatomy import SDPA, Anatomy, Listener, Operand, Place, Record, anatomy_of, recording, with_axes
 
 _TOLERANCE = 1e-5  # of a module's output, relative to its largest entry
 
