@@ -221,7 +221,7 @@ def test_text_begins_with_bos_where_the_tokenizer_has_one(tmp_path, monkeypatch)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(tmp_path)
     build(replace(si.VARIANTS["llama"], vocab=257)).save_pretrained(tmp_path)
     monkeypatch.setattr(
-        "sinkinterp.measurement.inputs.embedded_texts", lambda *_: ["a sink is a first token", "short"] * 3
+        "sinkinterp.measurement.measure.embedded_texts", lambda *_: ["a sink is a first token", "short"] * 3
     )
     case = open_case(str(tmp_path))
     assert case.bos is Bos.ALWAYS and open_case(SOFTMAX).bos is Bos.NEVER

@@ -85,7 +85,7 @@ class _OneBlock(Recorder):
             raise _Attends
         return call
 
-    def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
+    def output(self, call: Any, z: HeadOutput) -> HeadOutput:
         return z if self.z is None else self.z
 
 
@@ -172,7 +172,9 @@ def frozen(subject: Subject, tokens: Tokens, logits: bool = False) -> Iterator[F
 def cross_attention_kept(subject: Subject, tokens: Tokens) -> Iterator[None]:
     """In the block, cross-attention returns for any tokens the same as while the model read `tokens`."""
     kept: dict[nn.Module, Any] = {}
-    modules = _cross_attention_of(subject)
+    modules: set[nn.Module] = set()
+    if isinstance(subject, HuggingFaceSubject) and not subject.modules.is_cross:  # which is read itself
+        modules = {module for block in subject.modules.blocks for module in cross_attention(block)}
 
     def keep(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         kept[module] = output
@@ -182,13 +184,6 @@ def cross_attention_kept(subject: Subject, tokens: Tokens) -> Iterator[None]:
             subject.run(tokens, logits=False)
     with removed_after([module.register_forward_hook(lambda m, args, output: kept[m]) for module in modules]):
         yield
-
-
-def _cross_attention_of(subject: Subject) -> set[nn.Module]:
-    """The modules of cross-attention beside the attention that is read."""
-    if not isinstance(subject, HuggingFaceSubject) or subject.modules.is_cross:
-        return set()
-    return {module for block in subject.modules.blocks for module in cross_attention(block)}
 
 
 def freezable(subject: Subject) -> HuggingFaceSubject:

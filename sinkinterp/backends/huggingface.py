@@ -3,7 +3,7 @@
 import inspect
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
@@ -21,13 +21,12 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual, Put
 from ..interventions.edit import Edits, edits_of
 from . import contract
-from .added_slots import replaces_bos
 from .anatomy import modules as anatomy
 from .anatomy.own_attention import family_of, note_of
 from .bridge import bridge_of, hooked_points
 from .contract import Abilities, Check
 from .exclusive import computed_by, edits_around, exclusive, recorded_by
-from .hooks import BASES, OURS, attention_set_to, eval_mode, recorded_stream
+from .hooks import BASES, OURS, attention_set_to, eval_mode, recorded_stream, replaces_bos
 from .recorder import Recorder
 from .subject import NO_ENCODER, Logits, Subject, Trace
 
@@ -184,13 +183,9 @@ class HuggingFaceSubject(Subject):
     def _checking_pass(self, check: Check) -> tuple[Recorder, Logits]:
         """Returns what a check's forward pass was shown, and its logits."""
         recorder = Recorder(check.reads, check.edits)
-        return recorder, self._pass(check.tokens, recorder, **self._ids_of(check))
-
-    def _ids_of(self, check: Check) -> dict[str, Tensor]:
-        """The model's keyword for the positions of a check; empty where it takes none."""
-        if check.position_ids is None or not self._takes_ids:
-            return {}
-        return {"position_ids": check.position_ids.to(self.device)}
+        given = check.position_ids
+        ids = {} if given is None or not self._takes_ids else {"position_ids": given.to(self.device)}
+        return recorder, self._pass(check.tokens, recorder, **ids)
 
     @property
     def _takes_ids(self) -> bool:
@@ -218,7 +213,13 @@ class HuggingFaceSubject(Subject):
         positions = self.positions(edits, tokens.shape[1]) | ({} if logits else self._last_alone)
         left_out = computed_by({self.modules.blocks[block]: _pass_on for block in idle})
         with exclusive(self.model), left_out, self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext():
-            return self._trace(tokens, recorder, positions)
+            logits_returned = self._pass(tokens, recorder, **positions)
+            trace = Trace(recorder.answered(self.shape, self.device), logits_returned)
+        if logits_returned[:, -1].isnan().any():
+            raise InputError(f"{self.name} returns logits that are not numbers; check the weights of its head")
+        for name, answer in trace.answers.items():
+            per_sequence(answer, len(tokens), metric(name))
+        return trace
 
     def _idle_outside(self, blocks: range | None) -> list[int]:
         """The blocks that are left out of a pass where these are enough; none in a model that needs them all."""
@@ -249,16 +250,6 @@ class HuggingFaceSubject(Subject):
         """The argument that makes the model compute the logits of the last position alone, if it takes one."""
         can = type(self) is HuggingFaceSubject and KEPT in inspect.signature(self.model.forward).parameters
         return {KEPT: 1} if can else {}
-
-    def _trace(self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Any]) -> Trace:
-        """The trace of one forward pass that is shown to `recorder`."""
-        logits = self._pass(tokens, recorder, **positions)
-        trace = Trace(recorder.answered(self.shape, self.device), logits)
-        if logits[:, -1].isnan().any():
-            raise InputError(f"{self.name} returns logits that are not numbers; check the weights of its head")
-        for name, answer in trace.answers.items():
-            per_sequence(answer, len(tokens), metric(name))
-        return trace
 
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Any) -> Logits:
         """The logits of one forward pass that is shown to `recorder`."""

@@ -32,8 +32,8 @@ from ..interventions.edit import Edits, edits_of
 from ..metrics.importance import importance
 from ..metrics.qk import qk_angles, qk_norm_products
 from ..metrics.residuals import is_massive, vector_norms
-from .added_slots import replaces_bos
 from .exclusive import lock_of
+from .hooks import replaces_bos
 
 NO_ENCODER = "off (no cross-attention)"  # what a protocol says of a decoder that runs alone
 Logits = Float[Tensor, "sequence kept vocab"]  # of all positions, or of the last alone

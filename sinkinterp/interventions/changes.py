@@ -184,12 +184,8 @@ class _WithValues(Operation, eq=False, repr=False):
         return {} if isinstance(self.values, Tensor) else self.values
 
     def _values_like(self, layer: int, x: Activation) -> Activation:
-        if isinstance(self.values, Tensor):
-            if len(self.values) != x.shape[-1]:
-                raise self._misfit(layer, self.values, x)
-            return self.values.to(x).expand_as(x)
-        value = self._of_layer(layer, x)
-        if len(value) not in (1, len(x)):
+        value = self.values.to(x) if isinstance(self.values, Tensor) else self._of_layer(layer, x)
+        if len(value) not in ((x.shape[-1],) if isinstance(self.values, Tensor) else (1, len(x))):
             raise self._misfit(layer, value, x)
         return value.expand_as(x)
 

@@ -43,8 +43,8 @@ from ..metrics.bootstrap import estimate_cells, intervals, ratio
 from ..metrics.importance import PerSequence, check_epsilon, importance, sink_rate, target_loss
 from ..table import HEAD, KV_HEAD, LAYER, POSITION, Cell, Table
 from . import patching
-from .inputs import ModelLike, dtype_of, inputs_of, passes
 from .lens import logit_parts
+from .measure import ModelLike, dtype_of, inputs_of, passes
 
 Place = tuple[int, int, int, int]  # layer, head, position, key; -1 for all
 LEAST_GAP = 1e-6  # of the larger, between the clean and the corrupted metric, for a share of it to mean anything

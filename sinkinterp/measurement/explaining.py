@@ -60,8 +60,7 @@ from ..report.report import Report
 from ..table import ALPHA_1, HEAD, Cell, Table, high_of, low_of
 from . import lens
 from .activation_patching import answer_token
-from .inputs import ModelLike, answers_of, equal_inputs_of, inputs_of, reads_inputs
-from .measure import measure
+from .measure import ModelLike, answers_of, equal_inputs_of, inputs_of, measure, reads_inputs
 
 COVERED = 0.8  # of the entry, by the neurons that are counted
 Keys = Float[Tensor, "sequence kv_head d_head"]

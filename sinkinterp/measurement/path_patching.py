@@ -29,7 +29,7 @@ from ..interventions import changes
 from ..interventions.edit import edits_of
 from ..table import HEAD, LAYER, POSITION, Table
 from .activation_patching import PatchingMetric, Runs, prompts_of, restored
-from .inputs import ModelLike, answers_of
+from .measure import ModelLike, answers_of
 from .patching import Activations, activations
 
 Stream = Float[Tensor, "sequence block pos d_model"]

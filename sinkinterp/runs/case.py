@@ -30,7 +30,7 @@ from ..data.tokens import (
 from ..files import cache_folder, path_of
 from ..interventions.positions import RemovePosition
 from ..lm.variants import VARIANTS
-from ..measurement.inputs import docstrings_for
+from ..measurement.measure import docstrings_for
 from ..table import MODEL, SEED, Cell
 from ..train.chats import read_chats
 from ..train.loop import prepared

@@ -43,7 +43,7 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import selectors
 from sinkinterp.interventions.attention_layers import PatchNormalization
 from sinkinterp.lm.model import LMSpec, SinkConfig, build
-from sinkinterp.measurement import activation_patching, patching, spread
+from sinkinterp.measurement import activation_patching, patching, sweep as spread
 from sinkinterp.measurement.explaining import cut_maps, massive_path
 from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.metrics import bootstrap, instruments

@@ -251,8 +251,8 @@ class LazyWeights(HeadWeights):
     def __init__(self, weight: Tensor | Callable[[], Tensor], bias: Tensor | None, group: int = 1) -> None:
         vars(self).update({"make" if callable(weight) else "weight": weight}, bias=bias, group=group)
 
-    @cached_property
-    def weight(self) -> Tensor:  # type: ignore[misc]  # computed once, where the field of its base is given
+    @cached_property  # type: ignore[misc]  # computed once, where the field of its base is given
+    def weight(self) -> Tensor:
         return vars(self)["make"]()
 
 
