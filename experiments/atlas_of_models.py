@@ -17,7 +17,7 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions import ChangeResidual, RemoveColumn
-from sinkinterp.interventions.columns import Evict
+from sinkinterp.interventions.attention_layers import Evict
 from sinkinterp.measurement.explaining import massive_path
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.patching import activations

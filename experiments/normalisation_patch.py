@@ -8,7 +8,7 @@ from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import AddSinkLogit, Edit, PatchNormalization, RemoveColumn, ZeroKeyBias
-from sinkinterp.interventions.columns import Dropped
+from sinkinterp.interventions.attention_layers import Dropped
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.instruments import LOSS
 from sinkinterp.plots.theme import sweep_figure

@@ -11,7 +11,7 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions.edit import Edits
 from sinkinterp.measurement.measure import measure as measure_sinks
-from sinkinterp.measurement.spread import ALL, CONTROL, FAR, HIDDEN, LOGIT, NEAR, TIMES, WITH, spread, without_sink
+from sinkinterp.measurement.sweep import ALL, CONTROL, FAR, HIDDEN, LOGIT, NEAR, TIMES, WITH, spread, without_sink
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import Rule, of_first_model, on_models

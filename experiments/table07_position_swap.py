@@ -6,7 +6,7 @@ from dataclasses import replace
 import plotly.graph_objects as go
 
 from sinkinterp.applications.position_swap import REPEATED, UNTOUCHED, paper_grid, paper_targets, swap_chart, swap_table
-from sinkinterp.backends.encoder.encoder_input import NoEncoder
+from sinkinterp.backends.encoder import NoEncoder
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.report.readings import short_name

@@ -16,7 +16,7 @@ from ast import literal_eval
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import Field, FrozenInstanceError, dataclass, field, fields
 from functools import cache, partial, update_wrapper, wraps
 from importlib import import_module
 from importlib.abc import MetaPathFinder
@@ -24,7 +24,7 @@ from operator import attrgetter
 from pathlib import Path
 from pkgutil import iter_modules, resolve_name
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar, dataclass_transform
 
 P = ParamSpec("P")
 READABLE = "change its permissions, such as chmod u+rX"
@@ -218,16 +218,16 @@ def check_fields(value: Any) -> None:
     InputError for a field that holds anything else. Fields of other types are not checked.
     """
     limits = ChainMap(*(vars(kind).get("limits", {}) for kind in type(value).__mro__))
-    for field in fields(value):
-        held, name = getattr(value, field.name), f"{field.name} of {type(value).__name__}"
-        span = _span(limits.get(field.name, {}))
-        if field.type is int:
+    for each in fields(value):
+        held, name = getattr(value, each.name), f"{each.name} of {type(value).__name__}"
+        span = _span(limits.get(each.name, {}))
+        if each.type is int:
             number = whole_number(held, name, span.get("least", -LARGEST), span.get("most", LARGEST))
-            object.__setattr__(value, field.name, number)
-        elif field.type is float:
-            object.__setattr__(value, field.name, finite_number(held, name, **span))
+            object.__setattr__(value, each.name, number)
+        elif each.type is float:
+            object.__setattr__(value, each.name, finite_number(held, name, **span))
         else:
-            kinds: Any = getattr(field.type, "__args__", (field.type,))  # of int | None, both
+            kinds: Any = getattr(each.type, "__args__", (each.type,))  # of int | None, both
             ours = [kind for kind in kinds if isinstance(kind, type) and kind.__module__.startswith(f"{__package__}.")]
             if ours and all(isinstance(kind, type) for kind in kinds) and not isinstance(held, kinds):
                 raise InputError(f"{name} is of type {' or '.join(k.__name__ for k in kinds)}; got {_shown(held)}")
@@ -284,23 +284,6 @@ def _shown(value: Any) -> str:
 R = TypeVar("R")
 T = TypeVar("T")
 _ROOT = Path(__file__).parent
-_SAME = (  # words for one argument or option, of which a function or a command has one
-    ("layers", "layer", "include_layers"),
-    ("heads", "head", "include_heads"),
-    ("text", "tokens", "texts", "prompt", "prompts", "input_ids", "str_tokens", "dataset", "input", "file", "data"),
-    ("dtype", "torch_dtype"),
-    ("values", "activations"),
-    ("edits", "edit", "intervention", "interventions"),
-    ("corrupted", "corrupt", "corrupted_prompt"),
-    ("clean", "clean_prompt"),
-    ("instead", "wrong", "wrong_answer"),
-    ("epsilon", "eps", "threshold"),
-    ("position", "pos", "token_position", "sink_position", "token", "index"),
-    ("top", "k", "top_k", "topk", "n"),
-    ("path", "save", "out", "output", "o", "save_path", "filename", "outfile", "csv", "json", "html"),
-    ("device_map", "device"),
-    ("model", "source", "attention", "attentions", "patterns", "cache", "m", "report"),
-)
 
 
 @cache
@@ -310,8 +293,12 @@ def _words(kind: str) -> dict[str, str]:
     "same": the public name that it means, or one of another library. "argument": what `word=value` means, empty where
     nothing is to be said. "instead": what to write; `place:word` is for one function or kind of object.
     """
-    table = tomllib.loads((_ROOT / "guesses.toml").read_text(encoding="utf-8"))[kind]
-    return {word: meant for words, meant in table.items() for word in words.split()}
+    return {word: meant for words, meant in _guesses()[kind].items() for word in words.split()}
+
+
+@cache
+def _guesses() -> dict[str, Any]:
+    return tomllib.loads((_ROOT / "guesses.toml").read_text(encoding="utf-8"))
 
 
 def nearest(name: Any, names: Iterable[str]) -> str:
@@ -347,7 +334,7 @@ def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
 def synonym(word: str, known: Iterable[str]) -> str:
     """The one of the known arguments or options that a word means; the word itself if it means none."""
     names = [*known]
-    meant = (each for words in _SAME if word in words for each in words if each in names)
+    meant = (each for words in _guesses()["one"]["words"] if word in words for each in words if each in names)
     return word if word in names else next(meant, word)
 
 
@@ -371,7 +358,7 @@ def home_of(name: str) -> tuple[str, bool]:
 def keywords(function: Callable[P, R]) -> Callable[P, R]:
     """The function, which raises InputError for arguments that it does not take, and says what to write instead.
 
-    The words of `_SAME` mean one argument, such as `layer` and `layers`. Some values of foreign arguments do, too.
+    Words of one line of "one" mean one argument, such as `layer` and `layers`. So do some values of foreign arguments.
     """
     known = inspect.signature(function).parameters
 
@@ -415,8 +402,32 @@ def _check_fit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapp
         raise InputError(f"{name}: {error}{known}{fix}") from None
 
 
+def _refuse_change(value: Any, name: str, *_: Any) -> NoReturn:
+    raise FrozenInstanceError(f"a {type(value).__name__} is not changed: {name}; make another one")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Told(type):
-    """The type of classes that raise InputError, which names the fields, for arguments that they do not take."""
+    """The type of frozen values: every class of it is a frozen dataclass, compared and shown as the one it is made of.
+
+    A class raises InputError, which names its fields, for arguments that it does not take.
+    """
+
+    def __new__(
+        meta, name: str, bases: tuple[type, ...], body: dict[str, Any], kw_only: bool = False, **others: Any
+    ) -> Any:
+        given = {of: value for of, value in body.items() if isinstance(value, Field)}
+        shown = {of: others.pop(of) for of in ("eq", "repr") if of in others}
+        cls: Any = super().__new__(meta, name, bases, body, **others)
+        inherited = getattr(cls, "__dataclass_params__", None)
+        shown = {of: getattr(inherited, of, True) for of in ("eq", "repr")} | shown
+        dataclass(frozen=True, kw_only=kw_only, **shown)(cls)
+        del cls.__setattr__, cls.__delattr__  # a class that its author makes a dataclass, too, gets them again
+        if inherited is None:
+            cls.__setattr__ = cls.__delattr__ = _refuse_change
+        for of, value in given.items():
+            setattr(cls, of, value)
+        return cls
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -430,6 +441,17 @@ class Told(type):
         """The fields of a class, which help and editors show."""
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]
         return signature.replace(parameters=[*signature.parameters.values()][1:])
+
+
+class Frozen(metaclass=Told):
+    """The base of values that do not change."""
+
+
+class Checked(Frozen):
+    """The base of values whose fields are checked when they are made; see `check_fields`."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class _Method:

@@ -5,11 +5,11 @@ import json
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn, TypeVar, get_args, get_type_hints
 
-from .checks import InputError, Told, check_fields, each_once, refusal
+from .checks import Checked, Frozen, InputError, each_once, refusal
 
 S = TypeVar("S", bound="Spec")
 Limits = Mapping[str, float | tuple[float, float] | Mapping[str, float]]
@@ -17,8 +17,7 @@ ABOVE_ZERO: Mapping[str, float] = {"above": 0}
 INSIDE: Mapping[str, float] = {"above": 0, "below": 1}
 
 
-@dataclass(frozen=True)
-class Dims:
+class Dims(Frozen):
     """The sizes that every part of a model may ask for."""
 
     d_model: int
@@ -27,8 +26,7 @@ class Dims:
     n_ctx: int
 
 
-@dataclass(frozen=True)
-class Spec(metaclass=Told):
+class Spec(Checked):
     """A recipe for one part. Every subclass is registered under its name, so that `from_dict` finds it.
 
     limits: what a field of numbers is at least, or from what to what it is, or as in `finite_number`, by its name.
@@ -41,9 +39,6 @@ class Spec(metaclass=Told):
         if cls.__name__ in Spec.kinds:
             raise TypeError(f"two specs are called {cls.__name__}")
         Spec.kinds[cls.__name__] = cls
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy, with the name of the class as "kind". `added_later` fields are absent at their default."""
@@ -101,13 +96,12 @@ def _from_json(plain: Any) -> Any:
     return Spec.from_dict(plain) if isinstance(plain, dict) else plain
 
 
-@dataclass(frozen=True)
 class Part(Spec):
-    """A spec of something with parameters."""
+    """A spec of a part of a model."""
 
     def build(self, dims: Dims) -> Any:
-        """The module or parameter that this spec describes, at the model's sizes."""
-        raise NotImplementedError
+        """The module or parameter that this spec describes, at the model's sizes; itself if it has no parameters."""
+        return self
 
 
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}

@@ -1,13 +1,13 @@
 """Table: rows of numbers and text, how they were measured, and the function that draws them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from html import escape
 from math import isfinite
 from pathlib import Path
 from typing import Any, overload
 
-from .checks import Answering, InputError, instance_of, is_whole, nearest, whole_number
+from .checks import Answering, Frozen, InputError, instance_of, is_whole, nearest, whole_number
 
 Cell = str | float | int | None
 NULL = "null"  # the column with what chance alone would give, beside the first quantity of a table
@@ -68,8 +68,7 @@ def published(column: str) -> str:
     return f"paper {column}"
 
 
-@dataclass(frozen=True, repr=False)
-class Table(Answering):
+class Table(Answering, Frozen, repr=False):
     """Rows with the same columns.
 
     note: the protocol: n, T, epsilon, BOS, dtype. draw: makes the plotly figure of the table; None where it has none.

@@ -20,7 +20,7 @@ from experiments.shared.long_texts import long_texts
 from sinkinterp.applications import position_swap
 from sinkinterp.applications.position_swap import paper_targets
 from sinkinterp.attention.sites import RESIDUAL
-from sinkinterp.backends.encoder.encoder_input import Silence
+from sinkinterp.backends.encoder import Silence
 from sinkinterp.cli import reproducing
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import silent
@@ -221,7 +221,7 @@ def test_text_begins_with_bos_where_the_tokenizer_has_one(tmp_path, monkeypatch)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(tmp_path)
     build(replace(si.VARIANTS["llama"], vocab=257)).save_pretrained(tmp_path)
     monkeypatch.setattr(
-        "sinkinterp.measurement.inputs.embedded_texts", lambda *_: ["a sink is a first token", "short"] * 3
+        "sinkinterp.measurement.measure.embedded_texts", lambda *_: ["a sink is a first token", "short"] * 3
     )
     case = open_case(str(tmp_path))
     assert case.bos is Bos.ALWAYS and open_case(SOFTMAX).bos is Bos.NEVER

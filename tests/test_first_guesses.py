@@ -26,7 +26,7 @@ import sinkinterp as si
 from sinkinterp import checks
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.files.named_models import SHIPPED
-from sinkinterp.checks import _SAME, InputError
+from sinkinterp.checks import InputError, _guesses
 from sinkinterp.cli.main import app
 from sinkinterp.data import progress
 from sinkinterp.data.tokens import TokenSet
@@ -510,7 +510,7 @@ def test_the_words_of_an_option_are_those_of_an_argument(tmp_path, monkeypatch):
     assert get_command(app).commands["measure"]._meant(["--text", "", "--", "-o"]) == ["--text", "", "--", "-o"]
     for command in get_command(app).commands.values():
         for options in (param.opts for param in command.params if param.param_type_name == "option"):
-            for words in (words for words in _SAME if options[0].lstrip("-") in words):
+            for words in (words for words in _guesses()["one"]["words"] if options[0].lstrip("-") in words):
                 own = {name.lstrip("-") for param in command.params for name in param.opts}
                 alike = [word for word in words if not own & {*words} - {options[0].lstrip("-")}]
                 assert {*(command._meant([f"--{word}=x"])[0] for word in alike)} <= {f"{options[0]}=x"}
@@ -558,7 +558,7 @@ def refused_name(word):
 
 
 def test_words_for_arguments_are_not_words_for_commands():
-    for word in {word for words in _SAME for word in words} - {*get_command(app).commands}:
+    for word in {word for words in _guesses()["one"]["words"] for word in words} - {*get_command(app).commands}:
         said = " ".join(CliRunner().invoke(app, [word]).output.split())
         assert checks.command_of(word) != word or f"no such command '{word}'" in said, word
 

@@ -1,12 +1,16 @@
 import hashlib
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
 
 import pytest
+import torch
 from refusals import refused
 
+from sinkinterp.attention import Edit
 from sinkinterp.attention.masks import Causal, Window
+from sinkinterp.checks import InputError
 from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.interventions import Put
 from sinkinterp.lm.model import LMSpec
 from sinkinterp.lm.variants import VARIANTS, attn
 from sinkinterp.spec import Part, Spec, added_later
@@ -40,10 +44,10 @@ def reversed_order(plain):
 
 def one_change_each(spec):
     """Every spec that differs from `spec` in one number, at any depth."""
-    for field in fields(spec):
-        value = getattr(spec, field.name)
+    for each in fields(spec):
+        value = getattr(spec, each.name)
         changes = one_change_each(value) if isinstance(value, Spec) else [value + 1]
-        yield from (change_of(spec, field.name, change) for change in changes)
+        yield from (change_of(spec, each.name, change) for change in changes)
 
 
 def change_of(spec, name, value):
@@ -133,3 +137,28 @@ def test_a_field_that_came_later_changes_the_key_only_where_it_is_used():
     text = '{"kind": "GrownOfThisTest", "old": 3}'
     assert GrownOfThisTest(3).key() == hashlib.sha256(text.encode()).hexdigest()[:12] != GrownOfThisTest(3, 5).key()
     assert all(Spec.from_dict(through_json(spec)) == spec for spec in (GrownOfThisTest(3), GrownOfThisTest(3, 5)))
+
+
+def pair_of(decorate) -> tuple[type, type]:
+    class Whole(Edit):
+        one: int
+        many: dict = field(default_factory=dict, kw_only=True, compare=False)
+
+    class Bare(Put):
+        pass
+
+    return decorate(Whole), Bare
+
+
+@pytest.mark.parametrize("decorate", [lambda kind: kind, dataclass(frozen=True), dataclass(frozen=True, repr=False)])
+def test_an_edit_is_a_frozen_dataclass_whether_its_author_decorates_it_or_not(decorate):
+    whole, bare = pair_of(decorate)
+    value = whole(7, many={"a": 1})
+    assert value == whole(7) != whole(5) and hash(value) == hash(whole(7)) and value.many == {"a": 1}
+    assert replace(value, one=3) == whole(3) and [f.name for f in fields(value)] == ["one", "many"]
+    assert "tensor(11,)" in repr(bare(torch.zeros(11)))  # as the class that it is made of
+    for name in ("one", "another"):
+        with pytest.raises(FrozenInstanceError):
+            setattr(value, name, 2)
+    with pytest.raises(InputError, match="one"):
+        whole()

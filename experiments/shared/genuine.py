@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sinkinterp.backends.encoder.encoder_input import Silence
+from sinkinterp.backends.encoder import Silence
 from sinkinterp.data.choices import Bos
 from sinkinterp.runs.case import Encoded, Fewer, Model
 from sinkinterp.runs.catalogue import Scale

@@ -11,8 +11,8 @@ from sinkinterp.applications.outliers import GRAINS, SIDES, Quantise, nothing, q
 from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.tokens import Tokens
+from sinkinterp.interventions.attention_layers import Evict
 from sinkinterp.interventions.changes import ChangeResidual
-from sinkinterp.interventions.columns import Evict
 from sinkinterp.measurement.measure import measure
 from sinkinterp.measurement.patching import activations
 from sinkinterp.measurement.watching import PEAK

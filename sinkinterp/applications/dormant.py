@@ -25,7 +25,7 @@ from ..checks import LARGEST, check_count, finite_number, keywords, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeOutputs, Zero
-from ..measurement.inputs import ModelLike, equal_inputs_of, run_note
+from ..measurement.measure import ModelLike, equal_inputs_of, run_note
 from ..measurement.patching import attribution
 from ..metrics.bootstrap import SHARES, SIZES, intervals, mean_cells
 from ..metrics.importance import PerSequence, check_epsilon, importance, next_token_loss, slot_importance

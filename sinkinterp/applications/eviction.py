@@ -33,9 +33,9 @@ from ..checks import (
 )
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
-from ..interventions.columns import Evict, First, KeepHeaviest
+from ..interventions.attention_layers import Evict, First, KeepHeaviest
 from ..interventions.selectors import check_chosen, store_chosen
-from ..measurement.inputs import answers_of, dtype_of, reads_inputs, run_note
+from ..measurement.measure import answers_of, dtype_of, reads_inputs, run_note
 from ..metrics.bootstrap import SHARES, SIZES, estimate, intervals, mean_cells, rate_cells
 from ..metrics.importance import PerSequence, check_epsilon
 from ..plots.theme import MAGNITUDE, sweep_figure, themed, unique_values

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention import RESIDUAL
-from ..backends.added_slots import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
 from ..backends.files.model_files import check_named, checked_config, load_model, load_tokenizer
 from ..backends.files.named_models import located
+from ..backends.hooks import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, with_adapter, write_adapter
 from ..checks import InputError, keywords, whole_number
@@ -25,9 +25,8 @@ from ..data.sources import Texts
 from ..data.tokenisers import Pretrained
 from ..data.tokens import Tokens
 from ..files import cache_folder, check_writable, path_of, sole_writer
-from ..interventions.columns import Evict
-from ..measurement.inputs import run_note
-from ..measurement.measure import measure
+from ..interventions.attention_layers import Evict
+from ..measurement.measure import measure, run_note
 from ..measurement.watching import sinks_of
 from ..metrics.bootstrap import SHARES, SIZES, estimate_cells, intervals, mean_cells
 from ..metrics.importance import Metric

@@ -22,7 +22,7 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from ..attention import RESIDUAL, Edit, Residual, numbers
-from ..backends.anatomy.projections import LinearMap, linear_maps
+from ..backends.anatomy.modules import LinearMap, linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
@@ -30,7 +30,7 @@ from ..checks import LARGEST, InputError, check_count, finite_number, instance_o
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual
-from ..measurement.inputs import ModelLike, answers_of, equal_inputs_of, reads_inputs, run_note
+from ..measurement.measure import ModelLike, answers_of, equal_inputs_of, reads_inputs, run_note
 from ..measurement.patching import activations
 from ..metrics.bootstrap import SIZES, Estimate, estimate_cells, intervals, mean_cells, ratio
 from ..plots.theme import colour, sweep_figure, themed

@@ -14,8 +14,7 @@ from ..backends.load import subject_of
 from ..checks import check_count, different_numbers, refusing
 from ..data.tokens import TokenSet, TokensLike, repeated_token
 from ..interventions.positions import ReplacePosition, SwapPositions
-from ..measurement.inputs import ModelLike, inputs_of
-from ..measurement.measure import measure
+from ..measurement.measure import ModelLike, inputs_of, measure
 from ..metrics.bootstrap import estimate_cells, intervals
 from ..plots.theme import BAR_ERROR, GREY, colour, error_bars, escaped, themed, unique_values
 from ..report.readings import short_name

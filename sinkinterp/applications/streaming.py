@@ -17,8 +17,8 @@ from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Logits
 from ..checks import InputError, check_context, different_numbers, whole_number
 from ..data.tokens import Tokens
-from ..interventions.columns import Evict
-from ..measurement.inputs import passes, reads_inputs, run_note
+from ..interventions.attention_layers import Evict
+from ..measurement.measure import passes, reads_inputs, run_note
 from ..metrics.bootstrap import estimate, intervals
 from ..metrics.importance import next_token_loss, target_loss
 from ..table import Cell, Table, high_of, low_of

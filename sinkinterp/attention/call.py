@@ -5,7 +5,7 @@ of the arguments of transformers' attention interface.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..checks import InputError, instance_of, refusing
+from ..checks import Frozen, InputError, instance_of, refusing
 from . import fused
 from .fused import Attended, Inputs
 from .kernels import SOFTMAX, SignedLog
@@ -26,8 +26,7 @@ from .slots import SinkLogit, SlotRow, Summaries
 _SCORED = tuple(field.name for field in fields(Inputs) if field.name not in ("layer", "v"))
 
 
-@dataclass(frozen=True, eq=False)
-class SetPattern:
+class SetPattern(Frozen, eq=False):
     """Dense weights of one layer that an edit set. For small T.
 
     weights: the slot's column comes first where there is a slot.
@@ -51,8 +50,7 @@ class SetPattern:
         )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class AttentionCall(Inputs):
+class AttentionCall(Inputs, eq=False, repr=False):
     """The inputs of one attention operation (see `Inputs`), its scores, weights and output.
 
     set_pattern: weights that an edit set, in place of those that the kernel computes; see `with_pattern`.

@@ -13,7 +13,7 @@ without the log-sum-exp, and uncompiled it makes the T x T map. There it is only
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 from torch.utils._triton import has_triton_package
 
+from ..checks import Frozen
 from .kernels import SOFTMAX, Kernel
 from .shapes import Allowed, HeadOutput, Keys, PerQuery, Queries, Values
 from .slots import SinkLogit, Slot, SlotRow, Summaries
@@ -43,8 +44,7 @@ ALIGNED = 8  # CUDA's flash kernel takes heads, and its memory-efficient one row
 REFUSED: dict[tuple[object, ...], str] = {}  # why FlexAttention did not compile kinds of calls; blocks serve them
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Inputs:
+class Inputs(Frozen, eq=False, repr=False):
     """Queries, keys and values of one attention operation after norms and rotation, and how scores become weights.
 
     Keys and values are not repeated for grouped queries.

@@ -9,7 +9,7 @@ Log-magnitudes give any column of the pattern without the others.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import ClassVar
 
@@ -26,18 +26,13 @@ from .shapes import Allowed, PerQuery, Scores
 Vectors = Float[Tensor, "batch some_head pos d_head"]
 
 
-@dataclass(frozen=True)
 class Feature(Part):
-    """A map of queries and keys. `build` returns the map itself, or a module for each layer if it has parameters."""
+    """A map of queries and keys. `build` returns a module for each layer if it has parameters."""
 
     def __call__(self, x: Vectors) -> Vectors:
         raise NotImplementedError(f"{type(self).__name__} has parameters: call its module, .build(dims)")
 
-    def build(self, dims: Dims) -> "Feature | nn.Module":
-        return self
 
-
-@dataclass(frozen=True)
 class Identity(Feature):
     """Queries and keys as they are."""
 
@@ -45,7 +40,6 @@ class Identity(Feature):
         return x
 
 
-@dataclass(frozen=True)
 class EluFeature(Feature):
     """elu(x) + 1, which is positive."""
 
@@ -53,7 +47,6 @@ class EluFeature(Feature):
         return F.elu(x) + 1
 
 
-@dataclass(frozen=True)
 class MLPFeature(Feature):
     """Two square linear maps without biases and a ReLU between them, the same for queries and keys."""
 
@@ -71,7 +64,6 @@ class _MLP(nn.Module):
         return F.linear(F.linear(x, self.up.weight.to(x.dtype)).relu(), self.down.weight.to(x.dtype))
 
 
-@dataclass(frozen=True)
 class Scaling(Spec):
     """Multiplies all scores of a query by one factor, an inverse temperature, before the similarity.
 
@@ -87,7 +79,6 @@ class Scaling(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class Unscaled(Scaling):
     """Scores as they are."""
 
@@ -95,7 +86,6 @@ class Unscaled(Scaling):
         return scores
 
 
-@dataclass(frozen=True)
 class LogLength(Scaling):
     """s * log(n) for a query that sees n keys: with softmax, SSMax with a fixed s (Nakanishi 2025, arXiv:2501.19399).
 
@@ -111,7 +101,6 @@ class LogLength(Scaling):
 SignedLog = tuple[Scores, Scores]
 
 
-@dataclass(frozen=True)
 class Similarity(Spec):
     """Turns a score into a weight before normalisation, as a value or as a log-magnitude and a sign.
 
@@ -137,7 +126,6 @@ class Similarity(Spec):
         return scores.sign() if self.signed else scores.new_ones(()).expand_as(scores)
 
 
-@dataclass(frozen=True)
 class Exp(Similarity):
     """exp(score), each row divided by its largest entry."""
 
@@ -153,7 +141,6 @@ class Exp(Similarity):
         return scores
 
 
-@dataclass(frozen=True)
 class ExpMinusOne(Similarity):
     """exp(score) - 1, each row divided by exp of its largest score, or by 1 if that is larger."""
 
@@ -169,7 +156,6 @@ class ExpMinusOne(Similarity):
         return scores.clamp(min=0) + (-torch.expm1(-scores.abs())).log()
 
 
-@dataclass(frozen=True)
 class Sigmoid(Similarity):
     """1 / (1 + exp(log(length) - score)).
 
@@ -188,7 +174,6 @@ class Sigmoid(Similarity):
         return F.logsigmoid(scores - math.log(self.length))
 
 
-@dataclass(frozen=True)
 class EluPlusOne(Similarity):
     """exp(score) below zero, score + 1 above."""
 
@@ -201,7 +186,6 @@ class EluPlusOne(Similarity):
         return torch.where(scores > 0, scores.clamp(min=0).log1p(), scores)
 
 
-@dataclass(frozen=True)
 class Raw(Similarity):
     """The score itself, which may be negative; linear attention."""
 
@@ -214,7 +198,6 @@ class Raw(Similarity):
         return scores.abs().log()
 
 
-@dataclass(frozen=True)
 class _Of(Similarity):
     """A similarity made of another."""
 
@@ -225,7 +208,6 @@ class _Of(Similarity):
         return self.of.drops_factor
 
 
-@dataclass(frozen=True)
 class Magnitude(_Of):
     """|sim| of another similarity: what proxy scores are made of."""
 
@@ -236,7 +218,6 @@ class Magnitude(_Of):
         return self.of.log_magnitude(scores)
 
 
-@dataclass(frozen=True)
 class Rectified(_Of):
     """max(sim, 0) of another similarity; ReLU attention is `Rectified(Raw())`."""
 
@@ -247,7 +228,6 @@ class Rectified(_Of):
         return self.of.log_magnitude(scores).masked_fill(self.of.sign(scores) <= 0, -torch.inf)
 
 
-@dataclass(frozen=True)
 class Normaliser(Spec):
     """Divides a row of similarities by Z, computed from their values or, block by block, from their logarithms.
 
@@ -274,7 +254,6 @@ class Normaliser(Spec):
         return Magnitude(similarity) if similarity.signed else similarity
 
 
-@dataclass(frozen=True)
 class Unit(Normaliser):
     """No normalisation: Z = 1."""
 
@@ -286,7 +265,6 @@ class Unit(Normaliser):
         return torch.zeros_like(log_sim[..., 0])
 
 
-@dataclass(frozen=True)
 class PNorm(Normaliser):
     """Z = (sum of |sim|^p)^(1/p); with p = 1, rows of magnitudes sum to one (equation 43).
 
@@ -311,7 +289,6 @@ class PNorm(Normaliser):
         return log_total(self.p * log_sim for log_sim, _ in blocks) / self.p
 
 
-@dataclass(frozen=True)
 class ClampedSum(Normaliser):
     """Z = max(|sum of sim|, 1): for similarities that may be negative (section 7.2)."""
 
@@ -337,7 +314,6 @@ def _by_sign(log_sim: Scores, sign: Scores) -> Float[Tensor, "2 batch head query
     return torch.stack((positive.logsumexp(-1), negative.logsumexp(-1)))
 
 
-@dataclass(frozen=True)
 class PositiveShare(Normaliser):
     """max(sim, 0) / sum of |sim|: with `ExpMinusOne()`, softpick (Zuhri et al. 2025)."""
 
@@ -356,7 +332,6 @@ class PositiveShare(Normaliser):
         return Rectified(similarity) if similarity.signed else similarity
 
 
-@dataclass(frozen=True)
 class Clip(Spec):
     """Normalised weights as they are."""
 
@@ -364,7 +339,6 @@ class Clip(Spec):
         return weights
 
 
-@dataclass(frozen=True)
 class Stretched(Clip):
     """min(max((high - low) w + low, 0), 1): clipped softmax (Bondarenko et al. 2023, arXiv:2306.12929).
 
@@ -379,7 +353,6 @@ class Stretched(Clip):
         return ((self.high - self.low) * weights + self.low).clamp(0, 1)
 
 
-@dataclass(frozen=True)
 class Kernel(Spec):
     """How scores become weights: softmax by default, and every field replaces one step.
 

@@ -9,7 +9,7 @@ zeros has cosine 0. A norm product times the scale is the score at a cosine of 1
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from einops import rearrange
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from ..checks import whole_number
+from ..checks import Frozen, whole_number
 from .call import AttentionCall
 from .masks import ALL
 from .shapes import KeyIndex, Scores, SomePairs
@@ -26,8 +26,7 @@ Cells = Float[Tensor, "batch head 2 row column"]
 SPAN = 512  # at most so many queries and keys in a block, unless `side` is more: 26 MB of fp32 scores for 25 heads
 
 
-@dataclass(frozen=True)
-class Quantity:
+class Quantity(Frozen):
     """A number of every pair of a query and a key.
 
     values_of: given a call, the function of some keys and a run of queries that returns their values.

@@ -4,22 +4,21 @@ Masks combine with `&` and `|`.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..checks import whole_number
-from ..spec import Spec
+from ..checks import Frozen
+from ..spec import Limits, Spec
 from .shapes import Allowed, KeyIndex, SomeAllowed
 
 Positions = Int[Tensor, "..."]
 
 
-@dataclass(frozen=True)
 class Mask(Spec):
     """A rule that says which pairs may attend."""
 
@@ -34,7 +33,6 @@ class Mask(Spec):
         return Either(self, other)
 
 
-@dataclass(frozen=True)
 class Causal(Mask):
     """Keys up to the query itself."""
 
@@ -42,35 +40,26 @@ class Causal(Mask):
         return key <= query
 
 
-@dataclass(frozen=True)
 class Window(Mask):
     """Keys less than `width` steps behind the query, later keys included."""
 
     width: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number(self.width, "the width of a window, the query's own key included,", 1)
+    limits: ClassVar[Limits] = {"width": 1}  # the query's own key
 
     def allows(self, query: Positions, key: Positions) -> Bool[Tensor, "..."]:
         return query - key < self.width
 
 
-@dataclass(frozen=True)
 class Prefix(Mask):
     """The first `length` keys, for every query. `Causal() | Prefix(n)` lets the first n tokens see each other."""
 
     length: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number(self.length, "the length of a prefix", 1)
+    limits: ClassVar[Limits] = {"length": 1}
 
     def allows(self, query: Positions, key: Positions) -> Bool[Tensor, "..."]:
         return (key < self.length).expand(torch.broadcast_shapes(query.shape, key.shape))
 
 
-@dataclass(frozen=True)
 class Both(Mask):
     """Pairs that two masks allow."""
 
@@ -81,7 +70,6 @@ class Both(Mask):
         return self.left.allows(query, key) & self.right.allows(query, key)
 
 
-@dataclass(frozen=True)
 class Either(Mask):
     """Pairs that one of two masks allows."""
 
@@ -114,8 +102,7 @@ def _bounds(keys: KeyIndex) -> tuple[int, int]:
     return known[1]
 
 
-@dataclass(frozen=True, eq=False)
-class Visibility:
+class Visibility(Frozen, eq=False):
     """Which keys each query may attend to.
 
     mask: pairs that may attend; None is causal, the last query aligned with the last key.
@@ -179,8 +166,7 @@ class Visibility:
         return slice(first, last), slice(last, None)
 
 
-@dataclass(frozen=True, eq=False)
-class QueryRun:
+class QueryRun(Frozen, eq=False):
     """What a kernel may know of a run of queries besides their scores."""
 
     visibility: Visibility

@@ -4,7 +4,7 @@ Long causal calls make no T x T map, forward or backward: memory is linear in T.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..checks import Frozen
 from .fused import LONG, Inputs, as_sum, is_grouped, is_plainly_causal, sdpa
 from .shapes import HeadOutput, PerQuery
 from .slots import SlotRow
@@ -23,8 +24,7 @@ Bias = Float[Tensor, "#batch #head query key"]
 BLOCK = 64  # queries of a part of the band
 
 
-@dataclass(frozen=True, eq=False)
-class Slopes:
+class Slopes(Frozen, eq=False):
     """-slope * distance, with a slope per head (ALiBi)."""
 
     slopes: Float[Tensor, " head"]
@@ -57,8 +57,7 @@ def _before(vectors: Tensor, *columns: Float[Tensor, "head pos part"]) -> Tensor
     return torch.cat((more.expand(len(vectors), -1, -1, -1), vectors), -1)
 
 
-@dataclass(frozen=True, eq=False)
-class Scalars:
+class Scalars(Frozen, eq=False):
     """A scalar per distance and head. Greater distances get the last one, and later keys the first (T5)."""
 
     scalars: Float[Tensor, "#head reach"]
@@ -101,8 +100,7 @@ class Scalars:
         return torch.where(in_band, bias[:, distance.clamp(0, near - 1)], -torch.inf)
 
 
-@dataclass(frozen=True, eq=False)
-class RelativeBias:
+class RelativeBias(Frozen, eq=False):
     """The bias of some queries and keys at their positions."""
 
     rule: Slopes | Scalars

@@ -4,14 +4,14 @@ Axes: batch (sequences), head, query, key, pos.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..checks import InputError, accepting
+from ..checks import Frozen, InputError, accepting
 
 Residual = Float[Tensor, "batch pos d_model"]
 Queries = Float[Tensor, "batch head query d_head"]
@@ -44,8 +44,7 @@ def numbers(given: Any, axes: str, what: str) -> Tensor:
     raise InputError(f"{what} are a tensor of real numbers `{axes}`; got {got}; torch.as_tensor makes one of a list")
 
 
-@dataclass(frozen=True)
-class ModelShape:
+class ModelShape(Frozen):
     """Sizes of a model.
 
     attention_layers: indices of the blocks that attend, among all `n_layers` blocks.
@@ -158,8 +157,7 @@ def tolerance_of(dtype: torch.dtype) -> float:
     return TOLERANCE.get(dtype, 0.1)
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(Frozen):
     """The largest difference between two tensors, and the largest entry of the one that is right."""
 
     difference: float

@@ -7,7 +7,7 @@ A read and an edit are the same thing seen from two sides. Both name a site, and
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import field
 from inspect import isfunction
 from operator import attrgetter
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import InputError, Told, check_fields
+from ..checks import Checked, Frozen, InputError
 from .call import AttentionCall
 from .shapes import HeadOutput, ModelShape, Residual, called
 
@@ -24,8 +24,7 @@ PositionIds = Int[Tensor, " pos"]
 Neurons = Float[Tensor, "batch pos neuron"]
 
 
-@dataclass(frozen=True, repr=False)
-class HeadWeights:
+class HeadWeights(Frozen, repr=False):
     """The linear map from a block's normed residual to the queries, keys or values of its heads.
 
     For keys and values, `head` counts kv heads, each shared by `group` query heads. `bias` is None where the map has
@@ -47,17 +46,13 @@ class HeadWeights:
         return f"<HeadWeights {tuple(self.weight.shape)} with {bias}>"
 
 
-@dataclass(frozen=True)
-class Edit(metaclass=Told):
+class Edit(Checked):
     """What changes while a model runs. Override the method of each site that changes; the other methods change nothing.
 
     Edits are applied in the order in which they are given, and reads see the result. A method that changes nothing
     returns its argument, the very same object. The model's own weights stay: an edit of weights changes what their map
     returns.
     """
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def position_ids(self, ids: PositionIds) -> PositionIds:
         """The position that each token is given: a row of a table, or the angle of a rotation."""
@@ -129,8 +124,7 @@ class Edit(metaclass=Told):
         raise InputError(f"{type(self).__name__} chooses nothing to draw at random, so it has no control; leave it out")
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Frozen):
     """A place in a model that is read and edited.
 
     method: the method of `Edit` that changes it. label: its name in messages. layers: the blocks of a model that have
@@ -164,8 +158,7 @@ class Site:
         return called(getattr(edit, self.method.__name__), self.name_of(edit), *arguments)
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(Frozen):
     """A pure function of what is at a site, evaluated during a pass and after its edits."""
 
     site: Site
@@ -213,9 +206,5 @@ NEURONS = Site(Edit.neurons, "neurons", _blocks)
 MLP = Site(Edit.mlp, "feed-forward update", _WITH_MLP)
 BLOCK_SITES = (RESIDUAL, ATTENTION_INPUT, CALL, OUTPUT, NEURONS, MLP)  # while blocks run, in forward order
 TAPPED = (ATTENTION_INPUT, NEURONS, MLP)  # what a module of every block is given or returns; a model may lack them
-BEFORE_CALL, BEHIND_CALL = (  # those of them that a block has before it attends, and behind
-    tuple(site for site in TAPPED if (BLOCK_SITES.index(site) < BLOCK_SITES.index(CALL)) is is_before)
-    for is_before in (True, False)
-)
 _OTHERS = ("check", "check_sequences", "for_sequences", "control")  # methods of Edit that change nothing
 CHANGES = tuple(name for name, x in vars(Edit).items() if isfunction(x) and name[0] != "_" and name not in _OTHERS)

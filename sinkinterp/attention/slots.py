@@ -4,14 +4,12 @@ An attention call has a `SlotRow`, a `SinkLogit` or `Summaries`; the specs below
 model trains.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..checks import whole_number
+from ..checks import Frozen, whole_number
 from ..spec import Dims, Part
 from .shapes import HeadOutput, Queries
 
@@ -19,8 +17,7 @@ HeadIndex = Int[Tensor, " some_head"]
 Column = Float[Tensor, "batch head query 1"]
 
 
-@dataclass(frozen=True)
-class SlotRow:
+class SlotRow(Frozen):
     """A key k* and a value v* for every head (Gu et al. 2025, section 7.1)."""
 
     key: Float[Tensor, "head 1 d_head"]
@@ -35,8 +32,7 @@ class SlotRow:
         return SlotRow(self.key[heads], self.value[heads])
 
 
-@dataclass(frozen=True)
-class SinkLogit:
+class SinkLogit(Frozen):
     """A learned score per head, with a value of zero (GPT-OSS): the weights on tokens sum to less than one."""
 
     logit: Float[Tensor, " head"]
@@ -50,8 +46,7 @@ class SinkLogit:
         return SinkLogit(self.logit[heads])
 
 
-@dataclass(frozen=True)
-class Summaries:
+class Summaries(Frozen):
     """Keys and values that each stand for many tokens, and a learned score, as one column (DeepSeek-V4).
 
     allowed: which of them a query sees. The column's score is the log-sum-exp of theirs and of the logit, and its value
@@ -85,7 +80,6 @@ class Summaries:
 Slot = SlotRow | SinkLogit | Summaries | None
 
 
-@dataclass(frozen=True)
 class LearnedRow(Part):
     """A trained vector per head, drawn from N(0, std^2).
 
@@ -103,7 +97,6 @@ class LearnedRow(Part):
         return nn.Parameter(torch.randn(heads, 1, self.dims or dims.d_head) * self.std)
 
 
-@dataclass(frozen=True)
 class ZeroRow(Part):
     """The zero vector, never trained."""
 
@@ -111,7 +104,6 @@ class ZeroRow(Part):
         return _untrained(torch.zeros(1, 1, dims.d_head))
 
 
-@dataclass(frozen=True)
 class FirstAxis(Part):
     """length * e_1, never trained: m v' of Table 5."""
 
@@ -121,7 +113,6 @@ class FirstAxis(Part):
         return _untrained(self.length * torch.eye(1, dims.d_head)[None])
 
 
-@dataclass(frozen=True)
 class EvenRow(Part):
     """length / sqrt(d_head) in every dimension, never trained: m v'' of Table 5."""
 
@@ -169,7 +160,6 @@ class _LogitSlot(Slots):
         return SinkLogit(self.logit)
 
 
-@dataclass(frozen=True)
 class NoSlots(Part):
     """Every column of the pattern is a token."""
 
@@ -177,7 +167,6 @@ class NoSlots(Part):
         return Slots()
 
 
-@dataclass(frozen=True)
 class KeySlot(Part):
     """One extra column. Its key is compared with queries after the feature map.
 
@@ -192,7 +181,6 @@ class KeySlot(Part):
         return _KeySlot(self.k.build(dims), self.v.build(dims), dims)
 
 
-@dataclass(frozen=True)
 class LogitSlot(Part):
     """A trained score per head, drawn from N(0, std^2), with a value of zero (GPT-OSS)."""
 

@@ -21,7 +21,7 @@ The second pass runs `N_COPIES` copies of one sequence. Edits change some copies
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ from ..attention import sites
 from ..attention.call import AttentionCall
 from ..attention.shapes import TOLERANCE, Gap, HeadOutput, ModelShape, Residual, tolerance_of
 from ..attention.sites import Edit, Read, Site
-from ..checks import InputError
+from ..checks import Frozen, InputError
 from ..data.tokens import Tokens
 from ..interventions.changes import AT, Operation
 from .subject import Logits
@@ -47,8 +47,7 @@ def weight_tolerance(dtype: torch.dtype) -> float:
     return max(tolerance_of(dtype), TOLERANCE[torch.float32])
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Frozen):
     """One forward pass, and what must be true of it.
 
     verify: what the answers of all reads and the logits show. It raises InputError, which names the failure.
@@ -152,8 +151,7 @@ _ISOLATED = slice(_BACKWARDS + 1, _BACKWARDS + 3)
 _NOISE, _REFERENCE, N_COPIES = (_ISOLATED.stop + i for i in range(3))
 
 
-@dataclass(frozen=True)
-class Abilities:
+class Abilities(Frozen):
     """The abilities that only some subjects have.
 
     taps: the sites of modules at which an edit of any block reaches the model. The feed-forward update is one where it
@@ -235,7 +233,6 @@ def _position_ids(tokens: Tokens) -> Int[Tensor, "sequence pos"]:
 # Does an edit reach the model? Each block is tested by itself: the changed copies enter it as the reference does.
 
 
-@dataclass(frozen=True)
 class _ChangeAndRecord(Edit):
     """Records what the changed copies have changed in the block before, and changes the next block's input in one."""
 
@@ -247,7 +244,6 @@ class _ChangeAndRecord(Edit):
         return x
 
 
-@dataclass(frozen=True)
 class _ChangeCall(Edit):
     """Its copy also attends to all values alike, since a slot may have taken all weight."""
 
@@ -258,7 +254,6 @@ class _ChangeCall(Edit):
         return replace(call, v=_Opposite(_COPY_OF[sites.CALL])(call.layer, call.v)).with_pattern(weights)
 
 
-@dataclass(frozen=True)
 class _Opposite(Operation):
     """1 - x in one copy."""
 
@@ -317,7 +312,6 @@ def _abilities(answers: Mapping[str, Tensor], logits: Logits, shape: ModelShape,
     )
 
 
-@dataclass(frozen=True)
 class _Isolate(Edit):
     """Heads return nothing in the doubled and isolated copies; the latter enter the first block as the reference."""
 
@@ -328,7 +322,6 @@ class _Isolate(Edit):
         return _with_copies(_with_copies(z, _ISOLATED, 0), _DOUBLED, 0)
 
 
-@dataclass(frozen=True)
 class _DoubleUpdates(Edit):
     """Of the doubled copies,
 

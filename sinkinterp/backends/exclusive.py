@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from ..attention import Edit
-from ..checks import InputError
+from ..checks import Frozen, InputError
 from .recorder import Recorder
 
 _LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
@@ -102,18 +102,6 @@ def _interrupts_held() -> Iterator[None]:
 # Contexts
 
 
-@dataclass(frozen=True)
-class Recording:
-    """A recorder, and the block of every module whose calls it is shown. Calls of other modules are left alone.
-
-    n_kv_heads: see `StreamModules`.
-    """
-
-    recorder: Recorder
-    layers: Mapping[nn.Module, int]
-    n_kv_heads: int = 1
-
-
 @dataclass(eq=False)
 class Block:
     """A block of `patched`, the thread that entered it, and its model: none when the block is over."""
@@ -123,7 +111,7 @@ class Block:
     thread: int = field(default_factory=threading.get_ident)
 
 
-RECORDING: ContextVar[Recording | None] = ContextVar("sinkinterp_recording", default=None)
+RECORDING: ContextVar[Recorder | None] = ContextVar("sinkinterp_recording", default=None)
 BLOCKS: ContextVar[tuple[Block, ...]] = ContextVar("sinkinterp_blocks", default=())
 
 
@@ -134,8 +122,9 @@ def edits_around(model: nn.Module) -> tuple[Edit, ...]:
 
 @contextmanager
 def recorded_by(recorder: Recorder, layers: Mapping[nn.Module, int] = {}, n_kv_heads: int = 1) -> Iterator[None]:
-    """In the block, the passes of this context are the recorder's; see `Recording`."""
-    token = RECORDING.set(Recording(recorder, layers, n_kv_heads))
+    """In the block, the passes of this context are the recorder's, which is shown the calls of these modules."""
+    recorder.layers, recorder.n_kv_heads = layers, n_kv_heads
+    token = RECORDING.set(recorder)
     try:
         yield
     finally:
@@ -144,8 +133,7 @@ def recorded_by(recorder: Recorder, layers: Mapping[nn.Module, int] = {}, n_kv_h
 
 def is_recorded_by(recorder: Recorder) -> bool:
     """Whether this context is in a pass of the recorder."""
-    recording = RECORDING.get()
-    return recording is not None and recording.recorder is recorder
+    return RECORDING.get() is recorder
 
 
 class Attached:
@@ -155,8 +143,7 @@ class Attached:
         raise InputError("a model that is patched or measured now cannot be copied or pickled; do it before or after")
 
 
-@dataclass(frozen=True, eq=False)
-class Hook(Attached):
+class Hook(Attached, Frozen, eq=False):
     """A hook that acts in the passes of one recorder, and leaves those of other threads and tasks alone."""
 
     recorder: Recorder

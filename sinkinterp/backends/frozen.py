@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention import CALL, MLP, RESIDUAL, AttentionCall, HeadOutput, Residual
-from ..checks import InputError
+from ..checks import Frozen, InputError
 from ..data.tokens import Tokens
 from .anatomy.modules import cross_attention, removed_after
 from .exclusive import computed_by, exclusive, recorded_by
@@ -35,8 +35,7 @@ TOLERANCE = 1e-4  # of what a norm returns, for its frozen form to count as the 
 _PROBE = 1e3  # so large that the epsilon of a norm does not count
 
 
-@dataclass(frozen=True)
-class FrozenNorm:
+class FrozenNorm(Frozen):
     """A norm at the scales of one pass: v -> scale * gain * (v - mean of v, where it is centred) + shift."""
 
     gain: Tensor
@@ -86,12 +85,11 @@ class _OneBlock(Recorder):
             raise _Attends
         return call
 
-    def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
+    def output(self, call: Any, z: HeadOutput) -> HeadOutput:
         return z if self.z is None else self.z
 
 
-@dataclass(frozen=True)
-class FrozenRun:
+class FrozenRun(Frozen):
     """One pass whose norms keep their scales.
 
     trace: with the residuals "x" and the feed-forward updates "mlp". calls: of every attention layer. position: what
@@ -174,7 +172,9 @@ def frozen(subject: Subject, tokens: Tokens, logits: bool = False) -> Iterator[F
 def cross_attention_kept(subject: Subject, tokens: Tokens) -> Iterator[None]:
     """In the block, cross-attention returns for any tokens the same as while the model read `tokens`."""
     kept: dict[nn.Module, Any] = {}
-    modules = _cross_attention_of(subject)
+    modules: set[nn.Module] = set()
+    if isinstance(subject, HuggingFaceSubject) and not subject.modules.is_cross:  # which is read itself
+        modules = {module for block in subject.modules.blocks for module in cross_attention(block)}
 
     def keep(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         kept[module] = output
@@ -184,13 +184,6 @@ def cross_attention_kept(subject: Subject, tokens: Tokens) -> Iterator[None]:
             subject.run(tokens, logits=False)
     with removed_after([module.register_forward_hook(lambda m, args, output: kept[m]) for module in modules]):
         yield
-
-
-def _cross_attention_of(subject: Subject) -> set[nn.Module]:
-    """The modules of cross-attention beside the attention that is read."""
-    if not isinstance(subject, HuggingFaceSubject) or subject.modules.is_cross:
-        return set()
-    return {module for block in subject.modules.blocks for module in cross_attention(block)}
 
 
 def freezable(subject: Subject) -> HuggingFaceSubject:

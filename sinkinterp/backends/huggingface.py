@@ -3,7 +3,7 @@
 import inspect
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
@@ -21,17 +21,14 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual, Put
 from ..interventions.edit import Edits, edits_of
 from . import contract
-from .added_slots import replaces_bos
-from .anatomy.modules import StreamModules, Taps, blocks_of, cross_attention, position_tables, running_device, taps_of
+from .anatomy import modules as anatomy
 from .anatomy.own_attention import family_of, note_of
-from .anatomy.projections import HeadMap, maps_edited, maps_of
 from .bridge import bridge_of, hooked_points
 from .contract import Abilities, Check
-from .encoder.encoder_input import NoEncoder
 from .exclusive import computed_by, edits_around, exclusive, recorded_by
-from .hooks import BASES, OURS, attention_set_to, eval_mode, recorded_stream
+from .hooks import BASES, OURS, attention_set_to, eval_mode, recorded_stream, replaces_bos
 from .recorder import Recorder
-from .subject import Logits, Subject, Trace
+from .subject import NO_ENCODER, Logits, Subject, Trace
 
 # what configurations call the longest sequence
 _CONTEXT = ("max_target_positions", "max_position_embeddings", "max_seq_len")
@@ -120,11 +117,11 @@ class HuggingFaceSubject(Subject):
                 f"{self.name} runs {self.implementation!r} attention; load it with attn_implementation='sdpa'"
             )
         bare, tables = self._bare_pass(contract.sample_tokens(self._embedding.num_embeddings))
-        blocks = blocks_of(model)
+        blocks = anatomy.blocks_of(model)
         self.attention_note = note_of(blocks) or ("slots in the place of BOS" if replaces_bos(model) else "")
-        self.modules = StreamModules(self._embedding, tables, blocks, taps_of(blocks))
-        if any(map(cross_attention, blocks)):  # as in WhisperForCausalLM, which leaves the encoder out
-            self.encoder = NoEncoder.description
+        self.modules = anatomy.StreamModules(self._embedding, tables, blocks, anatomy.taps_of(blocks))
+        if any(map(anatomy.cross_attention, blocks)):  # as in WhisperForCausalLM, which leaves the encoder out
+            self.encoder = NO_ENCODER
         self._check_contract(bare)
 
     @property
@@ -135,7 +132,7 @@ class HuggingFaceSubject(Subject):
     @property
     def device(self) -> torch.device:
         """The device that runs the model's first layer now."""
-        return running_device(self.model)
+        return anatomy.running_device(self.model)
 
     def __repr__(self) -> str:
         shape, library = self.shape, ", ".join(self.libraries) or "huggingface"
@@ -152,7 +149,7 @@ class HuggingFaceSubject(Subject):
     def _bare_pass(self, tokens: Tokens) -> tuple[Logits, tuple[nn.Module, ...]]:
         """The logits of the model without a recorder, and its tables of learned positions."""
         fix = "give a causal language model that runs on token ids"
-        with refusal(f"{self.name} does not run", fix), position_tables(self.model, tokens.shape[1]) as tables:
+        with refusal(f"{self.name} does not run", fix), anatomy.position_tables(self.model, tokens.shape[1]) as tables:
             logits = self._forward(tokens, None)
         return logits, tuple(dict.fromkeys(tables))
 
@@ -186,13 +183,9 @@ class HuggingFaceSubject(Subject):
     def _checking_pass(self, check: Check) -> tuple[Recorder, Logits]:
         """Returns what a check's forward pass was shown, and its logits."""
         recorder = Recorder(check.reads, check.edits)
-        return recorder, self._pass(check.tokens, recorder, **self._ids_of(check))
-
-    def _ids_of(self, check: Check) -> dict[str, Tensor]:
-        """The model's keyword for the positions of a check; empty where it takes none."""
-        if check.position_ids is None or not self._takes_ids:
-            return {}
-        return {"position_ids": check.position_ids.to(self.device)}
+        given = check.position_ids
+        ids = {} if given is None or not self._takes_ids else {"position_ids": given.to(self.device)}
+        return recorder, self._pass(check.tokens, recorder, **ids)
 
     @property
     def _takes_ids(self) -> bool:
@@ -220,7 +213,13 @@ class HuggingFaceSubject(Subject):
         positions = self.positions(edits, tokens.shape[1]) | ({} if logits else self._last_alone)
         left_out = computed_by({self.modules.blocks[block]: _pass_on for block in idle})
         with exclusive(self.model), left_out, self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext():
-            return self._trace(tokens, recorder, positions)
+            logits_returned = self._pass(tokens, recorder, **positions)
+            trace = Trace(recorder.answered(self.shape, self.device), logits_returned)
+        if logits_returned[:, -1].isnan().any():
+            raise InputError(f"{self.name} returns logits that are not numbers; check the weights of its head")
+        for name, answer in trace.answers.items():
+            per_sequence(answer, len(tokens), metric(name))
+        return trace
 
     def _idle_outside(self, blocks: range | None) -> list[int]:
         """The blocks that are left out of a pass where these are enough; none in a model that needs them all."""
@@ -252,29 +251,21 @@ class HuggingFaceSubject(Subject):
         can = type(self) is HuggingFaceSubject and KEPT in inspect.signature(self.model.forward).parameters
         return {KEPT: 1} if can else {}
 
-    def _trace(self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Any]) -> Trace:
-        """The trace of one forward pass that is shown to `recorder`."""
-        logits = self._pass(tokens, recorder, **positions)
-        trace = Trace(recorder.answered(self.shape, self.device), logits)
-        if logits[:, -1].isnan().any():
-            raise InputError(f"{self.name} returns logits that are not numbers; check the weights of its head")
-        for name, answer in trace.answers.items():
-            per_sequence(answer, len(tokens), metric(name))
-        return trace
-
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Any) -> Logits:
         """The logits of one forward pass that is shown to `recorder`."""
         with recorded_stream(self.modules, recorder):
             return self._forward(tokens, recorder, gradients=recorder.gradients, **positions)
 
-    def maps(self) -> Iterable[tuple[nn.Module, HeadMap]]:
+    def maps(self) -> Iterable[tuple[nn.Module, anatomy.HeadMap]]:
         """The modules that make queries, keys and values, where they are known."""
-        return maps_of({layer: self.modules.blocks[layer] for layer in self.shape.attention_layers}, self.shape.d_head)
+        return anatomy.maps_of(
+            {layer: self.modules.blocks[layer] for layer in self.shape.attention_layers}, self.shape.d_head
+        )
 
     @contextmanager
     def maps_shown_to(self, recorder: Recorder) -> Iterator[None]:
         """In the block, the recorder's edits of weights change the output of these modules."""
-        with maps_edited(self.modules.blocks, self.maps(), self.shape, recorder):
+        with anatomy.maps_edited(self.modules.blocks, self.maps(), self.shape, recorder):
             yield
 
     def check_maps(self, edits: Sequence[Edit]) -> None:
@@ -459,7 +450,7 @@ def _weights_of(tensors: Iterable[Tensor]) -> list[tuple[int, int, int]]:
     return [(x.data_ptr(), x._version, zlib.crc32(values.numpy().data)) for x, values in flat]
 
 
-def _whole(taps: Taps, shape: ModelShape) -> Taps:
+def _whole(taps: anatomy.Taps, shape: ModelShape) -> anatomy.Taps:
     """The taps at sites that every layer of the model has: an edit of all layers must reach all."""
     return {
         site: [tap if block in site.layers(shape) else None for block, tap in enumerate(of_blocks)]

@@ -13,8 +13,7 @@ from transformers import PreTrainedModel
 from ..checks import InputError, instance_of, keywords, nearest
 from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
-from .encoder.encoder_decoder import EncoderDecoderSubject, check_encoder
-from .encoder.encoder_input import EncoderInput
+from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
 from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
 from .files.named_models import folder_of
 from .hooks import inside_compiled
@@ -50,7 +49,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     from safetensors or GGUF (dequantised) only, in `dtype` (default float32), to where `device_map` says (as in
     transformers: "auto" spreads a model that is too large for one device), and no code of the repository is run.
     Encoder-decoder models (Whisper, BART, T5) need an `encoder` input, `Silence()`, `NoEncoder()`, `Sound(file)` or
-    `Text(text)` of `sinkinterp.backends.encoder.encoder_input`; their decoder is measured. The subject reads text with
+    `Text(text)` of `sinkinterp.backends.encoder`; their decoder is measured. The subject reads text with
     `tokenizer`, a transformers tokenizer or the name of one, by default that of the name, the folder, the nnsight model
     or the bridge; or anything with `encode` and `decode`, the two functions, or a dictionary of the ids of characters.
     `forward`, `blocks`, `positions` and `attention` are for modules of your own, where what they do is not found or

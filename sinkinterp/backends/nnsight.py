@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,13 +10,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..attention.call import call_of_interface, is_causal_call
-from ..attention.sites import BEFORE_CALL, BEHIND_CALL, OUTPUT, POSITION_EMBEDDING, TOKEN_EMBEDDING, Site
+from ..attention.sites import CALL, OUTPUT, RESIDUAL
 from ..checks import InputError
 from ..data.tokens import Tokens
-from .anatomy.modules import StreamModules
 from .anatomy.own_attention import family_of
 from .exclusive import recorded_by
-from .hooks import eval_mode, recorded_sum, with_first, with_heads
+from .hooks import eval_mode, places_of, with_first, with_heads
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
 from .subject import Logits
@@ -93,33 +92,15 @@ class NNsightSubject(HuggingFaceSubject):
     def _visit(self, recorder: Recorder) -> None:
         """Shows the recorder all sites in forward order, and writes the changes. Call it in a trace."""
         names = {module: name for name, module in self._envoy._module.named_modules()}
-        modules, place = self.modules, lambda module: self._envoy.get(names[module])
-        if recorder.edits_at(TOKEN_EMBEDDING):
-            _replace_output(place(modules.embedding), partial(recorder.edited, TOKEN_EMBEDDING))
-        if recorder.edits_at(POSITION_EMBEDDING):
-            _replace_output(place(modules.tables[0]), partial(recorder.edited, POSITION_EMBEDDING))
-        for layer, block in enumerate(modules.blocks):
-            _replace_input(place(block), recorder.residual)
-            for site in BEFORE_CALL:
-                _visit_tap(site, layer, modules, recorder, place)
-            attention = next((module for module in block.modules() if _calls_interface(type(module).forward)), None)
-            if attention is not None:
-                _attend(place(attention), layer, recorder, self.implementation, modules.n_kv_heads)
-            for site in BEHIND_CALL:
-                _visit_tap(site, layer, modules, recorder, place)
-        _replace_output(place(modules.blocks[-1]), recorder.residual)
-
-
-def _visit_tap(site: Site, layer: int, modules: StreamModules, recorder: Recorder, place: Callable[..., Any]) -> None:
-    """Shows the recorder what is at a site of a layer, where it reads or edits it and the layer has it."""
-    tap = modules.taps.get(site, {layer: None})[layer]
-    if tap is None or not recorder.uses(site):
-        return
-    record: Callable[[Tensor], Tensor] = partial(recorder.update, site, layer, factor=tap.factor)
-    if tap.beside is not None:
-        record = partial(recorded_sum, record, place(tap.beside).output)
-    replace = _replace_input if tap.is_input else _replace_output
-    replace(place(tap.module), record)
+        layers = {block: layer for layer, block in enumerate(self.modules.blocks)}
+        for site, module, record, is_input in places_of(self.modules, recorder):
+            if site is CALL:
+                parts = (part for part in module.modules() if _calls_interface(type(part).forward))
+                if (attention := next(parts, None)) is not None:
+                    place, n_kv_heads = self._envoy.get(names[attention]), self.modules.n_kv_heads
+                    _attend(place, layers[module], recorder, self.implementation, n_kv_heads)
+            elif site is RESIDUAL or recorder.uses(site):
+                (_replace_input if is_input else _replace_output)(self._envoy.get(names[module]), record)
 
 
 def _replace_input(module: Any, record: Callable[[Tensor], Tensor]) -> None:

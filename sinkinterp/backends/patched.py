@@ -22,10 +22,9 @@ from .anatomy.modules import removed_after
 from .exclusive import BLOCKS, Attached, Block, computed_by, edits_around, exclusive, holds, is_recorded_by, recorded_by
 from .hooks import inside_compiled, uncompiled
 from .huggingface import HuggingFaceSubject
-from .layout import Group, Layout, layout_of
 from .load import load
 from .module.module_subject import ModuleSubject
-from .recorder import Recorder, edits_for
+from .recorder import Group, Layout, Recorder, edits_for, layout_of
 
 
 class EditedBlock(Answering, AbstractContextManager[Any]):

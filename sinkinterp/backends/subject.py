@@ -1,7 +1,7 @@
 """The model of a measurement, on any library, and how text becomes its tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention import CALL, RESIDUAL, AttentionCall, Edit, ModelShape, Reads, Residual
-from ..checks import Answering, InputError, keywords, whole_number
+from ..checks import Answering, Frozen, InputError, keywords, whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
 from ..data.texts import is_path
@@ -32,14 +32,14 @@ from ..interventions.edit import Edits, edits_of
 from ..metrics.importance import importance
 from ..metrics.qk import qk_angles, qk_norm_products
 from ..metrics.residuals import is_massive, vector_norms
-from .added_slots import replaces_bos
 from .exclusive import lock_of
+from .hooks import replaces_bos
 
+NO_ENCODER = "off (no cross-attention)"  # what a protocol says of a decoder that runs alone
 Logits = Float[Tensor, "sequence kept vocab"]  # of all positions, or of the last alone
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Trace:
+class Trace(Frozen, repr=False, eq=False):
     """The answers of the reads during one forward pass, and the logits of the model.
 
     answers: by the name of the read, `sequence layer ...` over the layers of its site. Those of calls and of what
@@ -60,8 +60,7 @@ class Trace:
         return f"<Trace: {answers or 'no reads'}; logits {tuple(self.logits.shape)}>"
 
 
-@dataclass(frozen=True, repr=False)
-class FirstToken(Answering):
+class FirstToken(Answering, Frozen, repr=False):
     """Tensors of one token of every sequence, the first by default. `layer` counts attention layers.
 
     hidden_states: inputs of all blocks, then the last block's output before the final norm. norms: their lengths, and

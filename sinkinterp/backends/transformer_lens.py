@@ -17,8 +17,7 @@ from ..attention import OUTPUT, WEIGHT_SITES, AttentionCall, Gap, Pattern, SinkL
 from ..checks import InputError
 from ..data.tokens import Tokens
 from . import contract
-from .anatomy.modules import removed_after
-from .anatomy.projections import HeadMap, alone, rows_of
+from .anatomy.modules import HeadMap, alone, removed_after, rows_of
 from .bridge import FIX, bridge_of, hooked_points
 from .exclusive import Hook, exclusive, recorded_by
 from .hooks import recorded_stream

@@ -160,7 +160,7 @@ _ARGUMENT = re.compile(r"""(?<![\w.?&-])([a-z]\w*)=(\.{3}|"[^"]*"|'[^']*'|\[[^\]
 _PHRASES = {  # what is said otherwise than by an option's name
     "source=Texts(FILE)": "--text FILE",
     "pictures=False": "--no-pictures",
-    "encoder=Silence(), NoEncoder(), Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder.encoder_input": (
+    "encoder=Silence(), NoEncoder(), Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder": (
         "--encoder silence, off, FILE or TEXT"
     ),
     "Silence(), Sound(FILE) or NoEncoder()": "silence, FILE or off",

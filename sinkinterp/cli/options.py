@@ -41,7 +41,7 @@ def load_subject(
     beyond_context: bool = False,
 ) -> "Subject":
     """The model of that name or folder, with the encoder's input that the option --encoder names."""
-    from ..backends.encoder.encoder_input import encoder_input
+    from ..backends.encoder import encoder_input
     from ..backends.load import load
 
     quiet_libraries()

@@ -55,7 +55,7 @@ class Models:
 
     def loaded(self) -> Sequence["str | Encoded"]:
         """The models, each with the input of its encoder."""
-        from ..backends.encoder.encoder_input import encoder_input
+        from ..backends.encoder import encoder_input
         from ..runs.case import Encoded
 
         each_once(self.model, "--model")

@@ -3,7 +3,6 @@
 from ..attention import Edit as Edit, HeadWeights as HeadWeights
 from .attention_layers import *
 from .changes import *
-from .columns import *
 from .edit import *
 from .positions import *
 

@@ -1,16 +1,26 @@
-"""Interventions on how attention layers compute: another kernel or temperature, clipped weights, other projections."""
+"""Interventions on how attention layers compute: another kernel, clipped weights, other projections, other columns.
+
+A column of the pattern belongs to a token, such as the sink, or to a slot: a learned k*, v* or a learned sink logit.
+Edits of columns change their scores, their weights, and the queries that see them, as masks of caches do.
+"""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import field, replace
+from enum import Enum
+from functools import cached_property
 from typing import ClassVar
 
-from ..attention import AttentionCall, Exp, HeadWeights, Kernel, PNorm, Similarity, Unit
-from ..checks import InputError, choice
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..attention import AttentionCall, Edit, HeadWeights, Pattern, Prefix, SinkLogit, SlotRow, Summaries, Window
+from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
+from ..checks import Frozen, InputError, choice, whole_number
 from ..spec import ABOVE_ZERO, Limits
 from .selectors import InCalls, InLayers, OnHeads, OnKVHeads, OnPairs
 
 
-@dataclass(frozen=True)
 class PatchNormalization(InCalls, OnHeads):
     """Any kernel of `attention.kernels` in place of a model's own, per layer and head.
 
@@ -42,7 +52,6 @@ def _named(name: str) -> Similarity:
     return choice(name.lower(), words, "similarity")()
 
 
-@dataclass(frozen=True)
 class Temperature(InCalls, OnHeads):
     """Scores divided by `temperature` before they are normalised; above 1, attention is flatter.
 
@@ -56,7 +65,6 @@ class Temperature(InCalls, OnHeads):
         return self.rescored(call, scale=call.scale / self.temperature)
 
 
-@dataclass(frozen=True)
 class ClipPattern(InCalls, OnHeads):
     """Clipped softmax: weights become min(max((high - low) A + low, 0), 1), on pairs that may attend. For small T.
 
@@ -116,7 +124,6 @@ class ZeroValueBias(OnKVHeads):
         return _zeroed(self, layer, weights)
 
 
-@dataclass(frozen=True)
 class BlindKeys(InLayers):
     """Keys no longer read dimensions `dims` of the normed residual: those columns of W_K are zero."""
 
@@ -128,3 +135,262 @@ class BlindKeys(InLayers):
         weight = weights.weight.clone()
         weight[..., list(self.dims)] = 0
         return replace(weights, weight=weight)
+
+
+Removed = Float[Tensor, "batch head query 1"]
+Allowed = Bool[Tensor, "#batch #head query column"]
+
+
+class Without(Frozen):
+    """A pattern and the columns that are taken out of it.
+
+    removed: what they received. kept: the pattern without them. allowed: which of the other columns each query sees.
+    """
+
+    call: AttentionCall
+    columns: Bool[Tensor, " column"]
+
+    @cached_property
+    def pattern(self) -> Pattern:
+        return self.call.pattern()
+
+    @property
+    def removed(self) -> Removed:
+        return (self.pattern * self.columns).sum(-1, keepdim=True)
+
+    @property
+    def kept(self) -> Pattern:
+        return self.pattern * ~self.columns
+
+    @property
+    def allowed(self) -> Allowed:
+        seen = torch.nn.functional.pad(self.call.allowed(), (len(self.columns) - self.call.k.shape[2], 0), value=True)
+        return seen & ~self.columns
+
+
+class Share(Frozen):
+    """Shares out the attention that removed columns received."""
+
+    def share(self, without: Without) -> Pattern:
+        """The new pattern."""
+        raise NotImplementedError
+
+
+class Dropped(Share):
+    """It is lost: rows sum to less than before."""
+
+    def share(self, without: Without) -> Pattern:
+        return without.kept
+
+
+class Renormalised(Share):
+    """The other columns receive it in proportion to their weights without the removed ones.
+
+    It is lost where they would have nothing.
+    """
+
+    def share(self, without: Without) -> Pattern:
+        alone = without.call.pattern_without(without.columns)
+        shares = alone / alone.sum(-1, keepdim=True)  # first, since what was removed over a tiny sum can overflow
+        return without.kept + without.removed * shares.nan_to_num(0, 0, 0)
+
+
+class SpreadEvenly(Share):
+    """The other columns that the query sees receive equal parts of it."""
+
+    def share(self, without: Without) -> Pattern:
+        allowed = without.allowed
+        return without.kept + without.removed * allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
+
+
+class _Columns(InCalls, OnHeads):
+    """The columns of chosen positions, the first by default."""
+
+    positions: Iterable[int] = field(default=(0,), kw_only=True)
+
+
+class RemoveColumn(_Columns):
+    """Positions receive no attention; `share` says where it goes instead. For small T.
+
+    A query that sees no other column keeps its row, such as the first query, which sees only itself. Name all positions
+    in one edit: a second edit may give attention back to those of the first. Raises InputError where the positions are
+    all that there is to see.
+    """
+
+    share: Share = Renormalised()
+
+    def changed(self, call: AttentionCall) -> AttentionCall:
+        n_columns = call.k.shape[2] + (call.slot is not None)
+        columns = torch.zeros(n_columns, dtype=torch.bool, device=call.k.device)
+        columns[[n_columns - call.k.shape[2] + position for position in self.positions]] = True
+        without = Without(call, columns)
+        sees_others = without.allowed.any(-1, keepdim=True)
+        if len(columns) > 1 and not sees_others.any():
+            raise InputError(f"without these positions no query of layer {call.layer} sees a key; name fewer")
+        pattern = torch.where(sees_others, self.share.share(without), without.pattern)
+        return self.on_heads(call, call.with_pattern(pattern))
+
+
+class BiasColumn(_Columns):
+    """`bias` is added to the scores of positions, before normalisation; ZeroTuning does so with the first token."""
+
+    bias: float
+
+    def changed(self, call: AttentionCall) -> AttentionCall:
+        chosen = self._chosen_heads(call)
+        added = call.q.new_zeros(1, 1 if chosen.all() else len(chosen), 1, call.k.shape[2])
+        added[..., list(self.positions)] = self.bias
+        bias = added.masked_fill(~chosen[:, None, None], 0).expand(-1, -1, call.q.shape[2], -1)
+        return self.rescored_by_head(call, bias=bias if call.bias is None else call.bias + bias)
+
+
+class AttendSelfOnly(_Columns):
+    """Positions attend only to themselves and a slot, as the first token must; that makes sinks (arXiv:2605.06611)."""
+
+    positions: Iterable[int] = field(kw_only=True)
+
+    def changed(self, call: AttentionCall) -> AttentionCall:
+        past = call.k.shape[2] - call.q.shape[2]
+        queries = [position - past for position in self.positions if position >= past]
+        mask = call.allowed().clone()
+        mask[..., queries, :] = False
+        mask[..., queries, [query + past for query in queries]] = True
+        chosen = self._chosen_heads(call)
+        mask = mask if chosen.all() else torch.where(chosen[:, None, None], mask, call.allowed())
+        return self.rescored_by_head(call, mask=mask)
+
+
+class RemoveKeySlot(InCalls):
+    """Layers attend to tokens only: no k*, no sink logit."""
+
+    def changed(self, call: AttentionCall) -> AttentionCall:
+        _slot_of(call)
+        return replace(call, slot=None)
+
+
+class ZeroKeySlot(InCalls, OnHeads):
+    """k* = 0, or a sink logit of 0: with v* = 0 that is softmax-off-by-one."""
+
+    def changed(self, call: AttentionCall) -> AttentionCall:
+        slot, heads = _slot_of(call), self.head_mask(call.layer, call.q.shape[1])
+        return replace(call, slot=_without_key(slot, heads.to(call.q.device)))
+
+
+class AddSinkLogit(InCalls, OnHeads):
+    """A column of value zero and score `logit`; 0 is softmax-off-by-one. Raises InputError where a head has a slot.
+
+    If only some heads of a layer are chosen, the column's score is -inf in the others, which give it nothing.
+    """
+
+    logit: float = 0.0
+
+    def changed(self, call: AttentionCall) -> AttentionCall:
+        chosen, slot = self._chosen_heads(call), call.slot
+        if slot is None:
+            slot = SinkLogit(torch.full((call.q.shape[1],), -torch.inf, device=call.q.device))
+        if not isinstance(slot, SinkLogit) or (slot.logit[chosen] > -torch.inf).any():
+            raise InputError(f"layer {call.layer} has a slot already; use ZeroKeySlot or RemoveKeySlot")
+        return replace(call, slot=SinkLogit(slot.logit.masked_fill(chosen, self.logit)))
+
+
+def _slot_of(call: AttentionCall) -> SlotRow | SinkLogit | Summaries:
+    if call.slot is None:
+        raise InputError(f"layer {call.layer} has no slot to change; take a model with K biases or sink logits")
+    return call.slot
+
+
+def _without_key(slot: SlotRow | SinkLogit | Summaries, heads: Tensor) -> SlotRow | SinkLogit | Summaries:
+    if not isinstance(slot, SlotRow):
+        return replace(slot, logit=slot.logit.masked_fill(heads, 0))
+    return SlotRow(slot.key.masked_fill(heads[:, None, None], 0), slot.value)
+
+
+class Evict(Edit):
+    """The mask of a rolling cache, in one dense pass, on every backend and with every read.
+
+    Queries see the first `sinks` keys and the last `window - sinks` up to their own, but not those between.
+
+    Positions stay those of the text. Deeper layers read activations that were made under the same mask, as in a cache
+    (arXiv:2309.17453). Raises InputError unless `window` is wider than `sinks`.
+    """
+
+    window: int
+    sinks: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number(self.sinks, f"in a cache of {self.window} tokens the number of sinks", 0, self.window - 1)
+
+    def call(self, call: AttentionCall) -> AttentionCall:
+        n_queries, n_keys = call.q.shape[2], call.k.shape[2]
+        key = call.keys
+        query = key[n_keys - n_queries :, None]
+        recent = Window(self.window - self.sinks)
+        kept = (recent | Prefix(self.sinks) if self.sinks else recent).allows(query, key[None])
+        return replace(call, mask=torch.logical_and(call.allowed(), kept))
+
+
+class First(Enum):
+    """Says whether the first token is judged like any other, always kept, or evicted when it is not recent."""
+
+    JUDGED = "judged"
+    KEPT = "kept"
+    EVICTED = "evicted"
+
+
+class KeepHeaviest(Edit):
+    """The mask of a cache of `window` tokens: the last `window - heavy` ones, and the `heavy` heaviest before them.
+
+    A key's weight is the attention that it has received while it was in the cache, summed over the queries and over
+    the heads that share it. What is evicted does not come back (H2O, arXiv:2306.14048). With a `seed` the weight is a
+    random number for each sequence, kv head and key: the control of equal memory. Positions stay those of the text.
+    Raises InputError unless the window is wider than `heavy`, and for fewer than one heavy token where the first is
+    always kept.
+    """
+
+    window: int
+    heavy: int
+    first: First = First.JUDGED
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.seed is not None:
+            whole_number(self.seed, "seed of KeepHeaviest", 0, 2**63 - 1)
+        least = 1 if self.first is First.KEPT else 0
+        whole_number(self.heavy, f"in a cache of {self.window} tokens the number of heavy ones", least, self.window - 1)
+
+    def call(self, call: AttentionCall) -> AttentionCall:
+        if call.q.shape[2] != call.k.shape[2]:
+            raise InputError("heavy hitters are counted over whole texts; give all tokens in one pass")
+        group = call.q.shape[1] // call.k.shape[1]
+        scores = call.scores().float().masked_fill(~call.allowed(), -torch.inf).unflatten(1, (-1, group))
+        kept = self._kept(scores).repeat_interleave(group, 1)
+        return replace(call, mask=torch.logical_and(call.allowed(), kept))
+
+    def _kept(self, scores: Float[Tensor, "batch kv_head group query key"]) -> Bool[Tensor, "batch kv_head query key"]:
+        """Which keys are in the cache of every query; the queries come one after the other."""
+        cached = torch.zeros_like(scores[:, :, 0, 0], dtype=torch.bool)
+        weight = torch.zeros(cached.shape)
+        if self.seed is not None:
+            weight = torch.rand(cached.shape, generator=torch.Generator().manual_seed(self.seed))
+        weight, rows = weight.to(scores.device), []
+        for query in range(scores.shape[-1]):
+            cached[..., query] = True
+            if query >= self.window:
+                cached = self._without_lightest(cached, weight, query)
+            rows.append(cached.clone())
+            if self.seed is None:
+                seen = scores[..., query, :].masked_fill(~cached[:, :, None], -torch.inf)
+                weight += seen.softmax(-1).nan_to_num(0).sum(2)
+        return torch.stack(rows, 2)
+
+    def _without_lightest(
+        self, cached: Bool[Tensor, "batch kv_head key"], weight: Float[Tensor, "batch kv_head key"], query: int
+    ) -> Bool[Tensor, "batch kv_head key"]:
+        """The cache after one key is evicted: the lightest of those that are not recent."""
+        value = weight.masked_fill(~cached, torch.inf)
+        value[..., query - (self.window - self.heavy) + 1 :] = torch.inf
+        if self.first is not First.JUDGED and cached[..., 0].any():
+            value[..., 0] = torch.inf if self.first is First.KEPT else -torch.inf
+        return cached.scatter(-1, value.argmin(-1, keepdim=True), False)

@@ -10,7 +10,7 @@ result into another.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -18,19 +18,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention import AttentionCall, Edit, HeadOutput, ModelShape, Read, Site, Unchanged, alike, sites
-from ..checks import InputError, Told, check_fields, instance_of, is_whole, whole_number
+from ..checks import Checked, InputError, instance_of, is_whole, whole_number
 from ..spec import Limits
 from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen
 
 Activation = Float[Tensor, "*sequence_head pos d"]
 
 
-@dataclass(frozen=True)
-class Operation(metaclass=Told):
+class Operation(Checked):
     """Makes new activations of a layer from old ones. A `Change` uses the entries that it chooses, and no others."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         """The new activations of a layer, in the shape of the old ones. Positions in `x` count from the first token."""
@@ -47,7 +43,6 @@ class Operation(metaclass=Told):
         return self
 
 
-@dataclass(frozen=True)
 class Keep(Operation):
     """The identity."""
 
@@ -55,7 +50,6 @@ class Keep(Operation):
         return x
 
 
-@dataclass(frozen=True)
 class NotGiven(Keep):
     """The operation of a `Change` that only names a site: it can be read, and is refused as an edit."""
 
@@ -64,7 +58,6 @@ class NotGiven(Keep):
         raise InputError(f"an edit without an operation only names a site; {fix}")
 
 
-@dataclass(frozen=True)
 class Apply(Operation):
     """The result of a function of the activations, in their shape. A `Change` makes it of a function."""
 
@@ -74,7 +67,6 @@ class Apply(Operation):
         return self.function(x)
 
 
-@dataclass(frozen=True)
 class Zero(Operation):
     """Zero in every chosen entry."""
 
@@ -82,7 +74,6 @@ class Zero(Operation):
         return torch.zeros_like(x)
 
 
-@dataclass(frozen=True)
 class SetTo(Operation):
     """One number in every chosen entry."""
 
@@ -92,7 +83,6 @@ class SetTo(Operation):
         return torch.full_like(x, self.value)
 
 
-@dataclass(frozen=True)
 class Scale(Operation):
     """Multiplied by a factor."""
 
@@ -102,7 +92,6 @@ class Scale(Operation):
         return x * self.factor
 
 
-@dataclass(frozen=True)
 class ClampNorm(Operation):
     """Vectors longer than `limit` are shrunk to that length."""
 
@@ -114,7 +103,6 @@ class ClampNorm(Operation):
         return x * (self.limit / x.norm(dim=-1, keepdim=True).clamp(min=tiny)).clamp(max=1)
 
 
-@dataclass(frozen=True)
 class MeanOfOthers(Operation):
     """Every chosen vector becomes the mean over the positions after the first `skip`, of its own sequence.
 
@@ -131,7 +119,6 @@ class MeanOfOthers(Operation):
         return x[..., self.skip :, :].mean(-2, keepdim=True).expand_as(x)
 
 
-@dataclass(frozen=True)
 class MatchedNoise(Operation):
     """Random numbers with the mean and variance that each dimension has over the positions of its own sequence.
 
@@ -147,7 +134,6 @@ class MatchedNoise(Operation):
         return x.mean(-2, keepdim=True) + x.std(-2, correction=0, keepdim=True) * noise
 
 
-@dataclass(frozen=True)
 class SwapWith(Operation):
     """The positions `first` and `second` exchange their vectors."""
 
@@ -163,8 +149,7 @@ class SwapWith(Operation):
         return x[..., order, :]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _WithValues(Operation):
+class _WithValues(Operation, eq=False, repr=False):
     """Base of operations with given activations, by layer: of each sequence, or of one that stands for all.
 
     One vector stands for all layers, sequences and positions, also for those that are generated.
@@ -199,12 +184,8 @@ class _WithValues(Operation):
         return {} if isinstance(self.values, Tensor) else self.values
 
     def _values_like(self, layer: int, x: Activation) -> Activation:
-        if isinstance(self.values, Tensor):
-            if len(self.values) != x.shape[-1]:
-                raise self._misfit(layer, self.values, x)
-            return self.values.to(x).expand_as(x)
-        value = self._of_layer(layer, x)
-        if len(value) not in (1, len(x)):
+        value = self.values.to(x) if isinstance(self.values, Tensor) else self._of_layer(layer, x)
+        if len(value) not in ((x.shape[-1],) if isinstance(self.values, Tensor) else (1, len(x))):
             raise self._misfit(layer, value, x)
         return value.expand_as(x)
 
@@ -236,8 +217,7 @@ class Add(_WithValues):
         return x + self._values_like(layer, x)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PutAt(_WithValues):
+class PutAt(_WithValues, eq=False, repr=False):
     """Every sequence takes the given activations at one place of its own, and keeps its others.
 
     rows: which of the given sequences a sequence takes them from. places: its layer, head, position and dimension (of a
@@ -265,7 +245,6 @@ class PutAt(_WithValues):
         return new
 
 
-@dataclass(frozen=True)
 class Change(InLayers):
     """`operation` on chosen positions and dimensions, in chosen layers; all by default.
 
@@ -375,7 +354,6 @@ class ChangeMLP(Change, site=sites.MLP):
     """`operation` on what the feed-forward layers of blocks `layers` add to the residual stream."""
 
 
-@dataclass(frozen=True)
 class _ChangeHeads(Change, OnPairs):
     """The same for heads."""
 
@@ -390,7 +368,6 @@ class _ChangeHeads(Change, OnPairs):
         return self._changed(layer, x, None if self.pairs is None else self.head_mask(layer, x.shape[1]))
 
 
-@dataclass(frozen=True)
 class _ChangeInCall(_ChangeHeads):
     """The same for one tensor of the call: its field `part`."""
 
@@ -411,21 +388,18 @@ class _ChangeInCall(_ChangeHeads):
         return replace(call, **changed)
 
 
-@dataclass(frozen=True)
 class ChangeQueries(_ChangeInCall, OnHeads):
     """`operation` on queries, after norms and rotation."""
 
     part = "q"
 
 
-@dataclass(frozen=True)
 class ChangeKeys(_ChangeInCall, OnKVHeads):
     """`operation` on keys, after norms and rotation."""
 
     part = "k"
 
 
-@dataclass(frozen=True)
 class ChangeValues(_ChangeInCall, OnKVHeads):
     """`operation` on values."""
 
@@ -435,7 +409,6 @@ class ChangeValues(_ChangeInCall, OnKVHeads):
         return shape.d_value or shape.d_head
 
 
-@dataclass(frozen=True)
 class ChangePattern(_ChangeInCall, OnHeads):
     """`operation` on attention weights; positions are queries, dimensions keys. For small T.
 
@@ -463,7 +436,6 @@ class ChangePattern(_ChangeInCall, OnHeads):
         return replace(self, dims=[key + 1 for key in self.dims])
 
 
-@dataclass(frozen=True)
 class ChangeOutputs(_ChangeHeads, OnHeads):
     """`operation` on what heads return, before a gate multiplies it and before heads are mixed."""
 

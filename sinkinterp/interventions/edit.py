@@ -5,7 +5,7 @@ The last are ablations, and hooks by the names of TransformerLens.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from itertools import product
 from types import NoneType
 from typing import Any, Literal
@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from ..attention import CHANGES, OUTPUT, RESIDUAL, AttentionCall, Edit, Site, called
-from ..checks import InputError, accepting, choice, instance_of, is_whole, keywords
+from ..checks import Frozen, InputError, accepting, choice, instance_of, is_whole, keywords
 from . import changes
 from .changes import Apply, MeanOfOthers, Operation, Zero
 from .selectors import is_pair, several
 
 
-@dataclass(frozen=True)
 class CallFunction(Edit):
     """A plain function from the call of every attention layer to the call that takes its place."""
 
@@ -122,8 +121,7 @@ def Ablate(
     return changes.AT[site](choice(by, _BY, "way to ablate"), **chosen)
 
 
-@dataclass(frozen=True)
-class Hook:
+class Hook(Frozen):
     """What a hook of TransformerLens is given beside the activation: its name and its layer."""
 
     name: str

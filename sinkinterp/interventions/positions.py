@@ -4,16 +4,17 @@ All but the last give tokens other position ids: rows of a table of learned posi
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 
 from ..attention import Edit, ModelShape, PositionIds, Residual
-from ..checks import InputError, whole_number
+from ..checks import InputError
+from ..spec import Limits
 from .selectors import Choosing, check_chosen
 
 
-@dataclass(frozen=True)
 class _PositionPair(Edit):
     """Two positions of the sequence, counted from 0."""
 
@@ -37,7 +38,6 @@ class _PositionPair(Edit):
         return replace(self, first=first, second=second)
 
 
-@dataclass(frozen=True)
 class SwapPositions(_PositionPair):
     """The tokens at two positions exchange positions: p_first <-> p_second."""
 
@@ -47,7 +47,6 @@ class SwapPositions(_PositionPair):
         return swapped
 
 
-@dataclass(frozen=True)
 class ReplacePosition(_PositionPair):
     """The token at `first` is given the position of `second`: p_first <- p_second."""
 
@@ -57,7 +56,6 @@ class ReplacePosition(_PositionPair):
         return replaced
 
 
-@dataclass(frozen=True)
 class ShiftPositions(Edit):
     """Tokens from position `start` on move `by` positions later, which leaves a gap before them.
 
@@ -66,11 +64,7 @@ class ShiftPositions(Edit):
 
     by: int
     start: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number(self.by, "by how many positions tokens are shifted", 1)
-        whole_number(self.start, "the first position that is shifted", 0)
+    limits: ClassVar[Limits] = {"by": 1, "start": 0}
 
     def check(self, shape: ModelShape, length: int) -> None:
         check_chosen((self.start,), range(length), "position")
@@ -80,7 +74,6 @@ class ShiftPositions(Edit):
         return ids + self.by * later
 
 
-@dataclass(frozen=True)
 class RemovePosition(Choosing):
     """The tokens at `positions` (all by default) get no learned position: zero is added in its place."""
 

@@ -3,7 +3,7 @@
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, product
 from typing import Any, ClassVar
 
@@ -21,7 +21,6 @@ _NAME = re.compile(r"L?(\d+)(?:[.:]H?|H)(\d+)", re.I | re.ASCII)  # of a head: 5
 LABELS = {"dims": "dimension", "positions": "position", "heads": "head", "kv_heads": "kv_head", "layers": "layer"}
 
 
-@dataclass(frozen=True)
 class Choosing(Edit):
     """Base of edits with selectors: fields with the names in `LABELS`, from narrow to wide. None chooses all."""
 
@@ -67,8 +66,7 @@ class Choosing(Edit):
         return replace(self, **{name: tuple(others[i] for i in sorted(drawn))})
 
 
-@dataclass(frozen=True, kw_only=True)
-class InLayers(Choosing):
+class InLayers(Choosing, kw_only=True):
     """Changes attention layers `layers`, counted among all blocks; all by default."""
 
     layers: Iterable[int] | None = None
@@ -83,8 +81,7 @@ class InLayers(Choosing):
         return self.layers is None or layer in self.layers
 
 
-@dataclass(frozen=True, kw_only=True)
-class InCalls(InLayers):
+class InCalls(InLayers, kw_only=True):
     """Changes the attention calls of its layers, by `changed`."""
 
     def call(self, call: AttentionCall) -> AttentionCall:
@@ -95,8 +92,7 @@ class InCalls(InLayers):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnPairs(InLayers):
+class OnPairs(InLayers, kw_only=True):
     """Changes the heads that the field `selector` names, as (layer, head), or all heads of `layers`; all by default."""
 
     selector: ClassVar[str]
@@ -122,16 +118,14 @@ class OnPairs(InLayers):
         return mask
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnKVHeads(OnPairs):
+class OnKVHeads(OnPairs, kw_only=True):
     """Changes heads of keys and values, `kv_heads`, as (layer, kv_head); each serves a group of query heads."""
 
     selector = "kv_heads"
     kv_heads: Iterable[tuple[int, int]] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnHeads(OnPairs):
+class OnHeads(OnPairs, kw_only=True):
     """Changes query heads `heads`, as (layer, head)."""
 
     selector = "heads"

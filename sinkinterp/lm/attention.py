@@ -6,7 +6,7 @@ it, head outputs may be shifted and gated, and are joined.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -31,7 +31,7 @@ KeyIds = Int[Tensor, "#batch key"]
 QueriesOrKeys = Float[Tensor, "batch head pos d_head"]
 
 
-class Position(nn.Module):
+class Position:
     """No positions. Base of every scheme."""
 
     def embed(self, x: Residual, ids: PositionIds) -> Residual:
@@ -52,35 +52,30 @@ class Position(nn.Module):
         return None if rule is None else RelativeBias(rule, queries, keys)
 
 
+class NoPosition(Part, Position):
+    """No positional information except that of the mask."""
+
+
 # waves and frequencies are computed in every pass: from_pretrained builds on the meta device and would lose a buffer
 
 
-class _Waves(Position):
-    def __init__(self, d_model: int, base: float) -> None:
-        super().__init__()
-        self.d_model, self.base = d_model, base
+class Sinusoidal(Part, Position):
+    """Fixed sines and cosines, interleaved, added to the embeddings. Positions count from 0 (equation 5)."""
+
+    base: float = 10_000.0
 
     def embed(self, x: Residual, ids: PositionIds) -> Residual:
-        angle = _angles(ids, self.d_model, self.base)
+        angle = _angles(ids, x.shape[-1], self.base)
         return x + rearrange([angle.sin(), angle.cos()], "two b pos wave -> b pos (wave two)").to(x.dtype)
 
 
-class _Table(Position):
-    def __init__(self, n_ctx: int, d_model: int) -> None:
-        super().__init__()
-        self.table = nn.Embedding(n_ctx, d_model)
+class Rotary(Part, Position):
+    """Rotates queries and keys by their position, the halves of a head paired as in Llama (RoPE)."""
 
-    def embed(self, x: Residual, ids: PositionIds) -> Residual:
-        return x + self.table(ids)
-
-
-class _Rotary(Position):
-    def __init__(self, d_head: int, base: float) -> None:
-        super().__init__()
-        self.d_head, self.base = d_head, base
+    base: float = 10_000.0
 
     def rotate(self, x: QueriesOrKeys, ids: PositionIds) -> QueriesOrKeys:
-        angle = _angles(ids, self.d_head, self.base)
+        angle = _angles(ids, x.shape[-1], self.base)
         cos, sin = (f(angle).repeat(1, 1, 2)[:, None].to(x.dtype) for f in (torch.cos, torch.sin))
         a, b = x.chunk(2, -1)
         return x * cos + torch.cat((-b, a), -1) * sin
@@ -91,25 +86,6 @@ def _angles(ids: PositionIds, width: int, base: float) -> Float[Tensor, "#batch 
     return ids[..., None].float() * frequency
 
 
-@dataclass(frozen=True)
-class NoPosition(Part):
-    """No positional information except that of the mask."""
-
-    def build(self, dims: Dims) -> Position:
-        return Position()
-
-
-@dataclass(frozen=True)
-class Sinusoidal(Part):
-    """Fixed sines and cosines, interleaved, added to the embeddings. Positions count from 0 (equation 5)."""
-
-    base: float = 10_000.0
-
-    def build(self, dims: Dims) -> Position:
-        return _Waves(dims.d_model, self.base)
-
-
-@dataclass(frozen=True)
 class Learned(Part):
     """A trained vector per position, added to the embeddings (GPT-2)."""
 
@@ -117,14 +93,13 @@ class Learned(Part):
         return _Table(dims.n_ctx, dims.d_model)
 
 
-@dataclass(frozen=True)
-class Rotary(Part):
-    """Rotates queries and keys by their position, the halves of a head paired as in Llama (RoPE)."""
+class _Table(nn.Module, Position):
+    def __init__(self, n_ctx: int, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(n_ctx, d_model)
 
-    base: float = 10_000.0
-
-    def build(self, dims: Dims) -> Position:
-        return _Rotary(dims.d_head, self.base)
+    def embed(self, x: Residual, ids: PositionIds) -> Residual:
+        return x + self.table(ids)
 
 
 def buckets(distance: Int[Tensor, "*axes"], count: int, reach: int) -> Int[Tensor, "*axes"]:
@@ -132,6 +107,48 @@ def buckets(distance: Int[Tensor, "*axes"], count: int, reach: int) -> Int[Tenso
     distance, near = distance.clamp(min=0), count // 2
     far = near + (distance.clamp(min=near) / near).log() / math.log(reach / near) * (count - near)
     return torch.where(distance < near, distance, far.long().clamp(max=count - 1))
+
+
+class _Buckets(Part):
+    """`count` buckets of distances, up to `reach`."""
+
+    count: int = 32
+    reach: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number(self.count, "the count of buckets, below twice the reach,", 2, 2 * self.reach - 1)
+
+    def of_near(self, device: torch.device | None = None) -> Int[Tensor, " distance"]:
+        """The bucket of every distance from 0 to the first that falls into the last bucket, as all beyond do."""
+        near = buckets(torch.arange(self.reach + 1), self.count, self.reach)
+        return near[: 1 + int((near < self.count - 1).sum())].to(device)
+
+
+class T5Relative(_Buckets):
+    """A trained scalar per bucket of distances and per head. All layers share one table (T5)."""
+
+    def build(self, dims: Dims) -> Position:
+        return _BucketTable(self, dims.n_heads)
+
+
+class _BucketTable(nn.Module, Position):
+    def __init__(self, spec: T5Relative, n_heads: int) -> None:
+        super().__init__()
+        self.spec, self.table = spec, nn.Embedding(spec.count, n_heads)
+
+    def by_distance(self) -> Scalars:
+        return Scalars(self.table(self.spec.of_near(self.table.weight.device)).mT)
+
+
+class BucketIndex(_Buckets, Position):
+    """The index of the bucket, not trained: the paper's equation 6. The release runs it as relative positions.
+
+    It grows with distance, so it favours the first key: with equal scores otherwise, alpha_1 is 0.334 at T = 64.
+    """
+
+    def by_distance(self) -> Scalars:
+        return Scalars(self.of_near()[None].float())
 
 
 def slopes(n_heads: int) -> list[float]:
@@ -144,70 +161,6 @@ def slopes(n_heads: int) -> list[float]:
     return geometric if power == n_heads else geometric + slopes(2 * power)[::2][: n_heads - power]
 
 
-class _BucketTable(Position):
-    def __init__(self, spec: "_Buckets", n_heads: int) -> None:
-        super().__init__()
-        self.spec, self.table = spec, nn.Embedding(spec.count, n_heads)
-
-    def by_distance(self) -> Scalars:
-        return Scalars(self.table(self.spec.of_near(self.table.weight.device)).mT)
-
-
-class _BucketIndex(Position):
-    def __init__(self, spec: "_Buckets") -> None:
-        super().__init__()
-        self.spec = spec
-
-    def by_distance(self) -> Scalars:
-        return Scalars(self.spec.of_near(torch.device("cpu"))[None].float())
-
-
-class _Alibi(Position):
-    def __init__(self, n_heads: int) -> None:
-        super().__init__()
-        self.slopes = slopes(n_heads)
-
-    def by_distance(self) -> Slopes:
-        return Slopes(torch.tensor(self.slopes))
-
-
-@dataclass(frozen=True)
-class _Buckets(Part):
-    """`count` buckets of distances, up to `reach`."""
-
-    count: int = 32
-    reach: int = 128
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number(self.count, "the count of buckets, below twice the reach,", 2, 2 * self.reach - 1)
-
-    def of_near(self, device: torch.device) -> Int[Tensor, " distance"]:
-        """The bucket of every distance from 0 to the first that falls into the last bucket, as all beyond do."""
-        near = buckets(torch.arange(self.reach + 1), self.count, self.reach)
-        return near[: 1 + int((near < self.count - 1).sum())].to(device)
-
-
-@dataclass(frozen=True)
-class T5Relative(_Buckets):
-    """A trained scalar per bucket of distances and per head. All layers share one table (T5)."""
-
-    def build(self, dims: Dims) -> Position:
-        return _BucketTable(self, dims.n_heads)
-
-
-@dataclass(frozen=True)
-class BucketIndex(_Buckets):
-    """The index of the bucket, not trained: the paper's equation 6. The release runs it as relative positions.
-
-    It grows with distance, so it favours the first key: with equal scores otherwise, alpha_1 is 0.334 at T = 64.
-    """
-
-    def build(self, dims: Dims) -> Position:
-        return _BucketIndex(self)
-
-
-@dataclass(frozen=True)
 class Alibi(Part):
     """-slope * distance, with a fixed slope per head."""
 
@@ -215,18 +168,35 @@ class Alibi(Part):
         return _Alibi(dims.n_heads)
 
 
+class _Alibi(Position):
+    def __init__(self, n_heads: int) -> None:
+        self.slopes = slopes(n_heads)
+
+    def by_distance(self) -> Slopes:
+        return Slopes(torch.tensor(self.slopes))
+
+
 HeadVectors = Float[Tensor, "batch pos head d_head"]  # the order of axes outside the call, as in transformers
 MapVectors = Float[Tensor, "batch pos map d_value"]  # as `HeadVectors`, of the maps that share values
 
 
-class QKNorm(nn.Module):
-    """Queries and keys unchanged. Base of the modules that normalise them."""
+class NoQKNorm(Part):
+    """Queries and keys of any length."""
 
-    def forward(self, q: HeadVectors, k: HeadVectors) -> tuple[HeadVectors, HeadVectors]:
+    def __call__(self, q: HeadVectors, k: HeadVectors) -> tuple[HeadVectors, HeadVectors]:
         return q, k
 
 
-class _RMSQKNorm(QKNorm):
+class RMSQKNorm(Part):
+    """Queries and keys get the same root mean square before rotation, with a trained gain per dimension (Qwen3)."""
+
+    eps: float = 1e-5
+
+    def build(self, dims: Dims) -> nn.Module:
+        return _RMSQKNorm(dims.d_head, self.eps)
+
+
+class _RMSQKNorm(nn.Module):
     def __init__(self, d_head: int, eps: float) -> None:
         super().__init__()
         self.q_norm, self.k_norm = (nn.RMSNorm(d_head, eps=eps) for _ in range(2))
@@ -235,32 +205,23 @@ class _RMSQKNorm(QKNorm):
         return self.q_norm(q), self.k_norm(k)
 
 
-@dataclass(frozen=True)
-class NoQKNorm(Part):
-    """Queries and keys of any length."""
+class NoChange(Part):
+    """Head outputs `z` as the attention call gives them; `x` is the normed input of the attention."""
 
-    def build(self, dims: Dims) -> QKNorm:
-        return QKNorm()
-
-
-@dataclass(frozen=True)
-class RMSQKNorm(Part):
-    """Queries and keys get the same root mean square before rotation, with a trained gain per dimension (Qwen3)."""
-
-    eps: float = 1e-5
-
-    def build(self, dims: Dims) -> QKNorm:
-        return _RMSQKNorm(dims.d_head, self.eps)
-
-
-class OutputChange(nn.Module):
-    """Head outputs `z` unchanged. Base of the modules that change them; `x` is the normed input of the attention."""
-
-    def forward(self, z: HeadVectors, x: Residual) -> HeadVectors:
+    def __call__(self, z: HeadVectors, x: Residual) -> HeadVectors:
         return z
 
 
-class _ValueBias(OutputChange):
+class ValueBias(Part):
+    """y = A V + v*: adds a vector to the output of every head; no query attends to it (Table 4, V biases)."""
+
+    value: Row = LearnedRow()
+
+    def build(self, dims: Dims) -> nn.Module:
+        return _ValueBias(self.value.build(dims), dims)
+
+
+class _ValueBias(nn.Module):
     def __init__(self, value: nn.Parameter, dims: Dims) -> None:
         super().__init__()
         self.value, self.dims = value, dims
@@ -276,7 +237,7 @@ class GateMap(nn.Linear):
         return super().forward(x).sigmoid()
 
 
-class _Gate(OutputChange):
+class _Gate(nn.Module):
     def __init__(self, dims: Dims, per_head: int) -> None:
         super().__init__()
         self.gate_proj = GateMap(dims.d_model, dims.n_heads * per_head, bias=False)
@@ -285,53 +246,35 @@ class _Gate(OutputChange):
         return z * self.gate_proj(x).unflatten(-1, (z.shape[2], -1))
 
 
-@dataclass(frozen=True)
-class NoChange(Part):
-    """Head outputs as the attention call gives them."""
-
-    def build(self, dims: Dims) -> OutputChange:
-        return OutputChange()
-
-
-@dataclass(frozen=True)
-class ValueBias(Part):
-    """y = A V + v*: adds a vector to the output of every head; no query attends to it (Table 4, V biases)."""
-
-    value: Row = LearnedRow()
-
-    def build(self, dims: Dims) -> OutputChange:
-        return _ValueBias(self.value.build(dims), dims)
-
-
-@dataclass(frozen=True)
 class HeadGate(Part):
     """Multiplies each head's output by sigmoid(w . x), where x is the attention's normed input (Qiu et al. 2025)."""
 
-    def build(self, dims: Dims) -> OutputChange:
+    def build(self, dims: Dims) -> nn.Module:
         return _Gate(dims, 1)
 
 
-@dataclass(frozen=True)
 class ElementGate(Part):
     """As `HeadGate`, with a gate for every dimension of every head."""
 
-    def build(self, dims: Dims) -> OutputChange:
+    def build(self, dims: Dims) -> nn.Module:
         return _Gate(dims, dims.d_head)
 
 
-class Maps(nn.Module):
-    """Every head has its own map and values. Base of the modules in which several maps share values."""
+class OneMap(Part):
+    """Every head has its own map and values."""
+
+    maps: ClassVar[int] = 1
 
     def share(self, v: HeadVectors) -> MapVectors:
         """The values of every map, given those of every head."""
         return v
 
-    def forward(self, z: MapVectors) -> Float[Tensor, "batch pos head d_value"]:
+    def __call__(self, z: MapVectors) -> Float[Tensor, "batch pos head d_value"]:
         """The outputs of heads, given the outputs of their maps."""
         return z
 
 
-class _Differential(Maps):
+class _Differential(nn.Module):
     def __init__(self, dims: Dims, start: float) -> None:
         super().__init__()
         self.start = start
@@ -347,17 +290,6 @@ class _Differential(Maps):
         return self.norm(z[:, :, ::2] - factor.to(z.dtype) * z[:, :, 1::2]) * (1 - self.start)
 
 
-@dataclass(frozen=True)
-class OneMap(Part):
-    """A map for every head."""
-
-    maps: ClassVar[int] = 1
-
-    def build(self, dims: Dims) -> Maps:
-        return Maps()
-
-
-@dataclass(frozen=True)
 class Differential(Part):
     """Differential attention (Ye et al. 2024, arXiv:2410.05258): two maps share values, and the second is subtracted.
 
@@ -368,13 +300,12 @@ class Differential(Part):
     start: float = 0.8
     maps: ClassVar[int] = 2
 
-    def build(self, dims: Dims) -> Maps:
+    def build(self, dims: Dims) -> nn.Module:
         if dims.n_heads % 2:
             raise InputError(f"differential attention takes heads in pairs; got {dims.n_heads}")
         return _Differential(dims, self.start)
 
 
-@dataclass(frozen=True)
 class Join(Spec):
     """How the head outputs become the one vector that the output projection reads."""
 
@@ -386,7 +317,6 @@ class Join(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class Concatenated(Join):
     """Head outputs side by side."""
 
@@ -397,7 +327,6 @@ class Concatenated(Join):
         return rearrange(z, "b pos head d -> b pos (head d)")
 
 
-@dataclass(frozen=True)
 class Added(Join):
     """The sum over heads (Table 12)."""
 
@@ -408,7 +337,6 @@ class Added(Join):
         return reduce(z, "b pos head d -> b pos d", "sum")
 
 
-@dataclass(frozen=True)
 class AttentionSpec(Spec):
     """Softmax attention over the past by default. Every field replaces one step.
 
@@ -466,7 +394,8 @@ class SinkAttention(nn.Module):
         assert isinstance(spec.kernel.feature, Feature)
         self.feature: Feature | nn.Module = spec.kernel.feature.build(dims)
         self.slots, self.qk_norm = spec.slots.build(dims), spec.qk_norm.build(dims)
-        self.v_gate, self.maps = spec.v_gate.build(dims), spec.maps.build(dims)
+        self.v_gate: Any = spec.v_gate.build(dims)
+        self.maps: Any = spec.maps.build(dims)
         self.v_bias, self.gate = spec.v_bias.build(heads), spec.gate.build(heads)
         self.kernel, self.join = spec.kernel, spec.join
 

@@ -1,7 +1,6 @@
 """A block: attention, then a feed-forward layer, each in a residual branch with a norm at its start or its end."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,39 +17,33 @@ from .attention import Position, PositionIds, SinkAttention
 Hidden = Float[Tensor, "batch pos width"]
 
 
-@dataclass(frozen=True)
 class Activation(Spec):
     """An elementwise function."""
 
+    function: ClassVar[Any]
+
     def __call__(self, x: Hidden) -> Hidden:
-        raise NotImplementedError
+        return self.function(x)
 
 
-@dataclass(frozen=True)
 class Relu(Activation):
     """max(x, 0)."""
 
-    def __call__(self, x: Hidden) -> Hidden:
-        return F.relu(x)
+    function = staticmethod(F.relu)
 
 
-@dataclass(frozen=True)
 class Gelu(Activation):
     """x * Phi(x), where Phi is the exact normal distribution function."""
 
-    def __call__(self, x: Hidden) -> Hidden:
-        return F.gelu(x)
+    function = staticmethod(F.gelu)
 
 
-@dataclass(frozen=True)
 class Swish(Activation):
     """x * sigmoid(x)."""
 
-    def __call__(self, x: Hidden) -> Hidden:
-        return F.silu(x)
+    function = staticmethod(F.silu)
 
 
-@dataclass(frozen=True)
 class _OfWidth(Part):
     """A feed-forward layer with `width` hidden units."""
 
@@ -59,34 +52,44 @@ class _OfWidth(Part):
     width: int = 256
 
 
-@dataclass(frozen=True)
 class FFN(_OfWidth):
     """down(act(up x))."""
 
     act: Activation = Relu()
 
     def build(self, dims: Dims) -> nn.Module:
-        return Layer(dims.d_model, self)
+        return Layer(dims.d_model, self, is_gated=False)
 
 
-@dataclass(frozen=True)
 class GatedFFN(_OfWidth):
     """down(act(gate x) * up x): SwiGLU by default, as in Llama."""
 
     act: Activation = Swish()
 
     def build(self, dims: Dims) -> nn.Module:
-        return GatedLayer(dims.d_model, self)
+        return Layer(dims.d_model, self, is_gated=True)
 
 
-class _Layer(nn.Module):
-    """A feed-forward layer: an output projection of its neurons."""
+class SwishDown(nn.Linear):
+    """The down projection of a SwiGLU layer, a class of its own because `WrittenInit` draws it differently."""
 
-    down_proj: nn.Linear
+
+class Layer(nn.Module):
+    """The module of a feed-forward layer: an output projection of its neurons. Its projections have Llama's names."""
+
+    def __init__(self, d_model: int, spec: FFN | GatedFFN, is_gated: bool) -> None:
+        super().__init__()
+        self.act = spec.act
+        self.gate_proj = nn.Linear(d_model, spec.width, bias=False) if is_gated else None
+        self.up_proj = nn.Linear(d_model, spec.width, bias=False)
+        down = SwishDown if is_gated and spec.act == Swish() else nn.Linear
+        self.down_proj = down(spec.width, d_model, bias=False)
 
     def neurons(self, x: Residual) -> Hidden:
         """Returns what the activation returns, times the gate where there is one: `batch pos neuron`."""
-        raise NotImplementedError
+        if self.gate_proj is None:
+            return self.act(self.up_proj(x))
+        return self.act(self.gate_proj(x)) * self.up_proj(x)
 
     def forward(self, x: Residual) -> Residual:
         return self.down_proj(self.neurons(x))
@@ -96,95 +99,41 @@ class _Layer(nn.Module):
         return type(self.down_proj).forward(self.down_proj, self.neurons(x))
 
 
-class Layer(_Layer):
-    """The module of `FFN`. Its projections have Llama's names."""
-
-    def __init__(self, d_model: int, spec: FFN) -> None:
-        super().__init__()
-        self.act = spec.act
-        self.up_proj = nn.Linear(d_model, spec.width, bias=False)
-        self.down_proj = nn.Linear(spec.width, d_model, bias=False)
-
-    def neurons(self, x: Residual) -> Hidden:
-        return self.act(self.up_proj(x))
-
-
-class SwishDown(nn.Linear):
-    """The down projection of a SwiGLU layer, a class of its own because `WrittenInit` draws it differently."""
-
-
-class GatedLayer(_Layer):
-    """The module of `GatedFFN`."""
-
-    def __init__(self, d_model: int, spec: GatedFFN) -> None:
-        super().__init__()
-        self.act = spec.act
-        self.gate_proj = nn.Linear(d_model, spec.width, bias=False)
-        self.up_proj = nn.Linear(d_model, spec.width, bias=False)
-        down = SwishDown if spec.act == Swish() else nn.Linear
-        self.down_proj = down(spec.width, d_model, bias=False)
-
-    def neurons(self, x: Residual) -> Hidden:
-        return self.act(self.gate_proj(x)) * self.up_proj(x)
-
-
-@dataclass(frozen=True)
 class NormPlacement(Spec):
-    """Where a residual branch has its norm: at its start or at its end."""
+    """Where a residual branch has its norm: on its input, on the update that it writes, or on the stream behind it."""
+
+    on: ClassVar[str]
 
     def enter(self, x: Residual, norm: nn.Module) -> Residual:
         """The input of the branch, from the residual stream."""
-        raise NotImplementedError
+        return norm(x) if self.on == "input" else x
 
     def leave(self, x: Residual, update: Residual, norm: nn.Module) -> Residual:
         """The residual stream after the branch has written `update`."""
-        raise NotImplementedError
+        x = x + (norm(update) if self.on == "update" else update)
+        return norm(x) if self.on == "stream" else x
 
     def final(self, norm: nn.Module) -> nn.Module:
         """The module between the last block and the unembedding."""
-        raise NotImplementedError
+        return nn.Identity() if self.on == "stream" else norm
 
 
-@dataclass(frozen=True)
 class PreNorm(NormPlacement):
     """x + f(norm(x)), and a norm before the unembedding."""
 
-    def enter(self, x: Residual, norm: nn.Module) -> Residual:
-        return norm(x)
-
-    def leave(self, x: Residual, update: Residual, norm: nn.Module) -> Residual:
-        return x + update
-
-    def final(self, norm: nn.Module) -> nn.Module:
-        return norm
+    on = "input"
 
 
-@dataclass(frozen=True)
 class PostNorm(NormPlacement):
     """norm(x + f(x)), and no norm before the unembedding, as in the release (equation 3)."""
 
-    def enter(self, x: Residual, norm: nn.Module) -> Residual:
-        return x
-
-    def leave(self, x: Residual, update: Residual, norm: nn.Module) -> Residual:
-        return norm(x + update)
-
-    def final(self, norm: nn.Module) -> nn.Module:
-        return nn.Identity()
+    on = "stream"
 
 
-@dataclass(frozen=True)
 class UpdateNorm(NormPlacement):
     """x + norm(f(x)), and a norm before the unembedding, as in OLMo 2."""
 
-    def enter(self, x: Residual, norm: nn.Module) -> Residual:
-        return x
-
-    def leave(self, x: Residual, update: Residual, norm: nn.Module) -> Residual:
-        return x + norm(update)
-
-    def final(self, norm: nn.Module) -> nn.Module:
-        return norm
+    on = "update"
 
 
 class SinkBlock(nn.Module):
@@ -226,15 +175,27 @@ class SinkBlock(nn.Module):
         return self.norm_placement.leave(x, update, self.post_attention_layernorm)
 
 
-class Prepended(nn.Module):
-    """Nothing before the first token. Base of the modules that put a token there."""
+class Nothing(Part):
+    """The text begins with its first token."""
+
+    count: ClassVar[int] = 0
 
     def slots(self, blocks: Iterable[Any], position: Position) -> list[Slot]:
         """The slot of each block; None where a block gets none."""
         return [None for _ in blocks]
 
 
-class _SinkToken(Prepended):
+class SinkToken(Part):
+    """A trained vector before the first token, drawn from N(0, std^2)."""
+
+    std: float = 0.02
+    count: ClassVar[int] = 1
+
+    def build(self, dims: Dims) -> nn.Module:
+        return _SinkToken(dims.d_model, self.std)
+
+
+class _SinkToken(nn.Module):
     def __init__(self, d_model: int, std: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(1, 1, d_model) * std)
@@ -253,24 +214,3 @@ class _SinkToken(Prepended):
         for block in blocks:
             slot, x = block.as_slot(x, position, ids)
             yield slot, x
-
-
-@dataclass(frozen=True)
-class Nothing(Part):
-    """The text begins with its first token."""
-
-    count: ClassVar[int] = 0
-
-    def build(self, dims: Dims) -> Prepended:
-        return Prepended()
-
-
-@dataclass(frozen=True)
-class SinkToken(Part):
-    """A trained vector before the first token, drawn from N(0, std^2)."""
-
-    std: float = 0.02
-    count: ClassVar[int] = 1
-
-    def build(self, dims: Dims) -> Prepended:
-        return _SinkToken(dims.d_model, self.std)

@@ -5,7 +5,7 @@ and transformers' registries store the names of the model classes.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -37,7 +37,6 @@ from .attention import (
 from .block import FFN, GatedFFN, NormPlacement, Nothing, PreNorm, SinkBlock, SinkToken, SwishDown
 
 
-@dataclass(frozen=True)
 class Init(Spec):
     """How every module of a model with `depth` blocks is initialised."""
 
@@ -46,7 +45,6 @@ class Init(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class TorchInit(Init):
     """PyTorch's defaults, with embeddings from N(0, 1). The release effectively uses these on several GPUs."""
 
@@ -55,7 +53,6 @@ class TorchInit(Init):
             module.reset_parameters()
 
 
-@dataclass(frozen=True)
 class WrittenInit(Init):
     """The initialisation that the release writes: N(0, 0.4 / fan_in) for linear layers and embeddings.
 
@@ -71,7 +68,6 @@ class WrittenInit(Init):
             module.reset_parameters()
 
 
-@dataclass(frozen=True)
 class LMSpec(Spec):
     """A decoder-only language model. The default is exactly Llama, at toy size.
 
@@ -236,7 +232,7 @@ class SinkModel(SinkPreTrainedModel):
         check_size(spec)
         self.embed_tokens = nn.Embedding(spec.vocab, spec.d_model)
         self.position: Position = spec.position.build(spec.dims)
-        self.before = spec.before.build(spec.dims)
+        self.before: Any = spec.before.build(spec.dims)
         self.layers = nn.ModuleList(SinkBlock(config, i) for i in range(spec.n_layers))
         self.norm = spec.branch.final(nn.RMSNorm(spec.d_model, eps=spec.norm_eps))
         self.post_init()

@@ -10,25 +10,11 @@ from ..attention import kernels
 from ..attention.masks import Causal, Prefix, Window
 from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, Row, ZeroRow
 from ..checks import InputError, nearest
-from .attention import (
-    Added,
-    Alibi,
-    BucketIndex,
-    Differential,
-    ElementGate,
-    HeadGate,
-    Learned,
-    NoPosition,
-    RMSQKNorm,
-    Rotary,
-    Sinusoidal,
-    T5Relative,
-    ValueBias,
-)
+from . import attention as parts
 from .block import FFN, GatedFFN, Gelu, PostNorm, Relu, SinkToken, Swish
 from .model import LMSpec, WrittenInit
 
-BASE = LMSpec(position=Learned())
+BASE = LMSpec(position=parts.Learned())
 
 
 @cache
@@ -75,13 +61,13 @@ def _slot(base: LMSpec, k: Row = LearnedRow(), v: Row = ZeroRow()) -> LMSpec:
 def _positions(base: LMSpec) -> dict[str, LMSpec]:
     """Table 3."""
     return {
-        "no_position": replace(base, position=NoPosition()),
-        "sinusoidal": replace(base, position=Sinusoidal()),
-        "learned": replace(base, position=Learned()),
-        "rotary": replace(base, position=Rotary()),
-        "alibi": replace(base, position=Alibi()),
-        "t5": replace(base, position=T5Relative()),
-        "bucket_index": replace(base, position=BucketIndex()),
+        "no_position": replace(base, position=parts.NoPosition()),
+        "sinusoidal": replace(base, position=parts.Sinusoidal()),
+        "learned": replace(base, position=parts.Learned()),
+        "rotary": replace(base, position=parts.Rotary()),
+        "alibi": replace(base, position=parts.Alibi()),
+        "t5": replace(base, position=parts.T5Relative()),
+        "bucket_index": replace(base, position=parts.BucketIndex()),
     }
 
 
@@ -100,7 +86,7 @@ def _parts(base: LMSpec) -> dict[str, LMSpec]:
         "heads_2": replace(base, n_heads=2),
         "heads_4": replace(base, n_heads=4),
         "heads_8": replace(base, n_heads=8),
-        "heads_added": attn(base, join=Added()),
+        "heads_added": attn(base, join=parts.Added()),
         "written_init": replace(base, init=WrittenInit()),
     }
 
@@ -114,8 +100,8 @@ def _biases(base: LMSpec) -> dict[str, LMSpec]:
         "kv_bias_shared": _slot(base, shared, shared),
         "k_bias": _slot(base),
         "k_bias_shared": _slot(base, shared),
-        "v_bias": attn(base, v_bias=ValueBias()),
-        "v_bias_shared": attn(base, v_bias=ValueBias(shared)),
+        "v_bias": attn(base, v_bias=parts.ValueBias()),
+        "v_bias_shared": attn(base, v_bias=parts.ValueBias(shared)),
         "k_bias_e1": _slot(base, v=FirstAxis(1.0)),
         "k_bias_5e1": _slot(base, v=FirstAxis(5.0)),
         "k_bias_20e1": _slot(base, v=FirstAxis(20.0)),
@@ -162,16 +148,16 @@ def _beyond_the_paper(base: LMSpec) -> dict[str, LMSpec]:
     return {
         "off_by_one": _slot(base, ZeroRow(), ZeroRow()),
         "sink_logit": attn(base, slots=LogitSlot()),
-        "gated": attn(base, gate=HeadGate()),
-        "gated_elements": attn(base, gate=ElementGate()),
-        "gated_values": attn(base, v_gate=ElementGate()),
+        "gated": attn(base, gate=parts.HeadGate()),
+        "gated_elements": attn(base, gate=parts.ElementGate()),
+        "gated_values": attn(base, v_gate=parts.ElementGate()),
         "clipped": _kernel(base, clip=kernels.Stretched(-2 / base.n_ctx)),
-        "differential": attn(replace(base, n_heads=base.n_heads + base.n_heads % 2), maps=Differential()),
+        "differential": attn(replace(base, n_heads=base.n_heads + base.n_heads % 2), maps=parts.Differential()),
         "softpick": _kernel(base, similarity=kernels.ExpMinusOne(), normaliser=kernels.PositiveShare()),
         "relu_attention": _kernel(
             base, similarity=kernels.Rectified(kernels.Raw()), normaliser=kernels.Unit(), alpha=1 / base.n_ctx
         ),
-        "qk_norm": attn(base, qk_norm=RMSQKNorm()),
+        "qk_norm": attn(base, qk_norm=parts.RMSQKNorm()),
     }
 
 

@@ -11,7 +11,7 @@ Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.052
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ from ..attention import Edit, Reads, per_sequence
 from ..backends.subject import Logits, Subject, Trace
 from ..checks import (
     LARGEST,
+    Frozen,
     InputError,
     accepting,
     both_or_none,
@@ -42,15 +43,14 @@ from ..metrics.bootstrap import estimate_cells, intervals, ratio
 from ..metrics.importance import PerSequence, check_epsilon, importance, sink_rate, target_loss
 from ..table import HEAD, KV_HEAD, LAYER, POSITION, Cell, Table
 from . import patching
-from .inputs import ModelLike, dtype_of, inputs_of, passes
 from .lens import logit_parts
+from .measure import ModelLike, dtype_of, inputs_of, passes
 
 Place = tuple[int, int, int, int]  # layer, head, position, key; -1 for all
 LEAST_GAP = 1e-6  # of the larger, between the clean and the corrupted metric, for a share of it to mean anything
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(Frozen):
     """The arguments of a metric: a run, its tokens, and for every sequence the clean logits of its pair.
 
     pairs: which pair of prompts each sequence belongs to, of `n_pairs`.
@@ -63,8 +63,7 @@ class Scene:
     n_pairs: int
 
 
-@dataclass(frozen=True)
-class PatchingMetric:
+class PatchingMetric(Frozen):
     """A number per sequence of a patched run.
 
     reads: what it reads while the model runs. answers: of a difference of logits, the token ids and the position.
@@ -313,8 +312,7 @@ def _at(changes: Tensor, head: int, position: int) -> PerSequence:
     return changes[(slice(None), *at)].flatten(1).sum(1)
 
 
-@dataclass(frozen=True)
-class Runs:
+class Runs(Frozen):
     """Runs in which one place is patched, and the metric of each."""
 
     subject: Subject

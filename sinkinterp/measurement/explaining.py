@@ -13,7 +13,7 @@ Source: Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits); 
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -27,11 +27,11 @@ from ..backends.anatomy.modules import removed_after, token_mixer
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
-from ..checks import LARGEST, InputError, both_or_none, keywords, whole_number
+from ..checks import LARGEST, Frozen, InputError, both_or_none, keywords, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
+from ..interventions.attention_layers import ZeroKeySlot
 from ..interventions.changes import Add, ChangeKeys, ChangeMLP, ChangeOutputs
-from ..interventions.columns import ZeroKeySlot
 from ..interventions.selectors import named_heads
 from ..metrics.bootstrap import SHARES, SIZES, difference, estimate_cells, intervals, mean_cells, ratio
 from ..metrics.importance import NEXT_TOKEN_LOSS, Metric, PerSequence, importance, slot_importance
@@ -60,8 +60,7 @@ from ..report.report import Report
 from ..table import ALPHA_1, HEAD, Cell, Table, high_of, low_of
 from . import lens
 from .activation_patching import answer_token
-from .inputs import ModelLike, answers_of, equal_inputs_of, inputs_of, reads_inputs
-from .measure import measure
+from .measure import ModelLike, answers_of, equal_inputs_of, inputs_of, measure, reads_inputs
 
 COVERED = 0.8  # of the entry, by the neurons that are counted
 Keys = Float[Tensor, "sequence kv_head d_head"]
@@ -222,8 +221,7 @@ def path_row(cut: str, report: Report, before: Report, readers: Sequence[Head]) 
 # The neurons of a feed-forward layer: what each writes into a dimension, and which way its input points
 
 
-@dataclass(frozen=True)
-class Neurons:
+class Neurons(Frozen):
     """What the neurons of a block write into one dimension at the first token.
 
     writes: by neuron. cosines: of every token's input with each neuron's row, by the name of the input matrix.

@@ -25,7 +25,7 @@ from ..checks import InputError
 from ..data.tokens import Tokens, TokensLike
 from ..interventions import ChangeMLP, ChangeOutputs, ChangePositionEmbedding, ChangeTokenEmbedding, MeanOfOthers
 from ..metrics.importance import PerSequence
-from .inputs import ModelLike, equal_inputs_of
+from .measure import ModelLike, equal_inputs_of
 
 CONSTANT = "final bias"
 CHUNK = 512  # tokens whose parts are held at once

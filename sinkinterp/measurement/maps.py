@@ -27,7 +27,7 @@ from ..report.maps import HeadMaps, Heads, attention_figure, detail, which_heads
 from ..report.patterns import holds_attention, patterns_of
 from ..report.readings import short_name
 from ..table import Table
-from .inputs import ModelLike, equal_inputs_of
+from .measure import ModelLike, equal_inputs_of
 
 _SEVERAL = (list, tuple, Mapping)
 MOST = 6  # maps side by side

@@ -1,39 +1,188 @@
-"""measure: from tokens to a report. The one place where subjects, metrics and edits meet."""
+"""measure: from tokens to a report, where subjects, metrics and edits meet; and how measurements read their arguments.
 
+Any model becomes a subject, and any tokens a token set, which passes read in parts that fit into memory.
+"""
+
+import importlib.metadata
+import os
+import platform
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+from functools import cache, wraps
 from itertools import pairwise
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
-from ..attention import Edit, Unchanged, called, metric as named, per_sequence
-from ..backends.subject import Subject
-from ..checks import InputError, choice, different_numbers, instance_of, keywords, nearest
+from ..attention import BLOCK, Edit, Reads, Unchanged, called, metric as named, per_sequence
+from ..backends.load import check_no_bridge, subject_of, tokenizer_source
+from ..backends.subject import Subject, text_to_tokens, token_set_for
+from ..checks import Frozen, InputError, check_memory, choice, different_numbers, instance_of, keywords, nearest
 from ..data.choices import Bos, Dtype
-from ..data.progress import OnProgress, progress_of
-from ..data.tokens import Tokens, TokenSet, TokensLike
-from ..interventions.edit import Edits, edits_of
-from ..metrics.importance import (
-    PAPER,
-    RELEASED,
-    VISIBLE,
-    AnyMetric,
-    Convention,
-    LogitsMetric,
-    Metric,
-    check_epsilon,
-    queries_from,
-)
+from ..data.progress import OnProgress, no_progress, progress_of
+from ..data.sources import embedded_texts
+from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike
+from ..files import cache_folder
+from ..interventions.edit import Edits, description, edits_of
+from ..metrics import importance
+from ..metrics.importance import Convention
 from ..metrics.instruments import INSTRUMENTS, Instruments, core_fields, core_metrics, hides_first_key
 from ..report.readings import EXTRA, Protocol
 from ..report.report import Report
-from .inputs import ModelLike, check_fits, inputs_of, passes, protocol_of
+
+ModelLike = Subject | Any
+P, R = ParamSpec("P"), TypeVar("R")
+BUSY = {"cpu": 2048}  # more tokens are no faster on a CPU; other devices take as many as fit, up to MOST
+MOST = 65_536
+SHARE = 0.5  # of the free memory, since the estimate below is rough
+version = cache(importlib.metadata.version)  # it takes milliseconds, as long as a pass of a small model
+PACKAGES = ("sinkinterp", "torch", "transformers")  # whose versions are noted, beside those of the backend
 
 
-@dataclass(frozen=True)
-class Preset:
+def inputs_of(model: ModelLike, tokens: TokensLike | Any, column: str = "text") -> tuple[Subject, TokenSet]:
+    """The subject and the token set, of the default text for None; `column` holds the texts of a file.
+
+    Raises InputError for what is not a model, or not tokens.
+    """
+    check_no_bridge(model)
+    if isinstance(model, torch.nn.Module) and isinstance(tokens, str):
+        TextToTokens(tokenizer_source(model)(), model=f"a {type(model).__name__}")  # raises before the model runs
+    subject = subject_of(model)
+    if tokens is None:
+        return subject, docstrings_for(subject, min(64, subject.shape.n_ctx or 64), 100)
+    return subject, token_set_for(subject, tokens, column)
+
+
+def docstrings_for(
+    subject: Subject, length: int, sequences: int, bos: Bos = Bos.TOKENIZER, on_file: OnProgress = no_progress
+) -> TokenSet:
+    """What a model of text is measured on where no text is given; `on_file` is told of the files that are read."""
+    texts = embedded_texts(cache_folder(), on_file)
+    return text_to_tokens(subject, bos).of_length(texts, length, sequences, "embedded docstrings")
+
+
+def equal_inputs_of(model: ModelLike, tokens: TokensLike | Any) -> tuple[Subject, Tokens]:
+    """As `inputs_of`, as one tensor. Raises InputError also for sequences of different lengths."""
+    subject, token_set = inputs_of(model, tokens)
+    return subject, token_set.of_one_length()
+
+
+def reads_inputs(
+    function: Callable[Concatenate[Any, Tokens, P], R],
+) -> Callable[Concatenate[ModelLike, TokensLike | Any, P], R]:
+    """The function, which takes anything that `equal_inputs_of` takes for its subject and its tokens.
+
+    It raises InputError for what is not a model, not tokens, or not an argument of it.
+    """
+
+    @wraps(function)
+    def reading(model: ModelLike, tokens: TokensLike | Any, *args: P.args, **kwargs: P.kwargs) -> R:
+        subject, given = equal_inputs_of(model, tokens)
+        return function(subject, given, *args, **kwargs)
+
+    return keywords(reading)
+
+
+def passes(subject: Subject, tokens: Tokens) -> Iterator[tuple[Int[Tensor, " row"], Int[Tensor, "row pos"]]]:
+    """The tokens in parts that fit into one forward pass each: the rows of a part, and their tokens."""
+    size = sequences_per_pass(subject, tokens.shape[1])
+    rows = torch.arange(len(tokens), device=tokens.device)
+    yield from zip(rows.split(size), tokens.split(size), strict=True)
+
+
+def answers_of(
+    subject: Subject, tokens: Tokens, reads: Reads, edits: Sequence[Edit] = (), blocks: range | None = None
+) -> tuple[Tensor, ...]:
+    """The answers of all sequences to each read, `sequence layer ...`, under edits of them; see `Subject.run`."""
+    traces = []
+    for edit in edits:
+        edit.check_sequences(len(tokens))
+    for rows, batch in passes(subject, tokens):
+        mine = [edit.for_sequences(rows) for edit in edits]
+        traces.append(subject.run(batch, reads=reads, edits=mine, logits=False, blocks=blocks))
+    return tuple(torch.cat([trace[name] for trace in traces]) for name in reads)
+
+
+def sequences_per_pass(subject: Subject, length: int) -> int:
+    """How many sequences of `length` tokens one pass takes, at least 1."""
+    fitting = SHARE * free_bytes(subject.device) / bytes_per_token(subject)
+    tokens = min(BUSY.get(subject.device.type, MOST), fitting)
+    return max(1, int(tokens) // length)
+
+
+def bytes_per_token(subject: Subject) -> int:
+    """A rough count of what a pass holds for each token: logits and their fp32 copy, a block's activations, scores."""
+    shape = subject.shape
+    return subject.dtype.itemsize * (shape.vocab + 24 * shape.d_model) + 4 * (shape.vocab + 3 * BLOCK * shape.n_heads)
+
+
+def check_fits(subject: Subject, tokens: Tokens, positions: int) -> None:
+    """Raises InputError where one sequence's pass, or the numbers of a report, exceed the machine's memory.
+
+    positions: how many numbers a head keeps of each sequence.
+    """
+    n, length = tokens.shape
+    shape = subject.shape
+    heads = len(shape.attention_layers) * (4 * shape.n_heads * positions + 2 * shape.n_kv_heads * length)
+    fix = "use fewer or shorter sequences, or measure positions=(0,) only"
+    check_memory(4 * n * (heads + (shape.n_layers + 1) * length), f"the numbers of {n:,} x {length:,} tokens", fix)
+    if subject.device.type == "cpu" and length <= (shape.n_ctx or length):
+        check_memory(bytes_per_token(subject) * length, f"a pass of {length:,} tokens", fix)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on a device now; two gigabytes where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 2 * 1024**3
+
+
+def dtype_of(subject: Subject) -> str:
+    """The dtype that a subject computes in, as text."""
+    return str(subject.dtype).removeprefix("torch.")
+
+
+def run_note(subject: Subject, tokens: Tokens) -> str:
+    """The beginning of the note of a table without a report: model, n, T, first tokens and dtype."""
+    n, length = tokens.shape
+    firsts = tokens[:, 0].unique().tolist()
+    start = f"all begin with token {firsts[0]}" if len(firsts) == 1 else "first tokens differ"
+    return f"{subject.name}: n={n}, T={length}, {start}, {dtype_of(subject)}"
+
+
+def protocol_of(
+    subject: Subject, token_set: TokenSet, edits: Sequence[Edit], convention: Convention, hides_first_key: bool = False
+) -> Protocol:
+    """The protocol of a measurement that is made now."""
+    sequences, length = token_set.tokens.shape
+    return Protocol(
+        model=subject.name,
+        sequences=sequences,
+        length=length,
+        dtype=dtype_of(subject),
+        bos=token_set.bos,
+        source=token_set.source,
+        source_sha256=token_set.sha256,
+        texts_too_short=token_set.too_short,
+        edits=tuple(map(description, edits)),
+        divisor=convention.description,
+        revision=subject.revision,
+        versions={"python": platform.python_version()}
+        | {name: version(name) for name in (*PACKAGES, *subject.libraries)},
+        shortest=None if token_set.lengths is None else int(token_set.lengths.min()),
+        encoder=subject.encoder,
+        hides_first_key=hides_first_key,
+        attention=subject.implementation,
+        attention_note=subject.attention_note,
+    )
+
+
+class Preset(Frozen):
     """How to measure: T, n, BOS, epsilon, the type of weights and activations, and how importance is averaged."""
 
     length: int = 64
@@ -41,21 +190,21 @@ class Preset:
     bos: Bos = Bos.TOKENIZER
     epsilon: float = 0.3
     dtype: str = "float32"
-    convention: Convention = VISIBLE
+    convention: Convention = importance.VISIBLE
 
     def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
+        importance.check_epsilon(self.epsilon)
         if self.dtype not in list(Dtype):
             raise InputError(f"{self.dtype!r} is not a dtype that models run in; use {', '.join(Dtype)}")
 
 
 PRESETS = {
     # Gu et al. 2025, sections 3.2 and 3.3: the definition, without BOS
-    "paper": Preset(bos=Bos.NEVER, convention=PAPER),
+    "paper": Preset(bos=Bos.NEVER, convention=importance.PAPER),
     # the release's script for models of the Hub: BOS as the tokenizer adds it, in fp32
-    "released-open-models": Preset(convention=Convention("T - k + 1, all queries", queries_from)),
+    "released-open-models": Preset(convention=Convention("T - k + 1, all queries", importance.queries_from)),
     # the release's script for its own models: no BOS, weights and the comparison with epsilon in bfloat16
-    "released-own-models": Preset(bos=Bos.NEVER, epsilon=0.30078125, dtype="bfloat16", convention=RELEASED),
+    "released-own-models": Preset(bos=Bos.NEVER, epsilon=0.30078125, dtype="bfloat16", convention=importance.RELEASED),
 }
 
 
@@ -76,7 +225,7 @@ def measure(  # noqa: PLR0913  everything that a measurement takes
     edits: Edits = (),
     positions: int | Sequence[int] | None = None,
     instruments: Instruments = (),
-    convention: Convention = VISIBLE,
+    convention: Convention = importance.VISIBLE,
     progress: bool | OnProgress = True,
 ) -> Report:
     """The report of a model on some tokens, with `edits`, one or several, applied while it runs.
@@ -104,7 +253,7 @@ def measure(  # noqa: PLR0913  everything that a measurement takes
     )
     check_fits(subject, token_set.tokens, len(chosen))
 
-    def metrics_at(length: int) -> Sequence[AnyMetric]:
+    def metrics_at(length: int) -> Sequence[importance.AnyMetric]:
         return (*core_metrics(chosen[chosen < (subject.n_keys or length)], convention), *metrics)
 
     with progress_of(progress, f"measuring {subject.name}") as on_batch:
@@ -122,7 +271,7 @@ def measure(  # noqa: PLR0913  everything that a measurement takes
 def _answers_of_all(
     subject: Subject,
     token_set: TokenSet,
-    metrics_at: Callable[[int], Sequence[AnyMetric]],
+    metrics_at: Callable[[int], Sequence[importance.AnyMetric]],
     edits: Sequence[Edit],
     on_batch: OnProgress,
 ) -> Answers:
@@ -147,10 +296,12 @@ def _batches(subject: Subject, token_set: TokenSet) -> Iterator[tuple[Tensor, Te
             yield rows[part], batch
 
 
-def _answers(subject: Subject, batch: Tokens, metrics: Sequence[AnyMetric], edits: Sequence[Edit]) -> Answers:
+def _answers(
+    subject: Subject, batch: Tokens, metrics: Sequence[importance.AnyMetric], edits: Sequence[Edit]
+) -> Answers:
     """Returns what one forward pass answered, sequence first."""
-    reads = {metric.name: metric.site.read(metric.read) for metric in metrics if isinstance(metric, Metric)}
-    of_logits = [metric for metric in metrics if isinstance(metric, LogitsMetric)]
+    reads = {metric.name: metric.site.read(metric.read) for metric in metrics if isinstance(metric, importance.Metric)}
+    of_logits = [metric for metric in metrics if isinstance(metric, importance.LogitsMetric)]
     trace = subject.run(batch, reads=reads, edits=edits, logits=bool(of_logits))
     logits = {
         metric.name: _read_logits(metric, trace.logits, batch.to(trace.logits.device, copy=True))
@@ -159,7 +310,7 @@ def _answers(subject: Subject, batch: Tokens, metrics: Sequence[AnyMetric], edit
     return {name: value.cpu() for name, value in (trace.answers | logits).items()}
 
 
-def _read_logits(metric: LogitsMetric, logits: Tensor, tokens: Tokens) -> Tensor:
+def _read_logits(metric: importance.LogitsMetric, logits: Tensor, tokens: Tokens) -> Tensor:
     who = named(metric.name)
     answer = Unchanged((logits, tokens)).shown_to(lambda shown: called(metric.read, who, *shown), who)
     return per_sequence(answer, len(tokens), who)
@@ -178,10 +329,10 @@ def _padded(part: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.nn.functional.pad(part, [n for size in reversed(missing) for n in (0, size)], value=torch.nan)
 
 
-def _distinct_metrics(instruments: Any) -> tuple[AnyMetric, ...]:
+def _distinct_metrics(instruments: Any) -> tuple[importance.AnyMetric, ...]:
     """All metrics of the instruments, each once. Raises InputError where two have one name, or a report's own."""
-    by_name: dict[str, AnyMetric] = {}
-    taken = {metric.name for metric in core_metrics(torch.arange(0), VISIBLE)} | {
+    by_name: dict[str, importance.AnyMetric] = {}
+    taken = {metric.name for metric in core_metrics(torch.arange(0), importance.VISIBLE)} | {
         field.name for field in fields(Report)
     }
     for metric in _metrics_in(instruments):
@@ -191,9 +342,9 @@ def _distinct_metrics(instruments: Any) -> tuple[AnyMetric, ...]:
     return tuple(by_name.values())
 
 
-def _metrics_in(instruments: Any) -> Iterator[AnyMetric]:
+def _metrics_in(instruments: Any) -> Iterator[importance.AnyMetric]:
     """The metrics of one instrument or of several. Raises InputError for what is not an instrument."""
-    if isinstance(instruments, AnyMetric):
+    if isinstance(instruments, importance.AnyMetric):
         yield instruments
     elif isinstance(instruments, list | tuple):
         for part in instruments:
@@ -221,10 +372,13 @@ def measure_enough(
     to 94% of 1,500 draws, those of a fixed n=100 in 93 to 95%.
     """
     report: Report | None = None
-    for done, n in pairwise((0, *_stages(most))):
-        token_set = first(n)
-        part = measured(replace(token_set, tokens=token_set.tokens[done:]), _reason(report, epsilon))
-        protocol = _protocol_of_all(part.protocol, token_set, report, "")
+    for done, n in pairwise((0, *(n for n in STAGES if n < most), most)):
+        token_set, why = first(n), ""
+        if report is not None:
+            why = f", since Sink_1 is known to {_interval_width(report, epsilon):.2f} only"
+        part = measured(replace(token_set, tokens=token_set.tokens[done:]), why)
+        hides = part.protocol.hides_first_key or (report is not None and report.protocol.hides_first_key)
+        protocol = replace(part.protocol, sequences=len(token_set.tokens), hides_first_key=hides)
         report = replace(part, protocol=protocol) if report is None else _reports_joined(report, part, protocol)
         if n < most and _interval_width(report, epsilon) <= WIDTH:
             rule = f"of {most}: Sink_1's interval is at most {WIDTH} wide"
@@ -233,24 +387,9 @@ def measure_enough(
     return report
 
 
-def _stages(most: int) -> Iterator[int]:
-    yield from (n for n in STAGES if n < most)
-    yield most
-
-
 def _interval_width(report: Report, epsilon: float) -> float:
     sink = report.sink(0, epsilon)
     return sink.high - sink.low
-
-
-def _reason(report: Report | None, epsilon: float) -> str:
-    return "" if report is None else f", since Sink_1 is known to {_interval_width(report, epsilon):.2f} only"
-
-
-def _protocol_of_all(made: Protocol, token_set: TokenSet, before: Report | None, ended: str) -> Protocol:
-    """The protocol of all sequences so far, from that of the last part."""
-    hides_first_key = made.hides_first_key or (before is not None and before.protocol.hides_first_key)
-    return replace(made, sequences=len(token_set.tokens), hides_first_key=hides_first_key, ended=ended)
 
 
 def _reports_joined(before: Report, part: Report, protocol: Protocol) -> Report:

@@ -25,7 +25,7 @@ from ..interventions.selectors import OnPairs
 from ..plots.theme import DIVERGING, escaped, themed, unique_values
 from ..report.maps import shown_word
 from ..table import HEAD, KV_HEAD, LAYER, POSITION, Table
-from .inputs import ModelLike, answers_of, equal_inputs_of, passes
+from .measure import ModelLike, answers_of, equal_inputs_of, passes
 
 RESTORED, CONTROL, FIRST_ORDER, TOKEN, KEY = "restored", "control", "first order", "token", "key"
 DIRECT = "direct"

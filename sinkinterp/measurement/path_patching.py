@@ -12,7 +12,7 @@ Goldowsky-Dill et al. 2023, arXiv:2304.05969.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -29,7 +29,7 @@ from ..interventions import changes
 from ..interventions.edit import edits_of
 from ..table import HEAD, LAYER, POSITION, Table
 from .activation_patching import PatchingMetric, Runs, prompts_of, restored
-from .inputs import ModelLike, answers_of
+from .measure import ModelLike, answers_of
 from .patching import Activations, activations
 
 Stream = Float[Tensor, "sequence block pos d_model"]
@@ -117,7 +117,6 @@ def _same(x: Residual) -> Residual:
     return x
 
 
-@dataclass(frozen=True)
 class PathRuns(Runs):
     """Runs in which one sender is patched for one receiver alone.
 

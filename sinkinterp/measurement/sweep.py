@@ -1,25 +1,35 @@
-"""sweep: many interventions on one model, each beside the untouched model and beside random ones of equal size."""
+"""What interventions change: sweep compares many by any metric, spread by how far the change of one token goes.
 
-from collections.abc import Callable, Iterable, Sequence
+A sweep shows each intervention beside the untouched model and beside random ones of equal size.
+
+Over-mixing (Barbero et al. 2025, arXiv:2504.02732): two passes read each text, the second with another token at one
+position. The change is the distance of the two residuals over the norm of the first:
+
+    table = spread("gpt2", texts, edits={"none": [], "first key hidden": si.interventions.RemoveColumn()})
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from ..attention import Edit, called, per_sequence
+from ..attention import RESIDUAL, Edit, called, per_sequence
 from ..backends.subject import Subject
-from ..checks import InputError, accepting, check_count, keywords, whole_number
+from ..checks import LARGEST, InputError, accepting, check_count, instance_of, keywords, whole_number
 from ..data.progress import OnProgress, progress_of
-from ..data.tokens import TokensLike
+from ..data.tokens import Tokens, TokensLike
+from ..interventions.attention_layers import Dropped, RemoveColumn
 from ..interventions.edit import Edits, description, edits_of
-from ..metrics.bootstrap import REALS, SHARES, SIZES, Range, changes_of, estimate, estimate_cells, intervals, mean_cells
-from ..metrics.importance import NEXT_TOKEN_LOSS, VISIBLE, PerSequence, sink_rate as rate_of
+from ..metrics import bootstrap
+from ..metrics.importance import NEXT_TOKEN_LOSS, VISIBLE, PerSequence, next_token_loss, sink_rate as rate_of
 from ..metrics.instruments import LOSS, Instruments
 from ..plots.theme import sweep_figure
 from ..report.report import Report
-from ..table import EDIT, Cell, Table
-from .inputs import ModelLike, inputs_of, protocol_of
-from .measure import measure
+from ..table import BLOCK, EDIT, LOSS as NATS, Cell, Table, high_of, low_of
+from .measure import ModelLike, equal_inputs_of, inputs_of, measure, passes, protocol_of, run_note
 
 ReportMetric = Callable[[Report], PerSequence]
 SEEDS = 3  # of a random control
@@ -80,7 +90,8 @@ def sweep(
             values.append(_answer(metric, report))
         on_run(len(runs), len(runs))
     protocol = protocol_of(subject, token_set, (), VISIBLE).line()
-    note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {intervals(len(token_set.tokens))}"
+    intervals = bootstrap.intervals(len(token_set.tokens))
+    note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {intervals}"
     figure = partial(sweep_figure, x=EDIT, quantities=("change",))
     if seeds:
         note += f"; control: the mean of {seeds} random ones of equal size"
@@ -117,13 +128,17 @@ def _controls(group: Sequence[Edit], subject: Subject, length: int, seeds: int) 
     return [tuple(edit.control(subject.shape, length, generator) for edit in group) for generator in generators]
 
 
-def _ends(metric: ReportMetric) -> Range:
-    known: dict[Any, Range] = {sink_rate: SHARES, importance: SHARES, loss: SIZES}
-    return known.get(getattr(metric, "func", metric), REALS)  # of a partial, that of its function
+def _ends(metric: ReportMetric) -> bootstrap.Range:
+    known: dict[Any, bootstrap.Range] = {
+        sink_rate: bootstrap.SHARES,
+        importance: bootstrap.SHARES,
+        loss: bootstrap.SIZES,
+    }
+    return known.get(getattr(metric, "func", metric), bootstrap.REALS)  # of a partial, that of its function
 
 
 def _rows(
-    groups: Sequence[Sequence[Edit]], values: Sequence[PerSequence], seeds: int, ends: Range
+    groups: Sequence[Sequence[Edit]], values: Sequence[PerSequence], seeds: int, ends: bootstrap.Range
 ) -> tuple[dict[str, Cell], ...]:
     """`values`: of the untouched model, then of each group of edits and of its controls."""
     before, *others = values
@@ -135,15 +150,124 @@ def _rows(
 
 
 def _row(
-    name: str, before: PerSequence, after: PerSequence, controls: Sequence[PerSequence], ends: Range
+    name: str, before: PerSequence, after: PerSequence, controls: Sequence[PerSequence], ends: bootstrap.Range
 ) -> dict[str, Cell]:
-    row = {EDIT: name, **mean_cells("value", after, ends), **mean_cells("change", after - before, changes_of(ends))}
+    row = {
+        EDIT: name,
+        **bootstrap.mean_cells("value", after, ends),
+        **bootstrap.mean_cells("change", after - before, bootstrap.changes_of(ends)),
+    }
     if controls:
         control_change = torch.stack(list(controls)).mean(0) - before
-        row |= estimate_cells("control change", estimate(control_change))
-        row |= estimate_cells("change beyond control", estimate(after - before - control_change))
+        row |= bootstrap.estimate_cells("control change", bootstrap.estimate(control_change))
+        row |= bootstrap.estimate_cells("change beyond control", bootstrap.estimate(after - before - control_change))
     return row
 
 
 def _name(metric: ReportMetric) -> str:
     return getattr(metric, "__name__", repr(metric))
+
+
+NEAR, FAR, ALL, TIMES = "change, near", "change, far", "change", "times the first"
+Later = Float[Tensor, "sequence later"]
+NEXT = 8  # positions behind the changed token that count as near
+WITH, HIDDEN, LOGIT, CONTROL = "none", "first key hidden", "sink logit in its place", "control: another key hidden"
+
+
+def without_sink(control: int) -> dict[str, Edits]:
+    """The edits that take the sink away, after none: its key hidden from all layers, and a sink logit in its place.
+
+    The sink logit has the first key's score, and no value. control: the position of the key that is hidden instead.
+    """
+    return {
+        WITH: [],
+        HIDDEN: RemoveColumn(),
+        LOGIT: RemoveColumn(share=Dropped()),
+        CONTROL: RemoveColumn(positions=[control]),
+    }
+
+
+def spread(
+    model: ModelLike,
+    tokens: TokensLike | Any = None,
+    *,
+    position: int | None = None,
+    edits: Mapping[str, Edits] | None = None,
+    seed: int = 0,
+) -> Table:
+    """How much the change of the token at `position` changes later residuals, by edit and block.
+
+    Rows have the mean relative change of the positions behind it: of all, of the next 8, and of the last quarter of
+    the text. `times the first` is the change over that of the first edit. Block `n_layers` is the last output.
+    position: a third of the length by default. edits: by name; by default none, and those of `without_sink`. The other
+    token is drawn from the texts with `seed`. Takes models and tokens as `measure` does, of one length. Raises
+    InputError for a position at which nothing follows or the sink is.
+    """
+    subject, given = equal_inputs_of(model, tokens)
+    length = given.shape[1]
+    check_count(given[0], "tokens of a text, as a change spreads to later ones", 4)
+    at = whole_number(length // 3 if position is None else position, "position, from 1,", 1, length - 2)
+    changed = with_other_token(given, at, seed)
+    named = without_sink(at // 2 or 2) if edits is None else instance_of(edits, Mapping, "edits have names here")
+    runs = {name: changes(subject, given, changed, at, some) for name, some in named.items()}
+    before = next(iter(runs.values()))[0]
+    rows: list[dict[str, Cell]] = [
+        {
+            EDIT: name,
+            BLOCK: block,
+            **_cells(change[:, block], before[:, block], length),
+            **bootstrap.mean_cells(NATS, loss, bootstrap.SIZES),
+        }
+        for name, (change, loss) in runs.items()
+        for block in range(change.shape[1])
+    ]
+    figure = partial(sweep_figure, x=BLOCK, quantities=(ALL, NEAR, FAR), by=EDIT)
+    note = (
+        f"{run_note(subject, given)}; token {at} (from 0) becomes another one of the texts; change: distance of the "
+        f"residuals over the norm of the first, mean over positions behind it; near: the next {NEXT}; far: those of "
+        f"the last quarter; {TIMES}: over the first edit (fewer than 30 texts: Fieller); block "
+        f"{subject.shape.n_layers} is the last output; loss of the unchanged texts in nats; null: 0, an "
+        f"equal token; {bootstrap.intervals(len(given))}"
+    )
+    return Table("How far does the change of one token spread?", note, tuple(rows), figure)
+
+
+def _cells(change: Later, before: Later, length: int) -> dict[str, Cell]:
+    """The mean changes of a block, and the change over that of the first edit, where it has one."""
+    cells: dict[str, Cell] = {}
+    for column, some in {ALL: slice(None), NEAR: slice(NEXT), FAR: slice(-max(1, length // 4), None)}.items():
+        cells |= bootstrap.mean_cells(column, change[:, some].mean(1), bootstrap.SIZES)
+    if not before.any():
+        return cells | dict.fromkeys((TIMES, low_of(TIMES), high_of(TIMES)))
+    return cells | bootstrap.estimate_cells(TIMES, bootstrap.ratio(change.mean(1), before.mean(1)))
+
+
+def with_other_token(tokens: Tokens, position: int, seed: int = 0) -> Tokens:
+    """The texts with another token at a position, drawn from all that they hold there or later.
+
+    Raises InputError where they hold one token alone.
+    """
+    generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0, LARGEST))
+    pool, changed = tokens[:, position:].flatten(), tokens.clone()
+    for row in changed:
+        others = pool[pool != row[position]]
+        if not len(others):
+            raise InputError("the texts hold one token alone, so none can take its place; give other texts")
+        row[position] = others[torch.randint(len(others), (1,), generator=generator)]
+    return changed
+
+
+def changes(
+    subject: ModelLike, tokens: TokensLike | Any, changed: Tokens, position: int, edits: Edits = ()
+) -> tuple[Float[Tensor, "sequence block later"], PerSequence]:
+    """The relative change of the residuals behind `position`, by block; and the loss of the unchanged texts in nats."""
+    subject, tokens = equal_inputs_of(subject, tokens)
+    reads = {"x": RESIDUAL.read(lambda x: x[:, position + 1 :])}
+    parts, losses = [], []
+    for rows, batch in passes(subject, tokens):
+        before = subject.run(batch, reads=reads, edits=edits_of(edits))
+        after = subject.run(changed[rows], reads=reads, edits=edits_of(edits), logits=False)
+        x = before["x"].float()
+        parts.append(((after["x"].float() - x).norm(dim=-1) / x.norm(dim=-1)).cpu())
+        losses.append(next_token_loss(before.logits, batch).mean(1).cpu())
+    return torch.cat(parts), torch.cat(losses)

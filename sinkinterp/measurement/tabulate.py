@@ -11,8 +11,7 @@ from ..metrics.instruments import INSTRUMENTS
 from ..report.norms import RESIDUAL
 from ..report.report import NAMED
 from ..table import BLOCK, HEAD, LAYER, QUANTITY, Table
-from .inputs import ModelLike
-from .measure import measure
+from .measure import ModelLike, measure
 
 
 def _table_of(view: str, quantity: str | None = None) -> Callable[..., Table]:

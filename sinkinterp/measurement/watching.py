@@ -23,8 +23,7 @@ from ..lm.attention import GateMap
 from ..metrics import residuals
 from ..metrics.importance import Metric, check_epsilon, sink_logits
 from ..report.readings import Readings
-from .inputs import inputs_of
-from .measure import measure
+from .measure import inputs_of, measure
 
 Numbers = dict[str, float]
 PEAK = Metric("peak", RESIDUAL, residuals.peak)

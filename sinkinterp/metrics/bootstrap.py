@@ -7,7 +7,6 @@ alone knows no bounds.
 """
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
 
@@ -17,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention import numbers
-from ..checks import LARGEST, InputError, whole_number
+from ..checks import LARGEST, Frozen, InputError, whole_number
 from ..table import Cell, high_of, low_of
 from .importance import PerSequence
 
@@ -43,8 +42,7 @@ def intervals(n: int, over: str = "sequences") -> str:
     return f"95% interval over {over}, Wilson's of equal shares, else by Student's t (quotients: Fieller's)"
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(Frozen):
     """A mean over sequences and its 95% interval, NaN without one."""
 
     mean: float

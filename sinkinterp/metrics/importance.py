@@ -10,7 +10,7 @@ Nulls are the importance that a position has by mask and bias alone. A family of
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention import CALL, AttentionCall, KeyIndex, Pattern, SinkLogit, Site, key_blocks
-from ..checks import check_count, finite_number
+from ..checks import Frozen, check_count, finite_number
 from ..data.tokens import Tokens
 
 Logits = Float[Tensor, "sequence pos vocab"]
@@ -29,8 +29,7 @@ PerHead = Float[Tensor, "batch layer head"]
 PerSequence = Float[Tensor, " batch"]
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(Frozen):
     """A report keeps under `name`: the answers of `read` at a site, `sequence layer ...`."""
 
     name: str
@@ -38,8 +37,7 @@ class Metric:
     read: Callable[[Any], Tensor]
 
 
-@dataclass(frozen=True)
-class LogitsMetric:
+class LogitsMetric(Frozen):
     """A metric of a model's logits and of the tokens that it was given: `sequence ...`."""
 
     name: str
@@ -99,8 +97,7 @@ def hidden_queries(call: AttentionCall) -> Int[Tensor, " batch"]:
     return (queries_from(call, first) - call.watchers(first)).amax((1, 2)).expand(len(call.q))
 
 
-@dataclass(frozen=True, repr=False)
-class Convention:
+class Convention(Frozen, repr=False):
     """How a column of the pattern becomes an importance. Three conventions are in use; their numbers differ.
 
     description: for protocols. divisor: what the column's sum is divided by. past_only: whether queries
@@ -232,8 +229,7 @@ def pattern(call: AttentionCall) -> Pattern:
 PATTERNS = Metric("patterns", CALL, pattern)
 
 
-@dataclass(frozen=True)
-class TokenSink:
+class TokenSink(Frozen):
     """How often a token id occurs, and the share of its (occurrence, layer, head) whose importance exceeds epsilon."""
 
     token: int

@@ -5,12 +5,13 @@ instrument, as in `si.measure(subject, tokens, instruments=[(Metric("first", RES
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from torch import Tensor
 
 from ..attention import CALL, RESIDUAL, AttentionCall, KeyIndex
+from ..checks import Frozen
 from . import importance, qk, residuals, writes
 from .residuals import vector_norms
 
@@ -53,8 +54,7 @@ _AS_THEY_ARE = (
 )
 
 
-@dataclass(frozen=True)
-class _AtPositions:
+class _AtPositions(Frozen):
     """A read of some positions, on the device of its layer."""
 
     read: Callable[[AttentionCall, KeyIndex, importance.Convention], Tensor]
@@ -66,7 +66,6 @@ class _AtPositions:
         return self.read(call, positions, self.convention)
 
 
-@dataclass(frozen=True)
 class _Nulls(_AtPositions):
     """The nulls of some positions. Causal layers without a bias share them; `known` keeps theirs, by shape."""
 

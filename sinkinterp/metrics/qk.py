@@ -10,15 +10,15 @@ other. It counts once in both: with its value for the chosen key, and with its m
 pair is NaN where no query counts.
 """
 
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..attention import ALL, CALL, AttentionCall, Keys, Queries, Scores, SomePairs, key_blocks, maps
-from ..checks import whole_number
+from ..attention import ALL, CALL, AttentionCall, Keys, Queries, SomePairs, key_blocks, maps
+from ..checks import Frozen, whole_number
 from .importance import Metric
 from .residuals import vector_norms
 
@@ -26,8 +26,7 @@ Pair = Float[Tensor, "batch head 2"]
 _TINY = 1e-12  # what `F.normalize` divides a vector of zeros by
 
 
-@dataclass(frozen=True)
-class ScoreGap:
+class ScoreGap(Frozen):
     """How much higher the chosen key's score is than the others', and the parts of that, which sum to it."""
 
     total: Float[Tensor, "*stack"]
@@ -124,35 +123,17 @@ NORMS = tuple(2.0 ** (i / 2 - 8) for i in range(BINS + 1))  # from 1/256 to 4,09
 PairCounts = Float[Tensor, "batch head 2 bin"]  # of pairs with the first key, and of pairs with the others
 
 
-def cosine_map(call: AttentionCall) -> Scores:
-    """cos(q_i, k_j), -1..1; NaN where the query cannot see the key."""
-    return maps.visible(call, maps.COSINE)
-
-
-def norm_product_map(call: AttentionCall) -> Scores:
-    """`|q_i| |k_j| * scale`; NaN where the query cannot see the key."""
-    return maps.visible(call, maps.NORM_PRODUCT)
-
-
-def score_map(call: AttentionCall) -> Scores:
-    """The scores, with bias and softcap; NaN where the query cannot see the key."""
-    return maps.visible(call, maps.SCORE)
-
-
-def cosine_counts(call: AttentionCall) -> PairCounts:
-    """How many visible pairs have a cosine in each bin of `COSINES`: [of the first key, of the others].
-
-    Only queries that see the first key and another count. Raises InputError for a single key.
-    """
-    return _counts(call, maps.COSINE, COSINES)
-
-
-def norm_product_counts(call: AttentionCall) -> PairCounts:
-    """As `cosine_counts`, of `|q_i| |k_j| * scale` in the bins of `NORMS`."""
-    return _counts(call, maps.NORM_PRODUCT, NORMS)
+# cos(q_i, k_j), `|q_i| |k_j| * scale`, and scores with bias and softcap; NaN where the query cannot see the key
+cosine_map, norm_product_map, score_map = (
+    partial(maps.visible, quantity=quantity) for quantity in (maps.COSINE, maps.NORM_PRODUCT, maps.SCORE)
+)
 
 
 def _counts(call: AttentionCall, quantity: maps.Quantity, edges: tuple[float, ...]) -> PairCounts:
+    """How many visible pairs have the quantity in each bin between edges: [of the first key, of the others].
+
+    Only queries that see the first key and another count. Raises InputError for a single key.
+    """
     whole_number(len(call.keys), "the number of keys", 2)
     inner_edges = torch.tensor(edges[1:-1], device=call.k.device)
     values_at, first_key = quantity.values_of(call), call.keys[:1]
@@ -177,6 +158,8 @@ def _histogram(
     return torch.bincount(counted_bins, minlength=n_batch * n_head * n).reshape(n_batch, n_head, n).float()
 
 
+cosine_counts = partial(_counts, quantity=maps.COSINE, edges=COSINES)
+norm_product_counts = partial(_counts, quantity=maps.NORM_PRODUCT, edges=NORMS)
 COSINE_COUNTS = Metric("angle_counts", CALL, cosine_counts)
 NORM_PRODUCT_COUNTS = Metric("norm_counts", CALL, norm_product_counts)
 DISTRIBUTIONS = (COSINE_COUNTS, NORM_PRODUCT_COUNTS)

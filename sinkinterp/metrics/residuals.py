@@ -7,14 +7,12 @@ Secondary sinks, later tokens whose residual points the way of the first token's
 A median is the lower of the two middle ones where the count is even. Everything is summed in fp32.
 """
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention import RESIDUAL, Residual
-from ..checks import finite_number, whole_number
+from ..checks import Frozen, finite_number, whole_number
 from .importance import Metric, PerSequence
 
 
@@ -31,8 +29,7 @@ def norm_ratio(norms: Float[Tensor, "sequence *stack pos"], position: int = 0) -
     return (chosen * n_others / others).to(norms.dtype)
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(Frozen):
     """Blocks between which the first token's residual is long: it rises before `up`, and has fallen at `down`.
 
     `down` is None where it never falls, as in models whose last block is read before it writes.
@@ -62,8 +59,7 @@ def steps(ratio: Float[Tensor, " block"], least: float = 2.0) -> Steps | None:
 KEPT = 5  # entries per sequence and block that TOP_ENTRIES keeps
 
 
-@dataclass(frozen=True)
-class Entries:
+class Entries(Frozen):
     """The largest residual entries of every sequence, by falling magnitude, with their signs."""
 
     values: Float[Tensor, "*stack entry"]
@@ -81,8 +77,7 @@ class Entries:
         return Entries(values, positions.long(), channels.long())
 
 
-@dataclass(frozen=True)
-class Lifetime:
+class Lifetime(Frozen):
     """The blocks with massive activations: indices of the first (step up) and last (step down), and their number."""
 
     first: int
@@ -100,22 +95,23 @@ def peak_over_median(x: Residual) -> PerSequence:
     return peak(x) / median_size(x)
 
 
-def is_massive(x: Residual, least: float = 100.0, times: float = 1000.0) -> Bool[Tensor, "batch pos d_model"]:
-    """Which entries exceed `least` in magnitude, and reach `times` the median magnitude of their sequence.
+LEAST, TIMES = 100.0, 1000.0  # what a massive activation exceeds, and how many medians it reaches
 
-    Raises InputError for a threshold that is not positive. Source: Sun et al. 2024, section 2.
+
+def is_massive(x: Residual) -> Bool[Tensor, "batch pos d_model"]:
+    """Which entries exceed 100 in magnitude, and reach 1,000 times the median magnitude of their sequence.
+
+    Source: Sun et al. 2024, section 2.
     """
-    _check_thresholds(least, times)
     size = x.float().abs()
-    return (size > least) & (size >= times * median_size(x)[:, None, None])
+    return (size > LEAST) & (size >= TIMES * median_size(x)[:, None, None])
 
 
-def massive_count(x: Residual, least: float = 100.0, times: float = 1000.0) -> Int[Tensor, " batch"]:
+def massive_count(x: Residual) -> Int[Tensor, " batch"]:
     """How many entries of every sequence are massive; `is_massive` says what that is."""
-    _check_thresholds(least, times)
-    sequence, position = (_peaks(x) > least).nonzero().unbind(1)  # few tokens have such an entry
+    sequence, position = (_peaks(x) > LEAST).nonzero().unbind(1)  # few tokens have such an entry
     size = x[sequence, position].float().abs()
-    massive = (size > least) & (size >= times * median_size(x)[sequence, None])
+    massive = (size > LEAST) & (size >= TIMES * median_size(x)[sequence, None])
     return sequence.new_zeros(len(x)).index_add(0, sequence, massive.sum(1))
 
 
@@ -154,11 +150,6 @@ def lifetime(massive_by_block: Bool[Tensor, " block"]) -> Lifetime | None:
     """First, last and number of the blocks with a massive activation; None without any. Gaps do not count."""
     blocks = massive_by_block.nonzero()[:, 0].tolist()
     return Lifetime(blocks[0], blocks[-1], len(blocks)) if blocks else None
-
-
-def _check_thresholds(least: float, times: float) -> None:
-    for name, threshold in (("least", least), ("times", times)):
-        finite_number(threshold, f"{name}, a threshold on magnitudes,", above=0)
 
 
 def _peaks(x: Residual) -> Float[Tensor, "batch pos"]:

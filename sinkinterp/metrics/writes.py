@@ -8,7 +8,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention import CALL, OUTPUT, AttentionCall, HeadOutput
-from ..checks import finite_number
 from .importance import Metric
 
 Matrices = Float[Tensor, "matrix n n"]
@@ -73,23 +72,14 @@ def update_rank(z: HeadOutput) -> Float[Tensor, "batch head"]:
     return stable_rank(z)
 
 
-def is_nop(value_ratio: Float[Tensor, "*stack"], limit: float = 0.2) -> Bool[Tensor, "*stack"]:
-    """Whether a sink writes next to nothing: ||v_s|| / mean ||v_i|| below `limit`.
-
-    Raises InputError unless `limit` is a length between 0 and 1.
-    """
-    finite_number(limit, "limit, a value norm relative to the others',", above=0, below=1)
-    return value_ratio < limit
+def is_nop(value_ratio: Float[Tensor, "*stack"]) -> Bool[Tensor, "*stack"]:
+    """Whether a sink writes next to nothing: ||v_s|| / mean ||v_i|| below 0.2."""
+    return value_ratio < 0.2
 
 
-def is_broadcast(value_ratio: Float[Tensor, "*stack"], low: float = 0.8, high: float = 1.25) -> Bool[Tensor, "*stack"]:
-    """Whether a sink's value is as long as the others': `low` <= ||v_s|| / mean ||v_i|| <= `high`.
-
-    Raises InputError unless `low` <= 1 <= `high`, both above 0.
-    """
-    finite_number(low, "low, a value norm relative to the others',", above=0, most=1)
-    finite_number(high, "high, a value norm relative to the others',", least=1)
-    return (low <= value_ratio) & (value_ratio <= high)
+def is_broadcast(value_ratio: Float[Tensor, "*stack"]) -> Bool[Tensor, "*stack"]:
+    """Whether a sink's value is as long as the others': 0.8 <= ||v_s|| / mean ||v_i|| <= 1.25."""
+    return (value_ratio >= 0.8) & (value_ratio <= 1.25)
 
 
 KEY_RANK = Metric("key_rank", CALL, key_rank)

@@ -20,8 +20,8 @@ from ..checks import Answering, InputError, extra, finite_number, instance_of, k
 from ..data.tokens import TokensLike
 from ..files import path_of
 from ..interventions.edit import Edits, edits_of
-from ..measurement.inputs import ModelLike, inputs_of
 from ..measurement.maps import attention_map, heads_asked, weights_first
+from ..measurement.measure import ModelLike, inputs_of
 from ..plots.theme import COLOURS
 from ..report.heads import sinks_by_head
 from ..report.maps import Heads

@@ -107,8 +107,7 @@ EXTRA = "extra."  # before the names of instruments' answers, among all tensors
 TokenText = Callable[[int], str]  # from a token id to its text
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Readings(metaclass=Told):
+class Readings(metaclass=Told, repr=False, eq=False):
     """The measurements of one model's attention calls and residuals on some tokens, and their protocol.
 
     Numbers are those of attention layers and query heads only.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ..backends.encoder.encoder_input import EncoderInput
+from ..backends.encoder import EncoderInput
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import located
 from ..backends.load import load
@@ -30,7 +30,7 @@ from ..data.tokens import (
 from ..files import cache_folder, path_of
 from ..interventions.positions import RemovePosition
 from ..lm.variants import VARIANTS
-from ..measurement.inputs import docstrings_for
+from ..measurement.measure import docstrings_for
 from ..table import MODEL, SEED, Cell
 from ..train.chats import read_chats
 from ..train.loop import prepared

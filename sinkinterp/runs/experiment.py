@@ -21,7 +21,7 @@ from ..backends.files.named_models import downloads
 from ..checks import InputError
 from ..data.progress import Progress, silent
 from ..data.texts import check_readable
-from ..measurement.inputs import PACKAGES
+from ..measurement.measure import PACKAGES
 from ..table import MODEL, SEED, Cell, Table
 from ..train.recipe import Recipe
 from .case import Case, Model, open_case

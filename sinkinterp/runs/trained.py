@@ -22,8 +22,7 @@ from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
 from ..files import cache_folder, check_writable, path_of, sole_writer
-from ..measurement.inputs import passes
-from ..measurement.measure import measure
+from ..measurement.measure import measure, passes
 from ..measurement.watching import sinks_of
 from ..metrics.bootstrap import SIZES, Estimate, estimate
 from ..metrics.importance import next_token_loss

@@ -29,7 +29,7 @@ from sinkinterp.applications.outliers import norm_limit
 from sinkinterp.applications.position_swap import swap_table
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.sites import CALL, RESIDUAL
-from sinkinterp.backends.encoder import encoder_input
+from sinkinterp.backends import encoder as encoder_input
 from sinkinterp.backends.files.model_files import check_fits_memory
 from sinkinterp.checks import InputError
 from sinkinterp.data import given_tokenizer, tokens as token_sets
@@ -43,7 +43,7 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import selectors
 from sinkinterp.interventions.attention_layers import PatchNormalization
 from sinkinterp.lm.model import LMSpec, SinkConfig, build
-from sinkinterp.measurement import activation_patching, patching, spread
+from sinkinterp.measurement import activation_patching, patching, sweep as spread
 from sinkinterp.measurement.explaining import cut_maps, massive_path
 from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.metrics import bootstrap, instruments

@@ -32,7 +32,7 @@ from sinkinterp.applications.outliers import (
     worth_trying,
 )
 from sinkinterp.attention.sites import RESIDUAL
-from sinkinterp.backends.anatomy.projections import linear_maps
+from sinkinterp.backends.anatomy.modules import linear_maps
 from sinkinterp.checks import InputError
 from sinkinterp.lm.model import build
 

@@ -16,7 +16,7 @@ from sinkinterp import seals
 from sinkinterp.applications.mend import mend_recipe, mended
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.slots import SinkLogit, SlotRow
-from sinkinterp.backends.added_slots import (
+from sinkinterp.backends.hooks import (
     WITH_SLOTS,
     AddedKey,
     AddedKeyValue,

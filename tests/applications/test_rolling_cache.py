@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sinkinterp.applications.streaming import SinkCache, SinkLayer, check_stream, rotation_of, streamed
 from sinkinterp.backends.huggingface import HuggingFaceSubject
-from sinkinterp.interventions.columns import Evict
+from sinkinterp.interventions.attention_layers import Evict
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import BASE, variants
 

@@ -7,7 +7,7 @@ from refusals import refused
 
 from sinkinterp.applications.streaming import loss_of, streaming_loss, streaming_table
 from sinkinterp.backends.load import load
-from sinkinterp.interventions.columns import Evict
+from sinkinterp.interventions.attention_layers import Evict
 from sinkinterp.metrics.bootstrap import estimate
 from sinkinterp.runs.case import Inputs
 

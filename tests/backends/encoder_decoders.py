@@ -22,7 +22,7 @@ from transformers import (
     WhisperForConditionalGeneration,
 )
 
-from sinkinterp.backends.encoder.encoder_input import EncoderInput, TokenIds
+from sinkinterp.backends.encoder import EncoderInput, TokenIds
 
 VOCAB, DEPTH, HEADS, SOURCE = 101, 3, 4, (5, 9, 2, 77, 13, 40, 8, 31, 60, 3, 19)
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}

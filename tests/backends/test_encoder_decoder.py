@@ -28,7 +28,7 @@ from transformers import BartForCausalLM, MarianForCausalLM, WhisperFeatureExtra
 import sinkinterp as si
 from sinkinterp.applications.streaming import streaming_loss
 from sinkinterp.attention.sites import KEY_WEIGHTS, MLP, RESIDUAL, Edit
-from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence, Sound, Text, TokenIds, encoder_input
+from sinkinterp.backends.encoder import NoEncoder, Silence, Sound, Text, TokenIds, encoder_input
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.choices import Bos

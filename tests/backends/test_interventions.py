@@ -395,7 +395,7 @@ def test_each_batch_of_a_measurement_gets_its_own_rows(monkeypatch):
     values = {1: torch.randn(5, LENGTH, 48)}
     edits = [iv.ChangeResidual(iv.Put(values), layers=[1])]
     whole = si.measure(subject, TOKENS, edits=edits)
-    monkeypatch.setattr("sinkinterp.measurement.inputs.sequences_per_pass", lambda *_: 2)
+    monkeypatch.setattr("sinkinterp.measurement.measure.sequences_per_pass", lambda *_: 2)
     torch.testing.assert_close(si.measure(subject, TOKENS, edits=edits).importance, whole.importance)
 
 

@@ -29,8 +29,7 @@ from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.backends.patched import patched
 from sinkinterp.checks import InputError
-from sinkinterp.interventions.attention_layers import BlindKeys
-from sinkinterp.interventions.columns import RemoveColumn
+from sinkinterp.interventions.attention_layers import BlindKeys, RemoveColumn
 from sinkinterp.interventions.positions import SwapPositions
 from sinkinterp.measurement.measure import measure
 

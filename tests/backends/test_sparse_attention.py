@@ -14,7 +14,7 @@ from sinkinterp.attention.sites import RESIDUAL, Edit
 from sinkinterp.attention.slots import SinkLogit, Summaries
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.patched import patched
-from sinkinterp.interventions.columns import RemoveColumn, RemoveKeySlot, ZeroKeySlot
+from sinkinterp.interventions.attention_layers import RemoveColumn, RemoveKeySlot, ZeroKeySlot
 from tools import families
 
 BLOCKS = {"index_block_size": 4, "index_topk_blocks": 2, "layer_types": ["minimax_m3_sparse"] * 4}

@@ -10,7 +10,7 @@ from refusals import refused
 from transformers import AutoFeatureExtractor
 
 import sinkinterp as si
-from sinkinterp.backends.encoder.encoder_input import _processor
+from sinkinterp.backends.encoder import _processor
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.checks import InputError
 from sinkinterp.data import hub

@@ -24,7 +24,7 @@ from sinkinterp.interventions import (
     SpreadEvenly,
     ZeroKeySlot,
 )
-from sinkinterp.interventions.columns import Evict, First, KeepHeaviest
+from sinkinterp.interventions.attention_layers import Evict, First, KeepHeaviest
 from sinkinterp.lm.model import build
 
 LAYOUTS = layouts(11, 5)

@@ -11,7 +11,7 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveShare, Rectified, Sigmoid, Unit
 from sinkinterp.attention.sites import HeadWeights
 from sinkinterp.attention.slots import SinkLogit, SlotRow
-from sinkinterp.backends.anatomy.projections import LazyWeights
+from sinkinterp.backends.anatomy.modules import LazyWeights
 from sinkinterp.checks import InputError
 from sinkinterp.interventions import BiasColumn, ClipPattern, PatchNormalization, Temperature
 

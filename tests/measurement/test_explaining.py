@@ -9,7 +9,7 @@ from transformers import BambaConfig, BambaForCausalLM, GPT2Config, GPT2LMHeadMo
 
 import sinkinterp as si
 from sinkinterp.backends.anatomy.modules import removed_after
-from sinkinterp.backends.encoder.encoder_input import NoEncoder
+from sinkinterp.backends.encoder import NoEncoder
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.measurement import explaining

@@ -16,7 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import sinkinterp as si
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.data.tokens import PAD, TokenSet
-from sinkinterp.measurement import inputs as batching
+from sinkinterp.measurement import measure as batching
 from sinkinterp.measurement.measure import WIDTH, measure_enough
 from sinkinterp.metrics import instruments
 from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS, PAPER, RELEASED, VISIBLE, Metric

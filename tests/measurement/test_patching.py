@@ -8,7 +8,7 @@ from refusals import refused
 import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.backends.load import BACKENDS, load
-from sinkinterp.measurement import inputs as batching
+from sinkinterp.measurement import measure as batching
 from sinkinterp.measurement.patching import activations, attribution, mean_patch, patch, patches  # fmt: skip
 from sinkinterp.runs.catalogue import load_module
 

@@ -18,7 +18,7 @@ from sinkinterp.interventions import (
     Zero,
     ZeroKeyBias,
 )
-from sinkinterp.measurement.spread import (
+from sinkinterp.measurement.sweep import (
     ALL,
     CONTROL,
     FAR,
@@ -28,11 +28,13 @@ from sinkinterp.measurement.spread import (
     TIMES,
     WITH,
     changes,
+    importance,
+    loss,
+    sink_rate,
     spread,
     with_other_token,
     without_sink,
 )
-from sinkinterp.measurement.sweep import importance, loss, sink_rate
 from sinkinterp.metrics.bootstrap import estimate
 from sinkinterp.table import BLOCK, EDIT, LOSS
 

@@ -13,11 +13,11 @@ from sinkinterp.backends.anatomy.modules import removed_after
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.interventions import ChangeMLP, ChangeResidual
-from sinkinterp.measurement import inputs
+from sinkinterp.measurement import measure as inputs
 from sinkinterp.measurement.activation_patching import logit_difference
 from sinkinterp.measurement.explaining import DRAWS
 from sinkinterp.measurement.path_patching import path_patching
-from sinkinterp.measurement.spread import changes
+from sinkinterp.measurement.sweep import changes
 
 T = 7
 CLEAN, CORRUPTED = (torch.randint(89, (3, T), generator=torch.Generator().manual_seed(i)) for i in (1, 2))

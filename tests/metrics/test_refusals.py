@@ -11,7 +11,7 @@ from refusals import refused
 from torch import Tensor
 
 from sinkinterp.checks import InputError
-from sinkinterp.metrics import importance, qk, residuals, writes
+from sinkinterp.metrics import importance, qk, residuals
 
 NAN = float("nan")
 X, ALPHA, COSINES = torch.ones(2, 1, 3), torch.ones(2, 3, 5, 7), torch.ones(2, 3, 5)
@@ -24,15 +24,10 @@ REFUSED = {
     )],
     "epsilons": [(importance.sink_grid, ALPHA, ())],
     "share": [(importance.sink_positions, ALPHA, ALPHA, 0.3, share) for share in (-0.1, 1.0, NAN)],
-    "(least|times)": [(residuals.is_massive, X, *limits) for limits in ((0.0, 1000.0), (100.0, -1.0), (NAN, 1000.0))],
     "count": [(residuals.top_entries, X, count) for count in (0, 4)],
     "least": [(residuals.steps, torch.ones(5), least) for least in (1.0, 0.5, NAN)],
     "step_(up|down)": [(residuals.secondary_sinks, COSINES, *ends) for ends in ENDS],
     "cosine": [(residuals.secondary_sinks, COSINES, 0, 1, cosine) for cosine in (0.0, 1.0, NAN)],
-    "limit": [(writes.is_nop, torch.ones(2), limit) for limit in (0.0, 1.0, NAN)],
-    "(low|high)": [
-        (writes.is_broadcast, torch.ones(2), *ends) for ends in ((0.0, 1.25), (-0.5, 1.25), (1.1, 1.25), (0.5, 0.9))
-    ],
 }  # fmt: skip
 
 

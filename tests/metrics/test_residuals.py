@@ -49,7 +49,6 @@ def test_only_an_entry_over_both_thresholds_is_massive():
     assert is_massive(spiked(-101.0)).nonzero().tolist() == [[1, 2, 4]]
     assert not is_massive(spiked(100.0)).any()  # large enough next to the median 0.1, not in itself
     assert not is_massive(spiked(25.0) * 5).any()  # large enough in itself, not next to the median 0.5
-    assert is_massive(spiked(60.0), least=50.0, times=500.0).nonzero().tolist() == [[1, 2, 4]]
     assert is_massive(torch.tensor([[[0.125, 0.125, 125.0]]])).sum() == 1  # a thousand medians are enough
 
 
@@ -62,8 +61,9 @@ def test_medians_are_taken_per_sequence():
 def test_massive_entries_are_counted_by_sequence():
     x = torch.randn(3, 17, 13) ** 9
     x[2] *= 1e-4
-    for thresholds in ((100.0, 1000.0), (0.5, 2.0), (1e9, 1.0)):
-        assert massive_count(x, *thresholds).equal(is_massive(x, *thresholds).sum((1, 2))), thresholds
+    for scale in (1e-6, 1.0, 1e3, 1e6):
+        assert massive_count(scale * x).equal(is_massive(scale * x).sum((1, 2))), scale
+    assert massive_count(1e3 * x).all()
 
 
 def test_all_entries_have_channels_before_positions_since_reports_pad_positions():

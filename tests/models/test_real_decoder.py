@@ -3,7 +3,7 @@
 import pytest
 
 import sinkinterp as si
-from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence
+from sinkinterp.backends.encoder import NoEncoder, Silence
 from sinkinterp.backends.files.named_models import downloads
 from sinkinterp.data.tokens import random_tokens
 

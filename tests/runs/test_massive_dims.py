@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 import sinkinterp as si
 from experiments.shared.massive import chosen_dims, massive_dims
-from sinkinterp.backends.encoder.encoder_input import NoEncoder, TokenIds
+from sinkinterp.backends.encoder import NoEncoder, TokenIds
 from sinkinterp.backends.files.named_models import downloads
 from sinkinterp.cli.main import app
 from sinkinterp.data.choices import Bos

@@ -9,7 +9,7 @@ from sinkinterp.applications.outliers import fake_quantised
 from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.data.backcopy import BigramBackcopy
-from sinkinterp.interventions.columns import Evict
+from sinkinterp.interventions.attention_layers import Evict
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs import trained
 from sinkinterp.runs.catalogue import Scale, load_module

@@ -20,7 +20,7 @@ from sinkinterp.data.sources import Texts
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.measurement import inputs as batching
+from sinkinterp.measurement import measure as batching
 from sinkinterp.metrics.importance import next_token_loss
 from sinkinterp.runs import experiment as provenance, trained
 from sinkinterp.spec import Spec

@@ -7,7 +7,7 @@ makes the same queries, keys, values, mask and bias, and leaves the rest to `Att
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from ...attention import AttentionCall, HeadOutput, SinkLogit, Summaries
-from ...checks import InputError
+from ...checks import Frozen, InputError
 from ..exclusive import computed_by
 
 # Returns what the heads of one layer return, of q, k, v, a mask (pairs that may attend, or an additive one), the scale
@@ -25,8 +25,7 @@ from ..exclusive import computed_by
 Attend = Callable[..., HeadOutput]
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(Frozen):
     """method: that of the attention module which is replaced. function: what replaces it, of the module and `Attend`.
 
     feed_forward: inside a block, the last module of the feed-forward branch, where its `mlp` also adds the residual.
@@ -76,20 +75,30 @@ def _name_of(module: nn.Module) -> str:
     return f"{type(module).__module__.rpartition('.')[2]}.{type(module).__name__}"
 
 
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+
+
 def _bert(
     module: Any, attend: Attend, hidden_states: Tensor, attention_mask: Tensor | None = None,
     sinusoidal_pos: Any = None, past_key_values: Any = None, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    maps = (module.query, module.key, module.value)
-    q, k, v = (linear(hidden_states).unflatten(2, (module.num_attention_heads, -1)).transpose(1, 2) for linear in maps)
+    q, k, v = _projected(module, hidden_states, ("query", "key", "value"), (module.num_attention_heads, -1))
     if sinusoidal_pos is not None:
         qkv = (q, k, v) if module.rotary_value else (q, k)
         q, k, *rotated = module.apply_rotary_position_embeddings(sinusoidal_pos, *qkv)
         v = rotated[0] if rotated else v
-    if past_key_values is not None:
-        past = getattr(past_key_values, "self_attention_cache", past_key_values)
-        k, v = past.update(k, v, module.layer_idx)
+    k, v = _with_past(module, past_key_values, k, v)
     return _merged(attend(q, k, v, attention_mask, q.shape[-1] ** -0.5)), None
+
+
+def _projected(module: Any, x: Tensor, names: Sequence[str], heads: tuple[int, int]) -> Iterator[Tensor]:
+    """Queries, keys and values by head, from the linear maps of these names. heads: their number and d_head, or -1."""
+    return (getattr(module, name)(x).unflatten(2, heads).transpose(1, 2) for name in names)
+
+
+def _with_past(module: Any, cache: Any, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values behind those that a cache holds."""
+    return (k, v) if cache is None else getattr(cache, "self_attention_cache", cache).update(k, v, module.layer_idx)
 
 
 def _git(
@@ -103,40 +112,31 @@ def _bloom(
     layer_past: Any = None, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     q, k, v = module._reshape(module.query_key_value(hidden_states))
-    if layer_past is not None:
-        k, v = layer_past.update(k, v, module.layer_idx)
+    k, v = _with_past(module, layer_past, k, v)
     bias = alibi.unflatten(0, (len(q), -1))[:1]  # batch head 1 key, alike for all sequences
     z = attend(q, k, v, attention_mask, module.inv_norm_factor, bias)
     return module.dense(_merged(z)) + residual, None
 
 
-def _scaled(
-    module: Any, attend: Attend, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None
+def _divided(
+    by: str, module: Any, attend: Attend, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None
 ) -> tuple[Tensor, None]:
-    return attend(query, key, value, attention_mask, 1 / module.scale_attn), None
+    return attend(query, key, value, attention_mask, 1 / getattr(module, by)), None
 
 
 def _diffllama(
     module: Any, attend: Attend, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor],
     attention_mask: Tensor | None = None, past_key_values: Any = None, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    maps = (module.q_proj, module.k_proj, module.v_proj)
-    q, k, v = (linear(hidden_states).unflatten(2, (-1, module.head_dim)).transpose(1, 2) for linear in maps)
+    q, k, v = _projected(module, hidden_states, _PROJECTIONS, (-1, module.head_dim))
     q, k = sys.modules[type(module).__module__].apply_rotary_pos_emb(q, k, *position_embeddings)
-    if past_key_values is not None:
-        k, v = past_key_values.update(k, v, module.layer_idx)
+    k, v = _with_past(module, past_key_values, k, v)
     both = torch.cat([half.repeat(1, 2, 1, 1) for half in v.chunk(2, dim=1)], -1)  # every head reads two values
     first, second = attend(q, k, both, attention_mask, module.scaling).transpose(1, 2).chunk(2, dim=2)
     products = ((module.lambda_q1, module.lambda_k1), (module.lambda_q2, module.lambda_k2))
     one, two = ((a * b).sum(-1, dtype=torch.float32).exp().to(q.dtype) for a, b in products)
     z = first - (one - two + module.lambda_init) * second
     return module.o_proj(((1 - module.lambda_init) * module.groupnorm(z)).flatten(2)), None
-
-
-def _divided(
-    module: Any, attend: Attend, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None
-) -> tuple[Tensor, None]:
-    return attend(query, key, value, attention_mask, 1 / module.norm_factor), None
 
 
 def _falcon(
@@ -151,8 +151,7 @@ def _falcon(
         times = 2 if _adds_alibi_twice(module) else 1
         bias = times * alibi[:1] * module.inv_norm_factor
         attention_mask = attention_mask > torch.finfo(attention_mask.dtype).min / 2  # the mask holds the bias too
-    if layer_past is not None:
-        k, v = layer_past.update(k, v, module.layer_idx)
+    k, v = _with_past(module, layer_past, k, v)
     repeats = k.shape[1] // module.num_kv_heads
     z = attend(q, k[:, ::repeats], v[:, ::repeats], attention_mask, module.inv_norm_factor, bias)
     return module.dense(_merged(z)), None
@@ -181,8 +180,7 @@ def _mpt(
     if module.clip_qkv:
         qkv = qkv.clamp(min=-module.clip_qkv, max=module.clip_qkv)
     q, k, v = (x.unflatten(2, (module.n_heads, -1)).transpose(1, 2) for x in qkv.chunk(3, dim=2))
-    if past_key_values is not None:
-        k, v = past_key_values.update(k, v, module.layer_idx)
+    k, v = _with_past(module, past_key_values, k, v)
     allowed = None if attention_mask is None else ~attention_mask
     bias = position_bias[None, ..., -k.shape[2] :].to(q.dtype)
     return module.out_proj(_merged(attend(q, k, v, allowed, module.softmax_scale, bias))), None
@@ -199,11 +197,8 @@ def _xglm(
     module: Any, attend: Attend, hidden_states: Tensor, past_key_values: Any = None,
     attention_mask: Tensor | None = None, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    maps = (module.q_proj, module.k_proj, module.v_proj)
-    q, k, v = (linear(hidden_states).unflatten(2, (module.num_heads, -1)).transpose(1, 2) for linear in maps)
-    if past_key_values is not None:
-        past = getattr(past_key_values, "self_attention_cache", past_key_values)
-        k, v = past.update(k, v, module.layer_idx)
+    q, k, v = _projected(module, hidden_states, _PROJECTIONS, (module.num_heads, -1))
+    k, v = _with_past(module, past_key_values, k, v)
     return module.out_proj(_merged(attend(q, k, v, attention_mask, module.scaling))), None
 
 
@@ -222,13 +217,13 @@ def _and_its_own(module: Any, q: Tensor, k: Tensor, mask: Tensor | None) -> Tens
 FAMILIES: Mapping[str, Family] = {  # by the file and class of the attention module
     "modeling_big_bird.BigBirdSelfAttention": Family("forward", _bert),
     "modeling_bloom.BloomAttention": Family("forward", _bloom, "mlp.dense_4h_to_h"),
-    "modeling_codegen.CodeGenAttention": Family("_attn", _scaled),
+    "modeling_codegen.CodeGenAttention": Family("_attn", partial(_divided, "scale_attn")),
     "modeling_diffllama.DiffLlamaAttention": Family("forward", _diffllama),
     "modeling_falcon.FalconAttention": Family("forward", _falcon, note=_falcon_note),
     "modeling_git.GitSelfAttention": Family("forward", _git),
-    "modeling_gptj.GPTJAttention": Family("_attn", _scaled),
+    "modeling_gptj.GPTJAttention": Family("_attn", partial(_divided, "scale_attn")),
     "modeling_gpt_neo.GPTNeoSelfAttention": Family("_attn", _gpt_neo),
-    "modeling_gpt_neox_japanese.GPTNeoXJapaneseAttention": Family("_attn", _divided),
+    "modeling_gpt_neox_japanese.GPTNeoXJapaneseAttention": Family("_attn", partial(_divided, "norm_factor")),
     "modeling_megatron_bert.MegatronBertSelfAttention": Family("forward", _bert),
     "modeling_mpt.MptAttention": Family("forward", _mpt, "ffn.down_proj"),
     "modeling_mvp.MvpAttention": Family("forward", _xglm),

@@ -2,9 +2,9 @@
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial, wraps
 from operator import attrgetter
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...attention import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING, AttentionCall, Gap
-from ...checks import InputError, accepting, refusal
+from ...checks import Frozen, InputError, accepting, refusal
 from ...data.tokens import Tokens
 from .. import contract
 from ..anatomy.modules import StreamModules, Tap
@@ -24,8 +24,7 @@ from ..hooks import eval_mode
 from ..huggingface import HuggingFaceSubject
 from ..recorder import Recorder
 from ..subject import Logits
-from .anatomy import Anatomy, Operand, anatomy_of, with_axes
-from .listening import SDPA, Listener, Place, Record, recording
+from .anatomy import SDPA, Listener, Operand, Place, Record, anatomy_of, recording, with_axes
 
 _TOLERANCE = 1e-5  # of a module's output, relative to its largest entry
 
@@ -35,21 +34,13 @@ AGAIN = "; if it keeps rotations or masks of the longest input, run it once on a
 
 
 class Showing(Listener):
-    """A mode inside which the pass of a model is shown to a recorder.
+    """A mode inside which the pass of a module is shown to a recorder.
 
-    updates: those of feed-forward layers that are shown, by block. positions: `#sequence pos`, which tokens are given
-    in place of their own. tables: the parameters and buffers that positions are read from, by name.
+    positions: `#sequence pos`, which tokens are given in place of their own.
     """
 
-    def __init__(
-        self,
-        name: str,
-        anatomy: Anatomy,
-        recorder: Recorder,
-        updates: Mapping[int, Operand],
-        positions: Tensor | None,
-        tables: Mapping[str, Tensor],
-    ) -> None:
+    def __init__(self, subject: "ModuleSubject", recorder: Recorder, positions: Tensor | None) -> None:
+        anatomy, name = subject.anatomy, subject.name
         self.anatomy, self.recorder = anatomy, recorder
         self.results: dict[Place, list[Change]] = defaultdict(list)
         self.operands: dict[Place, list[tuple[int, Change]]] = defaultdict(list)
@@ -60,13 +51,17 @@ class Showing(Listener):
             self.results[anatomy.tokens].append(shown)
         if positions is not None:
             for turn in anatomy.turns:
-                moved = partial(_moved, name, turn, tables.get(turn.source), positions)
+                table = subject.tensor(turn.source) if turn.is_table else None
+                moved = partial(_moved, name, turn, table, positions)
                 self.operands[turn.place].append((turn.index, moved))
         learned = anatomy.positions
         if learned is not None and recorder.edits_at(POSITION_EMBEDDING):
             rows = partial(_shown, partial(recorder.edited, POSITION_EMBEDDING), learned.pos_axis == 1)
             self.operands[learned.place].append((learned.index, lambda x: rows(with_axes(x, 3))))
-        for block, update in updates.items():
+        mlps = subject.modules.taps.get(MLP, [None] * len(anatomy.updates))
+        for block, (update, mlp) in enumerate(zip(anatomy.updates, mlps, strict=True)):
+            if update is None or mlp is None:
+                continue
             shown = partial(_shown, partial(recorder.update, MLP, block, factor=update.factor), anatomy.is_batch_first)
             self.operands[update.place].append((update.index, shown))
         super().__init__(name, {function for _, function, _ in (*self.results, *self.operands)})
@@ -129,15 +124,14 @@ def _shown(show: Change, is_batch_first: bool, x: Tensor) -> Tensor:
 
 def _moved(name: str, turn: Operand, table: Tensor | None, positions: Tensor, x: Tensor) -> Tensor:
     """The rows of an operand, or of the table that it is read from, at the positions of each sequence."""
-    x = with_axes(table if turn.is_table and table is not None else x, turn.rank).narrow(turn.batch_axis, 0, 1)
+    x = with_axes(x if table is None else table, turn.rank).narrow(turn.batch_axis, 0, 1)
     if (last := int(positions.max())) >= (rows := x.shape[turn.pos_axis]):
         raise InputError(f"{name} has {rows} positions for {positions.shape[1]} tokens, and {last} is outside them")
     moved = x.movedim(turn.pos_axis, 0)[positions].movedim(1, turn.pos_axis + 1)
     return moved.movedim(0, turn.batch_axis).squeeze(turn.batch_axis + 1)
 
 
-@dataclass(frozen=True)
-class AttentionOf:
+class AttentionOf(Frozen):
     """How the modules named `module` attend, such as "blocks.*.sa".
 
     computes: a function that takes the module and what its `forward` takes, returns what that returns, and calls
@@ -271,11 +265,7 @@ class ModuleSubject(HuggingFaceSubject):
     @contextmanager
     def _shown(self, recorder: Recorder, position_ids: Tensor | None = None) -> Iterator[None]:
         """In the block, one pass of the module is shown to the recorder."""
-        found = self.anatomy
-        are_read = zip(found.updates, self.modules.taps.get(MLP, [None] * len(found.updates)), strict=True)
-        updates = {block: update for block, (update, mlp) in enumerate(are_read) if update is not None and mlp}
-        tables = {turn.source: self.tensor(turn.source) for turn in found.turns if turn.is_table}
-        showing = Showing(self.name, found, recorder, updates, position_ids, tables)
+        showing = Showing(self, recorder, position_ids)
         with described(self.model, self._described, self.name), showing:
             yield
         showing.check()

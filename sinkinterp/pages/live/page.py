@@ -21,9 +21,8 @@ from ...backends.subject import Subject, text_to_tokens
 from ...checks import InputError, choice, finite_number, refusing, whole_number
 from ...data.choices import Bos
 from ...data.tokens import TokenSet, ids_in
-from ...interventions.attention_layers import PatchNormalization
+from ...interventions.attention_layers import AddSinkLogit, PatchNormalization, RemoveColumn
 from ...interventions.changes import ChangeResidual, Zero
-from ...interventions.columns import AddSinkLogit, RemoveColumn
 from ...interventions.edit import Ablate, description
 from ...interventions.positions import RemovePosition, SwapPositions
 from ...measurement.activation_patching import activation_patching

@@ -1,1 +1,0 @@
-"""Encoder-decoder models, and what their encoder is given."""
