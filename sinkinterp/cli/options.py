@@ -307,10 +307,10 @@ def models() -> list[str]:
 
 
 VARIANTS = names_in("lm/variants.py")
-RECIPES = names_in("train/recipe.py", "RECIPES")
+RECIPES = tuple(tomllib.loads((PACKAGE / "train" / "recipes.toml").read_text(encoding="utf-8")))
 PRESETS = names_in("measurement/measure.py", "PRESETS")
 BACKENDS = names_in("backends/load.py", "_SUBJECTS")
-HELP = tomllib.loads((Path(__file__).parent / "help.toml").read_text(encoding="utf-8"))
+HELP = tomllib.loads((PACKAGE / "cli" / "help.toml").read_text(encoding="utf-8"))
 
 INPUTS = (input_file, token_file, source)
 
