@@ -9,7 +9,6 @@ import math
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
@@ -25,7 +24,7 @@ import typer
 from ..backends.files.named_models import SHIPPED, downloaded, downloads, located, shipped
 from ..checks import InputError, check_context
 from ..data.choices import Bos, Dtype, dtype_name
-from ..files import cache_folder, is_output
+from ..files import cache_folder, data_of, is_output
 from ..runs.catalogue import FOLDER
 from ..seals import check_ours
 from .terminal import OR_FORCE, quiet_libraries
@@ -307,10 +306,10 @@ def models() -> list[str]:
 
 
 VARIANTS = names_in("lm/variants.py")
-RECIPES = tuple(tomllib.loads((PACKAGE / "train" / "recipes.toml").read_text(encoding="utf-8")))
+RECIPES = tuple(data_of("train/recipes.toml"))
 PRESETS = names_in("measurement/measure.py", "PRESETS")
 BACKENDS = names_in("backends/load.py", "_SUBJECTS")
-HELP = tomllib.loads((PACKAGE / "cli" / "help.toml").read_text(encoding="utf-8"))
+HELP = data_of("cli/help.toml")
 
 INPUTS = (input_file, token_file, source)
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from plotly.offline import get_plotlyjs
 
 from .. import table as col
 from ..checks import InputError, check_count, refusal
-from ..files import path_of, write_text
+from ..files import data_of, path_of, write_text
 from ..measurement.maps import attention_map
 from ..measurement.measure import measure
 from ..plots.theme import sweep_figure
@@ -32,13 +31,13 @@ from ..runs.experiment import Outcome, Verdict, load_experiment, of_first_model,
 from ..runs.training_figures import importances
 from ..seals import SEALED, SHA256, check_signed, json_bytes, page_bytes, write_output
 from ..table import ALPHA_1, MODEL, SINK_1, Cell, Table, published
-from .page import TEMPLATES, Section, asset, page, rendered, with_figures
+from .page import TEMPLATES, Section, page, rendered, with_figures
 
 _CHAPTER = {"name", "summary", "verdicts", "provenance"}  # names that other JSON does not have
 _NOT_A_CHAPTER = (InputError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 NO_VERDICT = "No verdict: scale smoke only checks the path."
 _OBSERVED = (Outcome.SINK, Outcome.NO_SINK)
-_BOOK: Mapping[str, Mapping[str, Any]] = tomllib.loads(asset("templates/book.toml"))
+_BOOK: Mapping[str, Mapping[str, Any]] = data_of("pages/templates/book.toml")
 
 
 @dataclass(frozen=True)
@@ -265,7 +264,7 @@ _KINDS: Mapping[str, Callable[[Table], go.Figure]] = {
     "importances": importances,
     "before and after": _before_and_after,
 }
-_WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(asset("templates/passages.toml"))
+_WORDS: Mapping[str, Mapping[str, Any]] = data_of("pages/templates/passages.toml")
 TOLD_BY = {name: words["chapter"] for name, words in _WORDS.items()}  # the chapter with the numbers of each passage
 FINDINGS = ("sink", "position", "key-biases", "sigmoid", "removal")  # what the book opens with
 

@@ -1,10 +1,8 @@
 """Recipes: the settings that determine a training run, and named ones. Schedule, decay and objective are values."""
 
 import math
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -19,6 +17,7 @@ from ..data.packing import PackedText
 from ..data.sources import Embedded, PythonCode, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..data.tokens import Tokens
+from ..files import data_of
 from ..lm.model import IGNORED, LMSpec
 from ..lm.variants import VARIANTS, variants
 from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later
@@ -274,8 +273,9 @@ class YourText(Source):
         raise InputError("this recipe trains on a text of your own; name a file, a folder or a dataset: Texts(FILE)")
 
 
-_NAMED_RECIPES = tomllib.loads(Path(__file__).with_name("recipes.toml").read_text(encoding="utf-8"))
-RECIPES = {name: Recipe.from_dict({"kind": "Recipe", **settings}) for name, settings in _NAMED_RECIPES.items()}
+RECIPES = {
+    name: Recipe.from_dict({"kind": "Recipe", **settings}) for name, settings in data_of("train/recipes.toml").items()
+}
 
 
 def recipe_named(name: str) -> Recipe:
