@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from ..pages.book import Chapter
-    from ..runs.case import Encoded
+    from ..runs.case import Named
     from ..runs.experiment import Experiment, Scope
     from ..runs.trained import Trainable
     from ..runs.workers import Workers
@@ -42,17 +42,15 @@ class Models:
     encoder: options.Encoder = None
     device_map: options.DeviceMap = None
 
-    def loaded(self) -> Sequence["str | Encoded"]:
+    def loaded(self) -> Sequence["str | Named"]:
         """The models, each with the input of its encoder."""
         from ..backends.encoder.encoder_input import encoder_input
-        from ..runs.case import Encoded
+        from ..runs.case import Named
 
         each_once(self.model, "--model")
         if self.encoder is not None and not self.model:
             raise InputError("--encoder goes with --model: say which model's encoder is given it")
-        return (
-            self.model if self.encoder is None else [Encoded(name, encoder_input(self.encoder)) for name in self.model]
-        )
+        return self.model if self.encoder is None else [Named(name, encoder_input(self.encoder)) for name in self.model]
 
 
 @dataclass(frozen=True)
