@@ -10,7 +10,7 @@ from sinkinterp.backends.encoder import NoEncoder
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.report.readings import short_name
-from sinkinterp.runs.case import Case, Encoded, Model
+from sinkinterp.runs.case import Case, Model, Named
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET, Cell, Table
@@ -23,7 +23,7 @@ from .shared.rules import above, times
 CLAIM = "Replacing p1 by p_t removes the sink; swapping p1 with p_t moves it to position t."
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/demo-softmax"],
-    Scale.REAL: [*models_with(Has.TABLE), Encoded("local/whisper-tiny.en", NoEncoder())],
+    Scale.REAL: [*models_with(Has.TABLE), Named("local/whisper-tiny.en", NoEncoder())],
     Scale.DEMO: [demo_recipe("softmax", seed) for seed in range(5)],
     Scale.TEXT: [replace(with_variant(RECIPES["text-repeats"], "learned"), seed=seed) for seed in range(3)],
     Scale.PAPER: [GPT2_XL, "openai-community/gpt2", "facebook/opt-125m"],  # the first is the paper's

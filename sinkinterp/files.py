@@ -7,10 +7,12 @@ import platform
 import secrets
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from .checks import InputError, instance_of, reason_of, refusal
@@ -50,6 +52,12 @@ def replacing(
             _publish(draft, target)
         finally:
             remove(draft)
+
+
+def data_of(name: str, **words: str) -> dict[str, Any]:
+    """What a TOML file of this package holds, such as "cli/help.toml", with `words` in place of $word."""
+    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
+    return tomllib.loads(Template(text).safe_substitute(words))
 
 
 def write_text(path: Path | str, text: str) -> None:

@@ -27,7 +27,7 @@ from sinkinterp.data.progress import silent
 from sinkinterp.lm.model import build
 from sinkinterp.pages.book import Chapter, chapters_in, write_numbers
 from sinkinterp.runs import case as cases, catalogue, trained as trained_runs
-from sinkinterp.runs.case import Encoded, open_case
+from sinkinterp.runs.case import Named, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module, summary_of
 from sinkinterp.runs.experiment import Scope, load_experiment
 from sinkinterp.runs.workers import Here
@@ -478,7 +478,7 @@ def test_the_book_judges_by_the_rules_of_today():
 
 
 def test_the_command_of_a_chapter_names_every_option_that_changes_its_numbers():
-    encoded = Encoded("local/whisper-tiny.en", Silence())
+    encoded = Named("local/whisper-tiny.en", Silence())
     scope = Scope(Scale.REAL, models=[encoded], seeds=2, text="my texts.jsonl")
     assert reproducing._command("table07", scope, "silence") == (
         "sinkinterp reproduce table07 --scale real --seeds 2 --text 'my texts.jsonl' --model local/whisper-tiny.en "

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from sinkinterp.backends.encoder import Silence
 from sinkinterp.data.choices import Bos
-from sinkinterp.runs.case import Encoded, Fewer, Model
+from sinkinterp.runs.case import Model, Named
 from sinkinterp.runs.catalogue import Scale
 
 
@@ -30,9 +30,9 @@ class Genuine:
 # The larger two have fewer sequences, so that a chapter takes minutes. Gemma 3 has no sink without BOS (Table 1).
 MODELS = (
     Genuine("local/smollm2-135m-instruct", frozenset({Has.TEXT})),
-    Genuine(Fewer("local/gemma3-270m", 16, Bos.ALWAYS), frozenset({Has.TEXT, Has.WINDOWS})),
-    Genuine(Fewer("local/qwen2.5-coder-0.5b", 8), frozenset({Has.TEXT, Has.BIASES})),
-    Genuine(Encoded("local/whisper-tiny.en", Silence()), frozenset({Has.TABLE})),
+    Genuine(Named("local/gemma3-270m", most=16, begins=Bos.ALWAYS), frozenset({Has.TEXT, Has.WINDOWS})),
+    Genuine(Named("local/qwen2.5-coder-0.5b", most=8), frozenset({Has.TEXT, Has.BIASES})),
+    Genuine(Named("local/whisper-tiny.en", Silence()), frozenset({Has.TABLE})),
 )
 
 

@@ -13,6 +13,7 @@ from ..attention import Edit
 from ..backends.load import subject_of
 from ..checks import check_count, different_numbers, refusing
 from ..data.tokens import TokenSet, TokensLike, repeated_token
+from ..files import data_of
 from ..interventions.positions import ReplacePosition, SwapPositions
 from ..measurement.measure import ModelLike, inputs_of, measure
 from ..metrics.bootstrap import estimate_cells, intervals
@@ -21,27 +22,8 @@ from ..report.readings import short_name
 from ..report.report import Report
 from ..table import EDIT, INPUT, MODEL, NULL, SINK_1, SINK_T, TARGET, Cell, Table, published
 
-REPORTED: dict[str, dict[int, tuple[float, float | None]]] = {
-    # Gu et al. 2025, Table 7: GPT2-XL, 100 sequences of 64 repeated tokens, epsilon=0.3; t: (Sink_1, Sink_t)
-    # its last column is headed 25 a second time; taken for 30
-    "none": {5: (0.6228, None)},
-    "p1 <- p_t": {
-        5: (0.0020, 0.0),
-        10: (0.0236, 0.0),
-        15: (0.0773, 0.0),
-        20: (0.1063, 0.0),
-        25: (0.1097, 0.0),
-        30: (0.1021, 0.0),
-    },
-    "p1 <-> p_t": {
-        5: (0.0144, 0.5763),
-        10: (0.0373, 0.5448),
-        15: (0.0678, 0.5281),
-        20: (0.0895, 0.5170),
-        25: (0.0942, 0.5113),
-        30: (0.0973, 0.5022),
-    },
-}
+_PUBLISHED = data_of("applications/table7.toml")
+REPORTED = {edit: {int(t): (*rates, None)[:2] for t, rates in by_t.items()} for edit, by_t in _PUBLISHED.items()}
 TARGETS = tuple(REPORTED["p1 <- p_t"])  # the paper's t, from 1
 MIN_QUERIES = 4  # that see position t, so that its importance is a mean over several queries
 RATES = (SINK_1, SINK_T)

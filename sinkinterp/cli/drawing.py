@@ -18,20 +18,15 @@ if TYPE_CHECKING:
     from ..backends.subject import Subject
     from ..data.tokens import TokenSet
 
-TEXT = "The text to show, or the path of a .txt file that holds it. Without it: what the model was trained on."
-LENGTH = "Tokens at most, T. \\[default: all of the text; 64 without a text]"
-HEAD = "Show the map of this head only, in more detail: 3.7 for layer 3, head 7; repeatable."
-SWAP = "Swap the position embeddings of two positions, and show maps before, after, and their difference."
-
 
 @dataclass(frozen=True)
 class Prompt:
     """The text that `view` shows; without one, what the model was trained on."""
 
-    text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None
+    text: Annotated[str | None, typer.Option(parser=options.source)] = None
     column: options.Column = "text"
-    length: Annotated[int | None, typer.Option(help=LENGTH, parser=options.TOKENS)] = None
-    bos: options.Start = Bos.TOKENIZER
+    length: Annotated[int | None, typer.Option(parser=options.TOKENS)] = None
+    bos: Bos = Bos.TOKENIZER
 
     def token_set(self, subject: "Subject", model: str, on_file: OnProgress) -> "TokenSet":
         """One sequence of tokens."""
@@ -48,13 +43,11 @@ class Prompt:
 def view(
     model: options.Model,
     prompt: Prompt,
-    head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = [],
-    swap: Annotated[
-        tuple[int, int] | None, typer.Option(help=SWAP, metavar="FIRST SECOND", parser=options.whole(0))
-    ] = None,
+    head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD")] = [],
+    swap: Annotated[tuple[int, int] | None, typer.Option(metavar="FIRST SECOND", parser=options.whole(0))] = None,
     loading: options.Loading = options.Loading(),
     out: options.Out = Path("figures/view.html"),
-    force: options.Force = False,
+    force: bool = False,
 ) -> None:
     """Draw the attention maps of every head on a text: one page to click through, that needs no network."""
     with progress_bars() as progress:
@@ -89,12 +82,10 @@ def layer_and_head(name: str, option: str = "--head") -> tuple[int, int]:
 
 def serve(
     model: options.Model,
-    bos: options.Start = Bos.TOKENIZER,
-    port: Annotated[
-        int, typer.Option(help="Port on this machine; 0 takes a free one.", parser=options.whole(0, 65535))
-    ] = 0,
+    bos: Bos = Bos.TOKENIZER,
+    port: Annotated[int, typer.Option(parser=options.whole(0, 65535))] = 0,
     loading: options.Loading = options.Loading(),
-    browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
+    browser: Annotated[bool, typer.Option("--open/--no-open")] = True,
 ) -> None:
     """Serve a live page to this machine only: type a prompt, edit the model, see maps, sinks and next token change."""
     from ..pages.live.page import serve_live
@@ -107,13 +98,10 @@ def serve(
     serve_live(loading.subject(model), on_ready, bos=bos, port=port)
 
 
-OUT = "Folder of the page and its pictures."
-
-
 def gallery(
-    out: Annotated[Path, typer.Option(help=OUT, parser=options.output_folder)] = Path("figures"),
-    pictures: Annotated[bool, typer.Option(help="Also write some of the figures as .png: needs kaleido.")] = True,
-    force: options.Force = False,
+    out: Annotated[Path, typer.Option(parser=options.output_folder)] = Path("figures"),
+    pictures: bool = True,
+    force: bool = False,
 ) -> None:
     """Draw every view from the checkpoints that ship, and from the models of `make models` where they are here."""
     with progress_bars() as progress:
@@ -135,9 +123,9 @@ def gallery(
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Seed of all three trainings.", parser=options.SEED)] = 0,
+    seed: Annotated[int, typer.Option(parser=options.SEED)] = 0,
     out: options.Out = Path("figures/demo.html"),
-    force: options.Force = False,
+    force: bool = False,
 ) -> None:
     """Train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""
     with progress_bars() as progress:

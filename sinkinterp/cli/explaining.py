@@ -22,17 +22,14 @@ if TYPE_CHECKING:
     from ..report.explained import Explanation
     from ..table import Table
 
-EXPLAINED = "A head to explain: 3.7 for layer 3, head 7; repeatable. [default: the three strongest sinks]"
-WRITTEN = "A next token, such as ' Paris': also say what heads and parts write into its logit, less that of --instead."
-OTHER = "Another next token."
 ELSEWHERE = "All tables: --full. A page: --html FILE."
 
 
 def explain(
     model: options.Model,
-    head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=EXPLAINED)] = [],
-    answer: Annotated[str | None, typer.Option(help=WRITTEN)] = None,
-    instead: Annotated[str | None, typer.Option(help=OTHER)] = None,
+    head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD")] = [],
+    answer: str | None = None,
+    instead: str | None = None,
     given: Input = Input(),
     loading: options.Weights = options.Weights(),
     files: options.Page = options.Page(),
@@ -87,33 +84,15 @@ class Patched(StrEnum):
     PATHS = "paths"
 
 
-CLEAN = "A prompt that shows the behaviour; repeatable, one for each --corrupted."
-CORRUPTED = "The same with words changed for others of as many tokens."
-SITE = (
-    "residual: the input of every layer; feed-forward, attention: what they add; heads: what each head returns; edges: "
-    "each weight of the heads that --head names; paths: what each head tells the one that --to names, or the logits."
-)
-HEAD = "A head of --site heads or edges: 3.7 for layer 3, head 7; repeatable. \\[default: all, with --site heads]"
-TO = (
-    "Where --site paths ends: 3.7.q for the queries of layer 3, head 7; 3.2.k for the keys of its kv_head 2, 3.2.v for "
-    "the values. \\[default: logits]"
-)
-DIRECT = "With --answer: also what heads or feed-forward layers write into the logits themselves."
-FIRST = "Add what gradients estimate (attribution patching), and its error."
-ANSWER = "The right next token, such as ' Paris'. With --instead the metric is the difference of their logits."
-INSTEAD = "The next token after the corrupted prompt."
-SINK = "Let the metric be the mean attention to the first token. \\[default: KL divergence from the clean run]"
-
-
 @dataclass(frozen=True)
 class What:
     """The places that `patch` patches: all places of a site, or the senders of a path."""
 
-    site: Annotated[Patched, typer.Option(help=SITE)] = Patched.RESIDUAL
-    head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = field(default_factory=list)
-    to: Annotated[str | None, typer.Option(metavar="LAYER.HEAD.q|k|v", help=TO)] = None
-    first_order: Annotated[bool, typer.Option("--first-order", help=FIRST)] = False
-    direct: Annotated[bool, typer.Option("--direct", help=DIRECT)] = False
+    site: Patched = Patched.RESIDUAL
+    head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD")] = field(default_factory=list)
+    to: Annotated[str | None, typer.Option(metavar="LAYER.HEAD.q|k|v")] = None
+    first_order: bool = False
+    direct: bool = False
 
     @refusing
     def check(self) -> Iterator[str]:
@@ -160,11 +139,11 @@ class What:
 class Prompts:
     """What `patch` compares, and the answers by which it does."""
 
-    clean: Annotated[list[str], typer.Option(help=CLEAN, parser=options.filled)]
-    corrupted: Annotated[list[str], typer.Option(help=CORRUPTED, parser=options.filled)]
-    answer: Annotated[str | None, typer.Option(help=ANSWER)] = None
-    instead: Annotated[str | None, typer.Option(help=INSTEAD)] = None
-    sink: Annotated[bool, typer.Option("--sink", help=SINK)] = False
+    clean: Annotated[list[str], typer.Option(parser=options.filled)]
+    corrupted: Annotated[list[str], typer.Option(parser=options.filled)]
+    answer: str | None = None
+    instead: str | None = None
+    sink: bool = False
 
     @refusing
     def check(self) -> Iterator[str]:
@@ -184,8 +163,8 @@ def patch(
     what: What = What(),
     loading: options.Loading = options.Loading(),
     out: options.Out = Path("figures/patch.html"),
-    full: options.Full = False,
-    force: options.Force = False,
+    full: bool = False,
+    force: bool = False,
 ) -> None:
     """Patch every activation of a clean run into a corrupted one, and map the share of the behaviour it restores."""
     what.check()

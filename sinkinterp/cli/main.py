@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from ..backends.files.named_models import models, without_cache
 from ..checks import READABLE, InputError, command_of, fix_of, nearest, synonym
 from ..data.progress import BARS
+from ..files import data_of
 from .drawing import demo, gallery, serve, view
 from .explaining import explain, patch
 from .listing import listing
@@ -157,31 +158,7 @@ def _message(error: Any) -> str:
 
 _NAMED_OPTION = re.compile(r"--[a-z][\w-]*")
 _ARGUMENT = re.compile(r"""(?<![\w.?&-])([a-z]\w*)=(\.{3}|"[^"]*"|'[^']*'|\[[^\]]*\]|[^\s,;:()]+)""")
-_PHRASES = {  # what is said otherwise than by an option's name
-    "source=Texts(FILE)": "--text FILE",
-    "pictures=False": "--no-pictures",
-    "encoder=Silence(), NoEncoder(), Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder": (
-        "--encoder silence, off, FILE or TEXT"
-    ),
-    "Silence(), Sound(FILE) or NoEncoder()": "silence, FILE or off",
-    "Text(...) or NoEncoder()": "TEXT or off",
-    "give the messages of each row": "`sinkinterp measure MODEL --chat FILE` reads them",
-    "load it with one, si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]": (
-        "save its tokenizer in its folder"
-    ),
-}
-_WITHOUT = {  # fixes where the command has no such option
-    "column": "name the column 'text' in the file",
-    "tokens": "give a model with a tokenizer",
-    "length": "give shorter texts",
-    "sequences": "give more texts",
-    "bos": "take another model",
-    "dtype": "take a smaller model",
-    "device_map": "take a smaller model",
-    "encoder": "`measure --encoder` takes it",
-    "beyond_context": "`measure --beyond-context` reads on",
-    "text": "give a model with a tokenizer",
-}
+_SAID = data_of("cli/wording.toml")
 
 
 def in_options(message: str, options: Mapping[str, str]) -> str:
@@ -192,13 +169,17 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
     """
     if "settings" in options:
         options = {**options, "column": "--set data.source.column"}
-    for phrase, said in _PHRASES.items():
+    for phrase, said in _SAID["phrases"].items():
         message = message.replace(phrase, said)
     clauses = message.split("; ")
     for i, clause in enumerate(clauses):
         named = [] if clause.startswith("got ") else [name for name, _ in _ARGUMENT.findall(clause)]
-        missing = [name for name in named if name in _WITHOUT and name not in options and "settings" not in options]
-        clauses[i] = _WITHOUT[missing[0]] if missing else _ARGUMENT.sub(lambda match: _option(match, options), clause)
+        missing = [
+            name for name in named if name in _SAID["without"] and name not in options and "settings" not in options
+        ]
+        clauses[i] = (
+            _SAID["without"][missing[0]] if missing else _ARGUMENT.sub(lambda match: _option(match, options), clause)
+        )
     return "; ".join(clauses)
 
 

@@ -30,33 +30,19 @@ if TYPE_CHECKING:
     from ..table import Table
 
 
-CHAT = "What a user says to the model, in its chat template, or a .jsonl file of chats as `finetune` reads them."
-LENGTH = "Tokens per sequence, T. \\[default: 64; of `cache` 256]"
-COUNT = (
-    "Number of sequences, n. \\[default: 100, or 32 or 64 docstrings where these give Sink_1 an interval of .05; of "
-    "`explain` and `cache` 32, of `mask` 64]"
-)
-SAVE = "Write every number to this .safetensors file."
-DRAWN = "Tokens without a text: random tokens, or one token repeated."
-PRESET = "How published numbers were measured: paper, released-open-models or released-own-models. Options override it."
-FIRST_ONLY = "Measure position 0 and norms only: for long sequences."
-
-
 @dataclass(frozen=True)
 class Input:
     """What a model reads, and how much of it."""
 
     text: options.Text = None
-    column: Annotated[str | None, typer.Option(help=f"{options.COLUMN} \\[default: text]", parser=options.filled)] = (
-        None
-    )
-    chat: Annotated[str | None, typer.Option(help=CHAT, parser=options.source)] = None
+    column: Annotated[str | None, typer.Option(parser=options.filled)] = None
+    chat: Annotated[str | None, typer.Option(parser=options.source)] = None
     tokens: options.TokenFile = None
-    drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None
-    seed: Annotated[int | None, typer.Option(help="Seed of drawn tokens. \\[default: 0]", parser=options.SEED)] = None
-    length: Annotated[int | None, typer.Option(help=LENGTH, parser=options.TOKENS)] = None
-    sequences: Annotated[int | None, typer.Option(help=COUNT, parser=options.SEQUENCES)] = None
-    bos: Annotated[Bos | None, typer.Option(help=f"{options.BOS} \\[default: tokenizer]")] = None
+    drawn: Drawn | None = None
+    seed: Annotated[int | None, typer.Option(parser=options.SEED)] = None
+    length: Annotated[int | None, typer.Option(parser=options.TOKENS)] = None
+    sequences: Annotated[int | None, typer.Option(parser=options.SEQUENCES)] = None
+    bos: Bos | None = None
 
     @property
     def is_one_text(self) -> bool:
@@ -110,30 +96,20 @@ class Input:
         """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size."""
         from ..runs.case import Inputs
 
-        return Inputs(
-            settings.length,
-            settings.sequences,
-            settings.bos,
-            self.text,
-            self.column or "text",
-            self.tokens,
-            self.drawn,
-            self.seed or 0,
-            may_be_shorter=self.length is None and is_default,
-            may_be_fewer=self.sequences is None and not self.is_one_text and is_default,
-            chat=self.chat,
-        )
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        may_be_shorter = self.length is None and is_default
+        may_be_fewer = self.sequences is None and not self.is_one_text and is_default
+        sizes = {name: getattr(settings, name) for name in ("length", "sequences", "bos")}
+        return Inputs(**given | sizes, may_be_shorter=may_be_shorter, may_be_fewer=may_be_fewer)
 
 
 @dataclass(frozen=True)
 class Settings:
     """How `measure` measures."""
 
-    epsilon: Annotated[float | None, typer.Option(help=f"{options.EPSILON} \\[default: 0.3]", parser=options.SHARE)] = (
-        None
-    )
-    preset: Annotated[str | None, typer.Option(help=PRESET, autocompletion=options.beginning(options.PRESETS))] = None
-    first_only: Annotated[bool, typer.Option("--first-only", help=FIRST_ONLY)] = False
+    epsilon: Annotated[float | None, typer.Option(parser=options.share)] = None
+    preset: Annotated[str | None, typer.Option(autocompletion=options.beginning(options.PRESETS))] = None
+    first_only: bool = False
 
     def over_preset(self, given: Input, dtype: Dtype | None) -> "Preset":
         """The preset, or the default settings, with what the user gave."""
@@ -146,11 +122,11 @@ class Settings:
 class Results:
     """What `measure` prints and writes; None for a file that the user did not ask for."""
 
-    save: Annotated[Path | None, typer.Option(help=SAVE, parser=options.output_file)] = None
+    save: Annotated[Path | None, typer.Option(parser=options.output_file)] = None
     json_out: options.Json = None
     html_out: options.Html = None
-    force: options.Force = False
-    full: options.Full = False
+    force: bool = False
+    full: bool = False
 
     def check(self) -> None:
         """Raises InputError for a format in which a report is not saved."""
@@ -246,30 +222,25 @@ def _check_used(option: str, value: Any, needed: str, other: Any) -> None:
         raise InputError(f"{option} has no effect without {needed}; leave it out, or give {needed}")
 
 
-SOURCES = "Files, folders or datasets, or one file with a field `domain` that names the domain."
-
-
 @dataclass(frozen=True)
 class Domains:
     """How much of each domain is read, how its sequences begin, and what counts as a sink."""
 
     column: options.Column = "text"
-    length: Annotated[int, typer.Option(help="Tokens per sequence, T.", parser=options.TOKENS)] = 64
-    sequences: Annotated[int, typer.Option(help="Number of sequences of each domain, n.", parser=options.SEQUENCES)] = (
-        100
-    )
-    bos: options.Start = Bos.TOKENIZER
-    epsilon: Annotated[float, typer.Option(help=options.EPSILON, parser=options.SHARE)] = 0.3
+    length: Annotated[int, typer.Option(parser=options.TOKENS)] = 64
+    sequences: Annotated[int, typer.Option(parser=options.SEQUENCES)] = 100
+    bos: Bos = Bos.TOKENIZER
+    epsilon: Annotated[float, typer.Option(parser=options.share)] = 0.3
 
 
 def domains(
     model: options.Model,
-    sources: Annotated[list[str], typer.Argument(help=SOURCES, parser=options.source)],
+    sources: Annotated[list[str], typer.Argument(parser=options.source)],
     of: Domains = Domains(),
     loading: options.Loading = options.Loading(),
     ray: options.OnRay = None,
     json_out: options.Json = None,
-    force: options.Force = False,
+    force: bool = False,
 ) -> None:
     """Measure the first position's sink on text of several domains; exit code 1 where some had to be left out."""
     with progress_bars() as progress:
@@ -318,21 +289,15 @@ def check(model: options.Model) -> None:
 
 
 ELSEWHERE = "All tables: --full. A page: --html FILE. Every number: --json FILE."
-TOLERANCE = "The change of a head's output that is tolerated, as a share of its length."
-BITS = "Bits of rounded keys and values; give it again for more."
-OF_HEADS = "Which heads can be zeroed together, too: some hundred passes."
-TIMES = "A norm is that of an outlier above this multiple of the median."
 
 
 def cache(
     model: options.Model,
     given: Input,
     loading: options.Weights,
-    tolerance: Annotated[float, typer.Option(help=TOLERANCE, parser=options.number(0.0, 1.0))] = 0.1,
-    generate: Annotated[
-        int, typer.Option(help="Tokens to generate after a prompt; 0: none.", parser=options.whole(0))
-    ] = 1000,
-    bits: Annotated[list[int], typer.Option(help=BITS, parser=options.whole(2, 32))] = [8, 4, 2],
+    tolerance: Annotated[float, typer.Option(parser=options.number(0.0, 1.0))] = 0.1,
+    generate: Annotated[int, typer.Option(parser=options.whole(0))] = 1000,
+    bits: Annotated[list[int], typer.Option(parser=options.whole(2, 32))] = [8, 4, 2],
     files: options.Tables = options.Tables(),
 ) -> None:
     """How many first tokens must a rolling cache keep, and what does rounding it cost? Measure it, and answer."""
@@ -378,9 +343,9 @@ def mask(
     model: options.Model,
     given: Input,
     loading: options.Weights,
-    times: Annotated[float, typer.Option(help=TIMES, parser=options.number(1.0, 1e6))] = 10.0,
-    steps: Annotated[int, typer.Option(help="Steps of training of a dictionary.", parser=options.whole(1))] = 300,
-    heads: Annotated[bool, typer.Option("--heads", help=OF_HEADS)] = False,
+    times: Annotated[float, typer.Option(parser=options.number(1.0, 1e6))] = 10.0,
+    steps: Annotated[int, typer.Option(parser=options.whole(1))] = 300,
+    heads: bool = False,
     files: options.Tables = options.Tables(),
 ) -> None:
     """Which tokens and dimensions should a dictionary or a quantiser leave out? Measure what it changes."""

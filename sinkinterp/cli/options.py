@@ -11,19 +11,21 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from fnmatch import fnmatch
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
 from ..backends.files.named_models import SHIPPED, downloaded, downloads, located, shipped
 from ..checks import InputError, check_context
 from ..data.choices import Bos, Dtype, dtype_name
-from ..files import cache_folder, is_output
+from ..files import cache_folder, data_of, is_output
+from ..runs.catalogue import FOLDER
 from ..seals import check_ours
 from .terminal import OR_FORCE, quiet_libraries
 
@@ -304,16 +306,10 @@ def models() -> list[str]:
 
 
 VARIANTS = names_in("lm/variants.py")
-RECIPES = names_in("train/recipe.py", "RECIPES")
+RECIPES = tuple(data_of("train/recipes.toml"))
 PRESETS = names_in("measurement/measure.py", "PRESETS")
 BACKENDS = names_in("backends/load.py", "_SUBJECTS")
-
-BOS = "When sequences begin with BOS: as the tokenizer decides, always, or never."
-ENCODER = "Of Whisper, BART, T5, ...: what the encoder is given: silence, off, a .wav or .txt file, or a text."
-EPSILON = "A head whose importance exceeds this has a sink."
-MODEL = "Hugging Face name, folder, .gguf file, or a model that is here: see `sinkinterp list models`."
-BACKEND = "The library that runs it: huggingface, nnsight or transformer_lens."
-PLACE = "Where weights go, as in transformers: auto, cuda:0."
+HELP = data_of("cli/help.toml")
 
 INPUTS = (input_file, token_file, source)
 
@@ -321,37 +317,23 @@ SEED = whole(0, LARGEST_SEED)
 SEEDS = whole(1, MOST_SEEDS)
 TOKENS = whole(2)  # of a sequence: one token shows no attention to another
 SEQUENCES = whole(1)
-SHARE = share
 
-Model = Annotated[str, typer.Argument(help=MODEL, parser=source, autocompletion=beginning(models))]
-COLUMN = "The column or field that holds the text."
-Column = Annotated[str, typer.Option(help=COLUMN, parser=filled)]
-Backend = Annotated[str, typer.Option(help=BACKEND, parser=backend_named, autocompletion=beginning(BACKENDS))]
-Encoder = Annotated[str | None, typer.Option(help=ENCODER, parser=source)]
-DTYPE = "Numbers to compute with: float32, bfloat16 or float16."
-Numbers = Annotated[Dtype, typer.Option(help=DTYPE, parser=dtype_named, autocompletion=beginning([*Dtype]))]
-DeviceMap = Annotated[str | None, typer.Option("--device-map", "--device", help=PLACE, parser=filled)]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the tables to this file.", parser=json_file)]
-TEXT = (
-    "A .txt, .jsonl, .json, .parquet or .csv file, a folder of them, a dataset on the Hub as OWNER/NAME, or the text "
-    "itself."
-)
-Text = Annotated[str | None, typer.Option(help=TEXT, parser=source)]
-Html = Annotated[Path | None, typer.Option("--html", help="Write a page of figures to this file.", parser=page_file)]
-Out = Annotated[Path, typer.Option("--out", "--output", "-o", help="The page to write.", parser=page_file)]
-Start = Annotated[Bos, typer.Option(help=BOS)]
-TokenFile = Annotated[Path | None, typer.Option(help="A .json file: a list of lists of token ids.", parser=token_file)]
+Model = Annotated[str, typer.Argument(parser=source, autocompletion=beginning(models))]
+Column = Annotated[str, typer.Option(parser=filled)]
+Backend = Annotated[str, typer.Option(parser=backend_named, autocompletion=beginning(BACKENDS))]
+Encoder = Annotated[str | None, typer.Option(parser=source)]
+DeviceMap = Annotated[str | None, typer.Option("--device-map", "--device", parser=filled)]
+Json = Annotated[Path | None, typer.Option("--json", parser=json_file)]
+Text = Annotated[str | None, typer.Option(parser=source)]
+Html = Annotated[Path | None, typer.Option("--html", parser=page_file)]
+Out = Annotated[Path, typer.Option("--out", "--output", "-o", parser=page_file)]
+TokenFile = Annotated[Path | None, typer.Option(parser=token_file)]
 
-Settings = Annotated[list[str], typer.Option("--set", help="key=value, dotted: lr=1e-2, model.n_layers=4; repeatable.")]
-RAY = "Use Ray: `local` (a run for each GPU here), `auto`, or a cluster's address. By default this machine without Ray."
-OnRay = Annotated[str | None, typer.Option("--ray", help=RAY, parser=filled)]
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: cuda if there is one.", parser=filled)]
+Settings = Annotated[list[str], typer.Option("--set")]
+OnRay = Annotated[str | None, typer.Option("--ray", parser=filled)]
+Device = Annotated[str, typer.Option(parser=filled)]
 
-FULL = "Print every table in place of the overview."
-Full = Annotated[bool, typer.Option("--full", help=FULL)]
-FORCE = "Replace files that sinkinterp did not write, too. Inputs are never replaced."
-Force = Annotated[bool, typer.Option("--force", help=FORCE)]
-NumbersOrDefault = Annotated[Dtype | None, typer.Option(help=f"{DTYPE} \\[default: float32]", parser=dtype_named)]
+NumbersOrDefault = Annotated[Dtype | None, typer.Option(parser=dtype_named)]
 
 
 @dataclass(frozen=True)
@@ -359,8 +341,8 @@ class Page:
     """The page of a command, and how many tables it prints."""
 
     html_out: Html = None
-    force: Force = False
-    full: Full = False
+    force: bool = False
+    full: bool = False
 
 
 @dataclass(frozen=True)
@@ -370,19 +352,14 @@ class Tables(Page):
     json_out: Json = None
 
 
-BEYOND = "Also read texts that are longer than the model's context."
-
-
 @dataclass(frozen=True)
 class Training:
     """How a command trains."""
 
     settings: Settings = field(default_factory=list)
-    seed: Annotated[
-        int, typer.Option(help="Seed of new weights, and of the order of what is trained on.", parser=SEED)
-    ] = 0
+    seed: Annotated[int, typer.Option(parser=SEED)] = 0
     device: Device = "auto"
-    force: Force = False
+    force: bool = False
 
 
 @dataclass(frozen=True)
@@ -403,7 +380,7 @@ class Loading(Weights):
     """How a command of any library loads its model."""
 
     backend: Backend = "huggingface"
-    beyond_context: Annotated[bool, typer.Option("--beyond-context", help=BEYOND)] = False
+    beyond_context: bool = False
 
 
 _RUN = ("lock", "step-*", "damaged-*", "model")  # in the folder of a run
@@ -459,7 +436,8 @@ def checked(command: Callable[..., None]) -> Callable[..., None]:
     """
     groups: dict[str, Any] = {name: hint for name, hint in command.__annotations__.items() if is_dataclass(hint)}
     options = [option for parameter in signature(command).parameters.values() for option in _options_in(parameter)]
-    parsers = {option.name: _parser(option.annotation) for option in options}
+    options = [_with_help(option, command.__name__) for option in options]
+    parsers = {option.name: option.annotation.__metadata__[0].parser for option in options}
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -489,9 +467,18 @@ def _options_in(parameter: Parameter) -> Iterator[Parameter]:
         yield Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=each.type)
 
 
-def _parser(hint: Any) -> Any:
-    """The parser of an option, from the annotation of its parameter."""
-    return next((about.parser for about in getattr(hint, "__metadata__", ()) if hasattr(about, "parser")), None)
+def _with_help(option: Parameter, command: str) -> Parameter:
+    """The option with what `help.toml` says of it. A truth that is false by default has no --no-..."""
+    hint, *declared = (
+        get_args(option.annotation) if get_origin(option.annotation) is Annotated else (option.annotation,)
+    )
+    flag = (f"--{option.name.replace('_', '-')}",) if hint is bool and option.default is False else ()
+    about = copy(declared[0]) if declared else typer.Option(*flag)
+    words = HELP.get(command, {}).get(option.name) or HELP["every"][option.name]
+    experiments = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
+    names = {"variants": VARIANTS, "recipes": RECIPES, "experiments": experiments}
+    about.help = words.format(**{name: ", ".join(known) for name, known in names.items()})
+    return option.replace(annotation=Annotated[hint, about])
 
 
 def _paths_in(value: Any) -> Iterator[Path]:

@@ -13,7 +13,7 @@ import typer
 
 from ..checks import InputError, each_once, refusal
 from ..data.progress import progress_bars
-from ..runs.catalogue import FOLDER, Scale, experiment_names, full_name, summary_of
+from ..runs.catalogue import Scale, experiment_names, full_name, summary_of
 from ..seals import check_ours, page_bytes
 from . import options
 from .terminal import OR_FORCE, deliver, print_line, print_table, print_text, print_written, quiet_libraries
@@ -22,24 +22,13 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from ..pages.book import Chapter
-    from ..runs.case import Encoded
+    from ..runs.case import Named
     from ..runs.experiment import Experiment, Scope
     from ..runs.trained import Trainable
     from ..runs.workers import Workers
     from ..table import Table
 
 
-NAMES = "Experiments, or beginnings of their names that no other has, or `all`: " + ", ".join(
-    path.stem for path in sorted(FOLDER.glob("[!_]*.py"))
-)
-MODEL = "Run it on this model instead: a Hugging Face name, folder, or one of ours; repeatable."
-SCALE = (
-    "smoke: what ships, no result. demo: toys, seconds each. text: small models of text. real: models of `make "
-    "models`. paper: the paper's models."
-)
-TEXT = "Natural input: file, folder or dataset; by default the embedded docstrings, or the task of a model of ours."
-DRY = "Say how many runs, tokens and hours it takes, and run nothing."
-OUT = "Folder of the pages and the numbers."
 ALL = "all"
 TIMES = {"processor seconds": "of processor time", "seconds": "by the clock"}  # older chapters have the second alone
 COMPLETION = options.beginning(experiment_names)
@@ -49,41 +38,39 @@ COMPLETION = options.beginning(experiment_names)
 class Models:
     """The models that are measured in place of an experiment's own, and how they are loaded."""
 
-    model: Annotated[list[str], typer.Option(help=MODEL, parser=options.source)] = field(default_factory=list)
+    model: Annotated[list[str], typer.Option(parser=options.source)] = field(default_factory=list)
     encoder: options.Encoder = None
     device_map: options.DeviceMap = None
 
-    def loaded(self) -> Sequence["str | Encoded"]:
+    def loaded(self) -> Sequence["str | Named"]:
         """The models, each with the input of its encoder."""
         from ..backends.encoder import encoder_input
-        from ..runs.case import Encoded
+        from ..runs.case import Named
 
         each_once(self.model, "--model")
         if self.encoder is not None and not self.model:
             raise InputError("--encoder goes with --model: say which model's encoder is given it")
-        return (
-            self.model if self.encoder is None else [Encoded(name, encoder_input(self.encoder)) for name in self.model]
-        )
+        return self.model if self.encoder is None else [Named(name, encoder_input(self.encoder)) for name in self.model]
 
 
 @dataclass(frozen=True)
 class Runs:
     """How experiments are run."""
 
-    scale: Annotated[Scale | None, typer.Option(help=SCALE, show_default="demo, real where made, else smoke")] = None
-    seeds: Annotated[int, typer.Option(help="How many models of every kind are trained.", parser=options.SEEDS)] = 5
-    text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None
+    scale: Annotated[Scale | None, typer.Option(show_default="demo, real where made, else smoke")] = None
+    seeds: Annotated[int, typer.Option(parser=options.SEEDS)] = 5
+    text: Annotated[str | None, typer.Option(parser=options.source)] = None
     settings: options.Settings = field(default_factory=list)
     ray: options.OnRay = None
 
 
 def reproduce(
-    names: Annotated[list[str], typer.Argument(help=NAMES, parser=options.filled, autocompletion=COMPLETION)],
+    names: Annotated[list[str], typer.Argument(parser=options.filled, autocompletion=COMPLETION)],
     other: Models = Models(),
     how: Runs = Runs(),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
-    out: Annotated[Path, typer.Option(help=OUT, parser=options.output_folder)] = Path("figures/book"),
-    force: options.Force = False,
+    dry_run: bool = False,
+    out: Annotated[Path, typer.Option(parser=options.output_folder)] = Path("figures/book"),
+    force: bool = False,
 ) -> None:
     """Reproduce tables and figures of a paper: numbers beside the published ones, and a verdict on every claim.
 
@@ -263,15 +250,12 @@ def _command(name: str, scope: "Scope", encoder: str | None) -> str:
     return shlex.join(("sinkinterp", "reproduce", name, *size, *text, *models, *given, *changes))
 
 
-ATLAS = "Models, one row each: Hugging Face names, folders, or ours, such as `smollm2`."
-
-
 def atlas(
-    models: Annotated[list[str], typer.Argument(help=ATLAS, parser=options.source)],
-    text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None,
-    out: Annotated[Path, typer.Option(help=OUT, parser=options.output_folder)] = Path("figures/atlas"),
+    models: Annotated[list[str], typer.Argument(parser=options.source)],
+    text: Annotated[str | None, typer.Option(parser=options.source)] = None,
+    out: Annotated[Path, typer.Option(parser=options.output_folder)] = Path("figures/atlas"),
     ray: options.OnRay = None,
-    force: options.Force = False,
+    force: bool = False,
 ) -> None:
     """Put models side by side: sinks, the massive entry and who writes it, and what the first token is worth.
 
@@ -280,12 +264,8 @@ def atlas(
     reproduce(["atlas_of_models"], Models(models), Runs(text=text, ray=ray), out=out, force=force)
 
 
-BOOK = "Folder of the book: where `sinkinterp reproduce` wrote its numbers."
-
-
 def book(
-    folder: Annotated[Path, typer.Argument(help=BOOK, parser=options.output_folder)] = Path("figures/book"),
-    force: options.Force = False,
+    folder: Annotated[Path, typer.Argument(parser=options.output_folder)] = Path("figures/book"), force: bool = False
 ) -> None:
     """Judge and draw a book of experiments again, from its numbers, by the rules of today. Nothing is measured."""
     with progress_bars() as progress:
@@ -306,9 +286,9 @@ def book(
 
 
 def story(
-    folder: Annotated[Path, typer.Argument(help=BOOK, parser=options.output_folder)] = Path("figures/book"),
+    folder: Annotated[Path, typer.Argument(parser=options.output_folder)] = Path("figures/book"),
     out: options.Out = Path("figures/story.html"),
-    force: options.Force = False,
+    force: bool = False,
 ) -> None:
     """Write the story that a book's numbers tell: one page with live figures, which needs no network."""
     from ..pages.book import STORY, chapters_in, files_of, story_page

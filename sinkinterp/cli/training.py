@@ -20,29 +20,14 @@ from .terminal import print_line, print_table, print_text, quiet_libraries
 if TYPE_CHECKING:
     from ..train.recipe import Fit
 
-VARIANT = f"What is changed in the architecture: {', '.join(options.VARIANTS)}."
-RECIPE = f"The sizes and the schedule: {', '.join(options.RECIPES)}."
-TEXT = "Train on text instead: a file, a folder, the name of a dataset, or `embedded` for the docstrings."
-OUT = "The run's folder; by default in the cache, named by the recipe."
-CHATS = "A .jsonl file of chats, or the name of a dataset of chats on the Hub."
-TUNED = "The run's folder; the model is written to its folder `model`."
-MENDED = "The run's folder; what mends the model is written to its folder `adapter`, which every command reads."
-REMEDY = "What heads may attend to instead: kv_bias; sink_logit or k_bias, which need training; or none (a control)."
-WEIGHTS = "Which weights are trained too: all, lora (of peft) or none."
-PENALTY = "What the loss gains for each unit of attention that later queries give to the first token."
-CHUNKS = "Tokens of a chunk of the text; by default 96, or as many as the model knows."
-READ = "Train on this text: a file, a folder, the name of a dataset, or `embedded` for the docstrings."
-
 
 def train(
-    variant: Annotated[
-        str, typer.Argument(help=VARIANT, parser=options.filled, autocompletion=options.beginning(options.VARIANTS))
-    ],
+    variant: Annotated[str, typer.Argument(parser=options.filled, autocompletion=options.beginning(options.VARIANTS))],
     recipe: Annotated[
-        str, typer.Option(help=RECIPE, parser=options.filled, autocompletion=options.beginning(options.RECIPES))
+        str, typer.Option(parser=options.filled, autocompletion=options.beginning(options.RECIPES))
     ] = "demo",
-    text: Annotated[str | None, typer.Option(help=TEXT, parser=options.source)] = None,
-    out: Annotated[Path | None, typer.Option(help=OUT, parser=options.output_folder)] = None,
+    text: Annotated[str | None, typer.Option(parser=options.source)] = None,
+    out: Annotated[Path | None, typer.Option(parser=options.output_folder)] = None,
     how: options.Training = options.Training(),
 ) -> None:
     """Train a language model of ours, from the newest checkpoint if there is one; reads its sinks along the way.
@@ -82,8 +67,8 @@ def train(
 
 def finetune(
     model: options.Model,
-    data: Annotated[str, typer.Argument(help=CHATS, parser=options.source)],
-    out: Annotated[Path, typer.Option(help=TUNED, parser=options.output_folder)],
+    data: Annotated[str, typer.Argument(parser=options.source)],
+    out: Annotated[Path, typer.Option(parser=options.output_folder)],
     how: options.Training = options.Training(),
 ) -> None:
     """Fine-tune a chat model on the assistants' tokens of chats, from the newest checkpoint if there is one.
@@ -107,13 +92,13 @@ def finetune(
 
 def mend(
     model: options.Model,
-    out: Annotated[Path, typer.Option(help=MENDED, parser=options.output_folder)],
-    remedy: Annotated[Remedy, typer.Option("--with", help=REMEDY)] = Remedy.KV_BIAS,
-    weights: Annotated[Weights, typer.Option(help=WEIGHTS)] = Weights.NONE,
-    penalty: Annotated[float, typer.Option(help=PENALTY)] = 1.0,
-    text: Annotated[str, typer.Option(help=READ, parser=options.source)] = "embedded",
-    length: Annotated[int | None, typer.Option(help=CHUNKS, parser=options.TOKENS, show_default=False)] = None,
-    steps: Annotated[int, typer.Option(help="Steps of training, at most; 0: none.", parser=options.whole(0))] = 0,
+    out: Annotated[Path, typer.Option(parser=options.output_folder)],
+    remedy: Annotated[Remedy, typer.Option("--with")] = Remedy.KV_BIAS,
+    weights: Weights = Weights.NONE,
+    penalty: float = 1.0,
+    text: Annotated[str, typer.Option(parser=options.source)] = "embedded",
+    length: Annotated[int | None, typer.Option(parser=options.TOKENS, show_default=False)] = None,
+    steps: Annotated[int, typer.Option(parser=options.whole(0))] = 0,
     how: options.Training = options.Training(),
 ) -> None:
     """Move the sink of a model into a key and a value beside those of each head, and measure what that is worth.

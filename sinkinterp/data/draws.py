@@ -53,11 +53,7 @@ class Split:
         """The `n` chunks of a step, counted from 1. Steps run through epochs that each hold every chunk once."""
         if step < 1:
             raise ValueError(f"steps are counted from 1; got {step}")
-        size = len(self.training)
-        drawn = torch.arange((step - 1) * n, step * n)  # counted over all epochs
-        first_epoch, last_epoch = (step - 1) * n // size, (step * n - 1) // size
-        orders = torch.cat([_epoch(size, seed, epoch) for epoch in range(first_epoch, last_epoch + 1)])
-        return self.training[orders[drawn - first_epoch * size]]
+        return self.training[in_epochs("epoch", len(self.training), n, seed, step)]
 
 
 def stretches(chunks: int, held_out: int) -> list[range]:
@@ -68,7 +64,15 @@ def stretches(chunks: int, held_out: int) -> list[range]:
     return [range(stop - size, stop) for (_, stop), size in zip(parts, sizes, strict=True)]
 
 
+def in_epochs(name: str, size: int, n: int, seed: int, step: int) -> Int[Tensor, "{n}"]:
+    """The `n` of `size` items that a step takes, counted from 1. Every epoch takes each once, in a new order."""
+    drawn = torch.arange((step - 1) * n, step * n)  # counted over all epochs
+    first_epoch, last_epoch = (step - 1) * n // size, (step * n - 1) // size
+    orders = torch.cat([_epoch(name, size, seed, epoch) for epoch in range(first_epoch, last_epoch + 1)])
+    return orders[drawn - first_epoch * size]
+
+
 @lru_cache(maxsize=4)
-def _epoch(size: int, seed: int, epoch: int) -> Int[Tensor, "{size}"]:
-    """The order of the training chunks in an epoch."""
-    return torch.randperm(size, generator=generator("epoch", seed, epoch))
+def _epoch(name: str, size: int, seed: int, epoch: int) -> Int[Tensor, "{size}"]:
+    """The order of the items in an epoch."""
+    return torch.randperm(size, generator=generator(name, seed, epoch))

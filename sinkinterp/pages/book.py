@@ -2,7 +2,6 @@
 
 import json
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,11 +19,11 @@ from plotly.offline import get_plotlyjs
 
 from .. import table as col
 from ..checks import InputError, check_count, refusal
-from ..files import path_of, write_text
+from ..files import data_of, path_of, write_text
 from ..measurement.maps import attention_map
 from ..measurement.measure import measure
 from ..plots.theme import sweep_figure
-from ..report.explained import NAME, TO, graph_of_rows
+from ..report.explained import graph_of_rows
 from ..report.heads import heads_overview, strongest_head
 from ..report.readings import short_name
 from ..runs.catalogue import Scale, experiment_names
@@ -32,19 +31,13 @@ from ..runs.experiment import Outcome, Verdict, load_experiment, of_first_model,
 from ..runs.training_figures import importances
 from ..seals import SEALED, SHA256, check_signed, json_bytes, page_bytes, write_output
 from ..table import ALPHA_1, MODEL, SINK_1, Cell, Table, published
-from .page import Section, asset, page, rendered, with_figures
+from .page import TEMPLATES, Section, page, rendered, with_figures
 
 _CHAPTER = {"name", "summary", "verdicts", "provenance"}  # names that other JSON does not have
 _NOT_A_CHAPTER = (InputError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 NO_VERDICT = "No verdict: scale smoke only checks the path."
 _OBSERVED = (Outcome.SINK, Outcome.NO_SINK)
-_WHERE: Mapping[str, str] = {
-    Scale.DEMO: "On toys",
-    Scale.TEXT: "On text",
-    Scale.GPU: "On text without BOS",
-    Scale.REAL: "In genuine models",
-    Scale.PAPER: "In the paper's models",
-}
+_BOOK: Mapping[str, Mapping[str, Any]] = data_of("pages/templates/book.toml")
 
 
 @dataclass(frozen=True)
@@ -89,7 +82,7 @@ class Chapter:
     @property
     def found(self) -> str:
         """The result in a few words, such as "On text: no." """
-        where = _WHERE.get(self.scale, f"At scale {self.scale}")
+        where = _BOOK["where"].get(self.scale, f"At scale {self.scale}")
         counts = Counter(verdict.outcome for verdict in self.verdicts if verdict.outcome is not Outcome.NOT_ASKED)
         if self.observes:
             return f"{where}: {', '.join(f'{n} {outcome}' for outcome, n in counts.most_common(2))}."
@@ -145,28 +138,6 @@ def chapter_in(file: Path) -> Chapter | None:
 
 
 INDEX, STORY, PLOTLY = "index.html", "story.html", "plotly.min.js"  # files of a book; its pages share one plotly
-GROUPS: Mapping[str, Sequence[str]] = {  # beginnings of the chapters' names
-    "What a sink is": ("table01", "figure19", "figure04_scale", "figure03", "figure09", "figure10"),
-    "What carries it": ("figure02", "massive", "removing", "patching", "figure07", "gpt2_circuit"),
-    "Where it is": ("table07", "table03", "table10_fixed", "marked", "figure05_prefix", "figure06", "propositions"),
-    "What takes its place": ("twins", "text_twins", "table04", "table05", "table13", "table12"),
-    "What prevents it": ("table06", "table14", "figure29", "normalisation", "equation32", "streaming", "figure30"),
-    "When it comes in training": (
-        "figure04_dynamics", "table09", "table02", "figure05_data", "table10_batch", "table11", "section7",
-    ),
-}  # fmt: skip
-OTHERS = "Other experiments"
-THEIRS = "the paper's models, of 60 million parameters, have many heads, and most of them have no sink"
-WHY = {
-    Scale.DEMO: f"Why our number differs from the paper's: a single head decides Sink_1 of our toys; {THEIRS}.",
-    Scale.TEXT: f"Why our number differs from the paper's: three to five heads decide Sink_1 of our small models; "
-    f"{THEIRS}.",
-    Scale.REAL: "Why our number differs from the paper's: it is another model, and a smaller one.",
-}
-BESIDE: Mapping[str, str] = {  # what is unlike in the protocol of the paper's numbers
-    Scale.DEMO: "The paper reads its models at T=64, and ours have 16 tokens; both have no BOS.",
-    Scale.TEXT: "The paper reads its models without BOS, and ours are trained and read with BOS first; T=64 for both.",
-}
 _NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d.,]*(?:e[+-]?\d+)?%?(?: \[[^\]]{1,40}\])?(?: (?:of|to) [+-]?\d[\d.,]*%?)?")
 
 
@@ -181,15 +152,8 @@ class Card:
 
 
 Rows = Mapping[str, Table]  # the rows of the first model of every chapter, by the chapter's name
-Numbers = Any  # what the sentences quote, by name
-MARK = "natural, id 50257 first"  # text that begins as Whisper's decoder is used to
-SHOWN_TARGET = 5  # the position, from 1, that p1 is swapped with
 MARGIN = 0.05  # by which shares differ where a passage says that they do
 MAP_MODEL, MAP_TEXT = "sinkinterp/repeats-softmax", "Return the number of items in the list."
-NAMES = {
-    "local/smollm2-135m-instruct": "SmolLM2-135M",
-    "local/whisper-tiny.en, encoder silence": "Whisper tiny.en (its decoder, while it hears silence)",
-}
 
 
 @dataclass(frozen=True)
@@ -204,17 +168,12 @@ class Passage:
 
 
 def opening() -> tuple[str, go.Figure]:
-    """Returns what a head does with the words of a sentence, and its map, from a model that ships with the package."""
+    """Returns how much the strongest head of a model that ships gives the first token of a sentence, and its map."""
     report = measure(MAP_MODEL, MAP_TEXT, progress=False)
     layer, head = strongest_head(report)
     figure = attention_map(MAP_MODEL, MAP_TEXT, heads=[(layer, head)])
     figure.layout.updatemenus = ()
-    text = (
-        "Here is one attention head of a small model that ships with sinkinterp, while it reads a sentence. Each row "
-        "is a token that looks back, each column a token that it looks at. The bar says what the colours mean. The "
-        f"first column stands out: the first token receives {report.alpha()[0, layer, head]:.0%} of all attention."
-    )
-    return text, figure
+    return f"{report.alpha()[0, layer, head]:.0%}", figure
 
 
 def passages(chapters: Sequence[Chapter], names: Sequence[str] = ()) -> list[Passage]:
@@ -225,12 +184,10 @@ def passages(chapters: Sequence[Chapter], names: Sequence[str] = ()) -> list[Pas
     for name in names or _WORDS:
         words = _WORDS[name]
         with suppress(LookupError):  # a chapter, or a row of it, is not in this book
-            teller, numbers = _TELLERS[name], _numbers(words, rows)
-            numbers.__dict__.update(teller.more(rows, numbers))
-            if teller.shows(numbers):
-                title, text = (words[part].strip().format(**vars(numbers)) for part in ("title", "text"))
-                figure = teller.figure(name, rows)
-                told.append(Passage(name, title, text, figure, by_name[words["chapter"]]))
+            numbers = _numbers(words, rows)
+            if _value(words["when"], **numbers, margin=MARGIN):
+                title, text = (words[part].strip().format(**numbers) for part in ("title", "text"))
+                told.append(Passage(name, title, text, _figure(words["figure"], rows), by_name[words["chapter"]]))
     return told
 
 
@@ -240,32 +197,37 @@ def _of_first_model(table: Table) -> Table:
     return of_first_model(table, table.title) if is_measured else table
 
 
-def _numbers(words: Mapping[str, Any], rows: Rows) -> Numbers:
+def _numbers(words: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
     """The cells that a passage reads, by row and by name. Raises LookupError for one that is not there."""
     told: dict[str, Any] = {}
-    for name, about in words.get("rows", {}).items():
+    for name, about in words["rows"].items():
         chosen = _chosen(rows[about["of"]], about, told)
-        cells = {mine: _cell([row.get(column) for row in chosen]) for mine, column in about["read"].items()}
+        cells = {
+            mine: len(chosen) if column == "#" else _cell([row.get(column) for row in chosen])
+            for mine, column in about["read"].items()
+        }
         told[name] = SimpleNamespace(**cells)
-    return SimpleNamespace(**told)
+    return told | {name: _value(expression, **told) for name, expression in words.get("more", {}).items()}
+
+
+def _value(expression: str, **names: Any) -> Any:
+    """The value of an expression of a passage, in Jinja2's language."""
+    return TEMPLATES.compile_expression(expression)(names)
 
 
 def _chosen(table: Table, about: Mapping[str, Any], told: Mapping[str, Any]) -> Sequence[Mapping[str, Cell]]:
-    """The rows with the cells of `where`, in which "@first.layer" is a number read before; of these the `largest`."""
-    equal = {column: _said(told, value) for column, value in about.get("where", {}).items()}
+    """The rows of a passage, as its file says."""
+    equal, above, below = (
+        {column: _value(value[1:], **told) if str(value)[:1] == "@" else value for column, value in given.items()}
+        for given in (about.get(part, {}) for part in ("where", "above", "below"))
+    )
     if not set(equal) <= set(table.columns):
         raise LookupError(f"no column of {table.title!r} is called so: {', '.join(equal)}")
-    rows = table.where(**equal).rows
+    rows = [row for row in table.where(**equal).rows if all(float(row[name] or 0) > end for name, end in above.items())]
+    rows = [row for row in rows if all(float(row[name] or 0) < end for name, end in below.items())]
     if column := about.get("largest"):
         return sorted((row for row in rows if row[column] is not None), key=lambda row: -float(row[column] or 0))[:1]
     return rows
-
-
-def _said(told: Mapping[str, Any], value: Any) -> Any:
-    if not str(value).startswith("@"):
-        return value
-    row, _, name = value[1:].partition(".")
-    return getattr(told[row], name)
 
 
 def _cell(cells: Sequence[Cell]) -> Any:
@@ -274,103 +236,35 @@ def _cell(cells: Sequence[Cell]) -> Any:
     if not known:
         raise LookupError("there is no such row, or it has no such number")
     if isinstance(known[0], str):
-        return NAMES.get(known[0], short_name(known[0]))
+        return _BOOK["names"].get(known[0], short_name(known[0]))
     return known[0] if len(known) == 1 else fmean(map(float, known))
 
 
-def _drawn(name: str, rows: Rows) -> go.Figure:
+def _figure(about: Mapping[str, Any], rows: Rows) -> go.Figure:
     """The figure that the file of passages describes."""
-    about = _WORDS[name]["figure"]
     table = rows[about["of"]].where(**about.get("where", {}))
-    titled = replace(table, title=about.get("title", table.title))
-    return sweep_figure(titled, about["x"], about["quantities"], about.get("by"))
+    note = _value(about.get("note", "note"), note=table.note)
+    table = replace(table, title=about.get("title", table.title), note=note)
+    if "kind" in about:
+        return _KINDS[about["kind"]](table)
+    x, words = about["x"], about.get("words", {})
+    named = table.with_rows({**row, x: words.get(row[x], row[x])} for row in table.rows)
+    return sweep_figure(named, x, about["quantities"], about.get("by")).update_yaxes(about.get("axis", {}))
 
 
-def _heads_with_a_sink(rows: Rows, numbers: Numbers) -> dict[str, Any]:
-    heads = rows["figure19_heads"]
-    return {"above": sum(alpha > 0.3 for alpha in heads.numbers(col.ALPHA_1)), "heads": len(heads)}
-
-
-def _path(rows: Rows, numbers: Numbers) -> dict[str, Any]:
-    """The path of the massive activation, which its chapter tells in rows of a name and a number."""
-    path = {str(row[NAME]): float(row["number"] or 0) for row in rows["explained_sinks"].where(what="path").rows}
-    block = int(path["first block of readers"])
-    sinks = [int(row[col.LAYER] or 0) for row in rows["figure19_heads"].rows if float(row[col.ALPHA_1] or 0) > 0.3]
-    counts: dict[str, Any] = {"layer": block, "earlier": sum(layer < block for layer in sinks), "sinks": len(sinks)}
-    counts |= {"count": int(path["neurons that make most"]), "share": path["share of these neurons"]}
-    counts |= {"writer": str(next(row[TO] for row in rows["explained_sinks"].where(what="path").rows))}
-    return counts | {name: path[name] for name in ("written", "dimension", "readers")} | {"later": path["later heads"]}
-
-
-def _swapped_positions(name: str, rows: Rows) -> go.Figure:
-    """The rates under each edit of the positions 0 and `SHOWN_TARGET`, with the edits in words."""
-    to, table = SHOWN_TARGET - 1, rows["table07_position_swap"].where(input=MARK, t=SHOWN_TARGET)
-    words = {
-        "none": "nothing changed", "p1 <- p_t": f"p1 replaced by position {to}'s", "p1 <-> p_t": f"0 and {to} swapped",
-        "p_t <-> p_t+1": f"{to} and {to + 1} swapped",
-    }  # fmt: skip
-    named = tuple({**row, col.EDIT: words.get(str(row[col.EDIT]), row[col.EDIT])} for row in table.rows)
-    note = table.note.replace("t counts from 1; ", "").split("; local/")[0]
-    moves = Table("The sink goes where p1 goes", f"{MARK}; {note}", named)
-    return sweep_figure(moves, col.EDIT, (col.SINK_1, col.SINK_T))
-
-
-def _before_and_after(name: str, rows: Rows) -> go.Figure:
+def _before_and_after(table: Table) -> go.Figure:
     """Two maps of heads on each other, between which the page moves; the second is transparent."""
-    table = rows["moved_sink"]
     maps = [heads_overview(table.where(edit=f"{edit}, by head")) for edit in ("as it is", "its key and value")]
     return maps[0].add_trace(maps[1].data[0].update(opacity=0, showscale=False))
 
 
-@dataclass(frozen=True)
-class Teller:
-    """When a passage is told, its figure, and what else it quotes."""
-
-    shows: Callable[[Numbers], bool]
-    figure: Callable[[str, Rows], go.Figure] = _drawn
-    more: Callable[[Rows, Numbers], Mapping[str, Any]] = lambda rows, numbers: {}
-
-
-_WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(asset("templates/passages.toml"))
-_TELLERS: Mapping[str, Teller] = {
-    "sink": Teller(
-        lambda n: n.natural.low > n.natural.null + MARGIN,
-        lambda name, rows: heads_overview(rows["figure19_heads"]),
-        _heads_with_a_sink,
-    ),
-    "words": Teller(lambda n: n.random.sink > n.natural.sink - MARGIN > n.repeated.sink),
-    "massive": Teller(
-        lambda n: n.times >= 100,
-        lambda name, rows: _drawn(name, rows).update_yaxes(type="log", exponentformat="power", dtick=1),
-        lambda rows, n: {"times": n.largest.value / n.largest.median, "longer": n.first.norm / n.others.norm},
-    ),
-    "angle": Teller(lambda n: n.first.length < n.others.length and n.first.cosine > n.others.cosine),
-    "source": Teller(
-        lambda n: n.cut.alpha < n.before.alpha / 2 < n.drawn.alpha,
-        lambda name, rows: graph_of_rows(rows["explained_sinks"]),
-        _path,
-    ),
-    "removal": Teller(lambda n: n.zero.loss > n.before.loss + 1 > n.mean.loss + MARGIN),
-    "streaming": Teller(lambda n: n.none.perplexity > n.one.perplexity * (1 + MARGIN)),
-    "sigmoid": Teller(
-        lambda n: n.softmax.alpha > n.sigmoid.null > n.sigmoid.alpha,
-        lambda name, rows: importances(replace(rows["twins"], title="Three twins")),
-    ),
-    "key-biases": Teller(
-        lambda n: n.k_bias.slot > n.softmax.alpha > n.k_bias.alpha + MARGIN,
-        lambda name, rows: importances(replace(rows["table04_attention_biases"], title="Learned keys")),
-    ),
-    "position": Teller(
-        lambda n: n.swapped.there > n.before.sink / 2 > n.swapped.sink and n.moved.there < n.copies.sink / 2,
-        _swapped_positions,
-        lambda rows, n: {"to": SHOWN_TARGET - 1},
-    ),
-    "moved": Teller(
-        lambda n: n.after.sink + MARGIN < n.before.sink and n.low > 0,
-        _before_and_after,
-        lambda rows, n: {"low": -n.after.most, "high": -n.after.least},
-    ),
+_KINDS: Mapping[str, Callable[[Table], go.Figure]] = {
+    "heads": heads_overview,
+    "graph": graph_of_rows,
+    "importances": importances,
+    "before and after": _before_and_after,
 }
+_WORDS: Mapping[str, Mapping[str, Any]] = data_of("pages/templates/passages.toml")
 TOLD_BY = {name: words["chapter"] for name, words in _WORDS.items()}  # the chapter with the numbers of each passage
 FINDINGS = ("sink", "position", "key-biases", "sigmoid", "removal")  # what the book opens with
 
@@ -431,7 +325,7 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
     """The page of one experiment: its result, figure, verdicts, digest, all rows, and how the numbers were made."""
     verdicts = verdict_table(chapter)
     rule = "A rule says which numbers support the claim; the module of the experiment holds it."
-    beside = BESIDE.get(chapter.scale, "") if published(SINK_1) in chapter.table.columns else ""
+    beside = _BOOK["beside"].get(chapter.scale, "") if published(SINK_1) in chapter.table.columns else ""
     words = " ".join(filter(None, (rule, beside, why_ours_differs(chapter))))
     about = words if chapter.verdicts else chapter.found
     made = Table("", "", tuple({"what": name, "value": str(value)} for name, value in chapter.provenance.items()))
@@ -495,10 +389,10 @@ def story_page(chapters: Sequence[Chapter], plotly: str | None = None, book: str
 def why_ours_differs(chapter: Chapter, by: float = 0.1) -> str:
     """A sentence that says why our Sink_1 is not the paper's. It is empty if all are within `by`, or not compared."""
     table, paper = chapter.table, published(SINK_1)
-    if paper not in table.columns or SINK_1 not in table.columns or chapter.scale not in WHY:
+    if paper not in table.columns or SINK_1 not in table.columns or chapter.scale not in _BOOK["why"]:
         return ""
     pairs = zip(table.numbers(SINK_1), table.numbers(paper), strict=True)
-    return WHY[Scale(chapter.scale)] if any(abs(ours - theirs) > by for ours, theirs in pairs) else ""
+    return _BOOK["why"][chapter.scale] if any(abs(ours - theirs) > by for ours, theirs in pairs) else ""
 
 
 def small_figure(chapter: Chapter) -> go.Figure | None:
@@ -517,13 +411,13 @@ def small_figure(chapter: Chapter) -> go.Figure | None:
 
 
 def _grouped(chapters: Sequence[Chapter]) -> list[tuple[str, list[Chapter]]]:
-    """The chapters by what they are about, in the order of `GROUPS`. Those of no group come last."""
+    """The chapters by what they are about, each in the first group that it fits."""
     waiting, grouped = list(chapters), []
-    for title, beginnings in GROUPS.items():
+    for title, beginnings in _BOOK["groups"].items():
         inside = [c for beginning in beginnings for c in waiting if c.name.startswith(beginning)]
         waiting = [chapter for chapter in waiting if chapter not in inside]
         grouped.append((title, inside))
-    return [(title, inside) for title, inside in (*grouped, (OTHERS, waiting)) if inside]
+    return [(title, inside) for title, inside in grouped if inside]
 
 
 def _card(chapter: Chapter) -> Card:

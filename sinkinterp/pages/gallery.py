@@ -21,6 +21,7 @@ from ..backends.subject import Subject
 from ..data.backcopy import BigramBackcopy
 from ..data.choices import Bos, Drawn
 from ..data.tokens import TokenSet, random_tokens, repeated_token
+from ..files import data_of
 from ..measurement.maps import head_maps
 from ..measurement.measure import measure
 from ..metrics.bootstrap import Estimate, estimate_cells, intervals
@@ -46,14 +47,8 @@ LENGTHS = (4, 6, 8, 12, 16, 32, 64)  # of the sequences that the curves over len
 FEW, MAPPED = 4, 32  # maps side by side, and sequences of a mean map
 EPSILON = 0.3
 SHOWN = ("norms", "pairs", "massive")  # views of each model
-PREVIEWS = {
-    "maps": "the demo models: where attention goes",
-    "training": "the demo models: sinks over training",
-    "swaps": "demo-softmax: the sink follows p1",
-    "angles": "demo-softmax: Pairs of queries and keys in the head that looks at the first token most",
-    "lengths": "the demo models: thresholds and lengths",
-    "smollm2": "SmolLM2-135M-Instruct: a sink in genuine weights",
-}  # file name -> title of the section whose first figure it shows
+_WORDS = data_of("pages/templates/gallery.toml")
+PREVIEWS = _WORDS["previews"]
 FEWER = 100  # sequences of pretrained models
 LANGUAGE_MODELS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct"}  # folder -> name on the page
 NATURAL, REPEATED = "natural text", "one token, repeated"
@@ -103,10 +98,7 @@ def gallery(on_model: Callable[[str], None] = lambda name: None) -> Gallery:
         sections += _model_sections(name, shipped)
     first_figures = {section.title: section.figures[0] for section in sections if section.figures}
     here = "".join(f", and from {name}" for name in language_models().values())
-    lead = (
-        f"Figures of attention sinks: every view of sinkinterp, from the {len(checkpoints)} checkpoints that ship with "
-        f"it{here}. What is plotted stands under each figure. Click a picture to open it; in it, drag to zoom."
-    )
+    lead = _WORDS["gallery"]["lead"].format(n=len(checkpoints), here=here)
     previews = {file: first_figures[title] for file, title in PREVIEWS.items() if title in first_figures}
     return Gallery(cards_page("sinkinterp: gallery", lead, sections), previews)
 
@@ -124,10 +116,8 @@ def _family_sections(title: str, family: Checkpoints) -> Iterator[Section]:
     """What is drawn of the models of one task side by side."""
     length = next(iter(family.values())).recipe.data.length
     histories = {name: history_of(SHIPPED / name) for name in family}
-    note = (
-        f"n<={EVALUATION_SEQUENCES} held-out sequences, T={length}, sinks in the first {min(SINK_LENGTH, length)} "
-        "positions; no BOS, fp32, epsilon=0.3."
-    )
+    sizes = {"n": EVALUATION_SEQUENCES, "length": length, "measured": min(SINK_LENGTH, length)}
+    note = _WORDS["gallery"]["training"].format(**sizes)
     residuals = residual_norms_by_block({name: shipped.report for name, shipped in family.items()})
     yield Section(f"{title}: where attention goes", figures=list(_maps(family)))
     yield Section.of(training_history(histories, note), f"{title}: sinks over training")
@@ -146,8 +136,7 @@ def _maps(family: Checkpoints) -> Iterator[go.Figure]:
         }
         token_set = family[names[first]].token_set
         n, length = min(MAPPED, len(token_set.tokens)), token_set.tokens.shape[1]
-        protocol = f"n={n}, T={length}, BOS {token_set.bos}, fp32, {token_set.source}."
-        note = f"The head that looks at the first position most; * is a slot. {protocol}"
+        note = _WORDS["gallery"]["maps"].format(n=n, length=length, bos=token_set.bos, source=token_set.source)
         yield attention_figure(maps, "Mean attention maps", note)
 
 
@@ -232,12 +221,8 @@ def maps_and_norms(maps: Mapping[str, Table], norms: Table, title: str) -> go.Fi
     _add_norms(figure, norms, col=n_maps + 1)
     figure.update_yaxes(range=[len(blocks) - 0.5, -0.5], dtick=2, zeroline=False)
     figure.update_yaxes(title="layer", row=1, col=1)
-    caption = (
-        "Left: mean attention to the first position, per layer and head. Right: mean norm of the residual stream "
-        "before each layer, by kind of token; the last point is the output of the last layer."
-    )
-    note = next(iter(maps.values())).note
-    themed(figure, title, 220 + PER_BLOCK * len(blocks), f"{caption} {note}")
+    caption = _WORDS["gallery"]["norms"].format(note=next(iter(maps.values())).note)
+    themed(figure, title, 220 + PER_BLOCK * len(blocks), caption)
     return figure.update_layout(margin={"b": 110}, legend={"x": 1, "xanchor": "right", "y": 1.06})
 
 
@@ -309,18 +294,17 @@ def demo(seed: int = 0, cache: Path | None = None, on_step: OnStep = lambda *_: 
         swaps=swaps(subjects["softmax"], demo_recipe("softmax").data),
         training=training_history(
             {variant: run.history() for variant, run in runs.items()},
-            f"n={trained.EVALUATION_SEQUENCES} held-out sequences a reading, T={reports['softmax'].protocol.length}, "
-            f"no BOS, fp32, epsilon={DEMO_EPSILON}",
+            _WORDS["demo"]["training"].format(
+                n=trained.EVALUATION_SEQUENCES, length=reports["softmax"].protocol.length, epsilon=DEMO_EPSILON
+            ),
         ),
     )
 
 
 def demo_page(result: Demo) -> str:
     """The page that `sinkinterp demo` writes."""
-    note = (
-        "Sigmoid: proxy scores, rows divided by their sum; * is the learned key k* of the K-bias model. The last query "
-        f"predicts nothing, so its row is untrained. {result.twins.note}"
-    )
+    words = _WORDS["demo"]
+    note = words["maps"].format(note=result.twins.note)
     maps = attention_figure(result.maps, "Mean attention maps of three twins", note)
     sections = [
         Section("Where attention goes", figures=[maps]),
@@ -329,11 +313,7 @@ def demo_page(result: Demo) -> str:
         Section.of(result.training),
         Section.of(result.twins),
     ]
-    lead = (
-        "Three one-layer language models learn the same task to the same loss. Softmax attention parks what it does "
-        "not need on the first position; sigmoid attention need not, and a learned key k* takes the sink over."
-    )
-    return page("First light: a sink, and two ways to be without it", lead, sections)
+    return page(words["title"], words["lead"], sections)
 
 
 def ending(residuals: Table) -> str:
@@ -345,12 +325,7 @@ def ending(residuals: Table) -> str:
         begin, end = rows[model, 0], rows[model, last]
         first, others = ([float(row[kind] or 0) for row in (begin, end)] for kind in (FIRST_TOKEN, OTHER_TOKENS))
         if first[0] > others[0] and first[1] < others[1]:
-            says.append(
-                f"In {model} the first token is longer where attention reads it (block 0: {first[0]:.1f}, others "
-                f"{others[0]:.1f}). The others end longer (block {last}: {others[1]:.1f}, the first {first[1]:.1f}), "
-                "because the feed-forward layer writes its prediction of the next token there, and writes little to "
-                "the first. The norm before the logits takes these lengths away."
-            )
+            says.append(_WORDS["demo"]["ending"].format(model=model, first=first, others=others, last=last))
     return " ".join(says)
 
 

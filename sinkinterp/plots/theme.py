@@ -14,11 +14,11 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..checks import Answering
+from ..files import data_of
 from ..table import NULL, Cell, Table, high_of, low_of
 
-Colours = tuple[str, ...]
+Colours = Sequence[str]
 LEGEND_Y = 1.08  # where a legend stands above the panels, in heights of the panels
-FAMILY = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 FIXED = {
     name: i for i, name in enumerate(("softmax", "sigmoid", "k_bias", "sigmoid_length", "softmax-48k"))
 }  # colours of the models that ship; their names begin with the task, as in demo-softmax
@@ -47,26 +47,7 @@ class Theme:
         return (*single, *self.colours, *self.sequential, *self.diverging)
 
 
-# Series at least 30 apart (CIE 1976) for full, red-, green- and blue-blind sight, and 3:1 against the background;
-# scales rise or fall evenly in lightness, so that they survive a grey printer.
-LIGHT = Theme(
-    background="#FFFFFF",
-    text="#1A1A1A",
-    quiet="#5E6064",
-    faint="#E1E4E8",
-    colours=("#213A7F", "#D17F0F", "#1DA768", "#B57EBE", "#79250E", "#8379F7", "#111111"),
-    sequential=("#F6F4DC", "#C4E2BA", "#74BFB8", "#3A8EB9", "#27509C", "#141B52"),
-    diverging=("#6E3206", "#C77B2C", "#EBC79A", "#F4F1EC", "#AEB4DC", "#6468B4", "#2B2768"),
-)
-DARK = Theme(
-    background="#15181D",
-    text="#E8E6E3",
-    quiet="#A9ADB3",
-    faint="#30353D",
-    colours=("#82AFFF", "#E66032", "#43FF94", "#CB6A98", "#F3C917", "#7650F1", "#F2F2F2"),
-    sequential=("#20253B", "#27478A", "#3A83B0", "#6FB9B2", "#BFE0B6", "#FAF6D0"),
-    diverging=("#FFCF9E", "#D8863A", "#6E4520", "#24272E", "#36407A", "#6E7FD8", "#C3CCFF"),
-)
+LIGHT, DARK = (Theme(**data_of("plots/theme.toml")[name]) for name in ("light", "dark"))
 COLOURS, GREY = LIGHT.colours, LIGHT.quiet
 
 
@@ -134,36 +115,16 @@ def faded(colour: str, share: float = 0.18) -> str:
     return f"{colour}{round(255 * share):02X}"
 
 
-_AXIS = {
-    "gridcolor": LIGHT.faint,
-    "linecolor": LIGHT.faint,
-    "zerolinecolor": LIGHT.faint,
-    "tickcolor": LIGHT.faint,
-    "automargin": True,
-    "ticks": "outside",
-    "title": {"standoff": 10},
-}
-_SCENE_AXIS = {"gridcolor": LIGHT.faint, "backgroundcolor": LIGHT.background, "color": LIGHT.text}
-_HOVER = {
-    "align": "left",
-    "bgcolor": LIGHT.background,
-    "bordercolor": LIGHT.quiet,
-    "font": {"family": FAMILY, "color": LIGHT.text},
-}
-_TEMPLATE = go.layout.Template(
-    layout={
-        "font": {"family": FAMILY, "size": 13, "color": LIGHT.text},
-        "paper_bgcolor": LIGHT.background,
-        "plot_bgcolor": LIGHT.background,
-        "colorway": COLOURS,
-        "colorscale": {"sequential": MAGNITUDE, "diverging": DIVERGING},
-        "xaxis": _AXIS,
-        "yaxis": _AXIS,
-        "scene": {"xaxis": _SCENE_AXIS, "yaxis": _SCENE_AXIS, "zaxis": _SCENE_AXIS},
-        "hoverlabel": _HOVER,
-        "modebar": {"bgcolor": LIGHT.background, "color": LIGHT.quiet, "activecolor": LIGHT.text},
-    }
-)
+def _template() -> go.layout.Template:
+    """Plotly's template in the light theme."""
+    layout = data_of("plots/theme.toml", **vars(LIGHT))["template"]
+    axis, scene_axis = layout.pop("axis"), layout.pop("scene_axis")
+    layout |= {"xaxis": axis, "yaxis": axis, "scene": dict.fromkeys(("xaxis", "yaxis", "zaxis"), scene_axis)}
+    layout |= {"colorway": COLOURS, "colorscale": {"sequential": MAGNITUDE, "diverging": DIVERGING}}
+    return go.layout.Template(layout=layout)
+
+
+_TEMPLATE = _template()
 
 
 def json_ready(figure: go.Figure) -> dict[str, Any]:

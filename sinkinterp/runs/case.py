@@ -190,31 +190,22 @@ READING = "reading docstrings"
 
 
 @dataclass(frozen=True)
-class _Named:
-    """A model of others: its name or folder."""
+class Named:
+    """A model of others: its name or folder, the input of its encoder, and how it is measured.
+
+    most: how many sequences it is measured on at most; None: no limit. begins: how its texts begin.
+    """
 
     source: str
+    encoder: EncoderInput | None = None
+    most: int | None = None
+    begins: Bos = Bos.NEVER
 
     def __str__(self) -> str:
         return self.source
 
 
-@dataclass(frozen=True)
-class Encoded(_Named):
-    """A model with an encoder, and the input of the encoder."""
-
-    encoder: EncoderInput
-
-
-@dataclass(frozen=True)
-class Fewer(_Named):
-    """A large model, how many sequences it is measured on at most, and how its texts begin."""
-
-    sequences: int
-    bos: Bos = Bos.NEVER
-
-
-Model = str | Recipe | Encoded | Fewer  # a name or folder, or how a model of ours is trained
+Model = str | Recipe | Named  # a name or folder, or how a model of ours is trained
 
 
 @dataclass(frozen=True)
@@ -311,18 +302,18 @@ def open_case(
     text: str | None = None,
 ) -> Case:
     """A model, loaded, or trained first where it is not in `cache`. Raises InputError where neither can be done."""
-    if isinstance(model, Encoded):
-        name = f"{model.source}, encoder {model.encoder.description}"
-        subject = load(model.source, device_map=device_map, name=name, encoder=model.encoder)
-        return Case(model.source, subject, None, text)
-    if isinstance(model, Fewer):
-        case = open_case(model.source, progress, cache, device_map, text)
-        return replace(case, most=model.sequences, begins=model.bos)
-    source = model if isinstance(model, str) else _train(model, progress, cache)
-    folder = Path(located(source))
+    given = (
+        model
+        if isinstance(model, Named)
+        else Named(model if isinstance(model, str) else _train(model, progress, cache))
+    )
+    folder = Path(located(given.source))
     recipe = trained.recipe_of(folder) if (folder / "recipe.json").is_file() else None
-    name = source if isinstance(model, str) else _variant_of(model) or model.key()
-    return Case(source, load(source, device_map=device_map, name=name), recipe, text)
+    name = given.source if given.encoder is None else f"{given.source}, encoder {given.encoder.description}"
+    if isinstance(model, Recipe):
+        name = _variant_of(model) or model.key()
+    subject = load(given.source, device_map=device_map, name=name, encoder=given.encoder)
+    return Case(given.source, subject, recipe, text, given.most, given.begins)
 
 
 def _train(recipe: Recipe, progress: Progress, cache: Path | None) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from threading import Thread
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from ..checks import InputError, refusal
 from ..data.progress import OnProgress, no_progress
@@ -22,27 +22,6 @@ from .catalogue import load_package
 LOCAL = "local"  # the address that stands for a cluster of this machine alone
 A = TypeVar("A")
 B = TypeVar("B")
-
-
-@runtime_checkable
-class Workers(Protocol):
-    """Calls a function for many arguments at once."""
-
-    def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
-        """The index of every argument and the result for it, in the order in which they are finished."""
-        ...
-
-
-def in_order(
-    workers: Workers, function: Callable[[A], B], arguments: Sequence[A], on_result: OnProgress = no_progress
-) -> list[B]:
-    """The results for all arguments, in the order of the arguments. `on_result` is told how many there are."""
-    results: dict[int, B] = {}
-    on_result(0, len(arguments))
-    for i, result in workers.results(function, arguments):
-        results[i] = result
-        on_result(len(results), len(arguments))
-    return [results[i] for i in range(len(arguments))]
 
 
 @dataclass(frozen=True)
@@ -116,6 +95,21 @@ class Ray:
             size = {"num_cpus": _runs_at_once(), "include_dashboard": False} if self.address == LOCAL else {}
             ray.init(self.address, ignore_reinit_error=True, log_to_driver=False, **size)
         return ray
+
+
+Workers = Here | Processes | Ray  # each gives the index of every argument and its result, as they are finished
+
+
+def in_order(
+    workers: Workers, function: Callable[[A], B], arguments: Sequence[A], on_result: OnProgress = no_progress
+) -> list[B]:
+    """The results for all arguments, in the order of the arguments. `on_result` is told how many there are."""
+    results: dict[int, B] = {}
+    on_result(0, len(arguments))
+    for i, result in workers.results(function, arguments):
+        results[i] = result
+        on_result(len(results), len(arguments))
+    return [results[i] for i in range(len(arguments))]
 
 
 def _runs_at_once() -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..checks import InputError, check_count, refusal, unicode_text
-from ..data.draws import generator
+from ..data.draws import in_epochs
 from ..data.given_tokenizer import messages_in, rendered
 from ..data.hub import asking_hub
 from ..data.texts import ending_of, is_saved_dataset, rows_of
@@ -40,14 +40,7 @@ class Chats:
 
     def batch(self, n: int, seed: int, step: int) -> Batch:
         """The `n` chats of a step, counted from 1. Every epoch takes each chat once, in a new order."""
-        start, total = (step - 1) * n, len(self.rows)
-        epochs = range(start // total, (start + n - 1) // total + 1)
-        orders = {epoch: _order(total, seed, epoch) for epoch in epochs}
-        return padded([self.rows[orders[i // total][i % total]] for i in range(start, start + n)])
-
-
-def _order(total: int, seed: int, epoch: int) -> list[int]:
-    return torch.randperm(total, generator=generator("chats", seed, epoch)).tolist()
+        return padded([self.rows[i] for i in in_epochs("chats", len(self.rows), n, seed, step).tolist()])
 
 
 def padded(rows: list[Row]) -> Batch:

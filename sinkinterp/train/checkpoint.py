@@ -22,7 +22,6 @@ from .recipe import Fit
 KEPT = 2  # how many of a run's newest checkpoints stay on disk
 OPTIMIZER = seals.MARKED
 TENSORS = ("model.safetensors", OPTIMIZER)
-VALUES = ("config.json", "recipe.json", "history.json")
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of one parameter
 History = list[dict[str, Any]]
 

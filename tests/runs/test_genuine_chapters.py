@@ -16,7 +16,7 @@ from sinkinterp.attention.sites import HeadWeights
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.data.choices import Bos
 from sinkinterp.interventions import ZeroKeyBias, ZeroQueryBias, ZeroValueBias
-from sinkinterp.runs.case import Case, Fewer, open_case
+from sinkinterp.runs.case import Case, Named, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module
 from sinkinterp.runs.experiment import OnModels, Outcome, Rule, Scope, load_experiment
 from sinkinterp.seals import seal
@@ -176,8 +176,11 @@ def test_models_that_were_not_made_are_left_out_and_named(tmp_path, monkeypatch)
 
 def test_a_large_model_is_measured_on_fewer_sequences_which_begin_as_is_said(tmp_path):
     model_of("llama").save_pretrained(tmp_path)
-    assert [open_case(Fewer(str(tmp_path), 13, *bos)).start for bos in ((), (Bos.ALWAYS,))] == [Bos.NEVER, Bos.ALWAYS]
-    case = open_case(Fewer(str(tmp_path), 13))
+    assert [open_case(Named(str(tmp_path), **bos)).start for bos in ({}, {"begins": Bos.ALWAYS})] == [
+        Bos.NEVER,
+        Bos.ALWAYS,
+    ]
+    case = open_case(Named(str(tmp_path), most=13))
     assert isinstance(case, Case) and case.size() == (13, 64) and case.size(7) == (7, 64)
     assert open_case(str(tmp_path)).size() == (100, 64)
 

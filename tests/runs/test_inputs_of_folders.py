@@ -10,14 +10,16 @@ from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Embedded, PythonCode, Repeating, Texts
 from sinkinterp.data.texts import texts_of
 from sinkinterp.data.tokenisers import ByteBPE, Pretrained
-from sinkinterp.lm.model import build
+from sinkinterp.lm.block import GatedFFN
+from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.runs.case import Inputs
 from sinkinterp.seals import seal
-from sinkinterp.train.recipe import Recipe, sized
+from sinkinterp.train.recipe import Recipe
 
 
 def folder_trained_on(data, folder):
-    recipe = Recipe(model=sized(data.vocab, 16, n_layers=1, d_model=16, n_heads=2, width=24), data=data)
+    model = LMSpec(vocab=data.vocab, n_ctx=16, n_layers=1, d_model=16, n_heads=2, ffn=GatedFFN(width=24))
+    recipe = Recipe(model=model, data=data)
     build(recipe.model, 0).save_pretrained(folder)
     (folder / "recipe.json").write_text(json.dumps(recipe.to_dict()))
     seal(folder)

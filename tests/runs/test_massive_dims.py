@@ -12,7 +12,7 @@ from sinkinterp.backends.files.named_models import downloads
 from sinkinterp.cli.main import app
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import random_tokens
-from sinkinterp.runs.case import Case, Encoded, open_case
+from sinkinterp.runs.case import Case, Named, open_case
 from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import Scope
 
@@ -78,8 +78,8 @@ def text(tmp_path):
 
 
 def test_the_encoders_input_is_in_the_name_of_the_case(bart):
-    case = open_case(Encoded(bart, NoEncoder()))
-    assert str(Encoded(bart, NoEncoder())) == bart and case.source == bart
+    case = open_case(Named(bart, NoEncoder()))
+    assert str(Named(bart, NoEncoder())) == bart and case.source == bart
     assert case.subject.name == f"{bart}, encoder off (no cross-attention)"
     assert case.bos is Bos.ALWAYS and case.bos_token == 2  # the decoder's start token, not <s>
 
@@ -88,7 +88,7 @@ def test_table_7_has_every_input_with_and_without_the_start_token(bart, text, mo
     monkeypatch.setattr(Case, "size", lambda case: (5, 33))
     module = load_module(TABLE07)
     monkeypatch.setattr("sinkinterp.applications.position_swap.TARGETS", (5, 30))
-    models = [Encoded(bart, TokenIds((5, 9, 2))), Encoded(bart, NoEncoder())]
+    models = [Named(bart, TokenIds((5, 9, 2))), Named(bart, NoEncoder())]
     table = module.EXPERIMENT.table(Scope(Scale.SMOKE, models=models, text=text))
     names = ["natural", "random", "repeated"]
     assert list(dict.fromkeys(table.column("input"))) == [*names, *(f"{name}, id 2 first" for name in names)]

@@ -105,29 +105,16 @@ class Detail:
 
 
 @dataclass(frozen=True)
-class Cells:
-    """The readings of some maps: cells by channel, the slot's column if there is one, and each layer's pairs."""
+class Run:
+    """One run of the model: what was measured, and the cells of its maps by channel.
 
+    slot: the slot's column, if there is one. pairs: how many pairs of each cell may attend, by layer.
+    """
+
+    report: Report
     channels: dict[Quantity, Maps]
     slot: Float[np.ndarray, "map stat row"] | None
     pairs: dict[int, Int[np.ndarray, "row column"]]
-
-
-def read_cells(subject: Subject, token_set: TokenSet, maps: MapKeys, detail: Detail, edits: Sequence[Edit]) -> Cells:
-    """The cells of the chosen maps in one run of the model with `edits`."""
-    chosen, stats = ChosenHeads(maps), detail.stats
-    n = -(-token_set.tokens.shape[1] // detail.side)
-    reads = {channel.name: chosen.read(_cells_of(channel, detail), stats, n, n) for channel in detail.channels}
-    reads["slot"] = chosen.read(lambda call: attention_maps.slot_cells(call, detail.side)[:, :, :stats], stats, n)
-    reads["pairs"] = lambda call: attention_maps.pairs(call, detail.side)
-    layers = subject.shape.attention_layers
-    calls = subject.run(token_set.tokens, reads=reads, edits=edits, logits=False)
-    slot = chosen.of_maps(calls["slot"][0], layers)
-    return Cells(
-        channels={channel: chosen.of_maps(calls[channel.name][0], layers) for channel in detail.channels},
-        slot=None if np.isnan(slot).all() else slot,
-        pairs={layer: calls["pairs"][0, layers.index(layer)].cpu().numpy() for layer in chosen.heads},
-    )
 
 
 def _cells_of(channel: Quantity, detail: Detail) -> CallRead:
@@ -188,14 +175,6 @@ def atlas(
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run of the model: what was measured, and the cells of its maps."""
-
-    report: Report
-    cells: Cells
-
-
-@dataclass(frozen=True)
 class Reader:
     """Runs a model on one sequence, with any edits, and shows the runs beside each other."""
 
@@ -207,7 +186,20 @@ class Reader:
     def run(self, edits: Sequence[Edit] = (), instruments: Instruments = ()) -> Run:
         """What the model does with these edits."""
         report = measure(self.subject, self.token_set, edits=edits, instruments=instruments, progress=False)
-        return Run(report, read_cells(self.subject, self.token_set, self.maps, self.detail, edits))
+        chosen, detail = ChosenHeads(self.maps), self.detail
+        stats, n = detail.stats, -(-self.token_set.tokens.shape[1] // detail.side)
+        reads = {channel.name: chosen.read(_cells_of(channel, detail), stats, n, n) for channel in detail.channels}
+        reads["slot"] = chosen.read(lambda call: attention_maps.slot_cells(call, detail.side)[:, :, :stats], stats, n)
+        reads["pairs"] = lambda call: attention_maps.pairs(call, detail.side)
+        layers = self.subject.shape.attention_layers
+        calls = self.subject.run(self.token_set.tokens, reads=reads, edits=edits, logits=False)
+        slot = chosen.of_maps(calls["slot"][0], layers)
+        return Run(
+            report,
+            channels={channel: chosen.of_maps(calls[channel.name][0], layers) for channel in detail.channels},
+            slot=None if np.isnan(slot).all() else slot,
+            pairs={layer: calls["pairs"][0, layers.index(layer)].cpu().numpy() for layer in chosen.heads},
+        )
 
     def atlas(self, runs: Mapping[str, Run], word: TokenText) -> Atlas:
         """The atlas of one run or, before and after edits, of two, by their names."""
@@ -220,7 +212,7 @@ class Reader:
             layers=first.attention_layers,
             maps=self.maps,
             side=self.detail.side,
-            pairs=next(iter(runs.values())).cells.pairs,
+            pairs=next(iter(runs.values())).pairs,
             places=places,
             states=[_state(run, places, self.maps, name) for name, run in runs.items()],
             bits=self.detail.bits,
@@ -237,10 +229,9 @@ def maps_of(subject: Subject, heads: int | Sequence[int] | Heads | None = None) 
 
 
 def _state(run: Run, places: Sequence[int], maps: MapKeys, name: str) -> State:
-    cells = run.cells
-    is_exact = next(iter(cells.channels.values())).shape[1] == 1  # cells are single pairs
+    is_exact = next(iter(run.channels.values())).shape[1] == 1  # cells are single pairs
     received = None if is_exact else _received(run.report, maps)
-    return State(name, cells.channels, _importance(run.report, places), cells.slot, received)
+    return State(name, run.channels, _importance(run.report, places), run.slot, received)
 
 
 def _received(report: Report, maps: MapKeys) -> Float[np.ndarray, " pos"]:

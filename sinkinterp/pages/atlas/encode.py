@@ -12,6 +12,7 @@ from jaxtyping import Float
 from plotly.offline import get_plotlyjs
 
 from ...attention import WEIGHT, Quantity
+from ...files import data_of
 from ...plots.theme import DARK, LIGHT, Theme
 from ...table import Table
 from ..page import Scripts, asset, declared, document, rendered
@@ -111,10 +112,6 @@ def text_of(data: bytes) -> str:
     return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
 
 
-CELLS = (
-    "Queries look at keys; positions count from 0, * is a column that belongs to no token. Weights are those that "
-    "multiply the values, or proxy scores |w| / sum |w| where rows do not sum to one. Drag to zoom."
-)
 Scales = Mapping[Quantity, Scale]
 
 
@@ -237,26 +234,12 @@ def _pairs(atlas: Atlas, blocks: Blocks) -> dict[str, str]:
 
 
 def _captions(atlas: Atlas, scales: Scales) -> schema.CaptionData:
-    cell = (
-        "One cell is one pair of query and key."
-        if atlas.side == 1
-        else f"One stored cell covers {atlas.side} x {atlas.side} pairs of query and key: the largest weight and the "
-        "mean over those that may attend, both exact. Zooming in gathers stored cells anew, down to one of them. Ranks "
-        "are among stored cells."
-    )
+    words = data_of("pages/atlas/captions.toml")
+    cell = words.pop("pairs").format(side=atlas.side)
+    pair = words.pop("pair")
     kept = "; ".join(f"{channel.name}s {scale.precision()}" for channel, scale in scales.items())
-    return schema.CaptionData(
-        overview=f"Mean attention that the chosen position receives from the queries that can see it. {atlas.note}.",
-        maps=(
-            f"The maps of {len(atlas.maps):,} heads on one colour scale: queries downwards, keys to the right. L3 is "
-            "layer 3, with its heads from left to right. Click a map to open it."
-        ),
-        head=f"{CELLS} {cell} Kept: {kept}. {atlas.note}.",
-        text=(
-            "What a token receives is the mean weight that the queries which can see it give it, its importance. The "
-            "colours are those of the maps. Attention to the slot *, which is not a token, is not shown here."
-        ),
-    )
+    numbers = {"n_maps": len(atlas.maps), "cell": pair if atlas.side == 1 else cell, "kept": kept, "note": atlas.note}
+    return schema.CaptionData(**{name: text.format(**numbers) for name, text in words.items()})
 
 
 def _table(table: Table) -> schema.TableData:

@@ -21,6 +21,7 @@ from ...backends.subject import Subject, text_to_tokens
 from ...checks import InputError, choice, finite_number, refusing, whole_number
 from ...data.choices import Bos
 from ...data.tokens import TokenSet, ids_in
+from ...files import data_of
 from ...interventions.attention_layers import AddSinkLogit, PatchNormalization, RemoveColumn
 from ...interventions.changes import ChangeResidual, Zero
 from ...interventions.edit import Ablate, description
@@ -43,7 +44,7 @@ LARGEST = 10**6  # of any number in an edit
 
 @dataclass(frozen=True)
 class EditData:
-    """An edit: one of `edits.KINDS`, and its numbers in their order."""
+    """An edit: one of `KINDS`, and its numbers in their order."""
 
     kind: str
     numbers: list[float]
@@ -176,14 +177,7 @@ def _check_question(plain: Any) -> Iterator[str]:
             yield "the numbers of an edit are a list of numbers"
 
 
-@dataclass(frozen=True)
-class Kind(KindData):
-    """A kind of edit. `make` takes the model's shape and the numbers."""
-
-    make: Callable[..., Edit]
-
-
-POSITION, LAYER, HEAD, FIRST, LAST = map(NumberData, ("position", "layer", "head", "layers", "to"))
+Make = Callable[..., Edit]  # of the model's shape and the numbers of an edit
 
 
 def _zero(shape: ModelShape, dim: int, first: int, last: int) -> Edit:
@@ -208,29 +202,20 @@ def _span(layers: Sequence[int], first: int, last: int) -> list[int] | None:
     return None if len(chosen) == len(layers) else chosen
 
 
-KINDS: Mapping[str, Kind] = {
-    "swap": Kind("swap position 0 with position {0}", [POSITION], lambda shape, position: SwapPositions(0, position)),
-    "column": Kind(
-        "no query looks at position {0}", [POSITION], lambda shape, position: RemoveColumn(positions=[position])
-    ),
-    "zero": Kind("zero dimension {0} before layers {1} to {2}", [NumberData("dimension"), FIRST, LAST], _zero),
-    "sigmoid": Kind("sigmoid in place of softmax in layers {0} to {1}", [FIRST, LAST], _sigmoid),
-    "sigmoid_head": Kind(
-        "sigmoid in place of softmax in layer {0}, head {1}",
-        [LAYER, HEAD],
-        lambda shape, layer, head: PatchNormalization(Sigmoid(), heads=[(layer, head)]),
-    ),
-    "sink_logit": Kind(
-        "a sink logit of {0} in layers {1} to {2}", [NumberData("logit", is_real=True), FIRST, LAST], _sink_logit
-    ),
-    "off_by_one_head": Kind(
-        "softmax off by one in layer {0}, head {1}",
-        [LAYER, HEAD],
-        lambda shape, layer, head: AddSinkLogit(0.0, heads=[(layer, head)]),
-    ),
-    "ablate_head": Kind(
-        "zero output of layer {0}, head {1}", [LAYER, HEAD], lambda shape, layer, head: Ablate(heads=[(layer, head)])
-    ),
+_WORDS = data_of("pages/live/live.toml")
+_MAKE: Mapping[str, Make] = {
+    "swap": lambda shape, position: SwapPositions(0, position),
+    "column": lambda shape, position: RemoveColumn(positions=[position]),
+    "zero": _zero,
+    "sigmoid": _sigmoid,
+    "sigmoid_head": lambda shape, layer, head: PatchNormalization(Sigmoid(), heads=[(layer, head)]),
+    "sink_logit": _sink_logit,
+    "off_by_one_head": lambda shape, layer, head: AddSinkLogit(0.0, heads=[(layer, head)]),
+    "ablate_head": lambda shape, layer, head: Ablate(heads=[(layer, head)]),
+}
+KINDS = {
+    name: KindData(kind["title"], [NumberData(words, words == "logit") for words in kind["numbers"]])
+    for name, kind in _WORDS["kinds"].items()
 }
 
 
@@ -240,7 +225,7 @@ def edit_of(data: EditData, shape: ModelShape) -> Edit:
     if len(data.numbers) != len(kind.numbers):
         words = ", ".join(number.words for number in kind.numbers)
         raise InputError(f"the edit {data.kind!r} takes {words}; got {len(data.numbers)} numbers")
-    return kind.make(shape, *map(_fitting, kind.numbers, data.numbers))
+    return _MAKE[data.kind](shape, *map(_fitting, kind.numbers, data.numbers))
 
 
 def _fitting(number: NumberData, value: float) -> int | float:
@@ -335,21 +320,14 @@ class Session:
 
     def _suggestions(self, massive: Sequence[EntryData]) -> list[SuggestionData]:
         """Three edits that show something: by what the model has, and where its largest entry is."""
-        entry, shape = massive[0], self.subject.shape
-        layers = [shape.attention_layers[0], shape.attention_layers[-1]]
+        layers = self.subject.shape.attention_layers
+        shown = EditData("swap", [4.0]) if self._has_learned_positions else EditData("column", [0.0])
+        sigmoid = EditData("sigmoid", [float(layers[0]), float(layers[-1])])
         return [
             SuggestionData(
-                f"Zero dimension {entry.dim}",
-                f"At position {entry.position} it is {entry.times:,.0f} times as large as the median number. "
-                "Does the sink need it?",
-                entry.edit,
-            ),
-            _SWAP if self._has_learned_positions else _REMOVE,
-            SuggestionData(
-                "Sigmoid in place of softmax",
-                "Softmax forces every query to look somewhere. Sigmoid does not. Does a sink remain?",
-                EditData("sigmoid", [float(layer) for layer in layers]),
-            ),
+                *(text.format(**vars(massive[0])) for text in _WORDS["suggestions"][edit.kind].values()), edit
+            )
+            for edit in (massive[0].edit, shown, sigmoid)
         ]
 
     @cached_property
@@ -359,18 +337,6 @@ class Session:
         except InputError:
             return False
         return True
-
-
-_SWAP = SuggestionData(
-    "Swap position 0 with position 4",
-    "The first token and the fifth exchange their learned positions. Does the sink follow the position?",
-    EditData("swap", [4.0]),
-)
-_REMOVE = SuggestionData(
-    "Hide position 0 from every query",
-    "The attention that the first token receives goes to the other tokens. Does the next token change?",
-    EditData("column", [0.0]),
-)
 
 
 def headline(reports: Sequence[Report], word: TokenText) -> list[HeadlineData]:
@@ -487,7 +453,7 @@ def start_data(session: Session) -> StartData:
     )
 
 
-def _kind_data(kind: Kind, session: Session) -> KindData:
+def _kind_data(kind: KindData, session: Session) -> KindData:
     shape = session.subject.shape
     layers = shape.attention_layers
     start = {"position": 4, "layers": layers[0], "to": layers[-1], "layer": layers[0]}
