@@ -81,8 +81,8 @@ typer.main.get_command = cache(typer.main.get_command)  # else each line of a Cl
 
 
 SLOW = (  # files that take longest, which start first so that no worker waits for another at the end
-    "test_outside", "test_experiments", "test_hub", "test_docs", "test_study", "test_examples", "test_generation",
-    "test_kills", "test_downstream", "test_public", "test_contexts", "test_gallery", "test_packing",
+    "test_experiments", "test_outside", "test_hub", "test_docs", "test_study", "test_examples", "test_benchmark_gpu",
+    "test_generation", "test_downstream", "test_public", "test_contexts", "test_gallery", "test_packing",
     "test_make", "test_wheel",
 )  # fmt: skip
 

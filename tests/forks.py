@@ -1,6 +1,7 @@
 """Processes that are forked from that of the tests: they have imported everything."""
 
 import os
+import traceback
 
 import pytest
 
@@ -14,13 +15,15 @@ def forks(test):
 
 
 def forked(work):
-    """The process id of a child that does some work and ends."""
+    """The process id of a child that does some work and ends: with 0, or with 1 where the work raises an error."""
     child = os.fork()
     if not child:
         try:
             work()
-        finally:
-            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
     return child
 
 

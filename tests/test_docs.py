@@ -1,15 +1,17 @@
 """Every snippet of the documentation runs, and every notebook."""
 
-import os
 import re
 import shlex
 from pathlib import Path
 from runpy import run_path
+from types import ModuleType
 
 import nbformat
 import plotly.graph_objects as go
+import plotly.io
 import pytest
-from nbclient import NotebookClient
+from forks import ended, forked, forks
+from IPython.core.interactiveshell import InteractiveShell
 from typer.main import get_command
 
 from sinkinterp.backends.files.named_models import names_here
@@ -111,24 +113,22 @@ def test_every_experiment_that_a_page_asks_for_is_there_at_that_scale(page):
         assert all(full_name(name) for name in names if name != "all" and not name.isupper()), line
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    """Runs cells in a kernel that all notebooks share."""
-    made = NotebookClient(nbformat.v4.new_notebook(), timeout=110)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PLOTLY_RENDERER", "json")
-        patch.setenv("SINKINTERP_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        with made.setup_kernel():
-            yield made
-
-
+@forks
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
-def test_a_notebook_runs(file, client):
-    client.nb = nbformat.reads(file.read_text().replace("STEPS = 1000", "STEPS = 30"), as_version=4)
-    client.nb.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))  # names of the notebook before
-    for i, cell in enumerate(client.nb.cells):
-        client.execute_cell(cell, i)
+def test_a_notebook_runs(file, tmp_path, monkeypatch):
+    """In a fork: a kernel would import everything again, and its shell changes the process that it is in."""
+    monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    cells = nbformat.reads(file.read_text().replace("STEPS = 1000", "STEPS = 30"), as_version=4).cells
+
+    def run():
+        plotly.io.renderers.default = "json"
+        shell = InteractiveShell(user_module=ModuleType("notebook"))
+        for cell in cells:
+            if cell.cell_type == "code":
+                shell.run_cell(cell.source).raise_error()
+
+    assert ended(forked(run)) == 0
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from backends.zoo import model_of
+from pages.shipped import BOOK, chapters
 from refusals import refused
 from runs.choices import accuracy_by_hand
 from sinkinterp._experiments.shared.study import measured
@@ -25,7 +26,7 @@ from sinkinterp.cli import reproducing
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import silent
 from sinkinterp.lm.model import build
-from sinkinterp.pages.book import Chapter, chapters_in, write_numbers
+from sinkinterp.pages.book import Chapter, write_numbers
 from sinkinterp.runs import case as cases, catalogue, trained as trained_runs
 from sinkinterp.runs.case import Named, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module, summary_of
@@ -133,7 +134,7 @@ def test_a_book_is_drawn_again_from_its_numbers(call):
 
 
 def test_the_story_is_written_from_a_folder_of_numbers_or_says_what_it_lacks(call):
-    code, _, files = call("story", Path(__file__).parents[1] / "figures" / "book", "--out", "story.html")
+    code, _, files = call("story", BOOK, "--out", "story.html")
     assert code == 0 and files == ["story.html"]
     call("reproduce", "propositions", "--scale", "demo", "--seeds", 1, "--out", "book")
     code, output, _ = call("story", "book", "--out", "other.html")
@@ -472,7 +473,7 @@ def test_the_table_of_claims_in_the_results_is_that_of_the_book():
 
 
 def test_the_book_judges_by_the_rules_of_today():
-    for chapter in chapters_in(Path(__file__).parents[1] / "figures" / "book"):
+    for chapter in chapters():
         today = load_experiment(chapter.name).verdicts(chapter.table, chapter.scale)
         assert [(v.claim, v.outcome) for v in chapter.verdicts] == [(v.claim, v.outcome) for v in today], chapter.name
 

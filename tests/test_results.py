@@ -5,8 +5,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from pages.shipped import by_stem, chapters
 
-from sinkinterp.pages.book import chapters_in
 from sinkinterp.runs.experiment import load_experiment
 
 ROOT = Path(__file__).parents[1]
@@ -47,17 +47,12 @@ def sections():
 
 
 @cache
-def chapters():
-    return {chapter.stem: chapter for chapter in chapters_in(ROOT / "figures" / "book")}
-
-
-@cache
 def numbers_of(name):
     """Every number of a chapter (its rows, their digest, the reasons of its verdicts), or of a measurement."""
-    if name not in chapters():
+    if name not in by_stem():
         text = (ROOT / "figures" / "measured" / f"{name}.json").read_text()
     else:
-        chapter = chapters()[name]
+        chapter = by_stem()[name]
         rows = [*chapter.table.rows, *load_experiment(chapter.name).digest(chapter.table).rows]
         reasons = [verdict.reason for verdict in chapter.verdicts]
         text = " ".join([chapter.table.note, *reasons, *(str(cell) for row in rows for cell in row.values())])
@@ -75,9 +70,9 @@ def sources(text):
         beginnings |= {kind.lower() + number.zfill(width) for number in re.findall(r"\d+", numbers)}
     folder = ROOT / "figures" / "measured"
     measured = {file.stem for name in beginnings for file in folder.glob(f"{name}.json")}
-    of_toys = {stem for stem, chapter in chapters().items() if stem == chapter.name}
+    of_toys = {stem for stem, chapter in by_stem().items() if stem == chapter.name}
     begun = {name for name in of_toys if any(map(name.startswith, beginnings))}
-    return measured | begun | (beginnings & chapters().keys())
+    return measured | begun | (beginnings & by_stem().keys())
 
 
 def strays(line, names):
@@ -112,7 +107,7 @@ def test_the_numbers_of_a_section_stand_in_the_files_that_it_names(page, title):
 
 
 def test_the_numbers_of_the_readme_stand_in_chapters_of_real_models():
-    real = {name for name, chapter in chapters().items() if chapter.provenance["scale"] == "real"}
+    real = {name for name, chapter in by_stem().items() if chapter.provenance["scale"] == "real"}
     first = re.split(r"(?m)^## ", (ROOT / "README.md").read_text())[0]
     assert not [number for line in first.splitlines() for number in strays(line, real)]
 
@@ -126,7 +121,7 @@ def test_a_changed_digit_is_noticed():
 def test_no_rate_of_the_book_has_an_interval_that_is_a_point():
     points = {
         (chapter.stem, name)
-        for chapter in chapters_in(ROOT / "figures" / "book")
+        for chapter in chapters()
         for row in chapter.table.rows
         for name in row
         if name.startswith("Sink_") and row.get(f"{name} low") is not None and row[f"{name} low"] == row[f"{name} high"]

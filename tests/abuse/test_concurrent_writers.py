@@ -3,16 +3,17 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
 import pytest
 from abuse.damage import files_in
-from forks import forked, forks
+from forks import ended, forked, forks
 from refusals import refused
 
+from sinkinterp.data.packing import PackedText
+from sinkinterp.data.sources import Texts
+from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.files import sole_writer, write_bytes
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, loop
@@ -20,49 +21,32 @@ from sinkinterp.train.loop import job_of
 from sinkinterp.train.recipe import Recipe
 
 RECIPE = Recipe(model=VARIANTS["k_bias"], steps=24, batch=7, warmup=5, watch_every=6, save_every=6)
-THREE_AT_ONCE = """
-import json, os, sys
-from pathlib import Path
-import torch
-from sinkinterp.data.packing import PackedText
-from sinkinterp.data.sources import Texts
-from sinkinterp.data.tokenisers import ByteBPE
-from sinkinterp.train.loop import job_of
-from sinkinterp.train.loop import train
-from sinkinterp.train.recipe import Recipe
-torch.set_num_threads(1)
-recipe, folder, children = Recipe.from_dict(json.loads(sys.argv[1])), Path(sys.argv[2]), []
-(folder / "texts.txt").write_text("\\n\\n".join(f"{i} sinks gather on first tokens" for i in range(99)))
-evaluate = lambda model: {"head": model.lm_head.weight.sum().item()}
-for i in range(3):
-    children.append(os.fork())
-    if children[-1] == 0:
-        steps, documents = [], []
-        train(job_of(recipe, recipe.data, evaluate), folder / "run", lambda step, metrics: steps.append(step))
-        text = PackedText(source=Texts(str(folder / "texts.txt")), tokenizer=ByteBPE(258), length=11)
-        sha256 = text.prepare(folder, lambda done, of: documents.append(done)).sha256
-        (folder / f"{i}.json").write_text(json.dumps([steps, documents, sha256]))
-        os._exit(0)
-sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
-"""
+JOB = job_of(RECIPE, RECIPE.data, lambda model: {"head": model.lm_head.weight.sum().item()})
 
 
 def contents(folder):
     return {name: (folder / name).read_bytes() for name in files_in(folder)}
 
 
-@pytest.mark.timeout(600)
 @forks
 def test_three_processes_train_once_and_pack_once_and_share_the_result(tmp_path):
-    command = [sys.executable, "-c", THREE_AT_ONCE, json.dumps(RECIPE.to_dict()), str(tmp_path)]
-    subprocess.run(command, check=True)
+    (tmp_path / "texts.txt").write_text("\n\n".join(f"{i} sinks gather on first tokens" for i in range(99)))
+
+    def train_and_pack(i):
+        steps, documents = [], []
+        loop.train(JOB, tmp_path / "run", lambda step, metrics: steps.append(step))
+        text = PackedText(source=Texts(str(tmp_path / "texts.txt")), tokenizer=ByteBPE(258), length=11)
+        sha256 = text.prepare(tmp_path, lambda done, of: documents.append(done)).sha256
+        (tmp_path / f"{i}.json").write_text(json.dumps([steps, documents, sha256]))
+
+    children = [forked(lambda i=i: train_and_pack(i)) for i in range(3)]
+    assert [*map(ended, children)] == [0, 0, 0]
     steps, documents, hashes = zip(*(json.loads((tmp_path / f"{i}.json").read_text()) for i in range(3)), strict=True)
     assert sorted(steps) == [[], [], list(range(1, 25))]
     assert sorted(documents) == [[], [], list(range(1, 100))] and len(set(hashes)) == 1
     run = tmp_path / "run"
     assert {path.name for path in run.iterdir()} == {"lock", "step-0000018", "step-0000024"}
-    alone = job_of(RECIPE, RECIPE.data, lambda model: {"head": model.lm_head.weight.sum().item()})
-    assert contents(loop.train(alone, tmp_path / "alone")) == contents(checkpoint.folder_of(run, 24))
+    assert contents(loop.train(JOB, tmp_path / "alone")) == contents(checkpoint.folder_of(run, 24))
 
 
 def until(condition):

@@ -1,13 +1,19 @@
 """Files and folders that their reader may not read, as a user without privileges: one line that says so."""
 
+import ctypes
 import json
 import os
 import shutil
-import subprocess
 import sys
+from pathlib import Path
 
 import pandas
 import pytest
+from forks import ended, forked, forks
+from typer.testing import CliRunner
+
+import sinkinterp as si
+from sinkinterp.cli.main import app
 
 TEXTS = {"text": ["the cat sat on the cat"] * 3}
 MEASURE = "measure good --length 4 --sequences 1"
@@ -31,28 +37,27 @@ LINES = {  # what may not be read: a line that reads it
     "cache": f"{MEASURE} --text a.txt",
 }
 NEEDS_NONE = {"cache", "cache/models"}  # what a line can do without
-RUN = """
-import ctypes, json, os, sys
-if os.getuid() == 0:  # as a user without privileges
-    ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
-from typer.testing import CliRunner
-import sinkinterp as si
-from sinkinterp.cli.main import app
 
-said = {}
-for name, line in json.loads(sys.argv[1]).items():
-    os.chmod(name, 0)
-    result = CliRunner().invoke(app, line.split())
-    os.chmod(name, 0o700)
-    said[name] = result.exit_code, result.stderr
-os.chmod("good", 0)
-try:
-    si.load("good")
-except Exception as error:
-    said["python"] = type(error).__name__, str(error)
-os.chmod("good", 0o700)
-print(json.dumps(said))
-"""
+
+def run_without_privileges(home):
+    """In a process of its own: writes the exit code and the error of each line, where what it reads is closed."""
+    os.chdir(home)
+    os.environ["SINKINTERP_CACHE"] = str(home / "cache")
+    if os.getuid() == 0:
+        ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
+    said = {}
+    for name, line in LINES.items():
+        os.chmod(name, 0)
+        result = CliRunner().invoke(app, line.split())
+        os.chmod(name, 0o700)
+        said[name] = result.exit_code, result.stderr
+    os.chmod("good", 0)
+    try:
+        si.load("good")
+    except Exception as error:
+        said["python"] = type(error).__name__, str(error)
+    os.chmod("good", 0o700)
+    Path("said.json").write_text(json.dumps(said))
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +74,11 @@ def said(files, tmp_path_factory):
     pandas.DataFrame(TEXTS).to_parquet(home / "a.parquet")
     (home / "ids.json").write_text("[[1, 2, 3, 4]]")
     shutil.copy(files / "chats.jsonl", home)
-    environment = os.environ | {"SINKINTERP_CACHE": str(home / "cache")}
-    run = [sys.executable, "-c", RUN, json.dumps(LINES)]
-    return json.loads(subprocess.run(run, cwd=home, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+    assert ended(forked(lambda: run_without_privileges(home))) == 0
+    return json.loads((home / "said.json").read_text())
 
 
+@forks
 @pytest.mark.skipif(sys.platform != "linux", reason="drops the privileges of root by a call of Linux")
 @pytest.mark.parametrize("name", LINES)
 def test_what_may_not_be_read_is_named_in_one_line_with_the_fix(said, name):
@@ -84,6 +89,7 @@ def test_what_may_not_be_read_is_named_in_one_line_with_the_fix(said, name):
     assert name.split("/")[0] in error and "ermission denied" in error and "chmod" in error, error
 
 
+@forks
 @pytest.mark.skipif(sys.platform != "linux", reason="drops the privileges of root by a call of Linux")
 def test_a_folder_that_may_not_be_read_is_refused_in_python_too(said):
     kind, error = said["python"]

@@ -1,10 +1,9 @@
 """Table 7 as the paper prints it, and its figure."""
 
-import json
 import math
-from pathlib import Path
 
 import pytest
+from pages.shipped import by_stem
 
 from sinkinterp.applications.position_swap import REPORTED, paper_grid
 from sinkinterp.runs.experiment import load_experiment
@@ -78,7 +77,6 @@ def test_the_figure_has_the_papers_marks_on_a_panel_of_each_model_and_t_counts_f
 
 
 def test_the_chapter_in_the_book_shows_the_papers_grid():
-    file = Path(__file__).parents[2] / "figures" / "book" / "table07_position_swap.json"
-    grid = paper_grid(Table.from_dict(json.loads(file.read_text())))
+    grid = paper_grid(by_stem()["table07_position_swap"].table)
     (theirs,) = grid.where(edit="p1 <-> p_t", rate="Sink_t", of="GPT2-XL, the paper's")
     assert [theirs[f"t={t}"] for t in (5, 10, 15, 20, 25, 30)] == ["57.6", "54.5", "52.8", "51.7", "51.1", "50.2"]

@@ -56,31 +56,18 @@ every_kind = pytest.mark.parametrize("made", [lambda: model_of("llama"), own_mod
 
 @every_kind
 @every_way
-def test_a_compiled_model_is_measured_as_the_plain_one_and_stays_compiled(way, made, compiling):
-    tokens = tokens_of() % 11
-    want = si.measure(made(), tokens, progress=False)
+def test_a_compiled_model_is_measured_and_edited_as_the_plain_one_and_stays_compiled(way, made, compiling):
+    tokens, edit, plain = tokens_of() % 11, iv.ChangeResidual(iv.Scale(3.0), layers=[1]), made()
+    want, edited, bare = si.measure(plain, tokens), si.load(plain).run(tokens, edits=[edit]), si.load(plain).run(tokens)
     model = way(made(), compiling)
     for given in (model, si.load(model)):
-        report = si.measure(given, tokens, progress=False)
-        torch.testing.assert_close(report.importance, want.importance, rtol=0, atol=0)
-    assert compiling.graphs == 0
+        torch.testing.assert_close(si.measure(given, tokens).importance, want.importance, rtol=0, atol=0)
     with torch.no_grad():
-        model(tokens)
+        with si.patched(model, edit):
+            torch.testing.assert_close(logits_of(model, tokens), edited.logits, rtol=0, atol=1e-5)
+        assert compiling.graphs == 0
+        torch.testing.assert_close(logits_of(model, tokens), bare.logits, rtol=0, atol=1e-5)
     assert compiling.graphs > 0  # it was compiled all the while
-
-
-@every_kind
-@every_way
-def test_a_compiled_model_is_edited_inside_patched(way, made, compiling):
-    tokens, edit = tokens_of() % 11, iv.ChangeResidual(iv.Scale(3.0), layers=[1])
-    want = si.load(made()).run(tokens, edits=[edit]).logits
-    model = way(made(), compiling)
-    with si.patched(model, edit), torch.no_grad():
-        torch.testing.assert_close(logits_of(model, tokens), want, rtol=0, atol=1e-5)
-    assert compiling.graphs == 0
-    with torch.no_grad():
-        torch.testing.assert_close(logits_of(model, tokens), si.load(made()).run(tokens).logits, rtol=0, atol=1e-5)
-    assert compiling.graphs > 0
 
 
 @every_way

@@ -1,10 +1,10 @@
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
+from pages.shipped import chapters
 
 from sinkinterp.checks import InputError
 from sinkinterp.pages.book import (
@@ -108,7 +108,7 @@ def test_pages_share_one_plotly_and_request_nothing_else(book):
 
 
 def test_no_heading_of_the_committed_book_shows_code_or_an_option_and_every_claim_has_a_result():
-    for made in chapters_in(Path(__file__).parents[2] / "figures" / "book"):
+    for made in chapters():
         assert "`" not in made.heading and "--" not in made.heading and len(made.heading) > 20
         assert re.fullmatch(
             r"(On toys|On text|On text without BOS|In genuine models): .+\.|" + re.escape(NO_VERDICT), made.found

@@ -2,35 +2,35 @@
 
 import json
 import threading
-from pathlib import Path
 from statistics import fmean
 
 import plotly.graph_objects as go
 import pytest
 from pages.atlases import small_atlas
+from pages.shipped import BOOK, by_stem, chapters
 from report.test_tables import REPORT
 
 from sinkinterp.backends.load import load
 from sinkinterp.pages import serve
 from sinkinterp.pages.atlas.encode import atlas_page
-from sinkinterp.pages.book import PLOTLY, chapter_page, chapters_in, front_page, story_page
+from sinkinterp.pages.book import PLOTLY, chapter_page, front_page, story_page
 from sinkinterp.pages.live.page import ASK, Session, live_page
 from sinkinterp.pages.page import Section, cards_page
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.plots.theme import MAGNITUDE, themed
 from sinkinterp.runs.training_figures import importances
 
-BOOK = Path(__file__).parents[2] / "figures" / "book"
-CHAPTERS = chapters_in(BOOK)
-(TABLE04,) = (chapter for chapter in CHAPTERS if chapter.stem == "table04_attention_biases")
+TABLE04 = "table04_attention_biases"
+
+
+def rates():
+    return importances(by_stem()[TABLE04].table)
 
 
 def gallery():
     map_ = themed(go.Figure(go.Heatmap(z=[[1, 2]], colorscale=MAGNITUDE)), "f", caption="alpha_1 over null")
     names = [f"a model: view {i}" for i in range(3)]
-    return cards_page(
-        "t", "Sink_1 of all", [Section(name, "Sink_1", [map_, importances(TABLE04.table)]) for name in names]
-    )
+    return cards_page("t", "Sink_1 of all", [Section(name, "Sink_1", [map_, rates()]) for name in names])
 
 
 def live():
@@ -39,9 +39,9 @@ def live():
 
 
 PAGES = {
-    "book": lambda: front_page(CHAPTERS, PLOTLY, "story.html"),
-    "story": lambda: story_page(CHAPTERS, PLOTLY, "index.html"),
-    "chapter": lambda: chapter_page(TABLE04, TABLE04.table, importances(TABLE04.table)),
+    "book": lambda: front_page(chapters(), PLOTLY, "story.html"),
+    "story": lambda: story_page(chapters(), PLOTLY, "index.html"),
+    "chapter": lambda: chapter_page(by_stem()[TABLE04], by_stem()[TABLE04].table, rates()),
     "report": lambda: measurement_page(REPORT, 0.3),
     "gallery": gallery,
     "view": lambda: atlas_page(small_atlas()[0]),
@@ -148,7 +148,7 @@ FAINT = """() => {
 
 @pytest.mark.parametrize("opened", ["story"], indirect=True)
 def test_the_slider_of_the_story_counts_heads_by_keyboard(opened):
-    (table,) = (chapter.table for chapter in CHAPTERS if chapter.name == "figure19_heads")
+    table = by_stem()["figure19_heads"].table
     heads = [row["alpha_1"] for row in table if row["model"] == table.rows[0]["model"]]  # one map, of the first model
     opened.focus("#epsilon")
     for step in range(6, 10):
@@ -163,8 +163,7 @@ def test_the_slider_of_the_story_counts_heads_by_keyboard(opened):
 @pytest.mark.parametrize("opened", ["story"], indirect=True)
 def test_the_map_of_heads_goes_from_before_to_after(opened):
     opened.locator("#figure-moved .heatmaplayer").wait_for(state="attached")
-    (chapter,) = (chapter for chapter in CHAPTERS if chapter.name == "moved_sink")
-    before, after = (row["alpha_1"] for row in chapter.table.rows[:2])
+    before, after = (row["alpha_1"] for row in by_stem()["moved_sink"].table.rows[:2])
 
     def drawn():
         figure = "document.getElementById('figure-moved')"

@@ -71,7 +71,7 @@ def test_pictures_can_be_left_out_and_are_missed_in_one_line(few, tmp_path):
     not (downloads() / "smollm2-135m-instruct").is_dir(), reason="needs local/smollm2-135m-instruct: run make models"
 )
 def test_a_pretrained_model_that_is_here_is_shown(monkeypatch):
-    monkeypatch.setattr(gallery, "FEWER", 5)
+    monkeypatch.setattr(gallery, "FEWER", 2)
     monkeypatch.setattr(gallery, "LANGUAGE_MODELS", {"smollm2-135m-instruct": "SmolLM2-135M-Instruct"})
     named = []
     sections = list(gallery.pretrained_models(named.append))

@@ -3,29 +3,27 @@
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
+from pages.shipped import BOOK, by_stem, chapters
 from plotly.offline import get_plotlyjs
 from refusals import refused
 
-from sinkinterp.pages.book import FINDINGS, TOLD_BY, chapters_in, passages, story_page
+from sinkinterp.pages.book import FINDINGS, TOLD_BY, passages, story_page
 
-BOOK = Path(__file__).parents[2] / "figures" / "book"
-CHAPTERS = chapters_in(BOOK)
 PLACES = ("t", "block", "layer", "head", "sinks", "seed", "dimension", "epsilon", "T")  # columns that say where
 FIXED = {"0.3", "0", "4", "1", "2", "511", "512", "135"}  # epsilon, positions, names, lengths of the cache
 COUNTS = {270}  # heads of a model; they are counted, and so do not grow
 
 
 def test_all_passages_and_all_five_findings_are_told_from_the_committed_numbers():
-    assert [told.name for told in passages(CHAPTERS)] == list(TOLD_BY)
-    assert [told.name for told in passages(CHAPTERS, FINDINGS)] == list(FINDINGS) and len(FINDINGS) == 5
-    assert all(told.figure.data and told.chapter.name == TOLD_BY[told.name] for told in passages(CHAPTERS))
+    assert [told.name for told in passages(chapters())] == list(TOLD_BY)
+    assert [told.name for told in passages(chapters(), FINDINGS)] == list(FINDINGS) and len(FINDINGS) == 5
+    assert all(told.figure.data and told.chapter.name == TOLD_BY[told.name] for told in passages(chapters()))
 
 
 def test_sentences_quote_what_the_json_says():
     rows = {name: json.loads((BOOK / f"{name}.json").read_text())["rows"] for name in TOLD_BY.values()}
-    text = {told.name: told.text for told in passages(CHAPTERS)}
+    text = {told.name: told.text for told in passages(chapters())}
     natural = next(r for r in rows["table01_inputs"] if r["input"] == "natural" and r["BOS"] == "none")
     assert f"{natural['alpha_1']:.1%}" in text["sink"] and f"{natural['Sink_1']:.1%}" in text["sink"]
     before, zero, mean = (r["loss"] for r in rows["removing_massive"][:3])
@@ -47,8 +45,8 @@ def moved(chapter):
 
 
 def test_no_number_of_a_sentence_is_typed():
-    after = {told.name: told.text for told in passages(list(map(moved, CHAPTERS)))}
-    for told in passages(CHAPTERS):
+    after = {told.name: told.text for told in passages(list(map(moved, chapters())))}
+    for told in passages(chapters()):
         quoted, again = (re.findall(r"\d[\d,.]*\d|\d", text) for text in (told.text, after[told.name]))
         same = {number for number, other in zip(quoted, again, strict=True) if number == other}
         zero_or_ratio = {
@@ -58,7 +56,7 @@ def test_no_number_of_a_sentence_is_typed():
 
 
 def test_a_passage_whose_numbers_say_otherwise_is_left_out():
-    (chapter,) = (chapter for chapter in CHAPTERS if chapter.name == "removing_massive")
+    chapter = by_stem()["removing_massive"]
     flat = chapter.table.with_rows({**row, "loss": 3.85} for row in chapter.table.rows)
     assert "removal" in [told.name for told in passages([chapter])]
     assert not passages([replace(chapter, table=flat)])
@@ -66,10 +64,10 @@ def test_a_passage_whose_numbers_say_otherwise_is_left_out():
 
 
 def test_the_story_is_one_file_below_six_megabytes_that_holds_plotly_once():
-    html = story_page(CHAPTERS)
+    html = story_page(chapters())
     assert (
         len(html.encode()) < 6e6
         and html.count("plotly.js v") == 1
         and "<a href" not in html.replace(get_plotlyjs(), "")
     )
-    assert len(story_page(CHAPTERS, "plotly.min.js", "index.html")) < 1e6
+    assert len(story_page(chapters(), "plotly.min.js", "index.html")) < 1e6

@@ -33,7 +33,7 @@ def whole_step(recipe):
 
 @pytest.mark.parametrize("name", ASKED)
 def test_a_step_of_a_few_sequences_tells_the_memory_of_a_step_of_all(name):
-    recipe = recipe_of(name, length=251, batch=53, micro_batch=37)
+    recipe = recipe_of(name, length=127, batch=31, micro_batch=23)
     assert step_of(recipe).memory == pytest.approx(whole_step(recipe), rel=0.2)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forks import forked, forks
 from refusals import refused
 from sinkinterp._experiments.shared.rules import has_sink
 from sinkinterp._experiments.shared.study import BASES, architecture, study
@@ -31,19 +32,6 @@ STUDY = study(
     rules=(has_sink("softmax"),),
     bases={Scale.SMOKE: replace(BASES[Scale.SMOKE], steps=STEPS, save_every=5, watch_every=STEPS)},
 )
-PROGRAM = """
-import sys
-from pathlib import Path
-sys.path[:0] = sys.argv[2:]
-from sinkinterp.runs.catalogue import load_package
-load_package()
-from runs.test_workers import STUDY
-from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.workers import Processes
-if __name__ == "__main__":
-    STUDY.table(Scope(Scale.SMOKE, seeds=2, workers=Processes(2), cache=Path(sys.argv[1])))
-"""
 
 
 def table(cache, workers):
@@ -61,18 +49,19 @@ def finished(cache):
     return {str(path): path.stat().st_mtime_ns for path in cache.glob(f"runs/*/step-*{STEPS}/model.safetensors")}
 
 
+@forks
 @pytest.mark.timeout(600)
 def test_a_study_that_is_killed_goes_on_and_repeats_no_finished_run(tmp_path, whole):
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    tests = Path(__file__).parents[1]
-    words = [sys.executable, str(program), str(tmp_path / "cache"), str(tests), str(tests.parent)]
-    process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
-    while not finished(tmp_path / "cache") and process.poll() is None:
+    def study_with_two_workers():
+        os.setsid()
+        table(tmp_path / "cache", Processes(2))
+
+    study = forked(study_with_two_workers)
+    while not finished(tmp_path / "cache") and os.waitpid(study, os.WNOHANG) == (0, 0):
         time.sleep(0.05)
-    process.kill()  # its workers get no signal
-    process.wait()
-    assert ends(process.pid)
+    os.kill(study, signal.SIGKILL)  # its workers get no signal
+    os.waitpid(study, 0)
+    assert ends(study)
     before = finished(tmp_path / "cache")
     assert 0 < len(before) <= 4
     assert table(tmp_path / "cache", Here()) == whole

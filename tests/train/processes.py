@@ -1,20 +1,13 @@
-"""Runs in stages, each trained by so many processes. A line of standard input is [RECIPE, RUN, STAGES] as JSON.
+"""Runs in stages, each trained by so many processes, which are forked: libraries are imported once."""
 
-A stage is [processes, step]; the last process is interrupted in the step after `step`. Prints a line of JSON
-for each run: the exit codes of every stage, 130 where processes were interrupted. They are forked, so that libraries
-are imported once.
-"""
-
-import json
 import os
 import signal
 import socket
-import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch._dynamo  # noqa: F401  what optimisers import when they first run
+from forks import ended, forked
 
 from sinkinterp.train import loop
 from sinkinterp.train.distributed import joined
@@ -49,34 +42,13 @@ def trained(recipe: Recipe, run: Path, stop_at: int) -> int:
     return 0
 
 
-def forked(place: dict[str, str], task: Callable[[], int]) -> int:
-    """The id of a new process that does the task in this place."""
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        os.environ.update(place)
-        code = task()
-    finally:
-        os._exit(code)
-
-
 def codes_of(recipe: Recipe, run: Path, size: int, stop_at: int) -> list[int]:
-    """The exit codes of a stage's processes."""
+    """The exit codes of processes that train a run; the last is interrupted in the step after `stop_at`: 130 then."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(size)}
-    task = partial(trained, recipe, run, stop_at)
-    children = [forked(place | {"RANK": str(rank)}, task) for rank in range(size)]
-    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
+    def work(rank: int) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests were started with it ignored
+        os.environ.update(place | {"RANK": str(rank)})
+        os._exit(trained(recipe, run, stop_at))
 
-def main() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests were started with it ignored
-    for line in sys.stdin:
-        recipe, run, stages = json.loads(line)
-        codes = [codes_of(Recipe.from_dict(recipe), Path(run), *stage) for stage in stages]
-        print(f"codes {json.dumps(codes)}", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    return [*map(ended, [forked(partial(work, rank)) for rank in range(size)])]

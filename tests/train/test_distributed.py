@@ -1,17 +1,17 @@
-import json
-import os
-import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import torch
+from forks import forks
 from refusals import refused
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from train import processes
 from train.processes import evaluate
 
 from sinkinterp.checks import InputError
+from sinkinterp.cli.main import app
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, distributed, loop
 from sinkinterp.train.distributed import World, joined
@@ -20,22 +20,6 @@ from sinkinterp.train.recipe import Recipe
 
 pytestmark = pytest.mark.timeout(600)  # several processes, which import everything
 RECIPE = Recipe(model=VARIANTS["k_bias"], steps=11, batch=14, micro_batch=3, warmup=5, watch_every=1, save_every=4)
-
-
-@pytest.fixture(scope="module")
-def codes_of():
-    """Trains a run in stages; returns the exit codes of every stage's processes. See `processes`."""
-    command, environment = [sys.executable, processes.__file__], os.environ | {"OMP_NUM_THREADS": "1"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=environment, **pipes) as program:
-
-        def codes(run, recipe, *stages):
-            print(json.dumps([recipe.to_dict(), str(run), stages]), file=program.stdin, flush=True)
-            answers = (line for line in program.stdout if line.startswith("codes "))  # older torch prints of Gloo
-            return json.loads(next(answers).removeprefix("codes "))
-
-        yield codes
-        program.stdin.close()
 
 
 def assert_same_losses(run, other, steps):
@@ -49,19 +33,30 @@ def assert_same_losses(run, other, steps):
         assert yours["loss"] == pytest.approx(mine["loss"], abs=2e-6)
 
 
-def test_two_processes_have_the_losses_of_one_stop_together_and_go_on_from_one(tmp_path, codes_of):
-    assert codes_of(tmp_path / "two", RECIPE, (2, 6), (1, 8), (2, 0)) == [[130, 130], [130], [0, 0]]
+@forks
+def test_two_processes_have_the_losses_of_one_stop_together_and_go_on_from_one(tmp_path):
+    stages = [processes.codes_of(RECIPE, tmp_path / "two", *stage) for stage in ((2, 6), (1, 8), (2, 0))]
+    assert stages == [[130, 130], [130], [0, 0]]
     loop.train(job_of(RECIPE, RECIPE.data, evaluate), tmp_path / "one")
     assert_same_losses(tmp_path / "one", tmp_path / "two", RECIPE.steps)
 
 
-def test_the_command_runs_in_every_process_that_a_launcher_starts_and_speaks_once(tmp_path):
-    train = ["-m", "sinkinterp", "train", "k_bias", "--set", "steps=3", "--set", "batch=14", "--device", "cpu"]
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", processes.free_port()]
-    command = [sys.executable, *launcher, *train, "--out", str(tmp_path / "run")]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.count("trained:") == 1, done.stderr
+def exit_code_of(words):
+    with pytest.raises(SystemExit) as end:
+        app(words)
+    sys.stdout.flush()
+    return int(end.value.code or 0)
+
+
+@forks
+def test_the_command_runs_in_every_process_that_a_launcher_starts_and_speaks_once(tmp_path, capfd):
+    """The launcher is torchrun's own, which forks here and so imports nothing again."""
+    words = ["train", "k_bias", "--set", "steps=3", "--set", "batch=14", "--device", "cpu", "--out", f"{tmp_path}/run"]
+    port = f"127.0.0.1:{processes.free_port()}"
+    where = {"rdzv_backend": "static", "rdzv_endpoint": port, "rdzv_configs": {"rank": 0}, "start_method": "fork"}
+    launch = elastic_launch(LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2, **where), exit_code_of)
+    assert launch(words) == {0: 0, 1: 0}
+    assert capfd.readouterr().out.count("trained:") == 1
     assert checkpoint.latest(tmp_path / "run") == 3
 
 

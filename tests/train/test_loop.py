@@ -1,16 +1,15 @@
 import errno
-import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from forks import ended, forked, forks
 from refusals import refused
 from safetensors.torch import load_file, save_file
 
@@ -23,22 +22,6 @@ from sinkinterp.train.loop import accumulate, job_of, update
 from sinkinterp.train.recipe import PrefixLM, Recipe, parameter_groups
 
 RECIPE = Recipe(model=VARIANTS["k_bias"], steps=24, batch=7, warmup=5, watch_every=6, save_every=6)
-TRAIN = """
-import json, sys
-from pathlib import Path
-from sinkinterp.train.loop import job_of
-from sinkinterp.train.loop import train
-from sinkinterp.train.recipe import Recipe
-recipe = Recipe.from_dict(json.loads(sys.argv[1]))
-evaluate = lambda model: {"head": model.lm_head.weight.sum().item()}
-on_step = lambda step, metrics: print(step, flush=True)
-train(job_of(recipe, recipe.data, evaluate), Path(sys.argv[2]), on_step)
-"""
-KILL_BEFORE_THE_MOVE = """
-import os, signal
-from pathlib import Path
-Path.replace = lambda draft, target: os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 def evaluate(model):
@@ -48,12 +31,6 @@ def evaluate(model):
 def train(recipe, run, on_step=lambda step, metrics: None):
     """The folder of the last checkpoint."""
     return loop.train(job_of(recipe, recipe.data, evaluate), run, on_step)
-
-
-def run_program(program, recipe, run, **options):
-    """A process that runs a program on a recipe and a folder."""
-    command = [sys.executable, "-c", program, json.dumps(recipe.to_dict()), str(run)]
-    return subprocess.run(command, capture_output=True, text=True, **options)
 
 
 def files(folder):
@@ -154,11 +131,16 @@ def test_another_recipe_in_the_folder_is_refused_by_the_keys_that_differ(tmp_pat
     assert checkpoint.latest(tmp_path) == 6
 
 
-@pytest.mark.timeout(600)
+@forks
 def test_a_kill_between_writing_and_moving_leaves_a_draft_and_the_checkpoints_before(tmp_path, whole):
-    cut = tmp_path / "cut"
-    killed = run_program(KILL_BEFORE_THE_MOVE + TRAIN, RECIPE, cut)
-    assert killed.returncode == -signal.SIGKILL and killed.stdout.split() == ["1", "2", "3", "4", "5"], killed.stderr
+    cut, steps = tmp_path / "cut", tmp_path / "steps"
+
+    def killed_before_the_move():
+        Path.replace = lambda draft, target: os.kill(os.getpid(), signal.SIGKILL)
+        train(RECIPE, cut, lambda step, metrics: steps.open("a").write(f"{step} "))
+
+    assert ended(forked(killed_before_the_move)) == -signal.SIGKILL
+    assert steps.read_text().split() == ["1", "2", "3", "4", "5"]
     (draft,) = cut.glob(".draft-*")
     assert {file.name for file in draft.iterdir()} == {file.name for file in whole.iterdir()}
     assert checkpoint.latest(cut) == 0
@@ -315,9 +297,9 @@ def test_a_task_that_does_not_fit_the_model_is_refused():
 def test_training_computes_on_its_number_of_threads_and_leaves_that_of_others(tmp_path):
     with loop.threads(3):
         for count in (1, 2):
-            inside, recipe = [], replace(RECIPE, steps=6, threads=count)
+            inside, recipe = [], replace(RECIPE, steps=2, threads=count)
             train(recipe, tmp_path / str(count), lambda *_, to=inside: to.append(torch.get_num_threads()))
-            assert inside == 6 * [count] and torch.get_num_threads() == 3
+            assert inside == 2 * [count] and torch.get_num_threads() == 3
 
 
 def test_a_loss_that_is_not_finite_before_any_step_blames_no_learning_rate(tmp_path):
@@ -328,31 +310,31 @@ def test_a_loss_that_is_not_finite_before_any_step_blames_no_learning_rate(tmp_p
         loop._check_finite(2, float("nan"), 1.0, Recipe())
 
 
-COMPILED_BY = """
-import torch
-compiling, graphs = torch.compile, []
-def backend(graph, inputs):
-    graphs.append(graph)
-    return graph.forward
-def broken(graph, inputs):
-    raise RuntimeError("there is no compiler here")
-torch.compile = lambda module: compiling(module, backend={})
-"""
+@pytest.fixture
+def compiled_by(as_users_run_it, monkeypatch):
+    """Compiles with a backend; afterwards nothing compiled is left."""
+    compiling = torch.compile
+
+    yield lambda backend: monkeypatch.setattr(torch, "compile", lambda module: compiling(module, backend=backend))
+    torch._dynamo.reset()
 
 
-def test_a_compiled_training_has_the_losses_of_a_plain_one_to_rounding(tmp_path, whole):
-    program = COMPILED_BY.format("backend") + TRAIN + "print('graphs', len(graphs))"
-    done = run_program(program, replace(RECIPE, compiled=True), tmp_path, timeout=100)
-    assert "graphs" in done.stdout and "graphs 0" not in done.stdout, done.stderr
-    compiled = checkpoint.history_of(checkpoint.folder_of(tmp_path, RECIPE.steps))
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, while it traces
+def test_a_compiled_training_has_the_losses_of_a_plain_one_to_rounding(tmp_path, whole, compiled_by):
+    graphs = []
+    compiled_by(lambda graph, inputs: graphs.append(graph) or graph.forward)
+    compiled = checkpoint.history_of(train(replace(RECIPE, compiled=True), tmp_path))
+    assert graphs
     for row, plain in zip(compiled, checkpoint.history_of(whole), strict=True):
         assert row == pytest.approx(plain, rel=1e-4)
 
 
-def test_a_model_that_cannot_be_compiled_is_refused_in_a_line(tmp_path):
-    done = run_program(COMPILED_BY.format("broken") + TRAIN, replace(RECIPE, compiled=True), tmp_path, timeout=100)
-    last = done.stderr.strip().splitlines()[-1]
-    assert "InputError: torch.compile cannot" in last and last.endswith("; set compiled=false")
+def test_a_model_that_cannot_be_compiled_is_refused_in_a_line(tmp_path, compiled_by):
+    def broken(graph, inputs):
+        raise RuntimeError("there is no compiler here")
+
+    compiled_by(broken)
+    refused(lambda: train(replace(RECIPE, compiled=True), tmp_path), "compiled=false")
 
 
 def test_a_recipe_that_is_not_compiled_keeps_its_key():
