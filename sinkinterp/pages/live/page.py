@@ -323,10 +323,9 @@ class Session:
         layers = self.subject.shape.attention_layers
         shown = EditData("swap", [4.0]) if self._has_learned_positions else EditData("column", [0.0])
         sigmoid = EditData("sigmoid", [float(layers[0]), float(layers[-1])])
+        words = _WORDS["suggestions"]
         return [
-            SuggestionData(
-                *(text.format(**vars(massive[0])) for text in _WORDS["suggestions"][edit.kind].values()), edit
-            )
+            SuggestionData(edit=edit, **{name: text.format(**vars(massive[0])) for name, text in words[edit.kind].items()})
             for edit in (massive[0].edit, shown, sigmoid)
         ]
 
