@@ -325,7 +325,9 @@ class Session:
         sigmoid = EditData("sigmoid", [float(layers[0]), float(layers[-1])])
         words = _WORDS["suggestions"]
         return [
-            SuggestionData(edit=edit, **{name: text.format(**vars(massive[0])) for name, text in words[edit.kind].items()})
+            SuggestionData(
+                edit=edit, **{name: text.format(**vars(massive[0])) for name, text in words[edit.kind].items()}
+            )
             for edit in (massive[0].edit, shown, sigmoid)
         ]
 
