@@ -87,7 +87,7 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
         "table06_attention_operations",
         "Holds for sigmoid and elu; the MLP kernel divided by its sum has one.",
     ),
-    ("Table 9: small rates, weak sinks", "table09_learning_rate", "On text three seeds show no order of rates."),
+    ("Table 9: small rates, weak sinks", "table09_learning_rate", "On text five seeds leave the order of rates open."),
     (
         "Table 10: batch size does not matter",
         "table10_batch_size",
