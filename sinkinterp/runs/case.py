@@ -29,12 +29,12 @@ from ..data.tokens import (
 )
 from ..files import cache_folder, path_of
 from ..interventions.positions import RemovePosition
-from ..lm.variants import VARIANTS
+from ..lm.variants import variants
 from ..measurement.measure import docstrings_for
 from ..table import MODEL, SEED, Cell
 from ..train.chats import read_chats
 from ..train.loop import prepared
-from ..train.recipe import Recipe
+from ..train.recipe import RECIPES, Recipe
 from . import trained
 from .trained import held_out_tokens, recipe_of
 
@@ -322,4 +322,6 @@ def _train(recipe: Recipe, progress: Progress, cache: Path | None) -> str:
 
 
 def _variant_of(recipe: Recipe) -> str | None:
-    return next((name for name, spec in VARIANTS.items() if spec == recipe.model), None)
+    """The name of the architecture among the variants of the named recipes; each one's own is "softmax"."""
+    named = ({"softmax": base.model, **variants(base.model)} for base in RECIPES.values())
+    return next((name for specs in named for name, spec in specs.items() if spec == recipe.model), None)

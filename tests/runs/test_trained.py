@@ -23,9 +23,10 @@ from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement import measure as batching
 from sinkinterp.metrics.importance import next_token_loss
 from sinkinterp.runs import experiment as provenance, trained
+from sinkinterp.runs.case import _variant_of
 from sinkinterp.spec import Spec
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, Table
-from sinkinterp.train.recipe import PrefixLM, Recipe
+from sinkinterp.train.recipe import RECIPES, PrefixLM, Recipe, with_variant
 
 
 @dataclass(frozen=True)
@@ -172,3 +173,12 @@ def test_every_mark_lies_on_its_axis():
         marks = [y for trace in figure.select_traces(row=i + 1, col=1) for y in trace.y]
         low, high = axes[i] or (min(marks), max(marks))
         assert all(low <= mark <= high for mark in marks), quantity
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"), [("text-repeats", "learned"), ("text-repeats", "softmax"), ("demo", "k_bias")]
+)
+def test_a_model_of_ours_has_the_name_of_its_architecture_at_any_named_size(recipe, name):
+    sized = with_variant(RECIPES[recipe], name)
+    assert _variant_of(sized) == name
+    assert _variant_of(replace(sized, model=replace(sized.model, d_model=48))) is None
