@@ -151,13 +151,15 @@ class _KeySlot(Slots):
         return SlotRow(whole_row(self.key, self.dims), whole_row(self.value, self.dims))
 
 
-class _LogitSlot(Slots):
-    def __init__(self, n_heads: int, std: float) -> None:
+class LogitPerHead(Slots):
+    """A trained score per head, in units of `unit`."""
+
+    def __init__(self, logit: Tensor, unit: float = 1.0) -> None:
         super().__init__()
-        self.logit = nn.Parameter(torch.randn(n_heads) * std)
+        self.logit, self.unit = nn.Parameter(logit), unit
 
     def forward(self) -> SinkLogit:
-        return SinkLogit(self.logit)
+        return SinkLogit(self.logit * self.unit)
 
 
 class NoSlots(Part):
@@ -187,4 +189,4 @@ class LogitSlot(Part):
     std: float = 0.02
 
     def build(self, dims: Dims) -> Slots:
-        return _LogitSlot(dims.n_heads, self.std)
+        return LogitPerHead(torch.randn(dims.n_heads) * self.std)

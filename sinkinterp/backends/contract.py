@@ -218,7 +218,7 @@ def edits_check(
             "update": sites.MLP.read(doubled_copies),
             **({"neurons": sites.NEURONS.read(width)} if sites.NEURONS in taps else {}),
         },
-        edits=(_ChangeAndRecord(), _ChangeCall(), *changes, _DoubleUpdates(), _Isolate()),
+        edits=(_ChangeCopies(), *changes),
         position_ids=_position_ids(tokens) if gives_positions else None,
     )
 
@@ -233,25 +233,47 @@ def _position_ids(tokens: Tokens) -> Int[Tensor, "sequence pos"]:
 # Does an edit reach the model? Each block is tested by itself: the changed copies enter it as the reference does.
 
 
-class _ChangeAndRecord(Edit):
-    """Records what the changed copies have changed in the block before, and changes the next block's input in one."""
+class _ChangeCopies(Edit):
+    """What happens to the copies, apart from those in which one site changes alone.
+
+    Records show what the changed copies have changed in the block before; one enters the next block as 1 - x. The copy
+    of calls also attends to all values alike, since a slot may have taken all weight. Of the doubled copies,
+
+    - the first runs as it is;
+    - the second enters every block as the first does, and its feed-forward update is twice the first's;
+    - the third enters every block as what the second has gained over the first in the block before;
+    - the fourth enters every block as the first does, except at the first position.
+
+    Heads return nothing in the doubled and isolated copies; the latter enter the first block as the reference.
+    """
 
     def residual(self, block: int, x: Residual) -> Residual:
         x = x.clone()
         x[_RECORDS] = x[_CHANGED] - x[_REFERENCE]
         x[_CHANGED] = x[_REFERENCE]
         x[block % 2] = 1 - x[_REFERENCE]
+        first, second, *_ = x[_DOUBLED]
+        other_start = torch.cat((1 - first[:1], first[1:]))  # -x is x to a gated convolution
+        x[_DOUBLED] = torch.stack((first, first, second - first, other_start))
+        if block == 0:
+            x[_ISOLATED] = x[_REFERENCE]
         return x
-
-
-class _ChangeCall(Edit):
-    """Its copy also attends to all values alike, since a slot may have taken all weight."""
 
     def call(self, call: AttentionCall) -> AttentionCall:
         weights = call.pattern()
         weights[_COPY_OF[sites.CALL]] = 1 / weights.shape[-1]
         weights[..., -call.k.shape[2] :] *= call.allowed()
         return replace(call, v=_Opposite(_COPY_OF[sites.CALL])(call.layer, call.v)).with_pattern(weights)
+
+    def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
+        z = z.clone()
+        z[_ISOLATED], z[_DOUBLED] = 0, 0
+        return z
+
+    def mlp(self, block: int, x: Residual) -> Residual:
+        x = x.clone()
+        x[_DOUBLED][1] = 2 * x[_DOUBLED][0]
+        return x
 
 
 class _Opposite(Operation):
@@ -312,43 +334,8 @@ def _abilities(answers: Mapping[str, Tensor], logits: Logits, shape: ModelShape,
     )
 
 
-class _Isolate(Edit):
-    """Heads return nothing in the doubled and isolated copies; the latter enter the first block as the reference."""
-
-    def residual(self, block: int, x: Residual) -> Residual:
-        return _with_copies(x, _ISOLATED, x[_REFERENCE]) if block == 0 else x
-
-    def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
-        return _with_copies(_with_copies(z, _ISOLATED, 0), _DOUBLED, 0)
-
-
-class _DoubleUpdates(Edit):
-    """Of the doubled copies,
-
-    - the first runs as it is;
-    - the second enters every block as the first does, and its feed-forward update is twice the first's;
-    - the third enters every block as what the second has gained over the first in the block before;
-    - the fourth enters every block as the first does, except at the first position.
-    """
-
-    def residual(self, block: int, x: Residual) -> Residual:
-        first, second, *_ = x[_DOUBLED]
-        other_start = torch.cat((1 - first[:1], first[1:]))  # -x is x to a gated convolution
-        return _with_copies(x, _DOUBLED, torch.stack((first, first, second - first, other_start)))
-
-    def mlp(self, block: int, x: Residual) -> Residual:
-        first, _, *others = x[_DOUBLED]
-        return _with_copies(x, _DOUBLED, torch.stack((first, 2 * first, *others)))
-
-
-def _with_copies(x: Tensor, copies: slice, values: Tensor | int) -> Tensor:
-    x = x.clone()
-    x[copies] = values
-    return x
-
-
 def doubled_copies(x: Residual) -> Copies:
-    """The four copies that `_DoubleUpdates` changes."""
+    """The four doubled copies."""
     return x[_DOUBLED]
 
 

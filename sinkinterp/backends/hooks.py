@@ -26,7 +26,7 @@ from ..attention.call import AttentionCall, call_of_interface, is_causal_call
 from ..attention.relative import as_tensor
 from ..attention.shapes import HeadOutput, Keys, PerQuery, Values
 from ..attention.sites import BLOCK_SITES, CALL, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Site
-from ..attention.slots import SinkLogit, SlotRow, Slots
+from ..attention.slots import LogitPerHead, SinkLogit, SlotRow, Slots
 from ..checks import InputError
 from ..data.tokens import Tokens
 from ..spec import Spec
@@ -82,9 +82,9 @@ class AddedLogit(AddedSlots):
 
     def build(self, call: AttentionCall, position: int) -> Slots:
         if self.first is not None:
-            return _Logit(torch.full((call.q.shape[1],), self.first / UNIT))
+            return LogitPerHead(torch.full((call.q.shape[1],), self.first / UNIT), UNIT)
         later, key = slice(position + 1, None), call.keys[position : position + 1]
-        return _Logit(call.scores(key, later).mean((0, 2, 3)).to(call.q.dtype) / UNIT)
+        return LogitPerHead(call.scores(key, later).mean((0, 2, 3)).to(call.q.dtype) / UNIT, UNIT)
 
 
 class NoAddedSlots(AddedSlots):
@@ -92,15 +92,6 @@ class NoAddedSlots(AddedSlots):
 
     def build(self, call: AttentionCall, position: int) -> Slots:
         return Slots()
-
-
-class _Logit(Slots):
-    def __init__(self, logit: Tensor) -> None:
-        super().__init__()
-        self.logit = nn.Parameter(logit)
-
-    def forward(self) -> SinkLogit:
-        return SinkLogit(self.logit * UNIT)
 
 
 class _Row(Slots):

@@ -124,16 +124,6 @@ class HuggingFaceSubject(Subject):
             self.encoder = NO_ENCODER
         self._check_contract(bare)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The model's dtype now: its owner may move it."""
-        return self.model.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device that runs the model's first layer now."""
-        return anatomy.running_device(self.model)
-
     def __repr__(self) -> str:
         shape, library = self.shape, ", ".join(self.libraries) or "huggingface"
         sizes = f"{shape.n_layers} layers x {shape.n_heads} heads, d_model {shape.d_model}"

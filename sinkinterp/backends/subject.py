@@ -32,6 +32,7 @@ from ..interventions.edit import Edits, edits_of
 from ..metrics.importance import importance
 from ..metrics.qk import qk_angles, qk_norm_products
 from ..metrics.residuals import is_massive, vector_norms
+from .anatomy.modules import running_device
 from .exclusive import lock_of
 from .hooks import replaces_bos
 
@@ -135,6 +136,7 @@ class Subject(Answering):
 
     kind, role, parts = "subject", "model", ("shape",)
 
+    model: Any
     name: str
     shape: ModelShape
     libraries: tuple[str, ...] = ()
@@ -152,13 +154,13 @@ class Subject(Answering):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the weights now."""
-        raise NotImplementedError
+        """The dtype of the weights now: their owner may move them."""
+        return self.model.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are now."""
-        raise NotImplementedError
+        """The device that runs the first layer now."""
+        return running_device(self.model)
 
     def run(
         self, tokens: TokensLike | Any, *, reads: Reads = {}, edits: Edits = (), gradients: bool = False,

@@ -7,7 +7,6 @@ Edits of columns change their scores, their weights, and the queries that see th
 from collections.abc import Iterable
 from dataclasses import field, replace
 from enum import Enum
-from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -141,31 +140,17 @@ Removed = Float[Tensor, "batch head query 1"]
 Allowed = Bool[Tensor, "#batch #head query column"]
 
 
-class Without(Frozen):
-    """A pattern and the columns that are taken out of it.
+class Without(Frozen, eq=False):
+    """A call and the columns that are taken out of its pattern.
 
-    removed: what they received. kept: the pattern without them. allowed: which of the other columns each query sees.
+    kept: the pattern without them. removed: what they received. allowed: which of the other columns each query sees.
     """
 
     call: AttentionCall
     columns: Bool[Tensor, " column"]
-
-    @cached_property
-    def pattern(self) -> Pattern:
-        return self.call.pattern()
-
-    @property
-    def removed(self) -> Removed:
-        return (self.pattern * self.columns).sum(-1, keepdim=True)
-
-    @property
-    def kept(self) -> Pattern:
-        return self.pattern * ~self.columns
-
-    @property
-    def allowed(self) -> Allowed:
-        seen = torch.nn.functional.pad(self.call.allowed(), (len(self.columns) - self.call.k.shape[2], 0), value=True)
-        return seen & ~self.columns
+    kept: Pattern
+    removed: Removed
+    allowed: Allowed
 
 
 class Share(Frozen):
@@ -223,11 +208,14 @@ class RemoveColumn(_Columns):
         n_columns = call.k.shape[2] + (call.slot is not None)
         columns = torch.zeros(n_columns, dtype=torch.bool, device=call.k.device)
         columns[[n_columns - call.k.shape[2] + position for position in self.positions]] = True
-        without = Without(call, columns)
-        sees_others = without.allowed.any(-1, keepdim=True)
-        if len(columns) > 1 and not sees_others.any():
+        allowed = torch.nn.functional.pad(call.allowed(), (n_columns - call.k.shape[2], 0), value=True) & ~columns
+        sees_others = allowed.any(-1, keepdim=True)
+        if n_columns > 1 and not sees_others.any():
             raise InputError(f"without these positions no query of layer {call.layer} sees a key; name fewer")
-        pattern = torch.where(sees_others, self.share.share(without), without.pattern)
+        pattern = call.pattern()
+        removed = (pattern * columns).sum(-1, keepdim=True)
+        shared = self.share.share(Without(call, columns, pattern * ~columns, removed, allowed))
+        pattern = torch.where(sees_others, shared, pattern)
         return self.on_heads(call, call.with_pattern(pattern))
 
 

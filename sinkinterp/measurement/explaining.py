@@ -27,7 +27,7 @@ from ..backends.anatomy.modules import removed_after, token_mixer
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
-from ..checks import LARGEST, Frozen, InputError, both_or_none, keywords, whole_number
+from ..checks import LARGEST, InputError, both_or_none, keywords, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..interventions.attention_layers import ZeroKeySlot
@@ -160,19 +160,9 @@ def readers_of(reads: Mapping[int, Reads]) -> dict[Head, float]:
 def followed(path: Path, subject: Subject, tokens: Tokens, reads: Mapping[int, Reads]) -> Path:
     """The path with the heads that read it, and the neurons that write it where they are found."""
     path = replace(path, readers=readers_of(reads), n_heads=len(reads) * subject.shape.n_heads)
-    if not path.is_mlp or not isinstance(subject, HuggingFaceSubject):
-        return path
-    if (neurons := _neurons_of(subject, tokens, path.at, path.dim)) is None:
-        return path
-    shares = neurons.writes.mean(0) / path.value
-    sums = shares.sort(descending=True).values.cumsum(0)
-    count = int((sums < COVERED).sum().clamp(max=len(sums) - 1)) + 1
-    cosines = {name: (x[:, 0].mean(0), x[:, 1:].mean((0, 1))) for name, x in neurons.cosines.items()}
-    shown = tuple(
-        Neuron(index, float(shares[index]), {name: (float(a[i]), float(b[i])) for name, (a, b) in cosines.items()})
-        for i, index in enumerate(neurons.top)
-    )
-    return replace(path, neurons=shown, n_neurons=count, covered=float(sums[count - 1]))
+    if path.is_mlp and isinstance(subject, HuggingFaceSubject):
+        return _with_neurons(path, subject, tokens)
+    return path
 
 
 def path_edit(keys: Mapping[int, Keys], kv_heads: Collection[Head], length: int) -> Edit:
@@ -220,23 +210,15 @@ def path_row(cut: str, report: Report, before: Report, readers: Sequence[Head]) 
 
 # The neurons of a feed-forward layer: what each writes into a dimension, and which way its input points
 
+SHOWN = 5  # neurons that write most
 
-class Neurons(Frozen):
-    """What the neurons of a block write into one dimension at the first token.
 
-    writes: by neuron. cosines: of every token's input with each neuron's row, by the name of the input matrix.
+def _with_neurons(path: Path, subject: HuggingFaceSubject, tokens: Tokens) -> Path:
+    """The path with the neurons of its feed-forward layer: what they write into its dimension at the first token.
+
+    As it is where the layer has no single output matrix, as with experts.
     """
-
-    writes: Float[Tensor, "sequence neuron"]
-    cosines: dict[str, Float[Tensor, "sequence pos some_neuron"]]
-    top: list[int]
-
-
-def _neurons_of(subject: HuggingFaceSubject, tokens: Tokens, block: int, dim: int, count: int = 5) -> Neurons | None:
-    """The neurons of a block's feed-forward layer, with cosines for the `count` that write most.
-
-    None where the layer has no single output matrix, as with experts.
-    """
+    block, dim = path.at, path.dim
     seen: list[tuple[str, Any, Tensor, Tensor]] = []
 
     def keep(name: str) -> Any:
@@ -252,17 +234,25 @@ def _neurons_of(subject: HuggingFaceSubject, tokens: Tokens, block: int, dim: in
         update = subject.run(tokens, reads={"mlp": read}, logits=False, blocks=range(block + 1))["mlp"][:, at]
     _, down, hidden, output = seen[-1]
     if output.shape[-1] != update.shape[-1] or not _is_alike(output[:, 0], update):
-        return None
+        return path
     writes = hidden[:, 0] * _rows(down)[dim]
     writes = writes * (update[:, dim] / output[:, 0, dim])[:, None]  # a factor or a norm after it
-    top = writes.mean(0).abs().topk(min(count, writes.shape[1])).indices
+    top = writes.mean(0).abs().topk(min(SHOWN, writes.shape[1])).indices
     inputs = [(n, m, x) for n, m, x, y in seen[:-1] if y.shape[-1] == hidden.shape[-1] and "attn" not in n]
     cosines = {
         name.rpartition(".")[2]: F.cosine_similarity(x[:, :, None], _rows(module)[top], dim=-1)
         for name, module, x in inputs
         if x.shape[-1] == _rows(module).shape[-1] and "query" not in name
     }
-    return Neurons(writes, cosines, top.tolist())
+    means = {name: (x[:, 0].mean(0).tolist(), x[:, 1:].mean((0, 1)).tolist()) for name, x in cosines.items()}
+    shares = writes.mean(0) / path.value
+    sums = shares.sort(descending=True).values.cumsum(0)
+    count = int((sums < COVERED).sum().clamp(max=len(sums) - 1)) + 1
+    shown = tuple(
+        Neuron(index, float(shares[index]), {name: (first[i], others[i]) for name, (first, others) in means.items()})
+        for i, index in enumerate(top.tolist())
+    )
+    return replace(path, neurons=shown, n_neurons=count, covered=float(sums[count - 1]))
 
 
 def _rows(module: Any) -> Float[Tensor, "output input"]:

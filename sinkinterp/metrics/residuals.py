@@ -158,14 +158,6 @@ def _peaks(x: Residual) -> Float[Tensor, "batch pos"]:
     return torch.maximum(-low, high).float()
 
 
-def _kept_entries(x: Residual) -> Float[Tensor, "batch entry 3"]:
-    return top_entries(x, KEPT).stacked()
-
-
-def _all_entries(x: Residual) -> Float[Tensor, "batch d_model pos"]:
-    return x.float().transpose(1, 2)  # positions last, where a report pads shorter sequences
-
-
 _TINY = 1e-8  # shorter vectors count as this long
 
 
@@ -197,6 +189,7 @@ COSINE_TO_FIRST = Metric("cosine_to_first", RESIDUAL, cosine_to_first)
 PEAK_OVER_MEDIAN = Metric("peak_over_median", RESIDUAL, peak_over_median)
 MASSIVE_ENTRIES = Metric("massive_entries", RESIDUAL, massive_count)
 KURTOSIS = Metric("kurtosis", RESIDUAL, kurtosis)
-TOP_ENTRIES = Metric("top_entries", RESIDUAL, _kept_entries)
+TOP_ENTRIES = Metric("top_entries", RESIDUAL, lambda x: top_entries(x, KEPT).stacked())
 METRICS = (PEAK_OVER_MEDIAN, MASSIVE_ENTRIES, KURTOSIS, TOP_ENTRIES, COSINE_TO_FIRST)
-ALL_ENTRIES = Metric("residuals", RESIDUAL, _all_entries)  # large: `sequence block channel pos`
+# large, `sequence block channel pos`: positions are last, where a report pads shorter sequences
+ALL_ENTRIES = Metric("residuals", RESIDUAL, lambda x: x.float().transpose(1, 2))

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..attention import CALL, OUTPUT, AttentionCall, HeadOutput
+from ..attention import CALL, OUTPUT
 from .importance import Metric
 
 Matrices = Float[Tensor, "matrix n n"]
@@ -62,16 +62,6 @@ def stable_rank(x: Float[Tensor, "*stack row column"]) -> Float[Tensor, "*stack"
     return 1 / largest_eigenvalue(shares.reshape(energy.numel(), *gram.shape[-2:])).reshape(energy.shape)
 
 
-def key_rank(call: AttentionCall) -> Float[Tensor, "batch kv_head"]:
-    """Stable rank of the keys; 1 where all have one direction."""
-    return stable_rank(call.k)
-
-
-def update_rank(z: HeadOutput) -> Float[Tensor, "batch head"]:
-    """Stable rank of what the heads return; 1 where they write one direction to all positions."""
-    return stable_rank(z)
-
-
 def is_nop(value_ratio: Float[Tensor, "*stack"]) -> Bool[Tensor, "*stack"]:
     """Whether a sink writes next to nothing: ||v_s|| / mean ||v_i|| below 0.2."""
     return value_ratio < 0.2
@@ -82,6 +72,6 @@ def is_broadcast(value_ratio: Float[Tensor, "*stack"]) -> Bool[Tensor, "*stack"]
     return (value_ratio >= 0.8) & (value_ratio <= 1.25)
 
 
-KEY_RANK = Metric("key_rank", CALL, key_rank)
-UPDATE_RANK = Metric("update_rank", OUTPUT, update_rank)
+KEY_RANK = Metric("key_rank", CALL, lambda call: stable_rank(call.k))  # 1 where all keys have one direction
+UPDATE_RANK = Metric("update_rank", OUTPUT, stable_rank)  # 1 where a head writes one direction to all positions
 METRICS = (KEY_RANK, UPDATE_RANK)
