@@ -34,6 +34,7 @@ SEALED = "sealed"  # in a dictionary: that it has such a hash
 MARKED = "optimizer.safetensors"  # the file of a checkpoint whose metadata say that its folder is sealed
 SEALED_METADATA = {"sealed": SEAL}  # these metadata; the order of several would change from run to run
 LARGE = 1 << 24  # bytes; fewer are read at once, and take less time than to start a thread
+Content = bytes | str | Mapping[str, Any]  # of a file
 Of = Mapping[str, str | int]  # what a file or a folder is of
 _OF, _IS = "of", "is"  # the two entries of a record that says what it is of
 _MADE = ("model", "adapter")  # the names of what a run writes beside its checkpoints
@@ -324,11 +325,16 @@ def stamped(content: bytes) -> bytes:
 
 
 def write_output(
-    path: Path, content: bytes, force: bool = False, fix: str = "choose another place, or remove it"
+    path: Path, content: Content, force: bool = False, fix: str = "choose another place, or remove it"
 ) -> None:
-    """Writes a file with its mark, whole or not at all. Raises InputError as `check_ours` does, just before it does."""
+    """Writes a file with its mark, whole or not at all: bytes as they are, a text as a page, a dictionary as JSON.
+
+    Raises InputError as `check_ours` does, just before it does.
+    """
+    made = page_bytes(content) if isinstance(content, str) else content
+    data = json_bytes(made) if isinstance(made, Mapping) else made
     with replacing(path, check=lambda: check_ours([path], fix, force)) as draft:
-        draft.write_bytes(content)
+        draft.write_bytes(data)
 
 
 @refusing

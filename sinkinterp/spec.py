@@ -3,7 +3,7 @@
 import hashlib
 import json
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, field, fields
 from difflib import get_close_matches
@@ -148,18 +148,18 @@ def _set(tree: dict[str, Any], key: str, text: str) -> None:
 
 def _refuse(tree: dict[str, Any], key: str) -> NoReturn:
     """Raises InputError, which names settings like the unknown one."""
-    known = list(_keys_of(tree))
+    known = [name.removesuffix(".kind") for name in flat(tree) if name != "kind"]
     same_end = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
     near = (same_end or get_close_matches(key, known, n=3) or [name for name in known if "." not in name])[:20]
     raise InputError(f"there is no setting {key!r}; near ones: {', '.join(near)}")
 
 
-def _keys_of(tree: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    for name, value in tree.items():
-        if name != "kind":
-            yield prefix + name
-            if isinstance(value, dict):
-                yield from _keys_of(value, f"{prefix}{name}.")
+def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A spec's JSON form as one level of dotted keys."""
+    level: dict[str, Any] = {}
+    for name, value in nested.items():
+        level |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return level
 
 
 def _value(hint: Any, key: str, text: str) -> Any:

@@ -1,7 +1,6 @@
 """Table 7 of Gu et al. (2025): in a model with learned positions, the sink goes where p1 goes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean
 from typing import Any
@@ -32,13 +31,7 @@ GRID = ((UNTOUCHED, SINK_1), *((edit, rate) for edit in ("p1 <- p_t", "p1 <-> p_
 RATE_NOTE = "percent of (sequence, layer, head) with a sink on the first token, and on token t"
 
 
-@dataclass(frozen=True)
-class Run:
-    """One measurement of the table: what is done to the positions, t (from 0), and the edits that do it."""
-
-    edit: str
-    target: int
-    edits: Sequence[Edit]
+Run = tuple[str, int, Sequence[Edit]]  # what is done to the positions, t (from 0), and the edits that do it
 
 
 def swap_table(
@@ -66,11 +59,11 @@ def swap_table(
     runs, rows = _runs(targets), list[dict[str, Cell]]()
     _check_sizes(list(read.values()), max(targets))
     for name, token_set in read.items():
-        for run in runs:
+        for edit, target, edits in runs:
             on_run(len(rows), len(read) * len(runs))
-            report = measure(subject, token_set, edits=run.edits, positions=(0, run.target))
-            place: dict[str, Cell] = {INPUT: name, EDIT: run.edit, TARGET: run.target + 1}
-            rows.append(place | _sinks(report, run.target, epsilon) | _reported(name, run))
+            report = measure(subject, token_set, edits=edits, positions=(0, target))
+            place: dict[str, Cell] = {INPUT: name, EDIT: edit, TARGET: target + 1}
+            rows.append(place | _sinks(report, target, epsilon) | _reported(name, edit, target))
     on_run(len(rows), len(rows))
     note = _note(report, read, epsilon)
     return Table(f"Table 7 on {subject.name}: the sink follows p1", note, tuple(rows), swap_chart)
@@ -120,10 +113,10 @@ def _percents(rows: Table, column: str, targets: Sequence[Cell]) -> dict[str, Ce
 
 def _runs(targets: Sequence[int]) -> list[Run]:
     return [
-        Run(UNTOUCHED, targets[0], ()),
-        *(Run("p1 <- p_t", t, [ReplacePosition(0, t)]) for t in targets),
-        *(Run("p1 <-> p_t", t, [SwapPositions(0, t)]) for t in targets),
-        *(Run("p_t <-> p_t+1", t, [SwapPositions(t, t + 1)]) for t in targets),
+        (UNTOUCHED, targets[0], ()),
+        *(("p1 <- p_t", t, [ReplacePosition(0, t)]) for t in targets),
+        *(("p1 <-> p_t", t, [SwapPositions(0, t)]) for t in targets),
+        *(("p_t <-> p_t+1", t, [SwapPositions(t, t + 1)]) for t in targets),
     ]
 
 
@@ -135,9 +128,9 @@ def _sinks(report: Report, target: int, epsilon: float) -> dict[str, Cell]:
     }
 
 
-def _reported(input_name: str, run: Run) -> dict[str, Cell]:
-    by_target = REPORTED.get(run.edit, {}) if input_name == REPEATED else {}
-    sink_1, sink_t = by_target.get(run.target + 1, (None, None))
+def _reported(input_name: str, edit: str, target: int) -> dict[str, Cell]:
+    by_target = REPORTED.get(edit, {}) if input_name == REPEATED else {}
+    sink_1, sink_t = by_target.get(target + 1, (None, None))
     return {published(SINK_1): sink_1, published(SINK_T): sink_t}
 
 

@@ -10,7 +10,7 @@ import typer
 from ..checks import InputError, each_once
 from ..data.choices import Bos
 from ..data.progress import OnProgress, progress_bars
-from ..seals import check_ours, page_bytes
+from ..seals import check_ours
 from . import options
 from .terminal import OR_FORCE, deliver, print_text, print_written, quiet_libraries
 
@@ -62,7 +62,7 @@ def view(
         token_set = prompt.token_set(subject, model, progress("reading docstrings"))
         edits = [SwapPositions(*swap)] if swap is not None else []
         html = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=heads))
-    deliver([], (out, lambda: page_bytes(html)), force=force)
+    deliver([], (out, lambda: html), force=force)
 
 
 def heads_named(names: list[str]) -> list[tuple[int, int]] | None:
@@ -116,7 +116,7 @@ def gallery(
             progress(f"measuring {name}")(1, 1)
 
         drawn = draw_gallery(on_model)
-    deliver([], (page, lambda: page_bytes(drawn.html)), force=force)
+    deliver([], (page, lambda: drawn.html), force=force)
     previews = {out / f"{name}.png": figure for name, figure in drawn.previews.items()}
     for written in save_pictures(previews, force=force) if pictures else ():
         print_written(written)
@@ -142,4 +142,4 @@ def demo(
         result = run_demo(seed, on_step=on_step)
         html = demo_page(result)
     tables = (result.twins, result.residuals, result.swaps)
-    deliver(tables, (out, lambda: page_bytes(html)), force=force)
+    deliver(tables, (out, lambda: html), force=force)

@@ -10,7 +10,6 @@ import typer
 
 from ..checks import InputError, both_or_none, refusing
 from ..data.progress import progress_bars
-from ..seals import page_bytes
 from . import options
 from .drawing import heads_named, layer_and_head
 from .measuring import Input
@@ -50,13 +49,11 @@ def explain(
         found = explain_heads(subject, token_set, **asked, progress=progress("explaining"))
     maps = {} if files.html_out is None else cut_maps(subject, token_set, found)
 
-    def as_page() -> bytes:
+    def as_page() -> str:
         heads = [(score.layer, score.head) for score in found.strongest_first]
         sections = [Section(f"Head {layer}.{h}", "", [found.plot((layer, h), maps[layer, h])]) for layer, h in heads]
         sections += [Section(table.title, table.note, [], [table]) for table in found.tables()]
-        return page_bytes(
-            page(f"{short_name(subject.name)}: where the sink comes from", found.sentence.split("\n"), sections)
-        )
+        return page(f"{short_name(subject.name)}: where the sink comes from", found.sentence.split("\n"), sections)
 
     tables = [replace(table, note=table.note.removeprefix(found.note).lstrip("; ")) for table in found.tables()]
     everything: list[Table | str] = [found.sentence, *tables, found.note]
@@ -186,7 +183,7 @@ def patch(
     html = page(f"{short_name(subject.name)}: activation patching", lead, [section])
     elsewhere = "All rows: --full. The map: the page below."
     shown = [strongest] if full else brief(_sentence(strongest), strongest, elsewhere)
-    deliver(shown, (out, lambda: page_bytes(html)), force=force)
+    deliver(shown, (out, lambda: html), force=force)
 
 
 def _sentence(strongest: "Table") -> str:

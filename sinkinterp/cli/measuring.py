@@ -14,7 +14,6 @@ from ..checks import InputError, refusing
 from ..data.choices import Bos, Drawn, Dtype
 from ..data.progress import OnProgress, no_progress, progress_bars
 from ..data.texts import is_path, is_text
-from ..seals import json_bytes, page_bytes
 from . import options
 from .terminal import Wanted, brief, deliver, print_line, print_table, quiet_libraries
 
@@ -142,8 +141,8 @@ class Results:
 
         return (
             (self.save, lambda: writer_of(self.save or "")(report)),
-            (self.json_out, lambda: json_bytes(tables_as_json(report, epsilon))),
-            (self.html_out, lambda: page_bytes(measurement_page(report, epsilon, word))),
+            (self.json_out, lambda: tables_as_json(report, epsilon)),
+            (self.html_out, lambda: measurement_page(report, epsilon, word)),
         )
 
 
@@ -263,7 +262,7 @@ def domains(
     for name, error in errors.items():
         said = re.sub(r"\b(length|sequences)=", r"--\1 ", str(error))  # the options of this command
         print_line(f"left out: {name}: {said}")
-    deliver([table], (json_out, lambda: json_bytes(table.to_dict())), force=force)
+    deliver([table], (json_out, lambda: table.to_dict()), force=force)
     if errors:
         raise typer.Exit(1)
 
@@ -387,9 +386,7 @@ def _deliver(
 ) -> None:
     from ..pages.page import Section, page
 
-    def as_page() -> bytes:
-        return page_bytes(page(title, answer, list(map(Section.of, tables))))
-
+    sections = map(Section.of, tables)
     plain = {"answer": answer, "tables": [table.to_dict() for table in tables], **more}
-    json_file, html_file = (files.json_out, lambda: json_bytes(plain)), (files.html_out, as_page)
+    json_file, html_file = (files.json_out, lambda: plain), (files.html_out, lambda: page(title, answer, sections))
     deliver(shown, json_file, html_file, force=files.force)

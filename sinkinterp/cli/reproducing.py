@@ -14,7 +14,7 @@ import typer
 from ..checks import InputError, each_once, refusal
 from ..data.progress import progress_bars
 from ..runs.catalogue import Scale, experiment_names, full_name, summary_of
-from ..seals import check_ours, page_bytes
+from ..seals import check_ours
 from . import options
 from .terminal import OR_FORCE, deliver, print_line, print_table, print_text, print_written, quiet_libraries
 
@@ -297,7 +297,7 @@ def story(
     others = [file for file in files_of(folder, [chapter.stem for chapter in chapters]) if file.name != STORY]
     if out.resolve() in [file.resolve() for file in others]:
         raise InputError(f"{out} is another page of the book; choose another place for the story")
-    deliver([], (out, lambda: page_bytes(story_page(chapters))), force=force)
+    deliver([], (out, lambda: story_page(chapters)), force=force)
 
 
 def _judged(written: "Chapter", folder: Path) -> tuple["Chapter", "Table", "go.Figure"]:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ..checks import InputError
 from ..files import is_output
-from ..seals import write_output
+from ..seals import Content, write_output
 from ..table import Table, on_one_line, visible
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def print_written(path: Path) -> None:
     print_text(f"wrote {on_one_line(str(path))} ({size / 1e6:.1f} MB)")
 
 
-Wanted = tuple[Path | None, Callable[[], bytes]]  # a file, None where nobody asked for it, and what makes its content
+Wanted = tuple[Path | None, Callable[[], Content]]  # a file, None where nobody asked for it, and what makes it
 
 
 def deliver(shown: Iterable[Table | Text | str], *files: Wanted, force: bool) -> None:

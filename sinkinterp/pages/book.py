@@ -29,7 +29,7 @@ from ..report.readings import short_name
 from ..runs.catalogue import Scale, experiment_names
 from ..runs.experiment import Outcome, Verdict, load_experiment, of_first_model, standing
 from ..runs.training_figures import importances
-from ..seals import SEALED, SHA256, check_signed, json_bytes, page_bytes, write_output
+from ..seals import SEALED, SHA256, check_signed, write_output
 from ..table import ALPHA_1, MODEL, SINK_1, Cell, Table, published
 from .page import TEMPLATES, Section, page, rendered, with_figures
 
@@ -139,16 +139,6 @@ def chapter_in(file: Path) -> Chapter | None:
 
 INDEX, STORY, PLOTLY = "index.html", "story.html", "plotly.min.js"  # files of a book; its pages share one plotly
 _NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d.,]*(?:e[+-]?\d+)?%?(?: \[[^\]]{1,40}\])?(?: (?:of|to) [+-]?\d[\d.,]*%?)?")
-
-
-@dataclass(frozen=True)
-class Card:
-    """A chapter on the front page: its figure, if it can be drawn, and the colour of its verdict."""
-
-    chapter: Chapter
-    figure: go.Figure | None
-    tone: str
-    why: str
 
 
 Rows = Mapping[str, Table]  # the rows of the first model of every chapter, by the chapter's name
@@ -281,7 +271,7 @@ def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figu
 def write_numbers(folder: Path, chapter: Chapter, force: bool = False) -> Path:
     """Writes the numbers that the book keeps of a chapter."""
     numbers = folder / f"{chapter.stem}.json"
-    write_output(numbers, json_bytes(chapter.to_dict()), force)
+    write_output(numbers, chapter.to_dict(), force)
     return numbers
 
 
@@ -291,7 +281,7 @@ def write_page(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure,
     check_plotly(folder)
     if not library.is_file():
         write_text(library, get_plotlyjs())
-    write_output(html, page_bytes(chapter_page(chapter, digest, figure)), force)
+    write_output(html, chapter_page(chapter, digest, figure), force)
     return html
 
 
@@ -311,7 +301,7 @@ def write_front_pages(folder: Path, force: bool = False) -> list[Path]:
     if has_story:
         pages[folder / STORY] = story_page(chapters, PLOTLY, INDEX)
     for file, html in pages.items():
-        write_output(file, page_bytes(html), force)
+        write_output(file, html, force)
     return list(pages)
 
 
@@ -420,10 +410,12 @@ def _grouped(chapters: Sequence[Chapter]) -> list[tuple[str, list[Chapter]]]:
     return [(title, inside) for title, inside in grouped if inside]
 
 
-def _card(chapter: Chapter) -> Card:
+def _card(chapter: Chapter) -> dict[str, Any]:
+    """A chapter on the front page: its figure, if it can be drawn, and the colour of its verdict."""
     outcomes = {verdict.outcome for verdict in chapter.verdicts} - {Outcome.NOT_ASKED}
     tone = _tone(next(iter(outcomes))) if len(outcomes) == 1 else "mixed" if outcomes and not chapter.observes else ""
-    return Card(chapter, small_figure(chapter), tone, why_ours_differs(chapter, by=0.5))
+    why = why_ours_differs(chapter, by=0.5)
+    return {"chapter": chapter, "figure": small_figure(chapter), "tone": tone, "why": why}
 
 
 def _with_whole_numbers(text: str) -> Markup:

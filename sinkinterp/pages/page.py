@@ -100,14 +100,6 @@ class Section:
         return Section(heading or table.title, figures=[table.plot()])
 
 
-@dataclass(frozen=True)
-class Group:
-    """Cards below one heading: a line and a section each."""
-
-    title: str
-    cards: Sequence[tuple[str, Section]]
-
-
 def page(title: str, lead: str | Sequence[str], sections: Iterable[Section], plotly: str | None = None) -> str:
     """The page as HTML text. All text that comes from data is escaped.
 
@@ -123,7 +115,7 @@ def cards_page(title: str, lead: str, sections: Iterable[Section]) -> str:
     """A page of small figures. A section whose title is "group: line" is the card with this line in its group."""
     parts = ((*section.title.partition(": "), section) for section in sections)
     grouped = groupby(parts, lambda part: part[0])
-    groups = [Group(name, [(line, section) for _, _, line, section in cards]) for name, cards in grouped]
+    groups = [(name, [(line, section) for _, _, line, section in cards]) for name, cards in grouped]
     body = rendered("templates/cards.html", title=title, lead=lead, groups=groups)
     return with_figures(title, body, styles=["templates/cards.css"])
 

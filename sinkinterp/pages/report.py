@@ -29,7 +29,7 @@ from ..report.patterns import holds_attention, sinks
 from ..report.readings import TokenText, short_name, write_file
 from ..report.report import Report, overview_tables, views_of
 from ..report.summary import protocol_table, sink_verdict, with_short_note
-from ..seals import csv_bytes, json_bytes, page_bytes, pdf_bytes, picture_bytes, svg_bytes, write_output
+from ..seals import csv_bytes, pdf_bytes, picture_bytes, svg_bytes, write_output
 from ..table import Table
 from .atlas.build import atlas
 from .atlas.encode import atlas_page
@@ -55,7 +55,7 @@ class Page(Answering):
         """
         if path_of(path, "where a page is saved").suffix.lower() not in ("", ".html", ".htm"):
             raise InputError(f"a page is HTML; save it under a name that ends in .html, not in {Path(path).suffix}")
-        write_output(Path(path), page_bytes(self.html))
+        write_output(Path(path), self.html)
         return Path(path)
 
     def _repr_html_(self) -> str:
@@ -228,9 +228,7 @@ def save(
         write_output(path, PICTURES[suffix](_image(drawn, suffix[1:], scale)), force)
     elif suffix in (".html", ".htm"):
         drawn = what if isinstance(what, go.Figure) else what.plot()
-        write_output(
-            path, page_bytes(page(drawn.layout.title.text or path.stem, "", [Section("", "", [drawn])])), force
-        )
+        write_output(path, page(drawn.layout.title.text or path.stem, "", [Section("", "", [drawn])]), force)
     elif isinstance(what, go.Figure):
         raise InputError(f"a figure is not saved as {suffix or 'a file without suffix'}; use .pdf, .svg, .png or .html")
     elif isinstance(what, Report):
@@ -238,7 +236,7 @@ def save(
     elif suffix == ".csv":
         write_output(path, csv_bytes(what.to_pandas()), force)
     else:
-        write_output(path, json_bytes(what.to_dict()), force)
+        write_output(path, what.to_dict(), force)
     return path
 
 

@@ -154,9 +154,7 @@ def _rows(values: Float[np.ndarray, "row column"], decimals: int) -> list[list[f
 def _ranks(weights: Float[np.ndarray, "row column"]) -> Int[np.ndarray, "row column"]:
     """1 for the column that a row gives most to."""
     order = np.argsort(-np.nan_to_num(weights, nan=-np.inf), axis=1, kind="stable")
-    ranks = np.empty_like(order)
-    np.put_along_axis(ranks, order, np.arange(1, order.shape[1] + 1)[None].repeat(len(order), 0), axis=1)
-    return ranks
+    return order.argsort(axis=1) + 1
 
 
 def _hover(maps: HeadMaps, i: int) -> list[Any]:

@@ -20,7 +20,6 @@ from torch.utils._pytree import tree_leaves
 
 from ..checks import InputError, memory_bytes
 from ..data.draws import generator
-from ..files import cache_folder
 from ..lm.attention import AttentionSpec, Rotary
 from ..lm.model import LMSpec, build
 from ..train import checkpoint, loop
@@ -69,7 +68,7 @@ def cost_of(recipes: Sequence[Trainable], cache: Path | None = None) -> Cost:
     Raises InputError, with the micro-batch that fits, for a run that exceeds the memory of its device.
     """
     distinct = {recipe.key(): recipe for recipe in recipes}
-    missing = [recipe for recipe in distinct.values() if checkpoint.latest(_folder(recipe, cache)) < recipe.steps]
+    missing = [recipe for recipe in distinct.values() if checkpoint.latest(run_of(recipe, cache)) < recipe.steps]
     steps = [_checked(recipe) for recipe in missing]
     numbers = sum(parameters_of(recipe.model) for recipe in missing if isinstance(recipe, Recipe))
     return Cost(
@@ -243,10 +242,3 @@ def _job(recipe: Trainable, world: World | None = None) -> Job[Any]:
     tokens = torch.randint(recipe.model.vocab, shape, generator=generator("estimate"))
     batch = {"input_ids": tokens, "labels": recipe.objective.labels(tokens)}
     return Job(recipe, lambda: build(recipe.model), lambda step: batch, lambda model: {}, world)
-
-
-def _folder(recipe: Trainable, cache: Path | None) -> Path:
-    """Where the run of a recipe lies."""
-    return (
-        run_of(recipe, cache) if isinstance(recipe, ChatRecipe) else (cache or cache_folder()) / "runs" / recipe.key()
-    )

@@ -226,9 +226,10 @@ def job_on_chats(
     )
 
 
-def run_of(recipe: ChatRecipe, cache: Path | None = None) -> Path:
-    """The folder in the cache of a recipe's run on the chats as they are now."""
-    recipe = replace(recipe, sha256=read_chats(recipe.data)[1])
+def run_of(recipe: Trainable, cache: Path | None = None) -> Path:
+    """The folder in the cache of a recipe's run; on chats, as these are now."""
+    if isinstance(recipe, ChatRecipe):
+        recipe = replace(recipe, sha256=read_chats(recipe.data)[1])
     return (cache or cache_folder()) / "runs" / recipe.key()
 
 

@@ -16,7 +16,7 @@ from .. import seals
 from ..checks import InputError
 from ..files import remove_drafts, remove_whole, replacing, set_aside
 from ..seals import Damaged
-from ..spec import Spec
+from ..spec import Spec, flat
 from .recipe import Fit
 
 KEPT = 2  # how many of a run's newest checkpoints stay on disk
@@ -180,18 +180,10 @@ def _moments(model: PreTrainedModel, optimizer: Optimizer) -> Iterator[tuple[str
 
 def _check_same(run: Path, stored: dict[str, Any], recipe: Spec) -> None:
     """Raises InputError unless the stored recipe is this one."""
-    theirs, ours = _flat(Spec.from_dict(stored).to_dict()), _flat(recipe.to_dict())
+    theirs, ours = flat(Spec.from_dict(stored).to_dict()), flat(recipe.to_dict())
     keys = [key for key in sorted({*theirs, *ours}) if theirs.get(key) != ours.get(key)]
     differences = [f"{key} is {theirs.get(key, 'not set')} there, {ours.get(key, 'not set')} here" for key in keys]
     if differences:
         more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
         shown = ", ".join(differences[:4]) + more
         raise InputError(f"{run} holds a run of another recipe: {shown}; give another folder, or the same settings")
-
-
-def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested dict as one level of dotted keys."""
-    flat: dict[str, Any] = {}
-    for name, value in nested.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat

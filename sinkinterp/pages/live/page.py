@@ -323,11 +323,9 @@ class Session:
         layers = self.subject.shape.attention_layers
         shown = EditData("swap", [4.0]) if self._has_learned_positions else EditData("column", [0.0])
         sigmoid = EditData("sigmoid", [float(layers[0]), float(layers[-1])])
-        words = _WORDS["suggestions"]
+        entry, says = vars(massive[0]), _WORDS["suggestions"]
         return [
-            SuggestionData(
-                edit=edit, **{name: text.format(**vars(massive[0])) for name, text in words[edit.kind].items()}
-            )
+            SuggestionData(says[edit.kind]["title"].format(**entry), says[edit.kind]["says"].format(**entry), edit)
             for edit in (massive[0].edit, shown, sigmoid)
         ]
 
