@@ -12,6 +12,7 @@ from http.server import ThreadingHTTPServer
 from inspect import isclass, isgeneratorfunction
 from typing import get_args
 
+gc.disable()  # while modules are imported, which stay
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many workers as cores: more threads wait for each other
 
@@ -95,9 +96,9 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """What was imported stays: no search for garbage looks through it again, and few look through the rest."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
