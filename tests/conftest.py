@@ -12,7 +12,6 @@ from http.server import ThreadingHTTPServer
 from inspect import isclass, isgeneratorfunction
 from typing import get_args
 
-gc.disable()  # while modules are imported, which stay
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many workers as cores: more threads wait for each other
 
@@ -22,6 +21,7 @@ import torch
 import typer.main
 from jaxtyping import AbstractArray, config, jaxtyped
 
+gc.disable()  # while modules are imported, which stay
 COMPOSED = {"cli", "models", "pages", "runs", "tests"}  # folders of tests
 
 
