@@ -3,14 +3,10 @@ import json
 import os
 import signal
 import threading
-from collections import Counter
 from contextlib import contextmanager, nullcontext
-from dataclasses import is_dataclass
-from functools import cache, partial, wraps
+from functools import cache
 from http.client import HTTPConnection
 from http.server import ThreadingHTTPServer
-from inspect import isclass, isgeneratorfunction
-from typing import get_args
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many workers as cores: more threads wait for each other
@@ -19,57 +15,11 @@ import jaxtyping
 import pytest
 import torch
 import typer.main
-from jaxtyping import AbstractArray, config, jaxtyped
+from jaxtyping import config
+from shape_checks import calls_of, checked_where_it_states_shapes
 
+gc.disable()  # while modules are imported, which stay
 COMPOSED = {"cli", "models", "pages", "runs", "tests"}  # folders of tests
-
-
-CHECKED = 16  # calls of one function, in one test, whose shapes are checked: its later calls are alike
-calls_of = Counter()  # in this test
-
-
-def checked_where_it_states_shapes(made=None, *, typechecker=None):
-    """In place of `jaxtyped`, which `--jaxtyping-packages` puts before everything; mypy holds the types of the rest."""
-    if made == "context":
-        return jaxtyped(made)
-    if made is None:
-        return partial(checked_where_it_states_shapes, typechecker=typechecker)
-    hints = [*getattr(made, "__annotations__", {}).values()]
-    if not any(map(states_shapes, hints)):
-        return made
-    if is_dataclass(made):
-        made.__init__ = first_calls(made.__init__, jaxtyped(made, typechecker=typechecker).__init__)
-        return made
-    if isclass(made) or isgeneratorfunction(made) or "{" in str(hints):  # sizes that are the values of arguments
-        return jaxtyped(made, typechecker=typechecker)
-    checked = typechecker(made)
-
-    def in_one_set_of_sizes(*args, **kwargs):  # what jaxtyped does, which looks at every argument three times
-        with jaxtyped("context"):
-            return checked(*args, **kwargs)
-
-    return first_calls(made, in_one_set_of_sizes)
-
-
-def first_calls(made, checked):
-    """A function that is checked in its first calls in a test, unless checks are off."""
-
-    @wraps(made)
-    def called(*args, **kwargs):
-        if config.jaxtyping_disable or calls_of[made] >= CHECKED:
-            return made(*args, **kwargs)
-        calls_of[made] += 1
-        return checked(*args, **kwargs)
-
-    return called
-
-
-def states_shapes(hint):
-    """Whether an annotation names axes, by itself or inside."""
-    if isinstance(hint, list | tuple):  # what a Callable takes
-        return any(map(states_shapes, hint))
-    return (isinstance(hint, type) and issubclass(hint, AbstractArray)) or states_shapes(get_args(hint) or ())
-
 
 jaxtyping.jaxtyped = checked_where_it_states_shapes  # before any import of the package, which may import all of it
 
@@ -95,9 +45,9 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """What was imported stays: no search for garbage looks through it again, and few look through the rest."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

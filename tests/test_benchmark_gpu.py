@@ -8,7 +8,7 @@ import pytest
 import torch
 import typer
 
-from benchmarks import gpu, gpu_checks
+from benchmarks import costs, gpu, gpu_checks
 from benchmarks.costs import CAN_READ_PEAKS
 from benchmarks.rows import Row
 from sinkinterp import interventions as iv
@@ -22,6 +22,7 @@ no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has 
 @pytest.mark.filterwarnings("default")
 def test_every_row_has_a_figure_and_every_check_passes_at_toy_sizes(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda module, **options: module)  # it cannot trace the type checks of tests
+    monkeypatch.setattr(costs, "_give_back_what_is_freed", lambda: None)  # else all later tests are slow
     gpu.main(toy_sizes=True, minutes=10, peak_tflops=None, json_out=tmp_path / "gpu.json")
     found = json.loads((tmp_path / "gpu.json").read_text())["rows"]
     checks = [row for row in found if row["what"].startswith("check")]

@@ -481,7 +481,10 @@ def test_a_table_of_one_text_does_not_claim_intervals():
     assert [note for note in notes if "95%" in note or "no intervals" not in note] == []
 
 
-def test_a_function_of_a_model_is_a_method_of_a_subject_and_a_word_means_an_attribute(subject, report, tmp_path):
+def test_a_function_of_a_model_is_a_method_of_a_subject_and_a_word_means_an_attribute(
+    subject, report, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("sinkinterp.runs.case.OUR_SEQUENCES", 7)
     assert subject.measure(TEXTS).alpha().equal(report.alpha()) and str(subject.sinks(TEXT)) == str(
         si.sinks(subject, TEXT)
     )

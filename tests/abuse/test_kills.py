@@ -18,6 +18,7 @@ def test_programs_that_are_killed_lose_nothing(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(kills.tokenisers, "BATCH_CHARACTERS", kills.tokenisers.BATCH_CHARACTERS)  # it writes both
     monkeypatch.setattr(kills.corpus_folder, "SHARD", kills.corpus_folder.SHARD)
+    monkeypatch.setattr(kills, "disable_progress_bar", lambda: None)
     kills.main(times=5, folder=tmp_path)
     printed = capsys.readouterr().out
     assert "5 kills, 0 losses" in printed and len(re.findall(r"(?m)^│ \S+ +│ +1 ", printed)) == 5, printed

@@ -33,11 +33,6 @@ def gallery():
     return cards_page("t", "Sink_1 of all", [Section(name, "Sink_1", [map_, rates()]) for name in names])
 
 
-def live():
-    subject = load("sinkinterp/text-softmax")
-    return Session(subject)
-
-
 PAGES = {
     "book": lambda: front_page(chapters(), PLOTLY, "story.html"),
     "story": lambda: story_page(chapters(), PLOTLY, "index.html"),
@@ -57,13 +52,17 @@ def opened(request, tab, tmp_path_factory):
     if PAGES[request.param] is not None:
         (folder / "page.html").write_text(PAGES[request.param](), encoding="utf-8")
         (folder / PLOTLY).symlink_to(BOOK / PLOTLY)
-        yield tab(folder / "page.html", **look)
+        page = tab(folder / "page.html", **look)
+        yield page
+        page.close()
         return
-    session = live()
+    session = Session(load("sinkinterp/text-softmax"))
     with serve.server_of(live_page(session).encode(), {ASK: session.answer}) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield tab(serve.address(server), "#results:not([hidden])", **look)
+        page = tab(serve.address(server), "#results:not([hidden])", **look)
+        yield page
+        page.close()
         server.shutdown()
         thread.join()
 

@@ -1,14 +1,17 @@
+import os
+import signal
+import socket
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
-from forks import forks
+import torch._dynamo  # what optimisers import when they first run
+from forks import ended, forked, forks
 from refusals import refused
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-from train import processes
-from train.processes import evaluate
 
 from sinkinterp.checks import InputError
 from sinkinterp.cli.main import app
@@ -20,6 +23,44 @@ from sinkinterp.train.recipe import Recipe
 
 pytestmark = pytest.mark.timeout(600)  # several processes, which import everything
 RECIPE = Recipe(model=VARIANTS["k_bias"], steps=11, batch=14, micro_batch=3, warmup=5, watch_every=1, save_every=4)
+TOKENS = Recipe().data.sample(3, "token_set")
+
+
+def evaluate(model):
+    return {"loss": model(TOKENS, labels=TOKENS).loss.item()}
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def trained(recipe, run, stop_at):
+    """Trains as one of the processes that the environment describes; the exit code."""
+
+    def stop(step, metrics):
+        if step == stop_at and world.rank == world.size - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with joined() as world:
+        try:
+            loop.train(job_of(recipe, recipe.data, evaluate, world), run, stop)
+        except KeyboardInterrupt:
+            return 130
+    return 0
+
+
+def codes_of(recipe, run, size, stop_at):
+    """The exit codes of processes that train a run; the last is interrupted in the step after `stop_at`: 130 then."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(size)}
+
+    def work(rank):
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests were started with it ignored
+        os.environ.update(place | {"RANK": str(rank)})
+        os._exit(trained(recipe, run, stop_at))
+
+    return [*map(ended, [forked(partial(work, rank)) for rank in range(size)])]
 
 
 def assert_same_losses(run, other, steps):
@@ -35,7 +76,7 @@ def assert_same_losses(run, other, steps):
 
 @forks
 def test_two_processes_have_the_losses_of_one_stop_together_and_go_on_from_one(tmp_path):
-    stages = [processes.codes_of(RECIPE, tmp_path / "two", *stage) for stage in ((2, 6), (1, 8), (2, 0))]
+    stages = [codes_of(RECIPE, tmp_path / "two", *stage) for stage in ((2, 6), (1, 8), (2, 0))]
     assert stages == [[130, 130], [130], [0, 0]]
     loop.train(job_of(RECIPE, RECIPE.data, evaluate), tmp_path / "one")
     assert_same_losses(tmp_path / "one", tmp_path / "two", RECIPE.steps)
@@ -52,7 +93,7 @@ def exit_code_of(words):
 def test_the_command_runs_in_every_process_that_a_launcher_starts_and_speaks_once(tmp_path, capfd):
     """The launcher is torchrun's own, which forks here and so imports nothing again."""
     words = ["train", "k_bias", "--set", "steps=3", "--set", "batch=14", "--device", "cpu", "--out", f"{tmp_path}/run"]
-    port = f"127.0.0.1:{processes.free_port()}"
+    port = f"127.0.0.1:{free_port()}"
     where = {"rdzv_backend": "static", "rdzv_endpoint": port, "rdzv_configs": {"rank": 0}, "start_method": "fork"}
     launch = elastic_launch(LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2, **where), exit_code_of)
     assert launch(words) == {0: 0, 1: 0}
