@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TEXT = "The text to show, or the path of a .txt file that holds it. Without it: what the model was trained on."
 LENGTH = "Tokens at most, T. \\[default: all of the text; 64 without a text]"
 HEAD = "Show the map of this head only, in more detail: 3.7 for layer 3, head 7; repeatable."
+LAYER = "Show the maps of this layer only, in more detail; repeatable."
 SWAP = "Swap the position embeddings of two positions, and show maps before, after, and their difference."
 
 
@@ -49,6 +50,7 @@ def view(
     model: options.Model,
     prompt: Prompt,
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = [],
+    layer: Annotated[list[int], typer.Option("--layer", help=LAYER, parser=options.whole(0))] = [],
     swap: Annotated[
         tuple[int, int] | None, typer.Option(help=SWAP, metavar="FIRST SECOND", parser=options.whole(0))
     ] = None,
@@ -59,15 +61,19 @@ def view(
     """Draw the attention maps of every head on a text: one page to click through, that needs no network."""
     with progress_bars() as progress:
         from ..interventions.positions import SwapPositions
+        from ..measurement.maps import heads_asked
         from ..pages.atlas.build import atlas
         from ..pages.atlas.encode import atlas_page
 
         heads = heads_named(head)
+        if heads and layer:
+            raise InputError("--head names its layer; leave --layer out")
         options.check_text(prompt.text, prompt.column)
         options.check_sizes(model, heads, prompt.length, loading.beyond_context)
         subject = loading.subject(model)
         token_set = prompt.token_set(subject, model, progress("reading docstrings"))
         edits = [SwapPositions(*swap)] if swap is not None else []
+        heads = heads_asked(subject.shape.attention_layers, subject.shape.n_heads, layer, None) if layer else heads
         html = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=heads))
     deliver([], (out, lambda: page_bytes(html)), force=force)
 

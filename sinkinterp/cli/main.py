@@ -10,13 +10,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..backends.files.named_models import models, without_cache
-from ..checks import READABLE, InputError, command_of, fix_of, nearest, synonym
+from ..checks import GUESSES, READABLE, InputError, command_of, fix_of, nearest, synonym
 from ..data.progress import BARS
 from .drawing import demo, gallery, serve, view
 from .explaining import explain, patch
 from .listing import listing
 from .measuring import cache, check, domains, mask, measure
-from .options import checked
+from .options import EDITS, checked
 from .reproducing import atlas, book, reproduce, story
 from .terminal import print_line, print_text, streams
 from .training import finetune, mend, train
@@ -48,20 +48,27 @@ class Command(TyperCommand):
         """The words of a command line, with the command's own options; a model named by an option is an argument."""
         known = {name.lstrip("-").replace("-", "_"): name for param in self.params for name in param.opts}
         options = {name for name in known.values() if name[0] == "-"}
-        meant: list[str] = []
-        for i, arg in enumerate(args):
+        meant, given = list[str](), iter(args)
+        for arg in given:
             if arg == "--":
-                return [*meant, *args[i:]]
+                return [*meant, arg, *given]
             word, equals, value = arg.partition("=")
             is_own = word[:1] != "-" or word in options
-            own = word if is_own else known.get(synonym(word.lstrip("-").replace("-", "_"), known), word)
-            if own == word or own[:1] == "-":
+            name = word.lstrip("-").replace("-", "_")
+            own = word if is_own else known.get(synonym(name, known), word)
+            setting = synonym(name, SETTINGS)
+            if own == word and not is_own and "--set" in options and setting in SETTINGS:
+                meant += ["--set", f"{setting}={value or next(given, '')}"]
+            elif own == word and not is_own and "--edit" in options and name.replace("_", "") in EDITS:
+                meant += ["--edit", name]
+            elif own == word or own[:1] == "-":
                 meant.append(f"{own}{equals}{value}")
             elif equals:
                 meant.append(value)
         return meant
 
 
+SETTINGS = ("steps", "lr", "batch")  # of a training, which are written as options, too
 NO_CACHE = "--no-cache"  # of every command, wherever it is written
 
 LISTS = {"reproduce": "experiments", "train": "variants", "measure": "models", "view": "models"}  # of `COMMAND list`
@@ -71,13 +78,14 @@ class Program(TyperGroup):
     """The group of all commands. It prints every mistake of the user as one line; a traceback is a bug of ours."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        args = [command_of(args[0]), *args[1:]]
+        args = [*command_of(args[0]).split(), *args[1:]]
         if args[0] not in self.commands and (fix := fix_of(args[0], "sinkinterp")):
             raise InputError(f"no such command {args[0]!r}{fix}; see sinkinterp --help")
         if "/" in args[0] or args[0] in models():
             raise InputError(f"no such command {args[0]!r}; write sinkinterp measure {args[0]}")
         if args[0] not in self.commands and not nearest(args[0], self.commands):
-            raise InputError(f"no such command {args[0]!r}; the commands are {', '.join(self.commands)}")
+            fix = f"sinkinterp measure {args[0]} measures a model of that name"
+            raise InputError(f"no such command {args[0]!r}; {fix}; the commands are {', '.join(self.commands)}")
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **options: Any) -> Any:
@@ -144,44 +152,22 @@ def _message(error: Any) -> str:
         text = str(
             InputError(" ".join(error.format_message().replace("Value error, ", "").split()).rstrip("."))
         )  # which cuts long names
-        fix = fix_of(getattr(error, "option_name", "argument(s)" * ("extra argument" in text)))
+        place = context.command.name if context else ""
+        fix = fix_of(getattr(error, "option_name", "argument(s)" * ("extra argument" in text)), place)
         options = {name for param in context.command.params for name in param.opts} if context else set()
+        fix = fix if {*_NAMED_OPTION.findall(fix)} <= options or "`" in fix else ""  # of this command
         if "requires an argument" in text:
-            fix = f"; write {error.option_name} and its value, as the help shows it"
-        fix = fix if {*_NAMED_OPTION.findall(fix)} <= options else ""  # of this command
+            fix = f"; write it with a value, such as {error.option_name} {_VALUES.get(error.option_name, 'VALUE')}"
+        text = text.partition(" (Possible")[0] if fix else text
         return f"{text[:1].lower()}{text[1:]}{fix}; see {context.command_path if context else 'sinkinterp'} --help"
     if isinstance(error, PermissionError):
         return f"permission denied: {error.filename}; {READABLE}"
     return f"not enough memory ({error})" if isinstance(error, MemoryError) else f"the system refuses: {error}"
 
 
+_VALUES = {"--json": "sinks.json", "--html": "sinks.html", "--save": "sinks.csv", "--out": "page.html"}
 _NAMED_OPTION = re.compile(r"--[a-z][\w-]*")
 _ARGUMENT = re.compile(r"""(?<![\w.?&-])([a-z]\w*)=(\.{3}|"[^"]*"|'[^']*'|\[[^\]]*\]|[^\s,;:()]+)""")
-_PHRASES = {  # what is said otherwise than by an option's name
-    "source=Texts(FILE)": "--text FILE",
-    "pictures=False": "--no-pictures",
-    "encoder=Silence(), NoEncoder(), Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder.encoder_input": (
-        "--encoder silence, off, FILE or TEXT"
-    ),
-    "Silence(), Sound(FILE) or NoEncoder()": "silence, FILE or off",
-    "Text(...) or NoEncoder()": "TEXT or off",
-    "give the messages of each row": "`sinkinterp measure MODEL --chat FILE` reads them",
-    "load it with one, si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]": (
-        "save its tokenizer in its folder"
-    ),
-}
-_WITHOUT = {  # fixes where the command has no such option
-    "column": "name the column 'text' in the file",
-    "tokens": "give a model with a tokenizer",
-    "length": "give shorter texts",
-    "sequences": "give more texts",
-    "bos": "take another model",
-    "dtype": "take a smaller model",
-    "device_map": "take a smaller model",
-    "encoder": "`measure --encoder` takes it",
-    "beyond_context": "`measure --beyond-context` reads on",
-    "text": "give a model with a tokenizer",
-}
 
 
 def in_options(message: str, options: Mapping[str, str]) -> str:
@@ -192,13 +178,13 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
     """
     if "settings" in options:
         options = {**options, "column": "--set data.source.column"}
-    for phrase, said in _PHRASES.items():
+    for phrase, said in GUESSES["phrase"].items():
         message = message.replace(phrase, said)
-    clauses = message.split("; ")
+    clauses, without = message.split("; "), GUESSES["without"]
     for i, clause in enumerate(clauses):
         named = [] if clause.startswith("got ") else [name for name, _ in _ARGUMENT.findall(clause)]
-        missing = [name for name in named if name in _WITHOUT and name not in options and "settings" not in options]
-        clauses[i] = _WITHOUT[missing[0]] if missing else _ARGUMENT.sub(lambda match: _option(match, options), clause)
+        missing = [name for name in named if name in without and name not in options and "settings" not in options]
+        clauses[i] = without[missing[0]] if missing else _ARGUMENT.sub(lambda match: _option(match, options), clause)
     return "; ".join(clauses)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..attention import Edit, Unchanged, called, metric as named, per_sequence
+from ..backends.patched import with_block_edits
 from ..backends.subject import Subject
 from ..checks import InputError, choice, different_numbers, instance_of, keywords, nearest
 from ..data.choices import Bos, Dtype
@@ -68,6 +69,7 @@ Answers = dict[str, Tensor]  # by the name of the metric
 
 
 @keywords
+@with_block_edits
 def measure(  # noqa: PLR0913  everything that a measurement takes
     model: ModelLike,
     tokens: TokensLike | Any = None,
