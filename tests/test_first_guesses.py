@@ -308,7 +308,7 @@ SAID = {  # what is tried, and what the one line says
     "a recipe's slip": (lambda s, r: si.Recipe(step=3), "did you mean 'steps'"),
     "a kernel": (lambda s, r: si.Sigmoid(), "from sinkinterp.attention.kernels import Sigmoid"),
     "a measurement": (lambda s, r: si.logit_parts(s), "from sinkinterp.measurement.lens import logit_parts"),
-    "two values": (lambda s, r: [*s], "subject.tokenizer its tokenizer"),
+    "two values": (lambda s, r: [*s], "subject = si.load(NAME), then subject.tokenizer"),
     "a block as the model": (lambda s, r: si.patched(s.model, si.SwapPositions(0, 1)).forward(), "with si.patched("),
     "an intervention": (lambda s, r: si.interventions.Zeros, "did you mean 'Zero'"),
     "a variant's attribute": (lambda s, r: si.VARIANTS.softmax, "si.VARIANTS['softmax']"),
@@ -321,6 +321,15 @@ SAID = {  # what is tried, and what the one line says
     "experiments": (lambda s, r: full_name("list"), "sinkinterp list experiments"),
     "--lr": (lambda s, r: app(["train", "softmax", "--epochs", "3"]), "such as --set steps=100"),
     "--layer": (lambda s, r: app(["explain", NAME, "--layer", "0"]), "write --head LAYER.HEAD"),
+    "no prompts": (lambda s, r: app(["patch", NAME]), "--clean TEXT --corrupted TEXT"),
+    "a layer to patch": (lambda s, r: app(["patch", NAME, "--layer", "1"]), "maps every layer and position"),
+    "a layer to measure": (lambda s, r: app(["measure", NAME, "--layer", "1"]), "every layer and head is measured"),
+    "a flag in place of a file": (lambda s, r: app(["measure", NAME, "--json"]), "such as --json sinks.json"),
+    "a model in place of a command": (lambda s, r: app(["gpt2"]), "sinkinterp measure gpt2"),
+    "two models": (lambda s, r: app(["measure", NAME, NAME, "--text", "x"]), "sinkinterp atlas MODEL MODEL"),
+    "a module of nnsight": (lambda s, r: si.activations(s, TEXT, names=["x"]), "the answer is a cache"),
+    "a hook to patch": (lambda s, r: si.patch(s, TEXT, TEXT, hook_name="blocks.0.hook_resid_pre"), "site=si.inter"),
+    "two models to patch": (lambda s, r: si.patch(NAME, NAME), "two texts of one model"),
     "--edit": (lambda s, r: app(["measure", NAME, "--edit", "zero"]), "such as ZeroKeyBias"),
     "two texts": (lambda s, r: app(["view", NAME, "The cat", "sat"]), "with --text TEXT"),
     "a made model in place of a command": (lambda s, r: app(["smollm2"]), "sinkinterp measure smollm2"),
@@ -657,7 +666,7 @@ def answered(place, name, things):
     is_argument, thing = bool(place) and place not in things, things.get(place, si)
     if not is_argument and hasattr(thing, name):
         return None
-    owners = [si] if place in si.__all__ else [things["report"], things["subject"]]
+    owners = [si] if place in si.__all__ else [things["report"], things["subject"], si]
     function = is_argument and next(getattr(owner, place) for owner in owners if hasattr(owner, place))
     with pytest.raises((InputError, AttributeError)) as error:
         function(**{name: 1}) if is_argument else getattr(thing, name)

@@ -153,7 +153,8 @@ def _message(error: Any) -> str:
             InputError(" ".join(error.format_message().replace("Value error, ", "").split()).rstrip("."))
         )  # which cuts long names
         place = context.command.name if context else ""
-        fix = fix_of(getattr(error, "option_name", "argument(s)" * ("extra argument" in text)), place)
+        word = "" if text.startswith("Missing") else "argument(s)" * ("extra argument" in text)
+        fix = fix_of(getattr(error, "option_name", word), place)
         options = {name for param in context.command.params for name in param.opts} if context else set()
         fix = fix if {*_NAMED_OPTION.findall(fix)} <= options or "`" in fix else ""  # of this command
         if "requires an argument" in text:

@@ -19,7 +19,7 @@ from ..report.compare import compare as compare_reports
 from ..report.norms import RESIDUAL
 from ..report.report import NAMED, Report
 from ..table import BLOCK, HEAD, LAYER, QUANTITY, Table
-from .inputs import ModelLike
+from .inputs import ModelLike, inputs_of
 from .measure import measure
 
 
@@ -86,7 +86,8 @@ def attention(
     model: ModelLike, tokens: TokensLike | Any, layers: Any = None, heads: Any = None, *, edits: Edits = ()
 ) -> Tensor:
     """The attention weights of `subject.attention`; one layer or head, from 0, leaves its axis out, a list keeps it."""
-    weights = subject_of(model).attention(tokens, edits)
+    subject, token_set = inputs_of(model, tokens)
+    weights = subject.attention(token_set, edits)
     for axis, what, chosen in ((2, "heads", heads), (1, "layers", layers)):
         if chosen is not None:
             numbers = torch.tensor(whole_numbers(chosen, what, 0, weights.shape[axis] - 1), device=weights.device)
