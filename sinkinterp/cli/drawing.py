@@ -73,8 +73,9 @@ def view(
         subject = loading.subject(model)
         token_set = prompt.token_set(subject, model, progress("reading docstrings"))
         edits = [SwapPositions(*swap)] if swap is not None else []
-        heads = heads_asked(subject.shape.attention_layers, subject.shape.n_heads, layer, None) if layer else heads
-        html = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=heads))
+        shape = subject.shape
+        shown = heads_asked(shape.attention_layers, shape.n_heads, layer, None) if layer else heads
+        html = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=shown))
     deliver([], (out, lambda: page_bytes(html)), force=force)
 
 

@@ -35,7 +35,8 @@ class CallFunction(Edit):
         return instance_of(called(self.function, who, call), AttentionCall, f"{who} {must}")
 
 
-Edits = Edit | Callable[[AttentionCall], AttentionCall] | Sequence[Edit | Callable[[AttentionCall], AttentionCall]]
+AnyEdit = Edit | str | Callable[[AttentionCall], AttentionCall]
+Edits = AnyEdit | Sequence[AnyEdit]
 
 
 def edits_of(edits: Any) -> tuple[Edit, ...]:

@@ -111,8 +111,8 @@ def compare(before: Any, after: Any = None, tokens: Any = None, epsilon: float =
         if len(before) != 2:
             raise InputError(f"two are compared, and {len(before)} are given{fix_of('compare')}")
         (before, after), tokens = before, after if tokens is None else tokens
-    reports = [x if tokens is None and isinstance(x, Report) else measure(x, tokens) for x in (before, after)]
-    return compare_reports(*reports, epsilon)
+    old, new = (x if tokens is None and isinstance(x, Report) else measure(x, tokens) for x in (before, after))
+    return compare_reports(old, new, epsilon)
 
 
 @keywords

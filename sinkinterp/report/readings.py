@@ -191,7 +191,7 @@ class Readings(metaclass=Told):
         """A tensor by its name among `tensors` or `extras`, or what a method gives. Raises InputError for others."""
         known = {**self.tensors(), **self.extras}
         method = None if name in known or not isinstance(name, str) or name[:1] == "_" else getattr(self, name, None)
-        if getattr(method, "answers", False):
+        if method is not None and getattr(method, "answers", False):
             return method()
         if not isinstance(name, str) or name not in known:
             names = ", ".join([*self.tensors(), *self.extras])
