@@ -64,7 +64,8 @@ def patched(model: Any, *more: Any, edits: Edits = ()) -> EditedBlock:
     nnsight model (`trace` and `generate` see them, in this process only), or a PyTorch module of your own, or what
     `si.load` makes or made of them: inside the block a subject's `generate(text)` and `subject(text)` are edited, and a
     name gives its subject. Edits stand one after the other or in `edits`. Hooks that are added inside the block see
-    what the edits made. A pattern that is cached holds the weights that multiply the values, without a slot's column.
+    what the edits made, and `si.measure` makes these edits before its own. A pattern that is cached holds the weights
+    that multiply the values, without a slot's column.
     Positions count the real tokens of each sequence from its first: behind padding, position 0 is its first real token.
     It stays so where a cache holds the beginning, has forgotten it, or keeps room for later tokens. A cache that was
     filled before the block keeps what it holds, as with hooks of your own: edits change the tokens that are read in the

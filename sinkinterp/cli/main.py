@@ -156,7 +156,7 @@ def _message(error: Any) -> str:
         word = "" if text.startswith("Missing") else "argument(s)" * ("extra argument" in text)
         fix = fix_of(getattr(error, "option_name", word), place)
         options = {name for param in context.command.params for name in param.opts} if context else set()
-        fix = fix if {*_NAMED_OPTION.findall(fix)} <= options or "`" in fix else ""  # of this command
+        fix = fix if {*_NAMED_OPTION.findall(re.sub("`[^`]*`", "", fix))} <= options else ""  # of this command
         if "requires an argument" in text:
             fix = f"; write it with a value, such as {error.option_name} {_VALUES.get(error.option_name, 'VALUE')}"
         text = text.partition(" (Possible")[0] if fix else text
