@@ -152,7 +152,7 @@ def _message(error: Any) -> str:
         text = str(
             InputError(" ".join(error.format_message().replace("Value error, ", "").split()).rstrip("."))
         )  # which cuts long names
-        place = context.command.name if context else ""
+        place = f"sinkinterp:{context.command.name}" if context else ""
         word = "" if text.startswith("Missing") else "argument(s)" * ("extra argument" in text)
         fix = fix_of(getattr(error, "option_name", word), place)
         options = {name for param in context.command.params for name in param.opts} if context else set()
