@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from .measurement.maps import attention_map as attention_map, sinks as sinks
     from .measurement.measure import measure as measure
     from .measurement.sweep import sink_rate as sink_rate, sweep as sweep
+    from .measurement.tabulate import compare as compare
     from .measurement.watching import SinkCallback as SinkCallback
     from .pages.report import save as save, view as view
-    from .report.compare import compare as compare
     from .report.report import Report as Report
     from .runs.trained import trained as trained
     from .train.recipe import Recipe as Recipe

@@ -17,7 +17,7 @@ from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import Field, FrozenInstanceError, dataclass, field, fields
-from functools import cache, partial, update_wrapper, wraps
+from functools import cache, lru_cache, partial, update_wrapper, wraps
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from operator import attrgetter
@@ -284,6 +284,7 @@ def _shown(value: Any) -> str:
 R = TypeVar("R")
 T = TypeVar("T")
 _ROOT = Path(__file__).parent
+GUESSES = tomllib.loads((_ROOT / "guesses.toml").read_text(encoding="utf-8"))
 
 
 @cache
@@ -293,12 +294,7 @@ def _words(kind: str) -> dict[str, str]:
     "same": the public name that it means, or one of another library. "argument": what `word=value` means, empty where
     nothing is to be said. "instead": what to write; `place:word` is for one function or kind of object.
     """
-    return {word: meant for words, meant in _guesses()[kind].items() for word in words.split()}
-
-
-@cache
-def _guesses() -> dict[str, Any]:
-    return tomllib.loads((_ROOT / "guesses.toml").read_text(encoding="utf-8"))
+    return {word: meant for words, meant in GUESSES[kind].items() for word in words.split()}
 
 
 def nearest(name: Any, names: Iterable[str]) -> str:
@@ -314,27 +310,37 @@ def choice(name: Any, table: Mapping[str, T], kind: str) -> T:
     return table[name]
 
 
-_VERB = re.compile(r"^(get|compute|calculate|calc|measure|run|make|do)_(?=.{3})")
-_DRAW = re.compile(r"^(draw|show|display|visualize|visualise|render)_(?=.{3})")
+def _parts(word: str) -> frozenset[str]:
+    """What a name is made of, in whatever order: without verbs that all functions have, in the singular."""
+    draws, little = ({part.rstrip("es") for part in GUESSES[kind].split()} for kind in ("draws", "says_little"))
+    parts = (part.rstrip("es") for part in re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).lower().split("_"))
+    return frozenset("plot" if part in draws else part for part in parts if part not in little)
 
 
-def _forms(word: str) -> Iterator[str]:
-    """A word as it is, without the verbs that all functions have, and each of these in the other number."""
-    for form in dict.fromkeys((word, _VERB.sub("", _DRAW.sub("plot_", word)))):
-        yield from (form, form.removesuffix("s"), f"{form}s")
+@lru_cache(8)
+def _by_parts(names: tuple[str, ...]) -> dict[frozenset[str], str]:
+    """The first of the names that is made of the same parts."""
+    return {_parts(name): name for name in reversed(names) if name.isidentifier() and _parts(name)}
+
+
+def _known(word: str, names: Iterable[str]) -> str:
+    """The one of the names that a word means: itself, in the other number, or made of the same parts; else empty."""
+    near = (form for form in (word, word.removesuffix("s"), f"{word}s") if form in names)
+    return next(near, "") or _by_parts(tuple(names)).get(_parts(word), "")
 
 
 def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
     """What to write in place of a word, else the nearest of `names`, as the end of a message; empty without either."""
     fixes = _words("instead")
-    fix = fixes.get(f"{place}:{word}") or next((fixes[form] for form in _forms(str(word)) if form in fixes), "")
+    fix = fixes.get(f"{place}:{word}") or fixes.get(_known(str(word), fixes), "")
     return f"; {fix}" if fix else nearest(word, names)
 
 
 def synonym(word: str, known: Iterable[str]) -> str:
     """The one of the known arguments or options that a word means; the word itself if it means none."""
     names = [*known]
-    meant = (each for words in _guesses()["one"]["words"] if word in words for each in words if each in names)
+    groups = map(str.split, GUESSES["arguments"])
+    meant = (each for words in groups if word in words for each in words if each in names)
     return word if word in names else next(meant, word)
 
 
@@ -355,17 +361,24 @@ def home_of(name: str) -> tuple[str, bool]:
     return "", False
 
 
+_OF_LOAD, _OF_TOKENS = ("tokenizer", "backend", "dtype", "device_map"), ("bos", "length")
+
+
 def keywords(function: Callable[P, R]) -> Callable[P, R]:
     """The function, which raises InputError for arguments that it does not take, and says what to write instead.
 
-    Words of one line of "one" mean one argument, such as `layer` and `layers`. So do some values of foreign arguments.
+    Words of the table mean one argument, such as `layer` and `layers`. Some values of foreign arguments do, too. How
+    a model is loaded and its text is read may be said beside them, and the file in which the answer is saved.
     """
     known = inspect.signature(function).parameters
+    words = _OF_LOAD * ("model" in known) + _OF_TOKENS * ({"tokens", "text"} & {*known} != set()) * ("model" in known)
+    handed = [word for word in words if word not in known]
+    is_saved = "path" not in known and bool({"model", "self"} & {*known})
 
     def meant_by(given: Mapping[str, Any]) -> dict[str, Any]:
         foreign = {word: f"{word}={value!r:.20}" for word, value in given.items() if word not in known}
         meant = {word: pair for word, text in foreign.items() if (pair := _words("argument").get(text)) is not None}
-        free = [word for word in known if word not in given]
+        free = [word for word in (*known, *handed, *["path"] * is_saved) if word not in given]
         kept = {synonym(word, [word] if word in known else free): given[word] for word in given if word not in meant}
         pairs = (pair.split("=") for pair in meant.values() if pair)
         return kept | {word: literal_eval(value) for word, value in pairs if word in known}
@@ -373,21 +386,34 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         named: Any = meant_by(kwargs)
-        given = _with_tokenizer(args, named) if "model" in known and "tokenizer" not in known else args
+        path = named.pop("path", None) if is_saved else None
+        given = _prepared([*known], args, named, handed) if handed else args
         _check_fit(function, given, named)
-        return function(*given, **named)
+        answer = function(*given, **named)
+        if path is not None:
+            import_module(f"{_ROOT.name}.pages.report").save(answer, path)
+        return answer
 
     return checked
 
 
-def _with_tokenizer(args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-    """The arguments without a tokenizer; the model, which is first, is loaded with it."""
-    tokenizers = [value for value in args if callable(getattr(value, "convert_ids_to_tokens", None))]
-    tokenizer = named.pop("tokenizer", None) if not tokenizers else tokenizers[0]
-    if tokenizer is None:
+def _prepared(names: list[str], args: tuple[Any, ...], named: dict[str, Any], handed: list[str]) -> tuple[Any, ...]:
+    """The arguments by place, with the model loaded and the text read as other arguments say, which are taken away."""
+    how = {word: value for word in handed if word in named and (value := named.pop(word)) is not None}
+    for value in args:
+        if "tokenizer" in handed and callable(getattr(value, "convert_ids_to_tokens", None)):
+            args, how["tokenizer"] = tuple(each for each in args if each is not value), value
+    if not how or not {*names[: len(args)], *named} & {"model"}:
         return args
-    model, *others = [value for value in args if value is not tokenizer] or [named.pop("model", None)]
-    return (import_module(f"{_ROOT.name}.backends.load").load(model, tokenizer), *others)
+    values = dict(zip(names, args, strict=False)) | named
+    of_text = {word: how.pop(word) for word in _OF_TOKENS if word in how}
+    loading = import_module(f"{_ROOT.name}.backends.load")
+    made = {"model": loading.load(values["model"], **how) if how else loading.subject_of(values["model"])}
+    text = next((name for name in ("tokens", "text") if values.get(name) is not None), "")
+    if text and of_text:
+        made[text], of_text = made["model"].tokens(values[text], **of_text), {}
+    named |= of_text | {name: value for name, value in made.items() if name in named}
+    return tuple(made.get(name, value) for name, value in zip(names, args, strict=False)) + args[len(names) :]
 
 
 def _check_fit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -397,7 +423,8 @@ def _check_fit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapp
     except TypeError as error:
         names = [word for word in signature.parameters if word != "self"]
         unknown = next((word for word in kwargs if word not in signature.parameters), "")
-        fix = fix_of(unknown, name, names) or fix_of("", name)
+        usage = fix_of("", name)
+        fix = (fix_of(unknown, name, names) if unknown else "") + usage * ("missing" in str(error)) or usage
         known = "" if fix.startswith(";") else f"; it takes {', '.join(names) or 'nothing'}"
         raise InputError(f"{name}: {error}{known}{fix}") from None
 
@@ -465,19 +492,35 @@ class _Method:
 
 
 class Bound(partial[Any]):
-    """A function with the object that it is called of."""
+    """A method with its object. One of a value that needs no argument stands for its answer."""
 
     def __init__(self, function: Callable[..., Any], thing: Any) -> None:
         update_wrapper(self, function)
 
+    @property
+    def answers(self) -> bool:
+        """Whether it is a method of a value that needs no argument."""
+        _, *given = inspect.signature(self.func).parameters.values()
+        return self.args[0].is_value and all(each.default is not each.empty for each in given)
+
     def __repr__(self) -> str:
         path = f"{self.args[0].kind}.{self.func.__name__}"
-        return f"{path} is a method; write {path}(...)"
+        return repr(self()) if self.answers else f"{path} is a method; write {path}(...)"
+
+    def __str__(self) -> str:
+        return str(self()) if self.answers else repr(self)
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> NoReturn:
+        def __getattr__(self, name: str) -> Any:
+            if name[0] != "_" and self.answers:
+                return getattr(self(), name)
             raise AttributeError(f"{self!r}.{name}", name=name)
+
+
+_NUMBERS = "float format round getitem lt le gt ge add radd sub rsub mul rmul truediv"
+for _name in _NUMBERS.split():
+    setattr(Bound, f"__{_name}__", lambda self, *given, _name=f"__{_name}__": getattr(self(), _name)(*given))
 
 
 class Answering:
@@ -487,6 +530,7 @@ class Answering:
     """
 
     kind: ClassVar[str]  # what messages and the table call them
+    is_value: ClassVar[bool] = False  # whether a method without arguments changes nothing and costs little
     role: ClassVar[str] = "what"  # the first parameter of the public functions that are its methods
     parts: ClassVar[tuple[str, ...]] = ()  # whose attributes are its own
 
@@ -526,8 +570,13 @@ def _public(name: str) -> Callable[..., Any] | None:
 
 def _meant(name: str, public: Iterable[str]) -> str:
     """The public name, or the word of the table, that a word means; empty if it means none."""
-    known = {*_words("same"), *public}
-    return next((form for form in _forms(name) if form in known), "")
+    return _known(name, dict.fromkeys((*public, *_words("same"))))
+
+
+def _function_of(value: Any, name: str) -> Any:
+    """What a name gives: the value, or of an edit whose name is written in small letters, a function; see `edited`."""
+    is_edit = name.islower() and getattr(value, "__module__", "").startswith(f"{_ROOT.name}.interventions.")
+    return import_module(f"{_ROOT.name}.measurement.tabulate").edited(value) if is_edit else value
 
 
 class Package(ModuleType):
@@ -537,15 +586,18 @@ class Package(ModuleType):
         names = () if name.startswith("_") else dir(self)
         if name in names and name not in vars(self).get("__all__", ()):
             return import_module(f"{self.__name__}.{name}")
-        word = "" if name.startswith("_") else _meant(name, vars(sys.modules[_ROOT.name])["__all__"])
-        if word and (word != name or word in _words("same")):
+        public = [] if name.startswith("_") else vars(sys.modules[_ROOT.name])["__all__"]
+        place = "plot_" if self.__name__ == f"{_ROOT.name}.plots" else ""
+        word = _meant(f"{place}{name}", public) or _meant(name, public)
+        if name[0] != "_" and word and (word != name or word in _words("same")):
             meant = _words("same").get(word, word)
-            return resolve_name(meant if "." in meant else f"{_ROOT.name}.{meant}")
+            meant = meant if "." in meant else f"{_ROOT.name}.{meant}"
+            return _function_of(resolve_name(meant), name)
         fix = "" if name.startswith("_") else fix_of(name)
-        if not name.startswith("_") and not fix.startswith(";"):
-            edits = {each.lower(): each for each in import_module(f"{_ROOT.name}.interventions").__all__}
-            edit = edits.get(name.replace("_", "").lower(), name)
-            fix = fix if edit == name else f"; edits=si.interventions.{edit}(...) does it"
+        if name.islower() and name[0] != "_" and not fix.startswith(";"):
+            edit = _known(name, import_module(f"{_ROOT.name}.interventions").__all__)
+            if edit and edit.lower() != name:
+                return _function_of(resolve_name(f"{_ROOT.name}.interventions.{edit}"), name)
         home, is_public = ("", False) if fix or name.startswith("_") else home_of(name)
         if is_public and self.__name__ == _ROOT.name:
             return getattr(import_module(home), name)
@@ -561,8 +613,10 @@ class Package(ModuleType):
             value.__class__ = Package
         super().__setattr__(name, value)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = self.__name__.split(".", 1)[-1]
+        if meant := _words("same").get(f"{name}()"):
+            return resolve_name(meant)(*args, **kwargs)
         inside = name.split(".")[-1]
         known = f"; write si.{name}.{inside}(...)" if hasattr(self, inside) else f"; dir(si.{name}) lists what it has"
         raise InputError(f"si.{name} is a module{fix_of(name) or known}")

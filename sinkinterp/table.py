@@ -74,7 +74,7 @@ class Table(Answering, Frozen, repr=False):
     note: the protocol: n, T, epsilon, BOS, dtype. draw: makes the plotly figure of the table; None where it has none.
     """
 
-    kind = "table"
+    kind, is_value = "table", True
 
     title: str
     note: str

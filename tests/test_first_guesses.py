@@ -5,7 +5,6 @@ import io
 import json
 import re
 import sys
-import tomllib
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -24,9 +23,9 @@ from typer.testing import CliRunner
 
 import sinkinterp as si
 from sinkinterp import checks
-from sinkinterp.attention.sites import RESIDUAL
+from sinkinterp.attention.sites import RESIDUAL, Edit
 from sinkinterp.backends.files.named_models import SHIPPED
-from sinkinterp.checks import InputError, _guesses
+from sinkinterp.checks import GUESSES as TABLE, InputError
 from sinkinterp.cli.main import app
 from sinkinterp.data import progress
 from sinkinterp.data.tokens import TokenSet
@@ -36,6 +35,7 @@ from sinkinterp.runs.catalogue import full_name
 
 TEXT = "Language models pour attention onto their first token."
 TEXTS = [TEXT, "Most heads give it more than a third.", "def first(items): return items[0]"]
+ARGUMENTS = [words.split() for words in TABLE["arguments"]]
 NAME = "sinkinterp/text-softmax"  # a checkpoint that ships with its tokenizer
 
 
@@ -185,8 +185,8 @@ def test_a_measurement_does_not_pass_over_the_hooks_of_a_subject():
 def test_an_import_of_a_name_that_is_not_there_says_what_to_write():
     said = {
         "from sinkinterp import pipeline": "si.load(NAME).generate(text)",
-        "from sinkinterp.attention import ablate": "interventions.Ablate",
-        "import sinkinterp.swap": "si.SwapPositions",
+        "from sinkinterp.attention import steer": "interventions.Add(vector)",
+        "import sinkinterp.steer": "interventions.Add(vector)",
     }
     for line, fix in said.items():
         with pytest.raises(ImportError, match=re.escape(fix)):
@@ -254,7 +254,6 @@ def test_a_card_escapes_what_a_user_named(subject):
 
 
 HUGE = "si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
-ABLATION = "edits=si.interventions.Ablate(heads=[(layer, head)])"
 SAID = {  # what is tried, and what the one line says
     "a view": (lambda s, r: si.measure(s, TEXT).plot("norm"), "did you mean 'norms'"),
     "an instrument": (lambda s, r: si.measure(s, TEXT, instruments="MASIVE"), "did you mean 'MASSIVE'"),
@@ -273,16 +272,15 @@ SAID = {  # what is tried, and what the one line says
     "quantization_config": (lambda s, r: si.load(NAME, quantization_config=object()), HUGE),
     "batch_size of measure": (lambda s, r: si.measure(s, TEXT, batch_size=4), "measure chooses how many"),
     "a model without tokenizer": (lambda s, r: si.measure(model_of("gpt2"), TEXT), "tokenizer=..."),
-    "a package": (lambda s, r: si.attention(s, TEXT), "si.attention_map(model, text)"),
-    "zero_ablate": (lambda s, r: si.interventions.zero_ablate, ABLATION),
+    "a package": (lambda s, r: si.metrics(s, TEXT), "dir(si.metrics) lists what it has"),
     "texts of a report": (lambda s, r: si.measure(s, TEXT)["pattern", 1], "si.attention_map(model, text)"),
-    "logit_lens": (lambda s, r: si.logit_lens(s, TEXT), "logit_parts"),
+    "logit_lens": (lambda s, r: si.logit_lens(s, TEXT), "accumulated_resid(apply_ln=True)"),
+    "dla": (lambda s, r: si.dla(s, TEXT), "logit_parts(model, text, right, wrong)"),
     "a title": (lambda s, r: si.attention_map(s, TEXT, title="t"), "figure.update_layout(title_text=...)"),
     "colours": (lambda s, r: si.attention_map(s, TEXT, cmap="viridis"), "figure.update_coloraxes(colorscale=...)"),
     "an axis of matplotlib": (lambda s, r: si.attention_map(s, TEXT, ax=None), "si.save(figure, path)"),
     "a mean of heads": (lambda s, r: si.attention_map(s, TEXT, heads="mean"), ".mean(1), tokens)"),
     "attention of a call": (lambda s, r: s(TEXT, output_attentions=True), "si.view(subject, text)"),
-    "a method as a number": (lambda s, r: r["sink_rate"], "report.sink_rate()"),
     "weights that are measured": (lambda s, r: si.measure((torch.eye(3)[None, None],)), "si.sinks(weights)"),
     "an edit by a name": (lambda s, r: si.patched(s, mask_sink=True), "RemoveColumn()"),
     "sort": (lambda s, r: r.heads().sort("alpha_1"), "to_pandas().sort_values"),
@@ -295,9 +293,9 @@ SAID = {  # what is tried, and what the one line says
     "a report as a model": (lambda s, r: si.measure(r, TEXT), "not a model"),
     "a slip in an attribute": (lambda s, r: r.summry, "did you mean 'summary'"),
     "an item": (lambda s, r: r["import"], "did you mean 'importance'"),
-    "one report": (lambda s, r: si.compare([r, r]), "it takes before, after, epsilon"),
+    "one report": (lambda s, r: si.compare([r, r, r]), "takes two reports, or two models and a text"),
     "a module": (lambda s, r: s.parameters, "subject.model.parameters"),
-    "a method without brackets": (lambda s, r: r.heads.sort_values, "write report.heads(...).sort_values"),
+    "a method without brackets": (lambda s, r: r.heads.sort_values, "to_pandas().sort_values"),
     "several models in a view": (lambda s, r: si.view([NAME, NAME], TEXT), "si.attention_map(models, text)"),
     "ids on no device": (lambda s, r: s.run(torch.ones(1, 4, dtype=torch.long, device="meta")), "give their list"),
     "sparse ids": (lambda s, r: s.run(torch.ones(2, 4, dtype=torch.long).to_sparse()), "tokens.to_dense()"),
@@ -309,8 +307,8 @@ SAID = {  # what is tried, and what the one line says
     "a report of keywords": (lambda s, r: si.Report(model=s, tokens=TEXT), "si.measure(model, tokens) makes a report"),
     "a recipe's slip": (lambda s, r: si.Recipe(step=3), "did you mean 'steps'"),
     "a kernel": (lambda s, r: si.Sigmoid(), "from sinkinterp.attention.kernels import Sigmoid"),
-    "a measurement": (lambda s, r: si.patches(s), "from sinkinterp.measurement.patching import patches"),
-    "two values": (lambda s, r: [*s], "subject.tokenizer its tokenizer"),
+    "a measurement": (lambda s, r: si.logit_parts(s), "from sinkinterp.measurement.lens import logit_parts"),
+    "two values": (lambda s, r: [*s], "subject = si.load(NAME), then subject.tokenizer"),
     "a block as the model": (lambda s, r: si.patched(s.model, si.SwapPositions(0, 1)).forward(), "with si.patched("),
     "an intervention": (lambda s, r: si.interventions.Zeros, "did you mean 'Zero'"),
     "a variant's attribute": (lambda s, r: si.VARIANTS.softmax, "si.VARIANTS['softmax']"),
@@ -321,13 +319,22 @@ SAID = {  # what is tried, and what the one line says
     "angles of the first token": (lambda s, r: s.first_token(TEXT).angles, "qk_cosines"),
     "a model's near name": (lambda s, r: si.load("smollm"), "did you mean 'smollm2'"),
     "experiments": (lambda s, r: full_name("list"), "sinkinterp list experiments"),
-    "--lr": (lambda s, r: app(["train", "softmax", "--lr", "1e-3"]), "such as --set steps=100"),
-    "--layer": (lambda s, r: app(["view", NAME, "--layer", "0"]), "write --head LAYER.HEAD"),
-    "--edit": (lambda s, r: app(["measure", NAME, "--edit", "zero"]), "edits=..."),
+    "--lr": (lambda s, r: app(["train", "softmax", "--epochs", "3"]), "such as --set steps=100"),
+    "--layer": (lambda s, r: app(["explain", NAME, "--layer", "0"]), "write --head LAYER.HEAD"),
+    "no prompts": (lambda s, r: app(["patch", NAME]), "--clean TEXT --corrupted TEXT"),
+    "a layer to patch": (lambda s, r: app(["patch", NAME, "--layer", "1"]), "maps every layer and position"),
+    "a layer to measure": (lambda s, r: app(["measure", NAME, "--layer", "1"]), "every layer and head is measured"),
+    "a flag in place of a file": (lambda s, r: app(["measure", NAME, "--json"]), "such as --json sinks.json"),
+    "a model in place of a command": (lambda s, r: app(["gpt2"]), "sinkinterp measure gpt2"),
+    "two models": (lambda s, r: app(["measure", NAME, NAME, "--text", "x"]), "sinkinterp atlas MODEL MODEL"),
+    "a module of nnsight": (lambda s, r: si.activations(s, TEXT, names=["x"]), "the answer is a cache"),
+    "a hook to patch": (lambda s, r: si.patch(s, TEXT, TEXT, hook_name="blocks.0.hook_resid_pre"), "site=si.inter"),
+    "two models to patch": (lambda s, r: si.patch(NAME, NAME), "two texts of one model"),
+    "--edit": (lambda s, r: app(["measure", NAME, "--edit", "zero"]), "such as ZeroKeyBias"),
     "two texts": (lambda s, r: app(["view", NAME, "The cat", "sat"]), "with --text TEXT"),
     "a made model in place of a command": (lambda s, r: app(["smollm2"]), "sinkinterp measure smollm2"),
     "an unknown command": (lambda s, r: app(["zzz"]), "the commands are train, finetune"),
-    "a layer of attention": (lambda s, r: s.attention(TEXT, layer=1), "subject.attention(text)[:, layer, head]"),
+    "a layer of attention": (lambda s, r: s.attention(TEXT, layer=1), "si.attention(subject, text, layers=3, heads=5)"),
     "a name in place of a command": (lambda s, r: app([NAME]), f"sinkinterp measure {NAME}"),
 }
 
@@ -498,7 +505,7 @@ def test_a_function_of_a_model_is_a_method_of_a_subject_and_a_word_means_an_attr
     report.to_json(tmp_path / "a.json")
     assert len(report.df()) == len(pandas.read_csv(tmp_path / "a.csv"))
     assert si.read(tmp_path / "a.json").alpha().equal(report.alpha())
-    assert repr(report.sink_rate) == "report.sink_rate is a method; write report.sink_rate(...)"
+    assert repr(report.save) == "report.save is a method; write report.save(...)"
     assert si.Ablate is si.interventions.Ablate and si.table7(NAME).title.startswith("Table 7 on")
 
 
@@ -513,10 +520,96 @@ def test_the_words_of_an_option_are_those_of_an_argument(tmp_path, monkeypatch):
     assert get_command(app).commands["measure"]._meant(["--text", "", "--", "-o"]) == ["--text", "", "--", "-o"]
     for command in get_command(app).commands.values():
         for options in (param.opts for param in command.params if param.param_type_name == "option"):
-            for words in (words for words in _guesses()["one"]["words"] if options[0].lstrip("-") in words):
+            for words in (words for words in ARGUMENTS if options[0].lstrip("-") in words):
                 own = {name.lstrip("-") for param in command.params for name in param.opts}
                 alike = [word for word in words if not own & {*words} - {options[0].lstrip("-")}]
                 assert {*(command._meant([f"--{word}=x"])[0] for word in alike)} <= {f"{options[0]}=x"}
+
+
+EDITS = [name for name, kind in vars(si.interventions).items() if isinstance(kind, type) and issubclass(kind, Edit)]
+
+
+def test_an_edit_in_small_letters_edits_the_model_or_measures_it_edited(subject):
+    swapped = si.SwapPositions(0, 4)
+    expected = si.measure(subject, TEXTS, edits=swapped)
+    assert expected.protocol.edits == ("SwapPositions(0, 4)",) and si.swap_positions(0, 4) == swapped
+    for given in (subject, NAME):
+        assert si.swap_positions(given, TEXTS, 0, 4).alpha().equal(expected.alpha())
+        assert si.intervene(given, TEXTS, "swap_positions(0, 4)").alpha().equal(expected.alpha())
+    for block in (si.swap_positions(subject, 0, 4), si.edit(subject.model, swapped), si.patched(subject, swapped)):
+        with block:
+            assert si.measure(subject, TEXTS).alpha().equal(expected.alpha())
+            both = si.measure(subject.model, TEXTS, edits=si.SwapPositions(1, 2))
+            assert both.protocol.edits == ("SwapPositions(0, 4)", "SwapPositions(1, 2)")
+            weights, norms = si.attention(subject, TEXT), si.key_norms(subject, TEXTS)
+        assert weights.equal(si.attention(subject, TEXT, edits=swapped))
+        assert list(norms) == list(si.key_norms(subject, TEXTS, edits=swapped))
+    assert si.measure(subject, TEXTS).protocol.edits == ()
+
+
+@pytest.mark.parametrize("name", [name for name in EDITS if len(re.findall("[A-Z]", name)) > 1])
+def test_a_model_is_not_taken_for_a_field_of_an_edit(name, subject):
+    word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    try:
+        assert not isinstance(getattr(si, word)(subject), Edit)
+    except (InputError, AttributeError, TypeError) as error:
+        assert "\n" not in str(error)  # an edit that needs more, or a word that the table answers
+
+
+def test_how_a_model_is_loaded_and_its_text_read_may_be_said_beside_them(subject, tmp_path):
+    expected = si.measure(si.load(NAME, dtype="bf16"), subject.tokens(TEXTS, bos="never"))
+    given = {"torch_dtype": "bf16", "prepend_bos": False, "backend": "huggingface"}
+    assert si.measure(NAME, TEXTS, **given).alpha().equal(expected.alpha())
+    assert si.measure(NAME, TEXTS, dtype="bf16", bos="never", device="cpu").protocol == expected.protocol
+    heads = si.heads(NAME, TEXTS, **given, save=tmp_path / "heads.csv")
+    assert {row["alpha_1"] for row in heads} == {row["alpha_1"] for row in expected.heads()}
+    assert len(pandas.read_csv(tmp_path / "heads.csv")) == len(expected.heads())
+    assert si.view(subject, TEXT, length=5, open_browser=False).html.count("onto") == 0
+    assert si.measure(subject, TEXTS, length=7).protocol.length == 7
+    refused(lambda: si.measure(subject, prepend_bos=False), "bos")
+    refused(lambda: si.measure(subject, TEXT, save="sinks.nope"))
+
+
+def test_models_and_reports_are_compared(subject, report):
+    other = "sinkinterp/text-sigmoid" if (SHIPPED / "text-sigmoid").is_dir() else NAME
+    expected = str(si.compare(si.measure(subject, TEXTS), si.measure(other, TEXTS)))
+    assert str(si.compare(subject, other, TEXTS)) == str(si.compare([subject, other], TEXTS)) == expected
+
+
+def test_a_method_of_a_value_stands_for_its_answer(report):
+    rate = report.sink_rate()
+    assert repr(report.sink_rate) == repr(rate) == repr(report["sink_rate"]) and float(report.sink_rate) == rate
+    assert f"{report.sink_rate:.3f}" == f"{rate:.3f}" and report.sink_rate > 0 and 1 - report.sink_rate == 1 - rate
+    assert str(report.heads) == str(report.heads()) and report.heads[0] == report.heads()[0]
+    assert report.heads.columns == report.heads().columns and report.summary.sentence == report.summary().sentence
+    assert float(pandas.DataFrame({"a": report.sink_rate}, index=[0]).loc[0, "a"]) == rate
+
+
+def test_layers_and_heads_of_attention_are_chosen_as_of_an_array(subject):
+    weights = subject.attention(TEXT)
+    assert si.attention(subject, TEXT, layer=1).equal(weights[:, 1])
+    assert si.attention(subject, TEXT, layers=[2, 0], head=0).equal(weights[:, [2, 0], 0])
+    assert si.activations(subject, TEXT, layers=[1]).keys() == {1}
+    refused(lambda: si.attention(subject, TEXT, layers=9))
+
+
+def test_a_variant_is_trained_by_its_name_with_settings(tmp_path):
+    run = si.train("sigmoid", steps=2, n_layers=1, batch=4, seed=3, cache=tmp_path)
+    assert (run.recipe.steps, run.recipe.model.n_layers, run.recipe.seed) == (2, 1, 3)
+    assert si.trained(run.recipe, cache=tmp_path).folder == run.folder
+    assert si.train(attention="sigmoid", max_steps=2, n_layers=1, batch_size=4, seed=3, cache=tmp_path) == run
+    refused(lambda: si.train("sigmoid", stepz=2, cache=tmp_path), "stepz")
+
+
+def test_options_that_are_settings_or_edits(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    meant = get_command(app).commands["train"]._meant(["--attention", "sigmoid", "--steps", "5", "--lr=.1"])
+    assert meant == ["sigmoid", "--set", "steps=5", "--set", "lr=.1"]
+    line = ["intervene", NAME, "--text", "The cat sat.", "--first-only", "-o", "a.json"]
+    for edited in (["--remove-column"], ["--edit", "RemoveColumn"], ["--intervention=remove_column()"]):
+        result = CliRunner().invoke(app, [*line, *edited])
+        assert result.exit_code == 0 and f"{NAME} with RemoveColumn(" in result.output, result.output
+        assert si.read("a.json").protocol.edits == ("RemoveColumn(Renormalised())",)
 
 
 def test_a_quantity_of_a_report_is_a_function_of_a_model_and_a_text(subject, report, tmp_path):
@@ -543,8 +636,7 @@ def test_a_method_of_a_subject_is_a_function_that_takes_the_model_first(subject)
 @pytest.mark.parametrize("verb", ["get", "compute", "calculate", "calc", "measure", "run", "make", "do"])
 def test_verbs_and_plurals_do_not_change_what_a_word_means(verb):
     assert getattr(si, f"{verb}_sink_rate") is si.sink_rate is getattr(si, f"{verb}_sink_rates")
-    with pytest.raises(AttributeError, match=r"ZeroKeyBias\(\)"):
-        getattr(si, f"{verb}_zero_key_biases")
+    assert getattr(si, f"{verb}_zero_key_biases")() == si.interventions.ZeroKeyBias()
     assert si.draw_norms is si.show_norms is si.plot_norms
 
 
@@ -561,13 +653,13 @@ def refused_name(word):
 
 
 def test_words_for_arguments_are_not_words_for_commands():
-    for word in {word for words in _guesses()["one"]["words"] for word in words} - {*get_command(app).commands}:
+    for word in {word for words in ARGUMENTS for word in words} - {*get_command(app).commands}:
         said = " ".join(CliRunner().invoke(app, [word]).output.split())
         assert checks.command_of(word) != word or f"no such command '{word}'" in said, word
 
 
-TABLE = tomllib.loads((Path(si.__file__).parent / "guesses.toml").read_text())
-GUESSES = {word: fix for words, fix in TABLE["instead"].items() for word in words.split() if word[0] != "-"}
+FIXES = {word: fix for words, fix in TABLE["instead"].items() for word in words.split()}
+GUESSES = {word: fix for word, fix in FIXES.items() if word[0] != "-" and ":-" not in word}
 
 
 def answered(place, name, things):
@@ -577,7 +669,7 @@ def answered(place, name, things):
     is_argument, thing = bool(place) and place not in things, things.get(place, si)
     if not is_argument and hasattr(thing, name):
         return None
-    owners = [si] if place in si.__all__ else [things["report"], things["subject"]]
+    owners = [si] if place in si.__all__ else [things["report"], things["subject"], si]
     function = is_argument and next(getattr(owner, place) for owner in owners if hasattr(owner, place))
     with pytest.raises((InputError, AttributeError)) as error:
         function(**{name: 1}) if is_argument else getattr(thing, name)

@@ -143,7 +143,7 @@ SAID = {
         SUBJECT,
         "change those of subject.model",
     ),
-    "si.compare(name, name)": ("", "which si.measure returns"),
+    "si.compare([name, name, name])": ("", "takes two reports, or two models and a text"),
 }
 LINES = [(user, start, line) for user, (start, lines) in WORKS.items() for line in lines]
 

@@ -1,14 +1,15 @@
 """A model that stays edited while its user generates with it, evaluates it, trains it, or caches its activations."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import Context
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
+from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from threading import get_ident
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,17 +27,26 @@ from .load import load
 from .module.module_subject import ModuleSubject
 from .recorder import Group, Layout, Recorder, edits_for, layout_of
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 class EditedBlock(Answering, AbstractContextManager[Any]):
     """The block of `patched`, which gives the model inside `with`."""
 
     kind = "block"
 
-    def __init__(self, block: AbstractContextManager[Any]) -> None:
-        self._block = block
+    def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._make = make
 
     def __enter__(self) -> Any:
+        self._block = self._make()
         return self._block.__enter__()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns in the block."""
+        with self._make() as model:
+            return model(*args, **kwargs)
 
     def __exit__(self, *error: Any) -> bool | None:
         return self._block.__exit__(*error)
@@ -53,7 +63,8 @@ def patched(model: Any, *more: Any, edits: Edits = ()) -> EditedBlock:
     nnsight model (`trace` and `generate` see them, in this process only), or a PyTorch module of your own, or what
     `si.load` makes or made of them: inside the block a subject's `generate(text)` and `subject(text)` are edited, and a
     name gives its subject. Edits stand one after the other or in `edits`. Hooks that are added inside the block see
-    what the edits made. A pattern that is cached holds the weights that multiply the values, without a slot's column.
+    what the edits made, and `si.measure` makes these edits before its own. A pattern that is cached holds the weights
+    that multiply the values, without a slot's column.
     Positions count the real tokens of each sequence from its first: behind padding, position 0 is its first real token.
     It stays so where a cache holds the beginning, has forgotten it, or keeps room for later tokens. A cache that was
     filled before the block keeps what it holds, as with hooks of your own: edits change the tokens that are read in the
@@ -66,7 +77,32 @@ def patched(model: Any, *more: Any, edits: Edits = ()) -> EditedBlock:
     of it are refused, and so are, from all, copies of it and other attention implementations.
     """
     several = (more,) if is_hook(more) else more
-    return EditedBlock(_patched(model, *several, edits))
+    return EditedBlock(partial(_patched, model, *several, edits))
+
+
+def with_block_edits(function: Callable[P, R]) -> Callable[P, R]:
+    """A function of a model and `edits`, which in blocks of the model makes their edits first, as outside of them."""
+
+    @wraps(function)
+    def called(*args: P.args, **named: P.kwargs) -> R:
+        model: Any = _inner(args[0] if args else named.get("model"))
+        parts = [model, *(getattr(model, name, None) for name in ("_module", "original_model", "model"))]
+        around = [edit for block in BLOCKS.get() if any(block.model is x for x in parts) for edit in block.edits]
+        if not around:
+            return function(*args, **named)
+        outside = copy_context()
+        outside.run(BLOCKS.set, ())
+        edits: Any = {"edits": (*around, *edits_of(named.get("edits", ())))}
+        return outside.run(partial(function, *args, **{**named, **edits}))
+
+    return called
+
+
+def _inner(model: Any) -> Any:
+    """What a subject of a library runs; anything else as it is."""
+    if isinstance(model, HuggingFaceSubject) and not isinstance(model, ModuleSubject):
+        return getattr(model, "bridge", model.model)
+    return model
 
 
 @contextmanager
@@ -74,9 +110,8 @@ def _patched(model: Any, *edits: Edits) -> Iterator[Any]:
     given = tuple(edit for several in edits for edit in edits_of(several))
     check_count(given, "edits of patched")
     is_named = isinstance(model, str | Path)
-    subject = model = load(model) if is_named else model
-    if isinstance(model, HuggingFaceSubject) and not isinstance(model, ModuleSubject):
-        model = getattr(model, "bridge", model.model)
+    subject = load(model) if is_named else model
+    model = _inner(subject)
     module = _module_of(model)
     block = Block(module, given)
     with ExitStack() as stack:

@@ -245,8 +245,8 @@ class Subject(Answering):
 
     def __iter__(self) -> NoReturn:
         raise InputError(
-            "a subject is one thing; si.measure(subject, text) measures it; subject.model is the model, "
-            "subject.tokenizer its tokenizer"
+            "a subject is one thing; write subject = si.load(NAME), then subject.tokenizer is its tokenizer and "
+            "subject.model the model"
         )
 
 

@@ -44,6 +44,7 @@ def view(
     model: options.Model,
     prompt: Prompt,
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD")] = [],
+    layer: Annotated[list[int], typer.Option(parser=options.whole(0))] = [],
     swap: Annotated[tuple[int, int] | None, typer.Option(metavar="FIRST SECOND", parser=options.whole(0))] = None,
     loading: options.Loading = options.Loading(),
     out: options.Out = Path("figures/view.html"),
@@ -52,16 +53,21 @@ def view(
     """Draw the attention maps of every head on a text: one page to click through, that needs no network."""
     with progress_bars() as progress:
         from ..interventions.positions import SwapPositions
+        from ..measurement.maps import heads_asked
         from ..pages.atlas.build import atlas
         from ..pages.atlas.encode import atlas_page
 
         heads = heads_named(head)
+        if heads and layer:
+            raise InputError("--head names its layer; leave --layer out")
         options.check_text(prompt.text, prompt.column)
         options.check_sizes(model, heads, prompt.length, loading.beyond_context)
         subject = loading.subject(model)
         token_set = prompt.token_set(subject, model, progress("reading docstrings"))
         edits = [SwapPositions(*swap)] if swap is not None else []
-        html = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=heads))
+        shape = subject.shape
+        shown = heads_asked(shape.attention_layers, shape.n_heads, layer, None) if layer else heads
+        html = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=shown))
     deliver([], (out, lambda: html), force=force)
 
 

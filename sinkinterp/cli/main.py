@@ -17,7 +17,7 @@ from .drawing import demo, gallery, serve, view
 from .explaining import explain, patch
 from .listing import listing
 from .measuring import cache, check, domains, mask, measure
-from .options import checked
+from .options import EDITS, checked
 from .reproducing import atlas, book, reproduce, story
 from .terminal import print_line, print_text, streams
 from .training import finetune, mend, train
@@ -49,20 +49,27 @@ class Command(TyperCommand):
         """The words of a command line, with the command's own options; a model named by an option is an argument."""
         known = {name.lstrip("-").replace("-", "_"): name for param in self.params for name in param.opts}
         options = {name for name in known.values() if name[0] == "-"}
-        meant: list[str] = []
-        for i, arg in enumerate(args):
+        meant, given = list[str](), iter(args)
+        for arg in given:
             if arg == "--":
-                return [*meant, *args[i:]]
+                return [*meant, arg, *given]
             word, equals, value = arg.partition("=")
             is_own = word[:1] != "-" or word in options
-            own = word if is_own else known.get(synonym(word.lstrip("-").replace("-", "_"), known), word)
-            if own == word or own[:1] == "-":
+            name = word.lstrip("-").replace("-", "_")
+            own = word if is_own else known.get(synonym(name, known), word)
+            setting = synonym(name, SETTINGS)
+            if own == word and not is_own and "--set" in options and setting in SETTINGS:
+                meant += ["--set", f"{setting}={value or next(given, '')}"]
+            elif own == word and not is_own and "--edit" in options and name.replace("_", "") in EDITS:
+                meant += ["--edit", name]
+            elif own == word or own[:1] == "-":
                 meant.append(f"{own}{equals}{value}")
             elif equals:
                 meant.append(value)
         return meant
 
 
+SETTINGS = ("steps", "lr", "batch")  # of a training, which are written as options, too
 NO_CACHE = "--no-cache"  # of every command, wherever it is written
 
 LISTS = {"reproduce": "experiments", "train": "variants", "measure": "models", "view": "models"}  # of `COMMAND list`
@@ -72,13 +79,14 @@ class Program(TyperGroup):
     """The group of all commands. It prints every mistake of the user as one line; a traceback is a bug of ours."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        args = [command_of(args[0]), *args[1:]]
+        args = [*command_of(args[0]).split(), *args[1:]]
         if args[0] not in self.commands and (fix := fix_of(args[0], "sinkinterp")):
             raise InputError(f"no such command {args[0]!r}{fix}; see sinkinterp --help")
         if "/" in args[0] or args[0] in models():
             raise InputError(f"no such command {args[0]!r}; write sinkinterp measure {args[0]}")
         if args[0] not in self.commands and not nearest(args[0], self.commands):
-            raise InputError(f"no such command {args[0]!r}; the commands are {', '.join(self.commands)}")
+            fix = f"sinkinterp measure {args[0]} measures a model of that name"
+            raise InputError(f"no such command {args[0]!r}; {fix}; the commands are {', '.join(self.commands)}")
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **options: Any) -> Any:
@@ -145,17 +153,21 @@ def _message(error: Any) -> str:
         text = str(
             InputError(" ".join(error.format_message().replace("Value error, ", "").split()).rstrip("."))
         )  # which cuts long names
-        fix = fix_of(getattr(error, "option_name", "argument(s)" * ("extra argument" in text)))
+        place = f"sinkinterp:{context.command.name}" if context else ""
+        word = "" if text.startswith("Missing") else "argument(s)" * ("extra argument" in text)
+        fix = fix_of(getattr(error, "option_name", word), place)
         options = {name for param in context.command.params for name in param.opts} if context else set()
+        fix = fix if {*_NAMED_OPTION.findall(re.sub("`[^`]*`", "", fix))} <= options else ""  # of this command
         if "requires an argument" in text:
-            fix = f"; write {error.option_name} and its value, as the help shows it"
-        fix = fix if {*_NAMED_OPTION.findall(fix)} <= options else ""  # of this command
+            fix = f"; write it with a value, such as {error.option_name} {_VALUES.get(error.option_name, 'VALUE')}"
+        text = text.partition(" (Possible")[0] if fix else text
         return f"{text[:1].lower()}{text[1:]}{fix}; see {context.command_path if context else 'sinkinterp'} --help"
     if isinstance(error, PermissionError):
         return f"permission denied: {error.filename}; {READABLE}"
     return f"not enough memory ({error})" if isinstance(error, MemoryError) else f"the system refuses: {error}"
 
 
+_VALUES = {"--json": "sinks.json", "--html": "sinks.html", "--save": "sinks.csv", "--out": "page.html"}
 _NAMED_OPTION = re.compile(r"--[a-z][\w-]*")
 _ARGUMENT = re.compile(r"""(?<![\w.?&-])([a-z]\w*)=(\.{3}|"[^"]*"|'[^']*'|\[[^\]]*\]|[^\s,;:()]+)""")
 _SAID = data_of("cli/wording.toml")
@@ -171,15 +183,11 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
         options = {**options, "column": "--set data.source.column"}
     for phrase, said in _SAID["phrases"].items():
         message = message.replace(phrase, said)
-    clauses = message.split("; ")
+    clauses, without = message.split("; "), _SAID["without"]
     for i, clause in enumerate(clauses):
         named = [] if clause.startswith("got ") else [name for name, _ in _ARGUMENT.findall(clause)]
-        missing = [
-            name for name in named if name in _SAID["without"] and name not in options and "settings" not in options
-        ]
-        clauses[i] = (
-            _SAID["without"][missing[0]] if missing else _ARGUMENT.sub(lambda match: _option(match, options), clause)
-        )
+        missing = [name for name in named if name in without and name not in options and "settings" not in options]
+        clauses[i] = without[missing[0]] if missing else _ARGUMENT.sub(lambda match: _option(match, options), clause)
     return "; ".join(clauses)
 
 

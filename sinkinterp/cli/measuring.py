@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -109,6 +109,7 @@ class Settings:
     epsilon: Annotated[float | None, typer.Option(parser=options.share)] = None
     preset: Annotated[str | None, typer.Option(autocompletion=options.beginning(options.PRESETS))] = None
     first_only: bool = False
+    edit: Annotated[list[str], typer.Option("--edit", parser=options.filled)] = field(default_factory=list)
 
     def over_preset(self, given: Input, dtype: Dtype | None) -> "Preset":
         """The preset, or the default settings, with what the user gave."""
@@ -160,7 +161,7 @@ def measure(model: options.Model, given: Input, how: Settings, loading: options.
         subject = loading.subject(model, settings.dtype)
         _check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
         is_whole = given.is_one_text and given.length is None
-        report = _measured(subject, model, inputs, settings, is_whole, how.first_only, progress)
+        report = _measured(subject, model, inputs, settings, is_whole, how, progress)
         word = subject.label
         tables = overview_tables if results.full else overview
         shown = [*tables(report, settings.epsilon, word), *_remarks(report, given)]
@@ -183,7 +184,7 @@ def _measured(
     inputs: "Inputs",
     settings: "Preset",
     is_whole: bool,
-    first_only: bool,
+    how: Settings,
     progress: "Progress",
 ) -> "Report":
     """The report on the inputs: on one whole text, on the given ones, or on docstrings until the interval is narrow."""
@@ -197,8 +198,9 @@ def _measured(
             subject,
             token_set,
             convention=settings.convention,
-            positions=(0,) if first_only else None,
-            instruments=() if first_only else instruments.ALL,
+            edits=how.edit,
+            positions=(0,) if how.first_only else None,
+            instruments=() if how.first_only else instruments.ALL,
             progress=progress(f"measuring {n} {'more ' if why else ''}x {longest} tokens{why}"),
         )
 

@@ -306,6 +306,7 @@ def models() -> list[str]:
 
 
 VARIANTS = names_in("lm/variants.py")
+EDITS = {name.lower() for name in re.findall(r'"(\w+)"', (PACKAGE / "interventions/__init__.py").read_text("utf-8"))}
 RECIPES = tuple(data_of("train/recipes.toml"))
 PRESETS = names_in("measurement/measure.py", "PRESETS")
 BACKENDS = names_in("backends/load.py", "_SUBJECTS")

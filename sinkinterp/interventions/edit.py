@@ -3,7 +3,10 @@
 The last are ablations, and hooks by the names of TransformerLens.
 """
 
+import ast
 import re
+import sys
+from ast import literal_eval
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
 from itertools import product
@@ -14,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..attention import CHANGES, OUTPUT, RESIDUAL, AttentionCall, Edit, Site, called
-from ..checks import Frozen, InputError, accepting, choice, instance_of, is_whole, keywords
+from ..checks import Frozen, InputError, accepting, choice, fix_of, instance_of, is_whole, keywords, nearest, refusal
 from . import changes
 from .changes import Apply, MeanOfOthers, Operation, Zero
 from .selectors import is_pair, several
@@ -31,7 +34,8 @@ class CallFunction(Edit):
         return instance_of(called(self.function, who, call), AttentionCall, f"{who} {must}")
 
 
-Edits = Edit | Callable[[AttentionCall], AttentionCall] | Sequence[Edit | Callable[[AttentionCall], AttentionCall]]
+AnyEdit = Edit | str | Callable[[AttentionCall], AttentionCall]
+Edits = AnyEdit | Sequence[AnyEdit]
 
 
 def edits_of(edits: Any) -> tuple[Edit, ...]:
@@ -48,6 +52,8 @@ def edits_of(edits: Any) -> tuple[Edit, ...]:
 def _edit_of(edit: Any) -> Edit:
     if is_hook(edit):
         return edit_of_hook(*edit)
+    if isinstance(edit, str):
+        return _named(edit)
     if isinstance(edit, Edit):
         if all(getattr(type(edit), name) is getattr(Edit, name) for name in CHANGES):
             raise InputError(f"{type(edit).__name__} overrides none of {', '.join(CHANGES)}, so it changes nothing")
@@ -56,6 +62,21 @@ def _edit_of(edit: Any) -> Edit:
         return CallFunction(edit)
     what = edit.__name__ if isinstance(edit, type) else type(edit).__name__
     raise InputError(f"{what} is not an edit; give one or a list of them, such as edits=si.SwapPositions(0, 4)")
+
+
+def _named(text: str) -> Edit:
+    """The edit that a text names, as code or in small letters: "ZeroKeyBias", "swap_positions(0, 4)"."""
+    word, *given = text.partition("(")
+    public = vars(sys.modules[__package__])
+    known = {name.lower(): public[name] for name in public["__all__"]}
+    made = known.get(re.sub(r"[-_\s]", "", word).lower())
+    fix = "write the name of one, such as ZeroKeyBias or 'SwapPositions(0, 4)'"
+    if made is None or (isinstance(made, type) and not issubclass(made, Edit)):
+        raise InputError(f"{text!r:.60} is not an edit{nearest(word, public['__all__'])}; {fix}")
+    with refusal(f"{text!r:.60} is not an edit", fix, (SyntaxError, ValueError)):
+        call: Any = ast.parse(f"_{''.join(given) or '()'}", mode="eval").body
+        edit: Edit = made(*map(literal_eval, call.args), **{x.arg: literal_eval(x.value) for x in call.keywords})
+        return edit
 
 
 def description(value: object) -> str:
@@ -144,14 +165,6 @@ _HOOKS: Mapping[str, tuple[type[changes.Change], int]] = {  # the change, and ho
     "attn.hook_z": (changes.ChangeOutputs, 0),
     "attn.hook_pattern": (changes.ChangePattern, 0),
 }
-_ELSEWHERE = {
-    "attn.hook_q": "ChangeQueries, or attn.hook_rot_q, which is after the rotation",
-    "attn.hook_k": "ChangeKeys, or attn.hook_rot_k, which is after the rotation",
-    "attn.hook_attn_scores": "a function of the attention call: replace(call, bias=...), or attn.hook_pattern",
-    "hook_resid_mid": "ChangeResidual(layers=[block]), before the attention",
-    "hook_attn_out": "ChangeOutputs, what heads return before they are mixed",
-    "attn.hook_result": "ChangeOutputs, what heads return before they are mixed",
-}
 _BY_HEAD = ("attn.hook_rot_q", "attn.hook_rot_k", "attn.hook_v", "attn.hook_z")  # `batch pos head d` there
 
 
@@ -169,8 +182,8 @@ def edit_of_hook(name: str, function: Function) -> Edit:
     found = _BLOCK.fullmatch(name)
     block, point = (int(found[1]), found[2]) if found else (0, name)
     if point not in _HOOKS:
-        known = f"one of blocks.0.{', blocks.0.'.join(_HOOKS)}"
-        raise InputError(f"no edit is at {name}; write {_ELSEWHERE.get(point, known)}")
+        known = f"; write one of blocks.0.{', blocks.0.'.join(_HOOKS)}"
+        raise InputError(f"no edit is at {name}{fix_of('', point) or known}")
     change, later = _HOOKS[point]
     accepting(function, f"the function at {name}", None, hook=None)
 

@@ -181,7 +181,8 @@ def _words_held(tokens: Any, n: int, length: int) -> list[str] | None:
     """Tokens as texts; None for several sequences. Raises InputError unless there is one for each position."""
     rows = np.asarray(tokens.cpu() if isinstance(tokens, Tensor) else tokens)
     if rows.dtype.kind not in "iuU" or rows.shape not in ((length,), (n, length)):
-        raise InputError(f"tokens are the {length} texts or ids that the weights belong to; got {tokens!r:.40}")
+        got = f"{rows.shape[-1]} tokens" if rows.ndim and rows.shape[-1] != length else f"{tokens!r:.40}"
+        raise InputError(f"tokens are the {length} texts or ids that the weights belong to; got {got}")
     return [str(token) for token in rows.reshape(-1).tolist()] if n == 1 else None
 
 

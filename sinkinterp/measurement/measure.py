@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..attention import BLOCK, Edit, Reads, Unchanged, called, metric as named, per_sequence
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
+from ..backends.patched import with_block_edits
 from ..backends.subject import Subject, text_to_tokens, token_set_for
 from ..checks import Frozen, InputError, check_memory, choice, different_numbers, instance_of, keywords, nearest
 from ..data.choices import Bos, Dtype
@@ -217,6 +218,7 @@ Answers = dict[str, Tensor]  # by the name of the metric
 
 
 @keywords
+@with_block_edits
 def measure(  # noqa: PLR0913  everything that a measurement takes
     model: ModelLike,
     tokens: TokensLike | Any = None,

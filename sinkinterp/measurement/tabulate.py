@@ -1,17 +1,25 @@
 """What a report shows, and what a subject does, as functions of a model and a text."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from inspect import signature
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from ..attention import Edit
 from ..backends.load import subject_of
-from ..checks import InputError, keywords, whole_number, whole_numbers
+from ..backends.patched import patched, with_block_edits
+from ..checks import InputError, fix_of, is_whole, keywords, synonym, whole_number, whole_numbers
 from ..data.tokens import TokensLike
-from ..interventions.edit import Edits
+from ..interventions.edit import Edits, edits_of
 from ..metrics.instruments import INSTRUMENTS
+from ..report.compare import compare as compare_reports
 from ..report.norms import RESIDUAL
-from ..report.report import NAMED
+from ..report.report import NAMED, Report
 from ..table import BLOCK, HEAD, LAYER, QUANTITY, Table
-from .measure import ModelLike, measure
+from .measure import ModelLike, inputs_of, measure
 
 
 def _table_of(view: str, quantity: str | None = None) -> Callable[..., Table]:
@@ -40,11 +48,12 @@ def _table_of(view: str, quantity: str | None = None) -> Callable[..., Table]:
                 numbers = whole_numbers(chosen, column)
                 table = table.with_rows(row for row in table if row.get(column) in numbers)
         if not len(table):
-            raise InputError(f"{table.title!r} has no such layers and heads; leave layers= and heads= out")
+            absent = "heads= out" if HEAD not in table.columns and heads is not None else "layers= and heads= out"
+            raise InputError(f"{table.title!r} has no such layers and heads; leave {absent}")
         return table if top is None else table.head(whole_number(top, "top", 1))
 
     tabulate.__name__ = quantity or view
-    return keywords(tabulate)
+    return keywords(with_block_edits(tabulate))
 
 
 def _figure_of(table: Callable[..., Table]) -> Callable[..., Any]:
@@ -53,11 +62,13 @@ def _figure_of(table: Callable[..., Table]) -> Callable[..., Any]:
 
 
 def _method(name: str) -> Callable[..., Any]:
-    """A method of a subject as a function that takes the model first."""
+    """A method of a subject as a function that takes the model first, and edits."""
 
     @keywords
-    def called(model: ModelLike, *args: Any, **named: Any) -> Any:
-        return getattr(subject_of(model), name)(*args, **named)
+    def called(model: ModelLike, *args: Any, edits: Edits = (), **named: Any) -> Any:
+        subject = subject_of(model)
+        with patched(subject, edits=edits) if edits_of(edits) else nullcontext():
+            return getattr(subject, name)(*args, **named)
 
     return called
 
@@ -65,4 +76,67 @@ def _method(name: str) -> Callable[..., Any]:
 massive, norms, angles, heads = map(_table_of, ("massive", "norms", "angles", "sinks"))
 keys, values, residuals = (_table_of("norms", quantity) for quantity in ("key", "value", RESIDUAL))
 plot_massive, plot_norms, plot_angles, plot_heads = map(_figure_of, (massive, norms, angles, heads))
-attention, run_with_cache, generate = map(_method, ("attention", "run_with_cache", "generate"))
+run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
+
+
+@keywords
+@with_block_edits
+def attention(
+    model: ModelLike, tokens: TokensLike | Any, layers: Any = None, heads: Any = None, *, edits: Edits = ()
+) -> Tensor:
+    """The attention weights of `subject.attention`; one layer or head, from 0, leaves its axis out, a list keeps it."""
+    subject, token_set = inputs_of(model, tokens)
+    weights = subject.attention(token_set, edits)
+    for axis, what, chosen in ((2, "heads", heads), (1, "layers", layers)):
+        if chosen is not None:
+            numbers = torch.tensor(whole_numbers(chosen, what, 0, weights.shape[axis] - 1), device=weights.device)
+            kept = weights.index_select(axis, numbers)
+            weights = kept.squeeze(axis) if is_whole(chosen) else kept
+    return weights
+
+
+@keywords
+def activations(model: ModelLike, tokens: TokensLike | Any, layers: int | Sequence[int] | None = None) -> Any:
+    """The ActivationCache of TransformerLens; with `layers`, a dictionary of what these blocks return."""
+    cache = run_with_cache(model, tokens)[1]
+    last = cache.model.cfg.n_layers - 1
+    return cache if layers is None else {i: cache["resid_post", i] for i in whole_numbers(layers, "layers", 0, last)}
+
+
+@keywords
+def compare(before: Any, after: Any = None, tokens: Any = None, epsilon: float = 0.3) -> Table:
+    """The table of `report.compare.compare` for two reports, or for two models, which are measured on tokens."""
+    if isinstance(before, list | tuple):
+        if len(before) != 2:
+            raise InputError(f"two are compared, and {len(before)} are given{fix_of('compare')}")
+        (before, after), tokens = before, after if tokens is None else tokens
+    old, new = (x if tokens is None and isinstance(x, Report) else measure(x, tokens) for x in (before, after))
+    return compare_reports(old, new, epsilon)
+
+
+@keywords
+def intervene(model: ModelLike, *given: Any, edits: Edits = ()) -> Any:
+    """The report of an edited model on the tokens before the edits; without tokens, the block of `patched`."""
+    *tokens, last = (*given, edits) if edits_of(edits) else given or (edits,)
+    return measure(model, *tokens, edits=last) if tokens else patched(model, edits=last)
+
+
+def edited(kind: Callable[..., Edit]) -> Callable[..., Any]:
+    """A function that makes an edit, or of a model, of tokens or none, and of an edit, what `intervene` returns."""
+    if isinstance(kind, type) and not issubclass(kind, Edit):  # an operation
+        return kind
+
+    def named(*args: Any, **fields: Any) -> Any:
+        fields = {synonym(word, signature(kind).parameters): value for word, value in fields.items()}
+        is_model = bool(args) and callable(getattr(args[0], "generate", None))
+        refused = []
+        for n in range(is_model, min(3, len(args) + 1)):
+            try:
+                edit = kind(*args[n:], **fields)
+            except (InputError, TypeError) as error:
+                refused.append(error)
+            else:
+                return intervene(*args[:n], edits=edit) if n else edit
+        raise refused[0 if is_model or is_whole(args[0] if args else 0) else 1]
+
+    return named

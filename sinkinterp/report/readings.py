@@ -186,9 +186,12 @@ class Readings(metaclass=Told, repr=False, eq=False):
         """How many sequences were measured."""
         return len(self.tokens)
 
-    def __getitem__(self, name: str) -> Tensor:
-        """A tensor by its name among `tensors` or `extras`. Raises InputError for another name."""
+    def __getitem__(self, name: str) -> Any:
+        """A tensor by its name among `tensors` or `extras`, or what a method gives. Raises InputError for others."""
         known = {**self.tensors(), **self.extras}
+        method = None if name in known or not isinstance(name, str) or name[:1] == "_" else getattr(self, name, None)
+        if method is not None and getattr(method, "answers", False):
+            return method()
         if not isinstance(name, str) or name not in known:
             names = ", ".join([*self.tensors(), *self.extras])
             fix = fix_of(name[0] if isinstance(name, tuple) and name else name, "report", known)

@@ -44,7 +44,7 @@ SHAPES = get_type_hints(Readings)
 class Report(Readings, Answering):
     """Readings (its fields and statistics), what people look at first, and the formats that they travel in."""
 
-    kind, parts = "report", ("protocol",)
+    kind, is_value, parts = "report", True, ("protocol",)
 
     def __post_init__(self) -> None:
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}

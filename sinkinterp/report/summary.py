@@ -173,8 +173,9 @@ def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText =
     strongest, of_uniform = (values[:, i, head].nanmean().item() for values in (report.alpha(), report.null_alpha()))
     is_one = report.protocol.sequences == 1
     unit = "(layer, head)" if is_one else "(sequence, layer, head)"
+    edits = " and ".join(f" with {edit}" for edit in report.protocol.edits)
     return (
-        f"{public_name(report.protocol.model)} {_claim(_rate_exceeds(report, epsilon), _mean_exceeds(report))}"
+        f"{public_name(report.protocol.model)}{edits} {_claim(_rate_exceeds(report, epsilon), _mean_exceeds(report))}"
         f"{', in this one text' if is_one else ''}: it receives {_share(alpha)} of the attention, mean over heads "
         f"(uniform attention: {_share(uniform)}), and {_percent(rate)} of all {unit} give it more than {epsilon:g} "
         f"(uniform: {null:.1%}). Head {head} of layer {layer} looks at it most: it gives {strongest:.2f} "

@@ -33,7 +33,7 @@ from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import Batch, World, joined
 from ..train.loop import Evaluate, Job, Task, job_of, prepared
-from ..train.recipe import CosineRate, Decay, Everything, Fit, NextToken, Objective, Rate, Recipe
+from ..train.recipe import CosineRate, Decay, Everything, Fit, NextToken, Objective, Rate, Recipe, described
 
 EVALUATION_SEQUENCES = 256  # held-out sequences that an evaluation during training reads, at most
 EVALUATION_TOKENS = 65_536  # tokens that these sequences have together, at most
@@ -59,20 +59,23 @@ class Run:
 
 @keywords
 def trained(
-    recipe: Recipe,
+    recipe: Recipe | str,
     cache: Path | str | None = None,
     on_step: loop.OnStep | None = None,
     folder: Path | str | None = None,
     device: str = "cpu",
     on_data: OnProgress | None = None,
+    **settings: Any,
 ) -> Run:
     """The run of a recipe. Trains what is not in its folder yet, from the newest whole checkpoint there.
 
     The folder is `folder`, or the recipe's key in `cache` (default: `cache_folder()`). The recipe of a run on text
     names the hash of the text. `device` is "cpu", "cuda" or "auto"; processes that `torchrun` started train together.
+    In place of a recipe, the name of a variant takes the demo's, and `settings` change it: steps=100, n_layers=2.
     `on_data` is called while data are prepared, `on_step` as in `loop.train`. Raises InputError as `loop.train` and
     `joined` do, and if the data cannot be prepared.
     """
+    recipe = described(recipe, settings) if settings or isinstance(recipe, str) else recipe
     instance_of(recipe, Recipe, 'give a recipe, such as si.Recipe(model=si.VARIANTS["sigmoid"])')
     on_step = accepting((lambda step, metrics: None) if on_step is None else on_step, "on_step", 1, {})
     on_data = accepting(no_progress if on_data is None else on_data, "on_data", 0, 1)

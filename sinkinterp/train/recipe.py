@@ -1,8 +1,8 @@
 """Recipes: the settings that determine a training run, and named ones. Schedule, decay and objective are values."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +10,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from ..attention import Mask
-from ..checks import InputError, check_memory, choice, refusing
+from ..checks import InputError, check_memory, choice, refusing, synonym
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
@@ -20,7 +20,7 @@ from ..data.tokens import Tokens
 from ..files import data_of
 from ..lm.model import IGNORED, LMSpec
 from ..lm.variants import VARIANTS, variants
-from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later
+from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later, changed
 
 
 @dataclass(frozen=True)
@@ -309,6 +309,19 @@ def with_variant(recipe: Recipe, name: str) -> Recipe:
     model = choice(name, variants(recipe.model), "variant")
     last = shown_ahead(model.attention.mask, recipe.data.length)
     return replace(recipe, model=model, objective=PrefixLM(last + 1) if last else recipe.objective)
+
+
+def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
+    """A recipe, or that of the demo for a variant, with settings of it or of its model, such as steps=100, n_layers=2.
+
+    Raises InputError as `with_variant` and `changed` do.
+    """
+    made = with_variant(recipe_named("demo"), recipe) if isinstance(recipe, str) else recipe
+    own = {field.name: field.name for field in fields(made)}
+    paths = {field.name: f"model.{field.name}" for field in fields(made.model)} | own
+    named = {paths.get(synonym(word, paths), word): value for word, value in settings.items()}
+    made = replace(made, seed=named.pop("seed", made.seed))
+    return changed(made, [f"{path}={value}" for path, value in named.items()])
 
 
 DEMO_TWINS = ("softmax", "sigmoid", "k_bias")  # the variants that the demo trains on one task

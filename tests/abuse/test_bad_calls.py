@@ -271,7 +271,7 @@ NONSENSE = {  # what an argument of this name must not be, whichever function ta
     "site": (3, "residual"),
     "by": (5, (), [["layer"]], "nothing", ("layer", "layer")),
     "receiver": (edit.ChangeKeys(kv_heads=[(0, 0)]),),
-    "recipe": (None, "softmax"),
+    "recipe": (None, "sofmax"),
     "cache": (5,),
     "folder": (5,),
     "device": (5, "cuda:99"),

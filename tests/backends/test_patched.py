@@ -250,8 +250,11 @@ def test_hooks_of_a_user_around_a_measurement_compose_or_are_named():
     with bridge.hooks(fwd_hooks=[("blocks.1.attn.hook_pattern", lambda pattern, hook: seen.append(pattern.sum()))]):
         si.measure(subject, TOKENS)
     assert len(seen) == 1
-    with si.patched(bridge, iv.Temperature(2.0)), pytest.raises(InputError, match=r"is inside si\.patched"):
-        si.measure(subject, TOKENS)
+    with si.patched(bridge, iv.Temperature(2.0)):
+        with pytest.raises(InputError, match=r"is inside si\.patched"):
+            subject.run(TOKENS)
+        inside = si.measure(subject, TOKENS).alpha()
+    assert inside.equal(si.measure(subject, TOKENS, edits=iv.Temperature(2.0)).alpha())
 
 
 def test_training_inside_patched_stays_after_it():

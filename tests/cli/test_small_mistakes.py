@@ -79,5 +79,9 @@ def test_the_fix_of_an_option_that_a_command_lacks_is_an_option_of_that_command(
     assert len(written) > 9
     for word in written:
         result = CliRunner().invoke(app, [command, word, "x"])
-        said = {*re.findall(r"--[a-z][\w-]*", result.output)} - {word}
+        others = re.findall(r"`sinkinterp (\w+) ([^`]*)`", " ".join(result.output.split()))  # they have these options
+        for other, line in others:
+            assert {*re.findall(r"--[a-z][\w-]*", line)} <= {name for p in COMMANDS[other].params for name in p.opts}
+        own = " ".join(re.sub("`[^`]*`", "", " ".join(result.output.split())).split())
+        said = {*re.findall(r"--[a-z][\w-]*", own)} - {word}
         assert result.exit_code == 2 and said <= options, result.output

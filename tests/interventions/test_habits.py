@@ -10,9 +10,11 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import Exp, Sigmoid
 from sinkinterp.backends.bridge import bridge_of
 from sinkinterp.backends.load import BACKENDS
-from sinkinterp.interventions.edit import _ELSEWHERE, _HOOKS, edits_of
+from sinkinterp.checks import GUESSES
+from sinkinterp.interventions.edit import _HOOKS, edits_of
 
 TOKENS = tokens_of()
+ELSEWHERE = [word[:-1] for words in GUESSES["instead"] for word in words.split() if "hook_" in word and word[-1] == ":"]
 FAMILIES = ("gpt2", "llama with grouped queries")
 BY_HEAD = ("hook_rot_q", "hook_rot_k", "hook_v", "hook_z")
 
@@ -57,7 +59,7 @@ def test_a_hook_that_returns_nothing_changes_nothing_and_knows_where_it_is():
     assert seen == [("blocks.2.attn.hook_z", 2, (*TOKENS.shape, 4, 12))]
 
 
-@pytest.mark.parametrize("name", [*(f"blocks.0.{point}" for point in _ELSEWHERE), "blocks.0.hook_nothing", "x"])
+@pytest.mark.parametrize("name", [*(f"blocks.0.{point}" for point in ELSEWHERE), "blocks.0.hook_nothing", "x"])
 def test_a_name_without_a_site_names_what_to_write(name):
     refused(lambda: edits_of((name, lambda x, hook: x)))
 
