@@ -329,7 +329,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
             raise InputError(f"{self.name} cannot be measured: its encoder's output {state}")
 
 
-ENCODERS = "encoder=Silence(), NoEncoder(), Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder.encoder_input"
+ENCODERS = "encoder=Silence(), NoEncoder(), Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder"
 
 
 @refusing
