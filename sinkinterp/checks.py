@@ -435,7 +435,7 @@ def _refuse_change(value: Any, name: str, *_: Any) -> NoReturn:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Told(type):
-    """The type of frozen values: every class of it is a frozen dataclass, compared and shown as the one it is made of.
+    """The type of frozen values. Each of its classes is a frozen dataclass, with the equality and text of its base.
 
     A class raises InputError, which names its fields, for arguments that it does not take.
     """

@@ -234,10 +234,10 @@ def _position_ids(tokens: Tokens) -> Int[Tensor, "sequence pos"]:
 
 
 class _ChangeCopies(Edit):
-    """What happens to the copies, apart from those in which one site changes alone.
+    """Changes the copies, except those in which one site changes alone.
 
-    Records show what the changed copies have changed in the block before; one enters the next block as 1 - x. The copy
-    of calls also attends to all values alike, since a slot may have taken all weight. Of the doubled copies,
+    A record shows the changes of the block before. One copy enters the next block as 1 - x. The copy of calls also
+    attends to all values alike, since a slot may have taken all weight. Of the doubled copies,
 
     - the first runs as it is;
     - the second enters every block as the first does, and its feed-forward update is twice the first's;

@@ -323,7 +323,7 @@ Place = tuple[Site, nn.Module, Record, bool]
 def places_of(modules: StreamModules, recorder: Recorder) -> Iterator[Place]:
     """The places that a recorder is shown, in forward order: site, module, what shows it, and if it is the input.
 
-    A block stands at the site of calls where it attends, and shows nothing there.
+    The place of calls is the block itself, which shows nothing there.
     """
     residual = partial(_one_stream, recorder.residual, modules.stacks_streams)
     tables = {modules.embedding: TOKEN_EMBEDDING} | dict.fromkeys(modules.tables, POSITION_EMBEDDING)

@@ -1,6 +1,6 @@
 """Recorder: the reads and edits of one forward pass, what the reads have returned so far, and where its tokens are.
 
-A token stands behind padding, and behind tokens that a cache holds or forgot. Edits are shown every sequence from its
+Padding, and tokens that a cache holds or forgot, come before a token. Edits are shown every sequence from its
 first real token. Sequences with the same padding are shown together.
 """
 

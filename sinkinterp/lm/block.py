@@ -100,7 +100,7 @@ class Layer(nn.Module):
 
 
 class NormPlacement(Spec):
-    """Where a residual branch has its norm: on its input, on the update that it writes, or on the stream behind it."""
+    """The place of the norm of a residual branch: its input, its update, or the stream after it."""
 
     on: ClassVar[str]
 

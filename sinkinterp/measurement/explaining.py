@@ -214,9 +214,9 @@ SHOWN = 5  # neurons that write most
 
 
 def _with_neurons(path: Path, subject: HuggingFaceSubject, tokens: Tokens) -> Path:
-    """The path with the neurons of its feed-forward layer: what they write into its dimension at the first token.
+    """The path with the neurons of its feed-forward layer, by their writes into its dimension at the first token.
 
-    As it is where the layer has no single output matrix, as with experts.
+    It stays as it is if the layer has several output matrices, as with experts.
     """
     block, dim = path.at, path.dim
     seen: list[tuple[str, Any, Tensor, Tensor]] = []

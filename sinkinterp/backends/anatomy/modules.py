@@ -1,7 +1,7 @@
-"""The modules of a transformers model: those that attend, read or write its residual stream, or hold learned positions,
-and the linear maps to queries, keys and values.
+"""The modules of a transformers model that attend, read or write its residual stream, or hold learned positions.
 
-An edit of weights writes nothing into a model: what a map returns changes by what the edit changes in its weights.
+Among them are the linear maps to queries, keys and values. Nothing is written into a model: what a map returns changes
+by what the edits change in its weights.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
