@@ -1,6 +1,6 @@
 """Table 7: in a model with learned positions, the sink goes where p1 goes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import plotly.graph_objects as go
@@ -48,14 +48,19 @@ def measure(case: Case, progress: Progress) -> Table:
 
 
 def draw(table: Table) -> go.Figure:
-    """The swap chart of the first model, and a panel for each other one on the paper's input, which comes first."""
-    first = table[0]
-    of_seed = table.where(seed=first[SEED])
-    shown = [row for row in of_seed if row[MODEL] == first[MODEL] or row[INPUT] == REPEATED]
+    """The swap chart of the first model, and a panel for each other model or seed on the paper's input, which leads."""
+    first = _run(table[0])
+    shown = [row for row in table if _run(row) == first or row[INPUT] == REPEATED]
     shown.sort(key=lambda row: row[INPUT] != REPEATED)  # the rows of the paper's grid
-    has_others = any(row[MODEL] != first[MODEL] for row in shown)
-    named = ({**row, INPUT: f"{row[INPUT]}, {short_name(str(row[MODEL]))}"} for row in shown)
+    has_others = any(_run(row) != first for row in shown)
+    named = ({**row, INPUT: ", ".join((str(row[INPUT]), *_run(row)))} for row in shown)
     return swap_chart(table.with_rows(named if has_others else shown))
+
+
+def _run(row: Mapping[str, Cell]) -> tuple[str, ...]:
+    """The model of a row, and its seed if it has one."""
+    seeds = () if row.get(SEED) is None else (f"seed {row[SEED]}",)
+    return (short_name(str(row[MODEL])), *seeds)
 
 
 def _repeated(edit: str) -> dict[str, Cell]:
