@@ -288,6 +288,7 @@ SAID = {  # what is tried, and what the one line says
         lambda s, r: app(["list", "nosuch"]),
         "error: invalid value for 'what': 'nosuch' is not one of",
     ),
+    "a list of a report": (lambda s, r: pandas.DataFrame([r]), "pandas.DataFrame(report)"),
     "a slip in a keyword": (lambda s, r: si.measure(s, TEXT, editz=()), "did you mean 'edits'"),
     "a subject again": (lambda s, r: si.load(s), "is loaded already"),
     "a report as a model": (lambda s, r: si.measure(r, TEXT), "not a model"),
@@ -568,6 +569,14 @@ def test_how_a_model_is_loaded_and_its_text_read_may_be_said_beside_them(subject
     assert si.measure(subject, TEXTS, length=7).protocol.length == 7
     refused(lambda: si.measure(subject, prepend_bos=False), "bos")
     refused(lambda: si.measure(subject, TEXT, save="sinks.nope"))
+
+
+def test_a_page_is_shown_by_the_browser(subject, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    page = si.view(subject, TEXT, layers=1)
+    page.show()
+    assert len(opened) == 2 and all(Path(address.removeprefix("file://")).is_file() for address in opened)
 
 
 def test_models_and_reports_are_compared(subject, report):

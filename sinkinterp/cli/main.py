@@ -58,11 +58,14 @@ class Command(TyperCommand):
             name = word.lstrip("-").replace("-", "_")
             own = word if is_own else known.get(synonym(name, known), word)
             setting = synonym(name, SETTINGS)
-            if own == word and not is_own and "--set" in options and setting in SETTINGS:
+            is_foreign = not is_own and own == word
+            is_edit = "--edit" in options and name.replace("_", "") in EDITS
+            is_option = is_own or is_foreign or own[:1] == "-"
+            if is_foreign and setting in SETTINGS and "--set" in options:
                 meant += ["--set", f"{setting}={value or next(given, '')}"]
-            elif own == word and not is_own and "--edit" in options and name.replace("_", "") in EDITS:
+            elif is_foreign and is_edit:
                 meant += ["--edit", name]
-            elif own == word or own[:1] == "-":
+            elif is_option:
                 meant.append(f"{own}{equals}{value}")
             elif equals:
                 meant.append(value)

@@ -58,6 +58,10 @@ class Page(Answering):
         write_output(Path(path), self.html)
         return Path(path)
 
+    def show(self) -> None:
+        """Opens the page in the browser, from a temporary file."""
+        webbrowser.open(self.save(Path(mkdtemp(prefix="sinkinterp-")) / "view.html").as_uri())
+
     def _repr_html_(self) -> str:
         style = "width:100%;height:900px;border:0"
         return f'<iframe title="{escape(self.title)}" style="{style}" srcdoc="{escape(self.html)}"></iframe>'
@@ -87,7 +91,7 @@ def view(
     if path is not None:
         shown.save(path)
     elif open_browser and not _in_notebook():
-        webbrowser.open(shown.save(Path(mkdtemp(prefix="sinkinterp-")) / "view.html").as_uri())
+        shown.show()
     return shown
 
 
