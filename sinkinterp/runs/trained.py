@@ -19,7 +19,6 @@ from ..backends.load import load
 from ..backends.subject import Subject
 from ..checks import InputError, accepting, check_context, check_memory, instance_of, keywords, refusal, whole_number
 from ..data.draws import HELD_OUT
-from ..data.packing import PreparedText
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
 from ..files import cache_folder, check_writable, path_of, sole_writer
@@ -32,7 +31,7 @@ from ..spec import Limits
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import Batch, World, joined
-from ..train.loop import Evaluate, Job, Task, job_of, prepared
+from ..train.loop import Corpus, Evaluate, Job, Task, job_of, prepared
 from ..train.recipe import CosineRate, Decay, Everything, Fit, NextToken, Objective, Rate, Recipe, described
 
 EVALUATION_SEQUENCES = 256  # held-out sequences that an evaluation during training reads, at most
@@ -109,7 +108,7 @@ def evaluation_on(task: Task, objective: Objective = NextToken()) -> Evaluate:
 def _evaluation_sequences(task: Task) -> int:
     """How many held-out sequences to evaluate on; no more than a corpus holds out."""
     n = max(LEAST_EVALUATION_SEQUENCES, min(EVALUATION_SEQUENCES, EVALUATION_TOKENS // task.length))
-    return min(n, len(task.split.held_out)) if isinstance(task, PreparedText) else n
+    return min(n, len(task.split.held_out)) if isinstance(task, Corpus) else n
 
 
 def held_out_tokens(task: Task, sequences: int) -> TokenSet:

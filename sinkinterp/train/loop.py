@@ -16,12 +16,12 @@ from torch.optim import AdamW, Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checks import InputError, refusal
-from ..data.draws import generator
-from ..data.packing import PreparedText
+from ..data.draws import Split, generator
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens
 from ..files import sole_writer
 from ..lm.model import IGNORED, build
+from ..spec import Spec
 from . import checkpoint
 from .checkpoint import History
 from .distributed import Batch, World, gradient_sync
@@ -46,6 +46,21 @@ class Task(Protocol):
 
         A stream is (seed, step), with steps counted from 1, or ("held out",) for sequences that no training sees.
         """
+        ...
+
+
+@runtime_checkable
+class Corpus(Task, Protocol):
+    """A task that draws from a text. `recipe` holds the hash of the text. `split` says what is held out."""
+
+    @property
+    def recipe(self) -> Spec: ...
+
+    @property
+    def split(self) -> Split: ...
+
+    def tokenizer(self) -> Any:
+        """The transformers tokenizer of the text."""
         ...
 
 
@@ -92,13 +107,13 @@ class Job(Generic[F]):
 
 def job_of(recipe: Recipe, task: Task, evaluate: Evaluate, world: World = World()) -> Job[Recipe]:
     """The job that trains the recipe's model on a task. The job's recipe describes this task as its data."""
-    recipe = replace(recipe, data=task.recipe if isinstance(task, PreparedText) else task)
+    recipe = replace(recipe, data=task.recipe if isinstance(task, Corpus) else task)
 
     def batch(step: int) -> Batch:
         tokens = task.sample(recipe.batch, recipe.seed, step)
         return {"input_ids": tokens, "labels": recipe.objective.labels(tokens)}
 
-    tokenizer = task.tokenizer() if isinstance(task, PreparedText) else None
+    tokenizer = task.tokenizer() if isinstance(task, Corpus) else None
     loss = partial(loss_of, skip_logits=True)
     return Job(recipe, lambda: build(recipe.model, recipe.seed), batch, evaluate, world, tokenizer, loss=loss)
 
