@@ -452,6 +452,8 @@ class Told(type):
         del cls.__setattr__, cls.__delattr__  # a class that its author makes a dataclass, too, gets them again
         if inherited is None:
             cls.__setattr__ = cls.__delattr__ = _refuse_change
+        if not shown["eq"] and "__eq__" not in body:  # not the equality of a base, which knows only the fields there
+            cls.__eq__, cls.__hash__ = object.__eq__, object.__hash__
         for of, value in given.items():
             setattr(cls, of, value)
         return cls

@@ -8,7 +8,7 @@ from refusals import refused
 
 from sinkinterp.attention import Edit
 from sinkinterp.attention.masks import Causal, Window
-from sinkinterp.checks import InputError
+from sinkinterp.checks import Frozen, InputError
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.interventions import Put
 from sinkinterp.lm.model import LMSpec
@@ -162,3 +162,22 @@ def test_an_edit_is_a_frozen_dataclass_whether_its_author_decorates_it_or_not(de
             setattr(value, name, 2)
     with pytest.raises(InputError, match="one"):
         whole()
+
+
+def test_values_that_hold_tensors_are_equal_to_themselves_alone_and_others_by_their_fields():
+    class Part(Frozen):
+        pass
+
+    class Held(Part, eq=False):
+        value: float
+
+    class Heir(Held):
+        more: float = 0.0
+
+    class Plain(Part):
+        value: float
+
+    for kind in (Held, Heir):
+        one, other = kind(1.0), kind(1.0)
+        assert one == one and one != other and len({one, other}) == 2
+    assert Plain(1.0) == Plain(1.0) and Plain(1.0) != Plain(2.0) and len({Plain(1.0), Plain(1.0)}) == 1

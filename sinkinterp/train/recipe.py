@@ -10,7 +10,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from ..attention import Mask
-from ..checks import InputError, check_memory, choice, refusing, synonym
+from ..checks import InputError, check_memory, choice, nearest, refusing, synonym
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
@@ -316,6 +316,10 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
 
     Raises InputError as `with_variant` and `changed` do.
     """
+    if isinstance(recipe, str) and recipe not in VARIANTS:
+        raise InputError(
+            f"there is no recipe {recipe!r}{nearest(recipe, VARIANTS)}; give a si.Recipe, or a name of si.VARIANTS"
+        )
     made = with_variant(recipe_named("demo"), recipe) if isinstance(recipe, str) else recipe
     own = {field.name: field.name for field in fields(made)}
     paths = {field.name: f"model.{field.name}" for field in fields(made.model)} | own

@@ -296,7 +296,7 @@ HANGS = [  # what nobody writes to, and what has no end
 ]
 
 SAYS = {  # lines whose error says what to type
-    "measure": "missing argument 'model'; see sinkinterp measure --help",
+    "measure": "missing argument 'model'; name a model, such as smollm2",
     "reproduce": "missing argument 'names'; see sinkinterp reproduce --help",
     "train": "missing argument 'variant'; see sinkinterp train --help",
     "check": "missing argument 'model'",

@@ -67,12 +67,13 @@ def test_a_grid_without_repeated_tokens_is_of_the_first_input_and_has_no_row_of_
     assert "natural tokens" in grid.note
 
 
-def test_the_figure_has_the_papers_marks_on_a_panel_of_each_model_and_t_counts_from_1():
+def test_the_figure_has_the_papers_marks_on_a_panel_of_each_model_and_seed_and_t_counts_from_1():
     figure = load_experiment("table07_position_swap").draw(TABLE)
     panels = [note.text for note in figure.layout.annotations]
-    assert panels == ["input: repeated, one", "input: repeated, two", "input: natural, one"]
+    runs = [f"{model}, seed {seed}" for model in ("one", "two") for seed in SEEDS]
+    assert panels == [*(f"input: repeated, {run}" for run in runs), "input: natural, one, seed 0"]
     marked = [t for t in figure.data if "GPT2-XL" in t.name and t.name.startswith("Sink_1") and any(t.y)]
-    assert len(marked) == 2 and all(list(t.y)[1:3] == [0.002, 0.0236] for t in marked)
+    assert len(marked) == 4 and all(list(t.y)[1:3] == [0.002, 0.0236] for t in marked)
     assert set(figure.data[0].x[1]) == {"5", "10"} and "from 1" in figure.to_json()
 
 

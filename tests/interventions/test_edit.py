@@ -72,7 +72,12 @@ def test_an_edit_is_described_as_code_without_defaults():
 def test_edits_are_one_edit_or_several_in_their_order():
     swap, shift = iv.SwapPositions(0, 4), iv.ShiftPositions(2)
     assert edits_of(swap) == (swap,) and edits_of([shift, swap]) == (shift, swap) and edits_of(()) == ()
-    for given, name in (([swap, 3], "int"), (iv.SwapPositions, "SwapPositions"), ("swap", "str"), ({0: swap}, "dict")):
+    for given, name in (
+        ([swap, 3], "int"),
+        (iv.SwapPositions, "SwapPositions"),
+        ("swap", "'swap'"),
+        ({0: swap}, "dict"),
+    ):
         with pytest.raises(InputError, match=f"^{name} is not an edit"):
             edits_of(given)
 
