@@ -303,6 +303,16 @@ SAID = {  # what is tried, and what the one line says
     "a list as a token set": (lambda s, r: TokenSet.of([1, 2]), "TokenSet.of_rows"),
     "an estimate as a number": (lambda s, r: r.sink() > 0.2, "report.sink().low"),
     "a word of an operation": (lambda s, r: si.interventions.Zero(dims=[3]), "Zero: got an unexpected keyword"),
+    "a word that generating does not know": (lambda s, r: si.generate(s, TEXT, zero_key_bias=True), "and edits"),
+    "a misspelt word of generating": (lambda s, r: si.generate(s, TEXT, max_tokens=3), "did you mean 'max_new_tokens'"),
+    "a block of edits as a model": (
+        lambda s, r: si.measure(si.edit(s, "zero_key_bias"), TEXT),
+        "with si.patched(model",
+    ),
+    "axes of a view": (lambda s, r: si.view(s, TEXT, ax=1), "si.attention_map(model, text) is a plotly figure"),
+    "a list of the edits": (lambda s, r: si.list_interventions(), "si.interventions.__all__"),
+    "two models' attention": (lambda s, r: si.compare_attention(s, s, TEXT), "si.compare(model, other, text)"),
+    "a table of the paper": (lambda s, r: si.load_table("Table 7"), "si.table7(model)"),
     "half a swap": (lambda s, r: si.SwapPositions(1), "it takes first, second"),
     "a report of a model": (lambda s, r: si.Report(s), "si.measure(model, tokens) makes a report"),
     "a report of keywords": (lambda s, r: si.Report(model=s, tokens=TEXT), "si.measure(model, tokens) makes a report"),
@@ -599,6 +609,7 @@ def test_layers_and_heads_of_attention_are_chosen_as_of_an_array(subject):
     assert si.attention(subject, TEXT, layer=1).equal(weights[:, 1])
     assert si.attention(subject, TEXT, layers=[2, 0], head=0).equal(weights[:, [2, 0], 0])
     assert si.activations(subject, TEXT, layers=[1]).keys() == {1}
+    assert si.activations(subject, TEXT, layers=[1])[1].shape[-2] == subject.tokens(TEXT).tokens.shape[1]
     refused(lambda: si.attention(subject, TEXT, layers=9))
 
 

@@ -90,7 +90,12 @@ class HuggingFaceSubject(Subject):
         if kwargs.get("output_attentions"):
             raise InputError(f"a subject returns logits{fix_of('output_attentions')}")
         if not args or not edits_around(self.model) or (kwargs and name == "__call__"):
-            return getattr(self.lens(), name)(*args, **kwargs)
+            run = getattr(self.lens(), name)
+            known = inspect.getfullargspec(run).args
+            if name == "generate" and (unknown := next((word for word in kwargs if word not in known), "")):
+                fix = fix_of(unknown, name, known) or fix_of("", name)
+                raise InputError(f"generate: unexpected keyword {unknown!r}{fix}")
+            return run(*args, **kwargs)
         ids = self.ids_of(args[0]).to(self.device)
         if name == "__call__":
             return self.model(ids).logits

@@ -98,7 +98,8 @@ def attention(
 @keywords
 def activations(model: ModelLike, tokens: TokensLike | Any, layers: int | Sequence[int] | None = None) -> Any:
     """The ActivationCache of TransformerLens; with `layers`, a dictionary of what these blocks return."""
-    cache = run_with_cache(model, tokens)[1]
+    subject = subject_of(model)
+    cache = run_with_cache(subject, subject.tokens(tokens).tokens)[1]  # TransformerLens would begin a text with BOS
     last = cache.model.cfg.n_layers - 1
     return cache if layers is None else {i: cache["resid_post", i] for i in whole_numbers(layers, "layers", 0, last)}
 
