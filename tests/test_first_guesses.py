@@ -609,7 +609,11 @@ def test_layers_and_heads_of_attention_are_chosen_as_of_an_array(subject):
     assert si.attention(subject, TEXT, layer=1).equal(weights[:, 1])
     assert si.attention(subject, TEXT, layers=[2, 0], head=0).equal(weights[:, [2, 0], 0])
     assert si.activations(subject, TEXT, layers=[1]).keys() == {1}
-    assert si.activations(subject, TEXT, layers=[1])[1].shape[-2] == subject.tokens(TEXT).tokens.shape[1]
+    ids = subject.tokens(TEXT).tokens
+    for given in (TEXT, ids, [TEXT, TEXT]):
+        assert si.activations(subject, given, layers=[1])[1].shape[-2] == ids.shape[1]
+    with pytest.raises(InputError, match="of one length"):
+        si.activations(subject, [TEXT, TEXT + TEXT], layers=[1])
     refused(lambda: si.attention(subject, TEXT, layers=9))
 
 
