@@ -284,7 +284,12 @@ def _shown(value: Any) -> str:
 R = TypeVar("R")
 T = TypeVar("T")
 _ROOT = Path(__file__).parent
-GUESSES = tomllib.loads((_ROOT / "guesses.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def guesses() -> dict[str, Any]:
+    """The table `guesses.toml`, which is read when something is first asked of it."""
+    return tomllib.loads((_ROOT / "guesses.toml").read_text(encoding="utf-8"))
 
 
 @cache
@@ -294,7 +299,7 @@ def _words(kind: str) -> dict[str, str]:
     "same": the public name that it means, or one of another library. "argument": what `word=value` means, empty where
     nothing is to be said. "instead": what to write; `place:word` is for one function or kind of object.
     """
-    return {word: meant for words, meant in GUESSES[kind].items() for word in words.split()}
+    return {word: meant for words, meant in guesses()[kind].items() for word in words.split()}
 
 
 def nearest(name: Any, names: Iterable[str]) -> str:
@@ -312,7 +317,7 @@ def choice(name: Any, table: Mapping[str, T], kind: str) -> T:
 
 def _parts(word: str) -> frozenset[str]:
     """What a name is made of, in whatever order: without verbs that all functions have, in the singular."""
-    draws, little = ({part.rstrip("es") for part in GUESSES[kind].split()} for kind in ("draws", "says_little"))
+    draws, little = ({part.rstrip("es") for part in guesses()[kind].split()} for kind in ("draws", "says_little"))
     parts = (part.rstrip("es") for part in re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).lower().split("_"))
     return frozenset("plot" if part in draws else part for part in parts if part not in little)
 
@@ -339,7 +344,7 @@ def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
 def synonym(word: str, known: Iterable[str]) -> str:
     """The one of the known arguments or options that a word means; the word itself if it means none."""
     names = [*known]
-    groups = map(str.split, GUESSES["arguments"])
+    groups = map(str.split, guesses()["arguments"])
     meant = (each for words in groups if word in words for each in words if each in names)
     return word if word in names else next(meant, word)
 

@@ -25,7 +25,7 @@ import sinkinterp as si
 from sinkinterp import checks
 from sinkinterp.attention.sites import RESIDUAL, Edit
 from sinkinterp.backends.files.named_models import SHIPPED
-from sinkinterp.checks import GUESSES as TABLE, InputError
+from sinkinterp.checks import InputError, guesses
 from sinkinterp.cli.main import app
 from sinkinterp.data import progress
 from sinkinterp.data.tokens import TokenSet
@@ -35,7 +35,7 @@ from sinkinterp.runs.catalogue import full_name
 
 TEXT = "Language models pour attention onto their first token."
 TEXTS = [TEXT, "Most heads give it more than a third.", "def first(items): return items[0]"]
-ARGUMENTS = [words.split() for words in TABLE["arguments"]]
+ARGUMENTS = [words.split() for words in guesses()["arguments"]]
 NAME = "sinkinterp/text-softmax"  # a checkpoint that ships with its tokenizer
 
 
@@ -682,7 +682,7 @@ def test_words_for_arguments_are_not_words_for_commands():
         assert checks.command_of(word) != word or f"no such command '{word}'" in said, word
 
 
-FIXES = {word: fix for words, fix in TABLE["instead"].items() for word in words.split()}
+FIXES = {word: fix for words, fix in guesses()["instead"].items() for word in words.split()}
 GUESSES = {word: fix for word, fix in FIXES.items() if word[0] != "-" and ":-" not in word}
 
 
@@ -711,9 +711,9 @@ def test_every_word_of_the_table_of_guesses_is_answered_at_its_place_in_one_line
 
 
 def test_what_the_table_of_guesses_says_to_write_exists():
-    for path in {path for fix in TABLE["instead"].values() for path in re.findall(r"\bsi((?:\.\w+)+)", fix)}:
+    for path in {path for fix in guesses()["instead"].values() for path in re.findall(r"\bsi((?:\.\w+)+)", fix)}:
         attrgetter(path[1:])(si)
-    for words, meant in TABLE["same"].items():
+    for words, meant in guesses()["same"].items():
         for word in [word for word in words.split() if ":" not in word]:
             assert getattr(si, word) is getattr(si, meant) if "." not in meant else hasattr(si, word)
     assert si.HookedTransformer.from_pretrained is si.load

@@ -91,10 +91,10 @@ class HuggingFaceSubject(Subject):
             raise InputError(f"a subject returns logits{fix_of('output_attentions')}")
         if not args or not edits_around(self.model) or (kwargs and name == "__call__"):
             run = getattr(self.lens(), name)
-            known = inspect.getfullargspec(run).args
-            if name == "generate" and (unknown := next((word for word in kwargs if word not in known), "")):
+            known = inspect.getfullargspec(run).args if name == "generate" else kwargs  # it ignores other words
+            if unknown := next((word for word in kwargs if word not in known), ""):
                 fix = fix_of(unknown, name, known) or fix_of("", name)
-                raise InputError(f"generate: unexpected keyword {unknown!r}{fix}")
+                raise InputError(f"{name}: unexpected keyword {unknown!r}{fix}")
             return run(*args, **kwargs)
         ids = self.ids_of(args[0]).to(self.device)
         if name == "__call__":

@@ -14,7 +14,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from fnmatch import fnmatch
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
@@ -413,8 +413,8 @@ class Places:
                     yield f"{output} is an input of this command"
                 if read.is_dir() and _is_in(output, read):
                     yield f"{output} lies in {read}, which this command reads"
-            for cache in filter(partial(_is_in, output), _caches()):
-                yield f"{output} lies in {cache}, which holds models and texts"
+            for folder in filter(partial(_is_in, output), _caches()):
+                yield f"{output} lies in {folder}, which holds models and texts"
         for i, output in enumerate(self.files):
             if any(_is_same(output, other) for other in self.files[:i]):
                 yield f"two outputs name the same file, {output}"
@@ -468,6 +468,14 @@ def _options_in(parameter: Parameter) -> Iterator[Parameter]:
         yield Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=each.type)
 
 
+@cache
+def _names() -> dict[str, str]:
+    """What has a name that help lists."""
+    experiments = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
+    names = {"variants": VARIANTS, "recipes": RECIPES, "experiments": experiments}
+    return {name: ", ".join(known) for name, known in names.items()}
+
+
 def _with_help(option: Parameter, command: str) -> Parameter:
     """The option with what `help.toml` says of it. A truth that is false by default has no --no-..."""
     hint, *declared = (
@@ -476,9 +484,7 @@ def _with_help(option: Parameter, command: str) -> Parameter:
     flag = (f"--{option.name.replace('_', '-')}",) if hint is bool and option.default is False else ()
     about = copy(declared[0]) if declared else typer.Option(*flag)
     words = HELP.get(command, {}).get(option.name) or HELP["every"][option.name]
-    experiments = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
-    names = {"variants": VARIANTS, "recipes": RECIPES, "experiments": experiments}
-    about.help = words.format(**{name: ", ".join(known) for name, known in names.items()})
+    about.help = words.format(**_names())
     return option.replace(annotation=Annotated[hint, about])
 
 

@@ -10,11 +10,13 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import Exp, Sigmoid
 from sinkinterp.backends.bridge import bridge_of
 from sinkinterp.backends.load import BACKENDS
-from sinkinterp.checks import GUESSES
+from sinkinterp.checks import guesses
 from sinkinterp.interventions.edit import _HOOKS, edits_of
 
 TOKENS = tokens_of()
-ELSEWHERE = [word[:-1] for words in GUESSES["instead"] for word in words.split() if "hook_" in word and word[-1] == ":"]
+ELSEWHERE = [
+    word[:-1] for words in guesses()["instead"] for word in words.split() if "hook_" in word and word[-1] == ":"
+]
 FAMILIES = ("gpt2", "llama with grouped queries")
 BY_HEAD = ("hook_rot_q", "hook_rot_k", "hook_v", "hook_z")
 
