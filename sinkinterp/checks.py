@@ -284,6 +284,7 @@ def _shown(value: Any) -> str:
 R = TypeVar("R")
 T = TypeVar("T")
 _ROOT = Path(__file__).parent
+_LIKE, _UNKNOWN = 0.55, 0.25  # of 1: how much two names share; what a part weighs that no name has
 
 
 @cache
@@ -302,9 +303,9 @@ def _words(kind: str) -> dict[str, str]:
     return {word: meant for words, meant in guesses()[kind].items() for word in words.split()}
 
 
-def nearest(name: Any, names: Iterable[str]) -> str:
-    """A question for an error message that names what was probably meant; empty where nothing is near."""
-    near = difflib.get_close_matches(str(name), list(names), 1)
+def nearest(name: Any, names: Iterable[str], least: float = 0.6) -> str:
+    """A question for an error message that names what was probably meant; empty where nothing is near: `least` of 1."""
+    near = difflib.get_close_matches(str(name), list(names), 1, least)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
@@ -318,8 +319,8 @@ def choice(name: Any, table: Mapping[str, T], kind: str) -> T:
 def _parts(word: str) -> frozenset[str]:
     """What a name is made of, in whatever order: without verbs that all functions have, in the singular."""
     draws, little = ({part.rstrip("es") for part in guesses()[kind].split()} for kind in ("draws", "says_little"))
-    parts = (part.rstrip("es") for part in re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).lower().split("_"))
-    return frozenset("plot" if part in draws else part for part in parts if part not in little)
+    parts = (part.rstrip("es") for part in re.split("[-_]", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).lower()))
+    return frozenset("plot" if part in draws else part for part in parts if part and part not in little)
 
 
 @lru_cache(8)
@@ -335,18 +336,72 @@ def _known(word: str, names: Iterable[str]) -> str:
 
 
 def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
-    """What to write in place of a word, else the nearest of `names`, as the end of a message; empty without either."""
+    """What to write in place of a word, as the end of a message; empty where nothing is known.
+
+    It is what the table says, else the nearest of `names`, else what is made of most of the same parts.
+    """
+    return said_of(word, place) or nearest(word, names) or _like(str(word), place, [*names])
+
+
+def said_of(word: Any, place: str = "") -> str:
+    """What the table says of a word, as the end of a message; empty where it says nothing."""
     fixes = _words("instead")
     fix = fixes.get(f"{place}:{word}") or fixes.get(_known(str(word), fixes), "")
-    return f"; {fix}" if fix else nearest(word, names)
+    return f"; {fix}" if fix else ""
+
+
+def _like(word: str, place: str, names: list[str]) -> str:
+    """What to write in place of a word that shares most of its parts with a name; rare parts weigh more."""
+    fixes = _words("instead")
+    table = [*_words("same"), *fixes]
+    functions, edits = vars(sys.modules[_ROOT.name])["__all__"], [] if place else _public_edits()
+    general = (*table, *functions, *edits) if place in ("", "report", "subject") else ()
+    known = {name: name for name in (*general, *names) if name.isidentifier()}
+    known |= {key[len(place) + 1 :]: key for key in table if key.startswith(f"{place}:")}
+    parts, own = {name: _alike(name) for name in known}, _alike(word)
+    often = Counter(part for each in parts.values() for part in each)
+
+    def weight(each: Iterable[str]) -> float:
+        return sum(often[part] ** -0.5 if often[part] else _UNKNOWN for part in each)
+
+    likeness = {name: 2 * weight(own & each) / (weight(own) + weight(each) or 1) for name, each in parts.items()}
+    best = max(known, key=lambda name: likeness[name], default="")
+    if likeness.get(best, 0) < _LIKE:
+        return ""
+    key = known[best]
+    if key in fixes:
+        return f"; {fixes[key]}"
+    meant = repr(_words("same").get(key, best)) if key != best or best in names else _call_of(best)
+    return f" (did you mean {meant}?)"
+
+
+@lru_cache(2048)
+def _alike(word: str) -> frozenset[str]:
+    """The parts of a name, those that may mean one thing as one."""
+    groups = [group.split() for group in guesses()["alike"]]
+    return frozenset(next((group[0] for group in groups if part in group), part) for part in _parts(word)) - {"-"}
+
+
+def _public_edits() -> list[str]:
+    edits: list[str] = import_module(f"{_ROOT.name}.interventions").__all__
+    return edits
+
+
+def _call_of(name: str) -> str:
+    """How the public function or edit of a name is called."""
+    if name in _public_edits():
+        return f"edits=si.interventions.{name}(...)"
+    value = getattr(sys.modules[_ROOT.name], name)
+    parameters = {} if isinstance(value, ModuleType) else inspect.signature(value).parameters
+    return f"si.{name}({', '.join(x for x, y in parameters.items() if y.default is y.empty) or '...'})"
 
 
 def synonym(word: str, known: Iterable[str]) -> str:
     """The one of the known arguments or options that a word means; the word itself if it means none."""
-    names = [*known]
-    groups = map(str.split, guesses()["arguments"])
-    meant = (each for words in groups if word in words for each in words if each in names)
-    return word if word in names else next(meant, word)
+    names, own = [*known], _parts(word)
+    groups = [words.split() for words in guesses()["arguments"]]
+    meant = (words for words in groups if word in words or (own and own in map(_parts, words)))
+    return word if word in names else next((each for words in meant for each in words if each in names), word)
 
 
 def command_of(word: str) -> str:
@@ -391,6 +446,8 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         named: Any = meant_by(kwargs)
+        if "edits" in known:
+            named = _with_edits(named, known)
         path = named.pop("path", None) if is_saved else None
         given = _prepared([*known], args, named, handed) if handed else args
         _check_fit(function, given, named)
@@ -400,6 +457,19 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
         return answer
 
     return checked
+
+
+def _with_edits(named: dict[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """The arguments, with edits that are written as words, such as `zero_key_bias=True`, among the others."""
+    unknown = [word for word in named if word not in known and word.islower() and "_" in word]
+    kinds = {each.lower(): each for each in _public_edits()} if unknown else {}
+    found = {word: kinds[word.replace("_", "")] for word in unknown if word.replace("_", "") in kinds}
+    for word, name in found.items():
+        kind, value = resolve_name(f"{_ROOT.name}.interventions.{name}"), named.pop(word)
+        made = kind() if value is True else kind(*value) if isinstance(value, tuple) else kind(value)
+        given = named.get("edits", ())
+        named["edits"] = [*(given if isinstance(given, list | tuple) else [given]), made]
+    return named
 
 
 def _prepared(names: list[str], args: tuple[Any, ...], named: dict[str, Any], handed: list[str]) -> tuple[Any, ...]:
@@ -590,25 +660,27 @@ class Package(ModuleType):
     """A package or module of ours. Its modules are attributes, imported on first use: importing torch takes seconds."""
 
     def __getattr__(self, name: str) -> Any:
-        names = () if name.startswith("_") else dir(self)
+        if name[0] == "_":  # imports ask for some of these
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name)
+        names = dir(self)
         if name in names and name not in vars(self).get("__all__", ()):
             return import_module(f"{self.__name__}.{name}")
-        public = [] if name.startswith("_") else vars(sys.modules[_ROOT.name])["__all__"]
+        public = vars(sys.modules[_ROOT.name])["__all__"]
         place = "plot_" if self.__name__ == f"{_ROOT.name}.plots" else ""
         word = _meant(f"{place}{name}", public) or _meant(name, public)
-        if name[0] != "_" and word and (word != name or word in _words("same")):
+        if word and (word != name or word in _words("same")):
             meant = _words("same").get(word, word)
             meant = meant if "." in meant else f"{_ROOT.name}.{meant}"
             return _function_of(resolve_name(meant), name)
-        fix = "" if name.startswith("_") else fix_of(name)
-        if name.islower() and name[0] != "_" and not fix.startswith(";"):
-            edit = _known(name, import_module(f"{_ROOT.name}.interventions").__all__)
-            if edit and edit.lower() != name:
-                return _function_of(resolve_name(f"{_ROOT.name}.interventions.{edit}"), name)
-        home, is_public = ("", False) if fix or name.startswith("_") else home_of(name)
+        fix = said_of(name)
+        edit = "" if fix or not name.islower() else _known(name, _public_edits())
+        if edit and edit.lower() != name:
+            return _function_of(resolve_name(f"{_ROOT.name}.interventions.{edit}"), name)
+        home, is_public = ("", False) if fix else home_of(name)
         if is_public and self.__name__ == _ROOT.name:
             return getattr(import_module(home), name)
-        fix = fix or (f"; write from {home} import {name}" if home else nearest(name, names))
+        fix = fix or (f"; write from {home} import {name}" if home else nearest(name, names, 0.85))
+        fix = fix or fix_of(name) or nearest(name, names) or "; si.measure(model, text) measures, help(si) says more"
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{fix}", name=name)
 
     def __dir__(self) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import field, replace
 from html import escape
 from math import isfinite
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from .checks import Answering, Frozen, InputError, instance_of, is_whole, nearest, whole_number
 
@@ -102,6 +102,12 @@ class Table(Answering, Frozen, repr=False):
 
     def __bool__(self) -> bool:
         return True  # also without rows, as a title and a note are there
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            is_column = "rows" in vars(self) and name in self.columns  # a copy has no rows yet
+            return self.column(name) if is_column else super().__getattr__(name)
 
     @overload
     def __getitem__(self, key: str) -> list[Cell]: ...

@@ -1,5 +1,6 @@
 """What a newcomer types first in Python works, or says what to type."""
 
+import copy
 import inspect
 import io
 import json
@@ -303,7 +304,7 @@ SAID = {  # what is tried, and what the one line says
     "a list as a token set": (lambda s, r: TokenSet.of([1, 2]), "TokenSet.of_rows"),
     "an estimate as a number": (lambda s, r: r.sink() > 0.2, "report.sink().low"),
     "a word of an operation": (lambda s, r: si.interventions.Zero(dims=[3]), "Zero: got an unexpected keyword"),
-    "a word that generating does not know": (lambda s, r: si.generate(s, TEXT, zero_key_bias=True), "and edits"),
+    "a word that generating does not know": (lambda s, r: si.generate(s, TEXT, hide_the_sink=True), "and edits"),
     "a misspelt word of generating": (lambda s, r: si.generate(s, TEXT, max_tokens=3), "did you mean 'max_new_tokens'"),
     "a block of edits as a model": (
         lambda s, r: si.measure(si.edit(s, "zero_key_bias"), TEXT),
@@ -680,6 +681,51 @@ def test_words_for_arguments_are_not_words_for_commands():
     for word in {word for words in ARGUMENTS for word in words} - {*get_command(app).commands}:
         said = " ".join(CliRunner().invoke(app, [word]).output.split())
         assert checks.command_of(word) != word or f"no such command '{word}'" in said, word
+
+
+PLAIN = [word for words in guesses()["instead"] for word in words.split() if word.isidentifier() and "_" in word]
+
+
+@pytest.mark.parametrize("change", ["{}_quickly", "my_{}", "fast_{}"])
+def test_a_word_that_says_more_than_one_of_the_table_is_answered_too(change):
+    words = [change.format(word) for word in PLAIN]
+    lost = [word for word in words if not hasattr(si, word) and str(refused_name(word)).endswith(repr(word))]
+    assert not lost and len(PLAIN) > 60
+
+
+def test_an_edit_written_as_a_word_is_among_the_edits(subject):
+    swap, clip = si.SwapPositions(0, 2), si.interventions.ClipPattern(-0.1)
+    expected = si.measure(subject, TEXT, edits=[clip, swap])
+    said = si.measure(subject, TEXT, swap_positions=(0, 2), edits=clip)
+    assert said.alpha().equal(expected.alpha()) and said.protocol == expected.protocol
+    assert si.measure(subject, TEXT, edits="sigmoid").protocol.edits == ("PatchNormalization(Sigmoid(1.0))",)
+    refused(lambda: si.measure(subject, TEXT, zero_key_bias=True), "no such bias")
+
+
+@pytest.mark.parametrize("name", ["gemma3-270m", NAME])
+def test_the_name_of_a_model_is_no_text(subject, name):
+    refused(lambda: si.measure(subject, name), name, "name of a model")
+    said = CliRunner().invoke(app, ["measure", NAME, "--text", name])
+    assert said.exit_code == 2 and "name of a model" in said.output
+
+
+def test_weights_that_someone_holds_have_the_sink_rate_of_their_table(subject):
+    cache = subject.run_with_cache(TEXT)[1]
+    rate = si.sink_rate(cache, epsilon=0.4)
+    assert rate.tolist() == pytest.approx([si.sinks(cache, epsilon=0.4)[0]["Sink_1"]])
+    torch.testing.assert_close(rate, si.sink_rate(subject, TEXT, epsilon=0.4))
+
+
+def test_what_a_tokenizer_returned_text_by_text_is_read_as_the_texts(subject, report):
+    encoded = [subject.tokenizer(text) for text in TEXTS]
+    assert si.measure(subject, encoded).tokens.equal(report.tokens)
+
+
+def test_a_column_is_an_attribute_of_its_table(report):
+    heads = report.heads()
+    assert heads.layer == heads["layer"] and copy.deepcopy(heads) == heads
+    with pytest.raises(AttributeError, match="no_such"):
+        _ = heads.no_such
 
 
 FIXES = {word: fix for words, fix in guesses()["instead"].items() for word in words.split()}

@@ -10,7 +10,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from transformers import PreTrainedModel
 
-from ..checks import InputError, fix_of, instance_of, keywords, nearest
+from ..checks import InputError, instance_of, keywords, nearest, said_of
 from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
@@ -208,6 +208,9 @@ def _library_of(model: object) -> str:
     is_model = isinstance(getattr(model, "_module", model), torch.nn.Module)  # libraries also have caches and traces
     if not found or not is_model:
         kind = type(model).__name__
-        fix = fix_of(kind) or "; give a name, a folder or a model in memory; si.sinks(weights) takes attention weights"
+        fix = (
+            said_of(kind, "load")
+            or "; give a name, a folder or a model in memory; si.sinks(weights) takes attention weights"
+        )
         raise InputError(f"a {kind} is not a model{fix}")
     return found[0]

@@ -34,6 +34,7 @@ from ..metrics.qk import qk_angles, qk_norm_products
 from ..metrics.residuals import is_massive, vector_norms
 from .anatomy.modules import running_device
 from .exclusive import lock_of
+from .files.named_models import check_no_model
 from .hooks import replaces_bos
 
 NO_ENCODER = "off (no cross-attention)"  # what a protocol says of a decoder that runs alone
@@ -261,6 +262,7 @@ def text_to_tokens(subject: Any, bos: Bos = Bos.TOKENIZER) -> TextToTokens:
 
 def token_set_for(subject: Any, tokens: TokensLike | Any, column: str = "text") -> TokenSet:
     """The token set of what `token_set_of` takes. Raises InputError also for padding that no mask marks."""
+    check_no_model(tokens)
     token_set = token_set_of(tokens, subject.tokens, column)
     is_masked = isinstance(tokens, Mapping) and tokens.get("attention_mask") is not None
     return token_set if is_masked or isinstance(tokens, TokenSet) else said_of_padding(token_set, pads_of(subject))

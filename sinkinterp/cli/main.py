@@ -156,9 +156,10 @@ def _message(error: Any) -> str:
         text = str(
             InputError(" ".join(error.format_message().replace("Value error, ", "").split()).rstrip("."))
         )  # which cuts long names
-        place = f"sinkinterp:{context.command.name}" if context else ""
-        word = "" if text.startswith("Missing") else "argument(s)" * ("extra argument" in text)
-        fix = fix_of(getattr(error, "option_name", word), place)
+        place = f"sinkinterp:{context.command.name}" if context else "sinkinterp:"
+        word = "argument(s)" * ("extra argument" in text)
+        word = getattr(error, "option_name", word)
+        fix = fix_of(word, place) if word or text.startswith("Missing") else ""
         options = {name for param in context.command.params for name in param.opts} if context else set()
         fix = fix if {*_NAMED_OPTION.findall(re.sub("`[^`]*`", "", fix))} <= options else ""  # of this command
         if "requires an argument" in text:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
-from ..backends.files.named_models import SHIPPED, downloaded, downloads, located, shipped
+from ..backends.files.named_models import SHIPPED, check_no_model, downloaded, downloads, located, shipped
 from ..checks import InputError, check_context
 from ..data.choices import Bos, Dtype, dtype_name
 from ..files import cache_folder, data_of, is_output
@@ -79,6 +79,7 @@ def check_text(text: str | None, column: str = "text") -> None:
     """Raises InputError for a file or folder without texts. Call it before a model is loaded, which takes seconds."""
     from ..data.texts import check_readable, is_path
 
+    check_no_model(text)
     if text is not None and is_path(text):
         check_readable(text, column)
 

@@ -173,6 +173,8 @@ def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
     items = items_of(tokens)
     if items and (all(isinstance(item, str) for item in items) or is_chat(items) or all(map(is_chat, items))):
         return encode(items)
+    if items and all(isinstance(item, Mapping) and "input_ids" in item for item in items):
+        items = [item["input_ids"] for item in items]
     if items and all(isinstance(item, Tensor | np.ndarray) and item.ndim == 2 for item in items):  # as of a DataLoader
         items = [row for batch in items for row in batch]
     is_one = not any(isinstance(item, str) or _is_many(item) for item in items)

@@ -8,6 +8,7 @@ import re
 import sys
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import Field, fields, is_dataclass
 from itertools import product
 from types import NoneType
@@ -70,7 +71,10 @@ def _named(text: str) -> Edit:
     public = vars(sys.modules[__package__])
     known = {name.lower(): public[name] for name in public["__all__"]}
     made = known.get(re.sub(r"[-_\s]", "", word).lower())
-    fix = "write the name of one, such as ZeroKeyBias or 'SwapPositions(0, 4)'"
+    fix = "write the name of one, such as ZeroKeyBias or 'SwapPositions(0, 4)', or of a kernel, such as 'sigmoid'"
+    if made is None:
+        with suppress(InputError):
+            return public["PatchNormalization"](text)
     if made is None or (isinstance(made, type) and not issubclass(made, Edit)):
         raise InputError(f"{text!r:.60} is not an edit{nearest(word, public['__all__'])}; {fix}")
     with refusal(f"{text!r:.60} is not an edit", fix, (SyntaxError, ValueError)):
@@ -110,9 +114,9 @@ _BY: Mapping[str, Operation] = {"zero": Zero(), "mean": MeanOfOthers()}
 
 @keywords
 def Ablate(
+    heads: Iterable[tuple[int, int]] | None = None,
     *,
     layers: Iterable[int] | None = None,
-    heads: Iterable[tuple[int, int]] | None = None,
     positions: Iterable[int] | None = None,
     dims: Iterable[int] | None = None,
     site: Site | str | None = None,

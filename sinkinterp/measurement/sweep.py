@@ -27,6 +27,7 @@ from ..metrics import bootstrap
 from ..metrics.importance import NEXT_TOKEN_LOSS, VISIBLE, PerSequence, next_token_loss, sink_rate as rate_of
 from ..metrics.instruments import LOSS, Instruments
 from ..plots.theme import sweep_figure
+from ..report.patterns import alphas_of, holds_attention
 from ..report.report import Report
 from ..table import BLOCK, EDIT, LOSS as NATS, Cell, Table, high_of, low_of
 from .measure import ModelLike, equal_inputs_of, inputs_of, measure, passes, protocol_of, run_note
@@ -42,8 +43,12 @@ def sink_rate(
 ) -> PerSequence:
     """Sink_k^epsilon of each sequence, k = position + 1: the share of its heads above epsilon; 0..1.
 
-    Takes a report, or a model and tokens as `measure` does. Raises InputError for anything else.
+    Takes a report, a model and tokens as `measure` does, or the attention weights that `si.sinks` takes, divided as it
+    does. Raises InputError for anything else.
     """
+    if tokens is None and holds_attention(model):
+        alphas, _, _ = alphas_of(model, position)
+        return rate_of(torch.cat(list(alphas.values()), 1)[:, None], epsilon)
     report = model if isinstance(model, Report) and tokens is None else measure(model, tokens, positions=(position,))
     return rate_of(report.alpha(position), epsilon)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import wraps
 from inspect import signature
 from typing import Any
 
@@ -58,7 +59,7 @@ def _table_of(view: str, quantity: str | None = None) -> Callable[..., Table]:
 
 def _figure_of(table: Callable[..., Table]) -> Callable[..., Any]:
     """A function that draws what `table` returns."""
-    return lambda *args, **named: table(*args, **named).plot()
+    return wraps(table)(lambda *args, **named: table(*args, **named).plot())
 
 
 def _method(name: str) -> Callable[..., Any]:

@@ -59,17 +59,8 @@ def sinks(patterns: Any, position: int = 0, epsilon: float = 0.3, attention_mask
     is padded; positions then count from the first token of each sequence. Raises InputError for anything that is
     not a causal square pattern, for padding without its mask, and for a mask that is not padding.
     """
-    layers = patterns_of(patterns)
-    batch, _, _, length = next(iter(layers.values())).shape
-    real = _unpadded(layers) if attention_mask is None else _real(attention_mask, batch, length)
-    position = whole_number(position, "position", 0, int(real.sum(-1).min()) - 1)
     check_epsilon(epsilon)
-    layers = {layer: _of_tokens(pattern, real, layer) for layer, pattern in layers.items()}
-    of_position = partial(_alpha, column=real.int().argmax(-1) + position, real=real)
-    are_shares = all(map(_are_shares, layers.values()))
-    weights = layers if are_shares else {layer: _proxy(pattern) for layer, pattern in layers.items()}
-    alphas = {layer: of_position(pattern) for layer, pattern in weights.items()}
-    nulls = {layer: of_position(_uniform(pattern, real)).mean().item() for layer, pattern in layers.items()}
+    alphas, nulls, note = alphas_of(patterns, position, attention_mask)
     every = torch.cat(list(alphas.values()), 1)
     k = position + 1
 
@@ -81,10 +72,26 @@ def sinks(patterns: Any, position: int = 0, epsilon: float = 0.3, attention_mask
         }  # fmt: skip
 
     of_heads = [row(i, j, alpha[:, j : j + 1]) for i, alpha in alphas.items() for j in range(alpha.shape[1])]
-    n = len(every)
-    note = f"n={n}, T={length}, epsilon={epsilon}; divisor: queries from the position on; {intervals(n)}"
-    note += "" if are_shares else "; proxies |w| / sum |w|, since some weights are negative or some rows exceed one"
+    note = note.replace("; ", f", epsilon={epsilon}; ", 1) + f"; {intervals(len(every))}"
     return Table(f"Sinks at position {position}: all heads, then each", note, (row(None, None, every), *of_heads))
+
+
+def alphas_of(
+    patterns: Any, position: int = 0, attention_mask: Any = None
+) -> tuple[dict[int, Float[Tensor, "batch head"]], dict[int, float], str]:
+    """alpha of a position, and its null, of the layers of attention weights that `sinks` takes; then their protocol."""
+    layers = patterns_of(patterns)
+    batch, _, _, length = next(iter(layers.values())).shape
+    real = _unpadded(layers) if attention_mask is None else _real(attention_mask, batch, length)
+    position = whole_number(position, "position", 0, int(real.sum(-1).min()) - 1)
+    layers = {layer: _of_tokens(pattern, real, layer) for layer, pattern in layers.items()}
+    of_position = partial(_alpha, column=real.int().argmax(-1) + position, real=real)
+    are_shares = all(map(_are_shares, layers.values()))
+    weights = layers if are_shares else {layer: _proxy(pattern) for layer, pattern in layers.items()}
+    nulls = {layer: of_position(_uniform(pattern, real)).mean().item() for layer, pattern in layers.items()}
+    note = f"n={batch}, T={length}; divisor: queries from the position on"
+    note += "" if are_shares else "; proxies |w| / sum |w|, since some weights are negative or some rows exceed one"
+    return {layer: of_position(pattern) for layer, pattern in weights.items()}, nulls, note
 
 
 def _unpadded(layers: Mapping[int, Pattern]) -> Bool[Tensor, "batch key"]:

@@ -96,6 +96,12 @@ def known_names() -> list[str]:
     return [*shipped(), *MADE, *downloaded()]
 
 
+def check_no_model(text: Any) -> None:
+    """Raises InputError for a text that is the name of a model."""
+    if isinstance(text, str) and text in known_names():
+        raise InputError(f"{text} is the name of a model, and a text is read here; one model is read at a time")
+
+
 def names_here() -> str:
     """The models that need no network, for an error message."""
     return ", ".join([next(iter(shipped())), *downloaded()])
