@@ -346,7 +346,8 @@ def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
 def said_of(word: Any, place: str = "") -> str:
     """What the table says of a word, as the end of a message; empty where it says nothing."""
     fixes = _words("instead")
-    fix = fixes.get(f"{place}:{word}") or fixes.get(_known(str(word), fixes), "")
+    is_command = place == _ROOT.name  # a command line is not told what to write in Python
+    fix = fixes.get(f"{place}:{word}") or ("" if is_command else fixes.get(_known(str(word), fixes), ""))
     return f"; {fix}" if fix else ""
 
 

@@ -297,8 +297,8 @@ HANGS = [  # what nobody writes to, and what has no end
 
 SAYS = {  # lines whose error says what to type
     "measure": "missing argument 'model'; name a model, such as smollm2",
-    "reproduce": "missing argument 'names'; see sinkinterp reproduce --help",
-    "train": "missing argument 'variant'; see sinkinterp train --help",
+    "reproduce": "missing argument 'names'; name one",
+    "train": "missing argument 'variant'; name a variant",
     "check": "missing argument 'model'",
     "measure gpt2": "give the name of a model on the Hub, with a network, or a local folder",
     "measure ./absent": "there is no folder",
