@@ -5,7 +5,7 @@ Also where the sinks are while a model writes: on the first token, on another on
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise, product
 from operator import itemgetter
@@ -23,6 +23,7 @@ from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
 from ..checks import (
     LARGEST,
+    Frozen,
     InputError,
     accepting,
     check_memory,
@@ -53,8 +54,7 @@ NATS = "nats a token after eviction begins"
 ENOUGH = 0.01  # nats a token that more first tokens may still gain
 
 
-@dataclass(frozen=True)
-class Losses:
+class Losses(Frozen):
     """The loss that every cache adds, by window, positions and first tokens kept; and why others are missing.
 
     added, control: of each text, in nats a token above the full cache, after eviction has begun. The control has kept
@@ -254,8 +254,7 @@ ALL, BUT_FIRST, BUT_SECOND = "all", "all but the first", "all but the second"
 POSITION, DIMENSION = -2, -1  # the axes of a head's keys, and of its values
 
 
-@dataclass(frozen=True)
-class Scales:
+class Scales(Frozen):
     """Which numbers of a head have one scale: those along `over`, or so many in a row (`group`) of its last axis.
 
     With `offset` the steps go from the smallest number to the largest. Without, zero is in the middle of them.
@@ -302,7 +301,6 @@ GRAINS: dict[str, tuple[Scales, Scales]] = {  # of keys, and of values
 SPARED: dict[str, tuple[int, ...] | None] = {ALL: None, BUT_FIRST: (0,), BUT_SECOND: (1,)}
 
 
-@dataclass(frozen=True)
 class RoundedCache(Edit):
     """Rounds the keys and values of every head, but those of the tokens at `kept`, which share no scale either.
 

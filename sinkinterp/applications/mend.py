@@ -1,7 +1,7 @@
 """Mending the sink of a genuine model: slots beside its keys that take the sink over, with or without a training."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from ..backends.files.named_models import located
 from ..backends.hooks import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, with_adapter, write_adapter
-from ..checks import InputError, keywords, whole_number
+from ..checks import Frozen, InputError, keywords, whole_number
 from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
 from ..data.packing import PackedText, PreparedText
@@ -59,7 +59,6 @@ OVER_MEDIAN = Metric("peak_over_median", RESIDUAL, peak_over_median)
 RATE = 0.01  # Sink_1 below which a model counts as mended, where alpha_1 is at its null too
 
 
-@dataclass(frozen=True)
 class MendRecipe(Fit):
     """A model, what is added to its attention, which weights follow, and the text that they are trained on.
 
@@ -100,8 +99,7 @@ class MendRecipe(Fit):
         return int(self.data.bos and self.slots.replaces_bos)
 
 
-@dataclass(frozen=True)
-class Mended:
+class Mended(Frozen):
     """A mended model: its recipe, the folder of its adapter, its text, and the evaluations of its training."""
 
     recipe: MendRecipe

@@ -9,7 +9,7 @@ Beside as many random ones: principal components, dictionaries, quantisation.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby, product
 from operator import itemgetter
@@ -26,7 +26,17 @@ from ..backends.anatomy.modules import LinearMap, linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
-from ..checks import LARGEST, InputError, check_count, finite_number, instance_of, is_whole, keywords, whole_number
+from ..checks import (
+    LARGEST,
+    Frozen,
+    InputError,
+    check_count,
+    finite_number,
+    instance_of,
+    is_whole,
+    keywords,
+    whole_number,
+)
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual
@@ -44,8 +54,7 @@ TIMES = 10.0  # the multiple that dictionary_learning advises for its buffer of 
 Keep = Callable[[Float[Tensor, "*stack d_model"]], Bool[Tensor, "*stack"]]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Mask:
+class Mask(Frozen, repr=False, eq=False):
     """The outliers of every block's input; block `n_layers` is the last output.
 
     limits: the norm above which a token is an outlier, by block. dims: the outlier dimensions, by block. tokens: which
@@ -261,8 +270,7 @@ def principal(x: Stack, rank: int) -> Reconstruct:
     return lambda y: ((y.double() - mean) @ components @ components.T + mean).to(y.dtype)
 
 
-@dataclass(frozen=True, eq=False)
-class Dictionary:
+class Dictionary(Frozen, eq=False):
     """A top-k autoencoder: the `active` largest features of each vector (Gao et al. 2024, arXiv:2406.04093)."""
 
     encoder: Float[Tensor, "d_model feature"]
@@ -300,7 +308,6 @@ def dictionary(x: Stack, features: int, steps: int, seed: int = 0, active: int =
     return replace(found, encoder=encoder.detach(), decoder=decoder.detach())
 
 
-@dataclass(frozen=True)
 class Splice(Edit):
     """Puts a reconstruction in place of one block's input, at the tokens that `keep` keeps."""
 
@@ -408,7 +415,6 @@ def fake_quantised(
     return ((wide / scale).round().clamp(-levels, levels) * scale).to(x.dtype)
 
 
-@dataclass(frozen=True)
 class Quantise(Edit):
     """Rounds the residual stream before every block and after the last to `bits` bits, but for what `left` says.
 

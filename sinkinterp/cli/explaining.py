@@ -1,14 +1,14 @@
 """The commands that find causes: why heads look at the first token, and which activations carry a behaviour."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import InputError, both_or_none, refusing
+from ..checks import Frozen, InputError, both_or_none, refusing
 from ..data.progress import progress_bars
 from . import options
 from .drawing import heads_named, layer_and_head
@@ -81,8 +81,7 @@ class Patched(StrEnum):
     PATHS = "paths"
 
 
-@dataclass(frozen=True)
-class What:
+class What(Frozen):
     """The places that `patch` patches: all places of a site, or the senders of a path."""
 
     site: Patched = Patched.RESIDUAL
@@ -132,8 +131,7 @@ class What:
         return kinds[self.site]
 
 
-@dataclass(frozen=True)
-class Prompts:
+class Prompts(Frozen):
     """What `patch` compares, and the answers by which it does."""
 
     clean: Annotated[list[str], typer.Option(parser=options.filled)]

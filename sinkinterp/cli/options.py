@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from fnmatch import fnmatch
 from functools import cache, partial, wraps
 from inspect import Parameter, Signature, signature
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import typer
 
 from ..backends.files.named_models import SHIPPED, downloaded, downloads, located, shipped
-from ..checks import InputError, check_context
+from ..checks import Frozen, InputError, check_context
 from ..data.choices import Bos, Dtype, dtype_name
 from ..files import cache_folder, data_of, is_output
 from ..runs.catalogue import FOLDER
@@ -337,8 +337,7 @@ Device = Annotated[str, typer.Option(parser=filled)]
 NumbersOrDefault = Annotated[Dtype | None, typer.Option(parser=dtype_named)]
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(Frozen):
     """The page of a command, and how many tables it prints."""
 
     html_out: Html = None
@@ -346,15 +345,13 @@ class Page:
     full: bool = False
 
 
-@dataclass(frozen=True)
 class Tables(Page):
     """The files for the tables and figures of a command, and how many tables it prints."""
 
     json_out: Json = None
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(Frozen):
     """How a command trains."""
 
     settings: Settings = field(default_factory=list)
@@ -363,8 +360,7 @@ class Training:
     force: bool = False
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(Frozen):
     """How a command of the library transformers loads its model."""
 
     encoder: Encoder = None
@@ -376,7 +372,6 @@ class Weights:
         return load_subject(model, **vars(self) | {"dtype": self.dtype or dtype})
 
 
-@dataclass(frozen=True)
 class Loading(Weights):
     """How a command of any library loads its model."""
 
@@ -387,8 +382,7 @@ class Loading(Weights):
 _RUN = ("lock", "step-*", "damaged-*", "model")  # in the folder of a run
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(Frozen):
     """The inputs of a command, the files that it writes, and the folders in which it keeps several files.
 
     A read folder means all files in it. Raises InputError if an output is an input or is inside one, if two outputs are

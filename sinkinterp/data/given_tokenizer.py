@@ -5,11 +5,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from ..checks import InputError, unicode_text
+from ..checks import Frozen, InputError, unicode_text
 
 Encode = Callable[[str], Any]
 Decode = Callable[[list[int]], str]
@@ -23,8 +22,7 @@ def is_tokenizer(found: object) -> bool:
     return callable(found) and hasattr(found, "bos_token_id")
 
 
-@dataclass(frozen=True, eq=False)
-class PlainTokenizer:
+class PlainTokenizer(Frozen, eq=False):
     """The two functions of a tokenizer, called as a transformers tokenizer is. It adds no special tokens."""
 
     encode: Encode

@@ -1,7 +1,7 @@
 """Packed text: documents with EOS between them, cut into chunks of equal length that are kept on disk."""
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..checks import InputError, whole_number
+from ..checks import Frozen, InputError, whole_number
 from ..files import sole_writer
 from ..seals import Damaged
 from ..spec import INSIDE, Limits, Spec, added_later
@@ -23,7 +23,6 @@ from .tokenisers import ByteBPE, TokenizerRecipe, beginning_with_bos
 from .tokens import Tokens
 
 
-@dataclass(frozen=True)
 class PackedText(Spec):
     """A corpus cut into chunks of `length` tokens.
 
@@ -64,7 +63,7 @@ class PackedText(Spec):
 
     def folder(self, cache: Path) -> Path:
         """The folder of the chunks. Recipes that differ only in how chunks are drawn or edited share it."""
-        unpacked = {name: getattr(PackedText, name) for name in ("held_out", "share", "edits", "sha256")}
+        unpacked = {f.name: f.default for f in fields(self) if f.name in ("held_out", "share", "edits", "sha256")}
         return cache / "texts" / replace(self, **unpacked, source=self.source.absolute()).key()
 
     def prepare(self, cache: Path, on_progress: OnProgress = no_progress) -> "PreparedText":
@@ -135,8 +134,7 @@ def trimmed(chunks: Any, eos: int, start: int, stretch: range) -> range:
     return range(first, stop)
 
 
-@dataclass(frozen=True)
-class PreparedText:
+class PreparedText(Frozen):
     """A packed corpus that sequences can be drawn from.
 
     `recipe` names the hash of all ids. `chunks` is a memory-mapped `datasets.Dataset` of all chunks, with one column,

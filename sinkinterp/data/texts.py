@@ -14,14 +14,13 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from io import TextIOWrapper
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TextIO
 
-from ..checks import READABLE, InputError, check_count, each_once, instance_of, refusal, refusing, unicode_text
+from ..checks import READABLE, Frozen, InputError, check_count, each_once, instance_of, refusal, refusing, unicode_text
 from .hub import check_dataset
 
 Row = Mapping[str, object]
@@ -305,8 +304,7 @@ def _dataset_rows(name: str, split: str) -> Iterator[Mapping[str, object]]:
         yield from load_dataset(repository, config or None, split=split, streaming=True)
 
 
-@dataclass(frozen=True)
-class DomainTexts:
+class DomainTexts(Frozen):
     """The texts of one source, at most `limit` of them. Each iteration reads the source again."""
 
     source: Path | str

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..checks import (
     LARGEST,
+    Frozen,
     InputError,
     check_count,
     check_memory,
@@ -35,8 +36,7 @@ Lengths = Int[Tensor, " sequence"]
 PAD = -1  # is not the id of a token, so an embedding that receives it fails
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class TokenSet:
+class TokenSet(Frozen, repr=False, eq=False):
     """Sequences of tokens, their source and its hash.
 
     `bos` says how the sequences begin, and `too_short` how many texts were skipped because they were too short.
@@ -345,8 +345,7 @@ class TooFewTexts(InputError):
     """Fewer texts are long enough than were asked for."""
 
 
-@dataclass(frozen=True)
-class TextToTokens:
+class TextToTokens(Frozen):
     """Makes token sets of texts and of chats with the tokenizer of one model, by one rule about BOS.
 
     Raises InputError for a model without a tokenizer, and for `Bos.ALWAYS` if the tokenizer has no BOS.

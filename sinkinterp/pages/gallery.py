@@ -4,7 +4,7 @@ The demo: trains a sink model and its no-sink twins, measures them, and moves th
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +18,7 @@ from ..applications.position_swap import swap_table
 from ..backends.files.named_models import SHIPPED, downloads
 from ..backends.load import load
 from ..backends.subject import Subject
+from ..checks import Frozen
 from ..data.backcopy import BigramBackcopy
 from ..data.choices import Bos, Drawn
 from ..data.tokens import TokenSet, random_tokens, repeated_token
@@ -57,8 +58,7 @@ MAP_WIDTH = 0.24  # of the figure
 DASHES = ("solid", "dot", "dash", "dashdot")
 
 
-@dataclass(frozen=True)
-class Shipped:
+class Shipped(Frozen):
     """A checkpoint that ships, and what was measured of it."""
 
     recipe: Recipe
@@ -74,8 +74,7 @@ class Shipped:
 Checkpoints = Mapping[str, Shipped]  # by name
 
 
-@dataclass(frozen=True)
-class Gallery:
+class Gallery(Frozen):
     """The page, and the figures that other pages show as a preview, by file name."""
 
     html: str
@@ -264,8 +263,7 @@ TARGETS = (4, 6, 9, 12)  # positions, from 0, that p1 is replaced by or swapped 
 OnStep = Callable[[str, int, dict[str, Any]], None]
 
 
-@dataclass(frozen=True)
-class Demo:
+class Demo(Frozen):
     """Everything that the demo measured."""
 
     reports: Mapping[str, Report]

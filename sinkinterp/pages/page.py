@@ -7,7 +7,7 @@ only `Markup` is taken as HTML.
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -18,14 +18,14 @@ from markupsafe import Markup
 from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
+from ..checks import Frozen
 from ..plots.theme import DARK, LEGEND_Y, LIGHT, MAGNITUDE, caption_of, json_ready, translation
 from ..table import Table
 
 FOLDER = Path(__file__).parent
 
 
-@dataclass(frozen=True)
-class Scripts:
+class Scripts(Frozen):
     """The scripts of a page.
 
     inline: run at the end of the page, in this order. added: texts that these may add as scripts later.
@@ -83,8 +83,7 @@ def declared(kind: Any) -> Any:
     return _NAMES[kind]
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Frozen):
     """A heading, figures and tables, and a caption under them."""
 
     title: str

@@ -5,7 +5,7 @@ import warnings
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 import plotly.graph_objects as go
 from torch import Tensor
 
-from ..checks import Answering, InputError, extra, finite_number, instance_of, keywords, refusal
+from ..checks import Answering, Frozen, InputError, extra, finite_number, instance_of, keywords, refusal
 from ..data.tokens import TokensLike
 from ..files import path_of
 from ..interventions.edit import Edits, edits_of
@@ -36,8 +36,7 @@ from .atlas.encode import atlas_page
 from .page import Section, document, page, rendered
 
 
-@dataclass(frozen=True, repr=False)
-class Page(Answering):
+class Page(Answering, Frozen, repr=False):
     """A self-contained page. A notebook shows it; `save` writes it."""
 
     kind = "page"

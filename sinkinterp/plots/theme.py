@@ -5,7 +5,6 @@ import zlib
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..checks import Answering
+from ..checks import Answering, Frozen
 from ..files import data_of
 from ..table import NULL, Cell, Table, high_of, low_of
 
@@ -25,8 +24,7 @@ FIXED = {
 TASKS = ("demo-", "text-")
 
 
-@dataclass(frozen=True)
-class Theme:
+class Theme(Frozen):
     """Colours by their role, as #RRGGBB.
 
     quiet: nulls and captions. faint: lines of the grid. colours: one per series. sequential: a scale from nothing to
@@ -186,8 +184,7 @@ MEASURED = "measured"
 PANEL_FONT = {"size": 12}  # of the titles of panels side by side
 
 
-@dataclass(frozen=True)
-class Grey:
+class Grey(Frozen):
     """A column that is drawn in grey beside a quantity, its name in the legend, and the dash of its line."""
 
     column: str

@@ -4,7 +4,7 @@ The first key beside the others, over heads and over pairs: Gu et al. 2025, Figu
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 
 import numpy as np
@@ -14,7 +14,7 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from ..attention import maps
-from ..checks import InputError, whole_number
+from ..checks import Frozen, InputError, whole_number
 from ..interventions.selectors import check_heads
 from ..metrics.bootstrap import COSINES as COSINE_RANGE, SHARES, SIZES, mean_cells
 from ..metrics.importance import Metric, check_epsilon
@@ -212,8 +212,7 @@ BIN_START, BIN_END = "from", "to"
 UNITS = {COSINE: maps.COSINE.title, NORM_PRODUCT: f"{maps.NORM_PRODUCT.title} (units of the score)"}
 
 
-@dataclass(frozen=True)
-class PairQuantity:
+class PairQuantity(Frozen):
     """A number that every pair of a query and a key has, such as their cosine.
 
     means: the metric with its mean over pairs. counts: the metric that counts pairs by bins. edges: of the bins.

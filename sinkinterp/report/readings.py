@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from functools import wraps
 from os import PathLike
 from pathlib import Path
@@ -20,7 +20,18 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..checks import InputError, Told, finite_number, fix_of, instance_of, keywords, nearest, refusal, whole_number
+from ..checks import (
+    Frozen,
+    InputError,
+    Told,
+    finite_number,
+    fix_of,
+    instance_of,
+    keywords,
+    nearest,
+    refusal,
+    whole_number,
+)
 from ..files import path_of
 from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE, Alpha, AnyMetric, PerHead, sink_rate
@@ -28,8 +39,7 @@ from ..metrics.residuals import Steps, norm_ratio, steps
 from ..seals import SEALED, SHA256, STAMP, Damaged, check_signed, check_stamp, csv_bytes, signed, stamped, write_output
 
 
-@dataclass(frozen=True)
-class Protocol:
+class Protocol(Frozen):
     """How a report's numbers were made."""
 
     model: str

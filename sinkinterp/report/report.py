@@ -5,7 +5,7 @@ table needs one line there. Its figure is the table's own.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from jaxtyping import jaxtyped
 from torch import Tensor
 
-from ..checks import Answering, InputError, choice, keywords, whole_number
+from ..checks import Answering, Frozen, InputError, choice, keywords, whole_number
 from ..metrics.importance import NEXT_TOKEN_LOSS, PATTERNS, AnyMetric
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.qk import COSINE_COUNTS, QK_ANGLES
@@ -40,8 +40,7 @@ from .summary import Summary, sink_summary, summary
 SHAPES = get_type_hints(Readings)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Report(Readings, Answering):
+class Report(Readings, Answering, repr=False, eq=False):
     """Readings (its fields and statistics), what people look at first, and the formats that they travel in."""
 
     kind, is_value, parts = "report", True, ("protocol",)
@@ -123,8 +122,7 @@ class Report(Readings, Answering):
 Tabulate = Callable[[Readings, float, TokenText], Table]  # from a report, epsilon and the text of tokens
 
 
-@dataclass(frozen=True)
-class View:
+class View(Frozen):
     """A table of a report, and where it is shown. A page shows its figure, or the table where it has none.
 
     name: that of `report.plot`; empty where it draws none. needs: the metrics that must have been measured.

@@ -1,12 +1,13 @@
 """Is there a sink? The numbers that show it, a table of them, and a sentence; how they were made."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from math import isnan
 
 import torch
 from torch import Tensor
 
+from ..checks import Frozen
 from ..metrics.bootstrap import REALS, SHARES, SIZES, Estimate, Range, estimate, mean_cells, rate_cells
 from ..metrics.importance import NEXT_TOKEN_LOSS, PerSequence, sink_positions, sink_rate
 from ..table import NULL, QUANTITY, Cell, Table
@@ -19,8 +20,7 @@ MARGIN = 1.5  # times uniform attention's mean importance: what one text, which 
 SHARE = 0.1  # of the heads that must look at a later position for the verdict to name it
 
 
-@dataclass(frozen=True)
-class Quantity:
+class Quantity(Frozen):
     """A number per sequence, and its nulls: under uniform attention; by bias, mask and sink logits alone.
 
     is_telling: whether it says what no other row says. is_rate: whether it counts heads. ends: the range of its values.
@@ -129,8 +129,7 @@ def sink_summary(report: Readings, epsilon: float = 0.3) -> Table:
     return Table("Is there a sink on the first token?", protocol_note(report, epsilon), rows)
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(Frozen):
     """A sentence, and the table behind it. It prints as both. A notebook also shows the map of heads, `picture`."""
 
     sentence: str

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +17,17 @@ from ..backends.files.named_models import folder_of, located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import InputError, accepting, check_context, check_memory, instance_of, keywords, refusal, whole_number
+from ..checks import (
+    Frozen,
+    InputError,
+    accepting,
+    check_context,
+    check_memory,
+    instance_of,
+    keywords,
+    refusal,
+    whole_number,
+)
 from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
@@ -40,8 +50,7 @@ LEAST_EVALUATION_SEQUENCES = 8  # but at least so many sequences, however long t
 SINK_LENGTH = 64  # positions of each sequence in which sinks are measured, as in Gu et al. (2025)
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Frozen):
     """A finished training run: its recipe and the folder of its final checkpoint."""
 
     recipe: Recipe
@@ -144,7 +153,6 @@ def recipe_of(folder: Path) -> Recipe:
 HELD_OUT_CHATS = 32  # chats that are not trained on, at most
 
 
-@dataclass(frozen=True)
 class ChatRecipe(Fit):
     """A model, the chats that it is fine-tuned on, and the length in tokens at which chats are cut.
 

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..checks import Frozen
 from ..plots.theme import GREY, PERCENT, add_curve, colour, escaped, model_numbers, themed, unique_values
 from ..table import ALPHA_1, ALPHA_SLOT, MODEL, NULL, Cell, Table
 
@@ -58,8 +59,7 @@ SINK_OF_SLOT = "sink_slot"
 GRADIENT_NORM = "grad_norm"
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(Frozen):
     """A column that is drawn over steps, the title of its panel, and its axis."""
 
     column: str

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch.optim import Optimizer
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import seals
-from ..checks import InputError
+from ..checks import Frozen, InputError
 from ..files import remove_drafts, remove_whole, replacing, set_aside
 from ..seals import Damaged
 from ..spec import Spec, flat
@@ -26,8 +25,7 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of one parameter
 History = list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class State:
+class State(Frozen):
     """The content of a checkpoint: tensors by name, on the CPU."""
 
     config: PreTrainedConfig

@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checks import InputError, refusal
+from ..checks import Frozen, InputError, refusal
 from ..data.draws import Split, generator
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens
@@ -79,8 +79,7 @@ def loss_of(model: nn.Module, batch: Batch, **options: Any) -> Tensor:
     return model(**batch, use_cache=False, **options).loss
 
 
-@dataclass(frozen=True)
-class Job(Generic[F]):
+class Job(Generic[F], Frozen):
     """One training run.
 
     fit: the settings; recipe.json stores them.

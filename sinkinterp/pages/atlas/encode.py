@@ -12,6 +12,7 @@ from jaxtyping import Float
 from plotly.offline import get_plotlyjs
 
 from ...attention import WEIGHT, Quantity
+from ...checks import Frozen
 from ...files import data_of
 from ...plots.theme import DARK, LIGHT, Theme
 from ...table import Table
@@ -22,8 +23,7 @@ from .build import Atlas, State
 Values = Float[np.ndarray, "*shape"]
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(Frozen):
     """Codes 1, 2, ... stand for values from `low` to `high` in even steps. Code 0 stands for no value (NaN)."""
 
     is_log: ClassVar[bool] = False
@@ -58,7 +58,6 @@ class Scale:
         return np.where(np.isnan(values), 0, steps).astype(f"uint{self.bits}")
 
 
-@dataclass(frozen=True)
 class LogScale(Scale):
     """Codes 2, 3, ... stand for values from `low` to `high` in even ratios. Code 1 stands for 0.
 
