@@ -82,10 +82,8 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
     figure.update_yaxes(visible=False, range=[depth - 0.5, -0.6], fixedrange=True, row=1, col=1)
     if maps:
         _add_maps(figure, maps)
-        how = (
-            "Click a part to cut it: at the first token it becomes its mean over the others. A click on the head undoes"
-        )
-        caption = f"{how} it. Weights from 0 to 1. {caption}"
+        how = "Click a part to cut it: at the first token it becomes its mean over the others. A click on the head"
+        caption = f"{how} undoes it. Weights from 0 to 1. {caption}"
     themed(figure, title, max(220 + int(90 * depth), 520 if maps else 0), caption)
     return figure.update_layout(showlegend=False, margin={"t": 90})
 
@@ -126,9 +124,8 @@ def _beside(places: Mapping[str, tuple[float, float]]) -> dict[str, str]:
     rows = [[name for name in places if places[name][1] == y] for y in {y for _, y in places.values()}]
     left = {row[0] for row in rows if len(row) > 1 or places[row[0]][0] < 0.5}
     right = {row[-1] for row in rows} - left
-    return {
-        name: "middle left" if name in left else "middle right" if name in right else "top center" for name in places
-    }
+    sides = dict.fromkeys(left, "middle left") | dict.fromkeys(right, "middle right")
+    return {name: sides.get(name, "top center") for name in places}
 
 
 def _depth(name: str) -> float:

@@ -6,6 +6,7 @@ The first key beside the others, over heads and over pairs: Gu et al. 2025, Figu
 from collections.abc import Callable
 from dataclasses import replace
 from html import escape
+from itertools import product
 
 import numpy as np
 import plotly.graph_objects as go
@@ -109,12 +110,8 @@ def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 @of_report
 def rows_by_head(report: Readings, row: Callable[[int, int], dict[str, Cell]]) -> tuple[dict[str, Cell], ...]:
     """A row per layer and query head; `row` gets the index of the layer among those that attend, and the head."""
-    n_heads = report.importance.shape[2]
-    return tuple(
-        {LAYER: layer, HEAD: head, **row(i, head)}
-        for i, layer in enumerate(report.attention_layers)
-        for head in range(n_heads)
-    )
+    places = product(enumerate(report.attention_layers), range(report.importance.shape[2]))
+    return tuple({LAYER: layer, HEAD: head, **row(i, head)} for (i, layer), head in places)
 
 
 def top_heads(table: Table, most: int = 12) -> Table:
@@ -175,14 +172,14 @@ def heads_overview(table: Table) -> go.Figure:
     table = replace(table, rows=tuple(rows))
     layers, n_heads = unique_values(table, LAYER), len(unique_values(table, HEAD))
     if len(rows) != len(layers) * n_heads:
-        raise InputError(
-            f"{len(rows)} heads do not fill a grid of {len(layers)} layers; draw the table of all: report.heads()"
-        )
+        fix = "draw the table of all: report.heads()"
+        raise InputError(f"{len(rows)} heads do not fill a grid of {len(layers)} layers; {fix}")
 
     def grid(column: str) -> np.ndarray:
         return np.array(table.numbers(column)).reshape(len(layers), n_heads)
 
     said = [(column, words) for column, words in HOVER.items() if column in table.columns]
+    told = ("layer %{y}, head %{x}", "alpha_1 %{z:.3f}", *(words % i for i, (_, words) in enumerate(said)))
     figure = go.Figure().add_heatmap(
         z=grid(ALPHA_1),
         x=[str(head) for head in range(n_heads)],
@@ -192,10 +189,7 @@ def heads_overview(table: Table) -> go.Figure:
         colorscale=MAGNITUDE,
         colorbar={"title": ALPHA_1},
         customdata=np.stack([grid(column) for column, _ in said], -1) if said else None,
-        hovertemplate="<br>".join(
-            ("layer %{y}, head %{x}", "alpha_1 %{z:.3f}", *(words % i for i, (_, words) in enumerate(said)))
-        )
-        + "<extra></extra>",
+        hovertemplate="<br>".join(told) + "<extra></extra>",
     )
     figure.update_xaxes(title="head", type="category")
     figure.update_yaxes(title="layer", type="category", autorange="reversed")

@@ -51,7 +51,7 @@ def quantities(report: Readings, epsilon: float) -> list[Quantity]:
             is_telling=bool(report.off_sequence.abs().max() > 1e-5),
         ),
         *_of_norms(report),
-        *_of_loss(report),
+        *([_loss(report)] if report.has(NEXT_TOKEN_LOSS) else []),
     ]
 
 
@@ -107,10 +107,8 @@ def _of_norms(report: Readings) -> list[Quantity]:
     ]
 
 
-def _of_loss(report: Readings) -> list[Quantity]:
-    if not report.has(NEXT_TOKEN_LOSS):
-        return []
-    return [Quantity("loss, nats per token", report.extra(NEXT_TOKEN_LOSS).nanmean(1), ends=SIZES)]
+def _loss(report: Readings) -> Quantity:
+    return Quantity("loss, nats per token", report.extra(NEXT_TOKEN_LOSS).nanmean(1), ends=SIZES)
 
 
 @of_report
@@ -261,9 +259,7 @@ def _later_clause(report: Readings, epsilon: float, token_text: TokenText) -> st
     is_one = report.protocol.sequences == 1
     names = [f"{p}, {token_text(int(report.tokens[0, p])).strip()!r}," if is_one else str(p) for p in later]
     kind = "token" if is_one else "position"
-    claim = (
-        f"{kind} {names[0]} is a second sink"
-        if len(later) == 1
-        else f"{kind}s {(' ' if is_one else ', ').join(names[:-1])} and {names[-1]} are sinks too"
-    )
+    claim = f"{kind} {names[0]} is a second sink"
+    if len(later) > 1:
+        claim = f"{kind}s {(' ' if is_one else ', ').join(names[:-1])} and {names[-1]} are sinks too"
     return f"; {claim} (positions from 0, in a tenth of the heads or more)"
