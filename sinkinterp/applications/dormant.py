@@ -124,14 +124,11 @@ def dormant_heads(
         cut = _Cut(subject, heads, texts, whole, show)
         sizes = {name: [cut.most(order, budget) for order in some] for name, some in orders.items()}
         chosen = orders[DORMANT][0][: sizes[DORMANT][0]]
-        rows = tuple(
-            cut.row(name, text, orders[name], sizes[name], len(chosen)) for name, text in product(orders, texts)
-        )
+        ways = product(orders, texts)
+        rows = tuple(cut.row(name, text, orders[name], sizes[name], len(chosen)) for name, text in ways)
     found = tuple(sorted(heads[i] for i in chosen))
-    note, figure = (
-        run_note(subject, given),
-        partial(sweep_figure, x=CHOSEN_BY, quantities=(HEADS, ADDED, AS_MANY), by=INPUT),
-    )
+    note = run_note(subject, given)
+    figure = partial(sweep_figure, x=CHOSEN_BY, quantities=(HEADS, ADDED, AS_MANY), by=INPUT)
     readings = tuple(_reading_rows(heads, found, alpha, write, epsilon))
     return DormantHeads(
         found,

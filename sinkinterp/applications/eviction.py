@@ -177,10 +177,8 @@ def memory_table(subject: HuggingFaceSubject, tokens: Tokens, window: int, progr
     full, added = loss_of(subject, tokens), {}
     for name in told([*rules], accepting(progress, "progress", "")("heavy hitters")):
         added[name] = _above(full, window, loss_of(subject, tokens, [rules[name]]))
-    rows = [
-        {CACHE: name, **mean_cells(ADDED, x), **mean_cells(PAIRED, x - added[FIRST_AND_LAST])}
-        for name, x in added.items()
-    ]
+    above = added[FIRST_AND_LAST]
+    rows = [{CACHE: name, **mean_cells(ADDED, x), **mean_cells(PAIRED, x - above)} for name, x in added.items()]
     figure = partial(sweep_figure, x=CACHE, quantities=(ADDED, PAIRED))
     note = (
         f"{_note(subject, tokens)}; {NATS}; {window} tokens in every cache, half of them heavy or random; positions of "
@@ -373,10 +371,8 @@ def quantised_answer(table: Table) -> str:
         rounded, spared = (rows.where(**{SCALES: best}) for rows in of)
         gains += spared.numbers(high_of(CHANGE))
         change = f"; to leave the first token as it is changes that by {spared.display_rows()[0][CHANGE]}"
-        costs.append(
-            f"{rounded.display_rows()[0][ADDED]} at {bits} bits (one scale for each {best}"
-            f"{change if gains[-1] < 0 else ''})"
-        )
+        change = change if gains[-1] < 0 else ""
+        costs.append(f"{rounded.display_rows()[0][ADDED]} at {bits} bits (one scale for each {best}{change})")
     said = f"Rounded keys and values add, in nats a token and with the best scales, {_listed(costs)}."
     if all(high >= 0 for high in gains):
         return f"{said} To leave the first token as it is gains nothing that these texts show."

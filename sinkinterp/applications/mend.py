@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention import RESIDUAL
-from ..backends.files.model_files import check_named, checked_config, load_model, load_tokenizer
+from ..backends.files.model_files import check_named, checked_config, load_model, tokenizer_of
 from ..backends.files.named_models import located
 from ..backends.hooks import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, with_adapter, write_adapter
-from ..checks import Frozen, InputError, keywords, whole_number
+from ..checks import Frozen, InputError, check_context, keywords, whole_number
 from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
 from ..data.packing import PackedText, PreparedText
@@ -172,17 +172,13 @@ def mend_recipe(
     """
     check_named(model)
     most = context_of(config) if (config := checked_config(located(model))) else None
-    if length is not None and most is not None and length > most:
-        raise InputError(f"{model} knows {most} positions, so length={length} is too long; use length={most}")
-    tokenizer = load_tokenizer(model)
-    if tokenizer is None:
-        raise InputError(f"{model} holds no tokenizer; save the one that it was trained with beside it")
+    check_context(length or 0, most, model, f"use length={most}")
+    tokenizer = tokenizer_of(model)
     bos = tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
     vocabulary = Pretrained(max(tokenizer.get_vocab().values()) + 1, source=str(located(model)))
     data = PackedText(NAMED.get(text) or Texts(text), vocabulary, length or min(LENGTH, most or LENGTH), bos)
-    return MendRecipe(
-        model=model, data=data, slots=SLOTS[Remedy(remedy)], trained=WEIGHTS[Weights(weights)], **settings
-    )
+    kinds: dict[str, Any] = {"slots": SLOTS[Remedy(remedy)], "trained": WEIGHTS[Weights(weights)]}
+    return MendRecipe(model=model, data=data, **kinds, **settings)
 
 
 def mended(

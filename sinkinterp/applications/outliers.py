@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby, product
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import plotly.graph_objects as go
 import torch
@@ -43,7 +43,9 @@ from ..interventions.changes import ChangeResidual
 from ..measurement.measure import ModelLike, answers_of, equal_inputs_of, reads_inputs, run_note
 from ..measurement.patching import activations
 from ..metrics.bootstrap import SIZES, Estimate, estimate_cells, intervals, mean_cells, ratio
+from ..metrics.residuals import vector_norms
 from ..plots.theme import colour, sweep_figure, themed
+from ..spec import Limits
 from ..table import BLOCK, Cell, Table
 from .streaming import Loss, loss_of
 
@@ -159,10 +161,7 @@ def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TI
     different lengths, and unless `times` exceeds 1.
     """
     subject, given = equal_inputs_of(model, tokens)
-    reads = {
-        "norms": RESIDUAL.read(lambda x: x.float().norm(dim=-1)),
-        "energy": RESIDUAL.read(lambda x: x.float().square().mean(1)),
-    }
+    reads = {"norms": RESIDUAL.read(vector_norms), "energy": RESIDUAL.read(lambda x: x.float().square().mean(1))}
     norms, energy = (answer.cpu() for answer in answers_of(subject, given, reads))  # sequence block pos, or d_model
     sizes = energy.mean(0).sqrt()
     limits = tuple(norm_limit(norms[:, i], times) for i in range(norms.shape[1]))
@@ -377,9 +376,8 @@ def explained(
 
 def _check_texts(x: Any, mask: Any) -> None:
     instance_of(mask, Mask, _WHAT)
-    check_count(
-        numbers(x, "sequence pos d_model", "activations"), "texts, every other one to fit, the others to test", 2
-    )
+    what = "texts, every other one to fit, the others to test"
+    check_count(numbers(x, "sequence pos d_model", "activations"), what, 2)
 
 
 def _split(x: Texts, mask: Mask, name: str) -> tuple[Stack, Float[Tensor, "_ pos d_model"], Bool[Tensor, "_ pos"]]:
@@ -421,13 +419,11 @@ class Quantise(Edit):
     over: the axes that have one scale.
     """
 
+    limits: ClassVar[Limits] = {"bits": (2, 32)}
+
     bits: int
     over: tuple[int, ...]
     left: Left
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number(self.bits, "bits of a symmetric integer", 2, 32)
 
     def residual(self, block: int, x: Residual) -> Residual:
         kept = self.left(block, x)
@@ -496,10 +492,8 @@ def _maps(subject: HuggingFaceSubject) -> list[tuple[int, LinearMap]]:
     """The block and every linear map of it. Raises InputError where there is none, and as `linear_maps` does."""
     maps = [(i, one) for i, block in enumerate(subject.modules.blocks) for one in linear_maps(block)]
     if not maps:
-        raise InputError(
-            f"no block of {subject.name} has a linear map whose weights are floating-point numbers; load the model "
-            "without quantisation"
-        )
+        what = "a linear map whose weights are floating-point numbers"
+        raise InputError(f"no block of {subject.name} has {what}; load the model without quantisation")
     return maps
 
 

@@ -190,9 +190,8 @@ def _sentence(strongest: "Table") -> str:
 
     row = strongest[0]
     place = ", ".join(f"{name} {row[name]}" for name in list(row)[: list(row).index(RESTORED)])
-    return (
-        f"Of {len(strongest)} places, {place} has the largest effect: it restores {row[RESTORED]:.3g} of the clean run."
-    )
+    effect = f"it restores {row[RESTORED]:.3g} of the clean run"
+    return f"Of {len(strongest)} places, {place} has the largest effect: {effect}."
 
 
 def _receiver(name: str | None) -> "Change | None":
@@ -202,11 +201,7 @@ def _receiver(name: str | None) -> "Change | None":
     if name is None:
         return None
     head, _, what = name.rpartition(".")
-    pair = [layer_and_head(head, "--to")] if what in ("q", "k", "v") else []
-    if what == "q":
-        return ChangeQueries(heads=pair)
-    if what == "k":
-        return ChangeKeys(kv_heads=pair)
-    if what != "v":
+    kinds: dict[str, Any] = {"q": ChangeQueries, "k": ChangeKeys, "v": ChangeValues}
+    if what not in kinds:
         raise InputError(f"--to takes a layer, a head, and q, k or v, such as 3.7.k; got {name!r}")
-    return ChangeValues(kv_heads=pair)
+    return kinds[what](**{kinds[what].selector: [layer_and_head(head, "--to")]})

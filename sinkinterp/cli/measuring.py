@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.text import Text as RichText
 
-from ..checks import Frozen, InputError, refusing
+from ..checks import Frozen, InputError, choice, refusing
 from ..data.choices import Bos, Drawn, Dtype
 from ..data.progress import OnProgress, no_progress, progress_bars
 from ..data.texts import is_path, is_text
@@ -111,9 +111,10 @@ class Settings(Frozen):
 
     def over_preset(self, given: Input, dtype: Dtype | None) -> "Preset":
         """The preset, or the default settings, with what the user gave."""
-        from ..measurement.measure import preset_of
+        from ..measurement.measure import PRESETS, Preset
 
-        return given.over(preset_of(self.preset), epsilon=self.epsilon, dtype=dtype)
+        preset = Preset() if self.preset is None else choice(self.preset, PRESETS, "preset")
+        return given.over(preset, epsilon=self.epsilon, dtype=dtype)
 
 
 class Results(Frozen):

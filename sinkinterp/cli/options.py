@@ -9,7 +9,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import copy
 from dataclasses import MISSING, field, fields, is_dataclass
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
-from ..backends.files.named_models import SHIPPED, downloaded, downloads, located, shipped
+from ..backends.files.named_models import SHIPPED, downloads, located, models
 from ..checks import Frozen, InputError, check_context
 from ..data.choices import Bos, Dtype, dtype_name
 from ..files import cache_folder, data_of, is_output
@@ -290,7 +290,7 @@ def _assigned(node: ast.stmt) -> str:
     return getattr(target, "id", "")
 
 
-def beginning(names: Callable[[], Sequence[str]] | Sequence[str]) -> Callable[[str], list[str]]:
+def beginning(names: Callable[[], Iterable[str]] | Iterable[str]) -> Callable[[str], list[str]]:
     """Returns the completion of a shell: the names that begin as the user typed."""
 
     def complete(incomplete: str) -> list[str]:
@@ -298,11 +298,6 @@ def beginning(names: Callable[[], Sequence[str]] | Sequence[str]) -> Callable[[s
         return [name for name in known if name.startswith(incomplete)]
 
     return complete
-
-
-def models() -> list[str]:
-    """The models that are here: those that ship, and those that `make models` made."""
-    return [*shipped(), *downloaded()]
 
 
 VARIANTS = names_in("lm/variants.py")
@@ -472,9 +467,8 @@ def _names() -> dict[str, str]:
 
 def _with_help(option: Parameter, command: str) -> Parameter:
     """The option with what `help.toml` says of it. A truth that is false by default has no --no-..."""
-    hint, *declared = (
-        get_args(option.annotation) if get_origin(option.annotation) is Annotated else (option.annotation,)
-    )
+    has_more = get_origin(option.annotation) is Annotated
+    hint, *declared = get_args(option.annotation) if has_more else (option.annotation,)
     flag = (f"--{option.name.replace('_', '-')}",) if hint is bool and option.default is False else ()
     about = copy(declared[0]) if declared else typer.Option(*flag)
     words = HELP.get(command, {}).get(option.name) or HELP["every"][option.name]

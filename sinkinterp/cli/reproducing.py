@@ -129,12 +129,10 @@ def _of_scale(scale: Scale | None) -> list[str]:
 def _check_inputs(models: Sequence[str], scale: Scale | None, text: str | None) -> None:
     """Raises InputError for a text that cannot be read, and for models at a scale that has its own."""
     from ..backends.files.model_files import check_named
-    from ..data.texts import check_readable, is_path
 
     for model in models if len(models) > 1 else ():  # one alone says so as it is loaded
         check_named(model)
-    if text is not None and is_path(text):
-        check_readable(text)
+    options.check_text(text)
     if models and scale is Scale.SMOKE:
         raise InputError("--scale smoke runs what ships, and --model names another one; leave one of them out")
 

@@ -63,7 +63,8 @@ class PackedText(Spec):
 
     def folder(self, cache: Path) -> Path:
         """The folder of the chunks. Recipes that differ only in how chunks are drawn or edited share it."""
-        unpacked = {f.name: f.default for f in fields(self) if f.name in ("held_out", "share", "edits", "sha256")}
+        names = ("held_out", "share", "edits", "sha256")
+        unpacked: Any = {field.name: field.default for field in fields(self) if field.name in names}
         return cache / "texts" / replace(self, **unpacked, source=self.source.absolute()).key()
 
     def prepare(self, cache: Path, on_progress: OnProgress = no_progress) -> "PreparedText":
@@ -94,8 +95,7 @@ class PackedText(Spec):
         from . import corpus_folder
 
         with suppress(Damaged):  # another process may be packing it again
-            record = corpus_folder.record_of(folder)
-            if record:
+            if record := corpus_folder.record_of(folder):
                 return record
         with sole_writer(folder):
             return self._whole_record(folder, cache) or corpus_folder.pack(
@@ -110,9 +110,8 @@ class PackedText(Spec):
             return corpus_folder.record_of(folder)
         except Damaged as damage:
             damage.warn("the text is packed again")
-        next(
-            iter(self.source.texts(cache)), None
-        )  # raises before anything is removed if the text cannot be read any more
+        # raises before anything is removed if the text cannot be read any more
+        next(iter(self.source.texts(cache)), None)
         corpus_folder.emptied(folder)
         return {}
 

@@ -39,7 +39,8 @@ class Scripts(Frozen):
 
     def policy(self) -> str:
         """The content security policy: these scripts run and no others; nothing else is fetched."""
-        hashes = [f"'sha256-{_hash(script)}'" for script in (*self.added, *self.inline)]
+        digests = (hashlib.sha256(script.encode()).digest() for script in (*self.added, *self.inline))
+        hashes = [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
         loaded = ["'strict-dynamic'"] if self.load_files else []
         allowed = " ".join([*hashes, *loaded]) or "'none'"
         asked = ["connect-src 'self'"] if self.ask_server else []
@@ -63,10 +64,6 @@ def rendered(template: str, **values: Any) -> Markup:
 def asset(name: str) -> str:
     """The text of a file of this package, such as "templates/page.css" or "atlas/head.js"."""
     return (FOLDER / name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 _NAMES = {str: "string", int: "number", float: "number", bool: "boolean"}

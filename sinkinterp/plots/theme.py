@@ -206,7 +206,8 @@ def sweep_figure(table: Table, x: str, quantities: Sequence[str], by: str | None
     has_grey = any(_greys(table, quantity, i == 0) for i, quantity in enumerate(quantities))
     intervals = ", with 95% intervals" * any(low_of(quantity) in table.columns for quantity in quantities)
     caption = f"{', '.join(quantities)} over {x}{intervals}{'; grey: null or control' * has_grey}."
-    return themed(figure, table.title, _height(table, x), f"{caption} {table.note}")
+    height = 210 + 34 * len(unique_values(table, x)) if table.is_text(x) else 420
+    return themed(figure, table.title, height, f"{caption} {table.note}")
 
 
 def _over_numbers(table: Table, series: Mapping[str, Table], x: str, quantities: Sequence[str]) -> go.Figure:
@@ -282,10 +283,6 @@ def _name_once(figure: go.Figure) -> None:
             named.add(trace.name)
 
 
-def _height(table: Table, x: str) -> int:
-    return 210 + 34 * len(unique_values(table, x)) if table.is_text(x) else 420
-
-
 def unique_values(table: Table, column: str) -> list[Cell]:
     """The values of a column, each once, in the order of the rows."""
     return list(dict.fromkeys(table.column(column)))
@@ -334,6 +331,5 @@ def positive_axis(values: Sequence[float]) -> dict[str, Any]:
     """An axis for positive values: logarithmic where they differ by more than `LOG_FROM`, else from zero."""
     positive = [value for value in values if math.isfinite(value) and value > 0]
     is_wide = bool(positive) and max(positive) > LOG_FROM * min(positive)
-    return (
-        {"type": "log", "exponentformat": "power", "dtick": 1} if is_wide else {"type": "linear", "rangemode": "tozero"}
-    )
+    linear = {"type": "linear", "rangemode": "tozero"}
+    return {"type": "log", "exponentformat": "power", "dtick": 1} if is_wide else linear

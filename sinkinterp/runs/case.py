@@ -159,9 +159,8 @@ class Inputs(Frozen):
         task = prepared(data, cache_folder())
         length = min(self.length, task.length) if self.may_be_shorter else self.length
         if (self.text is not None and not is_named) or length > task.length:
-            raise InputError(
-                f"{folder.name} was trained on {task.length} symbols of a task, not on text; use length={task.length}"
-            )
+            what = f"was trained on {task.length} symbols of a task, not on text"
+            raise InputError(f"{folder.name} {what}; use length={task.length}")
         token_set = held_out_tokens(task, self.sequences)
         return from_rows(token_set.tokens.tolist(), length, self.sequences, token_set.source)
 
@@ -299,11 +298,8 @@ def open_case(
     text: str | None = None,
 ) -> Case:
     """A model, loaded, or trained first where it is not in `cache`. Raises InputError where neither can be done."""
-    given = (
-        model
-        if isinstance(model, Named)
-        else Named(model if isinstance(model, str) else _train(model, progress, cache))
-    )
+    source = _train(model, progress, cache) if isinstance(model, Recipe) else model
+    given = source if isinstance(source, Named) else Named(source)
     folder = Path(located(given.source))
     recipe = trained.recipe_of(folder) if (folder / "recipe.json").is_file() else None
     name = given.source if given.encoder is None else f"{given.source}, encoder {given.encoder.description}"

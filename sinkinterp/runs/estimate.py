@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ..backends.files.model_files import tokenizer_of
 from ..checks import Frozen, InputError, memory_bytes
 from ..data.draws import generator
 from ..lm.attention import AttentionSpec, Rotary
@@ -26,7 +27,7 @@ from ..train import checkpoint, loop
 from ..train.distributed import World
 from ..train.loop import Job, update
 from ..train.recipe import Recipe, parameter_groups
-from .trained import ChatRecipe, Trainable, job_on_chats, run_of, tokenizer_of
+from .trained import ChatRecipe, Trainable, job_on_chats, run_of
 
 PROBED_TOKENS = 4096  # of a step that is timed, at most, but two sequences
 TIMED_STEPS = 3
@@ -234,7 +235,7 @@ def _job(recipe: Trainable, world: World | None = None) -> Job[Any]:
     """The job of a recipe on its device, on noise where it is not on chats."""
     world = world or World(torch.device("cuda" if recipe.bf16 and torch.cuda.is_available() else "cpu"))
     if isinstance(recipe, ChatRecipe):
-        return replace(job_on_chats(recipe, tokenizer_of(recipe)), world=world)
+        return replace(job_on_chats(recipe, tokenizer_of(recipe.model)), world=world)
     shape = (recipe.batch, recipe.length)
     tokens = torch.randint(recipe.model.vocab, shape, generator=generator("estimate"))
     batch = {"input_ids": tokens, "labels": recipe.objective.labels(tokens)}

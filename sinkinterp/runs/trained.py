@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..backends.files.model_files import checked_config, load_model, load_tokenizer
+from ..backends.files.model_files import checked_config, load_model, tokenizer_of
 from ..backends.files.named_models import folder_of, located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.load import load
@@ -105,9 +106,10 @@ def evaluation_on(task: Task, objective: Objective = NextToken()) -> Evaluate:
     """
     held_out = held_out_tokens(task, _evaluation_sequences(task))
     beginnings = held_out.tokens[:, :SINK_LENGTH]
+    subject_of = lru_cache(1)(HuggingFaceSubject)  # a training has one model, whose contract is checked once
 
     def evaluate(model: PreTrainedModel) -> dict[str, float]:
-        subject = HuggingFaceSubject(model)
+        subject = subject_of(model)
         report = measure(subject, beginnings, positions=(0,))
         return {"valid_loss": valid_loss(subject, held_out, objective).mean, **sinks_of(report)}
 
@@ -195,7 +197,7 @@ def finetuned(
     the loss is on. Raises InputError as `loop.train` does, and for models without a tokenizer.
     """
     recipe.check_batch(recipe.length)
-    tokenizer = tokenizer_of(recipe)
+    tokenizer = tokenizer_of(recipe.model)
     if world.is_first:
         check_writable(run / "lock")
         checkpoint.check_made(run / "model")
@@ -256,14 +258,6 @@ def history_of(recipe: ChatRecipe, cache: Path | None = None) -> list[dict[str, 
     history = checkpoint.history_of(checkpoint.folder_of(run, checkpoint.latest(run)))
     write_record(file, history, of)
     return history
-
-
-def tokenizer_of(recipe: ChatRecipe) -> PreTrainedTokenizerBase:
-    """The tokenizer of the recipe's model. Raises InputError where it has none."""
-    tokenizer = load_tokenizer(recipe.model)
-    if tokenizer is None:
-        raise InputError(f"{recipe.model} holds no tokenizer; save the one that it was trained with beside it")
-    return tokenizer
 
 
 def _model(name: str, longest: int = 0) -> PreTrainedModel:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from threading import Thread
 from typing import Any, TypeVar
 
-from ..checks import Frozen, InputError, refusal
+from ..checks import Frozen, InputError, extra, refusal
 from ..data.progress import OnProgress, no_progress
 from .catalogue import load_package
 
@@ -64,8 +63,7 @@ class Ray(Frozen):
     gpus: int = 0
 
     def __post_init__(self) -> None:
-        if find_spec("ray") is None:
-            raise InputError("Ray is not installed; pip install ray")
+        extra("ray", "pip install ray")
 
     def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
         ray = self._connected()

@@ -214,10 +214,8 @@ def update(job: Job[Fit], step: int, model: nn.Module, optimizer: Optimizer) -> 
     optimizer.zero_grad()
     batch = job.batch(step)
     unfit = (torch._dynamo.exc.TorchDynamoException,) if fit.compiled else ()
-    with (
-        _seeded("dropout", fit.seed, step, world.rank, device=world.device),
-        refusal("torch.compile cannot compile the model", "set compiled=false", unfit),
-    ):
+    refused = refusal("torch.compile cannot compile the model", "set compiled=false", unfit)
+    with _seeded("dropout", fit.seed, step, world.rank, device=world.device), refused:
         local_loss = accumulate(job, batch, model)
     local_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), fit.clip)
     loss, norm = (total / world.size for total in world.summed(local_loss, local_norm))

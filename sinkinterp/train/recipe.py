@@ -212,19 +212,14 @@ class Recipe(Fit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        vocab, length = (getattr(self.data, name, None) for name in ("vocab", "length"))
-        if vocab is None or length is None or isinstance(self.data, type):
-            raise InputError(f"{self.data!r:.40} is not a task, which has a vocab and a length")
-        self._check_sizes(vocab, length)
-
-    @property
-    def length(self) -> int:
-        """Tokens of a sequence."""
-        return self.data.length
+        self._check()
 
     @refusing
-    def _check_sizes(self, vocab: int, length: int) -> Iterator[str]:
+    def _check(self) -> Iterator[str]:
         """Refuses sizes other than the task's, and a mask that shows a token to queries that must predict it."""
+        vocab, length = (getattr(self.data, name, 0) for name in ("vocab", "length"))
+        if not vocab or not length or isinstance(self.data, type):
+            yield f"{self.data!r:.40} is not a task, which has a vocab and a length"
         if self.model.vocab != vocab or self.model.n_ctx < length:
             has = f"{self.model.vocab} symbols and {self.model.n_ctx} positions"
             yield f"the model holds {has}, the task {vocab} and {length}; use model.vocab={vocab} model.n_ctx={length}"
@@ -233,6 +228,11 @@ class Recipe(Fit):
             yield f"the mask shows position {last} to those that predict it; use objective=PrefixLM, prefix={last + 1}"
         if self.objective.first >= length:
             yield f"no token comes after the first {self.objective.first} of {length}; raise data.length"
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence."""
+        return self.data.length
 
 
 def shown_ahead(mask: Mask, length: int) -> int:
@@ -259,9 +259,7 @@ class YourText(Source):
         raise InputError("this recipe trains on a text of your own; name a file, a folder or a dataset: Texts(FILE)")
 
 
-RECIPES = {
-    name: Recipe.from_dict({"kind": "Recipe", **settings}) for name, settings in data_of("train/recipes.toml").items()
-}
+RECIPES = {name: Recipe.from_dict({"kind": "Recipe", **given}) for name, given in data_of("train/recipes.toml").items()}
 
 
 def recipe_named(name: str) -> Recipe:
@@ -303,9 +301,8 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
     Raises InputError as `with_variant` and `changed` do.
     """
     if isinstance(recipe, str) and recipe not in VARIANTS:
-        raise InputError(
-            f"there is no recipe {recipe!r}{nearest(recipe, VARIANTS)}; give a si.Recipe, or a name of si.VARIANTS"
-        )
+        fix = f"{nearest(recipe, VARIANTS)}; give a si.Recipe, or a name of si.VARIANTS"
+        raise InputError(f"there is no recipe {recipe!r}{fix}")
     made = with_variant(recipe_named("demo"), recipe) if isinstance(recipe, str) else recipe
     own = {field.name: field.name for field in fields(made)}
     paths = {field.name: f"model.{field.name}" for field in fields(made.model)} | own

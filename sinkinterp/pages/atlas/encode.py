@@ -182,9 +182,8 @@ def _smallest_positive(values: np.ndarray) -> float:
 def _strongest(atlas: Atlas) -> int:
     """The map with the most attention to position 0 in the first state, before codes round it."""
     of_first = atlas.states[0].importance[:, :, list(atlas.places).index(0)]
-    return max(
-        range(len(atlas.maps)), key=lambda i: of_first[list(atlas.layers).index(atlas.maps[i][0]), atlas.maps[i][1]]
-    )
+    rows = [list(atlas.layers).index(layer) for layer, _ in atlas.maps]
+    return max(range(len(rows)), key=lambda i: of_first[rows[i], atlas.maps[i][1]])
 
 
 def _importance(atlas: Atlas, blocks: Blocks) -> schema.ImportanceData:
@@ -248,9 +247,8 @@ def _table(table: Table) -> schema.TableData:
 
 
 def _theme(theme: Theme) -> schema.ThemeData:
-    return schema.ThemeData(
-        sequential=list(theme.sequential), diverging=list(theme.diverging), axis=theme.quiet, mark=theme.colours[1]
-    )
+    sequential, diverging = list(theme.sequential), list(theme.diverging)
+    return schema.ThemeData(sequential, diverging, axis=theme.quiet, mark=theme.colours[1])
 
 
 FIGURES = (

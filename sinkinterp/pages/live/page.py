@@ -170,25 +170,12 @@ def _check_question(plain: Any) -> Iterator[str]:
 Make = Callable[..., Edit]  # of the model's shape and the numbers of an edit
 
 
-def _zero(shape: ModelShape, dim: int, first: int, last: int) -> Edit:
-    return ChangeResidual(Zero(), layers=_span(range(shape.n_layers + 1), first, last), dims=[dim])
-
-
-def _sigmoid(shape: ModelShape, first: int, last: int) -> Edit:
-    return PatchNormalization(Sigmoid(), layers=_span(shape.attention_layers, first, last))
-
-
-def _sink_logit(shape: ModelShape, logit: float, first: int, last: int) -> Edit:
-    return AddSinkLogit(float(logit), layers=_span(shape.attention_layers, first, last))
-
-
 def _span(layers: Sequence[int], first: int, last: int) -> list[int] | None:
     """Those of the layers that lie from the first to the last one; None for all of them."""
     chosen = [layer for layer in layers if first <= layer <= last]
     if not chosen or max(first, last) > layers[-1]:
-        raise InputError(
-            f"layers go from a first to a last one, within {layers[0]} to {layers[-1]}; got {first} to {last}"
-        )
+        span = f"within {layers[0]} to {layers[-1]}; got {first} to {last}"
+        raise InputError(f"layers go from a first to a last one, {span}")
     return None if len(chosen) == len(layers) else chosen
 
 
@@ -196,10 +183,10 @@ _WORDS = data_of("pages/live/live.toml")
 _MAKE: Mapping[str, Make] = {
     "swap": lambda shape, position: SwapPositions(0, position),
     "column": lambda shape, position: RemoveColumn(positions=[position]),
-    "zero": _zero,
-    "sigmoid": _sigmoid,
+    "zero": lambda shape, dim, *at: ChangeResidual(Zero(), layers=_span(range(shape.n_layers + 1), *at), dims=[dim]),
+    "sigmoid": lambda shape, *at: PatchNormalization(Sigmoid(), layers=_span(shape.attention_layers, *at)),
     "sigmoid_head": lambda shape, layer, head: PatchNormalization(Sigmoid(), heads=[(layer, head)]),
-    "sink_logit": _sink_logit,
+    "sink_logit": lambda shape, logit, *at: AddSinkLogit(logit, layers=_span(shape.attention_layers, *at)),
     "off_by_one_head": lambda shape, layer, head: AddSinkLogit(0.0, heads=[(layer, head)]),
     "ablate_head": lambda shape, layer, head: Ablate(heads=[(layer, head)]),
 }
