@@ -25,7 +25,7 @@ from ..backends.files.named_models import SHIPPED, downloads, located, models
 from ..checks import Frozen, InputError, check_context
 from ..data.choices import Bos, Dtype, dtype_name
 from ..files import cache_folder, data_of, is_output
-from ..runs.catalogue import FOLDER
+from ..runs.catalogue import experiment_names
 from ..seals import check_ours
 from .terminal import OR_FORCE, quiet_libraries
 
@@ -460,8 +460,7 @@ def _options_in(parameter: Parameter) -> Iterator[Parameter]:
 @cache
 def _names() -> dict[str, str]:
     """What has a name that help lists."""
-    experiments = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
-    names = {"variants": VARIANTS, "recipes": RECIPES, "experiments": experiments}
+    names = {"variants": VARIANTS, "recipes": RECIPES, "experiments": experiment_names()}
     return {name: ", ".join(known) for name, known in names.items()}
 
 

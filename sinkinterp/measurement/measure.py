@@ -20,7 +20,7 @@ from ..attention import BLOCK, Edit, Reads, Unchanged, called, metric as named, 
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
 from ..backends.patched import with_block_edits
 from ..backends.subject import Subject, text_to_tokens, token_set_for
-from ..checks import Frozen, InputError, check_memory, different_numbers, instance_of, keywords, nearest
+from ..checks import Frozen, InputError, check_memory, choice, different_numbers, instance_of, keywords, nearest
 from ..data.choices import Bos, Dtype
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.sources import embedded_texts
@@ -195,8 +195,7 @@ class Preset(Frozen):
 
     def __post_init__(self) -> None:
         importance.check_epsilon(self.epsilon)
-        if self.dtype not in list(Dtype):
-            raise InputError(f"{self.dtype!r} is not a dtype that models run in; use {', '.join(Dtype)}")
+        choice(self.dtype, dict.fromkeys(Dtype), "dtype")
 
 
 PRESETS = {

@@ -282,7 +282,8 @@ class Session(Frozen):
             token_set = ids_in(prompt, self.subject.shape.vocab, "prompt")
         else:
             to_tokens = text_to_tokens(self.subject, self.bos)
-            token_set = to_tokens.one(_encodable(prompt), self.most_tokens + 1, "prompt")
+            encodable = prompt.encode("utf-8", "replace").decode()  # JSON can hold half of a surrogate pair, UTF-8 not
+            token_set = to_tokens.one(encodable, self.most_tokens + 1, "prompt")
         if token_set.tokens.shape[1] > self.most_tokens:
             raise InputError(f"the prompt has more than {self.most_tokens} tokens; shorten it")
         return token_set
@@ -373,11 +374,6 @@ def massive_entries(report: Report) -> list[EntryData]:
         )
         for (position, dim), of in strongest
     ]
-
-
-def _encodable(prompt: str) -> str:
-    """The prompt; half of a surrogate pair, which JSON can hold and UTF-8 cannot, becomes a question mark."""
-    return prompt.encode("utf-8", "replace").decode("utf-8")
 
 
 ASK = "/ask"  # the path that questions are sent to
