@@ -195,7 +195,7 @@ class Preset(Frozen):
 
     def __post_init__(self) -> None:
         importance.check_epsilon(self.epsilon)
-        choice(self.dtype, dict.fromkeys(Dtype), "dtype")
+        choice(self.dtype, dict.fromkeys(map(str, Dtype)), "dtype")
 
 
 PRESETS = {
