@@ -56,10 +56,8 @@ class Spec(Checked):
             raise InputError(f"a {cls.__name__} is read from a dictionary with its kind; got a {type(plain).__name__}")
         kind = Spec.kinds.get(plain.get("kind", ""))
         if kind is None or not issubclass(kind, cls):
-            raise InputError(
-                f"{plain.get('kind')!r} is not a {cls.__name__} of this version of sinkinterp; "
-                "use the version that wrote it"
-            )
+            what = f"{plain.get('kind')!r} is not a {cls.__name__} of this version of sinkinterp"
+            raise InputError(f"{what}; use the version that wrote it")
         unknown = plain.keys() - {"kind", *(f.name for f in fields(kind))}
         absent = [f.name for f in fields(kind) if f.name not in plain and f.default is MISSING]
         for verb, names in {"has no": sorted(unknown), "lacks": absent}.items():

@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from .checks import Answering, Frozen, InputError, instance_of, is_whole, nearest, whole_number
+from .checks import Answering, Frozen, InputError, choice, instance_of, is_whole, whole_number
 
 Cell = str | float | int | None
 NULL = "null"  # the column with what chance alone would give, beside the first quantity of a table
@@ -168,8 +168,7 @@ class Table(Answering, Frozen, repr=False):
 
     def _check_columns(self, *names: str) -> None:
         for name in names if self.rows else ():
-            if name not in self.columns:
-                raise InputError(f"there is no column {name!r}{nearest(name, self.columns)}; {self!r}")
+            choice(name, self.rows[0], f"column of {self.title!r}")
 
     def is_text(self, name: str) -> bool:
         """Whether a column holds text rather than numbers."""

@@ -9,7 +9,7 @@ Sources: Guo et al. 2024, arXiv:2410.13835 (active and dormant heads); Sandoval-
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import product
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.subject import Logits, Subject
-from ..checks import LARGEST, check_count, finite_number, keywords, whole_number
+from ..checks import LARGEST, Frozen, check_count, finite_number, keywords, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeOutputs, Zero
@@ -44,8 +44,7 @@ Row = dict[str, Cell]
 PerTextAndHead = Float[Tensor, "sequence head"]  # heads of all layers, in order
 
 
-@dataclass(frozen=True, repr=False)
-class DormantHeads:
+class DormantHeads(Frozen, repr=False):
     """Heads that only look at the sink, and what a model loses without them.
 
     heads: the most dormant heads that can be zeroed together, as (layer, head). readings: a row for every head.
@@ -125,14 +124,11 @@ def dormant_heads(
         cut = _Cut(subject, heads, texts, whole, show)
         sizes = {name: [cut.most(order, budget) for order in some] for name, some in orders.items()}
         chosen = orders[DORMANT][0][: sizes[DORMANT][0]]
-        rows = tuple(
-            cut.row(name, text, orders[name], sizes[name], len(chosen)) for name, text in product(orders, texts)
-        )
+        ways = product(orders, texts)
+        rows = tuple(cut.row(name, text, orders[name], sizes[name], len(chosen)) for name, text in ways)
     found = tuple(sorted(heads[i] for i in chosen))
-    note, figure = (
-        run_note(subject, given),
-        partial(sweep_figure, x=CHOSEN_BY, quantities=(HEADS, ADDED, AS_MANY), by=INPUT),
-    )
+    note = run_note(subject, given)
+    figure = partial(sweep_figure, x=CHOSEN_BY, quantities=(HEADS, ADDED, AS_MANY), by=INPUT)
     readings = tuple(_reading_rows(heads, found, alpha, write, epsilon))
     return DormantHeads(
         found,
@@ -157,8 +153,7 @@ def _note(texts: Mapping[str, Tokens], budget: float, epsilon: float) -> str:
     )
 
 
-@dataclass(frozen=True)
-class _Cut:
+class _Cut(Frozen):
     """The loss that a model adds without some of its heads. whole: the loss with all of them, by kind of text."""
 
     subject: Subject

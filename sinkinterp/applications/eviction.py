@@ -5,7 +5,7 @@ Also where the sinks are while a model writes: on the first token, on another on
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise, product
 from operator import itemgetter
@@ -23,6 +23,7 @@ from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
 from ..checks import (
     LARGEST,
+    Frozen,
     InputError,
     accepting,
     check_memory,
@@ -53,8 +54,7 @@ NATS = "nats a token after eviction begins"
 ENOUGH = 0.01  # nats a token that more first tokens may still gain
 
 
-@dataclass(frozen=True)
-class Losses:
+class Losses(Frozen):
     """The loss that every cache adds, by window, positions and first tokens kept; and why others are missing.
 
     added, control: of each text, in nats a token above the full cache, after eviction has begun. The control has kept
@@ -177,10 +177,8 @@ def memory_table(subject: HuggingFaceSubject, tokens: Tokens, window: int, progr
     full, added = loss_of(subject, tokens), {}
     for name in told([*rules], accepting(progress, "progress", "")("heavy hitters")):
         added[name] = _above(full, window, loss_of(subject, tokens, [rules[name]]))
-    rows = [
-        {CACHE: name, **mean_cells(ADDED, x), **mean_cells(PAIRED, x - added[FIRST_AND_LAST])}
-        for name, x in added.items()
-    ]
+    above = added[FIRST_AND_LAST]
+    rows = [{CACHE: name, **mean_cells(ADDED, x), **mean_cells(PAIRED, x - above)} for name, x in added.items()]
     figure = partial(sweep_figure, x=CACHE, quantities=(ADDED, PAIRED))
     note = (
         f"{_note(subject, tokens)}; {NATS}; {window} tokens in every cache, half of them heavy or random; positions of "
@@ -254,8 +252,7 @@ ALL, BUT_FIRST, BUT_SECOND = "all", "all but the first", "all but the second"
 POSITION, DIMENSION = -2, -1  # the axes of a head's keys, and of its values
 
 
-@dataclass(frozen=True)
-class Scales:
+class Scales(Frozen):
     """Which numbers of a head have one scale: those along `over`, or so many in a row (`group`) of its last axis.
 
     With `offset` the steps go from the smallest number to the largest. Without, zero is in the middle of them.
@@ -302,7 +299,6 @@ GRAINS: dict[str, tuple[Scales, Scales]] = {  # of keys, and of values
 SPARED: dict[str, tuple[int, ...] | None] = {ALL: None, BUT_FIRST: (0,), BUT_SECOND: (1,)}
 
 
-@dataclass(frozen=True)
 class RoundedCache(Edit):
     """Rounds the keys and values of every head, but those of the tokens at `kept`, which share no scale either.
 
@@ -375,10 +371,8 @@ def quantised_answer(table: Table) -> str:
         rounded, spared = (rows.where(**{SCALES: best}) for rows in of)
         gains += spared.numbers(high_of(CHANGE))
         change = f"; to leave the first token as it is changes that by {spared.display_rows()[0][CHANGE]}"
-        costs.append(
-            f"{rounded.display_rows()[0][ADDED]} at {bits} bits (one scale for each {best}"
-            f"{change if gains[-1] < 0 else ''})"
-        )
+        change = change if gains[-1] < 0 else ""
+        costs.append(f"{rounded.display_rows()[0][ADDED]} at {bits} bits (one scale for each {best}{change})")
     said = f"Rounded keys and values add, in nats a token and with the best scales, {_listed(costs)}."
     if all(high >= 0 for high in gains):
         return f"{said} To leave the first token as it is gains nothing that these texts show."

@@ -1,7 +1,7 @@
 """Mending the sink of a genuine model: slots beside its keys that take the sink over, with or without a training."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention import RESIDUAL
-from ..backends.files.model_files import check_named, checked_config, load_model, load_tokenizer
+from ..backends.files.model_files import check_named, checked_config, load_model, tokenizer_of
 from ..backends.files.named_models import located
 from ..backends.hooks import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, with_adapter, write_adapter
-from ..checks import InputError, keywords, whole_number
+from ..checks import Frozen, InputError, check_context, keywords, whole_number
 from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
 from ..data.packing import PackedText, PreparedText
@@ -59,7 +59,6 @@ OVER_MEDIAN = Metric("peak_over_median", RESIDUAL, peak_over_median)
 RATE = 0.01  # Sink_1 below which a model counts as mended, where alpha_1 is at its null too
 
 
-@dataclass(frozen=True)
 class MendRecipe(Fit):
     """A model, what is added to its attention, which weights follow, and the text that they are trained on.
 
@@ -100,8 +99,7 @@ class MendRecipe(Fit):
         return int(self.data.bos and self.slots.replaces_bos)
 
 
-@dataclass(frozen=True)
-class Mended:
+class Mended(Frozen):
     """A mended model: its recipe, the folder of its adapter, its text, and the evaluations of its training."""
 
     recipe: MendRecipe
@@ -174,17 +172,13 @@ def mend_recipe(
     """
     check_named(model)
     most = context_of(config) if (config := checked_config(located(model))) else None
-    if length is not None and most is not None and length > most:
-        raise InputError(f"{model} knows {most} positions, so length={length} is too long; use length={most}")
-    tokenizer = load_tokenizer(model)
-    if tokenizer is None:
-        raise InputError(f"{model} holds no tokenizer; save the one that it was trained with beside it")
+    check_context(length or 0, most, model, f"use length={most}")
+    tokenizer = tokenizer_of(model)
     bos = tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
     vocabulary = Pretrained(max(tokenizer.get_vocab().values()) + 1, source=str(located(model)))
     data = PackedText(NAMED.get(text) or Texts(text), vocabulary, length or min(LENGTH, most or LENGTH), bos)
-    return MendRecipe(
-        model=model, data=data, slots=SLOTS[Remedy(remedy)], trained=WEIGHTS[Weights(weights)], **settings
-    )
+    kinds: dict[str, Any] = {"slots": SLOTS[Remedy(remedy)], "trained": WEIGHTS[Weights(weights)]}
+    return MendRecipe(model=model, data=data, **kinds, **settings)
 
 
 def mended(

@@ -9,11 +9,11 @@ Beside as many random ones: principal components, dictionaries, quantisation.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby, product
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import plotly.graph_objects as go
 import torch
@@ -26,14 +26,26 @@ from ..backends.anatomy.modules import LinearMap, linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
-from ..checks import LARGEST, InputError, check_count, finite_number, instance_of, is_whole, keywords, whole_number
+from ..checks import (
+    LARGEST,
+    Frozen,
+    InputError,
+    check_count,
+    finite_number,
+    instance_of,
+    is_whole,
+    keywords,
+    whole_number,
+)
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual
 from ..measurement.measure import ModelLike, answers_of, equal_inputs_of, reads_inputs, run_note
 from ..measurement.patching import activations
 from ..metrics.bootstrap import SIZES, Estimate, estimate_cells, intervals, mean_cells, ratio
+from ..metrics.residuals import vector_norms
 from ..plots.theme import colour, sweep_figure, themed
+from ..spec import Limits
 from ..table import BLOCK, Cell, Table
 from .streaming import Loss, loss_of
 
@@ -44,8 +56,7 @@ TIMES = 10.0  # the multiple that dictionary_learning advises for its buffer of 
 Keep = Callable[[Float[Tensor, "*stack d_model"]], Bool[Tensor, "*stack"]]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Mask:
+class Mask(Frozen, repr=False, eq=False):
     """The outliers of every block's input; block `n_layers` is the last output.
 
     limits: the norm above which a token is an outlier, by block. dims: the outlier dimensions, by block. tokens: which
@@ -150,10 +161,7 @@ def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TI
     different lengths, and unless `times` exceeds 1.
     """
     subject, given = equal_inputs_of(model, tokens)
-    reads = {
-        "norms": RESIDUAL.read(lambda x: x.float().norm(dim=-1)),
-        "energy": RESIDUAL.read(lambda x: x.float().square().mean(1)),
-    }
+    reads = {"norms": RESIDUAL.read(vector_norms), "energy": RESIDUAL.read(lambda x: x.float().square().mean(1))}
     norms, energy = (answer.cpu() for answer in answers_of(subject, given, reads))  # sequence block pos, or d_model
     sizes = energy.mean(0).sqrt()
     limits = tuple(norm_limit(norms[:, i], times) for i in range(norms.shape[1]))
@@ -261,8 +269,7 @@ def principal(x: Stack, rank: int) -> Reconstruct:
     return lambda y: ((y.double() - mean) @ components @ components.T + mean).to(y.dtype)
 
 
-@dataclass(frozen=True, eq=False)
-class Dictionary:
+class Dictionary(Frozen, eq=False):
     """A top-k autoencoder: the `active` largest features of each vector (Gao et al. 2024, arXiv:2406.04093)."""
 
     encoder: Float[Tensor, "d_model feature"]
@@ -300,7 +307,6 @@ def dictionary(x: Stack, features: int, steps: int, seed: int = 0, active: int =
     return replace(found, encoder=encoder.detach(), decoder=decoder.detach())
 
 
-@dataclass(frozen=True)
 class Splice(Edit):
     """Puts a reconstruction in place of one block's input, at the tokens that `keep` keeps."""
 
@@ -370,9 +376,8 @@ def explained(
 
 def _check_texts(x: Any, mask: Any) -> None:
     instance_of(mask, Mask, _WHAT)
-    check_count(
-        numbers(x, "sequence pos d_model", "activations"), "texts, every other one to fit, the others to test", 2
-    )
+    what = "texts, every other one to fit, the others to test"
+    check_count(numbers(x, "sequence pos d_model", "activations"), what, 2)
 
 
 def _split(x: Texts, mask: Mask, name: str) -> tuple[Stack, Float[Tensor, "_ pos d_model"], Bool[Tensor, "_ pos"]]:
@@ -408,20 +413,17 @@ def fake_quantised(
     return ((wide / scale).round().clamp(-levels, levels) * scale).to(x.dtype)
 
 
-@dataclass(frozen=True)
 class Quantise(Edit):
     """Rounds the residual stream before every block and after the last to `bits` bits, but for what `left` says.
 
     over: the axes that have one scale.
     """
 
+    limits: ClassVar[Limits] = {"bits": (2, 32)}
+
     bits: int
     over: tuple[int, ...]
     left: Left
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number(self.bits, "bits of a symmetric integer", 2, 32)
 
     def residual(self, block: int, x: Residual) -> Residual:
         kept = self.left(block, x)
@@ -490,10 +492,8 @@ def _maps(subject: HuggingFaceSubject) -> list[tuple[int, LinearMap]]:
     """The block and every linear map of it. Raises InputError where there is none, and as `linear_maps` does."""
     maps = [(i, one) for i, block in enumerate(subject.modules.blocks) for one in linear_maps(block)]
     if not maps:
-        raise InputError(
-            f"no block of {subject.name} has a linear map whose weights are floating-point numbers; load the model "
-            "without quantisation"
-        )
+        what = "a linear map whose weights are floating-point numbers"
+        raise InputError(f"no block of {subject.name} has {what}; load the model without quantisation")
     return maps
 
 

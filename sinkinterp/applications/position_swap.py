@@ -156,9 +156,8 @@ def swap_chart(table: Table, reported: str = "GPT2-XL in the paper") -> go.Figur
     """
     inputs = unique_values(table, INPUT)
     titles = [f"input: {escaped(name)}" for name in inputs]
-    figure = make_subplots(
-        len(inputs), 1, subplot_titles=titles, shared_xaxes=True, vertical_spacing=0.24 / len(inputs)
-    )
+    n, spacing = len(inputs), 0.24 / len(inputs)
+    figure = make_subplots(n, 1, subplot_titles=titles, shared_xaxes=True, vertical_spacing=spacing)
     for i, name in enumerate(inputs):
         rows = table.where(**{INPUT: name})
         x = [[escaped(edit) for edit in rows.column(EDIT)], [str(t) for t in rows.column(TARGET)]]

@@ -30,10 +30,7 @@ OnProgress = Callable[[int, int], None]
 
 def check_window(tokens: Tokens, window: int) -> None:
     """Raises InputError for a window that evicts nothing of these tokens, and for what is not a window."""
-    if whole_number(window, "a window", 1) >= tokens.shape[1] - 1:
-        raise InputError(
-            f"a window of {window} evicts none of {tokens.shape[1]} tokens; narrow it, or give longer texts"
-        )
+    whole_number(window, f"a window that evicts some of {tokens.shape[1]} tokens", 1, tokens.shape[1] - 2)
 
 
 @reads_inputs
@@ -141,9 +138,8 @@ def _check(subject: HuggingFaceSubject, tokens: Tokens, window: int, rerotate: b
     if subject.libraries or subject.has_encoder or not subject.takes_position_ids:
         raise InputError(f"{subject.name} has no rolling cache here; give a causal model, with backend='huggingface'")
     subject.check_ids(tokens)
-    length, fix = (
-        (window, "use a narrower window") if rerotate else (tokens.shape[1], "give fewer, or rerotate if rotary")
-    )
+    length, fix = tokens.shape[1], "give fewer, or rerotate if rotary"
+    length, fix = (window, "use a narrower window") if rerotate else (length, fix)
     check_context(length, subject.shape.n_ctx, subject.name, fix)
 
 
@@ -215,10 +211,8 @@ class SinkCache(Cache):
         layers = DynamicCache(config=model.config).layers
         other = next((type(layer).__name__ for layer in layers if type(layer) is not DynamicLayer), None)
         if other is not None:
-            raise InputError(
-                f"{type(model).__name__} caches in a {other}, which keeps no key of every token; "
-                "take a model whose layers all attend to the whole text (GPT-2, OPT, GPT-NeoX, Llama, Qwen)"
-            )
+            fix = "take a model whose layers all attend to the whole text (GPT-2, OPT, GPT-NeoX, Llama, Qwen)"
+            raise InputError(f"{type(model).__name__} caches in a {other}, which keeps no key of every token; {fix}")
         self.rerotate = rerotate
         rotate = rotation_of(model, window) if rerotate else None
         super().__init__(layers=[SinkLayer(window, sinks, rotate) for _ in layers])
@@ -252,15 +246,11 @@ def check_stream(
     start = tokens[:1, : window + 3]
     if subject.shape.n_ctx is not None:
         start = start[:, : subject.shape.n_ctx]
-    masked = subject.run(
-        start,
-        edits=[Evict(window, sinks)],
-        reads={"biased": lambda call: torch.full((len(call.q),), call.bias is not None)},
-    )
+    reads = {"biased": lambda call: torch.full((len(call.q),), call.bias is not None)}
+    masked = subject.run(start, edits=[Evict(window, sinks)], reads=reads)
     if sinks and masked["biased"].any():
-        raise InputError(
-            f"{subject.name} biases scores by distance, which it counts between places in the cache; use rerotate=True"
-        )
+        what = "biases scores by distance, which it counts between places in the cache"
+        raise InputError(f"{subject.name} {what}; use rerotate=True")
     cache = SinkCache(subject.model, window, sinks, rerotate=rerotate)
     rolled = torch.cat(list(streamed(subject.model, start, cache)), 1)
     what = f"{subject.name} does not compute from a rolling cache what it computes from the same tokens at once"
@@ -289,10 +279,8 @@ def rotation_of(model: PreTrainedModel, window: int) -> Rotate:
     pairs = [(a.keys, rotate(b.keys, back)) for a, b in zip(near.layers, far.layers, strict=True)]
     pairs += [(a.values, b.values) for a, b in zip(near.layers, far.layers, strict=True)]
     if not all(Gap.of(b, a).is_within(tolerance_of(model.dtype)) for a, b in pairs):
-        raise InputError(
-            f"{type(model).__name__} has no positions that a cached key could be rotated to; "
-            "leave out rerotate, or take a Llama-style model (Llama, Qwen, GPT-NeoX)"
-        )
+        fix = "leave out rerotate, or take a Llama-style model (Llama, Qwen, GPT-NeoX)"
+        raise InputError(f"{type(model).__name__} has no positions that a cached key could be rotated to; {fix}")
     return rotate
 
 

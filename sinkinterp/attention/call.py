@@ -45,9 +45,7 @@ class SetPattern(Frozen, eq=False):
 
     def lost(self) -> InputError:
         """The error of an edit of scores that no weight depends on any more."""
-        return InputError(
-            f"the pattern of layer {self.replaced.layer} was set by an edit before; give edits of scores first"
-        )
+        return InputError(f"an edit before set the pattern of layer {self.replaced.layer}; give edits of scores first")
 
 
 class AttentionCall(Inputs, eq=False, repr=False):

@@ -320,11 +320,7 @@ def _cudnn(call: Inputs, added: Tensor | None) -> _Returned | None:
     return z, log_sum
 
 
-_ON_CUDA: Mapping[int, Callable[[Inputs, Tensor | None], _Returned | None]] = {
-    FLASH: _flash,
-    EFFICIENT: _efficient,
-    CUDNN: _cudnn,
-}
+_ON_CUDA: Mapping[int, Callable[..., _Returned | None]] = {FLASH: _flash, EFFICIENT: _efficient, CUDNN: _cudnn}
 
 
 def _by_torch(call: Inputs) -> Attended | None:
@@ -368,9 +364,8 @@ def flex(call: Inputs, kernel: Callable[..., Any]) -> Attended:
     given = _repeated(given) if is_grouped(given) else given  # compiled kernels take powers of two per group only
     q, k, v = (t.contiguous() for t in (given.q, given.k, given.v))
     score_mod = _changed_scores(given.bias, call.softcap)
-    z, aux = kernel(
-        q, k, v, score_mod=score_mod, block_mask=block_mask, scale=call.scale, return_aux=AuxRequest(lse=True)
-    )
+    how = {"score_mod": score_mod, "block_mask": block_mask, "scale": call.scale}
+    z, aux = kernel(q, k, v, **how, return_aux=AuxRequest(lse=True))
     return _asked(call, z), _asked(call, aux.lse)
 
 

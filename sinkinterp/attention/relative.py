@@ -159,9 +159,8 @@ class _Band(torch.autograd.Function):
         less = (d_z * z).sum(-1, keepdim=True) - d_log_sum[..., None]
         d_q, d_k, d_v, d_bias = (torch.zeros_like(t, dtype=bias.dtype) for t in (q, k, v, bias))
         for rows, keys, part in _parts(q.shape[2], bias):
-            some_q, some_k, some_v, g = (
-                t.to(bias.dtype) for t in (q[:, :, rows], k[:, :, keys], v[:, :, keys], d_z[:, :, rows])
-            )
+            some = (q[:, :, rows], k[:, :, keys], v[:, :, keys], d_z[:, :, rows])
+            some_q, some_k, some_v, g = (t.to(bias.dtype) for t in some)
             weights = _scores(some_q, some_k, part, ctx.scale).sub_(log_sum[:, :, rows, None]).exp_()
             d_v[:, :, keys] += weights.mT @ g
             d_scores = (g @ some_v.mT).sub_(less[:, :, rows]).mul_(weights)

@@ -32,9 +32,8 @@ def bridge_of(model: PreTrainedModel, tokenizer: Any = None) -> Any:
         bridge = build_bridge_from_module(copied, type(copied).__name__, **about)
     tokens = contract.sample_tokens(model.get_input_embeddings().num_embeddings).to(model.device)
     with torch.no_grad(), eval_mode(model), eval_mode(copied):
-        before, after = (
-            m(tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits for m in (model, copied)
-        )
+        given = {"attention_mask": torch.ones_like(tokens), "use_cache": False}
+        before, after = (m(tokens, **given).logits for m in (model, copied))
     what = f"{name} under TransformerLens gives other logits than under transformers"
     Gap.of(after, before).check(tolerance_of(model.dtype), what, FIX)
     return bridge

@@ -84,7 +84,7 @@ def logits_check(name: str, bare: Logits, vocab: int) -> Check:
     other_ending[:, -1] = torch.where(tokens[:, -1] > 0, tokens[:, -1] - 1, 1)
 
     def verify(answers: Mapping[str, Tensor], logits: Logits) -> EarlyBias:
-        tolerance, bias = tolerance_of(logits.dtype), answers["bias"]
+        tolerance, exact, bias = tolerance_of(logits.dtype), TOLERANCE[torch.float32], answers["bias"]
         first, second = logits.split(len(bare))
         of_bare, of_later = Gap.of(first, bare.to(first)), Gap.of(second[:, :-1], first[:, :-1])
         own_bias = bias.diagonal(dim1=-2, dim2=-1)
@@ -96,9 +96,7 @@ def logits_check(name: str, bare: Logits, vocab: int) -> Check:
             f"its logits are not the bare model's, {of_bare}": of_bare.is_within(tolerance),
             f"a later token changes earlier logits, so it is not causal: {of_later}": of_later.is_within(tolerance),
             "its attention rows do not sum to one": answers["excess"].max().item() <= weight_tolerance(logits.dtype),
-            f"the bias of its scores is not relative to the query's own key, {of_own}": (
-                of_own.is_within(TOLERANCE[torch.float32])
-            ),
+            f"the bias of its scores is not relative to the query's own key, {of_own}": of_own.is_within(exact),
         }
         for failure, has_passed in passed.items():
             if not has_passed:

@@ -9,7 +9,7 @@ import inspect
 import textwrap
 import wave
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -58,10 +58,8 @@ class EncoderInput(Frozen):
     def encoded(self, model: PreTrainedModel) -> ModelOutput:
         """What the encoder returns for one sequence. Raises InputError where it takes no such input."""
         features = self.features(model)
-        inputs = {
-            name: value.to(model.device, model.dtype if value.is_floating_point() else None)
-            for name, value in features.items()
-        }
+        dtypes = {name: model.dtype if x.is_floating_point() else None for name, x in features.items()}
+        inputs = {name: x.to(model.device, dtypes[name]) for name, x in features.items()}
         with torch.no_grad():
             return model.get_encoder()(**inputs)
 
@@ -92,9 +90,8 @@ class TokenIds(EncoderInput):
 
     def features(self, model: PreTrainedModel) -> dict[str, Tensor]:
         if model.get_encoder().main_input_name != "input_ids":
-            raise InputError(
-                f"the encoder of {type(model).__name__} reads sound; give Silence(), Sound(FILE) or NoEncoder()"
-            )
+            fix = "give Silence(), Sound(FILE) or NoEncoder()"
+            raise InputError(f"the encoder of {type(model).__name__} reads sound; {fix}")
         vocab = model.get_encoder().get_input_embeddings().num_embeddings
         whole_number(max(self.ids), f"an id of the encoder's vocabulary of {vocab}", 0, vocab - 1)
         return {"input_ids": torch.tensor([self.ids])}
@@ -241,7 +238,8 @@ class EncoderDecoderSubject(HuggingFaceSubject):
 
     def _logits(self, tokens: Tokens, **positions: Any) -> Logits:
         """What the model returns. If it has tables of positions, they are asked for others: BART takes no ids."""
-        with _of_last_position(self.model.get_output_embeddings()) if KEPT in positions else nullcontext():
+        heads = [self.model.get_output_embeddings()] if KEPT in positions else []
+        with removed_after([h.register_forward_pre_hook(lambda h, args: (args[0][:, -1:], *args[1:])) for h in heads]):
             return self._logits_given(self._encoded.last_hidden_state, tokens, positions.get("position_ids"))
 
     @cached_property
@@ -341,8 +339,7 @@ def check_encoder(encoder: EncoderInput | None, has_encoder: bool, name: str) ->
         yield f"{name} has no encoder that could be given an input; leave it out"
 
 
-@contextmanager
-def without_cross_attention(model: PreTrainedModel) -> Iterator[None]:
+def without_cross_attention(model: PreTrainedModel) -> AbstractContextManager[None]:
     """Blocks of a model's decoder are then given no encoder output."""
 
     def before(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
@@ -351,19 +348,10 @@ def without_cross_attention(model: PreTrainedModel) -> Iterator[None]:
         return given.args, given.kwargs
 
     handles = [block.register_forward_pre_hook(before, with_kwargs=True) for block in blocks_of(model)]
-    with removed_after(handles):
-        yield
+    return removed_after(handles)
 
 
-@contextmanager
-def _of_last_position(head: nn.Module) -> Iterator[None]:
-    """In the block, the head of a model reads the last position alone."""
-    with removed_after([head.register_forward_pre_hook(lambda head, args: (args[0][:, -1:], *args[1:]))]):
-        yield
-
-
-@contextmanager
-def _projected_once(model: PreTrainedModel, n_sequences: int) -> Iterator[None]:
+def _projected_once(model: PreTrainedModel, n_sequences: int) -> AbstractContextManager[None]:
     """In the block, cross-attention makes its keys and values once: the states of all sequences are the same."""
 
     def before(linear: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
@@ -376,5 +364,4 @@ def _projected_once(model: PreTrainedModel, n_sequences: int) -> Iterator[None]:
     linears = [part for module in modules for part in module.children() if isinstance(part, nn.Linear)]
     handles = [linear.register_forward_pre_hook(before) for linear in linears]
     handles += [linear.register_forward_hook(after) for linear in linears]
-    with removed_after(handles):
-        yield
+    return removed_after(handles)

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -121,14 +121,21 @@ def edits_around(model: nn.Module) -> tuple[Edit, ...]:
 
 
 @contextmanager
-def recorded_by(recorder: Recorder, layers: Mapping[nn.Module, int] = {}, n_kv_heads: int = 1) -> Iterator[None]:
+def set_to(variable: ContextVar[Any], value: Any, filled: Any = None) -> Iterator[Any]:
+    """In the block, a variable of this context has the value. Yields what the value fills."""
+    token = variable.set(value)
+    try:
+        yield filled
+    finally:
+        variable.reset(token)
+
+
+def recorded_by(
+    recorder: Recorder, layers: Mapping[nn.Module, int] = {}, n_kv_heads: int = 1
+) -> AbstractContextManager[None]:
     """In the block, the passes of this context are the recorder's, which is shown the calls of these modules."""
     recorder.layers, recorder.n_kv_heads = layers, n_kv_heads
-    token = RECORDING.set(recorder)
-    try:
-        yield
-    finally:
-        RECORDING.reset(token)
+    return set_to(RECORDING, recorder)
 
 
 def is_recorded_by(recorder: Recorder) -> bool:

@@ -11,7 +11,7 @@ Blocks run as they are, so this holds for every family whose blocks pass on one 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -150,12 +150,10 @@ def frozen(subject: Subject, tokens: Tokens, logits: bool = False) -> Iterator[F
             raise InputError(f"a {type(module).__name__} runs twice in one pass; take another family")
         seen[module] = (args, kwargs, output)
 
-    with exclusive(hf.model), ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(eval_mode(hf.model))
+    with exclusive(hf.model), torch.no_grad(), eval_mode(hf.model), ExitStack() as stack:
         watched = {*blocks, *tables, *silent, *norms}
         with removed_after([module.register_forward_hook(see, with_kwargs=True) for module in watched]):
-            reads = {"calls": CALL.read(keep), "x": RESIDUAL.read(_same), "mlp": MLP.read(_same)}
+            reads = {"calls": CALL.read(keep), "x": RESIDUAL.read(lambda x: x), "mlp": MLP.read(lambda x: x)}
             trace = hf.run(tokens, reads=reads, logits=logits)
         for module in silent & seen.keys():
             stack.enter_context(computed_by({module: partial(_nothing_like, seen[module][2])}))
@@ -168,8 +166,7 @@ def frozen(subject: Subject, tokens: Tokens, logits: bool = False) -> Iterator[F
         yield FrozenRun(hf, trace, calls, position, [seen[block][:2] for block in blocks])
 
 
-@contextmanager
-def cross_attention_kept(subject: Subject, tokens: Tokens) -> Iterator[None]:
+def cross_attention_kept(subject: Subject, tokens: Tokens) -> AbstractContextManager[None]:
     """In the block, cross-attention returns for any tokens the same as while the model read `tokens`."""
     kept: dict[nn.Module, Any] = {}
     modules: set[nn.Module] = set()
@@ -182,8 +179,7 @@ def cross_attention_kept(subject: Subject, tokens: Tokens) -> Iterator[None]:
     if modules:
         with removed_after([module.register_forward_hook(keep) for module in modules]):
             subject.run(tokens, logits=False)
-    with removed_after([module.register_forward_hook(lambda m, args, output: kept[m]) for module in modules]):
-        yield
+    return removed_after([module.register_forward_hook(lambda m, args, output: kept[m]) for module in modules])
 
 
 def freezable(subject: Subject) -> HuggingFaceSubject:
@@ -194,10 +190,6 @@ def freezable(subject: Subject) -> HuggingFaceSubject:
             return subject
     what = "a decoder of transformers on backend='huggingface', whose blocks all show what feed-forward layers add"
     raise InputError(f"{subject.name} is not {what}; take another")
-
-
-def _same(x: Residual) -> Residual:
-    return x
 
 
 def _nothing_like(output: Any, *_: Any, **__: Any) -> Any:

@@ -7,7 +7,7 @@ generation and masks are those of transformers.
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,7 +33,7 @@ from ..spec import Spec
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
 from .anatomy.own_attention import mask_of_chosen, summaries_apart
-from .exclusive import RECORDING, Attached, Hook, lock_of, raise_if_interrupted
+from .exclusive import RECORDING, Attached, Hook, lock_of, raise_if_interrupted, set_to
 from .recorder import Recorder, trimmed
 
 WITH_SLOTS = "sink_slots"  # the name of the attention implementation, and of the submodule
@@ -112,21 +112,11 @@ def _mean_at(position: int, x: Keys | Values, n_heads: int) -> Float[Tensor, "he
 
 
 Answer = Callable[[nn.Module, AttentionCall], HeadOutput]
+# what attention modules return for their calls
 _ANSWER: ContextVar[Answer] = ContextVar("sinkinterp_answer", default=lambda module, call: call.output())
 
 
-@contextmanager
-def _answering(answer: Answer) -> Iterator[None]:
-    """In the block, attention modules return what this function returns for their calls."""
-    token = _ANSWER.set(answer)
-    try:
-        yield
-    finally:
-        _ANSWER.reset(token)
-
-
-@contextmanager
-def watched(key: int) -> Iterator[list[Tensor]]:
+def watched(key: int) -> AbstractContextManager[list[Tensor]]:
     """Yields a list of the mean attention that later queries give to one key, layer by layer, with its gradient."""
     masses: list[Tensor] = []
 
@@ -135,8 +125,7 @@ def watched(key: int) -> Iterator[list[Tensor]]:
         masses.append(mass[:, :, key + 1 :].mean())
         return z
 
-    with _answering(answer):
-        yield masses
+    return set_to(_ANSWER, answer, masses)
 
 
 def slots_of(module: nn.Module) -> dict[str, SinkLogit | SlotRow]:
@@ -204,7 +193,7 @@ def add_slots(model: PreTrainedModel, spec: AddedSlots, tokens: Tokens | None = 
     model.set_attn_implementation(WITH_SLOTS)
     training = model.training
     try:
-        with torch.no_grad(), _answering(build):
+        with torch.no_grad(), set_to(_ANSWER, build):
             ids = torch.tensor([[0, 1, 2]]) if tokens is None else tokens
             model.eval()(ids.to(model.device), use_cache=False)
         if not slots:
@@ -334,14 +323,10 @@ def places_of(modules: StreamModules, recorder: Recorder) -> Iterator[Place]:
         for site in BLOCK_SITES[1:]:
             tap = modules.taps[site][layer] if site in modules.taps else None
             if site is CALL:
-                yield CALL, block, _same, False
+                yield CALL, block, lambda x: x, False
             elif tap is not None:
                 yield from _places_of_tap(site, tap, partial(recorder.update, site, layer, factor=tap.factor))
     yield RESIDUAL, modules.blocks[-1], residual, False
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
 
 
 def _places_of_tap(site: Site, tap: Tap, record: Record) -> list[Place]:
@@ -362,8 +347,9 @@ def _places_of_tap(site: Site, tap: Tap, record: Record) -> list[Place]:
     return [(site, tap.beside, keep, False), (site, tap.module, record_sum, False)]
 
 
-@contextmanager
-def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: bool = False) -> Iterator[None]:
+def recorded_stream(
+    modules: StreamModules, recorder: Recorder, comes_first: bool = False
+) -> AbstractContextManager[None]:
     """Here, its own passes show the recorder embeddings, residuals and what is at the taps, and it replaces them.
 
     comes_first: whether the recorder comes before hooks of other libraries; by default it comes after them.
@@ -375,8 +361,7 @@ def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: boo
             handles.append(module.register_forward_pre_hook(hook, prepend=comes_first, with_kwargs=True))
         elif site is not CALL:
             handles.append(module.register_forward_hook(hook, prepend=comes_first))
-    with removed_after(handles):
-        yield
+    return removed_after(handles)
 
 
 def _one_stream(record: Record, stacked: bool, x: Tensor) -> Tensor:

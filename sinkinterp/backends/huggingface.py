@@ -4,7 +4,7 @@ import inspect
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
@@ -118,9 +118,8 @@ class HuggingFaceSubject(Subject):
         self.revision = getattr(model.config, "_commit_hash", None) or ""
         self.implementation = model.config._attn_implementation.removeprefix(OURS)  # another thread's block may be open
         if self.implementation not in BASES:
-            raise InputError(
-                f"{self.name} runs {self.implementation!r} attention; load it with attn_implementation='sdpa'"
-            )
+            fix = "load it with attn_implementation='sdpa'"
+            raise InputError(f"{self.name} runs {self.implementation!r} attention; {fix}")
         bare, tables = self._bare_pass(contract.sample_tokens(self._embedding.num_embeddings))
         blocks = anatomy.blocks_of(model)
         self.attention_note = note_of(blocks) or ("slots in the place of BOS" if replaces_bos(model) else "")
@@ -169,9 +168,8 @@ class HuggingFaceSubject(Subject):
 
     def _abilities_found(self, bare: Logits, length: int, gives_positions: bool = True) -> Abilities:
         """What `contract.edits_check` finds."""
-        check = contract.edits_check(
-            self.name, self.shape, self.modules.taps, bare, self._early_bias, length, gives_positions
-        )
+        taps, bias = self.modules.taps, self._early_bias
+        check = contract.edits_check(self.name, self.shape, taps, bare, bias, length, gives_positions)
         recorder, logits = self._checking_pass(check)
         return check.verify(recorder.answered(self.shape, self.device), logits)
 
@@ -253,15 +251,12 @@ class HuggingFaceSubject(Subject):
 
     def maps(self) -> Iterable[tuple[nn.Module, anatomy.HeadMap]]:
         """The modules that make queries, keys and values, where they are known."""
-        return anatomy.maps_of(
-            {layer: self.modules.blocks[layer] for layer in self.shape.attention_layers}, self.shape.d_head
-        )
+        blocks = {layer: self.modules.blocks[layer] for layer in self.shape.attention_layers}
+        return anatomy.maps_of(blocks, self.shape.d_head)
 
-    @contextmanager
-    def maps_shown_to(self, recorder: Recorder) -> Iterator[None]:
+    def maps_shown_to(self, recorder: Recorder) -> AbstractContextManager[None]:
         """In the block, the recorder's edits of weights change the output of these modules."""
-        with anatomy.maps_edited(self.modules.blocks, self.maps(), self.shape, recorder):
-            yield
+        return anatomy.maps_edited(self.modules.blocks, self.maps(), self.shape, recorder)
 
     def check_maps(self, edits: Sequence[Edit]) -> None:
         """Raises InputError where edits of weights do not fit, which one short pass under them tells."""

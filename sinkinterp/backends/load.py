@@ -153,9 +153,8 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
         return partial(_where_it_is_from, source.name_or_path)
     read_with = beside if is_tokenizer(beside) else plain_tokenizer(beside)
     if tokenizer is not None and read_with is None:
-        raise InputError(
-            f"a {type(tokenizer).__name__} is not a tokenizer; give the name of one, or any with encode and decode"
-        )
+        fix = "give the name of one, or any with encode and decode"
+        raise InputError(f"a {type(tokenizer).__name__} is not a tokenizer; {fix}")
     return partial(_kept, read_with)
 
 
@@ -179,19 +178,15 @@ def _dtype(given: Any) -> Any:
     return given if given == "auto" else found
 
 
-def _of(library: str) -> Callable[[Any, str | None], Subject]:
+def _of(library: str, model: Any, name: str | None) -> Subject:
     """Makes subjects by the backend's file of that name, which is imported with its library when it is asked for."""
-
-    def make(model: Any, name: str | None) -> Subject:
-        return import_module(f".{library}", __package__).make_subject(model, name)
-
-    return make
+    return import_module(f".{library}", __package__).make_subject(model, name)
 
 
 _SUBJECTS: Mapping[str, Callable[[Any, str | None], Subject]] = {
     "huggingface": HuggingFaceSubject,
-    "nnsight": _of("nnsight"),
-    "transformer_lens": _of("transformer_lens"),
+    "nnsight": partial(_of, "nnsight"),
+    "transformer_lens": partial(_of, "transformer_lens"),
 }
 _OWN = "module"  # a PyTorch module that is of no library
 BACKENDS = tuple(_SUBJECTS)

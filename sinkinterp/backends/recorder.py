@@ -286,10 +286,8 @@ class Recorder:
         self._check_first(call)
         self.answers[sites.CALL][call.layer] = self.answers[sites.OUTPUT][call.layer] = {}
         edited = tuple(self._edited_part(call, group, layout) for group in layout.groups)
-        outputs = tuple(
-            self._edited_group(sites.OUTPUT, part.output(), group, part)
-            for part, group in zip(edited, layout.groups, strict=True)
-        )
+        parts = zip(edited, layout.groups, strict=True)
+        outputs = tuple(self._edited_group(sites.OUTPUT, part.output(), group, part) for part, group in parts)
         return Parts(call, layout, edited, outputs)
 
     def attend(self, call: AttentionCall) -> AttentionCall:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention import CALL, RESIDUAL, AttentionCall, Edit, ModelShape, Reads, Residual
-from ..checks import Answering, Frozen, InputError, keywords, whole_number
+from ..checks import Answering, Frozen, InputError, choice, keywords, whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
 from ..data.texts import is_path
@@ -53,9 +53,7 @@ class Trace(Frozen, repr=False, eq=False):
     logits: Logits
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self.answers:
-            raise InputError(f"no read is called {name!r}; there are {', '.join(self.answers) or 'no reads'}")
-        return self.answers[name]
+        return choice(name, self.answers, "read")
 
     def __repr__(self) -> str:
         answers = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.answers.items())
@@ -245,10 +243,8 @@ class Subject(Answering):
         raise InputError("a subject is not called; subject.run(tokens) is a pass, subject.model the model")
 
     def __iter__(self) -> NoReturn:
-        raise InputError(
-            "a subject is one thing; write subject = si.load(NAME), then subject.tokenizer is its tokenizer and "
-            "subject.model the model"
-        )
+        fix = "write subject = si.load(NAME), then subject.tokenizer is its tokenizer and subject.model the model"
+        raise InputError(f"a subject is one thing; {fix}")
 
 
 def text_to_tokens(subject: Any, bos: Bos = Bos.TOKENIZER) -> TextToTokens:

@@ -61,11 +61,8 @@ class BridgeLayer:
         """Names of hooks that this architecture has, and the functions that are called there."""
         prefix = f"blocks.{self.index}.attn."
         functions: dict[str, Callable[..., Tensor | None]] = dict.fromkeys(_HOOKS, self._store)
-        functions |= {
-            "hook_attn_scores": self._store_mask,
-            "hook_pattern": self._compare_pattern,
-            "hook_z": self._edit_output,
-        }
+        functions |= {"hook_attn_scores": self._store_mask, "hook_pattern": self._compare_pattern}
+        functions["hook_z"] = self._edit_output
         shown = {prefix + name: Hook(self.recorder, f) for name, f in functions.items()}
         return [(name, hook) for name, hook in shown.items() if name in bridge.hook_dict]
 

@@ -1,13 +1,12 @@
 """The commands that draw pages: attention maps of a text, a live page, the gallery and the demo."""
 
 import webbrowser
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import InputError, each_once
+from ..checks import Frozen, InputError, each_once
 from ..data.choices import Bos
 from ..data.progress import OnProgress, progress_bars
 from ..seals import check_ours
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from ..data.tokens import TokenSet
 
 
-@dataclass(frozen=True)
-class Prompt:
+class Prompt(Frozen):
     """The text that `view` shows; without one, what the model was trained on."""
 
     text: Annotated[str | None, typer.Option(parser=options.source)] = None

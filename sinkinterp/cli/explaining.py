@@ -1,14 +1,14 @@
 """The commands that find causes: why heads look at the first token, and which activations carry a behaviour."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import InputError, both_or_none, refusing
+from ..checks import Frozen, InputError, both_or_none, refusing
 from ..data.progress import progress_bars
 from . import options
 from .drawing import heads_named, layer_and_head
@@ -81,8 +81,7 @@ class Patched(StrEnum):
     PATHS = "paths"
 
 
-@dataclass(frozen=True)
-class What:
+class What(Frozen):
     """The places that `patch` patches: all places of a site, or the senders of a path."""
 
     site: Patched = Patched.RESIDUAL
@@ -132,8 +131,7 @@ class What:
         return kinds[self.site]
 
 
-@dataclass(frozen=True)
-class Prompts:
+class Prompts(Frozen):
     """What `patch` compares, and the answers by which it does."""
 
     clean: Annotated[list[str], typer.Option(parser=options.filled)]
@@ -192,9 +190,8 @@ def _sentence(strongest: "Table") -> str:
 
     row = strongest[0]
     place = ", ".join(f"{name} {row[name]}" for name in list(row)[: list(row).index(RESTORED)])
-    return (
-        f"Of {len(strongest)} places, {place} has the largest effect: it restores {row[RESTORED]:.3g} of the clean run."
-    )
+    effect = f"it restores {row[RESTORED]:.3g} of the clean run"
+    return f"Of {len(strongest)} places, {place} has the largest effect: {effect}."
 
 
 def _receiver(name: str | None) -> "Change | None":
@@ -204,11 +201,7 @@ def _receiver(name: str | None) -> "Change | None":
     if name is None:
         return None
     head, _, what = name.rpartition(".")
-    pair = [layer_and_head(head, "--to")] if what in ("q", "k", "v") else []
-    if what == "q":
-        return ChangeQueries(heads=pair)
-    if what == "k":
-        return ChangeKeys(kv_heads=pair)
-    if what != "v":
+    kinds: dict[str, Any] = {"q": ChangeQueries, "k": ChangeKeys, "v": ChangeValues}
+    if what not in kinds:
         raise InputError(f"--to takes a layer, a head, and q, k or v, such as 3.7.k; got {name!r}")
-    return ChangeValues(kv_heads=pair)
+    return kinds[what](**{kinds[what].selector: [layer_and_head(head, "--to")]})

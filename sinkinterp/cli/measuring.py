@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.text import Text as RichText
 
-from ..checks import InputError, refusing
+from ..checks import Frozen, InputError, choice, refusing
 from ..data.choices import Bos, Drawn, Dtype
 from ..data.progress import OnProgress, no_progress, progress_bars
 from ..data.texts import is_path, is_text
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from ..table import Table
 
 
-@dataclass(frozen=True)
-class Input:
+class Input(Frozen):
     """What a model reads, and how much of it."""
 
     text: options.Text = None
@@ -102,8 +101,7 @@ class Input:
         return Inputs(**given | sizes, may_be_shorter=may_be_shorter, may_be_fewer=may_be_fewer)
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Frozen):
     """How `measure` measures."""
 
     epsilon: Annotated[float | None, typer.Option(parser=options.share)] = None
@@ -113,13 +111,13 @@ class Settings:
 
     def over_preset(self, given: Input, dtype: Dtype | None) -> "Preset":
         """The preset, or the default settings, with what the user gave."""
-        from ..measurement.measure import preset_of
+        from ..measurement.measure import PRESETS, Preset
 
-        return given.over(preset_of(self.preset), epsilon=self.epsilon, dtype=dtype)
+        preset = Preset() if self.preset is None else choice(self.preset, PRESETS, "preset")
+        return given.over(preset, epsilon=self.epsilon, dtype=dtype)
 
 
-@dataclass(frozen=True)
-class Results:
+class Results(Frozen):
     """What `measure` prints and writes; None for a file that the user did not ask for."""
 
     save: Annotated[Path | None, typer.Option(parser=options.output_file)] = None
@@ -223,8 +221,7 @@ def _check_used(option: str, value: Any, needed: str, other: Any) -> None:
         raise InputError(f"{option} has no effect without {needed}; leave it out, or give {needed}")
 
 
-@dataclass(frozen=True)
-class Domains:
+class Domains(Frozen):
     """How much of each domain is read, how its sequences begin, and what counts as a sink."""
 
     column: options.Column = "text"

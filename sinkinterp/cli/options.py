@@ -9,10 +9,10 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import copy
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from fnmatch import fnmatch
 from functools import cache, partial, wraps
 from inspect import Parameter, Signature, signature
@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
-from ..backends.files.named_models import SHIPPED, check_no_model, downloaded, downloads, located, shipped
-from ..checks import InputError, check_context
+from ..backends.files.named_models import SHIPPED, check_no_model, downloads, located, models
+from ..checks import Frozen, InputError, check_context
 from ..data.choices import Bos, Dtype, dtype_name
 from ..files import cache_folder, data_of, is_output
-from ..runs.catalogue import FOLDER
+from ..runs.catalogue import experiment_names
 from ..seals import check_ours
 from .terminal import OR_FORCE, quiet_libraries
 
@@ -291,7 +291,7 @@ def _assigned(node: ast.stmt) -> str:
     return getattr(target, "id", "")
 
 
-def beginning(names: Callable[[], Sequence[str]] | Sequence[str]) -> Callable[[str], list[str]]:
+def beginning(names: Callable[[], Iterable[str]] | Iterable[str]) -> Callable[[str], list[str]]:
     """Returns the completion of a shell: the names that begin as the user typed."""
 
     def complete(incomplete: str) -> list[str]:
@@ -299,11 +299,6 @@ def beginning(names: Callable[[], Sequence[str]] | Sequence[str]) -> Callable[[s
         return [name for name in known if name.startswith(incomplete)]
 
     return complete
-
-
-def models() -> list[str]:
-    """The models that are here: those that ship, and those that `make models` made."""
-    return [*shipped(), *downloaded()]
 
 
 VARIANTS = names_in("lm/variants.py")
@@ -338,8 +333,7 @@ Device = Annotated[str, typer.Option(parser=filled)]
 NumbersOrDefault = Annotated[Dtype | None, typer.Option(parser=dtype_named)]
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(Frozen):
     """The page of a command, and how many tables it prints."""
 
     html_out: Html = None
@@ -347,15 +341,13 @@ class Page:
     full: bool = False
 
 
-@dataclass(frozen=True)
 class Tables(Page):
     """The files for the tables and figures of a command, and how many tables it prints."""
 
     json_out: Json = None
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(Frozen):
     """How a command trains."""
 
     settings: Settings = field(default_factory=list)
@@ -364,8 +356,7 @@ class Training:
     force: bool = False
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(Frozen):
     """How a command of the library transformers loads its model."""
 
     encoder: Encoder = None
@@ -377,7 +368,6 @@ class Weights:
         return load_subject(model, **vars(self) | {"dtype": self.dtype or dtype})
 
 
-@dataclass(frozen=True)
 class Loading(Weights):
     """How a command of any library loads its model."""
 
@@ -388,8 +378,7 @@ class Loading(Weights):
 _RUN = ("lock", "step-*", "damaged-*", "model")  # in the folder of a run
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(Frozen):
     """The inputs of a command, the files that it writes, and the folders in which it keeps several files.
 
     A read folder means all files in it. Raises InputError if an output is an input or is inside one, if two outputs are
@@ -472,16 +461,14 @@ def _options_in(parameter: Parameter) -> Iterator[Parameter]:
 @cache
 def _names() -> dict[str, str]:
     """What has a name that help lists."""
-    experiments = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
-    names = {"variants": VARIANTS, "recipes": RECIPES, "experiments": experiments}
+    names = {"variants": VARIANTS, "recipes": RECIPES, "experiments": experiment_names()}
     return {name: ", ".join(known) for name, known in names.items()}
 
 
 def _with_help(option: Parameter, command: str) -> Parameter:
     """The option with what `help.toml` says of it. A truth that is false by default has no --no-..."""
-    hint, *declared = (
-        get_args(option.annotation) if get_origin(option.annotation) is Annotated else (option.annotation,)
-    )
+    has_more = get_origin(option.annotation) is Annotated
+    hint, *declared = get_args(option.annotation) if has_more else (option.annotation,)
     flag = (f"--{option.name.replace('_', '-')}",) if hint is bool and option.default is False else ()
     about = copy(declared[0]) if declared else typer.Option(*flag)
     words = HELP.get(command, {}).get(option.name) or HELP["every"][option.name]

@@ -5,13 +5,13 @@ import shlex
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..checks import InputError, each_once, refusal
+from ..checks import Frozen, InputError, each_once, refusal
 from ..data.progress import progress_bars
 from ..runs.catalogue import Scale, experiment_names, full_name, summary_of
 from ..seals import check_ours
@@ -34,8 +34,7 @@ TIMES = {"processor seconds": "of processor time", "seconds": "by the clock"}  #
 COMPLETION = options.beginning(experiment_names)
 
 
-@dataclass(frozen=True)
-class Models:
+class Models(Frozen):
     """The models that are measured in place of an experiment's own, and how they are loaded."""
 
     model: Annotated[list[str], typer.Option(parser=options.source)] = field(default_factory=list)
@@ -53,8 +52,7 @@ class Models:
         return self.model if self.encoder is None else [Named(name, encoder_input(self.encoder)) for name in self.model]
 
 
-@dataclass(frozen=True)
-class Runs:
+class Runs(Frozen):
     """How experiments are run."""
 
     scale: Annotated[Scale | None, typer.Option(show_default="demo, real where made, else smoke")] = None
@@ -131,12 +129,10 @@ def _of_scale(scale: Scale | None) -> list[str]:
 def _check_inputs(models: Sequence[str], scale: Scale | None, text: str | None) -> None:
     """Raises InputError for a text that cannot be read, and for models at a scale that has its own."""
     from ..backends.files.model_files import check_named
-    from ..data.texts import check_readable, is_path
 
     for model in models if len(models) > 1 else ():  # one alone says so as it is loaded
         check_named(model)
-    if text is not None and is_path(text):
-        check_readable(text)
+    options.check_text(text)
     if models and scale is Scale.SMOKE:
         raise InputError("--scale smoke runs what ships, and --model names another one; leave one of them out")
 

@@ -217,10 +217,8 @@ def head_blocks(report: "Report") -> Text:
         blocks.append(f"{name:>7} ")
         for value in alpha[start : start + together].amax(0).tolist():
             share = min(max(value, 0.0), 1.0)
-            blocks.append(
-                SHADES[round(share * (len(SHADES) - 1))] * wide,
-                f"rgb({int(90 + 165 * share)},{90 - int(60 * share)},90)",
-            )
+            style = f"rgb({int(90 + 165 * share)},{90 - int(60 * share)},90)"
+            blocks.append(SHADES[round(share * (len(SHADES) - 1))] * wide, style)
         blocks.append("\n")
     blocks.rstrip()
     return blocks

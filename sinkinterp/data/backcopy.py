@@ -1,6 +1,5 @@
 """A synthetic task, Bigram-Backcopy (Guo et al. 2024, arXiv 2410.13835), and changes of what is trained on."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
@@ -8,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import whole_number
+from ..checks import Frozen, whole_number
 from ..spec import Limits, Spec, added_later
 from .draws import HELD_OUT, generator
 from .tokens import Tokens
@@ -16,7 +15,6 @@ from .tokens import Tokens
 BURN_IN = 32  # tokens of the chain after which its first token no longer matters
 
 
-@dataclass(frozen=True)
 class First(Spec):
     """The rule for the first token of a sequence.
 
@@ -31,19 +29,16 @@ class First(Spec):
         return chain
 
 
-@dataclass(frozen=True)
 class RandomFirst(First):
     """Any symbol, drawn uniformly, so that only its position can mark it (Gu et al. 2025, section 5)."""
 
 
-@dataclass(frozen=True)
 class ChainFirst(First):
     """A token like any other: sequences are cut out of the middle of the chain."""
 
     lead: ClassVar[int] = BURN_IN
 
 
-@dataclass(frozen=True)
 class BosFirst(First):
     """The last symbol, which occurs at no other position.
 
@@ -57,7 +52,6 @@ class BosFirst(First):
         return torch.nn.functional.pad(chain, (1, 0), value=vocab - 1)
 
 
-@dataclass(frozen=True)
 class BigramBackcopy(Spec):
     """A bigram chain over `vocab` symbols in which the token after a trigger repeats the token before the trigger.
 
@@ -115,8 +109,7 @@ class BigramBackcopy(Spec):
         return tokens
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Frozen):
     """Sequences over `vocab` symbols, the numbers of their chunks, and the stream that they were drawn for."""
 
     tokens: Tokens
@@ -125,7 +118,6 @@ class Sample:
     stream: tuple[object, ...]
 
 
-@dataclass(frozen=True)
 class TokenChange(Spec):
     """Puts other tokens into sequences, both for training and held out. Positions are counted from 0."""
 
@@ -138,7 +130,6 @@ class TokenChange(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class RandomAt(TokenChange):
     """Uniform tokens at the positions from `start` to `stop` - 1.
 
@@ -166,7 +157,6 @@ class RandomAt(TokenChange):
         whole_number(self.start, "of random tokens, start", 0, self.stop - 1)
 
 
-@dataclass(frozen=True)
 class FixedAt(TokenChange):
     """The same token at one position of every sequence. Positions 0, 1 and 2 are the paper's first to third."""
 
@@ -199,7 +189,6 @@ class _OfTask:
         return self.task.length
 
 
-@dataclass(frozen=True)
 class Edited(_OfTask, Spec):
     """A task whose sequences, both for training and held out, are changed by `edits`."""
 
@@ -223,7 +212,6 @@ class Edited(_OfTask, Spec):
         return tokens
 
 
-@dataclass(frozen=True)
 class Limited(_OfTask, Spec):
     """A task of which training sees only `sequences` different sequences, again and again."""
 

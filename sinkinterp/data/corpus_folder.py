@@ -7,7 +7,7 @@ record holds the hashes of the other files. So does the note that says how far p
 import hashlib
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from datasets import Dataset, Features, List, Value, concatenate_datasets
 from datasets.arrow_writer import ArrowWriter
 
-from ..checks import InputError, check_count
+from ..checks import Frozen, InputError, check_count
 from ..files import remove, replacing
 from ..seals import Damaged, Of, check, read_record, seal, sums, verify, write_record
 from .progress import OnProgress
@@ -26,8 +26,7 @@ COLUMN = "tokens"
 FIX = "free some space and run it again: finished shards are kept"
 
 
-@dataclass(frozen=True)
-class Cursor:
+class Cursor(Frozen):
     """The end of a shard: the number of shards written, and the document and its token that come next."""
 
     shards: int = 0

@@ -5,11 +5,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from ..checks import InputError, unicode_text
+from ..checks import Frozen, InputError, unicode_text
 
 Encode = Callable[[str], Any]
 Decode = Callable[[list[int]], str]
@@ -23,8 +22,7 @@ def is_tokenizer(found: object) -> bool:
     return callable(found) and hasattr(found, "bos_token_id")
 
 
-@dataclass(frozen=True, eq=False)
-class PlainTokenizer:
+class PlainTokenizer(Frozen, eq=False):
     """The two functions of a tokenizer, called as a transformers tokenizer is. It adds no special tokens."""
 
     encode: Encode
@@ -82,10 +80,8 @@ def appended_tokens(tokenizer: Any) -> int:
     """How many tokens the tokenizer puts after every text, such as T5's end token."""
     if isinstance(tokenizer, PlainTokenizer):  # which adds none, and may not know an "a"
         return 0
-    with_special, alone = (
-        tokenizer("a", add_special_tokens=special, truncation=True, max_length=64)["input_ids"]
-        for special in (True, False)
-    )
+    how = {"truncation": True, "max_length": 64}
+    with_special, alone = (tokenizer("a", add_special_tokens=has, **how)["input_ids"] for has in (True, False))
     starts = [i for i in range(len(with_special)) if with_special[i : i + len(alone)] == alone]
     begins = with_special[0] == tokenizer.bos_token_id  # which may also stand for an "a" that is unknown
     return len(with_special) - len(alone) - starts[-1 if begins else 0] if starts else 0

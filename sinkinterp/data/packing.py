@@ -1,7 +1,7 @@
 """Packed text: documents with EOS between them, cut into chunks of equal length that are kept on disk."""
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..checks import InputError, whole_number
+from ..checks import Frozen, InputError, whole_number
 from ..files import sole_writer
 from ..seals import Damaged
 from ..spec import INSIDE, Limits, Spec, added_later
@@ -23,7 +23,6 @@ from .tokenisers import ByteBPE, TokenizerRecipe, beginning_with_bos
 from .tokens import Tokens
 
 
-@dataclass(frozen=True)
 class PackedText(Spec):
     """A corpus cut into chunks of `length` tokens.
 
@@ -64,7 +63,8 @@ class PackedText(Spec):
 
     def folder(self, cache: Path) -> Path:
         """The folder of the chunks. Recipes that differ only in how chunks are drawn or edited share it."""
-        unpacked = {name: getattr(PackedText, name) for name in ("held_out", "share", "edits", "sha256")}
+        names = ("held_out", "share", "edits", "sha256")
+        unpacked: Any = {field.name: field.default for field in fields(self) if field.name in names}
         return cache / "texts" / replace(self, **unpacked, source=self.source.absolute()).key()
 
     def prepare(self, cache: Path, on_progress: OnProgress = no_progress) -> "PreparedText":
@@ -95,8 +95,7 @@ class PackedText(Spec):
         from . import corpus_folder
 
         with suppress(Damaged):  # another process may be packing it again
-            record = corpus_folder.record_of(folder)
-            if record:
+            if record := corpus_folder.record_of(folder):
                 return record
         with sole_writer(folder):
             return self._whole_record(folder, cache) or corpus_folder.pack(
@@ -111,9 +110,8 @@ class PackedText(Spec):
             return corpus_folder.record_of(folder)
         except Damaged as damage:
             damage.warn("the text is packed again")
-        next(
-            iter(self.source.texts(cache)), None
-        )  # raises before anything is removed if the text cannot be read any more
+        # raises before anything is removed if the text cannot be read any more
+        next(iter(self.source.texts(cache)), None)
         corpus_folder.emptied(folder)
         return {}
 
@@ -135,8 +133,7 @@ def trimmed(chunks: Any, eos: int, start: int, stretch: range) -> range:
     return range(first, stop)
 
 
-@dataclass(frozen=True)
-class PreparedText:
+class PreparedText(Frozen):
     """A packed corpus that sequences can be drawn from.
 
     `recipe` names the hash of all ids. `chunks` is a memory-mapped `datasets.Dataset` of all chunks, with one column,

@@ -11,7 +11,7 @@ import re
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,7 +26,6 @@ MIN_CHARACTERS = 200  # shorter texts are left out
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-@dataclass(frozen=True)
 class Source(Spec):
     """Documents in an order that never changes."""
 
@@ -59,7 +58,6 @@ class Source(Spec):
         return False
 
 
-@dataclass(frozen=True)
 class Embedded(Source):
     """English docstrings of the standard library and our dependencies, in the versions installed when packed."""
 
@@ -71,7 +69,6 @@ class Embedded(Source):
         return hashlib.sha256(" ".join(versions).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
 class PythonCode(Source):
     """The files of Python's standard library and of packages, in the versions installed when packed."""
 
@@ -92,7 +89,6 @@ class PythonCode(Source):
         return " ".join((platform.python_version(), *map(importlib.metadata.version, self.packages)))
 
 
-@dataclass(frozen=True)
 class Repeating(Source):
     """The documents of another source, edited so that they often repeat earlier text.
 
@@ -136,7 +132,6 @@ class Repeating(Source):
         return self.source.changed_since(fingerprint)
 
 
-@dataclass(frozen=True)
 class Texts(Source):
     """The texts of a file, a folder or a dataset on the Hub, as `texts.texts_of` reads them.
 

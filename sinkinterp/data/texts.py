@@ -5,6 +5,7 @@ Files may be packed; folders may be those that `save_to_disk` of `datasets` writ
 
 import atexit
 import csv
+import errno
 import glob
 import os
 import re
@@ -14,14 +15,13 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import TextIOWrapper
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TextIO
 
-from ..checks import READABLE, InputError, check_count, each_once, instance_of, refusal, refusing, unicode_text
+from ..checks import Frozen, InputError, check_count, each_once, instance_of, refusal, refusing, unicode_text
 from .hub import check_dataset
 
 Row = Mapping[str, object]
@@ -74,9 +74,8 @@ def files_of(path: Path) -> list[Path]:
 def _check_open(path: Path) -> None:
     """Raises InputError for a folder that may not be read, and for a name that no file can have."""
     with refusal(f"cannot read {path!s:.80}", "give the path of a file", OSError):
-        is_closed = path.is_dir() and not os.access(path, os.R_OK | os.X_OK)
-    if is_closed:
-        raise InputError(f"cannot read {path}: permission denied; {READABLE}")
+        if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "permission denied", str(path))
 
 
 @refusing
@@ -116,18 +115,13 @@ def _saved_rows(folder: Path, split: str) -> Iterator[Row]:
     yield from dataset
 
 
-def _of_datasets(loader: str) -> Callable[[Path], Iterator[Row]]:
+def _of_datasets(loader: str, file: Path) -> Iterator[Row]:
     """Returns a reader of files that `datasets` reads."""
+    from datasets import load_dataset
 
-    def read(file: Path) -> Iterator[Row]:
-        from datasets import load_dataset
-
-        silence_datasets()
-        pattern = glob.escape(str(file))  # `datasets` takes paths as patterns
-        place = _datasets_cache()
-        yield from load_dataset(loader, data_files=pattern, split="train", streaming=True, cache_dir=place)
-
-    return read
+    silence_datasets()
+    pattern = glob.escape(str(file))  # `datasets` takes paths as patterns
+    yield from load_dataset(loader, data_files=pattern, split="train", streaming=True, cache_dir=_datasets_cache())
 
 
 def _opened(file: Path, newline: str | None = None) -> TextIO:
@@ -162,10 +156,10 @@ def _cells(file: Path) -> Iterator[Row]:
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    ".jsonl": _of_datasets("json"),
-    ".json": _of_datasets("json"),
+    ".jsonl": partial(_of_datasets, "json"),
+    ".json": partial(_of_datasets, "json"),
     ".txt": _paragraphs,
-    ".parquet": _of_datasets("parquet"),
+    ".parquet": partial(_of_datasets, "parquet"),
     ".csv": _cells,
 }
 ENDINGS = ", ".join(list(_READERS)[:-1]) + " or " + list(_READERS)[-1]
@@ -305,8 +299,7 @@ def _dataset_rows(name: str, split: str) -> Iterator[Mapping[str, object]]:
         yield from load_dataset(repository, config or None, split=split, streaming=True)
 
 
-@dataclass(frozen=True)
-class DomainTexts:
+class DomainTexts(Frozen):
     """The texts of one source, at most `limit` of them. Each iteration reads the source again."""
 
     source: Path | str

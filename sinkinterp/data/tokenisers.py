@@ -1,7 +1,6 @@
 """Tokenizers as values that a recipe can hold: trained on the corpus itself, or pretrained."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +18,6 @@ BATCH_CHARACTERS = 1_000_000  # of the texts that are tokenised in one call
 IdsOf = Callable[[list[str]], list[list[int]]]  # of texts
 
 
-@dataclass(frozen=True)
 class TokenizerRecipe(Spec):
     """How the tokenizer of a corpus is made. A model of the corpus must have `vocab` symbols."""
 
@@ -39,7 +37,6 @@ class TokenizerRecipe(Spec):
         return pretrained_tokenizer(str(folder))
 
 
-@dataclass(frozen=True)
 class ByteBPE(TokenizerRecipe):
     """Byte-level BPE of at most `vocab` symbols, trained on the first `documents` documents of the corpus.
 
@@ -73,7 +70,6 @@ class ByteBPE(TokenizerRecipe):
         return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-@dataclass(frozen=True)
 class Pretrained(TokenizerRecipe):
     """The tokenizer of a Hugging Face name or folder. `vocab` may exceed its symbols, as in padded models."""
 
@@ -110,9 +106,8 @@ def beginning_with_bos(tokenizer: Any) -> Any:
     bos, adds_bos = tokenizer.bos_token, tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
     if tokenizer.is_fast and not adds_bos:
         special_tokens = [(bos, tokenizer.bos_token_id)]
-        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-            single=f"{bos} $A", special_tokens=special_tokens
-        )
+        template = TemplateProcessing(single=f"{bos} $A", special_tokens=special_tokens)
+        tokenizer.backend_tokenizer.post_processor = template
     return tokenizer
 
 

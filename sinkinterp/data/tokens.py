@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..checks import (
     LARGEST,
+    Frozen,
     InputError,
     check_count,
     check_memory,
@@ -35,8 +36,7 @@ Lengths = Int[Tensor, " sequence"]
 PAD = -1  # is not the id of a token, so an embedding that receives it fails
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class TokenSet:
+class TokenSet(Frozen, repr=False, eq=False):
     """Sequences of tokens, their source and its hash.
 
     `bos` says how the sequences begin, and `too_short` how many texts were skipped because they were too short.
@@ -117,9 +117,7 @@ def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[T
     is_wrong = (inside & ~kept.gather(1, moved_from)).any(1) | (~kept & (mask != 0)).any(1)
     if is_wrong.any():
         row = int(is_wrong.int().argmax())
-        raise InputError(
-            f"attention_mask of sequence {row} is not 1 at all tokens and 0 at padding before or after them"
-        )
+        raise InputError(f"attention_mask of sequence {row} is not 1 at tokens and 0 at padding before or after them")
     return tokens.long().gather(1, moved_from).where(inside, PAD)[:, : lengths.max()], lengths
 
 
@@ -288,9 +286,8 @@ def _items_in(given: Any) -> list[Any]:
     if isinstance(given, Tensor | np.ndarray):
         return list(given) if given.ndim == 1 else [given]
     has_names = hasattr(given, "keys") and not hasattr(given, "ndim")  # an ActivationCache, but no column of pandas
-    is_many = (
-        isinstance(given, Sized) and isinstance(given, Iterable) and not isinstance(given, bytes | bytearray | Set)
-    )
+    is_many = isinstance(given, Sized) and isinstance(given, Iterable)
+    is_many = is_many and not isinstance(given, bytes | bytearray | Set)
     return list(given) if is_many and not has_names and getattr(given, "ndim", 1) == 1 else []
 
 
@@ -317,10 +314,9 @@ def said_of_padding(token_set: TokenSet, pads: Mapping[int, int]) -> TokenSet:
     runs = _runs(token_set)
     for token, times in runs:
         if times >= pads.get(token, times + 1):
-            raise InputError(
-                f"a sequence begins or ends with {times} of token {token}, the padding, and no mask marks it; "
-                "give the tokenizer's whole answer, with its attention_mask, or lists without padding"
-            )
+            fix = "give the tokenizer's whole answer, with its attention_mask, or lists without padding"
+            what = f"a sequence begins or ends with {times} of token {token}, the padding"
+            raise InputError(f"{what}, and no mask marks it; {fix}")
     repeated = [token for token, times in runs if times > 1]
     if not repeated:
         return token_set
@@ -347,8 +343,7 @@ class TooFewTexts(InputError):
     """Fewer texts are long enough than were asked for."""
 
 
-@dataclass(frozen=True)
-class TextToTokens:
+class TextToTokens(Frozen):
     """Makes token sets of texts and of chats with the tokenizer of one model, by one rule about BOS.
 
     Raises InputError for a model without a tokenizer, and for `Bos.ALWAYS` if the tokenizer has no BOS.

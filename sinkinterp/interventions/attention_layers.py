@@ -105,22 +105,19 @@ def _zeroed(edit: OnPairs, layer: int, weights: HeadWeights) -> HeadWeights:
 class ZeroQueryBias(OnHeads):
     """b_Q = 0. Behind a layer norm, b_Q is the part of a query that does not depend on the token."""
 
-    def query_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
-        return _zeroed(self, layer, weights)
+    query_weights = _zeroed
 
 
 class ZeroKeyBias(OnKVHeads):
     """b_K = 0: a null control without rotary positions, since it then leaves the pattern unchanged."""
 
-    def key_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
-        return _zeroed(self, layer, weights)
+    key_weights = _zeroed
 
 
 class ZeroValueBias(OnKVHeads):
     """b_V = 0, which shifts what every head returns by the same vector."""
 
-    def value_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
-        return _zeroed(self, layer, weights)
+    value_weights = _zeroed
 
 
 class BlindKeys(InLayers):
@@ -260,8 +257,10 @@ class ZeroKeySlot(InCalls, OnHeads):
     """k* = 0, or a sink logit of 0: with v* = 0 that is softmax-off-by-one."""
 
     def changed(self, call: AttentionCall) -> AttentionCall:
-        slot, heads = _slot_of(call), self.head_mask(call.layer, call.q.shape[1])
-        return replace(call, slot=_without_key(slot, heads.to(call.q.device)))
+        slot, heads = _slot_of(call), self._chosen_heads(call)
+        if isinstance(slot, SlotRow):
+            return replace(call, slot=SlotRow(slot.key.masked_fill(heads[:, None, None], 0), slot.value))
+        return replace(call, slot=replace(slot, logit=slot.logit.masked_fill(heads, 0)))
 
 
 class AddSinkLogit(InCalls, OnHeads):
@@ -285,12 +284,6 @@ def _slot_of(call: AttentionCall) -> SlotRow | SinkLogit | Summaries:
     if call.slot is None:
         raise InputError(f"layer {call.layer} has no slot to change; take a model with K biases or sink logits")
     return call.slot
-
-
-def _without_key(slot: SlotRow | SinkLogit | Summaries, heads: Tensor) -> SlotRow | SinkLogit | Summaries:
-    if not isinstance(slot, SlotRow):
-        return replace(slot, logit=slot.logit.masked_fill(heads, 0))
-    return SlotRow(slot.key.masked_fill(heads[:, None, None], 0), slot.value)
 
 
 class Evict(Edit):

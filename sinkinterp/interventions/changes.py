@@ -417,7 +417,8 @@ class ChangePattern(_ChangeInCall, OnHeads):
     """
 
     def call(self, call: AttentionCall) -> AttentionCall:
-        return super(ChangePattern, self._behind_slot(call)).call(call)
+        keys = self if call.slot is None or self.dims is None else replace(self, dims=[key + 1 for key in self.dims])
+        return super(ChangePattern, keys).call(call)  # behind the column of a slot
 
     def activations(self, shown: AttentionCall) -> Tensor:
         return shown.pattern()
@@ -429,11 +430,6 @@ class ChangePattern(_ChangeInCall, OnHeads):
 
     def _width(self, shape: ModelShape, length: int) -> int:
         return length
-
-    def _behind_slot(self, call: AttentionCall) -> "ChangePattern":
-        if call.slot is None or self.dims is None:
-            return self
-        return replace(self, dims=[key + 1 for key in self.dims])
 
 
 class ChangeOutputs(_ChangeHeads, OnHeads):

@@ -102,9 +102,8 @@ def description(value: object) -> str:
 
 
 def _is_default(field: Field, value: object) -> bool:
-    return value is field.default or (
-        isinstance(value, int | float | str | tuple | NoneType) and value == field.default
-    )
+    is_plain = isinstance(value, int | float | str | tuple | NoneType)
+    return value is field.default or (is_plain and value == field.default)
 
 
 # What people write in other libraries
@@ -138,9 +137,8 @@ def Ablate(
         raise InputError(f"Ablate changes {', '.join(named)}; heads are of the attention output")
     if layers is not None and heads is not None and not is_pair(heads) and all(map(is_whole, several(heads, "heads"))):
         layers, heads = None, [*product(several(layers, "layers"), several(heads, "heads"))]
-    chosen: dict[str, Any] = {"layers": layers, "positions": positions, "dims": dims} | (
-        {"heads": heads} if site is OUTPUT else {}
-    )
+    chosen: dict[str, Any] = {"layers": layers, "positions": positions, "dims": dims}
+    chosen |= {"heads": heads} if site is OUTPUT else {}
     if all(choice is None for choice in chosen.values()):
         raise InputError("Ablate needs layers, heads, positions or dims")
     return changes.AT[site](choice(by, _BY, "way to ablate"), **chosen)

@@ -414,9 +414,8 @@ class SinkAttention(nn.Module):
         if past_key_values is not None:
             k, v = past_key_values.update(k, v, self.layer_idx)
         kwargs |= {"kernel": self._built_kernel, "slot": self.slots() if slot is None else slot}
-        attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
+        kind = self.config._attn_implementation
+        attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(kind, eager_attention_forward)
         z, pattern = attention_interface(self, q, k, v, attention_mask, scaling=self.scaling, **kwargs)
         return self._write(z, hidden_states), pattern
 
@@ -432,10 +431,8 @@ class SinkAttention(nn.Module):
         return replace(self.kernel, feature=self.feature)
 
     def _project(self, x: Residual, position: Position, ids: PositionIds) -> tuple[Queries, Keys, Values]:
-        q, k, v = (
-            rearrange(proj(x), "b pos (head d) -> b pos head d", d=self.d_head)
-            for proj in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        maps = (self.q_proj, self.k_proj, self.v_proj)
+        q, k, v = (rearrange(project(x), "b pos (head d) -> b pos head d", d=self.d_head) for project in maps)
         q, k, v = (t.transpose(1, 2) for t in (*self.qk_norm(q, k), self.maps.share(self.v_gate(v, x))))
         return position.rotate(q, ids), position.rotate(k, ids), v
 

@@ -4,7 +4,7 @@ Parameters have Llama's names. It can be exported to transformers' Llama where t
 and transformers' registries store the names of the model classes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -344,7 +344,29 @@ class SinkForCausalLM(SinkPreTrainedModel, GenerationMixin):
 
     def to_llama(self) -> PreTrainedModel:
         """The same model as transformers' Llama. Raises InputError unless the architecture is Llama's."""
-        return _to_llama(self.lm, self.state_dict()).to(self.dtype)
+        from transformers import LlamaConfig, LlamaForCausalLM  # here: our type registers while they may be loading
+
+        spec, ffn = self.lm, GatedFFN(getattr(self.lm.ffn, "width", 1))
+        as_llama = replace(spec, attention=AttentionSpec(), branch=PreNorm(), before=Nothing(), ffn=ffn)
+        if not isinstance(spec.position, Rotary) or not isinstance(spec.ffn, GatedFFN) or spec != as_llama:
+            raise InputError("only rotary positions, plain causal softmax attention and SwiGLU are Llama")
+        config = LlamaConfig(
+            vocab_size=spec.vocab,
+            hidden_size=spec.d_model,
+            intermediate_size=spec.ffn.width,
+            num_hidden_layers=spec.n_layers,
+            num_attention_heads=spec.n_heads,
+            max_position_embeddings=spec.n_ctx,
+            rms_norm_eps=spec.norm_eps,
+            rope_parameters={"rope_type": "default", "rope_theta": spec.position.base},
+            bos_token_id=None,
+            eos_token_id=None,
+            tie_word_embeddings=False,
+        )
+        with torch.random.fork_rng():
+            llama = LlamaForCausalLM(config)
+        llama.load_state_dict(self.state_dict())
+        return llama.to(self.dtype)
 
 
 def build(spec: LMSpec, seed: int = 0) -> SinkForCausalLM:
@@ -369,34 +391,3 @@ def check_size(spec: LMSpec) -> None:
     count = parameter_count(spec)
     what = f"about {count:.2g} parameters ({spec.n_layers} layers, d_model {spec.d_model}, {spec.vocab} symbols)"
     check_memory(4 * count, what, "lower model.n_layers, model.d_model, model.vocab or model.ffn.width")
-
-
-def _to_llama(spec: LMSpec, weights: Mapping[str, Tensor]) -> PreTrainedModel:
-    """A `LlamaForCausalLM` with these weights. Raises InputError unless the architecture is Llama's."""
-    from transformers import LlamaConfig, LlamaForCausalLM  # here: our type registers while they may be loading
-
-    if not isinstance(spec.position, Rotary) or not isinstance(spec.ffn, GatedFFN) or spec != _as_llama(spec):
-        raise InputError("only rotary positions, plain causal softmax attention and SwiGLU are Llama")
-    config = LlamaConfig(
-        vocab_size=spec.vocab,
-        hidden_size=spec.d_model,
-        intermediate_size=spec.ffn.width,
-        num_hidden_layers=spec.n_layers,
-        num_attention_heads=spec.n_heads,
-        max_position_embeddings=spec.n_ctx,
-        rms_norm_eps=spec.norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": spec.position.base},
-        bos_token_id=None,
-        eos_token_id=None,
-        tie_word_embeddings=False,
-    )
-    with torch.random.fork_rng():
-        llama = LlamaForCausalLM(config)
-    llama.load_state_dict(weights)
-    return llama
-
-
-def _as_llama(spec: LMSpec) -> LMSpec:
-    """The spec with Llama's parts, at its own sizes and positions."""
-    ffn = GatedFFN(getattr(spec.ffn, "width", 1))
-    return replace(spec, attention=AttentionSpec(), branch=PreNorm(), before=Nothing(), ffn=ffn)

@@ -145,9 +145,8 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
 
     name = "alpha_1" if epsilon is None else f"Sink_1 at epsilon {epsilon}"
     place = "" if layer is None and head is None else f" of layer {layer}, head {head}"
-    return PatchingMetric(
-        f"{name}{place}", of, {"alpha": lambda call: importance(call, call.keys[:1])[..., 0]}, whole=False
-    )
+    reads: Reads = {"alpha": lambda call: importance(call, call.keys[:1])[..., 0]}
+    return PatchingMetric(f"{name}{place}", of, reads, whole=False)
 
 
 @keywords
@@ -289,10 +288,8 @@ def _written(runs: "Runs", places: Sequence[Place]) -> Float[Tensor, "place pair
     """
     site, answers = runs.site, runs.metric.answers
     if answers is None or not isinstance(site, ChangeOutputs | ChangeMLP) or site.dims is not None:
-        raise InputError(
-            "direct says what heads or feed-forward layers write into the logits of two answers; give "
-            "site=ChangeOutputs() or ChangeMLP() without dims, answer= and instead="
-        )
+        fix = "give site=ChangeOutputs() or ChangeMLP() without dims, answer= and instead="
+        raise InputError(f"direct says what heads or feed-forward layers write into two answers' logits; {fix}")
     n, length = runs.corrupted.shape
     right, wrong = (ids.expand(n) for ids in answers[:2])
     clean, broken = (logit_parts(runs.subject, x, right, wrong, answers[2]) for x in (runs.clean, runs.corrupted))
@@ -338,9 +335,8 @@ class Runs(Frozen):
         if not reads:
             edits = [ChangeResidual(Put({layer: self.stream[layer][pairs]}), layers=[layer]), edit]
             blocks = blocks[layer:]
-        return self.subject.run(
-            self.corrupted[pairs], reads=reads, edits=edits, logits=self.metric.whole, blocks=blocks
-        )
+        logits = self.metric.whole
+        return self.subject.run(self.corrupted[pairs], reads=reads, edits=edits, logits=logits, blocks=blocks)
 
     @cached_property
     def stream(self) -> patching.Activations:
@@ -363,10 +359,8 @@ class Runs(Frozen):
 
     def unpatched(self, tokens: Tokens) -> PerSequence:
         """The metric of every pair of `tokens`."""
-        traces = (
-            (self.subject.run(x, reads=self.metric.reads, logits=self.metric.whole), rows.cpu())
-            for rows, x in passes(self.subject, tokens)
-        )
+        how: dict[str, Any] = {"reads": self.metric.reads, "logits": self.metric.whole}
+        traces = ((self.subject.run(x, **how), rows.cpu()) for rows, x in passes(self.subject, tokens))
         return torch.cat([self._number(trace, pairs) for trace, pairs in traces])
 
     def _number(self, trace: Trace, pairs: Int[Tensor, " row"]) -> PerSequence:
@@ -389,10 +383,8 @@ def prompts_of(
     second = inputs_of(subject, corrupted)[1]
     shapes = [tuple(token_set.of_one_length().shape) for token_set in (first, second)]
     if shapes[0] != shapes[1]:
-        raise InputError(
-            f"clean and corrupted prompts are as many, and of one length in tokens; here {shapes[0]} and {shapes[1]} "
-            "(sequences, tokens); change words for others with as many tokens"
-        )
+        got = f"here {shapes[0]} and {shapes[1]} (sequences, tokens); change words for others with as many tokens"
+        raise InputError(f"clean and corrupted prompts are as many, and of one length in tokens; {got}")
     measured = _metric_of(subject, metric, answer, instead)
     return subject, measured, first.tokens, second.tokens, subject.run(first.tokens).logits
 

@@ -443,10 +443,8 @@ def _scores(
     alphas, scores = alpha_of(before, on_slot), []
     for layer, head in heads:
         names, cuts = named[layer]
-        i, slot = (
-            before.attention_layers.index(layer),
-            {lens.SLOT: ZeroKeySlot(heads=[(layer, head)])} if on_slot else {},
-        )
+        i = before.attention_layers.index(layer)
+        slot = {lens.SLOT: ZeroKeySlot(heads=[(layer, head)])} if on_slot else {}
         tensors = [torch.cat(chunks) for chunks in zip(*parts[layer, head], strict=True)]
         score = HeadScore(layer, head, names, cuts | slot, *tensors, *(x[:, i, head] for x in alphas))
         if not score.error <= lens.TOLERANCE:

@@ -125,9 +125,8 @@ def _heads_of_all(subjects: Sequence[Subject], layers: Any, heads: Any) -> Heads
     first, *others = (heads_asked(each.shape.attention_layers, each.shape.n_heads, layers, heads) for each in subjects)
     shared = [head for head in first if all(head in other for other in others)]
     if not shared:
-        raise InputError(
-            f"{' and '.join(each.name for each in subjects)} have no layer with attention in common; draw each"
-        )
+        names = " and ".join(each.name for each in subjects)
+        raise InputError(f"{names} have no layer with attention in common; draw each")
     return shared
 
 
@@ -204,9 +203,8 @@ def head_maps(
     layers = subject.shape.attention_layers
     answers = {name: chosen.of_maps(answer.mean(0), layers) for name, answer in trace.answers.items()}
     slot, alpha = answers.pop("slot"), answers.pop("alpha")
-    return HeadMaps(
-        chosen.maps, answers, rows.shape[1], None if np.isnan(slot).all() else slot, side, tuple(alpha.tolist())
-    )
+    slots = None if np.isnan(slot).all() else slot
+    return HeadMaps(chosen.maps, answers, rows.shape[1], slots, side, tuple(alpha.tolist()))
 
 
 def _largest(quantity: maps.Quantity, side: int) -> CallRead:

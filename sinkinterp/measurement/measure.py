@@ -195,8 +195,7 @@ class Preset(Frozen):
 
     def __post_init__(self) -> None:
         importance.check_epsilon(self.epsilon)
-        if self.dtype not in list(Dtype):
-            raise InputError(f"{self.dtype!r} is not a dtype that models run in; use {', '.join(Dtype)}")
+        choice(self.dtype, dict.fromkeys(map(str, Dtype)), "dtype")
 
 
 PRESETS = {
@@ -207,11 +206,6 @@ PRESETS = {
     # the release's script for its own models: no BOS, weights and the comparison with epsilon in bfloat16
     "released-own-models": Preset(bos=Bos.NEVER, epsilon=0.30078125, dtype="bfloat16", convention=importance.RELEASED),
 }
-
-
-def preset_of(name: str | None) -> Preset:
-    """The preset of that name; the default where `name` is None. Raises InputError for an unknown name."""
-    return Preset() if name is None else choice(name, PRESETS, "preset")
 
 
 Answers = dict[str, Tensor]  # by the name of the metric
@@ -248,11 +242,9 @@ def measure(  # noqa: PLR0913  everything that a measurement takes
     instance_of(convention, Convention, "convention is one of sinkinterp.metrics.importance: PAPER, VISIBLE")
     metrics = _distinct_metrics(instruments)
     length = subject.n_keys or token_set.tokens.shape[1]
-    chosen = (
-        torch.arange(length)
-        if positions is None
-        else torch.tensor(sorted(different_numbers(positions, "positions", 0, length - 1)))
-    )
+    chosen = torch.arange(length)
+    if positions is not None:
+        chosen = torch.tensor(sorted(different_numbers(positions, "positions", 0, length - 1)))
     check_fits(subject, token_set.tokens, len(chosen))
 
     def metrics_at(length: int) -> Sequence[importance.AnyMetric]:
@@ -305,10 +297,7 @@ def _answers(
     reads = {metric.name: metric.site.read(metric.read) for metric in metrics if isinstance(metric, importance.Metric)}
     of_logits = [metric for metric in metrics if isinstance(metric, importance.LogitsMetric)]
     trace = subject.run(batch, reads=reads, edits=edits, logits=bool(of_logits))
-    logits = {
-        metric.name: _read_logits(metric, trace.logits, batch.to(trace.logits.device, copy=True))
-        for metric in of_logits
-    }
+    logits = {m.name: _read_logits(m, trace.logits, batch.to(trace.logits.device, copy=True)) for m in of_logits}
     return {name: value.cpu() for name, value in (trace.answers | logits).items()}
 
 
@@ -334,9 +323,8 @@ def _padded(part: Tensor, sizes: Sequence[int]) -> Tensor:
 def _distinct_metrics(instruments: Any) -> tuple[importance.AnyMetric, ...]:
     """All metrics of the instruments, each once. Raises InputError where two have one name, or a report's own."""
     by_name: dict[str, importance.AnyMetric] = {}
-    taken = {metric.name for metric in core_metrics(torch.arange(0), importance.VISIBLE)} | {
-        field.name for field in fields(Report)
-    }
+    taken = {metric.name for metric in core_metrics(torch.arange(0), importance.VISIBLE)}
+    taken |= {field.name for field in fields(Report)}
     for metric in _metrics_in(instruments):
         instance_of(metric.name or None, str, "a metric's name is a text")
         if metric.name in taken or by_name.setdefault(metric.name, metric) != metric:
@@ -352,10 +340,8 @@ def _metrics_in(instruments: Any) -> Iterator[importance.AnyMetric]:
         for part in instruments:
             yield from _metrics_in(part)
     else:
-        raise InputError(
-            f"{instruments!r:.40} is not an instrument{nearest(instruments, INSTRUMENTS)}; "
-            f"give si.measurement.instruments.NAME, and for NAME one of ALL, {', '.join(INSTRUMENTS)}"
-        )
+        fix = f"give si.measurement.instruments.NAME, and for NAME one of ALL, {', '.join(INSTRUMENTS)}"
+        raise InputError(f"{instruments!r:.40} is not an instrument{nearest(instruments, INSTRUMENTS)}; {fix}")
 
 
 WIDTH = 0.05  # of the 95% interval of Sink_1: 2.5 points of a hundred to both sides of the middle

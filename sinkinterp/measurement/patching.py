@@ -57,9 +57,7 @@ def restored_figure(table: Table) -> go.Figure:
     )
     figure.update_xaxes(title=f"{across} (from 0)", type="category", tickangle=-60)
     figure.update_yaxes(title=".".join(down), type="category", autorange="reversed")
-    caption = (
-        "The share of the clean behaviour that one patched place restores: 1 all of it, 0 none, below 0 the opposite."
-    )
+    caption = "The share of the clean behaviour that one patched place restores: 1 all, 0 none, below 0 the opposite."
     return themed(figure, table.title, 260 + max(240, min(720, 18 * len(lines))), f"{caption} {table.note}")
 
 
@@ -144,16 +142,13 @@ def attribution(
 def _first_order(site: Change, subject: Subject, tokens: Tokens, patched: Activations, score: Score) -> Activations:
     """`attribution` of the sequences of one pass."""
     zeros = {layer: torch.zeros_like(x, requires_grad=True) for layer, x in patched.items()}
-    trace = subject.run(
-        tokens, reads={"site": site.read()}, edits=[replace(site, operation=Add(zeros))], gradients=True
-    )
+    reads, added = {"site": site.read()}, replace(site, operation=Add(zeros))
+    trace = subject.run(tokens, reads=reads, edits=[added], gradients=True)
     present = _by_layer(site, subject, trace.answers["site"].detach())
     total = per_sequence(score(trace.logits, tokens.to(trace.logits.device)), len(tokens), "the score").sum()
     gradients = torch.autograd.grad(total, list(zeros.values()))
-    return {
-        layer: (gradient * (patched[layer] - present[layer])).sum(-1)
-        for layer, gradient in zip(zeros, gradients, strict=True)
-    }
+    by_layer = zip(zeros, gradients, strict=True)
+    return {layer: (gradient * (patched[layer] - present[layer])).sum(-1) for layer, gradient in by_layer}
 
 
 def _by_layer(site: Change, subject: Subject, stacked: Tensor) -> Activations:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention import RESIDUAL, Edit, Residual
+from ..attention import RESIDUAL, Edit
 from ..backends.frozen import cross_attention_kept
 from ..backends.subject import Subject, Trace
 from ..checks import InputError, instance_of
@@ -33,10 +33,8 @@ from .measure import ModelLike, answers_of
 from .patching import Activations, activations
 
 Stream = Float[Tensor, "sequence block pos d_model"]
-SENDERS, RECEIVERS = (
-    (changes.ChangeOutputs, changes.ChangeMLP),
-    (changes.ChangeQueries, changes.ChangeKeys, changes.ChangeValues),
-)
+SENDERS = (changes.ChangeOutputs, changes.ChangeMLP)
+RECEIVERS = (changes.ChangeQueries, changes.ChangeKeys, changes.ChangeValues)
 _PROBE = 1e3  # times the largest residual, so that what blocks add to it does not count
 _TOLERANCE = 0.02  # of the probe
 
@@ -78,11 +76,9 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
             "told from one through them; name what stays: frozen=(ChangeOutputs(),)"
         )
     what = "what stays is a change, such as ChangeOutputs()"
-    sites = (
-        (changes.ChangeMLP(),)
-        if frozen is None
-        else [instance_of(each, changes.Change, what) for each in edits_of(frozen)]
-    )
+    sites: Sequence[changes.Change] = (changes.ChangeMLP(),)
+    if frozen is not None:
+        sites = [instance_of(each, changes.Change, what) for each in edits_of(frozen)]
     kept = tuple((site, activations(site, subject, tokens)) for site in sites)
     runs = PathRuns(*fields, sender, receiver, kept, is_direct=frozen is None)
     if runs.is_direct:
@@ -103,7 +99,7 @@ def _check_adds(subject: Subject, tokens: Tokens, x: Stream) -> None:
     largest = min(_PROBE * float(x[:1].abs().max()), torch.finfo(x.dtype).max / 1e3)
     probe = largest * torch.randn(x[:1, 0].shape, generator=torch.Generator().manual_seed(0)).to(x)
     edits.append(changes.ChangeResidual(changes.Add({0: probe}), layers=[0]))
-    moved = subject.run(tokens[:1], reads={"x": RESIDUAL.read(_same)}, edits=edits, logits=False)["x"] - x[:1]
+    moved = subject.run(tokens[:1], reads={"x": RESIDUAL.read(lambda x: x)}, edits=edits, logits=False)["x"] - x[:1]
     errors = (moved.float() - probe[:, None].float()).flatten(2).norm(dim=-1)[0] / probe.float().norm()
     if not (errors <= _TOLERANCE).all():
         block = int((errors > _TOLERANCE).int().argmax()) - 1
@@ -111,10 +107,6 @@ def _check_adds(subject: Subject, tokens: Tokens, x: Stream) -> None:
             f"{subject.name}: block {block} does not return its input and what it adds (a norm or a factor stands in "
             "the stream), so no path is direct; name what stays: frozen=(ChangeOutputs(), ChangeMLP())"
         )
-
-
-def _same(x: Residual) -> Residual:
-    return x
 
 
 class PathRuns(Runs):
@@ -161,7 +153,7 @@ class PathRuns(Runs):
         senders = range(int(layers.min()), int(layers.max()) + 1)
         given = changes.ChangeResidual(changes.Put({senders[0]: stream[:, senders[0]]}), layers=senders[:1])
         with cross_attention_kept(self.subject, tokens):
-            (x,) = answers_of(self.subject, tokens, {"x": RESIDUAL.read(_same)}, [given, *edits], senders)
+            (x,) = answers_of(self.subject, tokens, {"x": RESIDUAL.read(lambda x: x)}, [given, *edits], senders)
         behind = (layers + 1).to(x.device)
         rows, blocks = torch.arange(len(x), device=x.device), torch.arange(x.shape[1], device=x.device)
         change = (x - stream.to(x))[rows, behind]

@@ -134,11 +134,8 @@ def _controls(group: Sequence[Edit], subject: Subject, length: int, seeds: int) 
 
 
 def _ends(metric: ReportMetric) -> bootstrap.Range:
-    known: dict[Any, bootstrap.Range] = {
-        sink_rate: bootstrap.SHARES,
-        importance: bootstrap.SHARES,
-        loss: bootstrap.SIZES,
-    }
+    known: dict[Any, bootstrap.Range] = dict.fromkeys((sink_rate, importance), bootstrap.SHARES)
+    known[loss] = bootstrap.SIZES
     return known.get(getattr(metric, "func", metric), bootstrap.REALS)  # of a partial, that of its function
 
 
@@ -157,11 +154,8 @@ def _rows(
 def _row(
     name: str, before: PerSequence, after: PerSequence, controls: Sequence[PerSequence], ends: bootstrap.Range
 ) -> dict[str, Cell]:
-    row = {
-        EDIT: name,
-        **bootstrap.mean_cells("value", after, ends),
-        **bootstrap.mean_cells("change", after - before, bootstrap.changes_of(ends)),
-    }
+    row: dict[str, Cell] = {EDIT: name, **bootstrap.mean_cells("value", after, ends)}
+    row |= bootstrap.mean_cells("change", after - before, bootstrap.changes_of(ends))
     if controls:
         control_change = torch.stack(list(controls)).mean(0) - before
         row |= bootstrap.estimate_cells("control change", bootstrap.estimate(control_change))

@@ -103,9 +103,7 @@ def activations(model: ModelLike, tokens: TokensLike | Any, layers: int | Sequen
     Texts become the tokens that `measure` reads. Raises InputError for texts of different lengths.
     """
     subject, token_set = inputs_of(model, tokens)
-    if token_set.lengths is not None:
-        raise InputError("a cache holds sequences of one length; give one text, or token ids of one length")
-    cache = run_with_cache(subject, token_set.tokens)[1]
+    cache = run_with_cache(subject, token_set.of_one_length())[1]
     last = cache.model.cfg.n_layers - 1
     return cache if layers is None else {i: cache["resid_post", i] for i in whole_numbers(layers, "layers", 0, last)}
 

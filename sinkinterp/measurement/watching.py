@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,8 @@ _SHARDED = ("full_tensor", "ds_id", "_is_flat_param")  # what only weights have 
 
 def sinks_of(report: Readings, epsilon: float = 0.3) -> Numbers:
     """alpha_1, Sink_1 and Sink_*, 0 without a slot: means over sequences, layers and heads."""
-    slot = report.slot_rate(epsilon)
-    return {
-        "alpha_1": report.alpha().mean().item(),
-        "sink_1": report.sink_rate(0, epsilon),
-        "sink_slot": slot.mean if slot else 0.0,
-    }
+    alpha, slot = report.alpha().mean().item(), report.slot_rate(epsilon)
+    return {"alpha_1": alpha, "sink_1": report.sink_rate(0, epsilon), "sink_slot": slot.mean if slot else 0.0}
 
 
 class SinkCallback(TrainerCallback):
@@ -165,21 +161,16 @@ class SinkCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.log is None and args.report_to:
-            raise InputError(
-                f"to reach {', '.join(args.report_to)}, the callback needs the Trainer's log: "
-                "trainer.add_callback(si.SinkCallback(tokens, log=trainer.log))"
-            )
+            call = "trainer.add_callback(si.SinkCallback(tokens, log=trainer.log))"
+            raise InputError(f"to reach {', '.join(args.report_to)}, the callback needs the Trainer's log: {call}")
         tokenizer = kwargs.get("processing_class")
         if isinstance(tokenizer, PreTrainedTokenizerBase):
             self.loading.setdefault("tokenizer", tokenizer)
-        self.history = (
-            [row for row in state.log_history if f"{self._prefix}alpha_1" in row] if state.global_step else []
-        )
+        before = state.log_history if state.global_step else []
+        self.history = [row for row in before if f"{self._prefix}alpha_1" in row]
         steps = [row["step"] for row in self.history]
         if len(set(steps)) < len(steps):
-            raise InputError(
-                "two SinkCallbacks wrote this history; give each a name: si.SinkCallback(tokens, name=...)"
-            )
+            raise InputError("two SinkCallbacks wrote this history; give each a name: SinkCallback(tokens, name=...)")
         if state.global_step == 0:
             self.on_step_end(args, state, control, **kwargs)
 
@@ -220,8 +211,7 @@ def _as_before(module: nn.Module | None) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _gates_of(module: nn.Module | None) -> Iterator[list[tuple[Tensor, int]]]:
+def _gates_of(module: nn.Module | None) -> AbstractContextManager[list[tuple[Tensor, int]]]:
     """In the block, every pass adds the sum of each gate of the model to the list, and of how many values it is."""
     sums: list[tuple[Tensor, int]] = []
     gates = [part for part in ([] if module is None else module.modules()) if isinstance(part, GateMap)]
@@ -230,5 +220,4 @@ def _gates_of(module: nn.Module | None) -> Iterator[list[tuple[Tensor, int]]]:
         if holds(module):  # else another thread runs the model
             sums.append((values.sum(dtype=torch.float32), values.numel()))
 
-    with removed_after([gate.register_forward_hook(see) for gate in gates]):
-        yield sums
+    return removed_after([gate.register_forward_hook(see) for gate in gates], sums)

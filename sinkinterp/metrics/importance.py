@@ -197,9 +197,8 @@ def uniform_and_content_free(
 ) -> Float[Tensor, "batch 2 head pos"]:
     """`uniform_importance` beside `content_free_importance`, computed once where they are the same."""
     uniform = convention.uniform(call, positions)
-    return torch.stack(
-        (uniform, content_free_importance(call, positions, convention) if is_biased(call) else uniform), 1
-    )
+    both = is_biased(call)
+    return torch.stack((uniform, content_free_importance(call, positions, convention) if both else uniform), 1)
 
 
 def is_biased(call: AttentionCall) -> bool:

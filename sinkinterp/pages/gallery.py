@@ -4,7 +4,7 @@ The demo: trains a sink model and its no-sink twins, measures them, and moves th
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +18,7 @@ from ..applications.position_swap import swap_table
 from ..backends.files.named_models import SHIPPED, downloads
 from ..backends.load import load
 from ..backends.subject import Subject
+from ..checks import Frozen
 from ..data.backcopy import BigramBackcopy
 from ..data.choices import Bos, Drawn
 from ..data.tokens import TokenSet, random_tokens, repeated_token
@@ -57,8 +58,7 @@ MAP_WIDTH = 0.24  # of the figure
 DASHES = ("solid", "dot", "dash", "dashdot")
 
 
-@dataclass(frozen=True)
-class Shipped:
+class Shipped(Frozen):
     """A checkpoint that ships, and what was measured of it."""
 
     recipe: Recipe
@@ -74,8 +74,7 @@ class Shipped:
 Checkpoints = Mapping[str, Shipped]  # by name
 
 
-@dataclass(frozen=True)
-class Gallery:
+class Gallery(Frozen):
     """The page, and the figures that other pages show as a preview, by file name."""
 
     html: str
@@ -130,10 +129,8 @@ def _maps(family: Checkpoints) -> Iterator[go.Figure]:
     names = list(family)
     for first in range(0, len(names), FEW):
         shown = {name: family[name] for name in names[first : first + FEW]}
-        maps = {
-            name: head_maps(each.subject, each.token_set.tokens[:MAPPED], [strongest_head(each.report)])
-            for name, each in shown.items()
-        }
+        tokens = {name: each.token_set.tokens[:MAPPED] for name, each in shown.items()}
+        maps = {n: head_maps(each.subject, tokens[n], [strongest_head(each.report)]) for n, each in shown.items()}
         token_set = family[names[first]].token_set
         n, length = min(MAPPED, len(token_set.tokens)), token_set.tokens.shape[1]
         note = _WORDS["gallery"]["maps"].format(n=n, length=length, bos=token_set.bos, source=token_set.source)
@@ -212,9 +209,8 @@ def maps_and_norms(maps: Mapping[str, Table], norms: Table, title: str) -> go.Fi
     n_maps, blocks = len(maps), unique_values(norms, BLOCK)
     titles = [*(f"alpha_1, {escaped(name)}" for name in maps), "norm of the residual stream before each layer"]
     widths = [MAP_WIDTH] * n_maps + [1 - MAP_WIDTH * n_maps]
-    figure = make_subplots(
-        1, n_maps + 1, subplot_titles=titles, shared_yaxes=True, column_widths=widths, horizontal_spacing=0.03
-    )
+    panels = {"subplot_titles": titles, "shared_yaxes": True, "column_widths": widths}
+    figure = make_subplots(1, n_maps + 1, **panels, horizontal_spacing=0.03)
     for i, table in enumerate(maps.values(), 1):
         figure.add_trace(_map(table, centre=(1 - 0.03 * n_maps) * MAP_WIDTH * n_maps / 2), row=1, col=i)
         figure.update_xaxes(title="head", dtick=1, showgrid=False, row=1, col=i)
@@ -264,8 +260,7 @@ TARGETS = (4, 6, 9, 12)  # positions, from 0, that p1 is replaced by or swapped 
 OnStep = Callable[[str, int, dict[str, Any]], None]
 
 
-@dataclass(frozen=True)
-class Demo:
+class Demo(Frozen):
     """Everything that the demo measured."""
 
     reports: Mapping[str, Report]
@@ -286,6 +281,8 @@ def demo(seed: int = 0, cache: Path | None = None, on_step: OnStep = lambda *_: 
     token_set = trained.held_out_tokens(demo_recipe(DEMO_TWINS[0]).data, DEMO_SEQUENCES)
     reports = {variant: measure(subject, token_set) for variant, subject in subjects.items()}
     losses = {variant: trained.valid_loss(subject, token_set) for variant, subject in subjects.items()}
+    length = reports["softmax"].protocol.length
+    sizes = {"n": trained.EVALUATION_SEQUENCES, "length": length, "epsilon": DEMO_EPSILON}
     return Demo(
         reports=reports,
         maps={variant: head_maps(subject, token_set) for variant, subject in subjects.items()},
@@ -293,10 +290,7 @@ def demo(seed: int = 0, cache: Path | None = None, on_step: OnStep = lambda *_: 
         residuals=residual_norms_by_block(reports),
         swaps=swaps(subjects["softmax"], demo_recipe("softmax").data),
         training=training_history(
-            {variant: run.history() for variant, run in runs.items()},
-            _WORDS["demo"]["training"].format(
-                n=trained.EVALUATION_SEQUENCES, length=reports["softmax"].protocol.length, epsilon=DEMO_EPSILON
-            ),
+            {variant: run.history() for variant, run in runs.items()}, _WORDS["demo"]["training"].format(**sizes)
         ),
     )
 
@@ -336,11 +330,8 @@ def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) 
         rows.append({"model": variant, "quantity": "validation loss (nats)", **loss, "null": None})
         rows += [{"model": variant, **row} for row in sink_summary(report, DEMO_EPSILON).rows]
     protocol = reports["softmax"].protocol
-    return Table(
-        "Three twins: who makes a sink?",
-        f"{protocol.line()}, epsilon={DEMO_EPSILON}; {intervals(protocol.sequences)}",
-        tuple(rows),
-    )
+    note = f"{protocol.line()}, epsilon={DEMO_EPSILON}; {intervals(protocol.sequences)}"
+    return Table("Three twins: who makes a sink?", note, tuple(rows))
 
 
 def swaps(subject: Subject, task: BigramBackcopy) -> Table:

@@ -7,7 +7,7 @@ only `Markup` is taken as HTML.
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -18,14 +18,14 @@ from markupsafe import Markup
 from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
+from ..checks import Frozen
 from ..plots.theme import DARK, LEGEND_Y, LIGHT, MAGNITUDE, caption_of, json_ready, translation
 from ..table import Table
 
 FOLDER = Path(__file__).parent
 
 
-@dataclass(frozen=True)
-class Scripts:
+class Scripts(Frozen):
     """The scripts of a page.
 
     inline: run at the end of the page, in this order. added: texts that these may add as scripts later.
@@ -39,7 +39,8 @@ class Scripts:
 
     def policy(self) -> str:
         """The content security policy: these scripts run and no others; nothing else is fetched."""
-        hashes = [f"'sha256-{_hash(script)}'" for script in (*self.added, *self.inline)]
+        digests = (hashlib.sha256(script.encode()).digest() for script in (*self.added, *self.inline))
+        hashes = [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
         loaded = ["'strict-dynamic'"] if self.load_files else []
         allowed = " ".join([*hashes, *loaded]) or "'none'"
         asked = ["connect-src 'self'"] if self.ask_server else []
@@ -65,10 +66,6 @@ def asset(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
-def _hash(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
 _NAMES = {str: "string", int: "number", float: "number", bool: "boolean"}
 
 
@@ -83,8 +80,7 @@ def declared(kind: Any) -> Any:
     return _NAMES[kind]
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Frozen):
     """A heading, figures and tables, and a caption under them."""
 
     title: str

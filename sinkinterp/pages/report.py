@@ -5,7 +5,7 @@ import warnings
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 import plotly.graph_objects as go
 from torch import Tensor
 
-from ..checks import Answering, InputError, extra, finite_number, instance_of, keywords, refusal
+from ..checks import Answering, Frozen, InputError, extra, finite_number, instance_of, keywords, refusal
 from ..data.tokens import TokensLike
 from ..files import path_of
 from ..interventions.edit import Edits, edits_of
@@ -26,7 +26,7 @@ from ..plots.theme import COLOURS
 from ..report.heads import sinks_by_head
 from ..report.maps import Heads
 from ..report.patterns import holds_attention, sinks
-from ..report.readings import TokenText, short_name, write_file
+from ..report.readings import TokenText, short_name
 from ..report.report import Report, overview_tables, views_of
 from ..report.summary import protocol_table, sink_verdict, with_short_note
 from ..seals import csv_bytes, pdf_bytes, picture_bytes, svg_bytes, write_output
@@ -36,8 +36,7 @@ from .atlas.encode import atlas_page
 from .page import Section, document, page, rendered
 
 
-@dataclass(frozen=True, repr=False)
-class Page(Answering):
+class Page(Answering, Frozen, repr=False):
     """A self-contained page. A notebook shows it; `save` writes it."""
 
     kind = "page"
@@ -127,11 +126,8 @@ def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> s
     """
     summary, *others = (with_short_note(table, report, epsilon) for table in overview_tables(report, epsilon, word))
     protocol = protocol_table(report, epsilon)
-    heads, *figures = (
-        Section.of(with_short_note(view.table(report, epsilon, word), report, epsilon), view.heading)
-        for view in views_of(report)
-        if view.heading
-    )
+    views = {view.heading: view.table(report, epsilon, word) for view in views_of(report) if view.heading}
+    heads, *figures = (Section.of(with_short_note(table, report, epsilon), name) for name, table in views.items())
     sections = [
         heads,
         _in_numbers(summary),
@@ -236,7 +232,7 @@ def save(
     elif isinstance(what, go.Figure):
         raise InputError(f"a figure is not saved as {suffix or 'a file without suffix'}; use .pdf, .svg, .png or .html")
     elif isinstance(what, Report):
-        write_file(what, path, force)
+        what.save(path, force)
     elif suffix == ".csv":
         write_output(path, csv_bytes(what.to_pandas()), force)
     else:
@@ -261,9 +257,8 @@ def for_paper(figure: go.Figure, width: float, height: float | None = None) -> g
     )  # fmt: skip
     for axes in (drawn.update_xaxes, drawn.update_yaxes):
         axes(tickfont=font, title_font=font, automargin=True)
-    drawn.update_coloraxes(
-        colorbar={"thickness": 10, "lenmode": "fraction", "len": 1, "tickfont": font, "title": {"font": font}}
-    )
+    bar = {"thickness": 10, "lenmode": "fraction", "len": 1, "tickfont": font, "title": {"font": font}}
+    drawn.update_coloraxes(colorbar=bar)
     return drawn.update_annotations(font=font)
 
 

@@ -1,19 +1,18 @@
 """What figures share: one look, light or dark and colour-blind safe, and curves, error bars, bands and axes."""
 
+import json
 import math
 import zlib
-from base64 import b64decode
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
+from operator import methodcaller
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..checks import Answering
+from ..checks import Answering, Frozen
 from ..files import data_of
 from ..table import NULL, Cell, Table, high_of, low_of
 
@@ -25,8 +24,7 @@ FIXED = {
 TASKS = ("demo-", "text-")
 
 
-@dataclass(frozen=True)
-class Theme:
+class Theme(Frozen):
     """Colours by their role, as #RRGGBB.
 
     quiet: nulls and captions. faint: lines of the grid. colours: one per series. sequential: a scale from nothing to
@@ -129,26 +127,9 @@ _TEMPLATE = _template()
 
 def json_ready(figure: go.Figure) -> dict[str, Any]:
     """The figure's data and layout, with arrays as lists; a number that JSON cannot hold (NaN, infinity) is None."""
-    converted: dict[str, Any] = _converted(figure.to_dict())
-    return converted
-
-
-def _converted(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        if value.keys() >= {"dtype", "bdata"}:
-            return _converted(_unpacked(value))
-        return {name: _converted(part) for name, part in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return _converted(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_converted(part) for part in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-def _unpacked(packed: Mapping[str, Any]) -> np.ndarray:
-    """Plotly's packed array: base64 of its bytes, its type, and its shape ("3, 5") where it has more than one axis."""
-    flat = np.frombuffer(b64decode(packed["bdata"]), packed["dtype"])
-    return flat.reshape([int(n) for n in packed["shape"].split(",")]) if "shape" in packed else flat
+    parts = {"data": [trace.to_plotly_json() for trace in figure.data], "layout": figure.layout.to_plotly_json()}
+    plain: dict[str, Any] = json.loads(json.dumps(parts, default=methodcaller("tolist")), parse_constant=lambda _: None)
+    return plain
 
 
 def model_numbers(models: Sequence[Cell]) -> dict[Cell, int]:
@@ -186,8 +167,7 @@ MEASURED = "measured"
 PANEL_FONT = {"size": 12}  # of the titles of panels side by side
 
 
-@dataclass(frozen=True)
-class Grey:
+class Grey(Frozen):
     """A column that is drawn in grey beside a quantity, its name in the legend, and the dash of its line."""
 
     column: str
@@ -209,7 +189,8 @@ def sweep_figure(table: Table, x: str, quantities: Sequence[str], by: str | None
     has_grey = any(_greys(table, quantity, i == 0) for i, quantity in enumerate(quantities))
     intervals = ", with 95% intervals" * any(low_of(quantity) in table.columns for quantity in quantities)
     caption = f"{', '.join(quantities)} over {x}{intervals}{'; grey: null or control' * has_grey}."
-    return themed(figure, table.title, _height(table, x), f"{caption} {table.note}")
+    height = 210 + 34 * len(unique_values(table, x)) if table.is_text(x) else 420
+    return themed(figure, table.title, height, f"{caption} {table.note}")
 
 
 def _over_numbers(table: Table, series: Mapping[str, Table], x: str, quantities: Sequence[str]) -> go.Figure:
@@ -285,10 +266,6 @@ def _name_once(figure: go.Figure) -> None:
             named.add(trace.name)
 
 
-def _height(table: Table, x: str) -> int:
-    return 210 + 34 * len(unique_values(table, x)) if table.is_text(x) else 420
-
-
 def unique_values(table: Table, column: str) -> list[Cell]:
     """The values of a column, each once, in the order of the rows."""
     return list(dict.fromkeys(table.column(column)))
@@ -337,6 +314,5 @@ def positive_axis(values: Sequence[float]) -> dict[str, Any]:
     """An axis for positive values: logarithmic where they differ by more than `LOG_FROM`, else from zero."""
     positive = [value for value in values if math.isfinite(value) and value > 0]
     is_wide = bool(positive) and max(positive) > LOG_FROM * min(positive)
-    return (
-        {"type": "log", "exponentformat": "power", "dtick": 1} if is_wide else {"type": "linear", "rangemode": "tozero"}
-    )
+    linear = {"type": "linear", "rangemode": "tozero"}
+    return {"type": "log", "exponentformat": "power", "dtick": 1} if is_wide else linear

@@ -35,7 +35,8 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3) -> Table:
         for name in old
         if name in new
     )
-    pairing = _pairing(before, after) if paired else "different sequences, change of means"
+    same = "sequences" if before.tokens.equal(after.tokens) else "texts as other tokens"
+    pairing = f"the same {same}, change by sequence" if paired else "different sequences, change of means"
     note = f"before: {protocol_note(before, epsilon)}; after: {protocol_note(after, epsilon)}; {pairing}"
     return Table("What changed?", note, rows)
 
@@ -52,11 +53,6 @@ def _change(old: Quantity, new: Quantity, paired: bool) -> bootstrap.Estimate:
     if old.is_rate:
         return bootstrap.change_of_rates(old.values, new.values, paired)
     return bootstrap.difference(old.values, new.values, paired).within(bootstrap.changes_of(old.ends))
-
-
-def _pairing(before: Readings, after: Readings) -> str:
-    are_same = before.tokens.equal(after.tokens)
-    return f"the same {'sequences' if are_same else 'texts as other tokens'}, change by sequence"
 
 
 def sinks_by_domain(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Table:

@@ -4,7 +4,7 @@ The graph of the parts has layers downwards and lines by share; a head's map sta
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +15,7 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from ..attention import Edit
-from ..checks import InputError
+from ..checks import Frozen, InputError
 from ..metrics.bootstrap import estimate, estimate_cells, mean_cells, ratio
 from ..metrics.importance import PerSequence
 from ..metrics.residuals import Lifetime
@@ -30,8 +30,7 @@ DRAWN = 0.1  # the least share of a line that is drawn of such rows
 Edge = tuple[str, str, float]  # from, to, share
 
 
-@dataclass(frozen=True)
-class CutMap:
+class CutMap(Frozen):
     """A head's mean attention map with one part cut, whose name is NOTHING for the model as it is, and the loss.
 
     A column left of the first key is the slot's.
@@ -83,10 +82,8 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
     figure.update_yaxes(visible=False, range=[depth - 0.5, -0.6], fixedrange=True, row=1, col=1)
     if maps:
         _add_maps(figure, maps)
-        how = (
-            "Click a part to cut it: at the first token it becomes its mean over the others. A click on the head undoes"
-        )
-        caption = f"{how} it. Weights from 0 to 1. {caption}"
+        how = "Click a part to cut it: at the first token it becomes its mean over the others. A click on the head"
+        caption = f"{how} undoes it. Weights from 0 to 1. {caption}"
     themed(figure, title, max(220 + int(90 * depth), 520 if maps else 0), caption)
     return figure.update_layout(showlegend=False, margin={"t": 90})
 
@@ -127,9 +124,8 @@ def _beside(places: Mapping[str, tuple[float, float]]) -> dict[str, str]:
     rows = [[name for name in places if places[name][1] == y] for y in {y for _, y in places.values()}]
     left = {row[0] for row in rows if len(row) > 1 or places[row[0]][0] < 0.5}
     right = {row[-1] for row in rows} - left
-    return {
-        name: "middle left" if name in left else "middle right" if name in right else "top center" for name in places
-    }
+    sides = dict.fromkeys(left, "middle left") | dict.fromkeys(right, "middle right")
+    return {name: sides.get(name, "top center") for name in places}
 
 
 def _depth(name: str) -> float:
@@ -152,8 +148,7 @@ ENOUGH = 0.8  # of what is above uniform attention, for a cut to count as the wh
 Head = tuple[int, int]  # layer and head, from 0
 
 
-@dataclass(frozen=True)
-class HeadScore:
+class HeadScore(Frozen):
     """How much higher a head scores the first key (or the slot's) than the others, in parts.
 
     pairs: mean over queries of the score that each part of the query makes with each part of the key. parts: their
@@ -216,8 +211,7 @@ class HeadScore:
         return chosen
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(Frozen):
     """What the parts of the last residual add to the logit of `answer` less that of `instead`, at the last token.
 
     parts: by name; they sum to the difference, at the scale that the last norm has there (direct logit attribution).
@@ -233,8 +227,7 @@ class Written:
         return float(torch.stack([*self.parts.values()]).sum(0).mean())
 
 
-@dataclass(frozen=True)
-class Neuron:
+class Neuron(Frozen):
     """A neuron of the feed-forward layer that writes: its mean share of the entry, and how its input meets its weights.
 
     cosine: of the first token's normed input with the neuron's row of each input matrix, by the matrix's name; second,
@@ -246,8 +239,7 @@ class Neuron:
     cosine: dict[str, tuple[float, float]]
 
 
-@dataclass(frozen=True)
-class Path:
+class Path(Frozen):
     """From the part that writes the first token's largest entry to the heads whose keys read it.
 
     dim: of the entry. is_mlp: whether a feed-forward layer writes most of it. at: the block that writes it. value: the
@@ -293,8 +285,7 @@ class Path:
         return f"{words}. {where}{_of_life(self.life)}."
 
 
-@dataclass(frozen=True)
-class NoPath:
+class NoPath(Frozen):
     """In place of a path: no entry of the first token is large enough at any block, or the embedding makes it.
 
     dim, block, value: the entry that comes nearest. times: its mean size at the other tokens. life: as in `Path`.
@@ -324,8 +315,7 @@ def _of_life(life: Lifetime | None) -> str:
     return "" if life is None else f"; massive from block {life.first} to {life.last}, as measurements count"
 
 
-@dataclass(frozen=True, repr=False)
-class Explanation:
+class Explanation(Frozen, repr=False):
     """The origin of sinks: the scores of some heads in parts, the path of the massive activation, and cuts.
 
     note: the protocol. target: what is explained, the first token or the slot. path: None if no entry is large enough.

@@ -4,8 +4,9 @@ The first key beside the others, over heads and over pairs: Gu et al. 2025, Figu
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
+from itertools import product
 
 import numpy as np
 import plotly.graph_objects as go
@@ -14,7 +15,7 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from ..attention import maps
-from ..checks import InputError, whole_number
+from ..checks import Frozen, InputError, whole_number
 from ..interventions.selectors import check_heads
 from ..metrics.bootstrap import COSINES as COSINE_RANGE, SHARES, SIZES, mean_cells
 from ..metrics.importance import Metric, check_epsilon
@@ -109,12 +110,8 @@ def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 @of_report
 def rows_by_head(report: Readings, row: Callable[[int, int], dict[str, Cell]]) -> tuple[dict[str, Cell], ...]:
     """A row per layer and query head; `row` gets the index of the layer among those that attend, and the head."""
-    n_heads = report.importance.shape[2]
-    return tuple(
-        {LAYER: layer, HEAD: head, **row(i, head)}
-        for i, layer in enumerate(report.attention_layers)
-        for head in range(n_heads)
-    )
+    places = product(enumerate(report.attention_layers), range(report.importance.shape[2]))
+    return tuple({LAYER: layer, HEAD: head, **row(i, head)} for (i, layer), head in places)
 
 
 def top_heads(table: Table, most: int = 12) -> Table:
@@ -175,14 +172,14 @@ def heads_overview(table: Table) -> go.Figure:
     table = replace(table, rows=tuple(rows))
     layers, n_heads = unique_values(table, LAYER), len(unique_values(table, HEAD))
     if len(rows) != len(layers) * n_heads:
-        raise InputError(
-            f"{len(rows)} heads do not fill a grid of {len(layers)} layers; draw the table of all: report.heads()"
-        )
+        fix = "draw the table of all: report.heads()"
+        raise InputError(f"{len(rows)} heads do not fill a grid of {len(layers)} layers; {fix}")
 
     def grid(column: str) -> np.ndarray:
         return np.array(table.numbers(column)).reshape(len(layers), n_heads)
 
     said = [(column, words) for column, words in HOVER.items() if column in table.columns]
+    told = ("layer %{y}, head %{x}", "alpha_1 %{z:.3f}", *(words % i for i, (_, words) in enumerate(said)))
     figure = go.Figure().add_heatmap(
         z=grid(ALPHA_1),
         x=[str(head) for head in range(n_heads)],
@@ -192,10 +189,7 @@ def heads_overview(table: Table) -> go.Figure:
         colorscale=MAGNITUDE,
         colorbar={"title": ALPHA_1},
         customdata=np.stack([grid(column) for column, _ in said], -1) if said else None,
-        hovertemplate="<br>".join(
-            ("layer %{y}, head %{x}", "alpha_1 %{z:.3f}", *(words % i for i, (_, words) in enumerate(said)))
-        )
-        + "<extra></extra>",
+        hovertemplate="<br>".join(told) + "<extra></extra>",
     )
     figure.update_xaxes(title="head", type="category")
     figure.update_yaxes(title="layer", type="category", autorange="reversed")
@@ -212,8 +206,7 @@ BIN_START, BIN_END = "from", "to"
 UNITS = {COSINE: maps.COSINE.title, NORM_PRODUCT: f"{maps.NORM_PRODUCT.title} (units of the score)"}
 
 
-@dataclass(frozen=True)
-class PairQuantity:
+class PairQuantity(Frozen):
     """A number that every pair of a query and a key has, such as their cosine.
 
     means: the metric with its mean over pairs. counts: the metric that counts pairs by bins. edges: of the bins.

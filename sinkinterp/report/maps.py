@@ -1,7 +1,7 @@
 """Attention maps: what every query of a head gives to every key, and the score, cosine and norm product behind it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isnan
 from typing import Any
 
@@ -13,6 +13,7 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from ..attention import QUANTITIES, SCORE, WEIGHT, Quantity, pooled
+from ..checks import Frozen
 from ..metrics.importance import PATTERNS, Metric
 from ..metrics.qk import MAPS
 from ..plots.theme import DIVERGING, MAGNITUDE, escaped, themed
@@ -35,8 +36,7 @@ BESIDE = 260  # pixels of width for the labels of the queries and the colour bar
 _METRICS = dict(zip(QUANTITIES, (PATTERNS, *MAPS), strict=True))
 
 
-@dataclass(frozen=True, repr=False)
-class HeadMaps:
+class HeadMaps(Frozen, repr=False):
     """Maps of some heads, mean over sequences, in one run of a model.
 
     heads: layer and head of each map. values: by name of the quantity; NaN where no query sees a key.
@@ -112,7 +112,9 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "")
         _add_axes(figure, column, maps, [SLOT, GAP] if has_slot else [], height, are_named=column == 1 or not is_shared)
     menus = []
     if len(first.heads) > 1:
-        menus.append(_menu(0, shown, [_head_button(name, i, traces_of) for i, name in enumerate(_names(panels))]))
+        visible = [{"visible": [i == chosen for i in traces_of]} for chosen in range(len(first.heads))]
+        named = zip(_names(panels), visible, strict=True)
+        menus.append(_menu(0, shown, [{"label": n, "method": "restyle", "args": [args]} for n, args in named]))
     if len(quantities) > 1:
         buttons = [_quantity_button(quantity, data[quantity.name], list(range(n_maps))) for quantity in quantities]
         menus.append(_menu(len(menus), 0, buttons))
@@ -250,18 +252,11 @@ def _menu(above: int, active: int, buttons: list[dict[str, Any]]) -> dict[str, A
     return {"type": "dropdown", "active": active, "buttons": buttons, "showactive": True, **place}
 
 
-def _head_button(label: str, chosen: int, traces_of: Sequence[int]) -> dict[str, Any]:
-    return {"label": label, "method": "restyle", "args": [{"visible": [i == chosen for i in traces_of]}]}
-
-
 def _quantity_button(quantity: Quantity, values: list[Any], traces: list[int]) -> dict[str, Any]:
     colours = {f"coloraxis.{name}": value for name, value in _colours(quantity).items()}
     maps = {"z": values, "hovertemplate": _template(quantity, has_scores=True)}
-    return {
-        "label": quantity.title,
-        "method": "update",
-        "args": [maps, colours | {"coloraxis.colorbar.title.text": quantity.name}, traces],
-    }
+    args = [maps, colours | {"coloraxis.colorbar.title.text": quantity.name}, traces]
+    return {"label": quantity.title, "method": "update", "args": args}
 
 
 def _colours(quantity: Quantity) -> dict[str, Any]:

@@ -157,9 +157,8 @@ def residual_norms_by_block(reports: Mapping[str, Readings]) -> Table:
         for block in range(report.residual_norms.shape[1])
     )
     first = next(iter(reports.values()))
-    note = (
-        f"{first.protocol.line()}; {intervals_note(first)}; block 0 is the embedding, block b the output of layer b - 1"
-    )
+    blocks = "block 0 is the embedding, block b the output of layer b - 1"
+    note = f"{first.protocol.line()}; {intervals_note(first)}; {blocks}"
     return Table("Residual norms by block", note, rows, residual_norms)
 
 

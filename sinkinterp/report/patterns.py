@@ -116,10 +116,8 @@ def _real(attention_mask: Any, batch: int, length: int) -> Bool[Tensor, "batch k
     except (TypeError, ValueError, RuntimeError):
         is_mask = False
     if not is_mask:
-        raise InputError(
-            f"attention_mask is {batch} x {length}, as the weights are: 1 for a token, 0 for padding; "
-            f"got {attention_mask!r:.60}"
-        )
+        what = f"attention_mask is {batch} x {length}, as the weights are: 1 for a token, 0 for padding"
+        raise InputError(f"{what}; got {attention_mask!r:.60}")
     first, last = (ends.int().argmax(-1) for ends in (real, real.flip(-1)))
     if (real.sum(-1) != length - last - first).any():
         raise InputError("attention_mask has a gap, or a sequence without a token; mask the padding at the ends only")
@@ -163,10 +161,8 @@ def _by_layer(given: Any) -> dict[int, Any]:
         return _by_number(given)
     patterns = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
     if not patterns or isinstance(patterns[0], str):
-        raise InputError(
-            f"this {type(given).__name__} holds no attention weights; give {TAKES}; "
-            "si.sinks(model, text) has those of a model, si.attention_map(models, text) draws several"
-        )
+        others = "si.sinks(model, text) has those of a model, si.attention_map(models, text) draws several"
+        raise InputError(f"this {type(given).__name__} holds no attention weights; give {TAKES}; {others}")
     if all(isinstance(step, list | tuple) and step for step in patterns):
         patterns = [_generated(layer, of_steps) for layer, of_steps in enumerate(zip(*patterns, strict=False))]
     return dict(enumerate(patterns))

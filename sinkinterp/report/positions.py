@@ -36,9 +36,8 @@ def sinks_by_position(report: Readings, epsilon: float = 0.3) -> Table:
             NULL_ALPHA: report.null_alpha(position).nanmean().item(),
         }
 
-    return Table(
-        "Sink rate by position", protocol_note(report, epsilon), tuple(map(row, report.positions)), by_position
-    )
+    rows = tuple(map(row, report.positions))
+    return Table("Sink rate by position", protocol_note(report, epsilon), rows, by_position)
 
 
 @of_report
@@ -57,9 +56,8 @@ def sinks_by_epsilon(report: Readings, epsilon: float = 0.3, epsilons: Iterable[
             LARGEST_OTHER: max(others, default=None),
         }
 
-    return Table(
-        "Sink_1 over epsilon", protocol_note(report, epsilon), tuple(map(row, range(len(thresholds)))), over_epsilon
-    )
+    rows = tuple(map(row, range(len(thresholds))))
+    return Table("Sink_1 over epsilon", protocol_note(report, epsilon), rows, over_epsilon)
 
 
 @of_report
@@ -144,10 +142,9 @@ def by_position(table: Table) -> go.Figure:
     figure = go.Figure()
     x = table.column(POSITION)
     dashed, dotted = {"color": colour(1), "dash": "dash"}, {"color": GREY, "dash": "dot"}
+    null = table.column(NULL_ALPHA)
     figure.add_scatter(x=x, y=table.column(ALPHA), name="mean importance", mode="lines", line=dashed)
-    figure.add_scatter(
-        x=x, y=table.column(NULL_ALPHA), name="importance under uniform attention", mode="lines", line=dotted
-    )
+    figure.add_scatter(x=x, y=null, name="importance under uniform attention", mode="lines", line=dotted)
     add_curve(figure, table, POSITION, SINK_RATE)
     figure.update_xaxes(title="position (from 0)")
     figure.update_yaxes(title="share of attention, share of heads", **SHARE)

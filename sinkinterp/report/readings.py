@@ -1,18 +1,17 @@
 """Readings: everything that was read of one model on some tokens, as a frozen value, its protocol and its formats.
 
-Formats are files (.safetensors, .json, .csv), a dictionary for JSON, and a pandas DataFrame. The parts of a file are
-handed, as keyword arguments, to the class of report that is to be made.
+Formats are files (.safetensors, .json, .csv), a dictionary for JSON, and a pandas DataFrame.
 """
 
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, field, fields
 from functools import wraps
 from os import PathLike
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +19,18 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..checks import InputError, Told, finite_number, fix_of, instance_of, keywords, nearest, refusal, whole_number
+from ..checks import (
+    Frozen,
+    InputError,
+    Told,
+    finite_number,
+    fix_of,
+    instance_of,
+    keywords,
+    nearest,
+    refusal,
+    whole_number,
+)
 from ..files import path_of
 from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE, Alpha, AnyMetric, PerHead, sink_rate
@@ -28,8 +38,7 @@ from ..metrics.residuals import Steps, norm_ratio, steps
 from ..seals import SEALED, SHA256, STAMP, Damaged, check_signed, check_stamp, csv_bytes, signed, stamped, write_output
 
 
-@dataclass(frozen=True)
-class Protocol:
+class Protocol(Frozen):
     """How a report's numbers were made."""
 
     model: str
@@ -159,10 +168,8 @@ class Readings(metaclass=Told, repr=False, eq=False):
     def column_of(self, position: int) -> int:
         """The index of a position among the measured ones. Raises InputError where it was not."""
         if whole_number(position, "a position") not in self.positions:
-            raise InputError(
-                f"position {position} was not measured; positions count from 0 and here are "
-                f"{_listed(self.positions)} of a sequence of {self.protocol.length}"
-            )
+            here = f"{_listed(self.positions)} of a sequence of {self.protocol.length}"
+            raise InputError(f"position {position} was not measured; positions count from 0 and here are {here}")
         return self.positions.index(position)
 
     @keywords
@@ -242,6 +249,79 @@ class Readings(metaclass=Told, repr=False, eq=False):
         """The blocks between which the first token's residual is long, by its ratio's mean over sequences."""
         return steps(self.residual_ratio().mean(0), finite_number(least, "the least ratio of a step"))
 
+    def save(self, path: Path | str, force: bool = False) -> None:
+        """Writes the report to a file, whole or not at all; the suffix says in which format.
+
+        .safetensors (also without suffix) and .json hold every number and the protocol, and `load` reads them. .csv
+        holds what `to_pandas` gives, and a last column with the file's mark. Raises InputError for another suffix, and
+        unless `force` for a file that sinkinterp did not write.
+        """
+        content = writer_of(path)(self)
+        write_output(Path(path), content, force)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """The report that `save` wrote to a .safetensors or .json file.
+
+        Raises InputError for any other file, and for a damaged one.
+        """
+        if isinstance(path, str | PathLike) and not Path(path).is_file():
+            raise InputError(f"{path} is not a file that is there; give one that Report.save wrote")
+        try:
+            if Path(path).suffix.lower() == ".json":
+                return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+            with safe_open(path, framework="pt") as file:
+                about, place = json.loads((file.metadata() or {})[_METADATA]), Path(path)
+                if about.keys() - _ABOUT:
+                    raise Damaged(place, f"its metadata holds {', '.join(about)}", "copy it again or make it again")
+                check_stamp(place, str(about.get(SHA256)))
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return cls(**_fields(about, tensors))
+        except Damaged:
+            raise
+        except InputError as error:
+            what = "is not a report" if ", not of a report" in str(error) else "is a damaged report"
+            raise InputError(f"{path} {what}: {error}") from error
+        except Exception as error:
+            what = f"{path} is not a saved report; give a .safetensors or .json file that Report.save wrote"
+            raise InputError(what) from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready copy with its hash, and with the numbers that JSON cannot hold as text.
+
+        `from_dict` gives back every bit.
+        """
+        tensors = {name: _tensor_dict(tensor) for name, tensor in sorted(self.tensors().items())}
+        return signed(_about(self) | {"tensors": tensors})
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`. Raises InputError for anything else, and unless the hash is that of the content."""
+        with refusal("this is not a report", "give what Report.to_dict made", _NOT_A_REPORT):
+            if plain.keys() - _ABOUT - {"tensors"}:
+                tables = {"tables", "rows"} & plain.keys()
+                is_of = f"the JSON of {'tables' if 'tables' in plain else 'a table'}, not of a report" if tables else ""
+                fix = "give what Report.save wrote" if tables else "take it as it was"
+                raise InputError(f"it holds {is_of or ', '.join(map(str, plain))}; {fix}")
+            tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
+            report = cls(**_fields(plain, tensors))
+            check_signed(plain, report.to_dict())  # of the numbers, however JSON wrote them
+            return report
+
+    def to_pandas(self) -> Any:
+        """One row per sequence, layer, head and position: a pandas DataFrame, without padding."""
+        import pandas
+
+        n, _, n_heads, _ = self.importance.shape
+        levels = (range(n), self.attention_layers, range(n_heads), self.positions)
+        index = pandas.MultiIndex.from_product(levels, names=("sequence", "layer", "head", "position"))
+        data = {name: getattr(self, name).flatten().numpy() for name in _BY_POSITION}
+        return pandas.DataFrame(data, index=index).dropna().reset_index()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The rows of `to_pandas`, which pandas.DataFrame(report) makes a frame of."""
+        yield from self.to_pandas().to_dict("records")
+
 
 def of_report(function: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
     """The function of a report, which then raises InputError where its first argument is anything else."""
@@ -285,21 +365,10 @@ def _listed(positions: Sequence[int]) -> str:
     return f"{positions[0]} to {positions[-1]}" if len(positions) > 3 else ", ".join(map(str, positions))
 
 
-R = TypeVar("R", bound=Readings)
 _METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is not a tensor
 _ABOUT = {SEALED, SHA256, "positions", "attention_layers", "protocol"}
 _BY_POSITION = ("importance", "raw_importance", "null", "bias_null")
 _NOT_A_REPORT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
-
-
-@of_report
-def write_file(readings: Readings, path: Path | str, force: bool = False) -> None:
-    """Writes a file, whole or not at all, in the format of its suffix; a path without suffix is .safetensors.
-
-    Raises InputError for a file that sinkinterp did not write, unless `force`.
-    """
-    content = writer_of(path)(readings)
-    write_output(Path(path), content, force)
 
 
 def writer_of(path: Path | str) -> Callable[[Readings], bytes]:
@@ -319,77 +388,9 @@ def _safetensors(readings: Readings) -> bytes:
 
 _WRITERS: Mapping[str, Callable[[Readings], bytes]] = {
     ".safetensors": _safetensors,
-    ".json": lambda readings: json.dumps(to_dict(readings), allow_nan=False).encode(),
-    ".csv": lambda readings: csv_bytes(to_pandas(readings)),
+    ".json": lambda readings: json.dumps(readings.to_dict(), allow_nan=False).encode(),
+    ".csv": lambda readings: csv_bytes(readings.to_pandas()),
 }
-
-
-def read_file(path: Path | str, report_class: Callable[..., R]) -> R:
-    """The report that `write_file` wrote. Raises InputError for any other file, and for a damaged one."""
-    if isinstance(path, str | PathLike) and not Path(path).is_file():
-        raise InputError(f"{path} is not a file that is there; give one that Report.save wrote")
-    try:
-        if Path(path).suffix.lower() == ".json":
-            return from_dict(json.loads(Path(path).read_text(encoding="utf-8")), report_class)
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})[_METADATA])
-            _check_hash(Path(path), about)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return report_class(**_fields(about, tensors))
-    except Damaged:
-        raise
-    except InputError as error:
-        what = "is not a report" if ", not of a report" in str(error) else "is a damaged report"
-        raise InputError(f"{path} {what}: {error}") from error
-    except Exception as error:
-        raise InputError(
-            f"{path} is not a saved report; give a .safetensors or .json file that Report.save wrote"
-        ) from error
-
-
-def _check_hash(path: Path, about: Mapping[str, Any]) -> None:
-    """Raises Damaged unless a file that says this about itself is as it was written."""
-    if about.keys() - _ABOUT:
-        raise Damaged(path, f"its metadata holds {', '.join(about)}", "copy it again or make it again")
-    check_stamp(path, str(about.get(SHA256)))
-
-
-@of_report
-def to_dict(readings: Readings) -> dict[str, Any]:
-    """A JSON-ready copy with its hash, and with the numbers that JSON cannot hold as text.
-
-    `from_dict` gives back every bit.
-    """
-    tensors = {name: _tensor_dict(tensor) for name, tensor in sorted(readings.tensors().items())}
-    return signed(_about(readings) | {"tensors": tensors})
-
-
-def from_dict(plain: Mapping[str, Any], report_class: Callable[..., R]) -> R:
-    """The inverse of `to_dict`. Raises InputError for anything else, and where the hash is not that of the content."""
-    with refusal("this is not a report", "give what Report.to_dict made", _NOT_A_REPORT):
-        if plain.keys() - _ABOUT - {"tensors"}:
-            tables = {"tables", "rows"} & plain.keys()
-            is_of = f"the JSON of {'tables' if 'tables' in plain else 'a table'}, not of a report" if tables else ""
-            fix = "give what Report.save wrote" if tables else "take it as it was"
-            raise InputError(f"it holds {is_of or ', '.join(map(str, plain))}; {fix}")
-        tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
-        report = report_class(**_fields(plain, tensors))
-        check_signed(plain, to_dict(report))  # of the numbers, however JSON wrote them
-        return report
-
-
-@of_report
-def to_pandas(readings: Readings) -> Any:
-    """One row per sequence, layer, head and position: a pandas DataFrame, without padding."""
-    import pandas
-
-    n, _, n_heads, _ = readings.importance.shape
-    index = pandas.MultiIndex.from_product(
-        (range(n), readings.attention_layers, range(n_heads), readings.positions),
-        names=("sequence", "layer", "head", "position"),
-    )
-    data = {name: getattr(readings, name).flatten().numpy() for name in _BY_POSITION}
-    return pandas.DataFrame(data, index=index).dropna().reset_index()
 
 
 def _about(readings: Readings) -> dict[str, Any]:

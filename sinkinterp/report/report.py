@@ -4,24 +4,22 @@
 table needs one line there. Its figure is the table's own.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from html import escape
-from pathlib import Path
 from typing import Any, get_type_hints
 
 import plotly.graph_objects as go
 from jaxtyping import jaxtyped
 from torch import Tensor
 
-from ..checks import Answering, InputError, choice, keywords, whole_number
+from ..checks import Answering, Frozen, InputError, choice, keywords, whole_number
 from ..metrics.importance import NEXT_TOKEN_LOSS, PATTERNS, AnyMetric
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.qk import COSINE_COUNTS, QK_ANGLES
 from ..metrics.residuals import COSINE_TO_FIRST, MASSIVE_ENTRIES, TOP_ENTRIES
 from ..metrics.writes import UPDATE_RANK
 from ..table import Table
-from . import readings
 from .heads import (
     qk_distributions,
     qk_means_by_head,
@@ -40,9 +38,8 @@ from .summary import Summary, sink_summary, summary
 SHAPES = get_type_hints(Readings)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Report(Readings, Answering):
-    """Readings (its fields and statistics), what people look at first, and the formats that they travel in."""
+class Report(Readings, Answering, repr=False, eq=False):
+    """Readings (its fields, statistics and files) with what people look at first."""
 
     kind, is_value, parts = "report", True, ("protocol",)
 
@@ -84,37 +81,6 @@ class Report(Readings, Answering):
         """
         return view_of(self, view).table(self, epsilon, token_text).plot()
 
-    def save(self, path: Path | str) -> None:
-        """Writes the report to a file, whole or not at all; the suffix says in which format.
-
-        .safetensors and .json hold every number and the protocol, and `load` reads them. .csv holds what `to_pandas`
-        gives, and a last column with the file's mark. Raises InputError for another suffix, and for a file
-        that sinkinterp did not write.
-        """
-        readings.write_file(self, path)
-
-    @staticmethod
-    def load(path: Path | str) -> "Report":
-        """The report that `save` wrote to a .safetensors or .json file. Raises InputError for any other file."""
-        return readings.read_file(path, Report)
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready copy, with the numbers that JSON cannot hold as text; `from_dict` gives back every bit."""
-        return readings.to_dict(self)
-
-    @staticmethod
-    def from_dict(plain: Mapping[str, Any]) -> "Report":
-        """The inverse of `to_dict`. Raises InputError for anything else."""
-        return readings.from_dict(plain, Report)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The rows of `to_pandas`, which pandas.DataFrame(report) makes a frame of."""
-        yield from self.to_pandas().to_dict("records")
-
-    def to_pandas(self) -> Any:
-        """One row per sequence, layer, head and position: a pandas DataFrame, without padding."""
-        return readings.to_pandas(self)
-
     def _repr_html_(self) -> str:
         """What a notebook shows: the summary. All text is escaped."""
         return self.summary()._repr_html_() if 0 in self.positions else f"<p><b>{escape(repr(self))}</b></p>"
@@ -123,8 +89,7 @@ class Report(Readings, Answering):
 Tabulate = Callable[[Readings, float, TokenText], Table]  # from a report, epsilon and the text of tokens
 
 
-@dataclass(frozen=True)
-class View:
+class View(Frozen):
     """A table of a report, and where it is shown. A page shows its figure, or the table where it has none.
 
     name: that of `report.plot`; empty where it draws none. needs: the metrics that must have been measured.

@@ -1,12 +1,13 @@
 """Is there a sink? The numbers that show it, a table of them, and a sentence; how they were made."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from math import isnan
 
 import torch
 from torch import Tensor
 
+from ..checks import Frozen
 from ..metrics.bootstrap import REALS, SHARES, SIZES, Estimate, Range, estimate, mean_cells, rate_cells
 from ..metrics.importance import NEXT_TOKEN_LOSS, PerSequence, sink_positions, sink_rate
 from ..table import NULL, QUANTITY, Cell, Table
@@ -19,8 +20,7 @@ MARGIN = 1.5  # times uniform attention's mean importance: what one text, which 
 SHARE = 0.1  # of the heads that must look at a later position for the verdict to name it
 
 
-@dataclass(frozen=True)
-class Quantity:
+class Quantity(Frozen):
     """A number per sequence, and its nulls: under uniform attention; by bias, mask and sink logits alone.
 
     is_telling: whether it says what no other row says. is_rate: whether it counts heads. ends: the range of its values.
@@ -51,7 +51,7 @@ def quantities(report: Readings, epsilon: float) -> list[Quantity]:
             is_telling=bool(report.off_sequence.abs().max() > 1e-5),
         ),
         *_of_norms(report),
-        *_of_loss(report),
+        *([_loss(report)] if report.has(NEXT_TOKEN_LOSS) else []),
     ]
 
 
@@ -107,10 +107,8 @@ def _of_norms(report: Readings) -> list[Quantity]:
     ]
 
 
-def _of_loss(report: Readings) -> list[Quantity]:
-    if not report.has(NEXT_TOKEN_LOSS):
-        return []
-    return [Quantity("loss, nats per token", report.extra(NEXT_TOKEN_LOSS).nanmean(1), ends=SIZES)]
+def _loss(report: Readings) -> Quantity:
+    return Quantity("loss, nats per token", report.extra(NEXT_TOKEN_LOSS).nanmean(1), ends=SIZES)
 
 
 @of_report
@@ -129,8 +127,7 @@ def sink_summary(report: Readings, epsilon: float = 0.3) -> Table:
     return Table("Is there a sink on the first token?", protocol_note(report, epsilon), rows)
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(Frozen):
     """A sentence, and the table behind it. It prints as both. A notebook also shows the map of heads, `picture`."""
 
     sentence: str
@@ -262,9 +259,7 @@ def _later_clause(report: Readings, epsilon: float, token_text: TokenText) -> st
     is_one = report.protocol.sequences == 1
     names = [f"{p}, {token_text(int(report.tokens[0, p])).strip()!r}," if is_one else str(p) for p in later]
     kind = "token" if is_one else "position"
-    claim = (
-        f"{kind} {names[0]} is a second sink"
-        if len(later) == 1
-        else f"{kind}s {(' ' if is_one else ', ').join(names[:-1])} and {names[-1]} are sinks too"
-    )
+    claim = f"{kind} {names[0]} is a second sink"
+    if len(later) > 1:
+        claim = f"{kind}s {(' ' if is_one else ', ').join(names[:-1])} and {names[-1]} are sinks too"
     return f"; {claim} (positions from 0, in a tenth of the heads or more)"

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import located
 from ..backends.load import load
 from ..backends.subject import Subject, pads_of, text_to_tokens
-from ..checks import InputError, instance_of, is_whole, refusal, whole_number
+from ..checks import Frozen, InputError, instance_of, is_whole, refusal, whole_number
 from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, Progress, no_progress, silent
 from ..data.texts import domains_of, is_path, is_text, texts_of
@@ -43,8 +43,7 @@ TEXTS_PER_SEQUENCE = 20  # texts of a domain that are read, at most, for each se
 _DRAW = {Drawn.RANDOM: random_tokens, Drawn.REPEAT: repeated_token}
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(Frozen):
     """What a model is measured on: `tokens` (a JSON file of ids), `drawn` tokens, `chat` or `text`, and how much of it.
 
     `chat` is what a user says to the model, or a .jsonl file of chats as `finetune` reads them, each a sequence of its
@@ -160,9 +159,8 @@ class Inputs:
         task = prepared(data, cache_folder())
         length = min(self.length, task.length) if self.may_be_shorter else self.length
         if (self.text is not None and not is_named) or length > task.length:
-            raise InputError(
-                f"{folder.name} was trained on {task.length} symbols of a task, not on text; use length={task.length}"
-            )
+            what = f"was trained on {task.length} symbols of a task, not on text"
+            raise InputError(f"{folder.name} {what}; use length={task.length}")
         token_set = held_out_tokens(task, self.sequences)
         return from_rows(token_set.tokens.tolist(), length, self.sequences, token_set.source)
 
@@ -189,8 +187,7 @@ OUR_SEQUENCES = 512  # for models of ours, as in their cards
 READING = "reading docstrings"
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(Frozen):
     """A model of others: its name or folder, the input of its encoder, and how it is measured.
 
     most: how many sequences it is measured on at most; None: no limit. begins: how its texts begin.
@@ -208,8 +205,7 @@ class Named:
 Model = str | Recipe | Named  # a name or folder, or how a model of ours is trained
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Frozen):
     """A model that an experiment measures: its name or folder, its subject, and its recipe if it is one of ours.
 
     text: the user's own text, as the option `text` names it; None for the model's natural input by default: English
@@ -302,11 +298,8 @@ def open_case(
     text: str | None = None,
 ) -> Case:
     """A model, loaded, or trained first where it is not in `cache`. Raises InputError where neither can be done."""
-    given = (
-        model
-        if isinstance(model, Named)
-        else Named(model if isinstance(model, str) else _train(model, progress, cache))
-    )
+    source = _train(model, progress, cache) if isinstance(model, Recipe) else model
+    given = source if isinstance(source, Named) else Named(source)
     folder = Path(located(given.source))
     recipe = trained.recipe_of(folder) if (folder / "recipe.json").is_file() else None
     name = given.source if given.encoder is None else f"{given.source}, encoder {given.encoder.description}"

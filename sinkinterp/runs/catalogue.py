@@ -73,8 +73,7 @@ def load_package() -> None:
 def _executed(name: str, file: Path, is_package: bool = False) -> ModuleType:
     folders = [str(file.parent)] if is_package else None
     spec = spec_from_file_location(name, file, submodule_search_locations=folders)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{file} is not a Python file")
+    assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -6,7 +6,7 @@ a GPU, recipes for one are asked with one head of one layer on the CPU.
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..checks import InputError, memory_bytes
+from ..backends.files.model_files import tokenizer_of
+from ..checks import Frozen, InputError, memory_bytes
 from ..data.draws import generator
 from ..lm.attention import AttentionSpec, Rotary
 from ..lm.model import LMSpec, build
@@ -26,7 +27,7 @@ from ..train import checkpoint, loop
 from ..train.distributed import World
 from ..train.loop import Job, update
 from ..train.recipe import Recipe, parameter_groups
-from .trained import ChatRecipe, Trainable, job_on_chats, run_of, tokenizer_of
+from .trained import ChatRecipe, Trainable, job_on_chats, run_of
 
 PROBED_TOKENS = 4096  # of a step that is timed, at most, but two sequences
 TIMED_STEPS = 3
@@ -38,16 +39,14 @@ TENSORS = 3  # of the size of the model in a checkpoint: its weights and AdamW's
 GB = 10**9
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Frozen):
     """A training step: how long it takes, and the most bytes of memory that it holds, weights and moments included."""
 
     seconds: float
     memory: int
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(Frozen):
     """The runs of an experiment, those that are in the cache already, and what the others take.
 
     tokens: that they read. hours: one run after the other. gigabytes: of the checkpoints that they leave on disk.
@@ -225,8 +224,7 @@ def parameters_of(model: LMSpec) -> int:
         return sum(parameter.numel() for parameter in build(model).parameters())
 
 
-@dataclass(frozen=True)
-class Noise:
+class Noise(Frozen):
     """Random tokens in place of a text, which may not be here."""
 
     vocab: int
@@ -237,7 +235,7 @@ def _job(recipe: Trainable, world: World | None = None) -> Job[Any]:
     """The job of a recipe on its device, on noise where it is not on chats."""
     world = world or World(torch.device("cuda" if recipe.bf16 and torch.cuda.is_available() else "cpu"))
     if isinstance(recipe, ChatRecipe):
-        return replace(job_on_chats(recipe, tokenizer_of(recipe)), world=world)
+        return replace(job_on_chats(recipe, tokenizer_of(recipe.model)), world=world)
     shape = (recipe.batch, recipe.length)
     tokens = torch.randint(recipe.model.vocab, shape, generator=generator("estimate"))
     batch = {"input_ids": tokens, "labels": recipe.objective.labels(tokens)}

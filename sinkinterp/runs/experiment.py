@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from functools import partial
 from importlib.metadata import version
@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 from .. import table as col
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import downloads
-from ..checks import InputError
+from ..checks import Frozen, InputError
 from ..data.progress import Progress, silent
 from ..data.texts import check_readable
 from ..measurement.measure import PACKAGES
@@ -48,8 +48,7 @@ class Outcome(StrEnum):
 OUTCOMES = {True: Outcome.HOLDS, False: Outcome.FAILS, None: Outcome.UNDECIDED}  # by whether the claim is shown
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Frozen):
     """A claim, what the runs say about it, and the numbers that decide."""
 
     claim: str
@@ -61,8 +60,7 @@ Decision = tuple[Outcome | bool | None, str]  # what rows say (True: the claim i
 Row = Mapping[str, Cell]
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Frozen):
     """A claim, and a function that decides about it by the rows of an experiment.
 
     models: the models whose rows it needs. trained: rows that must come from trainings that ended well.
@@ -111,8 +109,7 @@ _NOT_BY_DEFAULT = {
 }
 
 
-@dataclass(frozen=True)
-class Scope:
+class Scope(Frozen):
     """How an experiment is run: on which models, with what, and where.
 
     models: names or folders in place of those of the scale; only for experiments on models that exist.
@@ -145,8 +142,7 @@ def without_constant_names(table: Table) -> Table:
     return Table(table.title, table.note, rows)
 
 
-@dataclass(frozen=True)
-class Experiment:
+class Experiment(Frozen):
     """The claim of a paper, and the functions that measure, draw and judge it.
 
     rows: makes the rows of all models: a function, or `OnModels`, or the `Trainings` of a study.
@@ -178,8 +174,7 @@ class Experiment:
         return [] if scale == Scale.SMOKE else [rule.verdict(table) for rule in rules]
 
 
-@dataclass(frozen=True)
-class OnModels:
+class OnModels(Frozen):
     """Makes the rows of an experiment that measures models."""
 
     models: Mapping[Scale, Sequence[Model]]

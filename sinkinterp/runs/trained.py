@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,12 +13,22 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..backends.files.model_files import checked_config, load_model, load_tokenizer
+from ..backends.files.model_files import checked_config, load_model, tokenizer_of
 from ..backends.files.named_models import folder_of, located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import InputError, accepting, check_context, check_memory, instance_of, keywords, refusal, whole_number
+from ..checks import (
+    Frozen,
+    InputError,
+    accepting,
+    check_context,
+    check_memory,
+    instance_of,
+    keywords,
+    refusal,
+    whole_number,
+)
 from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
@@ -40,8 +51,7 @@ LEAST_EVALUATION_SEQUENCES = 8  # but at least so many sequences, however long t
 SINK_LENGTH = 64  # positions of each sequence in which sinks are measured, as in Gu et al. (2025)
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Frozen):
     """A finished training run: its recipe and the folder of its final checkpoint."""
 
     recipe: Recipe
@@ -96,9 +106,10 @@ def evaluation_on(task: Task, objective: Objective = NextToken()) -> Evaluate:
     """
     held_out = held_out_tokens(task, _evaluation_sequences(task))
     beginnings = held_out.tokens[:, :SINK_LENGTH]
+    subject_of = lru_cache(1)(HuggingFaceSubject)  # a training has one model, whose contract is checked once
 
     def evaluate(model: PreTrainedModel) -> dict[str, float]:
-        subject = HuggingFaceSubject(model)
+        subject = subject_of(model)
         report = measure(subject, beginnings, positions=(0,))
         return {"valid_loss": valid_loss(subject, held_out, objective).mean, **sinks_of(report)}
 
@@ -144,7 +155,6 @@ def recipe_of(folder: Path) -> Recipe:
 HELD_OUT_CHATS = 32  # chats that are not trained on, at most
 
 
-@dataclass(frozen=True)
 class ChatRecipe(Fit):
     """A model, the chats that it is fine-tuned on, and the length in tokens at which chats are cut.
 
@@ -187,7 +197,7 @@ def finetuned(
     the loss is on. Raises InputError as `loop.train` does, and for models without a tokenizer.
     """
     recipe.check_batch(recipe.length)
-    tokenizer = tokenizer_of(recipe)
+    tokenizer = tokenizer_of(recipe.model)
     if world.is_first:
         check_writable(run / "lock")
         checkpoint.check_made(run / "model")
@@ -248,14 +258,6 @@ def history_of(recipe: ChatRecipe, cache: Path | None = None) -> list[dict[str, 
     history = checkpoint.history_of(checkpoint.folder_of(run, checkpoint.latest(run)))
     write_record(file, history, of)
     return history
-
-
-def tokenizer_of(recipe: ChatRecipe) -> PreTrainedTokenizerBase:
-    """The tokenizer of the recipe's model. Raises InputError where it has none."""
-    tokenizer = load_tokenizer(recipe.model)
-    if tokenizer is None:
-        raise InputError(f"{recipe.model} holds no tokenizer; save the one that it was trained with beside it")
-    return tokenizer
 
 
 def _model(name: str, longest: int = 0) -> PreTrainedModel:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..checks import Frozen
 from ..plots.theme import GREY, PERCENT, add_curve, colour, escaped, model_numbers, themed, unique_values
 from ..table import ALPHA_1, ALPHA_SLOT, MODEL, NULL, Cell, Table
 
@@ -25,12 +26,9 @@ def importances(table: Table) -> go.Figure:
 
 def add_importances(figure: go.Figure, table: Table, names: list[Cell], **panel: int) -> None:
     """Marks of the null, the slot and the first token of each model."""
-    grey = {
-        "mode": "markers",
-        "marker": {"color": GREY, "symbol": "line-ns", "size": 12, "line": {"width": 2, "color": GREY}},
-    }
+    marker = {"color": GREY, "symbol": "line-ns", "size": 12, "line": {"width": 2, "color": GREY}}
     null = NULL if NULL in table.columns else f"null {ALPHA_1}"
-    figure.add_scatter(x=means_of(table, names, null), y=names, name="null", **grey, **panel)
+    figure.add_scatter(x=means_of(table, names, null), y=names, name="null", mode="markers", marker=marker, **panel)
     if ALPHA_SLOT in table.columns and any(map(math.isfinite, table.numbers(ALPHA_SLOT))):
         figure.add_scatter(x=means_of(table, names, ALPHA_SLOT), y=names, name="slot", **dots(1, "diamond"), **panel)
     figure.add_scatter(x=means_of(table, names, ALPHA_1), y=names, name="first token", **dots(0, "circle"), **panel)
@@ -58,8 +56,7 @@ SINK_OF_SLOT = "sink_slot"
 GRADIENT_NORM = "grad_norm"
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(Frozen):
     """A column that is drawn over steps, the title of its panel, and its axis."""
 
     column: str
@@ -79,7 +76,8 @@ def training(table: Table, chosen: Sequence[Panel] = PANELS) -> go.Figure:
 
     The table is that of `training_history`. Columns that no run holds have no panel.
     """
-    panels = [panel for panel in chosen if _is_known(table, panel.column)]
+    known = {name for name in table.columns if any(cell is not None for cell in table.column(name))}
+    panels = [panel for panel in chosen if panel.column in known]
     titles = [panel.title for panel in panels]
     figure = make_subplots(1, len(panels), subplot_titles=titles, horizontal_spacing=0.24 / max(3, len(panels)))
     for model, i in model_numbers(unique_values(table, MODEL)).items():
@@ -93,10 +91,6 @@ def training(table: Table, chosen: Sequence[Panel] = PANELS) -> go.Figure:
     names = ", ".join(panel.title for panel in panels)
     caption = f"{names[:1].upper()}{names[1:]} along training, on held-out sequences. {table.note}"
     return themed(figure, table.title, caption=caption)
-
-
-def _is_known(table: Table, column: str) -> bool:
-    return column in table.columns and any(cell is not None for cell in table.column(column))
 
 
 def training_history(histories: Mapping[str, Iterable[Mapping[str, Any]]], note: str) -> Table:

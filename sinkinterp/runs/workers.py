@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from threading import Thread
 from typing import Any, TypeVar
 
-from ..checks import InputError, refusal
+from ..checks import Frozen, InputError, extra, refusal
 from ..data.progress import OnProgress, no_progress
 from .catalogue import load_package
 
@@ -24,16 +22,14 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-@dataclass(frozen=True)
-class Here:
+class Here(Frozen):
     """One argument after the other, in this process."""
 
     def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
         yield from ((i, function(argument)) for i, argument in enumerate(arguments))
 
 
-@dataclass(frozen=True)
-class Processes:
+class Processes(Frozen):
     """Processes of this machine, each with one thread. Raises InputError where one is killed."""
 
     count: int = os.cpu_count() or 1
@@ -55,8 +51,7 @@ class Processes:
                 raise
 
 
-@dataclass(frozen=True)
-class Ray:
+class Ray(Frozen):
     """A Ray cluster: "auto" for the one that this machine belongs to, or its address. Every run gets `gpus` GPUs.
 
     "local" starts Ray on this machine for as long as Python runs: a run for each GPU, or two at once without any.
@@ -68,8 +63,7 @@ class Ray:
     gpus: int = 0
 
     def __post_init__(self) -> None:
-        if find_spec("ray") is None:
-            raise InputError("Ray is not installed; pip install ray")
+        extra("ray", "pip install ray")
 
     def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
         ray = self._connected()

@@ -3,14 +3,13 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..checks import InputError, check_count, refusal, unicode_text
+from ..checks import Frozen, InputError, check_count, refusal, unicode_text
 from ..data.draws import in_epochs
 from ..data.given_tokenizer import messages_in, rendered
 from ..data.hub import asking_hub
@@ -30,8 +29,7 @@ PLAIN = (  # for tokenizers without a chat template; BOS comes first, since a mo
 )
 
 
-@dataclass(frozen=True)
-class Chats:
+class Chats(Frozen):
     """Tokenised chats, a row each. `rule` says how the labels were chosen."""
 
     rows: list[Row]

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch.optim import Optimizer
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import seals
-from ..checks import InputError
+from ..checks import Frozen, InputError
 from ..files import remove_drafts, remove_whole, replacing, set_aside
 from ..seals import Damaged
 from ..spec import Spec, flat
@@ -26,8 +25,7 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of one parameter
 History = list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class State:
+class State(Frozen):
     """The content of a checkpoint: tensors by name, on the CPU."""
 
     config: PreTrainedConfig
@@ -134,9 +132,8 @@ def restore(run: Path, step: int, model: PreTrainedModel, optimizer: Optimizer) 
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and f"{name}.{MOMENTS[0]}" in moments:  # else it never had a gradient
             parts = {part: moments[f"{name}.{part}"] for part in MOMENTS}
-            optimizer.state[parameter] = {
-                part: tensor.to(parameter.device, copy=True) for part, tensor in parts.items()
-            }
+            device = parameter.device
+            optimizer.state[parameter] = {part: x.to(device, copy=True) for part, x in parts.items()}
     return history_of(folder)
 
 

@@ -4,7 +4,6 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -12,13 +11,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
-from ..checks import InputError
+from ..checks import Frozen, InputError
 
 Batch = dict[str, Tensor]  # arguments of the model: input_ids, labels, and attention_mask if there is padding
 
 
-@dataclass(frozen=True)
-class World:
+class World(Frozen):
     """This process, number `rank` of `size` that train together, and its device. Each holds the full model."""
 
     device: torch.device = torch.device("cpu")

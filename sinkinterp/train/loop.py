@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checks import InputError, refusal
+from ..checks import Frozen, InputError, refusal
 from ..data.draws import Split, generator
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens
@@ -79,8 +79,7 @@ def loss_of(model: nn.Module, batch: Batch, **options: Any) -> Tensor:
     return model(**batch, use_cache=False, **options).loss
 
 
-@dataclass(frozen=True)
-class Job(Generic[F]):
+class Job(Generic[F], Frozen):
     """One training run.
 
     fit: the settings; recipe.json stores them.
@@ -215,10 +214,8 @@ def update(job: Job[Fit], step: int, model: nn.Module, optimizer: Optimizer) -> 
     optimizer.zero_grad()
     batch = job.batch(step)
     unfit = (torch._dynamo.exc.TorchDynamoException,) if fit.compiled else ()
-    with (
-        _seeded("dropout", fit.seed, step, world.rank, device=world.device),
-        refusal("torch.compile cannot compile the model", "set compiled=false", unfit),
-    ):
+    refused = refusal("torch.compile cannot compile the model", "set compiled=false", unfit)
+    with _seeded("dropout", fit.seed, step, world.rank, device=world.device), refused:
         local_loss = accumulate(job, batch, model)
     local_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), fit.clip)
     loss, norm = (total / world.size for total in world.summed(local_loss, local_norm))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import torch
@@ -23,7 +23,6 @@ from ..lm.variants import VARIANTS, variants
 from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later, changed
 
 
-@dataclass(frozen=True)
 class Rate(Spec):
     """The learning rate after the linear warm-up."""
 
@@ -32,7 +31,6 @@ class Rate(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class ConstantRate(Rate):
     """The peak rate until the end, as in the released configurations of Gu et al. (2025)."""
 
@@ -40,7 +38,6 @@ class ConstantRate(Rate):
         return 1.0
 
 
-@dataclass(frozen=True)
 class CosineRate(Rate):
     """Half a cosine, from the peak at the end of the warm-up down to `floor` at the last step."""
 
@@ -53,7 +50,6 @@ class CosineRate(Rate):
         return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2
 
 
-@dataclass(frozen=True)
 class CooldownRate(Rate):
     """The peak rate, then a straight line down to `floor` over the last fraction `last` of the steps.
 
@@ -70,7 +66,6 @@ class CooldownRate(Rate):
         return min(1.0, self.floor + (1 - self.floor) * left)
 
 
-@dataclass(frozen=True)
 class Decay(Spec):
     """Which parameters weight decay applies to."""
 
@@ -79,7 +74,6 @@ class Decay(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class MapsAndTokens(Decay):
     """Linear maps and token embeddings, but not gains, slots and position tables.
 
@@ -93,7 +87,6 @@ class MapsAndTokens(Decay):
         return {name for name, p in model.named_parameters() if id(p) in chosen}
 
 
-@dataclass(frozen=True)
 class Everything(Decay):
     """Every parameter, as the released training of Gu et al. (2025) does."""
 
@@ -118,7 +111,6 @@ def check_cover(model: nn.Module, grouped: list[nn.Parameter]) -> None:
         raise RuntimeError(f"the optimiser holds {len(grouped)} parameters where the model trains {len(trained)}")
 
 
-@dataclass(frozen=True)
 class Objective(Spec):
     """Predicts every token from position `first` on, each from the tokens before it."""
 
@@ -136,7 +128,6 @@ class Objective(Spec):
         return labels
 
 
-@dataclass(frozen=True)
 class NextToken(Objective):
     """Predicts every token but the first."""
 
@@ -145,7 +136,6 @@ class NextToken(Objective):
         return 1
 
 
-@dataclass(frozen=True)
 class PrefixLM(Objective):
     """Predicts the tokens after the first `prefix`, which a prefix mask shows to all (Gu et al. 2025, Fig. 5)."""
 
@@ -163,7 +153,6 @@ MOST_THREADS = 1024  # of one process
 _COUNTS = ("steps", "batch", "micro_batch", "watch_every", "save_every")
 
 
-@dataclass(frozen=True)
 class Fit(Spec):
     """How AdamW (betas 0.9 and 0.95) fits any model to batches.
 
@@ -211,7 +200,6 @@ class Fit(Spec):
         return self.lr * min(1.0, step / max(1, self.warmup), self.schedule.factor(step, self.steps, self.warmup))
 
 
-@dataclass(frozen=True)
 class Recipe(Fit):
     """A language model of ours, fitted to data from a random start.
 
@@ -224,19 +212,14 @@ class Recipe(Fit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        vocab, length = (getattr(self.data, name, None) for name in ("vocab", "length"))
-        if vocab is None or length is None or isinstance(self.data, type):
-            raise InputError(f"{self.data!r:.40} is not a task, which has a vocab and a length")
-        self._check_sizes(vocab, length)
-
-    @property
-    def length(self) -> int:
-        """Tokens of a sequence."""
-        return self.data.length
+        self._check()
 
     @refusing
-    def _check_sizes(self, vocab: int, length: int) -> Iterator[str]:
+    def _check(self) -> Iterator[str]:
         """Refuses sizes other than the task's, and a mask that shows a token to queries that must predict it."""
+        vocab, length = (getattr(self.data, name, 0) for name in ("vocab", "length"))
+        if not vocab or not length or isinstance(self.data, type):
+            yield f"{self.data!r:.40} is not a task, which has a vocab and a length"
         if self.model.vocab != vocab or self.model.n_ctx < length:
             has = f"{self.model.vocab} symbols and {self.model.n_ctx} positions"
             yield f"the model holds {has}, the task {vocab} and {length}; use model.vocab={vocab} model.n_ctx={length}"
@@ -246,6 +229,11 @@ class Recipe(Fit):
         if self.objective.first >= length:
             yield f"no token comes after the first {self.objective.first} of {length}; raise data.length"
 
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence."""
+        return self.data.length
+
 
 def shown_ahead(mask: Mask, length: int) -> int:
     """The last position, of the first `CHECKED`, that a mask shows to an earlier query, or 0 if it shows none."""
@@ -254,7 +242,6 @@ def shown_ahead(mask: Mask, length: int) -> int:
     return int(index[shown.any(0)].max()) if shown.any() else 0
 
 
-@dataclass(frozen=True)
 class Continued(Recipe):
     """A training that goes on from the model that another recipe trained, after a change of that model.
 
@@ -265,7 +252,6 @@ class Continued(Recipe):
     change: str = ""
 
 
-@dataclass(frozen=True)
 class YourText(Source):
     """Placeholder for the user's own text. `check` raises InputError until another source stands in its place."""
 
@@ -273,9 +259,7 @@ class YourText(Source):
         raise InputError("this recipe trains on a text of your own; name a file, a folder or a dataset: Texts(FILE)")
 
 
-RECIPES = {
-    name: Recipe.from_dict({"kind": "Recipe", **settings}) for name, settings in data_of("train/recipes.toml").items()
-}
+RECIPES = {name: Recipe.from_dict({"kind": "Recipe", **given}) for name, given in data_of("train/recipes.toml").items()}
 
 
 def recipe_named(name: str) -> Recipe:
@@ -317,9 +301,8 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
     Raises InputError as `with_variant` and `changed` do.
     """
     if isinstance(recipe, str) and recipe not in VARIANTS:
-        raise InputError(
-            f"there is no recipe {recipe!r}{nearest(recipe, VARIANTS)}; give a si.Recipe, or a name of si.VARIANTS"
-        )
+        fix = f"{nearest(recipe, VARIANTS)}; give a si.Recipe, or a name of si.VARIANTS"
+        raise InputError(f"there is no recipe {recipe!r}{fix}")
     made = with_variant(recipe_named("demo"), recipe) if isinstance(recipe, str) else recipe
     own = {field.name: field.name for field in fields(made)}
     paths = {field.name: f"model.{field.name}" for field in fields(made.model)} | own

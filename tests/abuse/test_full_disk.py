@@ -20,7 +20,6 @@ from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.pages.book import Chapter, write_chapter
-from sinkinterp.report.readings import write_file
 from sinkinterp.table import Table
 from sinkinterp.train import loop
 from sinkinterp.train.loop import job_of
@@ -78,7 +77,7 @@ def train(folder):
 
 
 WRITERS = {
-    "report": lambda folder, report, _: write_file(report, folder / "old"),
+    "report": lambda folder, report, _: report.save(folder / "old"),
     "chapter": lambda folder, *_: write_chapter(folder, Chapter("old", "", TABLE, (), {}), TABLE, go.Figure()),
     "corpus": lambda folder, _, texts: pack(folder, texts),
     "docstrings": lambda folder, *_: docstrings.embedded_texts(folder),

@@ -297,7 +297,7 @@ def test_chunks_are_as_long_as_the_model_knows_and_longer_ones_are_refused_befor
     assert mend_recipe(str(base), str(text)).data.length == 64
     line = f"mend {base} --out {tmp_path / 'out'} --text {tmp_path / 'absent.txt'} --length 65"
     result = CliRunner().invoke(app, line.split())
-    assert result.exit_code == 2 and "knows 64 positions" in result.output and "--length 64" in result.output
+    assert result.exit_code == 2 and "context of 64" in result.output and "--length 64" in result.output
 
 
 def test_a_twin_on_text_is_mended_writes_alike_with_and_without_a_cache_and_is_itself_again(text, tmp_path):

@@ -41,7 +41,7 @@ WRONG = {
     "measure M --length 4000": "context of 128; use --length 128",
     "view M --length 4000 --text hello": "context of 128; use --length 128",
     "domains M plain.txt --length 4000": "context of 128; use --length 128",
-    "mend M --out out --length 4000": "knows 128 positions, so --length 4000 is too long; use --length 128",
+    "mend M --out out --length 4000": "context of 128; use --length 128",
     "cache M --length 2": "use --length 4, or more",
     "atlas M nosuch/model/there": "there is no folder nosuch/model/there",
     "atlas M nosuch": "cannot load nosuch",

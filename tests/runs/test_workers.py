@@ -205,5 +205,5 @@ def test_a_cluster_that_is_not_there_is_one_line():
 
 
 def test_ray_that_is_not_installed_is_one_line_before_anything_runs(monkeypatch):
-    monkeypatch.setattr("sinkinterp.runs.workers.find_spec", lambda name: None)
-    refused(lambda: Ray(LOCAL), "Ray")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    refused(lambda: Ray(LOCAL), "pip install ray")

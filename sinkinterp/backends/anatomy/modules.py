@@ -5,7 +5,7 @@ by what the edits change in its weights.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -67,9 +67,8 @@ def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
     stack = next((modules for modules in lists if len(modules) == depth), None)
     if stack is None:
         lengths = " or ".join(map(str, sorted({len(modules) for modules in lists}))) or "no list of them"
-        raise InputError(
-            f"{type(model).__name__} has {lengths} blocks; set model.config.num_hidden_layers, now {depth}, to that"
-        )
+        fix = f"set model.config.num_hidden_layers, now {depth}, to that"
+        raise InputError(f"{type(model).__name__} has {lengths} blocks; {fix}")
     return list(stack)
 
 
@@ -180,8 +179,7 @@ class StreamModules(Frozen):
         return layers
 
 
-@contextmanager
-def position_tables(model: PreTrainedModel, length: int) -> Iterator[list[nn.Module]]:
+def position_tables(model: PreTrainedModel, length: int) -> AbstractContextManager[list[nn.Module]]:
     """A list that fills, while the model runs, with the tables that are asked for consecutive rows: learned positions.
 
     length: of the sequences that the model runs on.
@@ -193,12 +191,10 @@ def position_tables(model: PreTrainedModel, length: int) -> Iterator[list[nn.Mod
             tables.append(table)
 
     others = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not model.get_input_embeddings()]
-    with removed_after([table.register_forward_pre_hook(before, with_kwargs=True) for table in others]):
-        yield tables
+    return removed_after([table.register_forward_pre_hook(before, with_kwargs=True) for table in others], tables)
 
 
-@contextmanager
-def positions_replaced(tables: Sequence[nn.Module], positions: Tensor) -> Iterator[None]:
+def positions_replaced(tables: Sequence[nn.Module], positions: Tensor) -> AbstractContextManager[None]:
     """In the block, the tables of learned positions return other rows than the model asks for.
 
     positions: `#sequence pos`, the positions that tokens are given, counted from the first row that the model asks for.
@@ -219,15 +215,14 @@ def positions_replaced(tables: Sequence[nn.Module], positions: Tensor) -> Iterat
 
     handles = [table.register_forward_pre_hook(before, with_kwargs=True) for table in tables]
     handles += [table.register_forward_hook(after, prepend=True) for table in tables]  # before a recorder sees it
-    with removed_after(handles):
-        yield
+    return removed_after(handles)
 
 
 @contextmanager
-def removed_after(handles: Sequence[RemovableHandle]) -> Iterator[None]:
-    """In the block, these hooks are there; after it they are removed."""
+def removed_after(handles: Sequence[RemovableHandle], filled: Any = None) -> Iterator[Any]:
+    """In the block, these hooks are there; after it they are removed. Yields what they fill."""
     try:
-        yield
+        yield filled
     finally:
         for handle in handles:
             handle.remove()
@@ -392,10 +387,9 @@ def _found(block: nn.Module, part: int) -> tuple[nn.Module | None, Layout]:
     return None, alone
 
 
-@contextmanager
 def maps_edited(
     blocks: Sequence[nn.Module], maps: Iterable[tuple[nn.Module, HeadMap]], shape: ModelShape, recorder: Recorder
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """In the block, maps return what the recorder's edits of weights make of them.
 
     A module that layers share is edited in those layers alone whose blocks run.
@@ -415,8 +409,7 @@ def maps_edited(
     for module, head_map in maps:
         edited = Hook(recorder, partial(after, head_map))
         handles.append(module.register_forward_hook(edited, prepend=True, with_kwargs=True))
-    with removed_after(handles):
-        yield
+    return removed_after(handles)
 
 
 class LinearMap(Frozen):

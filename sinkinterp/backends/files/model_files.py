@@ -221,6 +221,13 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     return tokenizer
 
 
+def tokenizer_of(source: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer beside a model that is trained further. Raises InputError where it has none."""
+    if (tokenizer := load_tokenizer(source)) is None:
+        raise InputError(f"{source} holds no tokenizer; save the one that it was trained with beside it")
+    return tokenizer
+
+
 load_tokenizer.from_pretrained = load_tokenizer  # type: ignore[attr-defined]  # written after the name of a class
 
 

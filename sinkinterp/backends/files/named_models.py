@@ -42,9 +42,8 @@ def located(source: str | Path) -> str | Path:
         return _downloaded(str(source).removeprefix(_OLD))
     if owner != "sinkinterp":
         if "/" in name or str(source).endswith("/") or (name and Path(owner or "/").is_dir()):  # the Hub has OWNER/NAME
-            raise InputError(
-                f"there is no {'file' if Path(source).suffix == '.gguf' else 'folder'} {source}; check the path"
-            )
+            kind = "file" if Path(source).suffix == ".gguf" else "folder"
+            raise InputError(f"there is no {kind} {source}; check the path")
         return source
     names = _folders(SHIPPED)
     if name not in names:

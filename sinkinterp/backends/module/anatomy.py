@@ -95,9 +95,8 @@ def call_of_sdpa(  # noqa: PLR0913  the arguments of torch's function
             "drops attention weights at random, also outside training": bool(dropout_p),
             "attends one head at a time, or with heads and sequences in one axis": query.ndim != 4,
         }
-        why = next(
-            (what for what, is_so in kinds.items() if is_so), "attends to more keys than queries, as with a cache"
-        )
+        others = "attends to more keys than queries, as with a cache"
+        why = next((what for what, is_so in kinds.items() if is_so), others)
         raise InputError(f"{name} {why}; run it without that, or give attention=AttentionOf(...)")
     if attn_mask is not None:
         attn_mask = attn_mask.view((1,) * (4 - attn_mask.ndim) + attn_mask.shape)
@@ -397,11 +396,8 @@ def _blocks(record: Record, calls: Sequence[Call], wanted: str | None) -> tuple[
     if is_lost or (wanted is not None and wanted not in fitting):
         choices = " or ".join(f"blocks={key!r} ({len(lists[key])} modules)" for key in fitting if key)
         choice = f"choose {choices}" if choices else "no list of its modules fits"
-        what = (
-            "attention is added to nothing, or the stream is scaled or gated"
-            if is_lost
-            else f"blocks={wanted!r} lacks some of it"
-        )
+        what = "attention is added to nothing, or the stream is scaled or gated"
+        what = what if is_lost else f"blocks={wanted!r} lacks some of it"
         raise InputError(f"{record.name}: {what}; {choice}")
     single = [key for key in fitting if len(set(holding[key])) == len(calls)]
     key = max(single, key=len, default=None) if wanted is None else wanted

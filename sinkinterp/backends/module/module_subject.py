@@ -309,9 +309,8 @@ class ModuleSubject(HuggingFaceSubject):
         """The parameter or buffer of this name as it is now: its owner may move or replace it."""
         return attrgetter(name)(self.model)
 
-    @contextmanager
-    def maps_shown_to(self, recorder: Recorder) -> Iterator[None]:
-        yield  # none are found, so the recorder refuses edits of them
+    def maps_shown_to(self, recorder: Recorder) -> AbstractContextManager[None]:
+        return nullcontext()  # none are found, so the recorder refuses edits of them
 
     @property
     def _embedding(self) -> nn.Embedding:

@@ -1,7 +1,7 @@
 """An atlas of a model on a text: the cells of many heads, read in one forward pass."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 
 from ...attention import QUANTITIES, SCORE, WEIGHT, CallRead, Edit, Quantity, maps as attention_maps
 from ...backends.subject import Subject
-from ...checks import InputError
+from ...checks import Frozen, InputError
 from ...data.tokens import Tokens, TokenSet
 from ...measurement.maps import ChosenHeads, heads_asked
 from ...measurement.measure import measure
@@ -26,8 +26,7 @@ SLOT = -1  # among `places`: the column that belongs to no token
 Maps = Float[np.ndarray, "map stat row column"]
 
 
-@dataclass(frozen=True)
-class State:
+class State(Frozen):
     """What the heads do in one run of the model.
 
     channels: cells of every map, NaN where no pair may attend. `stat` is [largest, mean], or one where a cell is one
@@ -44,8 +43,7 @@ class State:
     received: Float[np.ndarray, " pos"] | None = None
 
 
-@dataclass(frozen=True)
-class Atlas:
+class Atlas(Frozen):
     """What the page shows.
 
     tokens: their text.
@@ -85,8 +83,7 @@ LIMIT = 8_000_000  # bytes of codes: a page of 1,200 heads stays below 12 MB
 PER_MAP = 1_700_000  # bytes for one map: a page at T = 16,384 stays below 4 MB
 
 
-@dataclass(frozen=True)
-class Detail:
+class Detail(Frozen):
     """How maps are stored: how many tokens a cell covers, the bits of a code, and which numbers of a pair."""
 
     side: int
@@ -104,8 +101,7 @@ class Detail:
         return len(self.channels) * self.stats * self.bits // 8 * n * (n + 1) // 2
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Frozen):
     """One run of the model: what was measured, and the cells of its maps by channel.
 
     slot: the slot's column, if there is one. pairs: how many pairs of each cell may attend, by layer.
@@ -174,8 +170,7 @@ def atlas(
     return reader.atlas({"before": first, "after": reader.run(edits)} if edits else {"as it is": first}, word)
 
 
-@dataclass(frozen=True)
-class Reader:
+class Reader(Frozen):
     """Runs a model on one sequence, with any edits, and shows the runs beside each other."""
 
     subject: Subject

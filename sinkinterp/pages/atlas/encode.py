@@ -12,6 +12,7 @@ from jaxtyping import Float
 from plotly.offline import get_plotlyjs
 
 from ...attention import WEIGHT, Quantity
+from ...checks import Frozen
 from ...files import data_of
 from ...plots.theme import DARK, LIGHT, Theme
 from ...table import Table
@@ -22,8 +23,7 @@ from .build import Atlas, State
 Values = Float[np.ndarray, "*shape"]
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(Frozen):
     """Codes 1, 2, ... stand for values from `low` to `high` in even steps. Code 0 stands for no value (NaN)."""
 
     is_log: ClassVar[bool] = False
@@ -58,7 +58,6 @@ class Scale:
         return np.where(np.isnan(values), 0, steps).astype(f"uint{self.bits}")
 
 
-@dataclass(frozen=True)
 class LogScale(Scale):
     """Codes 2, 3, ... stand for values from `low` to `high` in even ratios. Code 1 stands for 0.
 
@@ -183,9 +182,8 @@ def _smallest_positive(values: np.ndarray) -> float:
 def _strongest(atlas: Atlas) -> int:
     """The map with the most attention to position 0 in the first state, before codes round it."""
     of_first = atlas.states[0].importance[:, :, list(atlas.places).index(0)]
-    return max(
-        range(len(atlas.maps)), key=lambda i: of_first[list(atlas.layers).index(atlas.maps[i][0]), atlas.maps[i][1]]
-    )
+    rows = [list(atlas.layers).index(layer) for layer, _ in atlas.maps]
+    return max(range(len(rows)), key=lambda i: of_first[rows[i], atlas.maps[i][1]])
 
 
 def _importance(atlas: Atlas, blocks: Blocks) -> schema.ImportanceData:
@@ -249,9 +247,8 @@ def _table(table: Table) -> schema.TableData:
 
 
 def _theme(theme: Theme) -> schema.ThemeData:
-    return schema.ThemeData(
-        sequential=list(theme.sequential), diverging=list(theme.diverging), axis=theme.quiet, mark=theme.colours[1]
-    )
+    sequential, diverging = list(theme.sequential), list(theme.diverging)
+    return schema.ThemeData(sequential, diverging, axis=theme.quiet, mark=theme.colours[1])
 
 
 FIGURES = (

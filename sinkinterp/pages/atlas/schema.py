@@ -4,11 +4,10 @@ The page carries the types of these fields, and checks its data by them before i
 read every field, and no other.
 """
 
-from dataclasses import dataclass
+from ...checks import Frozen
 
 
-@dataclass(frozen=True)
-class ScaleData:
+class ScaleData(Frozen):
     """How codes become numbers: see `encode.Scale` and, where `log` is true, `encode.LogScale`."""
 
     log: bool
@@ -18,16 +17,14 @@ class ScaleData:
     step: float
 
 
-@dataclass(frozen=True)
-class ImportanceData:
+class ImportanceData(Frozen):
     """Importance: its scale, and for each state the id of the block that holds it."""
 
     scale: ScaleData
     blocks: list[str]
 
 
-@dataclass(frozen=True)
-class ChannelData:
+class ChannelData(Frozen):
     """A channel: its name, its colours and codes, and for each state, by layer, the id of its block."""
 
     name: str
@@ -37,8 +34,7 @@ class ChannelData:
     blocks: list[dict[str, str]]
 
 
-@dataclass(frozen=True)
-class CaptionData:
+class CaptionData(Frozen):
     """The text under each figure."""
 
     overview: str
@@ -47,16 +43,14 @@ class CaptionData:
     text: str
 
 
-@dataclass(frozen=True)
-class ColumnData:
+class ColumnData(Frozen):
     """The head of a table's column, and whether it holds words, which are aligned to the left."""
 
     name: str
     wordy: bool
 
 
-@dataclass(frozen=True)
-class TableData:
+class TableData(Frozen):
     """A table as text."""
 
     title: str
@@ -65,8 +59,7 @@ class TableData:
     rows: list[list[str]]
 
 
-@dataclass(frozen=True)
-class ThemeData:
+class ThemeData(Frozen):
     """Colours as #RRGGBB: two scales, evenly spaced, the lines of axes, and the frame around the open head."""
 
     sequential: list[str]
@@ -75,16 +68,14 @@ class ThemeData:
     mark: str
 
 
-@dataclass(frozen=True)
-class ThemesData:
+class ThemesData(Frozen):
     """Colours for viewers who prefer light pages, and for those who prefer dark ones."""
 
     light: ThemeData
     dark: ThemeData
 
 
-@dataclass(frozen=True)
-class PageData:
+class PageData(Frozen):
     """Everything that the scripts of a page read, except the blocks of numbers.
 
     tokens: their text. layers: the attention layers. heads: how many each of them has. maps: (layer, head) of each map.

@@ -7,7 +7,7 @@ both exchange, and checks every answer by them. `question_of` checks what comes 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -18,7 +18,7 @@ from plotly.offline import get_plotlyjs
 from ...attention import Edit, ModelShape, Sigmoid
 from ...backends.load import subject_of
 from ...backends.subject import Subject, text_to_tokens
-from ...checks import InputError, choice, finite_number, refusing, whole_number
+from ...checks import Frozen, InputError, choice, finite_number, refusing, whole_number
 from ...data.choices import Bos
 from ...data.tokens import TokenSet, ids_in
 from ...files import data_of
@@ -42,16 +42,14 @@ MOST_EDITS = 20
 LARGEST = 10**6  # of any number in an edit
 
 
-@dataclass(frozen=True)
-class EditData:
+class EditData(Frozen):
     """An edit: one of `KINDS`, and its numbers in their order."""
 
     kind: str
     numbers: list[float]
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(Frozen):
     """A question of the page: a prompt, and edits of the model that reads it.
 
     other: a prompt into whose run the activations of the first are patched; empty for no such map.
@@ -62,8 +60,7 @@ class Question:
     other: str
 
 
-@dataclass(frozen=True)
-class NumberData:
+class NumberData(Frozen):
     """A number that an edit takes: its words, whether may be any, and its value at first."""
 
     words: str
@@ -71,16 +68,14 @@ class NumberData:
     start: float = 0.0
 
 
-@dataclass(frozen=True)
-class KindData:
+class KindData(Frozen):
     """A kind of edit: its title, with {0}, {1}, ... for its numbers."""
 
     title: str
     numbers: list[NumberData]
 
 
-@dataclass(frozen=True)
-class StartData:
+class StartData(Frozen):
     """What the page holds before it asks. example: the prompt that it begins with. ask: the path of questions."""
 
     model: str
@@ -90,8 +85,7 @@ class StartData:
     kinds: dict[str, KindData]
 
 
-@dataclass(frozen=True)
-class SuggestionData:
+class SuggestionData(Frozen):
     """An edit to try, and what it asks."""
 
     title: str
@@ -99,8 +93,7 @@ class SuggestionData:
     edit: EditData
 
 
-@dataclass(frozen=True)
-class HeadlineData:
+class HeadlineData(Frozen):
     """A number in every state, as text. token: the one that it is about, or nothing. note: what to compare it with."""
 
     label: str
@@ -109,16 +102,14 @@ class HeadlineData:
     note: str
 
 
-@dataclass(frozen=True)
-class NextData:
+class NextData(Frozen):
     """A likely next token, with its probability in every state."""
 
     token: str
     chances: list[float]
 
 
-@dataclass(frozen=True)
-class EntryData:
+class EntryData(Frozen):
     """A residual entry among the largest, before the edits, and the edit that zeroes its dimension.
 
     size: its largest value over blocks, and `times` how many medians that is. It is among the largest before layers
@@ -134,8 +125,7 @@ class EntryData:
     edit: EditData
 
 
-@dataclass(frozen=True)
-class AnswerData:
+class AnswerData(Frozen):
     """What the server answers. view, blocks: an atlas, as on the page of `view`. edits: as code would write them.
 
     restored: by block and position, what patching into the other prompt restores; empty without one.
@@ -180,25 +170,12 @@ def _check_question(plain: Any) -> Iterator[str]:
 Make = Callable[..., Edit]  # of the model's shape and the numbers of an edit
 
 
-def _zero(shape: ModelShape, dim: int, first: int, last: int) -> Edit:
-    return ChangeResidual(Zero(), layers=_span(range(shape.n_layers + 1), first, last), dims=[dim])
-
-
-def _sigmoid(shape: ModelShape, first: int, last: int) -> Edit:
-    return PatchNormalization(Sigmoid(), layers=_span(shape.attention_layers, first, last))
-
-
-def _sink_logit(shape: ModelShape, logit: float, first: int, last: int) -> Edit:
-    return AddSinkLogit(float(logit), layers=_span(shape.attention_layers, first, last))
-
-
 def _span(layers: Sequence[int], first: int, last: int) -> list[int] | None:
     """Those of the layers that lie from the first to the last one; None for all of them."""
     chosen = [layer for layer in layers if first <= layer <= last]
     if not chosen or max(first, last) > layers[-1]:
-        raise InputError(
-            f"layers go from a first to a last one, within {layers[0]} to {layers[-1]}; got {first} to {last}"
-        )
+        span = f"within {layers[0]} to {layers[-1]}; got {first} to {last}"
+        raise InputError(f"layers go from a first to a last one, {span}")
     return None if len(chosen) == len(layers) else chosen
 
 
@@ -206,10 +183,10 @@ _WORDS = data_of("pages/live/live.toml")
 _MAKE: Mapping[str, Make] = {
     "swap": lambda shape, position: SwapPositions(0, position),
     "column": lambda shape, position: RemoveColumn(positions=[position]),
-    "zero": _zero,
-    "sigmoid": _sigmoid,
+    "zero": lambda shape, dim, *at: ChangeResidual(Zero(), layers=_span(range(shape.n_layers + 1), *at), dims=[dim]),
+    "sigmoid": lambda shape, *at: PatchNormalization(Sigmoid(), layers=_span(shape.attention_layers, *at)),
     "sigmoid_head": lambda shape, layer, head: PatchNormalization(Sigmoid(), heads=[(layer, head)]),
-    "sink_logit": _sink_logit,
+    "sink_logit": lambda shape, logit, *at: AddSinkLogit(logit, layers=_span(shape.attention_layers, *at)),
     "off_by_one_head": lambda shape, layer, head: AddSinkLogit(0.0, heads=[(layer, head)]),
     "ablate_head": lambda shape, layer, head: Ablate(heads=[(layer, head)]),
 }
@@ -241,8 +218,7 @@ NEXT_TOKEN = LogitsMetric("next_token", lambda logits, tokens: logits[:, -1].dou
 INSTRUMENTS = (NEXT_TOKEN, TOP_ENTRIES, PEAK_OVER_MEDIAN)
 
 
-@dataclass(frozen=True)
-class Session:
+class Session(Frozen):
     """A model that answers questions one after the other. For a model without a tokenizer, a prompt is token ids."""
 
     subject: Subject
@@ -306,7 +282,8 @@ class Session:
             token_set = ids_in(prompt, self.subject.shape.vocab, "prompt")
         else:
             to_tokens = text_to_tokens(self.subject, self.bos)
-            token_set = to_tokens.one(_encodable(prompt), self.most_tokens + 1, "prompt")
+            encodable = prompt.encode("utf-8", "replace").decode()  # JSON can hold half of a surrogate pair, UTF-8 not
+            token_set = to_tokens.one(encodable, self.most_tokens + 1, "prompt")
         if token_set.tokens.shape[1] > self.most_tokens:
             raise InputError(f"the prompt has more than {self.most_tokens} tokens; shorten it")
         return token_set
@@ -397,11 +374,6 @@ def massive_entries(report: Report) -> list[EntryData]:
         )
         for (position, dim), of in strongest
     ]
-
-
-def _encodable(prompt: str) -> str:
-    """The prompt; half of a surrogate pair, which JSON can hold and UTF-8 cannot, becomes a question mark."""
-    return prompt.encode("utf-8", "replace").decode("utf-8")
 
 
 ASK = "/ask"  # the path that questions are sent to
