@@ -24,7 +24,6 @@ import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveShare, Sigmoid
 from sinkinterp.backends.load import BACKENDS, load
-from sinkinterp.checks import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.metrics.importance import importance
@@ -121,8 +120,7 @@ def test_every_intervention_does_the_same_on_every_backend(name, request):
         words = refusal(edit, name)
         if words:
             for subject in subjects:
-                with pytest.raises(InputError, match=words):
-                    run(subject, edit)
+                refused(partial(run, subject, edit), words)
             continue
         first = run(subjects[0], edit)
         for other in subjects[1:] if name in IN_BOTH else (subjects[1 + i % 2],):
@@ -163,8 +161,8 @@ def test_the_identity_changes_nothing(name, backend):
 
 OUTSIDE = {
     iv.ChangeResidual(iv.Zero(), layers=[4]): "no layer 4; this model and input have 0 to 3",
-    iv.ChangeKeys(iv.Zero(), kv_heads=[(1, 4)]): r"no kv_head 4 of layer 1",
-    iv.ZeroKeyBias(kv_heads=[(3, 0)]): "no layer 3|layer 3",
+    iv.ChangeKeys(iv.Zero(), kv_heads=[(1, 4)]): "no kv_head 4 of layer 1",
+    iv.ZeroKeyBias(kv_heads=[(3, 0)]): "layer 3",
     iv.ChangeValues(iv.Zero(), positions=[LENGTH]): "no position 17; this model and input have 0 to 16",
     iv.ChangeMLP(iv.Zero(), dims=[48]): "no dimension 48",
     iv.ChangeOutputs(iv.SwapWith(0, LENGTH)): "no position 17",
@@ -181,8 +179,7 @@ def test_a_place_outside_the_model_is_refused_before_anything_runs(backend):
     subject = subject_of("gpt2", backend)
     before, ran = state_of(subject.model), []
     for edit, message in OUTSIDE.items():
-        with pytest.raises(InputError, match=message):
-            subject.run(TOKENS, reads={"x": lambda call: ran.append(call)}, edits=[iv.ZeroValueBias(), edit])
+        refused(partial(subject.run, TOKENS, reads={"x": ran.append}, edits=[iv.ZeroValueBias(), edit]), message)
     assert not ran and has_weights(subject.model, before)
 
 
@@ -222,8 +219,7 @@ def test_weights_that_a_model_lacks_or_lays_out_otherwise_are_refused_with_nothi
         (load(AutoModelForCausalLM.from_config(config)), [iv.ZeroKeyBias()], "key weights of layer 0 are not found"),
     ):
         before = state_of(subject.model)
-        with pytest.raises(InputError, match=message):
-            subject.run(TOKENS, edits=edits)
+        refused(partial(subject.run, TOKENS, edits=edits), message)
         assert has_weights(subject.model, before)
 
 

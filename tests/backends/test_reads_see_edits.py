@@ -14,7 +14,6 @@ import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.backends.anatomy.modules import blocks_of
 from sinkinterp.backends.load import BACKENDS
-from sinkinterp.checks import InputError
 from sinkinterp.measurement.patching import activations, patch
 from sinkinterp.metrics.writes import UPDATE_RANK
 
@@ -85,8 +84,7 @@ def test_without_neurons_an_update_is_the_bias_of_its_output_matrix():
 def test_a_site_that_a_model_does_not_show_is_refused_by_name(site):
     subject, ids = given("", "own")
     for wanted in ({"reads": {"x": site().read()}}, {"edits": [site(iv.Zero())]}):
-        with pytest.raises(InputError, match=f"not every block shows its {site.site.label}"):
-            subject.run(ids, **wanted)
+        refused(partial(subject.run, ids, **wanted), f"not every block shows its {site.site.label}")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

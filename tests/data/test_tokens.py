@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
-from sinkinterp.checks import InputError
 from sinkinterp.data.given_tokenizer import labels_of, plain_tokenizer
 from sinkinterp.data.tokens import FIRST_TEXTS, PAD, TokenSet, token_set_of
 
@@ -41,8 +40,7 @@ class Named:
 @pytest.mark.parametrize("kind", [Named, nn.ModuleDict, nn.ParameterDict])
 def test_names_of_what_an_object_holds_are_not_its_texts(kind):
     held = {"blocks one": nn.Parameter(torch.ones(3))} if kind is not nn.ModuleDict else {"blocks one": nn.Identity()}
-    with pytest.raises(InputError, match=f"a {kind.__name__} is neither a text nor token ids"):
-        token_set_of(kind(held), lambda texts: TokenSet.of_rows([[1, 2] for _ in texts]))
+    refused(lambda: token_set_of(kind(held), encode), f"a {kind.__name__} is neither a text nor token ids")
 
 
 def test_a_column_of_pandas_is_its_values():

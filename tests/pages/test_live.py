@@ -269,9 +269,7 @@ def edits_of(*numbers, kind="swap"):
     ],
 )
 def test_a_mistake_is_named_in_one_line(demo, question, words):
-    with pytest.raises(InputError) as mistake:
-        demo.answer(question)
-    assert words in str(mistake.value)
+    refused(lambda: demo.answer(question), words)
 
 
 @settings(max_examples=60, deadline=None, database=None)
