@@ -66,8 +66,8 @@ JUNK = {bool: ("maybe", "2"), int: ("x", "1.5", "inf", "1e30"), float: ("x", "na
 BEYOND = """
 steps=0 batch=0 batch=-1 micro_batch=0 lr=0 weight_decay=-1 warmup=-1 clip=0 threads=0 threads=1e9 watch_every=0
 save_every=0 seed=-1 schedule.last=0 schedule.last=1 schedule.floor=-1 schedule.floor=2 model.n_layers=0 model.n_heads=0
-model.n_heads=3 model.n_heads=64 model.d_model=-2 model.d_model=7 model.vocab=0 model.vocab=7 model.n_ctx=0
-model.n_ctx=3 model.norm_eps=-1 model.ffn.width=0 model.ffn.width=-1 model.ffn=Causal model.init=Relu
+model.n_heads=-2 model.n_heads=3 model.n_heads=64 model.d_model=-2 model.d_model=7 model.vocab=0 model.vocab=7
+model.n_ctx=0 model.n_ctx=3 model.norm_eps=-1 model.ffn.width=0 model.ffn.width=-1 model.ffn=Causal model.init=Relu
 model.position=Relu model.attention.slots=Nothing model.attention.gate=RMSQKNorm data=Causal data.length=-1
 data.length=1 data.vocab=0 data.vocab=1 data.n_triggers=-1 data.n_triggers=65 data.rank=0 objective.prefix=0 steps.x=1
 """  # settings that no recipe of the demo can have
