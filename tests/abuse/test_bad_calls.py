@@ -406,7 +406,8 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     "a token set of floats": lambda s: TokenSet(torch.rand(2, 5), "floats", ""),
     "a token set of one axis": lambda s: TokenSet(torch.arange(5), "flat", ""),
     "an attention mask that is none": lambda s: TokenSet.of(TOKENS, attention_mask=5),
-    **{f"rows of {rows}": lambda s, rows=rows: TokenSet.of_rows(rows) for rows in (5, [[0.5, 1.5]])},
+    **{f"rows of {rows}": lambda s, rows=rows: TokenSet.of_rows(rows)
+       for rows in (5, [[0.5, 1.5]], [], [[]], [[1, 2], [3]])},
     "random tokens without number": lambda s: token_sets.random_tokens(64, 10**6, 10**6),
     **{f"inputs of {given}": lambda s, given=given: Inputs(*given) for given in ((0, 5), (5, -1), (5, 1.5), ("a", 5))},
     **{f"an encoder of {given}": lambda s, given=given: eval(given, vars(encoder_input)) for given in SOUNDS},
