@@ -38,7 +38,6 @@ MODELS = {
 }
 TEXT_MODELS = tuple(name for name in MODELS if name != "whisper")
 LEARNED_POSITIONS = ("whisper", "bart")
-NORMALISE_SUMS = ("bart", "marian")  # what their blocks return is no sum of updates
 
 
 def model_of(name: str) -> transformers.PreTrainedModel:

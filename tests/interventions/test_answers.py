@@ -45,7 +45,6 @@ WRONG = {  # of a tensor
     "another device": lambda x: x.to("meta"),
     "changed in place": lambda x: x.add_(1),
 }
-IN_PLACE = "changed in place"
 
 
 def tampering(method, wrong):

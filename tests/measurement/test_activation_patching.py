@@ -4,6 +4,7 @@ import pytest
 import torch
 from backends.zoo import model_of
 from lm.family import SPECS
+from measurement.prompts import CLEAN, CORRUPTED, RIGHT, WRONG, T, difference
 from refusals import refused
 from transformer_lens import patching as theirs
 
@@ -18,14 +19,6 @@ from sinkinterp.measurement.activation_patching import (
     loss_at,
 )
 from sinkinterp.measurement.patching import patch
-
-T, RIGHT, WRONG = 7, 11, 13
-GENERATOR = torch.Generator().manual_seed(5)
-CLEAN, CORRUPTED = (torch.randint(89, (3, T), generator=GENERATOR) for _ in range(2))
-
-
-def difference(logits):
-    return logits[:, -1, RIGHT] - logits[:, -1, WRONG]
 
 
 @pytest.fixture(scope="module", params=["gpt2", "llama with grouped queries"])
