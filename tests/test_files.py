@@ -13,17 +13,8 @@ from refusals import refused
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
+from sinkinterp import files
 from sinkinterp.checks import InputError
-from sinkinterp.files import (
-    check_writable,
-    remove_drafts,
-    replacing,
-    set_aside,
-    sole_writer,
-    write_bytes,
-    write_json,
-    write_text,
-)
 
 
 def names(folder):
@@ -32,10 +23,10 @@ def names(folder):
 
 def test_a_file_is_replaced_whole_and_missing_folders_are_made(tmp_path):
     file = tmp_path / "a" / "b" / "page.html"
-    write_text(file, "häuser")
-    write_bytes(file, b"13")
+    files.write_text(file, "häuser")
+    files.write_bytes(file, b"13")
     assert file.read_bytes() == b"13" and names(file.parent) == ["page.html"]
-    write_json(file, {"a": [1, None]})
+    files.write_json(file, {"a": [1, None]})
     assert file.read_text() == '{"a": [1, null]}'
 
 
@@ -44,7 +35,7 @@ def test_a_failure_leaves_the_old_file_and_no_draft(tmp_path, error):
     file = tmp_path / "kept"
     file.write_text("old")
     expected = InputError if isinstance(error, OSError) else error
-    with pytest.raises(expected) as caught, replacing(file) as draft:
+    with pytest.raises(expected) as caught, files.replacing(file) as draft:
         draft.write_text("half")
         raise error
     assert file.read_text() == "old" and names(tmp_path) == ["kept"]
@@ -55,7 +46,7 @@ def test_a_failure_leaves_the_old_file_and_no_draft(tmp_path, error):
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path):
     file = tmp_path / "shared"
-    with replacing(file) as first, replacing(file) as second:
+    with files.replacing(file) as first, files.replacing(file) as second:
         first.write_text("first")
         second.write_text("second")
         assert first != second
@@ -64,11 +55,11 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path):
 
 
 def test_a_folder_is_put_in_place_whole_and_never_over_another(tmp_path):
-    with replacing(tmp_path / "run") as draft:
+    with files.replacing(tmp_path / "run") as draft:
         (draft / "deep").mkdir(parents=True)
         (draft / "deep" / "a").write_text("1")
     assert (tmp_path / "run" / "deep" / "a").read_text() == "1"
-    with pytest.raises(InputError, match="the folder exists already"), replacing(tmp_path / "run") as draft:
+    with pytest.raises(InputError, match="the folder exists already"), files.replacing(tmp_path / "run") as draft:
         draft.mkdir()
     assert names(tmp_path) == ["run"]
 
@@ -82,14 +73,14 @@ def test_an_impossible_place_is_one_line_before_and_after_the_work(tmp_path, mon
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("old")
     (tmp_path / "loop").symlink_to("loop")
-    for attempt in (check_writable, lambda path: write_text(path, "new")):
+    for attempt in (files.check_writable, lambda path: files.write_text(path, "new")):
         refused(partial(attempt, name))
     assert names(tmp_path) == ["file", "folder", "loop"] and (tmp_path / "file").read_text() == "old"
 
 
 def test_asking_whether_a_file_can_be_written_leaves_nothing_behind(tmp_path):
     for name in ("file", "a/b/file"):
-        check_writable(tmp_path / name)
+        files.check_writable(tmp_path / name)
     assert names(tmp_path) == []
 
 
@@ -98,8 +89,8 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: heard.append(pipe.read_text()))
     reader.start()
-    check_writable(pipe)
-    write_text(pipe, "page")
+    files.check_writable(pipe)
+    files.write_text(pipe, "page")
     reader.join(timeout=20)
     assert heard == ["page"] and stat.S_ISFIFO(pipe.stat().st_mode)
 
@@ -112,27 +103,27 @@ def test_a_pipe_as_standard_output_is_written_to():
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_device_is_one_line_and_stays_a_device():
-    refused(lambda: write_text("/dev/full", "page"), "dev")
+    refused(lambda: files.write_text("/dev/full", "page"), "dev")
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
 
 
 def test_a_link_is_followed_wherever_it_leads(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "made" / "file")
     (tmp_path / "second").symlink_to("link")
-    write_text(tmp_path / "second", "new")
+    files.write_text(tmp_path / "second", "new")
     assert all((tmp_path / name).is_symlink() for name in ("link", "second"))
     assert (tmp_path / "made" / "file").read_text() == "new" and names(tmp_path / "made") == ["file"]
 
 
 def test_a_name_as_long_as_names_can_be_is_written(tmp_path):
-    write_text(tmp_path / ("x" * 255), "new")
+    files.write_text(tmp_path / ("x" * 255), "new")
     assert (tmp_path / ("x" * 255)).read_text() == "new"
 
 
 def test_a_relative_path_is_meant_from_where_the_block_began(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    with replacing("file") as draft:
+    with files.replacing("file") as draft:
         os.chdir("elsewhere")
         draft.write_text("new")
     assert (tmp_path / "file").read_text() == "new" and names(tmp_path / "elsewhere") == []
@@ -142,7 +133,7 @@ def test_a_file_keeps_its_permissions(tmp_path):
     file = tmp_path / "file"
     file.write_text("old")
     file.chmod(0o640)
-    write_text(file, "new")
+    files.write_text(file, "new")
     assert file.read_text() == "new" and stat.S_IMODE(file.stat().st_mode) == 0o640
 
 
@@ -150,38 +141,38 @@ def test_a_damaged_folder_is_set_aside_in_place_of_an_earlier_one(tmp_path):
     for content in ("first", "second"):
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "file").write_text(content)
-        assert set_aside(tmp_path / "run") == tmp_path / "damaged-run"
+        assert files.set_aside(tmp_path / "run") == tmp_path / "damaged-run"
     assert names(tmp_path) == ["damaged-run"] and (tmp_path / "damaged-run" / "file").read_text() == "second"
 
 
 def test_the_names_of_folders_that_are_made_are_flushed_too(tmp_path, monkeypatch):
     flushed, fsync = set(), os.fsync
     monkeypatch.setattr("os.fsync", lambda handle: flushed.add(os.fstat(handle).st_ino) or fsync(handle))
-    write_text(tmp_path / "a" / "b" / "file", "new")
+    files.write_text(tmp_path / "a" / "b" / "file", "new")
     assert {path.stat().st_ino for path in (tmp_path, tmp_path / "a", tmp_path / "a" / "b")} < flushed
 
 
 def test_a_file_that_may_not_be_written_stays_though_its_folder_would_allow_it(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("old")
     monkeypatch.setattr("os.access", lambda path, mode: False)  # as for a user who may not write it
-    for attempt in (check_writable, lambda path: write_text(path, "new")):
+    for attempt in (files.check_writable, lambda path: files.write_text(path, "new")):
         refused(partial(attempt, tmp_path / "file"))
     assert (tmp_path / "file").read_text() == "old" and names(tmp_path) == ["file"]
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="this system has no /proc")
 def test_a_folder_where_nobody_may_write_is_one_line():
-    for attempt in (check_writable, lambda path: write_text(path, "new")):
+    for attempt in (files.check_writable, lambda path: files.write_text(path, "new")):
         refused(partial(attempt, "/proc/sinkinterp/page.html"), "proc")
 
 
 def test_a_folder_does_not_replace_a_file_nor_a_file_a_folder(tmp_path):
     (tmp_path / "file").write_text("old")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match="cannot write"), replacing(tmp_path / "file") as draft:
+    with pytest.raises(InputError, match="cannot write"), files.replacing(tmp_path / "file") as draft:
         draft.mkdir()
         (draft / "a").touch()
-    with pytest.raises(InputError, match="cannot write"), replacing(tmp_path / "folder") as draft:
+    with pytest.raises(InputError, match="cannot write"), files.replacing(tmp_path / "folder") as draft:
         draft.write_text("new")
     assert names(tmp_path) == ["file", "folder"] and (tmp_path / "file").read_text() == "old"
 
@@ -210,13 +201,13 @@ def test_a_full_disk_is_one_line_whichever_library_meets_it(tmp_path, write):
     file = tmp_path / "file"
     file.write_text("old")
     refused = pytest.raises(InputError, match=rf"^cannot write {file}: [^\n]+; free some space or [a-z ]+$")
-    with full_disk(), refused, replacing(file) as draft:
+    with full_disk(), refused, files.replacing(file) as draft:
         write(draft)
     assert file.read_text() == "old" and names(tmp_path) == ["file"]
 
 
 def test_an_error_that_says_the_fix_already_passes_unchanged(tmp_path):
-    with pytest.raises(InputError, match=r"^no BOS; use another \(os error 28\)$"), replacing(tmp_path / "run"):
+    with pytest.raises(InputError, match=r"^no BOS; use another \(os error 28\)$"), files.replacing(tmp_path / "run"):
         raise InputError("no BOS; use another (os error 28)")
 
 
@@ -228,7 +219,7 @@ def test_every_file_and_folder_is_flushed_before_its_name_appears(tmp_path, monk
         fsync(handle)
 
     monkeypatch.setattr("os.fsync", note)
-    with replacing(tmp_path / "run") as draft:
+    with files.replacing(tmp_path / "run") as draft:
         (draft / "a" / "b").mkdir(parents=True)
         (draft / "a" / "b" / "file").touch()
     inside = [path.stat().st_ino for path in (tmp_path / "run", *(tmp_path / "run").rglob("*"))]
@@ -244,7 +235,7 @@ def test_a_file_system_that_cannot_flush_folders_keeps_what_was_written(tmp_path
         fsync(handle)
 
     monkeypatch.setattr("os.fsync", refuse)
-    write_text(tmp_path / "file", "new")
+    files.write_text(tmp_path / "file", "new")
     assert (tmp_path / "file").read_text() == "new"
 
 
@@ -252,10 +243,10 @@ def test_a_folder_has_one_writer_at_a_time_and_no_drafts_of_killed_ones(tmp_path
     folder, order = tmp_path / "a" / "run", []
 
     def second():
-        with sole_writer(folder):
+        with files.sole_writer(folder):
             order.append(names(folder))
 
-    with sole_writer(folder):
+    with files.sole_writer(folder):
         waiting = threading.Thread(target=second)
         waiting.start()
         waiting.join(timeout=0.3)
@@ -269,7 +260,7 @@ def test_a_folder_has_one_writer_at_a_time_and_no_drafts_of_killed_ones(tmp_path
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     refused = pytest.raises(InputError, match=r"^cannot write to [^\n]+: [^\n]+; give another$")
-    with refused, sole_writer(tmp_path / "file" / "run", "give another"):
+    with refused, files.sole_writer(tmp_path / "file" / "run", "give another"):
         raise AssertionError("the block ran")
 
 
@@ -277,13 +268,13 @@ def test_drafts_of_killed_programs_are_removed_by_the_one_writer(tmp_path):
     (tmp_path / ".draft-1-dead").mkdir()
     (tmp_path / ".draft-2-dead").touch()
     (tmp_path / "step-1").mkdir()
-    remove_drafts(tmp_path)
+    files.remove_drafts(tmp_path)
     assert names(tmp_path) == ["step-1"]
 
 
 def test_drafts_of_dead_processes_of_this_machine_are_removed_by_the_next_writer(tmp_path):
     """A draft of a process that lives, or of another machine, may still be written to."""
-    with replacing(tmp_path / "before") as draft:
+    with files.replacing(tmp_path / "before") as draft:
         draft.touch()
         mine = draft.name
     _, machine, process, key = mine.rsplit("-", 3)
@@ -297,13 +288,13 @@ def test_drafts_of_dead_processes_of_this_machine_are_removed_by_the_next_writer
     }
     for name in (*kept, f".draft-{machine}-{dead.pid}-{key}"):
         (folder / name).mkdir(parents=True)
-    write_text(folder / "file", "whole")
+    files.write_text(folder / "file", "whole")
     assert set(names(folder)) == {"file", *kept}
 
 
 def test_a_writer_that_leaves_nothing_leaves_no_lock(tmp_path):
-    with pytest.raises(KeyError), sole_writer(tmp_path / "empty"):
+    with pytest.raises(KeyError), files.sole_writer(tmp_path / "empty"):
         raise KeyError
-    with sole_writer(tmp_path / "full"):
+    with files.sole_writer(tmp_path / "full"):
         (tmp_path / "full" / "numbers").touch()
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["lock", "numbers"]

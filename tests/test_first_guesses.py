@@ -10,7 +10,6 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pandas
 import pytest
@@ -65,13 +64,6 @@ def test_a_name_and_a_text():
     assert report.protocol.model == NAME and report.protocol.sequences == 1 and 0 < report.alpha().mean() < 1
 
 
-def test_a_text_gives_what_its_ids_give(subject):
-    ids = subject.tokenizer(TEXT)["input_ids"]
-    expected = si.measure(subject, torch.tensor([ids])).importance
-    for given in (TEXT, [TEXT], ids, [ids], np.array(ids), torch.tensor(ids), torch.tensor(ids, dtype=torch.int16)):
-        assert si.measure(subject, given).importance.equal(expected), given
-
-
 def test_texts_are_measured_at_their_own_lengths_and_the_report_says_so(subject, report):
     lengths = [len(subject.tokenizer(text)["input_ids"]) for text in TEXTS]
     assert (report.tokens >= 0).sum(1).tolist() == lengths
@@ -79,12 +71,6 @@ def test_texts_are_measured_at_their_own_lengths_and_the_report_says_so(subject,
     assert "BOS tokenizer (id 1 first)" in report.protocol.line()
     for i, text in enumerate(TEXTS):
         torch.testing.assert_close(report.alpha()[i], si.measure(subject, text).alpha()[0])
-
-
-def test_a_column_of_a_dataset_or_of_a_data_frame(subject, report):
-    frame = pandas.DataFrame({"text": TEXTS})
-    for column in (datasets.Dataset.from_pandas(frame)["text"], frame["text"], frame["text"].to_numpy(), tuple(TEXTS)):
-        assert si.measure(subject, column).alpha().equal(report.alpha())
 
 
 def test_texts_cut_to_one_length(subject):
@@ -171,12 +157,11 @@ def test_what_a_bridge_computes_any_subject_of_transformers_answers(backend):
 def test_a_measurement_does_not_pass_over_the_hooks_of_a_subject():
     subject = si.load(NAME)
     subject.add_hook("blocks.1.attn.hook_z", lambda z, hook: 0 * z)
-    with pytest.raises(InputError, match=r"hooks on .*attn\.hook_z.*subject\.reset_hooks\(\)"):
-        si.measure(subject, TEXT)
+    refused(lambda: si.measure(subject, TEXT), "hooks on ", "attn.hook_z", "subject.reset_hooks()")
     subject.reset_hooks()
     assert si.measure(subject, TEXT).alpha().equal(si.measure(NAME, TEXT).alpha())
-    with si.patched(subject.model, si.SwapPositions(0, 1)), pytest.raises(InputError, match=r"inside si\.patched"):
-        subject.run_with_cache(TEXT)
+    with si.patched(subject.model, si.SwapPositions(0, 1)):
+        refused(lambda: subject.run_with_cache(TEXT), "inside si.patched")
     hooked = si.load(NAME, backend="transformer_lens")
     before = hooked.run(hooked.to_tokens(TEXT)).logits
     hooked.add_hook("blocks.1.attn.hook_z", lambda z, hook: 0 * z)
@@ -233,8 +218,7 @@ def test_without_a_view_the_grid_of_sinks_is_plotted(report):
 
 @pytest.mark.parametrize(("view", "name"), [("angles", "GEOMETRY"), ("massive", "MASSIVE"), ("attention", "MAPS")])
 def test_a_view_names_the_instrument_that_it_needs(subject, view, name):
-    with pytest.raises(InputError, match=rf"measure with instruments=si\.measurement\.instruments\.{name}$"):
-        si.measure(subject, TEXT).plot(view)
+    refused(lambda: si.measure(subject, TEXT).plot(view), f"measure with instruments=si.measurement.instruments.{name}")
     assert si.measure(subject, TEXT, instruments=getattr(instruments, name)).plot(view).data
 
 
@@ -243,15 +227,10 @@ def test_a_sweep_plots(subject):
     assert len(table.rows) == 3 and table.plot().data
 
 
-def test_a_notebook_shows_a_card_without_scripts(report):
-    card = report._repr_html_()
-    assert report.summary().sentence.split(":")[0] in card and card.count("<rect") == 3
-    assert len(card) < 10_000 and "<script" not in card and "http://www.w3.org/2000/svg" in card
-
-
-def test_a_card_escapes_what_a_user_named(subject):
-    shown = si.measure(si.load(NAME, name="<script>alert(1)</script>"), TEXT)._repr_html_()
-    assert "<script" not in shown and "&lt;script&gt;" in shown
+def test_a_notebook_shows_a_card_without_scripts_that_escapes_what_a_user_named():
+    card = si.measure(si.load(NAME, name="<script>alert(1)</script>"), TEXT)._repr_html_()
+    assert len(card) < 10_000 and card.count("<rect") == 3 and "http://www.w3.org/2000/svg" in card
+    assert "<script" not in card and "&lt;script&gt;" in card
 
 
 HUGE = "si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
@@ -275,20 +254,12 @@ SAID = {  # what is tried, and what the one line says
     "a model without tokenizer": (lambda s, r: si.measure(model_of("gpt2"), TEXT), "tokenizer=..."),
     "a package": (lambda s, r: si.metrics(s, TEXT), "dir(si.metrics) lists what it has"),
     "texts of a report": (lambda s, r: si.measure(s, TEXT)["pattern", 1], "si.attention_map(model, text)"),
-    "logit_lens": (lambda s, r: si.logit_lens(s, TEXT), "accumulated_resid(apply_ln=True)"),
-    "dla": (lambda s, r: si.dla(s, TEXT), "logit_parts(model, text, right, wrong)"),
     "a title": (lambda s, r: si.attention_map(s, TEXT, title="t"), "figure.update_layout(title_text=...)"),
-    "colours": (lambda s, r: si.attention_map(s, TEXT, cmap="viridis"), "figure.update_coloraxes(colorscale=...)"),
-    "an axis of matplotlib": (lambda s, r: si.attention_map(s, TEXT, ax=None), "si.save(figure, path)"),
     "a mean of heads": (lambda s, r: si.attention_map(s, TEXT, heads="mean"), ".mean(1), tokens)"),
     "attention of a call": (lambda s, r: s(TEXT, output_attentions=True), "si.view(subject, text)"),
     "weights that are measured": (lambda s, r: si.measure((torch.eye(3)[None, None],)), "si.sinks(weights)"),
     "an edit by a name": (lambda s, r: si.patched(s, mask_sink=True), "RemoveColumn()"),
-    "sort": (lambda s, r: r.heads().sort("alpha_1"), "to_pandas().sort_values"),
-    "an unknown list": (
-        lambda s, r: app(["list", "nosuch"]),
-        "error: invalid value for 'what': 'nosuch' is not one of",
-    ),
+    "an unknown list": (lambda s, r: app(["list", "nosuch"]), "invalid value for 'what': 'nosuch' is not one of"),
     "a list of a report": (lambda s, r: pandas.DataFrame([r]), "pandas.DataFrame(report)"),
     "a slip in a keyword": (lambda s, r: si.measure(s, TEXT, editz=()), "did you mean 'edits'"),
     "a subject again": (lambda s, r: si.load(s), "is loaded already"),
@@ -306,14 +277,8 @@ SAID = {  # what is tried, and what the one line says
     "a word of an operation": (lambda s, r: si.interventions.Zero(dims=[3]), "Zero: got an unexpected keyword"),
     "a word that generating does not know": (lambda s, r: si.generate(s, TEXT, hide_the_sink=True), "and edits"),
     "a misspelt word of generating": (lambda s, r: si.generate(s, TEXT, max_tokens=3), "did you mean 'max_new_tokens'"),
-    "a block of edits as a model": (
-        lambda s, r: si.measure(si.edit(s, "zero_key_bias"), TEXT),
-        "with si.patched(model",
-    ),
+    "a block as a model": (lambda s, r: si.measure(si.edit(s, "zero_key_bias"), TEXT), "with si.patched(model"),
     "axes of a view": (lambda s, r: si.view(s, TEXT, ax=1), "si.attention_map(model, text) is a plotly figure"),
-    "a list of the edits": (lambda s, r: si.list_interventions(), "si.interventions.__all__"),
-    "two models' attention": (lambda s, r: si.compare_attention(s, s, TEXT), "si.compare(model, other, text)"),
-    "a table of the paper": (lambda s, r: si.load_table("Table 7"), "si.table7(model)"),
     "half a swap": (lambda s, r: si.SwapPositions(1), "it takes first, second"),
     "a report of a model": (lambda s, r: si.Report(s), "si.measure(model, tokens) makes a report"),
     "a report of keywords": (lambda s, r: si.Report(model=s, tokens=TEXT), "si.measure(model, tokens) makes a report"),
@@ -339,7 +304,6 @@ SAID = {  # what is tried, and what the one line says
     "a flag in place of a file": (lambda s, r: app(["measure", NAME, "--json"]), "such as --json sinks.json"),
     "a model in place of a command": (lambda s, r: app(["gpt2"]), "sinkinterp measure gpt2"),
     "two models": (lambda s, r: app(["measure", NAME, NAME, "--text", "x"]), "sinkinterp atlas MODEL MODEL"),
-    "a module of nnsight": (lambda s, r: si.activations(s, TEXT, names=["x"]), "the answer is a cache"),
     "a hook to patch": (lambda s, r: si.patch(s, TEXT, TEXT, hook_name="blocks.0.hook_resid_pre"), "site=si.inter"),
     "two models to patch": (lambda s, r: si.patch(NAME, NAME), "two texts of one model"),
     "--edit": (lambda s, r: app(["measure", NAME, "--edit", "zero"]), "such as ZeroKeyBias"),
@@ -412,10 +376,8 @@ def test_a_read_is_found_by_its_name(subject, report):
 )
 def test_a_dtype_has_its_short_name_and_a_model_says_where_it_lies(name, dtype):
     loaded = si.load(NAME, dtype=name)
-    assert (
-        loaded.dtype is dtype is si.load(NAME, torch_dtype=name, device="cpu").dtype
-        and loaded.folder == SHIPPED / "text-softmax"
-    )
+    assert loaded.dtype is dtype is si.load(NAME, torch_dtype=name, device="cpu").dtype
+    assert loaded.folder == SHIPPED / "text-softmax"
     assert si.load(model_of("gpt2")).folder is None
 
 
@@ -613,8 +575,7 @@ def test_layers_and_heads_of_attention_are_chosen_as_of_an_array(subject):
     ids = subject.tokens(TEXT).tokens
     for given in (TEXT, ids, [TEXT, TEXT]):
         assert si.activations(subject, given, layers=[1])[1].shape[-2] == ids.shape[1]
-    with pytest.raises(InputError, match="of one length"):
-        si.activations(subject, [TEXT, TEXT + TEXT], layers=[1])
+    refused(lambda: si.activations(subject, [TEXT, TEXT + TEXT], layers=[1]), "of one length")
     refused(lambda: si.attention(subject, TEXT, layers=9))
 
 

@@ -44,6 +44,95 @@ CONFIG_CHANGES = {
 }
 
 
+DAMAGED = {  # a file of a model, and what it holds in place of what it should
+    "config-of-nothing": ("config.json", b""),
+    "config-of-a-list": ("config.json", b"[]"),
+    "config-of-a-number": ("config.json", b"7"),
+    "config-of-bytes": ("config.json", b"\xff\xfe\x00"),
+    "config-without-end": ("config.json", b"{"),
+    "config-nested-without-end": ("config.json", b"[" * DEEP),
+    "weights-of-nothing": ("model.safetensors", b""),
+    "weights-of-text": ("model.safetensors", b"weights " * 99),
+    "weights-of-zeros": ("model.safetensors", bytes(999)),
+}
+TOKENIZERS = {"tokenizer-of-braces": b"{}", "tokenizer-of-nothing": b"", "tokenizer-of-text": b"x"}
+PIPED = ("model.safetensors", "config.json", "generation_config.json")  # files of a model
+TENSORS = {  # changes of a dictionary of tensors, whose first is `name`
+    "tensor-missing": lambda tensors, name: {key: x for key, x in tensors.items() if key != name},
+    "tensor-misshapen": lambda tensors, name: tensors | {name: torch.zeros(3, 5)},
+    "tensor-of-another-name": lambda tensors, name: {key.replace(name, "nonsense"): x for key, x in tensors.items()},
+    "no-tensors": lambda tensors, name: {},
+    "tensor-of-truth-values": lambda tensors, name: tensors | {name: tensors[name] > 0},
+    "tensor-of-whole-numbers": lambda tensors, name: tensors | {name: tensors[name].to(torch.int8)},
+    "tensor-of-complex-numbers": lambda tensors, name: tensors | {name: tensors[name].to(torch.complex64)},
+}
+TEXTS = {
+    "empty.txt": b"",
+    "blank.txt": b"\n \n\n",
+    "short.txt": b"the",
+    "latin.txt": b"caf\xe9 " * 50,
+    "bytes.txt": bytes(range(256)) * 9,
+    "empty.jsonl": b"",
+    "latin.jsonl": b'{"text": "caf\xe9"}\n',
+    "number.jsonl": b'{"text": 7}\n',
+    "null.jsonl": b'{"text": null}\n',
+    "list.jsonl": b'{"text": ["the", "cat"]}\n',
+    "mixed.jsonl": b'{"text": "the cat"}\n{"text": 7}\n',
+    "cut.jsonl": b'{"text": "the cat',
+    "plain.jsonl": b"the cat sat\n",
+    "other.jsonl": b'{"body": "the cat sat"}\n',
+    "nested.jsonl": b'{"text": ' + b"[" * DEEP + b"\n",
+    "nested.json": b"[" * DEEP,
+    "number.json": b"7",
+    "none.parquet": b"PAR1 this is none",
+    "empty.parquet": b"",
+    "none.csv": b"\x00\x01\x02\xff",
+    "none.gguf": b"GGUF this is none",
+    "none.wav": b"RIFF this is none",
+    "text.docx": b"PK",
+    "a.txt": b"the cat sat the cat sat",
+    "no-rows.jsonl": b"\n\n\n",
+    "no-rows.csv": b"text\n",
+    "white.txt": b" \n \t\n" * 50,
+    "white.jsonl": b'{"text": "  \\n "}\n' * 50,
+}
+TOKENS = {
+    f"tokens-{name}.json": content if isinstance(content, bytes) else json.dumps(content).encode()
+    for name, content in {
+        "none": [],
+        "flat": [1, 2, 3],
+        "object": {"tokens": [[1, 2]]},
+        "text": [["the", "cat"]],
+        "half": [[1, 1.5]],
+        "true": [[True, False]],
+        "null": [[None, 1]],
+        "empty": [[], []],
+        "one": [[1]],
+        "negative": [[1, -2, 3, 1]],
+        "beyond": [[1, VOCAB, 3, 1]],
+        "of-65-bits": [[1, 2**65, 3, 1]],
+        "of-64-bits": [[1, 2**63, 3, 1]],
+        "deep": [[[1, 2], [3, 4]]],
+        "bytes": b"\xff\xfe",
+        "empty-file": b"",
+        "long-number": f"[[1, {'9' * 5000}]]".encode(),
+    }.items()
+}
+CHATS = {
+    "chats-empty.jsonl": b"",
+    "chats-text.jsonl": b"hello\n",
+    "chats-number.jsonl": b"7\n",
+    "chats-list.jsonl": b"[]\n",
+    "chats-no-messages.jsonl": b'{"text": "hello"}\n',
+    "chats-wrong-messages.jsonl": b'{"messages": 7}\n',
+    "chats-no-role.jsonl": b'{"messages": [{"content": "hello"}]}\n',
+    "chats-number-content.jsonl": b'{"messages": [{"role": "assistant", "content": 7}]}\n',
+    "chats-nested.jsonl": b'{"messages": ' + b"[" * DEEP + b"\n",
+    "chats-latin.jsonl": b'{"messages": [{"role": "user", "content": "caf\xe9"}]}\n',
+}
+CHAT = {"messages": [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]}
+
+
 def make(folder: Path) -> None:
     """Writes every file and model folder into `folder`."""
     _write_good_model(folder / "good")
@@ -52,9 +141,11 @@ def make(folder: Path) -> None:
         config = json.loads((changed / "config.json").read_text())
         (changed / "config.json").write_text(json.dumps(config | change))
     _write_damaged_models(folder)
-    _write_texts(folder)
-    _write_tokens(folder)
-    _write_chats(folder)
+    for name, content in (TEXTS | TOKENS | CHATS).items():
+        (folder / name).write_bytes(content)
+    (folder / "tokens.json").write_text("[[1, 2, 3, 1], [3, 2, 1, 2]]")
+    (folder / "chats.jsonl").write_text(f"{json.dumps(CHAT)}\n" * 12)
+    _write_folders_and_links(folder)
 
 
 def _write_good_model(folder: Path) -> None:
@@ -70,37 +161,16 @@ def _copy(folder: Path, name: str) -> Path:
 
 
 def _write_damaged_models(folder: Path) -> None:
-    for name, content in {
-        "config-of-nothing": b"",
-        "config-of-a-list": b"[]",
-        "config-of-a-number": b"7",
-        "config-of-bytes": b"\xff\xfe\x00",
-        "config-without-end": b"{",
-        "config-nested-without-end": b"[" * DEEP,
-    }.items():
-        (_copy(folder, name) / "config.json").write_bytes(content)
+    for name, (file, content) in DAMAGED.items():
+        (_copy(folder, name) / file).write_bytes(content)
     weights = (folder / "good/model.safetensors").read_bytes()
-    for name, content in {
-        "weights-of-nothing": b"",
-        "weights-cut": weights[: len(weights) // 2],
-        "weights-of-text": b"weights " * 99,
-        "weights-of-zeros": bytes(999),
-    }.items():
-        (_copy(folder, name) / "model.safetensors").write_bytes(content)
+    (_copy(folder, "weights-cut") / "model.safetensors").write_bytes(weights[: len(weights) // 2])
     tensors = load_file(folder / "good/model.safetensors")
-    first, *others = sorted(tensors)
-    for name, changed in {
-        "tensor-missing": {key: tensors[key] for key in others},
-        "tensor-misshapen": tensors | {first: torch.zeros(3, 5)},
-        "tensor-of-another-name": {key: tensors[key] for key in others} | {"nonsense": tensors[first]},
-        "no-tensors": {},
-        "tensor-of-truth-values": tensors | {first: tensors[first] > 0},
-        "tensor-of-whole-numbers": tensors | {first: tensors[first].to(torch.int8)},
-        "tensor-of-complex-numbers": tensors | {first: tensors[first].to(torch.complex64)},
-    }.items():
-        save_file(changed, _copy(folder, name) / "model.safetensors", metadata={"format": "pt"})
-    for name, content in {"tokenizer-of-braces": "{}", "tokenizer-of-nothing": "", "tokenizer-of-text": "x"}.items():
-        (_copy(folder, name) / "tokenizer.json").write_text(content)
+    for name, changed in TENSORS.items():
+        file = _copy(folder, name) / "model.safetensors"
+        save_file(changed(tensors, min(tensors)), file, metadata={"format": "pt"})
+    for name, content in TOKENIZERS.items():
+        (_copy(folder, name) / "tokenizer.json").write_bytes(content)
     for file in _copy(folder, "no-tokenizer").glob("tokenizer*"):
         file.unlink()
     outside = RwkvConfig(vocab_size=VOCAB, hidden_size=48, num_hidden_layers=2)
@@ -109,44 +179,13 @@ def _write_damaged_models(folder: Path) -> None:
     shutil.copy(folder / "good/config.json", folder / "no-weights")
     (_copy(folder, "weights-that-are-a-folder") / "model.safetensors").unlink()
     (folder / "weights-that-are-a-folder/model.safetensors").mkdir()
-    for file in ("model.safetensors", "config.json", "generation_config.json"):
+    for file in PIPED:
         pipe = _copy(folder, f"pipe-for-{file}") / file
         pipe.unlink()
         os.mkfifo(pipe)
 
 
-def _write_texts(folder: Path) -> None:
-    for name, content in {
-        "empty.txt": b"",
-        "blank.txt": b"\n \n\n",
-        "short.txt": b"the",
-        "latin.txt": b"caf\xe9 " * 50,
-        "bytes.txt": bytes(range(256)) * 9,
-        "empty.jsonl": b"",
-        "latin.jsonl": b'{"text": "caf\xe9"}\n',
-        "number.jsonl": b'{"text": 7}\n',
-        "null.jsonl": b'{"text": null}\n',
-        "list.jsonl": b'{"text": ["the", "cat"]}\n',
-        "mixed.jsonl": b'{"text": "the cat"}\n{"text": 7}\n',
-        "cut.jsonl": b'{"text": "the cat',
-        "plain.jsonl": b"the cat sat\n",
-        "other.jsonl": b'{"body": "the cat sat"}\n',
-        "nested.jsonl": b'{"text": ' + b"[" * DEEP + b"\n",
-        "nested.json": b"[" * DEEP,
-        "number.json": b"7",
-        "none.parquet": b"PAR1 this is none",
-        "empty.parquet": b"",
-        "none.csv": b"\x00\x01\x02\xff",
-        "none.gguf": b"GGUF this is none",
-        "none.wav": b"RIFF this is none",
-        "text.docx": b"PK",
-        "a.txt": b"the cat sat the cat sat",
-        "no-rows.jsonl": b"\n\n\n",
-        "no-rows.csv": b"text\n",
-        "white.txt": b" \n \t\n" * 50,
-        "white.jsonl": b'{"text": "  \\n "}\n' * 50,
-    }.items():
-        (folder / name).write_bytes(content)
+def _write_folders_and_links(folder: Path) -> None:
     (folder / "empty-folder").mkdir()
     (folder / "folder.txt").mkdir()
     (folder / "link").symlink_to("nowhere")
@@ -158,45 +197,3 @@ def _write_texts(folder: Path) -> None:
     (folder / "folder-of-links" / "b.txt").symlink_to("nowhere")
     for ending in ("txt", "json", "jsonl", "gguf", "wav"):
         os.mkfifo(folder / f"pipe.{ending}")
-
-
-def _write_tokens(folder: Path) -> None:
-    for name, content in {
-        "tokens": [[1, 2, 3, 1], [3, 2, 1, 2]],
-        "tokens-none": [],
-        "tokens-flat": [1, 2, 3],
-        "tokens-object": {"tokens": [[1, 2]]},
-        "tokens-text": [["the", "cat"]],
-        "tokens-half": [[1, 1.5]],
-        "tokens-true": [[True, False]],
-        "tokens-null": [[None, 1]],
-        "tokens-empty": [[], []],
-        "tokens-one": [[1]],
-        "tokens-negative": [[1, -2, 3, 1]],
-        "tokens-beyond": [[1, VOCAB, 3, 1]],
-        "tokens-of-65-bits": [[1, 2**65, 3, 1]],
-        "tokens-of-64-bits": [[1, 2**63, 3, 1]],
-        "tokens-deep": [[[1, 2], [3, 4]]],
-    }.items():
-        (folder / f"{name}.json").write_text(json.dumps(content))
-    (folder / "tokens-bytes.json").write_bytes(b"\xff\xfe")
-    (folder / "tokens-empty-file.json").write_bytes(b"")
-    (folder / "tokens-long-number.json").write_text(f"[[1, {'9' * 5000}]]")
-
-
-def _write_chats(folder: Path) -> None:
-    for name, content in {
-        "chats-empty": "",
-        "chats-text": "hello\n",
-        "chats-number": "7\n",
-        "chats-list": "[]\n",
-        "chats-no-messages": '{"text": "hello"}\n',
-        "chats-wrong-messages": '{"messages": 7}\n',
-        "chats-no-role": '{"messages": [{"content": "hello"}]}\n',
-        "chats-number-content": '{"messages": [{"role": "assistant", "content": 7}]}\n',
-        "chats-nested": '{"messages": ' + "[" * DEEP + "\n",
-    }.items():
-        (folder / f"{name}.jsonl").write_text(content)
-    (folder / "chats-latin.jsonl").write_bytes(b'{"messages": [{"role": "user", "content": "caf\xe9"}]}\n')
-    chat = {"messages": [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]}
-    (folder / "chats.jsonl").write_text(f"{json.dumps(chat)}\n" * 12)

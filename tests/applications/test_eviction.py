@@ -5,15 +5,7 @@ import torch
 from backends.zoo import model_of, subject_of, tokens_of
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sinkinterp.applications.eviction import (
-    IN_TEXT,
-    Losses,
-    _sinks_of_parts,
-    first_token_losses,
-    generated,
-    generation_table,
-    heads_table,
-)
+from sinkinterp.applications import eviction
 from sinkinterp.applications.streaming import SinkCache, streamed
 from sinkinterp.backends.load import load
 from sinkinterp.runs.case import Inputs
@@ -37,11 +29,11 @@ def test_a_rerotated_cache_equals_a_fresh_pass_over_the_kept_tokens_at_their_new
 def test_the_twin_whose_sink_is_a_token_must_keep_it_and_the_twin_with_key_biases_nothing(name, needed):
     subject = load(f"sinkinterp/{name}")
     tokens = Inputs(16, 256).token_set(subject, subject.name).tokens
-    losses = first_token_losses(subject, tokens, (6,), kept=(0, 1, 2))
+    losses = eviction.first_token_losses(subject, tokens, (6,), kept=(0, 1, 2))
     zero, one, _ = losses.table().rows
     assert abs(one["added loss"]) < 1e-3 and "cannot" not in losses.answer()
     assert (zero["added loss low"] > 0.002) == bool(needed)
-    errors = heads_table(subject, tokens, 6, tolerance=0.5, kept=(0, 1, 2)).rows[0]
+    errors = eviction.heads_table(subject, tokens, 6, tolerance=0.5, kept=(0, 1, 2)).rows[0]
     assert errors["fewest first tokens"] == needed
     if needed:
         assert errors["control error with 1"] > 2 * errors["error with 1"]
@@ -54,20 +46,20 @@ def test_where_attention_is_uniform_a_generation_has_its_null_and_no_quarter_is_
         for parameter in (p for part, p in subject.model.named_parameters() if "q_proj" in part or "sinks" in part):
             parameter.zero_()
     for count, rows in ((13, 4), (2, 2)):
-        table = generation_table(subject, tokens_of(7), count)
+        table = eviction.generation_table(subject, tokens_of(7), count)
         assert table.numbers("alpha_1") == pytest.approx(table.numbers("null"), abs=1e-6)
         assert len(table.rows) == rows and table.rows[-1]["generated tokens"] == count
 
 
 def test_without_a_first_token_is_always_tried():
-    losses = first_token_losses(subject_of("llama"), tokens_of(13), (6,), kept=(2,))
+    losses = eviction.first_token_losses(subject_of("llama"), tokens_of(13), (6,), kept=(2,))
     assert sorted({n for _, _, n in losses.added}) == [0, 2] and losses.answer()
 
 
 def test_the_recommendation_is_the_fewest_beside_which_more_gain_less_than_a_hundredth():
     noise = torch.linspace(-1e-3, 1e-3, 7)
     planted = {0: 0.9, 1: 0.125, 2: 0.105, 4: 0.1, 8: 0.1}
-    losses = Losses({(64, "of the text", n): loss + noise for n, loss in planted.items()}, {}, "", "")
+    losses = eviction.Losses({(64, "of the text", n): loss + noise for n, loss in planted.items()}, {}, "", "")
     sentence = losses.answer()
     assert (
         sentence.startswith("Keep 2 first tokens: a window of 64")
@@ -83,7 +75,7 @@ def test_planted_sinks_that_stay_wander_and_multiply_are_told_apart(make_call):
     pattern[2, :, 0], pattern[2, 12:, 5] = 0.5, 0.4  # multiplies
     pattern += torch.eye(20) * (1 - pattern.sum(-1, keepdim=True))  # a query's own key is never a sink of its part
     call = make_call(3, 3, 20, batch=1).with_pattern(pattern[None])
-    parts = _sinks_of_parts(call, [4, 12, 20], 0.3)[0, ..., :4]
+    parts = eviction._sinks_of_parts(call, [4, 12, 20], 0.3)[0, ..., :4]
     assert parts[0].tolist() == [[pytest.approx(0.9), 1, 0, 1]] * 2
     assert parts[1, 1].tolist() == [0, 0, 1, 1] and parts[2, 1].tolist() == [0.5, 1, 0, 2]
 
@@ -91,16 +83,18 @@ def test_planted_sinks_that_stay_wander_and_multiply_are_told_apart(make_call):
 def test_generated_tokens_follow_their_prompt_and_fill_the_context_at_most():
     subject, tokens = subject_of(GROUPED), tokens_of()
     state = torch.random.get_rng_state()
-    texts = generated(subject, tokens, 13)
-    assert texts[:, :17].equal(tokens) and texts.shape == (5, 30) and texts.equal(generated(subject, tokens, 13))
+    texts = eviction.generated(subject, tokens, 13)
+    assert (
+        texts[:, :17].equal(tokens) and texts.shape == (5, 30) and texts.equal(eviction.generated(subject, tokens, 13))
+    )
     assert torch.random.get_rng_state().equal(state)
-    assert generation_table(subject, tokens, 1000).column("generated tokens") == [11, 23, 35, 47]
+    assert eviction.generation_table(subject, tokens, 1000).column("generated tokens") == [11, 23, 35, 47]
 
 
 def losses_of(**added):
     """Losses of four texts, by first tokens kept: k0, k1, ..."""
-    by = {(8, IN_TEXT, int(name[1:])): torch.tensor(values) for name, values in added.items()}
-    return Losses(by, {}, "", "")
+    by = {(8, eviction.IN_TEXT, int(name[1:])): torch.tensor(values) for name, values in added.items()}
+    return eviction.Losses(by, {}, "", "")
 
 
 def test_the_answer_says_what_the_texts_can_tell():

@@ -2,10 +2,12 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from backends.zoo import model_of, subject_of, tokens_of
+from refusals import refused
 from torch.nn.utils.parametrizations import weight_norm
 
 import sinkinterp as si
@@ -33,7 +35,6 @@ from sinkinterp.applications.outliers import (
 )
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.anatomy.modules import linear_maps
-from sinkinterp.checks import InputError
 from sinkinterp.lm.model import build
 
 LONG = 5  # a token id
@@ -166,8 +167,7 @@ def test_weights_that_are_computed_or_offloaded_are_refused_and_the_model_stays_
         found = si.mask(subject, tokens)
         change(last)
         state = model.state_dict(keep_vars=True)
-        with pytest.raises(InputError, match=words):
-            weights_table(subject, tokens, found)
+        refused(partial(weights_table, subject, tokens, found), words)
         assert all(value is state[name] for name, value in model.state_dict(keep_vars=True).items())
 
 
@@ -187,13 +187,11 @@ def test_rounding_in_half_precision_is_that_of_full_precision():
     assert found == pytest.approx(error_by_hand(x.half().float(), 127), rel=1e-4)
 
 
-def test_a_model_without_maps_in_floating_point_is_refused():
+def test_a_model_without_maps_in_floating_point_is_refused(monkeypatch):
     subject, tokens = subject_of("gpt2"), tokens_of()
     found = si.mask(subject, tokens)
-    maps = "sinkinterp.applications.outliers.linear_maps"
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(InputError, match="without quantisation"):
-        patch.setattr(maps, lambda block: iter(()))
-        weights_table(subject, tokens, found)
+    monkeypatch.setattr("sinkinterp.applications.outliers.linear_maps", lambda block: iter(()))
+    refused(lambda: weights_table(subject, tokens, found), "without quantisation")
 
 
 def test_principal_components_of_a_plane_explain_it_and_an_outlier_takes_one_of_them(planted):

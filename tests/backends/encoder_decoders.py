@@ -4,23 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import transformers
 from backends.zoo import peaked
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    MarianConfig,
-    MarianMTModel,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    T5Config,
-    T5ForConditionalGeneration,
-    T5GemmaConfig,
-    T5GemmaForConditionalGeneration,
-    T5GemmaModuleConfig,
-    WhisperConfig,
-    WhisperForConditionalGeneration,
-)
 
 from sinkinterp.backends.encoder import EncoderInput, TokenIds
 
@@ -35,23 +21,26 @@ T5 = IDS | {
     "vocab_size": VOCAB, "d_model": 24, "d_kv": 6, "d_ff": 20, "num_layers": 2, "num_decoder_layers": DEPTH,
     "num_heads": HEADS,
 }  # fmt: skip
-_GEMMA = T5GemmaModuleConfig(
+_GEMMA = transformers.T5GemmaModuleConfig(
     vocab_size=VOCAB, hidden_size=24, intermediate_size=20, num_hidden_layers=DEPTH, num_attention_heads=HEADS,
     num_key_value_heads=2, head_dim=6, sliding_window=5, max_position_embeddings=40,
 )  # fmt: skip
 MODELS = {
-    "whisper": lambda: WhisperForConditionalGeneration(WhisperConfig(**WHISPER)),
-    "bart": lambda: BartForConditionalGeneration(BartConfig(**SIZES, max_position_embeddings=40)),
-    "marian": lambda: MarianMTModel(MarianConfig(**SIZES, max_position_embeddings=40)),
-    "t5": lambda: T5ForConditionalGeneration(T5Config(**T5)),
-    "t5gemma": lambda: T5GemmaForConditionalGeneration(T5GemmaConfig(encoder=_GEMMA, decoder=_GEMMA)),
+    "whisper": lambda: transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**WHISPER)),
+    "bart": lambda: transformers.BartForConditionalGeneration(
+        transformers.BartConfig(**SIZES, max_position_embeddings=40)
+    ),
+    "marian": lambda: transformers.MarianMTModel(transformers.MarianConfig(**SIZES, max_position_embeddings=40)),
+    "t5": lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5)),
+    "t5gemma": lambda: transformers.T5GemmaForConditionalGeneration(
+        transformers.T5GemmaConfig(encoder=_GEMMA, decoder=_GEMMA)
+    ),
 }
 TEXT_MODELS = tuple(name for name in MODELS if name != "whisper")
 LEARNED_POSITIONS = ("whisper", "bart")
-NORMALISE_SUMS = ("bart", "marian")  # what their blocks return is no sum of updates
 
 
-def model_of(name: str) -> PreTrainedModel:
+def model_of(name: str) -> transformers.PreTrainedModel:
     torch.manual_seed(0)
     return peaked(MODELS[name]().eval(), ("q_proj", "k_proj", "embed_positions"))  # T5 begins with peaked attention
 
@@ -83,5 +72,5 @@ def save_bart(folder: Path, marks_texts: bool = True) -> Path:
     if marks_texts:
         words.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 1), ("</s>", 2)])
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<pad>"}
-    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
     return folder

@@ -9,19 +9,7 @@ from lm.family import SPECS
 from refusals import refused
 from transformers import AutoModelForCausalLM, BloomConfig, FalconConfig, MptConfig
 
-from sinkinterp.attention import call as calls
-from sinkinterp.attention.kernels import (
-    ClampedSum,
-    EluPlusOne,
-    ExpMinusOne,
-    Kernel,
-    LogLength,
-    PNorm,
-    PositiveShare,
-    Raw,
-    Sigmoid,
-    Unit,
-)
+from sinkinterp.attention import call as calls, kernels
 from sinkinterp.backends.anatomy.modules import removed_after
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.patched import patched
@@ -43,12 +31,16 @@ CONFIGS = {
 TIMES = {"bloom": 1, "mpt": 1, "falcon, sdpa": 12**-0.5, "falcon, eager": 2 * 12**-0.5}  # ALiBi in each family
 OURS = ("alibi", "t5", "bucket_index")
 KERNELS = {
-    "sigmoid": PatchNormalization(Sigmoid()),
-    "sigmoid, normalised": PatchNormalization(Kernel(similarity=Sigmoid(), normaliser=PNorm())),
-    "elu": PatchNormalization(EluPlusOne()),
-    "linear": PatchNormalization(Kernel(similarity=Raw(), normaliser=ClampedSum())),
-    "softpick": PatchNormalization(Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare())),
-    "scaled": PatchNormalization(Kernel(scaling=LogLength(), similarity=Sigmoid(), normaliser=Unit())),
+    "sigmoid": PatchNormalization(kernels.Sigmoid()),
+    "sigmoid, normalised": PatchNormalization(kernels.Kernel(similarity=kernels.Sigmoid(), normaliser=kernels.PNorm())),
+    "elu": PatchNormalization(kernels.EluPlusOne()),
+    "linear": PatchNormalization(kernels.Kernel(similarity=kernels.Raw(), normaliser=kernels.ClampedSum())),
+    "softpick": PatchNormalization(
+        kernels.Kernel(similarity=kernels.ExpMinusOne(), normaliser=kernels.PositiveShare())
+    ),
+    "scaled": PatchNormalization(
+        kernels.Kernel(scaling=kernels.LogLength(), similarity=kernels.Sigmoid(), normaliser=kernels.Unit())
+    ),
     "off by one": AddSinkLogit(0.0),
     "a large sink logit": AddSinkLogit(5.0),
 }

@@ -17,17 +17,7 @@ import torch
 from backends.own_modules import Litgpt
 from backends.test_exclusive import lines_of, state_of
 from backends.zoo import peaked
-from hypothesis import HealthCheck, Phase, settings, strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    consumes,
-    initialize,
-    invariant,
-    multiple,
-    precondition,
-    rule,
-)
+from hypothesis import HealthCheck, Phase, settings, stateful, strategies as st
 from nnsight import NNsight
 from refusals import refused
 from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel
@@ -102,10 +92,10 @@ class Place:
         return self.pool.submit(self.context.run, work, *args).result(60)
 
 
-class Contexts(RuleBasedStateMachine):
+class Contexts(stateful.RuleBasedStateMachine):
     """A model that three places load, measure, patch, run, interrupt, copy and fork, while its owner changes it."""
 
-    blocks, places, one_edit = Bundle("blocks"), st.integers(0, 2), st.integers(0, len(EDITS) - 1)
+    blocks, places, one_edit = stateful.Bundle("blocks"), st.integers(0, 2), st.integers(0, len(EDITS) - 1)
     model, answers, apart = None, {}, {}  # for all examples: each leaves the model as it was
 
     def __init__(self):
@@ -138,38 +128,38 @@ class Contexts(RuleBasedStateMachine):
         else:
             assert_same(place(run, self.model), self.answer(edits))
 
-    @initialize(target=blocks, entered=st.lists(st.tuples(places, one_edit), max_size=3))
+    @stateful.initialize(target=blocks, entered=st.lists(st.tuples(places, one_edit), max_size=3))
     def begin(self, entered):
-        return multiple(*(self.enter(*each) for each in entered))
+        return stateful.multiple(*(self.enter(*each) for each in entered))
 
-    @precondition(lambda self: len(self.open) < 4)
-    @rule(target=blocks, at=places, edit=one_edit)
+    @stateful.precondition(lambda self: len(self.open) < 4)
+    @stateful.rule(target=blocks, at=places, edit=one_edit)
     def enter(self, at, edit):
         block = ExitStack()
         self.at[at](block.enter_context, si.patched(self.model, EDITS[edit]))
         self.open.append((self.at[at], EDITS[edit], block))
         return self.open[-1]
 
-    @rule(block=consumes(blocks), at=places)
+    @stateful.rule(block=stateful.consumes(blocks), at=places)
     def leave(self, block, at):
         """In any order, from any place."""
         self.at[at](block[2].close)
         self.open.remove(block)
         self.is_set_inside &= bool(self.open)
 
-    @rule(at=places)
+    @stateful.rule(at=places)
     def run(self, at):
         self.check_pass(self.at[at], self.edits_at(self.at[at]), logits_of)
 
-    @precondition(lambda self: not self.is_set_inside)
-    @rule(at=places)
+    @stateful.precondition(lambda self: not self.is_set_inside)
+    @stateful.rule(at=places)
     def generate(self, at):
         if edits := self.edits_at(self.at[at]):
             tokens = self.at[at](written_by, self.model)
             for n in (5, 6):
                 assert tokens[:, n].equal(self.answer(edits, tokens[:, :n])[:, -1].argmax(-1))
 
-    @rule(at=places, edits=st.lists(one_edit, max_size=1))
+    @stateful.rule(at=places, edits=st.lists(one_edit, max_size=1))
     def measure(self, at, edits):
         edits = tuple(EDITS[edit] for edit in edits)
         work = partial(self.subject.run, TOKENS, edits=edits)
@@ -178,13 +168,13 @@ class Contexts(RuleBasedStateMachine):
         else:
             assert_same(self.at[at](work).logits, self.answer(edits))
 
-    @rule(at=places, wrong=st.sampled_from(WRONG))
+    @stateful.rule(at=places, wrong=st.sampled_from(WRONG))
     def run_and_measure_wrongly(self, at, wrong):
         for work in (partial(self.model, TOKENS + 10**6), partial(self.subject.run, TOKENS, edits=wrong)):
             with pytest.raises((InputError, IndexError, ZeroDivisionError)):
                 self.at[at](work)
 
-    @rule(at=st.integers(1, 2), line=st.integers(0, 1500))
+    @stateful.rule(at=st.integers(1, 2), line=st.integers(0, 1500))
     def interrupt(self, at, line):
         """Ctrl-C before a line of a pass, in a block or of a measurement."""
         edits, subject = self.edits_at(self.at[at]), self.subject
@@ -193,13 +183,13 @@ class Contexts(RuleBasedStateMachine):
             self.at[at](lines_of, pass_of, (line,))
             raise KeyboardInterrupt  # it was over before that line
 
-    @rule(at=places)
+    @stateful.rule(at=places)
     def load(self, at):
         if not self.edits_at(self.at[at]):
             assert_same(self.at[at](lambda: si.load(self.model).run(TOKENS).logits), self.answer(()))
 
-    @precondition(lambda self: not self.is_set_inside)
-    @rule(edits=st.tuples(*[one_edit] * 3))
+    @stateful.precondition(lambda self: not self.is_set_inside)
+    @stateful.rule(edits=st.tuples(*[one_edit] * 3))
     def all_at_once(self, edits):
         """Every place enters another block, runs inside and leaves, or measures, while the others do."""
 
@@ -213,8 +203,8 @@ class Contexts(RuleBasedStateMachine):
         for place, edit, job in zip(self.at, edits, jobs, strict=True):
             assert_same(job.result(60), self.answer((*self.edits_at(place), EDITS[edit])))
 
-    @precondition(lambda self: not self.is_set_inside)
-    @rule(edits=st.tuples(*[one_edit] * 3), turns=st.permutations(range(3)))
+    @stateful.precondition(lambda self: not self.is_set_inside)
+    @stateful.rule(edits=st.tuples(*[one_edit] * 3), turns=st.permutations(range(3)))
     def tasks(self, edits, turns):
         """Tasks of one loop enter one after the other, and leave in the order of their turns."""
 
@@ -229,8 +219,8 @@ class Contexts(RuleBasedStateMachine):
 
         asyncio.run(all_of_them())
 
-    @precondition(lambda self: self.open)
-    @rule(at=places)
+    @stateful.precondition(lambda self: self.open)
+    @stateful.rule(at=places)
     def fork(self, at):
         """The process that is forked has the blocks of the thread that forks alone."""
         place, edits = self.at[at], self.edits_at(self.at[at])
@@ -247,24 +237,24 @@ class Contexts(RuleBasedStateMachine):
         self.answer(()), self.answer(edits)  # before: what the other process adds is lost
         assert place(in_a_fork, work) == "all is right"
 
-    @rule(at=places)
+    @stateful.rule(at=places)
     def copied(self, at):
         for work in (copy.deepcopy, pickle.dumps):
             for what in (self.model, self.subject) if self.open else (self.model,):
                 with pytest.raises(InputError, match="cannot be copied") if self.open else nullcontext():
                     self.at[at](work, what)
 
-    @rule(dtype=st.sampled_from((torch.float32, torch.float64)))
+    @stateful.rule(dtype=st.sampled_from((torch.float32, torch.float64)))
     def cast(self, dtype):
         self.model.to(dtype)
 
-    @rule(name=st.sampled_from(("sdpa", "eager")))
+    @stateful.rule(name=st.sampled_from(("sdpa", "eager")))
     def set_attention(self, name):
         self.model.set_attn_implementation(name)
         self.is_set_inside = bool(self.open)
         self.attention = self.attention if self.open else name
 
-    @invariant()
+    @stateful.invariant()
     def the_model_is_what_it_was(self):
         if not self.open:
             hooks, modes, attention, _ = state_of(self.model)

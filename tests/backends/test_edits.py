@@ -1,20 +1,29 @@
-"""Every site of an edit, on every architecture and backend."""
+"""Every site of an edit, on every architecture and backend; reads see what edits put there."""
 
+import copy
+from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
-from backends.zoo import ATTENTION_LAYERS, model_of, subject_of, tokens_of
+from backends.own_modules import VOCAB as OWN_VOCAB, NanoGPT
+from backends.zoo import ATTENTION_LAYERS, VOCAB, model_of, subject_of, tokens_of
 from refusals import refused
 
+import sinkinterp as si
+from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
 from sinkinterp.attention.sites import RESIDUAL, Edit
 from sinkinterp.backends import hooks
+from sinkinterp.backends.anatomy.modules import blocks_of
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.measurement.patching import activations, patch
 from sinkinterp.metrics.importance import importance, slot_importance
 from sinkinterp.metrics.residuals import vector_norms
+from sinkinterp.metrics.writes import UPDATE_RANK
 
 POSITIONS = torch.arange(17)
 # test_interventions.py edits every architecture; here are edits that a user wrote
@@ -101,3 +110,98 @@ def test_a_layer_that_gives_its_slot_all_attention_is_not_deaf():
     with torch.no_grad():
         logit.fill_(40)  # e^40 to 1 against every token
     assert load(model).shape.n_layers == 1
+
+
+SITES = (iv.ChangeResidual, iv.ChangeMLP, iv.ChangeQueries, iv.ChangeKeys, iv.ChangeValues, iv.ChangeOutputs)
+OF_MODULES = (iv.ChangeAttentionInput, iv.ChangeNeurons)  # found by the names that modules have in transformers
+SUBJECTS = [(name, backend) for name in ("gpt2", "llama with grouped queries", "opt") for backend in BACKENDS]
+
+
+def given(name, backend):
+    """The subject, and 3 sequences of 7 ids."""
+    if backend == "own":
+        torch.manual_seed(0)
+        return si.load(NanoGPT().eval()), torch.randint(OWN_VOCAB, (3, 7), generator=torch.Generator().manual_seed(0))
+    return subject_of(name, backend), torch.randint(VOCAB, (3, 7), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("name", "backend"), [*SUBJECTS, ("nanoGPT", "own")])
+def test_a_read_returns_what_an_edit_put_there(name, backend):
+    subject, ids = given(name, backend)
+    for site in SITES if backend == "own" else SITES + OF_MODULES:
+        plain = activations(site(), subject, ids)
+        assert all(x.abs().max() > 1e-3 for x in plain.values()), site
+        zeroed = activations(site(), subject, ids, edits=[site(iv.Zero())])
+        assert all(x.eq(0).all() for x in zeroed.values()), site
+        layer = sorted(plain)[-1]
+        constant = activations(site(), subject, ids, edits=[site(iv.SetTo(0.75), layers=[layer], positions=[2])])
+        assert constant[layer][..., 2, :].eq(0.75).all()
+        assert constant[layer][..., 1, :].equal(plain[layer][..., 1, :])
+    last = max(subject.shape.attention_layers)
+    pattern = activations(iv.ChangePattern(), subject, ids, edits=[iv.RemoveColumn(positions=[0], layers=[last])])
+    assert pattern[last][..., 1:, 0].eq(0).all()
+
+
+@pytest.mark.parametrize(("name", "attention", "matrix"), [
+    ("gpt2", "attn", "mlp.c_proj"), ("llama with grouped queries", "self_attn", "mlp.down_proj"),
+    ("opt", "self_attn", "fc2"),
+])  # fmt: skip
+def test_attention_reads_its_input_and_the_output_matrix_the_neurons_on_every_backend(name, attention, matrix):
+    model, seen = copy.deepcopy(subject_of(name, "huggingface").model), defaultdict(list)
+    ids = given(name, "huggingface")[1]
+
+    def keep(module, args, kwargs, site):
+        seen[site].append(args[0] if args else kwargs["hidden_states"])
+
+    for block in blocks_of(model):
+        for site, module in {iv.ChangeAttentionInput: attention, iv.ChangeNeurons: matrix}.items():
+            block.get_submodule(module).register_forward_pre_hook(partial(keep, site=site), with_kwargs=True)
+    with torch.no_grad():
+        model(ids)
+    for backend in BACKENDS:
+        subject = subject_of(name, backend)
+        for site in OF_MODULES:
+            read = subject.run(ids, reads={"x": site().read()})["x"]
+            expected = torch.stack([x.view(*ids.shape, -1) for x in seen[site]], 1)
+            torch.testing.assert_close(read, expected, rtol=1e-5, atol=1e-5)
+        assert subject.shape.d_mlp == seen[iv.ChangeNeurons][0].shape[-1]
+        refused(partial(subject.run, ids, edits=[iv.ChangeNeurons(iv.Zero(), dims=[subject.shape.d_mlp])]))
+
+
+def test_without_neurons_an_update_is_the_bias_of_its_output_matrix():
+    subject, ids = given("gpt2", "huggingface")
+    bias = torch.stack([block.mlp.c_proj.bias for block in subject.model.transformer.h])
+    update = subject.run(ids, reads={"x": iv.ChangeMLP().read()}, edits=[iv.ChangeNeurons(iv.Zero())])["x"]
+    torch.testing.assert_close(update, bias[None, :, None].expand_as(update))
+
+
+@pytest.mark.parametrize("site", OF_MODULES)
+def test_a_site_that_a_model_does_not_show_is_refused_by_name(site):
+    subject, ids = given("", "own")
+    for wanted in ({"reads": {"x": site().read()}}, {"edits": [site(iv.Zero())]}):
+        refused(partial(subject.run, ids, **wanted), f"not every block shows its {site.site.label}")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_a_patch_takes_from_an_edited_run_is_edited(backend):
+    subject, ids = given("gpt2", backend)
+    zero, site = iv.ChangeOutputs(iv.Zero(), layers=[1]), iv.ChangeOutputs(layers=[1])
+    put = patch(site, subject, ids, edits=[zero])
+    patched = subject.run(ids, edits=[put]).logits
+    torch.testing.assert_close(patched, subject.run(ids, edits=[zero]).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_sites_that_no_read_sees_name_the_one_to_read():
+    subject, ids = given("gpt2", "huggingface")
+    for site in (iv.ChangeTokenEmbedding(), iv.ChangePositionEmbedding()):
+        refused(partial(activations, site, subject, ids))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_heads_that_an_edit_makes_write_one_direction_have_an_update_of_rank_one(backend):
+    subject, ids = given("llama with grouped queries", backend)
+    edits = [iv.ChangeOutputs(iv.SetTo(0.5))]
+    report = si.measure(subject, ids, instruments=si.metrics.instruments.GEOMETRY, edits=edits)
+    rank = report.extra(UPDATE_RANK)
+    torch.testing.assert_close(rank, torch.ones_like(rank))
+    assert si.measure(subject, ids, instruments=si.metrics.instruments.GEOMETRY).extra(UPDATE_RANK).mean() > 1.3

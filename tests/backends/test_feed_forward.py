@@ -2,16 +2,8 @@
 
 import pytest
 import torch
+import transformers
 from backends.zoo import SIZES, peaked, tokens_of
-from transformers import (
-    AutoModelForCausalLM,
-    CohereConfig,
-    FalconH1Config,
-    Glm4Config,
-    GraniteConfig,
-    GraniteMoeSharedConfig,
-    Olmo2Config,
-)
 
 from sinkinterp.attention.sites import MLP, RESIDUAL
 from sinkinterp.backends.anatomy import modules
@@ -20,14 +12,14 @@ from sinkinterp.checks import InputError
 from sinkinterp.interventions import ChangeMLP, Scale, SetTo
 
 CONFIGS = {
-    "glm4": Glm4Config(**SIZES, num_key_value_heads=2, head_dim=12),
-    "olmo2": Olmo2Config(**SIZES, num_key_value_heads=2),
-    "granite": GraniteConfig(**SIZES, num_key_value_heads=2, residual_multiplier=0.22),
-    "granite-moe with a shared layer": GraniteMoeSharedConfig(
+    "glm4": transformers.Glm4Config(**SIZES, num_key_value_heads=2, head_dim=12),
+    "olmo2": transformers.Olmo2Config(**SIZES, num_key_value_heads=2),
+    "granite": transformers.GraniteConfig(**SIZES, num_key_value_heads=2, residual_multiplier=0.22),
+    "granite-moe with a shared layer": transformers.GraniteMoeSharedConfig(
         **SIZES, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=16
     ),
-    "cohere": CohereConfig(**SIZES, num_key_value_heads=2),
-    "falcon-h1, a recurrence beside attention": FalconH1Config(
+    "cohere": transformers.CohereConfig(**SIZES, num_key_value_heads=2),
+    "falcon-h1, a recurrence beside attention": transformers.FalconH1Config(
         **SIZES, num_key_value_heads=2, head_dim=12, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1,
         mamba_d_state=8,
     ),
@@ -36,7 +28,7 @@ CONFIGS = {
 
 def model_of(name: str):
     torch.manual_seed(0)
-    return peaked(AutoModelForCausalLM.from_config(CONFIGS[name]).eval())
+    return peaked(transformers.AutoModelForCausalLM.from_config(CONFIGS[name]).eval())
 
 
 def reads(subject, *edits):
@@ -63,5 +55,7 @@ def test_the_update_that_is_set_is_what_the_residual_gains(name, backend):
 def test_one_of_two_feed_forward_branches_is_not_the_update(monkeypatch):
     monkeypatch.setattr(modules, "_BESIDE", {})
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 16}
-    model = AutoModelForCausalLM.from_config(GraniteMoeSharedConfig(**SIZES, num_key_value_heads=2, **experts)).eval()
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.GraniteMoeSharedConfig(**SIZES, num_key_value_heads=2, **experts)
+    ).eval()
     assert load(peaked(model)).shape.mlp_layers == ()

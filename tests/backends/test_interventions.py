@@ -6,17 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from backends.zoo import (
-    CONFIGS,
-    LEARNED_POSITIONS,
-    VOCAB,
-    bare_logits,
-    has_weights,
-    model_of,
-    state_of,
-    subject_of,
-    tokens_of,
-)
+from backends import zoo
 from refusals import refused
 from transformers import AutoModelForCausalLM, GPTBigCodeConfig
 
@@ -24,12 +14,11 @@ import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveShare, Sigmoid
 from sinkinterp.backends.load import BACKENDS, load
-from sinkinterp.checks import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.metrics.importance import importance
 
-TOKENS = tokens_of()
+TOKENS = zoo.tokens_of()
 LENGTH = TOKENS.shape[1]
 POSITIONS = torch.arange(LENGTH)
 READS = {"alpha": lambda call: importance(call, POSITIONS)}
@@ -64,19 +53,19 @@ MORE_EDITS = (
     iv.ChangePattern(iv.SetTo(0.1), positions=[9], heads=[(1, 0)]),
 )  # fmt: skip
 IN_MORE = ("gpt2", "pythia", "qwen2", "gpt-oss with sink logits")
-IN_BOTH = {*IN_MORE, *LEARNED_POSITIONS}  # so that every edit runs on both other backends with two architectures
+IN_BOTH = {*IN_MORE, *zoo.LEARNED_POSITIONS}  # so that every edit runs on both other backends with two architectures
 IN_SHAPE = ("gpt2", "gpt-oss with sink logits")
 BIASED = ("gpt2", "opt", "llama with biases", "qwen2", "pythia", "gpt-oss with sink logits")
-ROTARY = tuple(sorted(set(CONFIGS) - {*LEARNED_POSITIONS, "jamba with mamba layers"}))
+ROTARY = tuple(sorted(set(zoo.CONFIGS) - {*zoo.LEARNED_POSITIONS, "jamba with mamba layers"}))
 EXPERTS = ("qwen3-moe", "jamba with mamba layers", "gpt-oss with sink logits")
-MOVABLE, SLOTTED = (*LEARNED_POSITIONS, *ROTARY), ("gpt-oss with sink logits",)
+MOVABLE, SLOTTED = (*zoo.LEARNED_POSITIONS, *ROTARY), ("gpt-oss with sink logits",)
 LACKING = {  # interventions -> architectures that have what they change, and how the others refuse
-    (iv.RemovePosition, iv.ChangePositionEmbedding): (LEARNED_POSITIONS, "has no table of learned positions"),
+    (iv.RemovePosition, iv.ChangePositionEmbedding): (zoo.LEARNED_POSITIONS, "has no table of learned positions"),
     (iv.SwapPositions, iv.ReplacePosition, iv.ShiftPositions): (MOVABLE, "has no positions that could"),
     (iv.ZeroQueryBias, iv.ZeroKeyBias, iv.ZeroValueBias): (BIASED, "has no such bias to zero"),
     (iv.RemoveKeySlot, iv.ZeroKeySlot): (SLOTTED, "has no slot to change"),
-    (iv.ChangeNeurons,): (tuple(set(CONFIGS) - {*EXPERTS}), "not every block shows its neurons"),
-    (iv.AddSinkLogit,): (tuple(set(CONFIGS) - {*SLOTTED}), "has a slot already"),
+    (iv.ChangeNeurons,): (tuple(set(zoo.CONFIGS) - {*EXPERTS}), "not every block shows its neurons"),
+    (iv.AddSinkLogit,): (tuple(set(zoo.CONFIGS) - {*SLOTTED}), "has a slot already"),
 }
 FUSED, INTERLEAVED, SPLIT = "gpt2", "pythia", "qwen2"
 
@@ -86,7 +75,7 @@ def refusal(edit: iv.Edit, name: str) -> str | None:
 
 
 def is_null(edit: iv.Edit, name: str) -> bool:
-    return isinstance(edit, iv.ZeroKeyBias) and name in LEARNED_POSITIONS
+    return isinstance(edit, iv.ZeroKeyBias) and name in zoo.LEARNED_POSITIONS
 
 
 def run(subject, *edits: iv.Edit):
@@ -109,27 +98,26 @@ def test_every_public_intervention_is_listed():
     assert {getattr(iv, name) for name in iv.__all__} - {iv.Ablate} == listed | bases | identity
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", zoo.CONFIGS)
 def test_every_intervention_does_the_same_on_every_backend(name, request):
     """The architectures outside `IN_BOTH` meet the other two backends by turns; shapes are checked in two of all."""
     if name not in IN_SHAPE:
         request.getfixturevalue("as_users_run_it")
-    subjects = [subject_of(name, backend) for backend in BACKENDS]
-    before = [state_of(subject.model) for subject in subjects]
+    subjects = [zoo.subject_of(name, backend) for backend in BACKENDS]
+    before = [zoo.state_of(subject.model) for subject in subjects]
     plain = run(subjects[0])
-    for i, edit in enumerate((*EDITS, *MORE_EDITS) if name in IN_MORE else EDITS, list(CONFIGS).index(name)):
+    for i, edit in enumerate((*EDITS, *MORE_EDITS) if name in IN_MORE else EDITS, list(zoo.CONFIGS).index(name)):
         words = refusal(edit, name)
         if words:
             for subject in subjects:
-                with pytest.raises(InputError, match=words):
-                    run(subject, edit)
+                refused(partial(run, subject, edit), words)
             continue
         first = run(subjects[0], edit)
         for other in subjects[1:] if name in IN_BOTH else (subjects[1 + i % 2],):
             assert worst(first, run(other, edit)) < 1e-5, edit
         effect = (first["logits"] - plain["logits"]).abs().max()
         assert effect < 1e-6 if is_null(edit, name) else effect > 1e-4, (edit, effect)
-    assert all(has_weights(subject.model, state) for subject, state in zip(subjects, before, strict=True))
+    assert all(zoo.has_weights(subject.model, state) for subject, state in zip(subjects, before, strict=True))
 
 
 IDENTITIES = (
@@ -149,9 +137,9 @@ NEAR_IDENTITIES = (
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", IN_SHAPE)
 def test_the_identity_changes_nothing(name, backend):
-    subject = subject_of(name, backend)
+    subject = zoo.subject_of(name, backend)
     plain = run(subject)
-    positions = (iv.ChangePositionEmbedding(iv.Keep()),) if name in LEARNED_POSITIONS else ()
+    positions = (iv.ChangePositionEmbedding(iv.Keep()),) if name in zoo.LEARNED_POSITIONS else ()
     for edit in (*IDENTITIES, *positions):
         same = run(subject, edit)
         assert all(plain[read].equal(same[read]) for read in plain), edit
@@ -163,8 +151,8 @@ def test_the_identity_changes_nothing(name, backend):
 
 OUTSIDE = {
     iv.ChangeResidual(iv.Zero(), layers=[4]): "no layer 4; this model and input have 0 to 3",
-    iv.ChangeKeys(iv.Zero(), kv_heads=[(1, 4)]): r"no kv_head 4 of layer 1",
-    iv.ZeroKeyBias(kv_heads=[(3, 0)]): "no layer 3|layer 3",
+    iv.ChangeKeys(iv.Zero(), kv_heads=[(1, 4)]): "no kv_head 4 of layer 1",
+    iv.ZeroKeyBias(kv_heads=[(3, 0)]): "layer 3",
     iv.ChangeValues(iv.Zero(), positions=[LENGTH]): "no position 17; this model and input have 0 to 16",
     iv.ChangeMLP(iv.Zero(), dims=[48]): "no dimension 48",
     iv.ChangeOutputs(iv.SwapWith(0, LENGTH)): "no position 17",
@@ -178,53 +166,51 @@ OUTSIDE = {
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_place_outside_the_model_is_refused_before_anything_runs(backend):
-    subject = subject_of("gpt2", backend)
-    before, ran = state_of(subject.model), []
+    subject = zoo.subject_of("gpt2", backend)
+    before, ran = zoo.state_of(subject.model), []
     for edit, message in OUTSIDE.items():
-        with pytest.raises(InputError, match=message):
-            subject.run(TOKENS, reads={"x": lambda call: ran.append(call)}, edits=[iv.ZeroValueBias(), edit])
-    assert not ran and has_weights(subject.model, before)
+        refused(partial(subject.run, TOKENS, reads={"x": ran.append}, edits=[iv.ZeroValueBias(), edit]), message)
+    assert not ran and zoo.has_weights(subject.model, before)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", [FUSED, INTERLEAVED, SPLIT])
 def test_edits_of_weights_write_nothing_into_a_model_whatever_happens(name, backend):
-    subject = subject_of(name, backend)
-    before, plain = state_of(subject.model), run(subject)
+    subject = zoo.subject_of(name, backend)
+    before, plain = zoo.state_of(subject.model), run(subject)
     edits = [iv.ZeroKeyBias(), iv.ZeroQueryBias(heads=[(1, 2)]), iv.ZeroValueBias(layers=[0])]
     edits += [iv.BlindKeys([3, 5]), iv.BlindKeys([3])]
     during = []
 
     def look(call):
-        during.append(has_weights(subject.model, before))
+        during.append(zoo.has_weights(subject.model, before))
         return call.q.sum((1, 2, 3))
 
     subject.run(TOKENS, reads={"look": look}, edits=edits)
-    assert all(during) and has_weights(subject.model, before)
+    assert all(during) and zoo.has_weights(subject.model, before)
 
     def fail(call):
         raise RuntimeError("a read that fails")
 
     with pytest.raises(Exception, match="a read that fails"):
         subject.run(TOKENS, reads={"fail": fail}, edits=edits)
-    assert has_weights(subject.model, before)
+    assert zoo.has_weights(subject.model, before)
     refused(lambda: subject.run(TOKENS, edits=[*edits, iv.ZeroKeySlot()]))  # refused in the middle of the pass
-    assert has_weights(subject.model, before)
+    assert zoo.has_weights(subject.model, before)
     after = run(subject)
     assert all(plain[read].equal(after[read]) for read in plain)
 
 
 def test_weights_that_a_model_lacks_or_lays_out_otherwise_are_refused_with_nothing_changed():
     ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    config = GPTBigCodeConfig(vocab_size=VOCAB, n_embd=72, n_layer=2, n_head=6, n_positions=64, **ends)
+    config = GPTBigCodeConfig(vocab_size=zoo.VOCAB, n_embd=72, n_layer=2, n_head=6, n_positions=64, **ends)
     for subject, edits, message in (
-        (subject_of("llama"), [iv.BlindKeys([3]), iv.ZeroKeyBias()], "layer 0 has no such bias to zero"),
+        (zoo.subject_of("llama"), [iv.BlindKeys([3]), iv.ZeroKeyBias()], "layer 0 has no such bias to zero"),
         (load(AutoModelForCausalLM.from_config(config)), [iv.ZeroKeyBias()], "key weights of layer 0 are not found"),
     ):
-        before = state_of(subject.model)
-        with pytest.raises(InputError, match=message):
-            subject.run(TOKENS, edits=edits)
-        assert has_weights(subject.model, before)
+        before = zoo.state_of(subject.model)
+        refused(partial(subject.run, TOKENS, edits=edits), message)
+        assert zoo.has_weights(subject.model, before)
 
 
 def assert_as_by_hand(model, subjects, oracles) -> None:
@@ -233,7 +219,7 @@ def assert_as_by_hand(model, subjects, oracles) -> None:
         own = copy.deepcopy(model)
         with torch.no_grad():
             change(own)
-        expected = bare_logits(own, TOKENS)
+        expected = zoo.bare_logits(own, TOKENS)
         for subject in subjects:
             torch.testing.assert_close(subject.run(TOKENS, edits=[edit]).logits, expected, rtol=0, atol=1e-6)
 
@@ -255,8 +241,8 @@ def _views(model, name: str, layer: int, role: int) -> tuple[torch.Tensor, torch
 
 @pytest.mark.parametrize("name", [FUSED, INTERLEAVED, SPLIT])
 def test_edits_of_weights_are_weights_edited_by_hand(name):
-    model = model_of(name)
-    subjects = [subject_of(name, backend) for backend in BACKENDS]
+    model = zoo.model_of(name)
+    subjects = [zoo.subject_of(name, backend) for backend in BACKENDS]
     last = subjects[0].shape.n_kv_heads - 1
 
     def no_bias(role, chosen):
@@ -287,7 +273,7 @@ def test_edits_of_weights_are_weights_edited_by_hand(name):
 
 @pytest.mark.parametrize("name", BIASED)
 def test_key_biases_cancel_in_softmax_without_rotary_positions_only(name):
-    subject = subject_of(name)
+    subject = zoo.subject_of(name)
 
     def change(edit):
         before, after = (
@@ -297,13 +283,13 @@ def test_key_biases_cancel_in_softmax_without_rotary_positions_only(name):
         return (after - before).abs().max()
 
     of_keys = change(iv.ZeroKeyBias())
-    assert of_keys < 1e-6 if name in LEARNED_POSITIONS else of_keys > 1e-3
+    assert of_keys < 1e-6 if name in zoo.LEARNED_POSITIONS else of_keys > 1e-3
     assert change(iv.ZeroQueryBias()) > 1e-3
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_kv_head_is_that_of_the_query_heads_that_share_it(backend):
-    subject = subject_of("llama with grouped queries", backend)
+    subject = zoo.subject_of("llama with grouped queries", backend)
     edits = (iv.ChangeValues(iv.Zero(), kv_heads=[(1, head)]) for head in range(2))
     heads = {"z": lambda call: call.output()}
     plain = subject.run(TOKENS, reads=heads)["z"][:, 1]
@@ -323,7 +309,7 @@ EXACT = (iv.ChangeResidual, iv.ChangeMLP)  # the others make attention run throu
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", IN_SHAPE)
 def test_what_is_put_back_where_it_was_taken_changes_nothing(name, backend):
-    subject = subject_of(name, backend)
+    subject = zoo.subject_of(name, backend)
     plain = run(subject)
     for site in SITES:
         taken = subject.run(TOKENS, reads={"site": site.read()})["site"]
@@ -341,7 +327,7 @@ def test_what_is_put_back_where_it_was_taken_changes_nothing(name, backend):
 
 @pytest.mark.parametrize("name", ROTARY)
 def test_rotary_models_know_distances_only(name):
-    subject = subject_of(name)
+    subject = zoo.subject_of(name)
     plain = run(subject)
     assert worst(plain, run(subject, iv.ShiftPositions(11, start=0))) < 1e-4
     assert worst(plain, run(subject, iv.ShiftPositions(11, start=3))) > 1e-3
@@ -349,9 +335,9 @@ def test_rotary_models_know_distances_only(name):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", LEARNED_POSITIONS)
+@pytest.mark.parametrize("name", zoo.LEARNED_POSITIONS)
 def test_a_table_of_positions_ends_somewhere(name, backend):
-    subject = subject_of(name, backend)
+    subject = zoo.subject_of(name, backend)
     run(subject, iv.ShiftPositions(64 - LENGTH, start=0))
     refused(lambda: run(subject, iv.ShiftPositions(65 - LENGTH, start=0)))
 
@@ -365,11 +351,11 @@ def _table(model, name: str) -> tuple[torch.nn.Parameter, int]:
     return model.model.position.table.weight, 0
 
 
-@pytest.mark.parametrize("name", [*LEARNED_POSITIONS, "ours"])
+@pytest.mark.parametrize("name", [*zoo.LEARNED_POSITIONS, "ours"])
 def test_positions_are_rows_of_a_table_edited_by_hand(name):
-    spec = replace(VARIANTS["softmax"], vocab=VOCAB, d_model=42, n_heads=3, n_layers=2, n_ctx=29)
-    model = build(spec) if name == "ours" else model_of(name)
-    subjects = [load(model)] if name == "ours" else [subject_of(name, backend) for backend in BACKENDS]
+    spec = replace(VARIANTS["softmax"], vocab=zoo.VOCAB, d_model=42, n_heads=3, n_layers=2, n_ctx=29)
+    model = build(spec) if name == "ours" else zoo.model_of(name)
+    subjects = [load(model)] if name == "ours" else [zoo.subject_of(name, backend) for backend in BACKENDS]
 
     def changed(change, own):
         table, first = _table(own, name)
@@ -391,7 +377,7 @@ def test_positions_are_rows_of_a_table_edited_by_hand(name):
 
 
 def test_each_batch_of_a_measurement_gets_its_own_rows(monkeypatch):
-    subject = subject_of("gpt2")
+    subject = zoo.subject_of("gpt2")
     values = {1: torch.randn(5, LENGTH, 48)}
     edits = [iv.ChangeResidual(iv.Put(values), layers=[1])]
     whole = si.measure(subject, TOKENS, edits=edits)
@@ -400,7 +386,7 @@ def test_each_batch_of_a_measurement_gets_its_own_rows(monkeypatch):
 
 
 def test_gradients_pass_edits_of_activations_and_of_weights():
-    subject = subject_of("gpt2")
+    subject = zoo.subject_of("gpt2")
     added = torch.zeros(1, LENGTH, 48, requires_grad=True)
     edits = [iv.ChangeResidual(iv.Add({1: added}), layers=[1]), iv.ChangeOutputs(iv.Scale(0.5)), iv.Temperature(2.0)]
     found = []
@@ -418,7 +404,7 @@ def test_gradients_pass_edits_of_activations_and_of_weights():
 
 
 def test_edits_of_scores_behind_a_pattern_that_was_set_are_refused_in_a_pass():
-    subject = subject_of("llama")
+    subject = zoo.subject_of("llama")
     refused(lambda: run(subject, iv.RemoveColumn(), iv.Temperature(2.0)))
     either, other = run(subject, iv.Temperature(2.0), iv.RemoveColumn()), run(subject, iv.RemoveColumn())
     assert worst(either, other) > 1e-4

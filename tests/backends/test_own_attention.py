@@ -6,23 +6,9 @@ from functools import cache
 
 import pytest
 import torch
+import transformers
 from backends.zoo import VOCAB, bare_logits, is_untouched, peaked, state_of, tokens_of
 from refusals import refused
-from transformers import (
-    AutoModelForCausalLM,
-    BloomConfig,
-    CodeGenConfig,
-    DiffLlamaConfig,
-    FalconConfig,
-    GPTJConfig,
-    GPTNeoConfig,
-    GPTNeoXJapaneseConfig,
-    MptConfig,
-    MvpConfig,
-    OpenAIGPTConfig,
-    RoFormerConfig,
-    XGLMConfig,
-)
 
 from sinkinterp.attention.sites import MLP, RESIDUAL, Edit
 from sinkinterp.backends.huggingface import HuggingFaceSubject
@@ -36,31 +22,31 @@ from sinkinterp.measurement.measure import measure
 GPTJ = {"vocab_size": VOCAB, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 64, "rotary_dim": 4}
 FALCON = {"vocab_size": VOCAB, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
 CONFIGS = {
-    "bloom": BloomConfig(vocab_size=VOCAB, hidden_size=48, n_layer=3, n_head=4),
-    "codegen": CodeGenConfig(**GPTJ, n_ctx=64),
-    "diffllama": DiffLlamaConfig(**FALCON, num_key_value_heads=2, intermediate_size=40),
-    "falcon with alibi": FalconConfig(
+    "bloom": transformers.BloomConfig(vocab_size=VOCAB, hidden_size=48, n_layer=3, n_head=4),
+    "codegen": transformers.CodeGenConfig(**GPTJ, n_ctx=64),
+    "diffllama": transformers.DiffLlamaConfig(**FALCON, num_key_value_heads=2, intermediate_size=40),
+    "falcon with alibi": transformers.FalconConfig(
         **FALCON, alibi=True, multi_query=False, new_decoder_architecture=False, parallel_attn=False, bias=True,
         attn_implementation="eager",
     ),
-    "falcon with one kv head": FalconConfig(**FALCON, multi_query=True),
-    "falcon with two kv heads": FalconConfig(**FALCON, num_kv_heads=2, new_decoder_architecture=True),
-    "gpt-j": GPTJConfig(**GPTJ),
-    "gpt-neo": GPTNeoConfig(
+    "falcon with one kv head": transformers.FalconConfig(**FALCON, multi_query=True),
+    "falcon with two kv heads": transformers.FalconConfig(**FALCON, num_kv_heads=2, new_decoder_architecture=True),
+    "gpt-j": transformers.GPTJConfig(**GPTJ),
+    "gpt-neo": transformers.GPTNeoConfig(
         vocab_size=VOCAB, hidden_size=48, num_layers=4, attention_types=[[["global", "local"], 2]], num_heads=4,
         window_size=5, max_position_embeddings=64, intermediate_size=40,
     ),
-    "gpt-neox-japanese": GPTNeoXJapaneseConfig(**FALCON, intermediate_multiple_size=1),
-    "mvp": MvpConfig(
+    "gpt-neox-japanese": transformers.GPTNeoXJapaneseConfig(**FALCON, intermediate_multiple_size=1),
+    "mvp": transformers.MvpConfig(
         vocab_size=VOCAB, d_model=48, decoder_layers=3, decoder_attention_heads=4, decoder_ffn_dim=40, encoder_layers=3,
         max_position_embeddings=64, is_decoder=True, is_encoder_decoder=False,
     ),
-    "openai-gpt": OpenAIGPTConfig(vocab_size=VOCAB, n_embd=48, n_layer=3, n_head=4, n_positions=64),
-    "mpt": MptConfig(vocab_size=VOCAB, d_model=48, n_layers=3, n_heads=4, max_seq_len=64),
-    "roformer with rotated values": RoFormerConfig(
+    "openai-gpt": transformers.OpenAIGPTConfig(vocab_size=VOCAB, n_embd=48, n_layer=3, n_head=4, n_positions=64),
+    "mpt": transformers.MptConfig(vocab_size=VOCAB, d_model=48, n_layers=3, n_heads=4, max_seq_len=64),
+    "roformer with rotated values": transformers.RoFormerConfig(
         **FALCON, intermediate_size=40, max_position_embeddings=64, is_decoder=True, rotary_value=True
     ),
-    "xglm": XGLMConfig(
+    "xglm": transformers.XGLMConfig(
         vocab_size=VOCAB, d_model=48, num_layers=3, attention_heads=4, ffn_dim=40, max_position_embeddings=64
     ),
 }  # fmt: skip
@@ -74,7 +60,7 @@ most_families = pytest.mark.parametrize("name", [name for name in CONFIGS if nam
 
 def model_of(name):
     torch.manual_seed(0)
-    return peaked(AutoModelForCausalLM.from_config(CONFIGS[name]).eval(), SHARP)
+    return peaked(transformers.AutoModelForCausalLM.from_config(CONFIGS[name]).eval(), SHARP)
 
 
 subject_of = cache(lambda name: HuggingFaceSubject(model_of(name)))
@@ -189,7 +175,7 @@ def test_falcon_with_sdpa_adds_its_position_bias_once():
     config = copy.deepcopy(CONFIGS["falcon with alibi"])
     config._attn_implementation = "sdpa"
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
     bias = [
         HuggingFaceSubject(m).run(tokens_of(), reads={"bias": lambda call: call.bias[:1, :, -1].expand(5, -1, -1)})
         for m in (model, subject_of("falcon with alibi").model)

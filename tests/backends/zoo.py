@@ -5,22 +5,7 @@ from dataclasses import fields
 from functools import cache
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma2Config,
-    Gemma3TextConfig,
-    GPT2Config,
-    GPTNeoXConfig,
-    GptOssConfig,
-    JambaConfig,
-    LlamaConfig,
-    MistralConfig,
-    OPTConfig,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen3Config,
-    Qwen3MoeConfig,
-)
+import transformers
 
 from sinkinterp.backends.load import load
 from sinkinterp.backends.subject import Subject
@@ -33,24 +18,24 @@ SIZES = {
 }  # fmt: skip
 GPT2 = {"vocab_size": VOCAB, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 64}
 CONFIGS = {
-    "gpt2": GPT2Config(**GPT2, bos_token_id=None, eos_token_id=None),
-    "llama": LlamaConfig(**SIZES, num_key_value_heads=4),
-    "llama with grouped queries": LlamaConfig(**SIZES, num_key_value_heads=2),
-    "mistral with a window": MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=5),
-    "opt": OPTConfig(**SIZES, ffn_dim=40, word_embed_proj_dim=48),
-    "llama with biases": LlamaConfig(**SIZES, num_key_value_heads=2, attention_bias=True),
-    "qwen2": Qwen2Config(**SIZES, num_key_value_heads=2),
-    "qwen3 with normed queries": Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=12),
-    "qwen3-moe": Qwen3MoeConfig(
+    "gpt2": transformers.GPT2Config(**GPT2, bos_token_id=None, eos_token_id=None),
+    "llama": transformers.LlamaConfig(**SIZES, num_key_value_heads=4),
+    "llama with grouped queries": transformers.LlamaConfig(**SIZES, num_key_value_heads=2),
+    "mistral with a window": transformers.MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=5),
+    "opt": transformers.OPTConfig(**SIZES, ffn_dim=40, word_embed_proj_dim=48),
+    "llama with biases": transformers.LlamaConfig(**SIZES, num_key_value_heads=2, attention_bias=True),
+    "qwen2": transformers.Qwen2Config(**SIZES, num_key_value_heads=2),
+    "qwen3 with normed queries": transformers.Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=12),
+    "qwen3-moe": transformers.Qwen3MoeConfig(
         **SIZES, num_key_value_heads=2, head_dim=12, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8
     ),
-    "gemma3": Gemma3TextConfig(**SIZES, num_key_value_heads=2, head_dim=12, sliding_window=5),
-    "jamba with mamba layers": JambaConfig(
+    "gemma3": transformers.Gemma3TextConfig(**SIZES, num_key_value_heads=2, head_dim=12, sliding_window=5),
+    "jamba with mamba layers": transformers.JambaConfig(
         **SIZES, num_key_value_heads=2, attn_layer_period=2, attn_layer_offset=1, num_experts=2, use_mamba_kernels=False
     ),
-    "pythia": GPTNeoXConfig(**SIZES),
-    "gemma2 with softcap": Gemma2Config(**SIZES, num_key_value_heads=2, head_dim=12, sliding_window=5),
-    "gpt-oss with sink logits": GptOssConfig(
+    "pythia": transformers.GPTNeoXConfig(**SIZES),
+    "gemma2 with softcap": transformers.Gemma2Config(**SIZES, num_key_value_heads=2, head_dim=12, sliding_window=5),
+    "gpt-oss with sink logits": transformers.GptOssConfig(
         **SIZES, num_key_value_heads=2, head_dim=12, num_local_experts=4, num_experts_per_tok=2, sliding_window=5,
         rope_parameters={"rope_type": "default", "rope_theta": 1e4},
     ),
@@ -62,7 +47,7 @@ ATTENTION_LAYERS = dict.fromkeys(CONFIGS, (0, 1, 2)) | {"jamba with mamba layers
 PEAKED = ("q_proj", "k_proj", "c_attn", "query_key_value", "wpe", "sinks")
 
 
-def peaked(model: PreTrainedModel, parts: tuple[str, ...] = PEAKED) -> PreTrainedModel:
+def peaked(model: transformers.PreTrainedModel, parts: tuple[str, ...] = PEAKED) -> transformers.PreTrainedModel:
     """The model, with larger queries, keys and positions, and with biases."""
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
@@ -73,9 +58,9 @@ def peaked(model: PreTrainedModel, parts: tuple[str, ...] = PEAKED) -> PreTraine
     return model
 
 
-def model_of(name: str) -> PreTrainedModel:
+def model_of(name: str) -> transformers.PreTrainedModel:
     torch.manual_seed(0)
-    return peaked(AutoModelForCausalLM.from_config(deepcopy(CONFIGS[name])).eval())
+    return peaked(transformers.AutoModelForCausalLM.from_config(deepcopy(CONFIGS[name])).eval())
 
 
 @cache
@@ -89,20 +74,20 @@ def tokens_of(length: int = 17) -> torch.Tensor:
 
 
 @torch.no_grad()
-def bare_logits(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
+def bare_logits(model: transformers.PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
     """Those of a model that we have no part in."""
     return model.eval()(tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits
 
 
-def state_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+def state_of(model: transformers.PreTrainedModel) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def has_weights(model: PreTrainedModel, state: dict[str, torch.Tensor]) -> bool:
+def has_weights(model: transformers.PreTrainedModel, state: dict[str, torch.Tensor]) -> bool:
     return all(tensor.equal(state[name]) for name, tensor in model.state_dict().items())
 
 
-def is_untouched(model: PreTrainedModel, state: dict[str, torch.Tensor]) -> bool:
+def is_untouched(model: transformers.PreTrainedModel, state: dict[str, torch.Tensor]) -> bool:
     """Whether the weights are those of `state`, and no hook was left behind."""
     hooks = [hook for m in model.modules() for hook in (*m._forward_hooks, *m._forward_pre_hooks)]
     return not hooks and has_weights(model, state)

@@ -1,8 +1,6 @@
 """What a newcomer types first works, or says what to type."""
 
 import socket
-import subprocess
-import sys
 import time
 
 import pytest
@@ -88,11 +86,6 @@ def test_help_and_completion_know_the_names_that_there_are():
     assert (tuple(PRESETS), BACKENDS) == (options.PRESETS, options.BACKENDS)
     assert options.beginning(options.VARIANTS)("k_bias_5") == ["k_bias_5e1", "k_bias_5even"]
     assert options.beginning(experiment_names)("table07") == ["table07_position_swap"]
-
-
-def test_help_takes_no_torch():
-    program = "import sys, sinkinterp.cli.main; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_a_name_of_the_hub_fails_fast_where_there_is_no_network(call, monkeypatch):

@@ -1,4 +1,4 @@
-"""Files are written before anything is printed, whatever happens to the standard output."""
+"""Every command that writes: its files come before what it prints, and a disk without room is one line."""
 
 import errno
 import io
@@ -7,18 +7,38 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
+import plotly.graph_objects as go
 import pytest
 from abuse.test_full_disk import limited
-from abuse.test_full_disk_commands import LINES, check_refused, fill, quick  # noqa: F401
 from forks import ended, forked, forks
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from sinkinterp.cli.main import COMMANDS, app
 from sinkinterp.cli.options import OUTPUT_FILES, checked, output_folder
+from sinkinterp.pages.book import Chapter, write_numbers
+from sinkinterp.runs.experiment import Experiment
+from sinkinterp.table import Table
 
 IDS = "{files}/good --tokens {files}/tokens.json --length 8 --sequences 4"
-ALL = LINES | {
+SHIPPED = "sinkinterp/demo-softmax"
+DRAWN = f"measure {SHIPPED} --drawn random --length 11 --sequences 3 --first-only"
+WIDE = Table("wide", "", ({"model": SHIPPED, "text": "sinks gather on first tokens " * 1_000},))
+ALL = {
+    "measure --save": f"{DRAWN} --save {{out}}/old --force",
+    "measure --json": f"{DRAWN} --json {{out}}/old --force",
+    "measure --html": f"{DRAWN} --html {{out}}/old --force",
+    "view": "view sinkinterp/text-softmax --text some_words --out {out}/old --force",
+    "domains": "domains {files}/good {files}/domains.jsonl --length 4 --sequences 1 --json {out}/old --force",
+    "reproduce": "reproduce table07 --scale smoke --out {out} --force",
+    "book": "book {out} --force",
+    "gallery": "gallery --no-pictures --out {out} --force",
+    "demo": "demo --out {out}/old --force",
+    "train": "train softmax --set steps=2 --set save_every=1 --device cpu --out {out}/run",
+    "finetune": "finetune {files}/good {files}/chats.jsonl --set steps=2 --out {out}/run",
     "cache": f"cache {IDS} --generate 0 --bits 8 --json {{out}}/old --force",
     "mask": f"mask {IDS} --steps 1 --json {{out}}/old --force",
     "mend": "mend sinkinterp/text-softmax --out {out}/run --steps 1 --length 24 --text {files}/mend.txt",
@@ -30,11 +50,24 @@ PRINTING = {"list": "list variants", "check": "check {files}/good"}  # alone
 
 
 @pytest.fixture(autouse=True)
-def no_passages(monkeypatch):
-    """The chapter of these tests has other columns than the story tells of."""
+def quick(monkeypatch, tmp_path):
+    """Where a command computes for long before it writes, a short computation stands in its place."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
+    made = Experiment("wide", lambda _: WIDE, lambda _: go.Figure(), (), digest=lambda _: WIDE)
+    monkeypatch.setattr("sinkinterp.runs.experiment.load_experiment", lambda _: made)
+    monkeypatch.setattr("sinkinterp.pages.gallery.gallery", lambda on_model: Drawn())
+    tables = SimpleNamespace(twins=WIDE, residuals=WIDE, swaps=WIDE)
+    monkeypatch.setattr("sinkinterp.pages.gallery.demo", lambda *_, **__: tables)
+    monkeypatch.setattr("sinkinterp.pages.gallery.demo_page", lambda _: Drawn.html)
     monkeypatch.setattr("sinkinterp.pages.book.passages", lambda chapters: [])
     monkeypatch.setattr("sinkinterp.pages.book.front_page", lambda *parts: "a page")
     monkeypatch.setattr("sinkinterp.pages.book.story_page", lambda chapters: "a page" * 99)
+
+
+class Drawn:
+    html = "a page" * 10_000
+    previews: ClassVar = {}
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +76,17 @@ def files(files):
     (files / "mend.txt").write_text("\n\n".join(f"{i} cats sat on {i * i} mats" for i in range(300)))
     (files / "tokens.json").write_text(json.dumps([[3, 1, 4, 1, 5, 2, 6, 5]] * 4))
     return files
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with an older file of every name, and the numbers of a chapter."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "old").write_text("{}")
+    (folder / "gallery.html").write_text("an older gallery")
+    write_numbers(folder, Chapter("table07_position_swap", "", Table("wide", "", ({"model": SHIPPED},)), (), {}))
+    return folder
 
 
 class Failing(io.StringIO):
@@ -90,10 +134,7 @@ def _parser(hint):
 
 @pytest.mark.parametrize("number", [errno.EPIPE, errno.ENOSPC])
 @pytest.mark.parametrize("name", ALL)
-def test_a_command_whose_prints_go_nowhere_has_written_its_files_before(name, number, files, tmp_path, monkeypatch):
-    folder = tmp_path / "out"
-    folder.mkdir()
-    fill(folder)
+def test_a_command_whose_prints_go_nowhere_has_written_its_files_before(name, number, files, folder, monkeypatch):
     before = contents(folder)
     stdout = Failing(number, folder)
     code, said = run(shlex.split(ALL[name].format(out=folder, files=files)), stdout, monkeypatch)
@@ -111,13 +152,16 @@ def test_a_command_that_only_prints_ends_quietly_or_says_that_it_cannot(number, 
     assert (code, "standard output: no room" in said) == ((0, False) if number == errno.EPIPE else (2, True)), said
 
 
-@pytest.mark.parametrize("name", sorted(ALL.keys() - LINES.keys()))
-def test_a_command_whose_files_may_not_grow_says_so_in_one_line(name, files, tmp_path):
-    folder = tmp_path / "out"
-    folder.mkdir()
-    fill(folder)
+@pytest.mark.parametrize("name", ALL)
+def test_a_command_whose_files_may_not_grow_says_so_in_one_line_and_leaves_old_files(name, files, folder):
+    before = contents(folder)
     with limited(200):
-        check_refused(folder, ALL[name], files)
+        result = CliRunner().invoke(app, shlex.split(ALL[name].format(out=folder, files=files)))
+    assert result.exit_code == 2 and not isinstance(result.exception, OSError), result.output
+    errors = [line for line in result.stderr.splitlines() if not line.startswith("11 chats")]
+    assert len(errors) == 1 and errors[0].startswith("error: cannot write"), result.stderr
+    assert before.items() <= contents(folder).items()
+    assert not [path for path in folder.rglob("*") if ".draft-" in path.name or path.name.startswith("step-")]
 
 
 LINE = ["measure", "sinkinterp/demo-softmax", "--drawn", "random", "--length", "11", "--sequences", "3"]

@@ -3,6 +3,7 @@ import json
 import os
 import signal
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ import torch
 from forks import ended, forked, forks
 from refusals import refused
 
-from sinkinterp.checks import InputError
 from sinkinterp.data import corpus_folder, tokenisers
 from sinkinterp.data.backcopy import FixedAt, RandomAt
 from sinkinterp.data.packing import PackedText, trimmed
@@ -268,8 +268,8 @@ def stop(*_):
 
 def test_a_corpus_that_cannot_be_packed_or_drawn_names_the_fix(prepared, tmp_path):
     for length in (60, 10_000):
-        with pytest.raises(InputError, match=f"chunks of {length} tokens.* smaller length"):
-            replace(PACKED, source=SourceOfThisTest(2), length=length).prepare(tmp_path)
+        recipe = replace(PACKED, source=SourceOfThisTest(2), length=length)
+        refused(partial(recipe.prepare, tmp_path), f"chunks of {length} tokens", "smaller length")
     refused(lambda: prepared.sample(10_000, "held out"))
     tokenizer = prepared.tokenizer()
     tokenizer.bos_token = None

@@ -17,7 +17,6 @@ import pytest
 from datasets.exceptions import DatasetNotFoundError
 from refusals import refused
 
-from sinkinterp.checks import InputError
 from sinkinterp.data import texts
 from sinkinterp.data.texts import domains_of, is_path, texts_of
 
@@ -130,12 +129,11 @@ def test_an_existing_file_is_read_before_a_dataset_of_its_name(tmp_path, monkeyp
     assert list(texts_of("allenai/c4")) == TEXTS
 
 
-LOCAL = r".*, or give a \.jsonl, \.json, \.txt, \.parquet or \.csv file, a folder of them, .* embedded docstrings"
+LOCAL = "or give a .jsonl, .json, .txt, .parquet or .csv file, a folder of them,", "embedded docstrings"
 
 
 def test_a_dataset_without_network_names_the_local_ways():
-    with pytest.raises(InputError, match="cannot be asked for 'allenai/c4:en'.*check the network" + LOCAL):
-        next(texts_of("allenai/c4:en"))
+    refused(lambda: next(texts_of("allenai/c4:en")), "cannot be asked for 'allenai/c4:en'", "check the network", *LOCAL)
 
 
 class Missing(BaseHTTPRequestHandler):

@@ -1,6 +1,7 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
@@ -12,7 +13,6 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
-from sinkinterp.checks import InputError
 from sinkinterp.data.given_tokenizer import labels_of, plain_tokenizer
 from sinkinterp.data.tokens import FIRST_TEXTS, PAD, TokenSet, token_set_of
 
@@ -41,13 +41,7 @@ class Named:
 @pytest.mark.parametrize("kind", [Named, nn.ModuleDict, nn.ParameterDict])
 def test_names_of_what_an_object_holds_are_not_its_texts(kind):
     held = {"blocks one": nn.Parameter(torch.ones(3))} if kind is not nn.ModuleDict else {"blocks one": nn.Identity()}
-    with pytest.raises(InputError, match=f"a {kind.__name__} is neither a text nor token ids"):
-        token_set_of(kind(held), lambda texts: TokenSet.of_rows([[1, 2] for _ in texts]))
-
-
-def test_a_column_of_pandas_is_its_values():
-    pandas = pytest.importorskip("pandas")
-    assert token_set_of(pandas.Series([4, 7, 9], index=["a", "b", "c"]), None).tokens.tolist() == [[4, 7, 9]]
+    refused(lambda: token_set_of(kind(held), encode), f"a {kind.__name__} is neither a text nor token ids")
 
 
 RAGGED = [[5, 6, 7], [8, 9, 10, 11, 12], [13, 14], [15, 16, 17], [18, 19]]
@@ -142,11 +136,6 @@ def test_a_mask_that_cannot_be_used_is_refused(mask):
     refused(lambda: TokenSet.of(torch.arange(10).reshape(2, 5), attention_mask=torch.tensor(mask)))
 
 
-@pytest.mark.parametrize("rows", [[], [[1, 2], [3]], [[]]])
-def test_rows_that_are_no_sequences_are_refused(rows):
-    refused(lambda: TokenSet.of_rows(rows))
-
-
 ROWS = [[5, 7, 9], [2, 3, 4]]
 
 
@@ -179,7 +168,9 @@ def test_ids_are_the_same_in_every_form(way):
 
 GIVEN = [
     *((ids, [[5, 7, 9]]) for ids in ([5, 7, 9], np.array([5, 7, 9]), torch.tensor([5, 7, 9]), (5, 7, 9))),
-    *((texts, [[97, 98]]) for texts in ("ab", ["ab"], ("ab",), np.array(["ab"]))),
+    *((texts, [[97, 98]]) for texts in ("ab", ["ab"], ("ab",), np.array(["ab"]), pd.Series(["ab"]))),
+    (Dataset.from_dict({"body": ["ab"]})["body"], [[97, 98]]),
+    (pd.Series([5, 7, 9], index=["a", "b", "c"]), [[5, 7, 9]]),
     ([[5, 7, 9], [2, 3]], [[5, 7, 9], [2, 3, PAD]]),
 ]
 

@@ -15,7 +15,6 @@ from threading import Thread
 from urllib.parse import parse_qs, unquote, urlsplit
 
 COMMIT, CONVERTED = "a" * 40, "b" * 40  # of the main branch, and of a pull request that adds safetensors
-_KINDS = {"models": "", "datasets": "datasets/"}
 
 
 @dataclass

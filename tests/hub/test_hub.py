@@ -9,18 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from datasets import Dataset
 from hub.loopback import Hub
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import (
-    AutoModelForCausalLM,
-    GPT2Config,
-    GPTNeoXConfig,
-    JambaConfig,
-    LlamaConfig,
-    OPTConfig,
-    PreTrainedTokenizerFast,
-)
 
 from sinkinterp.runs.catalogue import Scale, load_module
 
@@ -33,11 +25,11 @@ SIZES = {
 }  # fmt: skip
 GPT2 = {"vocab_size": BYTES + 1, "n_embd": 24, "n_layer": 2, "n_head": 2, "n_positions": 64}
 CONFIGS = {
-    "gpt2": GPT2Config(**GPT2, bos_token_id=BYTES, eos_token_id=BYTES),
-    "llama": LlamaConfig(**SIZES, num_key_value_heads=2),
-    "opt": OPTConfig(**SIZES, ffn_dim=12, word_embed_proj_dim=24),
-    "pythia": GPTNeoXConfig(**SIZES),
-    "jamba": JambaConfig(
+    "gpt2": transformers.GPT2Config(**GPT2, bos_token_id=BYTES, eos_token_id=BYTES),
+    "llama": transformers.LlamaConfig(**SIZES, num_key_value_heads=2),
+    "opt": transformers.OPTConfig(**SIZES, ffn_dim=12, word_embed_proj_dim=24),
+    "pythia": transformers.GPTNeoXConfig(**SIZES),
+    "jamba": transformers.JambaConfig(
         **SIZES, num_key_value_heads=2, attn_layer_period=2, attn_layer_offset=1, num_experts=2, use_mamba_kernels=False
     ),
 }
@@ -61,8 +53,10 @@ def folders(tmp_path_factory):
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     for name, config in CONFIGS.items():
         torch.manual_seed(0)
-        AutoModelForCausalLM.from_config(config).save_pretrained(parent / name)
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=EOS, eos_token=EOS).save_pretrained(parent / name)
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(parent / name)
+        transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=EOS, eos_token=EOS).save_pretrained(
+            parent / name
+        )
     (parent / "adapter").mkdir()
     (parent / "adapter" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": XL}))
     old = shutil.copytree(parent / "opt", parent / "opt without safetensors")
@@ -119,7 +113,7 @@ def ask(hub, tmp_path_factory):
 def test_a_model_of_the_hub_is_loaded_by_its_name(ask, folders):
     answer = ask("load", XL)
     assert answer["code"] == 0 and answer["said"] == XL
-    logits = AutoModelForCausalLM.from_pretrained(folders / "gpt2")(torch.tensor(answer["tokens"])).logits
+    logits = transformers.AutoModelForCausalLM.from_pretrained(folders / "gpt2")(torch.tensor(answer["tokens"])).logits
     assert answer["last"] == pytest.approx(logits[0, -1].tolist(), abs=1e-5)
 
 

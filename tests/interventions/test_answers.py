@@ -12,7 +12,6 @@ import sinkinterp as si
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.shapes import called
 from sinkinterp.attention.sites import CALL, RESIDUAL, Edit
-from sinkinterp.checks import InputError
 from sinkinterp.interventions import ChangeResidual, ChangeValues, Operation, Put
 from sinkinterp.measurement.patching import attribution, mean_patch
 from sinkinterp.metrics.importance import LogitsMetric, Metric
@@ -46,7 +45,6 @@ WRONG = {  # of a tensor
     "another device": lambda x: x.to("meta"),
     "changed in place": lambda x: x.add_(1),
 }
-IN_PLACE = "changed in place"
 
 
 def tampering(method, wrong):
@@ -79,8 +77,7 @@ def test_an_edit_that_does_not_fit_its_site_is_named(subject, site):
     for name, wrong in WRONG.items():
         if (name, site) == ("one row for all", "position_embedding"):
             continue  # there is one row
-        with pytest.raises(InputError, match=f"Tampering.{site}"):
-            subject.run(TOKENS, edits=[tampering(site, wrong)])
+        refused(partial(subject.run, TOKENS, edits=[tampering(site, wrong)]), f"Tampering.{site}")
     assert all(before[name].equal(value) for name, value in subject.model.state_dict().items())
 
 
@@ -88,17 +85,15 @@ def test_an_edit_that_does_not_fit_its_site_is_named(subject, site):
 @pytest.mark.parametrize("site", ["call", "key_weights"])
 def test_an_edit_that_returns_no_such_value_is_named(subject, site, answer):
     edit = type("Tampering", (Edit,), {site: lambda self, *_: answer})()
-    with pytest.raises(InputError, match=rf"Tampering.{site} returned"):
-        subject.run(TOKENS, edits=[edit])
+    refused(lambda: subject.run(TOKENS, edits=[edit]), f"Tampering.{site} returned")
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_operation_that_does_not_fit_is_named(subject, wrong):
     mine = type("Mine", (Operation,), {"__call__": lambda self, layer, x: WRONG[wrong](x)})()
-    said = {"None": "Mine.* None", "a number": "Mine.* a float"}.get(wrong, "Mine")
+    said = {"None": "None", "a number": "a float"}.get(wrong, "")
     for change in (ChangeResidual(mine, positions=[2]), ChangeValues(mine, layers=[1])):
-        with pytest.raises(InputError, match=said):
-            si.measure(subject, TOKENS, edits=change, progress=False)
+        refused(partial(si.measure, subject, TOKENS, edits=change, progress=False), "Mine", said)
 
 
 BAD_METRICS = {

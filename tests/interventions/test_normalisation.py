@@ -12,7 +12,6 @@ from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveS
 from sinkinterp.attention.sites import HeadWeights
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.backends.anatomy.modules import LazyWeights
-from sinkinterp.checks import InputError
 from sinkinterp.interventions import BiasColumn, ClipPattern, PatchNormalization, Temperature
 
 
@@ -69,8 +68,7 @@ def test_attention_is_flat_when_hot_and_peaked_when_cold(make_call):
     ("temperature", "message"), [(0.0, "above 0"), (-1.0, "above 0"), (float("nan"), "above 0; got nan")]
 )
 def test_a_temperature_is_above_zero(temperature, message):
-    with pytest.raises(InputError, match=f"temperature .*{message}"):
-        Temperature(temperature)
+    refused(lambda: Temperature(temperature), "temperature", message)
 
 
 @pytest.mark.parametrize(("low", "high"), [(-0.03, 1.0), (-0.1, 1.2), (0.0, 1.0), (0.1, 0.7)])

@@ -4,20 +4,12 @@ import pytest
 import torch
 from backends.zoo import model_of
 from lm.family import SPECS
+from measurement.prompts import CLEAN, CORRUPTED, RIGHT, WRONG, T, difference
 from refusals import refused
 from transformer_lens import patching as theirs
 
+from sinkinterp import interventions
 from sinkinterp.backends.load import BACKENDS, load
-from sinkinterp.interventions import (
-    ChangeKeys,
-    ChangeMLP,
-    ChangeOutputs,
-    ChangePattern,
-    ChangeResidual,
-    ChangeValues,
-    Put,
-    PutAt,
-)
 from sinkinterp.lm.model import build
 from sinkinterp.measurement.activation_patching import (
     activation_patching,
@@ -28,14 +20,6 @@ from sinkinterp.measurement.activation_patching import (
 )
 from sinkinterp.measurement.patching import patch
 
-T, RIGHT, WRONG = 7, 11, 13
-GENERATOR = torch.Generator().manual_seed(5)
-CLEAN, CORRUPTED = (torch.randint(89, (3, T), generator=GENERATOR) for _ in range(2))
-
-
-def difference(logits):
-    return logits[:, -1, RIGHT] - logits[:, -1, WRONG]
-
 
 @pytest.fixture(scope="module", params=["gpt2", "llama with grouped queries"])
 def subject(request):
@@ -43,13 +27,13 @@ def subject(request):
 
 
 CASES = {
-    "residual": (ChangeResidual(), ("layer", "position"), theirs.get_act_patch_resid_pre),
-    "feed-forward": (ChangeMLP(), ("layer", "position"), theirs.get_act_patch_mlp_out),
-    "attention output": (ChangeOutputs(), ("layer", "position"), theirs.get_act_patch_attn_out),
-    "heads": (ChangeOutputs(), ("layer", "head"), theirs.get_act_patch_attn_head_out_all_pos),
-    "heads and positions": (ChangeOutputs(), None, theirs.get_act_patch_attn_head_out_by_pos),
-    "patterns": (ChangePattern(), ("layer", "head"), theirs.get_act_patch_attn_head_pattern_all_pos),
-    "values": (ChangeValues(), ("layer", "kv_head"), theirs.get_act_patch_attn_head_v_all_pos),
+    "residual": (interventions.ChangeResidual(), ("layer", "position"), theirs.get_act_patch_resid_pre),
+    "feed-forward": (interventions.ChangeMLP(), ("layer", "position"), theirs.get_act_patch_mlp_out),
+    "attention output": (interventions.ChangeOutputs(), ("layer", "position"), theirs.get_act_patch_attn_out),
+    "heads": (interventions.ChangeOutputs(), ("layer", "head"), theirs.get_act_patch_attn_head_out_all_pos),
+    "heads and positions": (interventions.ChangeOutputs(), None, theirs.get_act_patch_attn_head_out_by_pos),
+    "patterns": (interventions.ChangePattern(), ("layer", "head"), theirs.get_act_patch_attn_head_pattern_all_pos),
+    "values": (interventions.ChangeValues(), ("layer", "kv_head"), theirs.get_act_patch_attn_head_v_all_pos),
 }
 
 
@@ -78,13 +62,13 @@ def test_the_clean_input_restores_everything_and_a_pair_of_its_own_nothing(subje
 
 
 def test_what_every_pair_restores_wholly_has_no_interval(subject):
-    site = ChangeResidual(layers=[subject.shape.n_layers], positions=[T - 1])
+    site = interventions.ChangeResidual(layers=[subject.shape.n_layers], positions=[T - 1])
     table = activation_patching(subject, CLEAN, CORRUPTED, site=site, metric=difference, progress=False)
     cells = [table.rows[0][f"restored{end}"] for end in ("", " low", " high")]
     assert cells == pytest.approx([1, 1, 1], abs=1e-4)
 
 
-@pytest.mark.parametrize("site", [ChangeValues, ChangeKeys])
+@pytest.mark.parametrize("site", [interventions.ChangeValues, interventions.ChangeKeys])
 def test_keys_and_values_are_addressed_by_kv_head_in_maps_and_in_edits(subject, site):
     def rows(site, by):
         return activation_patching(subject, CLEAN, CORRUPTED, site=site, by=by, metric=difference, progress=False).rows
@@ -101,10 +85,10 @@ def test_keys_and_values_are_addressed_by_kv_head_in_maps_and_in_edits(subject, 
 
 
 def test_query_heads_of_keys_and_values_are_refused_with_their_name(subject):
-    refused(lambda: ChangeValues(heads=[(0, 1)]))
+    refused(lambda: interventions.ChangeValues(heads=[(0, 1)]))
     refused(
         lambda: activation_patching(
-            subject, CLEAN, CORRUPTED, site=ChangeValues(), by=("layer", "head"), metric=difference
+            subject, CLEAN, CORRUPTED, site=interventions.ChangeValues(), by=("layer", "head"), metric=difference
         ),
         "layer",
     )
@@ -112,7 +96,7 @@ def test_query_heads_of_keys_and_values_are_refused_with_their_name(subject):
 
 def test_metrics_are_those_worked_by_hand(subject):
     last = [subject.shape.n_layers]
-    site = ChangeResidual(layers=last, positions=[T - 1])
+    site = interventions.ChangeResidual(layers=last, positions=[T - 1])
     with torch.no_grad():
         clean, corrupted = (subject.run(tokens).logits for tokens in (CLEAN, CORRUPTED))
     p, q = (x[:, -1].log_softmax(-1) for x in (clean, corrupted))
@@ -124,7 +108,7 @@ def test_metrics_are_those_worked_by_hand(subject):
     note = activation_patching(subject, CLEAN, CORRUPTED, site=site, metric=loss_at([2, 5]), progress=False).note
     means = [f"{x[:, [1, 4]].mean().item():.4g}" for x in losses]
     assert f"loss: clean {means[0]}, corrupted {means[1]}" in note
-    first = ChangeResidual(layers=[0], positions=[0])
+    first = interventions.ChangeResidual(layers=[0], positions=[0])
     table = activation_patching(subject, CLEAN, CORRUPTED, site=first, metric=first_alpha(), progress=False)
     assert len(table.rows) == 1 and "alpha_1: clean" in table.note
 
@@ -133,7 +117,7 @@ def test_answers_of_each_pair_are_those_of_each_pair_in_every_pass():
     plain, n = load(model_of("llama")), 2 * 2048 // T
     clean, corrupted = CLEAN.repeat(n, 1)[:n], CORRUPTED.repeat(n, 1)[:n]
     right, wrong = (torch.arange(n) % 5).tolist(), (7 + torch.arange(n) % 3).tolist()
-    given = {"site": ChangeResidual(layers=[1], positions=[3]), "progress": False}
+    given = {"site": interventions.ChangeResidual(layers=[1], positions=[3]), "progress": False}
     table = activation_patching(plain, clean, corrupted, metric=logit_difference(right, wrong), **given)
     logits = plain.run(clean).logits[:, -1]
     expected = logits[torch.arange(n), right] - logits[torch.arange(n), wrong]
@@ -143,14 +127,14 @@ def test_answers_of_each_pair_are_those_of_each_pair_in_every_pass():
 def test_edges_to_later_keys_are_shown_where_a_prefix_lets_queries_see_them():
     model = build(SPECS["prefix_5"])
     tokens = [torch.randint(97, (2, 9), generator=torch.Generator().manual_seed(i)) for i in range(2)]
-    site, by = ChangePattern(layers=[1]), ("layer", "position", "key")
+    site, by = interventions.ChangePattern(layers=[1]), ("layer", "position", "key")
     table = activation_patching(model, *tokens, site=site, by=by, metric=difference, progress=False)
     pairs = {(row["position"], row["key"]) for row in table.rows}
     assert pairs == {(q, k) for q in range(9) for k in range(9) if k <= q or k < 5}
 
 
 def test_an_edge_of_attention_is_one_weight_and_first_order_its_derivative(subject, as_users_run_it):
-    site = ChangePattern(layers=[1], positions=[T - 1])
+    site = interventions.ChangePattern(layers=[1], positions=[T - 1])
     table = activation_patching(
         subject, CLEAN, CORRUPTED, site=site, by=("layer", "head", "position", "key"), metric=difference,
         progress=False,
@@ -159,7 +143,9 @@ def test_an_edge_of_attention_is_one_weight_and_first_order_its_derivative(subje
     clean, corrupted = (subject.run(t, reads={"p": lambda call: call.pattern()}) for t in (CLEAN, CORRUPTED))
     patterns = corrupted["p"][:, 1].clone()
     patterns[:, 2, T - 1, 3] = clean["p"][:, 1, 2, T - 1, 3]
-    patched = subject.run(CORRUPTED, edits=[ChangePattern(Put({1: patterns}), layers=[1])]).logits
+    patched = subject.run(
+        CORRUPTED, edits=[interventions.ChangePattern(interventions.Put({1: patterns}), layers=[1])]
+    ).logits
     ends = [difference(run.logits).mean() for run in (clean, corrupted)]
     expected = ((difference(patched).mean() - ends[1]) / (ends[0] - ends[1])).item()
     (row,) = table.where(head=2, key=3).rows
@@ -167,7 +153,7 @@ def test_an_edge_of_attention_is_one_weight_and_first_order_its_derivative(subje
 
 
 def test_first_order_is_exact_for_the_last_residual_and_a_linear_metric(subject, as_users_run_it):
-    site, last = ChangeResidual(), subject.shape.n_layers
+    site, last = interventions.ChangeResidual(), subject.shape.n_layers
     near = CORRUPTED.clone()
     near[:, -1] = CLEAN[:, -1]
     table = activation_patching(subject, CLEAN, near, site=site, metric=difference, first_order=True, progress=False)
@@ -189,7 +175,7 @@ def test_arguments_that_do_not_fit_are_refused(subject):
         "first_order",
     )
     refused(
-        lambda: PutAt({0: torch.zeros(1, 3, 4)}, torch.tensor([0]), torch.tensor([[0, -1, 0, -1]]))(
+        lambda: interventions.PutAt({0: torch.zeros(1, 3, 4)}, torch.tensor([0]), torch.tensor([[0, -1, 0, -1]]))(
             0, torch.zeros(1, 2, 4)
         )
     )
@@ -204,7 +190,7 @@ def test_all_backends_give_the_same_map():
 
 
 def test_the_control_is_a_third_prompt_however_pairs_are_made_of_prompts(subject):
-    last = {"site": ChangeResidual(layers=[subject.shape.n_layers]), "by": ["layer"], "progress": False}
+    last = {"site": interventions.ChangeResidual(layers=[subject.shape.n_layers]), "by": ["layer"], "progress": False}
     twice = torch.tensor([0, 1, 0, 2])
     for clean, corrupted in ((CLEAN, CLEAN.roll(1, 0)), (CLEAN, CLEAN.roll(-1, 0)), (CLEAN[twice], CORRUPTED[twice])):
         index = torch.arange(len(clean))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from backends.encoder_decoders import model_of, source_of
 from measurement.direct_paths import direct_logits, direct_run
+from measurement.prompts import difference
 from refusals import refused
 
 from sinkinterp.backends.frozen import frozen
@@ -25,10 +26,6 @@ FAMILIES = (
 )  # fmt: skip
 GENERATOR = torch.Generator().manual_seed(5)
 CLEAN, CORRUPTED = (torch.randint(3, 89, (2, 6), generator=GENERATOR) for _ in range(2))
-
-
-def difference(logits):
-    return logits[:, -1, 11] - logits[:, -1, 13]
 
 
 def gated():

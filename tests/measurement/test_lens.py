@@ -3,6 +3,7 @@
 import pytest
 import torch
 from backends.zoo import model_of, subject_of
+from measurement.prompts import CLEAN, CORRUPTED, RIGHT, WRONG, N, T
 from refusals import refused
 
 import sinkinterp as si
@@ -10,9 +11,6 @@ from sinkinterp.interventions import ChangeMLP, ChangeOutputs, ChangeResidual
 from sinkinterp.measurement.activation_patching import activation_patching, first_alpha, logit_difference
 from sinkinterp.measurement.lens import logit_parts
 
-N, T, RIGHT, WRONG = 3, 7, 11, 13
-GENERATOR = torch.Generator().manual_seed(5)
-CLEAN, CORRUPTED = (torch.randint(89, (N, T), generator=GENERATOR) for _ in range(2))
 RIGHTS, WRONGS = torch.tensor([11, 2, 5]), torch.tensor([13, 7, 17])
 FAMILIES = ["gpt2", "llama with grouped queries", "gemma3", "opt", "qwen3-moe", "pythia", "gpt-oss with sink logits"]
 

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 from backends.zoo import model_of
+from measurement.prompts import CLEAN, CORRUPTED, T, difference
 from refusals import refused
 from transformer_lens import patching as theirs
 
@@ -21,10 +22,8 @@ from sinkinterp.interventions import (
 )
 from sinkinterp.measurement.path_patching import path_patching
 
-T, N_HEADS, D_HEAD = 7, 4, 12
+N_HEADS, D_HEAD = 4, 12
 READS = {"x": RESIDUAL.read(lambda x: x), "mlp": MLP.read(lambda x: x)}
-GENERATOR = torch.Generator().manual_seed(5)
-CLEAN, CORRUPTED = (torch.randint(89, (3, T), generator=GENERATOR) for _ in range(2))
 # by family: the block list, and in a block the output map, the feed-forward layer, and what makes queries, keys, values
 PARTS = {
     "gpt2": ("transformer.h", "attn.c_proj", "mlp", "attn.c_attn"),
@@ -37,10 +36,6 @@ RECEIVERS = {"q": ChangeQueries, "k": ChangeKeys, "v": ChangeValues}
 
 def receiver_of(what, layer, head):
     return RECEIVERS[what](**{RECEIVERS[what].selector: [(layer, head)]})
-
-
-def difference(logits):
-    return logits[:, -1, 11] - logits[:, -1, 13]
 
 
 def columns(family, what, head):

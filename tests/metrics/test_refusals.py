@@ -10,7 +10,6 @@ from jaxtyping import Float, jaxtyped
 from refusals import refused
 from torch import Tensor
 
-from sinkinterp.checks import InputError
 from sinkinterp.metrics import importance, qk, residuals
 
 NAN = float("nan")
@@ -26,7 +25,7 @@ REFUSED = {
     "share": [(importance.sink_positions, ALPHA, ALPHA, 0.3, share) for share in (-0.1, 1.0, NAN)],
     "count": [(residuals.top_entries, X, count) for count in (0, 4)],
     "least": [(residuals.steps, torch.ones(5), least) for least in (1.0, 0.5, NAN)],
-    "step_(up|down)": [(residuals.secondary_sinks, COSINES, *ends) for ends in ENDS],
+    "step_": [(residuals.secondary_sinks, COSINES, *ends) for ends in ENDS],
     "cosine": [(residuals.secondary_sinks, COSINES, 0, 1, cosine) for cosine in (0.0, 1.0, NAN)],
 }  # fmt: skip
 
@@ -34,9 +33,7 @@ REFUSED = {
 @pytest.mark.parametrize(("name", "given"), [(name, given) for name, every in REFUSED.items() for given in every])
 def test_an_argument_that_means_nothing_is_refused_by_its_name(name, given):
     read, *arguments = given
-    with pytest.raises(InputError, match=rf"^{name}\b") as error:
-        read(*arguments)
-    assert "\n" not in str(error.value)
+    assert refused(partial(read, *arguments)).startswith(name)
 
 
 @pytest.mark.parametrize("position", [-1, 11, 12])

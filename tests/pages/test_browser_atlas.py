@@ -315,14 +315,6 @@ def colour_of(share, palette=LIGHT.sequential):
     return [np.interp(share, np.linspace(0, 1, len(stops)), part) for part in stops.T]
 
 
-def test_known_cells_have_the_colours_of_their_weights(exact):
-    _, dense = small_atlas()
-    for query, key in ((0, 0), (5, 2), (6, 6), (3, 1)):
-        share = dense[0][0][query, key] / np.nanmax(dense[0])
-        assert pixel(exact, *spot(exact, query, key)) == pytest.approx(colour_of(share), abs=4)
-    assert pixel(exact, *spot(exact, 1, 5)) == [255, 255, 255]
-
-
 def small_spot(page, query, key, map=4):
     """Where a cell of a small map stands in the window."""
     return page.evaluate(
@@ -333,11 +325,13 @@ def small_spot(page, query, key, map=4):
     )
 
 
-def test_small_maps_have_the_colours_of_their_weights(exact):
+@pytest.mark.parametrize(("place", "head"), [(spot, 0), (small_spot, 4)])
+def test_cells_of_large_and_small_maps_have_the_colours_of_their_weights(exact, place, head):
     _, dense = small_atlas()
-    for query, key in ((0, 0), (5, 2), (6, 6)):
-        share = dense[0][4][query, key] / np.nanmax(dense[0])
-        assert pixel(exact, *small_spot(exact, query, key)) == pytest.approx(colour_of(share), abs=4)
+    for query, key in ((0, 0), (5, 2), (6, 6), (3, 1)):
+        share = dense[0][head][query, key] / np.nanmax(dense[0])
+        assert pixel(exact, *place(exact, query, key)) == pytest.approx(colour_of(share), abs=4)
+    assert pixel(exact, *place(exact, 1, 5)) == [255, 255, 255]
 
 
 def test_small_maps_show_the_state_that_is_chosen_and_the_change_as_after_less_before(changed):

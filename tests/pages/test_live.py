@@ -16,19 +16,11 @@ from hypothesis import given, settings, strategies as st
 from pages.test_schema import fields
 from refusals import refused
 
+from sinkinterp import interventions
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.load import load
 from sinkinterp.checks import InputError
-from sinkinterp.interventions import (
-    Ablate,
-    AddSinkLogit,
-    ChangeResidual,
-    PatchNormalization,
-    RemoveColumn,
-    SwapPositions,
-    Zero,
-)
 from sinkinterp.measurement.activation_patching import activation_patching
 from sinkinterp.measurement.maps import head_maps
 from sinkinterp.measurement.measure import measure
@@ -212,14 +204,14 @@ def test_every_kind_of_edit_is_the_edit_that_it_names(gpt2):
     shape = gpt2.subject.shape
     last = shape.n_layers
     edits = {
-        "swap": ([4], SwapPositions(0, 4)),
-        "column": ([3], RemoveColumn(positions=[3])),
-        "zero": ([7, 1, last], ChangeResidual(Zero(), layers=range(1, last + 1), dims=[7])),
-        "sigmoid": ([1, 1], PatchNormalization(Sigmoid(), layers=[1])),
-        "sigmoid_head": ([1, 2], PatchNormalization(Sigmoid(), heads=[(1, 2)])),
-        "sink_logit": ([-1.5, 0, last - 1], AddSinkLogit(-1.5)),
-        "ablate_head": ([1, 2], Ablate(heads=[(1, 2)])),
-        "off_by_one_head": ([0, 1], AddSinkLogit(0.0, heads=[(0, 1)])),
+        "swap": ([4], interventions.SwapPositions(0, 4)),
+        "column": ([3], interventions.RemoveColumn(positions=[3])),
+        "zero": ([7, 1, last], interventions.ChangeResidual(interventions.Zero(), layers=range(1, last + 1), dims=[7])),
+        "sigmoid": ([1, 1], interventions.PatchNormalization(Sigmoid(), layers=[1])),
+        "sigmoid_head": ([1, 2], interventions.PatchNormalization(Sigmoid(), heads=[(1, 2)])),
+        "sink_logit": ([-1.5, 0, last - 1], interventions.AddSinkLogit(-1.5)),
+        "ablate_head": ([1, 2], interventions.Ablate(heads=[(1, 2)])),
+        "off_by_one_head": ([0, 1], interventions.AddSinkLogit(0.0, heads=[(0, 1)])),
     }
     assert edits.keys() == KINDS.keys()
     for kind, (numbers, edit) in edits.items():
@@ -269,9 +261,7 @@ def edits_of(*numbers, kind="swap"):
     ],
 )
 def test_a_mistake_is_named_in_one_line(demo, question, words):
-    with pytest.raises(InputError) as mistake:
-        demo.answer(question)
-    assert words in str(mistake.value)
+    refused(lambda: demo.answer(question), words)
 
 
 @settings(max_examples=60, deadline=None, database=None)

@@ -8,7 +8,6 @@ from transformer_lens.ActivationCache import ActivationCache
 
 import sinkinterp as si
 from sinkinterp.backends.bridge import bridge_of
-from sinkinterp.checks import InputError
 from sinkinterp.metrics.importance import PAPER
 
 
@@ -155,7 +154,7 @@ def test_tokens_that_nothing_sees_are_tokens_where_the_mask_says_so():
 
 REFUSED = {
     "no attention weights": (),
-    r"is \(5,\)": torch.rand(5),
+    "is (5,)": torch.rand(5),
     "without a cache, a slot's column": torch.rand(2, 3, 5, 6),
     "or keys that are left out or joined": torch.rand(2, 3, 6, 5),
     "not finite; give weights, not scores": torch.full((1, 1, 2, 2), -torch.inf),
@@ -169,9 +168,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_an_object_without_a_pattern_is_refused_in_one_line(words):
-    with pytest.raises(InputError, match=words) as error:
-        si.sinks(REFUSED[words])
-    assert "\n" not in str(error.value)
+    refused(lambda: si.sinks(REFUSED[words]), words)
 
 
 @pytest.mark.parametrize("mask", [[[1, 0, 1]], [[0, 0, 0]], [[1, 1]], [[-9.0, 1, 1]], [[1], [1, 0]], "yes"])

@@ -4,21 +4,7 @@ from functools import partial
 
 import pytest
 from refusals import refused
-from sinkinterp._experiments.shared.rules import (
-    above,
-    alike,
-    has_no_sink,
-    has_sink,
-    higher,
-    not_asked,
-    of_each,
-    plus,
-    sink_at,
-    sink_or_none,
-    times,
-    training_fails,
-    within,
-)
+from sinkinterp._experiments.shared import rules
 
 from sinkinterp import table as c
 from sinkinterp.runs.experiment import TRAINED, Outcome, Rule, Verdict, standing
@@ -67,7 +53,7 @@ def of_excess(*values, loss=2.0):
     ],
 )
 def test_a_direction_holds_where_all_seeds_agree_at_equal_loss(high, low, outcome):
-    assert higher("a", than="b").verdict(runs(a=high, b=low)).outcome is outcome
+    assert rules.higher("a", than="b").verdict(runs(a=high, b=low)).outcome is outcome
 
 
 @pytest.mark.parametrize(
@@ -81,13 +67,13 @@ def test_a_direction_holds_where_all_seeds_agree_at_equal_loss(high, low, outcom
     ],
 )
 def test_models_are_alike_where_the_interval_of_the_difference_is_within_the_margin(one, other, outcome):
-    assert alike("a", than="b", quantity=c.EXCESS).verdict(runs(a=one, b=other)).outcome is outcome
-    assert alike("b", than="a", quantity=c.EXCESS).verdict(runs(a=one, b=other)).outcome is outcome
+    assert rules.alike("a", than="b", quantity=c.EXCESS).verdict(runs(a=one, b=other)).outcome is outcome
+    assert rules.alike("b", than="a", quantity=c.EXCESS).verdict(runs(a=one, b=other)).outcome is outcome
 
 
 def test_the_reason_gives_difference_agreement_and_losses_which_may_differ_where_the_paper_compares_them():
     table = runs(a=of_excess(0.5, 0.4, 0.6, loss=2.5), b=of_excess(0.2, 0.2, 0.2))
-    verdict = higher("a", than="b", at_equal_loss=False).verdict(table)
+    verdict = rules.higher("a", than="b", at_equal_loss=False).verdict(table)
     assert verdict.outcome is HOLDS and verdict.reason.startswith("mean difference 0.3 [")
     assert verdict.reason.endswith("3 of 3 seeds agree, losses differ by 0.5 [0.5, 0.5] nats")
 
@@ -96,8 +82,8 @@ def test_seeds_are_paired_by_their_number_and_not_by_the_order_of_the_rows():
     a, b = of_excess(0.1, 0.2, 0.3), of_excess(0.04, 0.14, 0.24)
     table = runs(a=a, b=b)
     turned = Table("", "", table.rows[::-1])
-    assert higher("a", than="b").verdict(table) == higher("a", than="b").verdict(turned)
-    assert higher("a", than="b").verdict(table).outcome is HOLDS
+    assert rules.higher("a", than="b").verdict(table) == rules.higher("a", than="b").verdict(turned)
+    assert rules.higher("a", than="b").verdict(table).outcome is HOLDS
 
 
 def of_alpha(*lows, loss=2.0):
@@ -107,15 +93,15 @@ def of_alpha(*lows, loss=2.0):
 @pytest.mark.parametrize(
     ("rule", "alphas", "outcome"),
     [
-        (has_sink, (0.3, 0.3, 0.3, 0.3, 0.195), HOLDS),
-        (has_sink, (0.3, 0.3, 0.3, 0.195, 0.195), UNDECIDED),
-        (has_sink, (0.3, 0.195, 0.195, 0.195, 0.195), FAILS),  # means lie above the null, intervals do not
-        (has_sink, (0.3, 0.3), UNDECIDED),
-        (has_sink, (0.24, 0.24, 0.24), FAILS),  # above the null of .2, but not by .05
-        (has_no_sink, (0.24, 0.195, 0.195, 0.195, 0.3), HOLDS),
-        (has_no_sink, (0.195, 0.195, 0.195, 0.3, 0.3), UNDECIDED),
-        (has_no_sink, (0.3, 0.3, 0.3, 0.3, 0.195), FAILS),
-        (has_no_sink, (0.195, 0.195), UNDECIDED),
+        (rules.has_sink, (0.3, 0.3, 0.3, 0.3, 0.195), HOLDS),
+        (rules.has_sink, (0.3, 0.3, 0.3, 0.195, 0.195), UNDECIDED),
+        (rules.has_sink, (0.3, 0.195, 0.195, 0.195, 0.195), FAILS),  # means lie above the null, intervals do not
+        (rules.has_sink, (0.3, 0.3), UNDECIDED),
+        (rules.has_sink, (0.24, 0.24, 0.24), FAILS),  # above the null of .2, but not by .05
+        (rules.has_no_sink, (0.24, 0.195, 0.195, 0.195, 0.3), HOLDS),
+        (rules.has_no_sink, (0.195, 0.195, 0.195, 0.3, 0.3), UNDECIDED),
+        (rules.has_no_sink, (0.3, 0.3, 0.3, 0.3, 0.195), FAILS),
+        (rules.has_no_sink, (0.195, 0.195), UNDECIDED),
     ],
 )
 def test_a_sink_is_there_or_lacks_in_four_of_five_seeds(rule, alphas, outcome):
@@ -137,10 +123,10 @@ def test_a_worse_loss_explains_nothing_where_the_baseline_had_its_sink_at_that_l
     base = {c.ALPHA_1: 0.5, c.EXCESS: 0.3, NULL: 0.2, c.LOSS: 2.0}
     worse = [{c.ALPHA_1: 0.1, c.EXCESS: -0.1, NULL: 0.2, c.LOSS: 2.2, at_this_loss("a"): alpha} for alpha in at_loss]
     table = runs(a=[base] * 3, b=worse)
-    assert has_no_sink("b", baseline="a").verdict(table).outcome is absent
-    assert higher("a", than="b").verdict(table).outcome is stronger
+    assert rules.has_no_sink("b", baseline="a").verdict(table).outcome is absent
+    assert rules.higher("a", than="b").verdict(table).outcome is stronger
     without = Table("", "", tuple({k: v for k, v in row.items() if k != at_this_loss("a")} for row in table.rows))
-    for rule in (has_no_sink("b", baseline="a"), higher("a", than="b")):
+    for rule in (rules.has_no_sink("b", baseline="a"), rules.higher("a", than="b")):
         assert rule.verdict(without).outcome is CONFOUNDED
 
 
@@ -158,14 +144,14 @@ def test_a_sink_is_confounded_where_the_loss_is_worse_and_its_absence_where_the_
         sink_scattered=model(0.3, 2.0, 2.0, 2.1),
     )
     expected = {"less": CONFOUNDED, "equal": HOLDS, "more": HOLDS, "scattered": CONFOUNDED}
-    assert {name: has_no_sink(name, baseline="base").verdict(table).outcome for name in expected} == expected
+    assert {name: rules.has_no_sink(name, baseline="base").verdict(table).outcome for name in expected} == expected
     lacking = {HOLDS: FAILS, CONFOUNDED: CONFOUNDED}
-    assert {name: has_sink(name, baseline="base").verdict(table).outcome for name in expected} == {
+    assert {name: rules.has_sink(name, baseline="base").verdict(table).outcome for name in expected} == {
         name: lacking[outcome] for name, outcome in expected.items()
     }
-    assert has_sink("sink_at_less", baseline="base").verdict(table).outcome is CONFOUNDED
-    assert has_sink("sink_scattered", baseline="base").verdict(table).outcome is HOLDS
-    assert has_sink("less").verdict(table).outcome is FAILS
+    assert rules.has_sink("sink_at_less", baseline="base").verdict(table).outcome is CONFOUNDED
+    assert rules.has_sink("sink_scattered", baseline="base").verdict(table).outcome is HOLDS
+    assert rules.has_sink("less").verdict(table).outcome is FAILS
 
 
 NO_HEAD, SOME_HEADS = {c.SINK_1: 0.03, low_of(c.SINK_1): 0.02}, {c.SINK_1: 0.2, low_of(c.SINK_1): 0.17}
@@ -178,30 +164,31 @@ def test_a_sink_head_beside_an_averse_one_is_not_the_absence_of_a_sink(hidden):
     """Table 14: sigmoid at rate x 2.5 has Sink_1 of 3.5, 17, 20, 2.5, 38% and a mean alpha_1 below its null."""
     lacking, mixed = ({**of_alpha(0.13)[0], **NO_HEAD, **WEAK_HEAD, **more} for more in ({}, hidden))
     table = runs(a=[lacking, mixed, mixed, lacking, mixed], b=[lacking] * 4 + [mixed])
-    assert [has_no_sink(name).verdict(table).outcome for name in "ab"] == [UNDECIDED, HOLDS]
-    assert [has_sink(name).verdict(table).outcome for name in "ab"] == [UNDECIDED, FAILS]
-    assert "3 more have a sink in some heads: Sink_1" in has_no_sink("a").verdict(table).reason
+    assert [rules.has_no_sink(name).verdict(table).outcome for name in "ab"] == [UNDECIDED, HOLDS]
+    assert [rules.has_sink(name).verdict(table).outcome for name in "ab"] == [UNDECIDED, FAILS]
+    assert "3 more have a sink in some heads: Sink_1" in rules.has_no_sink("a").verdict(table).reason
     rate, excess = ("20.0%", "0.050") if hidden is SOME_HEADS else ("3.0%", "0.200")  # that which decided is printed
     said = f"; 1 more has a sink in some heads: Sink_1 {rate}, strongest head over its null {excess}"
-    assert has_no_sink("b").verdict(table).reason.endswith(said)
+    assert rules.has_no_sink("b").verdict(table).reason.endswith(said)
 
 
 def test_a_mean_above_its_null_is_a_sink_whatever_the_rate():
     table = runs(a=[{**of_alpha(0.3)[0], **NO_HEAD}] * 5)
-    assert has_sink("a").verdict(table).outcome is HOLDS
-    assert has_no_sink("a").verdict(table).outcome is FAILS
+    assert rules.has_sink("a").verdict(table).outcome is HOLDS
+    assert rules.has_no_sink("a").verdict(table).outcome is FAILS
 
 
 def test_a_model_without_a_claim_is_judged_sink_or_no_sink():
     table = runs(a=of_alpha(*[0.3] * 5), b=of_alpha(*[0.1] * 5), c=of_alpha(*[0.1] * 5, loss=3.0))
-    outcomes = [sink_or_none(name, baseline="a").verdict(table).outcome for name in "abc"]
+    outcomes = [rules.sink_or_none(name, baseline="a").verdict(table).outcome for name in "abc"]
     assert outcomes == [SINK, NO_SINK, CONFOUNDED]
 
 
 MISSPELT = [
-    higher("a", than="x"), higher("x", than="a"), has_sink("x"), has_no_sink("x"), has_no_sink("a", baseline="x"),
-    sink_or_none("x"), sink_at("x", (1,)), training_fails("x"),
-]  # fmt: skip
+    *(rules.higher("a", than="x"), rules.higher("x", than="a"), rules.has_no_sink("a", baseline="x")),
+    *(rule("x") for rule in (rules.has_sink, rules.has_no_sink, rules.sink_or_none, rules.training_fails)),
+    rules.sink_at("x", (1,)),
+]
 
 
 @pytest.mark.parametrize("rule", MISSPELT, ids=lambda rule: rule.claim)
@@ -211,10 +198,10 @@ def test_a_rule_about_a_model_without_rows_is_an_error(rule):
 
 def test_bounds_of_a_cell_that_is_no_number_are_an_error():
     row = {c.MODEL: "m", c.SEED: None, "edit": "a", "x": float("nan")}
-    refused(lambda: within("", "x", {"edit": "a"}, high=0.05).verdict(Table("", "", (row,))))
+    refused(lambda: rules.within("", "x", {"edit": "a"}, high=0.05).verdict(Table("", "", (row,))))
 
 
-NUMBERLESS = [higher("a", than="b"), has_sink("a"), has_no_sink("a"), sink_at("a", (1,))]
+NUMBERLESS = [rules.higher("a", than="b"), rules.has_sink("a"), rules.has_no_sink("a"), rules.sink_at("a", (1,))]
 
 
 @pytest.mark.parametrize("missing", [None, float("nan")])
@@ -228,7 +215,7 @@ def test_a_rule_about_rows_without_numbers_is_an_error(rule, missing):
 
 def test_seeds_that_are_not_those_of_the_other_model_or_come_twice_are_an_error():
     table = runs(a=of_excess(*[-0.5] * 7, 0.5, 0.5, 0.5), b=of_excess(0.2, 0.2, 0.2))
-    for rule in (higher("a", than="b"), higher("b", than="a"), has_no_sink("a", baseline="b")):
+    for rule in (rules.higher("a", than="b"), rules.higher("b", than="a"), rules.has_no_sink("a", baseline="b")):
         refused(
             partial(
                 rule.verdict,
@@ -236,22 +223,22 @@ def test_seeds_that_are_not_those_of_the_other_model_or_come_twice_are_an_error(
             )
         )
     twice = runs(a=of_excess(0.5, 0.5, 0.5), b=of_excess(0.2, 0.2, 0.2))
-    refused(lambda: higher("a", than="b").verdict(Table("", "", (*twice.rows, twice.rows[0]))), "rows")
+    refused(lambda: rules.higher("a", than="b").verdict(Table("", "", (*twice.rows, twice.rows[0]))), "rows")
 
 
 def test_comparisons_of_trainings_that_failed_decide_nothing():
     table = runs(a=[*of_excess(2.0), "loss is nan"], b=of_excess(1.0, 1.0))
-    assert above("", c.EXCESS, {c.MODEL: "a"}, {c.MODEL: "b"}, by=(c.SEED,)).verdict(table).outcome is DIVERGED
-    assert within("", c.EXCESS, {c.MODEL: "a"}, low=0).verdict(table).outcome is DIVERGED
-    refused(lambda: times(-1))
+    assert rules.above("", c.EXCESS, {c.MODEL: "a"}, {c.MODEL: "b"}, by=(c.SEED,)).verdict(table).outcome is DIVERGED
+    assert rules.within("", c.EXCESS, {c.MODEL: "a"}, low=0).verdict(table).outcome is DIVERGED
+    refused(lambda: rules.times(-1))
 
 
 def test_a_baseline_of_two_seeds_is_an_error_and_one_that_diverged_decides_nothing():
     table = runs(a=of_alpha(*[0.1] * 5), few=of_alpha(0.3, 0.3), ended=[*of_alpha(0.3, 0.3), "loss is nan"])
-    refused(lambda: has_no_sink("a", baseline="few").verdict(table), "few")
-    assert has_no_sink("a", baseline="ended").verdict(table).outcome is DIVERGED
+    refused(lambda: rules.has_no_sink("a", baseline="few").verdict(table), "few")
+    assert rules.has_no_sink("a", baseline="ended").verdict(table).outcome is DIVERGED
     one_seed = runs(a=of_alpha(0.1, loss=3.0), b=of_alpha(0.3))
-    assert has_no_sink("a", baseline="b").verdict(one_seed).outcome is UNDECIDED
+    assert rules.has_no_sink("a", baseline="b").verdict(one_seed).outcome is UNDECIDED
 
 
 @pytest.mark.parametrize(
@@ -273,15 +260,15 @@ def test_a_sink_stands_at_one_of_the_positions_and_above_its_null_there():
         return {c.STRONGEST: position, c.ALPHA_THERE: alpha, c.NULL_THERE: 0.3}
 
     table = runs(a=[at(2)] * 4 + [at(1)], b=[at(2, 0.2)] * 5, c=[at(3)] * 2 + [at(1)] * 3, d=[at(2, 0.34)] * 5)
-    outcomes = [sink_at(name, (2, 3)).verdict(table).outcome for name in "abcd"]
+    outcomes = [rules.sink_at(name, (2, 3)).verdict(table).outcome for name in "abcd"]
     assert outcomes == [HOLDS, FAILS, UNDECIDED, FAILS]  # the last is above its null, but not by .05
 
 
 def test_failed_trainings_are_counted():
     table = runs(a=["loss is inf"] * 4 + [{c.LOSS: 2.0}], b=[{c.LOSS: 2.0}] * 5)
-    assert training_fails("a").verdict(table).outcome is HOLDS
-    assert training_fails("b").verdict(table).outcome is FAILS
-    reason = has_sink("a").verdict(table).reason
+    assert rules.training_fails("a").verdict(table).outcome is HOLDS
+    assert rules.training_fails("b").verdict(table).outcome is FAILS
+    reason = rules.has_sink("a").verdict(table).reason
     assert reason == "4 trainings failed, such as a, seed 0: loss is inf"
 
 
@@ -295,19 +282,19 @@ def with_interval(model, edit, value, low, high):
         ((0.3, 0.2, 0.39), {}, HOLDS),
         ((0.3, 0.2, 0.41), {}, UNDECIDED),
         ((0.7, 0.61, 0.8), {}, FAILS),
-        ((0.3, 0.2, 0.39), {"bound": times(2.0)}, UNDECIDED),  # 0.4 to 0.78 beside 0.4 to 0.6
-        ((0.3, 0.2, 0.34), {"bound": plus(0.05)}, HOLDS),
-        ((0.3, 0.2, 0.36), {"bound": plus(0.05)}, UNDECIDED),
+        ((0.3, 0.2, 0.39), {"bound": rules.times(2.0)}, UNDECIDED),  # 0.4 to 0.78 beside 0.4 to 0.6
+        ((0.3, 0.2, 0.34), {"bound": rules.plus(0.05)}, HOLDS),
+        ((0.3, 0.2, 0.36), {"bound": rules.plus(0.05)}, UNDECIDED),
     ],
 )
 def test_intervals_that_overlap_decide_nothing(other, options, outcome):
     rows = (with_interval("m", "a", 0.5, 0.4, 0.6), with_interval("m", "b", *other))
-    rule = above("", "x", {"edit": "a"}, {"edit": "b"}, **options)
+    rule = rules.above("", "x", {"edit": "a"}, {"edit": "b"}, **options)
     assert rule.verdict(Table("", "", rows)).outcome is outcome
 
 
 def test_a_rule_that_is_not_asked_gives_its_reason():
-    assert not_asked("big models have more", "the toy is small").verdict(runs()).reason == "the toy is small"
+    assert rules.not_asked("big models have more", "the toy is small").verdict(runs()).reason == "the toy is small"
     for shows, outcome in ((True, HOLDS), (False, FAILS), (None, UNDECIDED)):
         assert Rule("", lambda table, shows=shows: (shows, "why")).verdict(runs()).outcome is outcome
 
@@ -316,7 +303,7 @@ def test_the_other_cell_may_stand_in_another_column():
     cells = (("a", 0.5, 0.1), ("b", 0.9, 0.2))
     table = Table("", "", tuple({c.MODEL: "m", c.SEED: None, "edit": edit, "x": x, "y": y} for edit, x, y in cells))
     for other, outcome in (("y", HOLDS), (None, FAILS)):
-        assert above("", "x", {"edit": "a"}, {"edit": "b"}, other_column=other).verdict(table).outcome is outcome
+        assert rules.above("", "x", {"edit": "a"}, {"edit": "b"}, other_column=other).verdict(table).outcome is outcome
 
 
 @pytest.mark.parametrize(
@@ -324,20 +311,20 @@ def test_the_other_cell_may_stand_in_another_column():
 )
 def test_a_claim_about_models_holds_for_all_and_fails_for_one(values, outcome):
     rows = tuple(with_interval(f"m{i}", "a", v, v - 0.1, v + 0.1) for i, v in enumerate(values))
-    assert within("", "x", {"edit": "a"}, low=0.5, high=1.5).verdict(Table("", "", rows)).outcome is outcome
+    assert rules.within("", "x", {"edit": "a"}, low=0.5, high=1.5).verdict(Table("", "", rows)).outcome is outcome
 
 
 def test_models_are_never_compared_with_each_other_and_many_comparisons_are_counted():
     rows = (with_interval("m", "a", 0.5, 0.4, 0.6), with_interval("n", "b", 0.1, 0.1, 0.1))
-    assert above("", "x", {"edit": "a"}, {"edit": "b"}).verdict(Table("", "", rows)).outcome is NOT_ASKED
+    assert rules.above("", "x", {"edit": "a"}, {"edit": "b"}).verdict(Table("", "", rows)).outcome is NOT_ASKED
     rows = tuple(with_interval(f"m{i}", "a", v, v, v) for i, v in enumerate([0.7, 0.8, 0.9, 0.2]))
-    verdict = within("", "x", {"edit": "a"}, low=0.5).verdict(Table("", "", rows))
+    verdict = rules.within("", "x", {"edit": "a"}, low=0.5).verdict(Table("", "", rows))
     assert verdict.outcome is FAILS
     assert verdict.reason == "fails in 1, holds in 3 of 4 comparisons; for example m3, 0.2 [0.2, 0.2]"
 
 
 def test_a_rule_for_each_model_passes_over_models_that_have_no_number_and_is_not_asked_where_none_has():
-    rule = of_each(within("the loss is at most 2", c.LOSS, {}, high=2.0))
+    rule = rules.of_each(rules.within("the loss is at most 2", c.LOSS, {}, high=2.0))
     assert rule.verdict(runs(a=[{c.LOSS: 1.0}], b=[{c.LOSS: None}])).outcome is HOLDS
     assert rule.verdict(runs(a=[{c.LOSS: 3.0}], b=[{c.LOSS: None}])).outcome is FAILS
     assert rule.verdict(runs(a=[{c.LOSS: None}], b=[{c.LOSS: None}])).outcome is NOT_ASKED

@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import subprocess
@@ -10,20 +11,23 @@ from sinkinterp._experiments.shared.study import by_model
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+import sinkinterp as si
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
-from sinkinterp.checks import InputError
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.draws import Split
 from sinkinterp.data.packing import PackedText
-from sinkinterp.data.sources import Texts
-from sinkinterp.data.tokenisers import ByteBPE
-from sinkinterp.lm.model import build
+from sinkinterp.data.sources import Embedded, PythonCode, Repeating, Texts
+from sinkinterp.data.texts import texts_of
+from sinkinterp.data.tokenisers import ByteBPE, Pretrained
+from sinkinterp.lm.block import GatedFFN
+from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement import measure as batching
 from sinkinterp.metrics.importance import next_token_loss
 from sinkinterp.runs import experiment as provenance, trained
-from sinkinterp.runs.case import _variant_of
+from sinkinterp.runs.case import Inputs, _variant_of
+from sinkinterp.seals import seal
 from sinkinterp.spec import Spec
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, Table
 from sinkinterp.train.recipe import RECIPES, PrefixLM, Recipe, with_variant
@@ -93,8 +97,8 @@ def test_a_run_names_its_text_and_another_text_is_refused(tmp_path):
     assert run.recipe == trained.recipe_of(run.folder) == replace(recipe, data=replace(data, sha256=sha256))
     assert run.folder.parent.name == recipe.key() and trained.trained(recipe, tmp_path / "cache") == run
     texts["a"].write_text("other words\n\n" + texts["b"].read_text())
-    with pytest.raises(InputError, match=f"data.sha256 is {sha256} there"):
-        trained.trained(recipe, tmp_path / "other cache", folder=run.folder.parent)
+    other = tmp_path / "other cache"
+    refused(lambda: trained.trained(recipe, other, folder=run.folder.parent), f"data.sha256 is {sha256} there")
 
 
 def test_the_loss_of_an_evaluation_is_that_of_the_predicted_tokens(tmp_path):
@@ -182,3 +186,49 @@ def test_a_model_of_ours_has_the_name_of_its_architecture_at_any_named_size(reci
     sized = with_variant(RECIPES[recipe], name)
     assert _variant_of(sized) == name
     assert _variant_of(replace(sized, model=replace(sized.model, d_model=48))) is None
+
+
+def folder_trained_on(data, folder):
+    model = LMSpec(vocab=data.vocab, n_ctx=16, n_layers=1, d_model=16, n_heads=2, ffn=GatedFFN(width=24))
+    recipe = Recipe(model=model, data=data)
+    build(recipe.model, 0).save_pretrained(folder)
+    (folder / "recipe.json").write_text(json.dumps(recipe.to_dict()))
+    seal(folder)
+    return folder
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The sources that are read."""
+    names = []
+
+    def noted(source, *args):
+        names.append(source)
+        return texts_of(source, *args)
+
+    monkeypatch.setattr("sinkinterp.data.sources.texts_of", noted)
+    return names
+
+
+def packed(source):
+    return PackedText(source=source, tokenizer=ByteBPE(300), length=11)
+
+
+@pytest.mark.parametrize("wrap", [lambda source: source, Repeating])
+def test_a_file_that_only_the_folder_names_is_asked_for(tmp_path, monkeypatch, read, wrap):
+    monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
+    secret = tmp_path / "secret.txt"
+    secret.write_text("\n\n".join(f"a secret of mine {i}" for i in range(300)))
+    folder = folder_trained_on(packed(wrap(Texts(str(secret)))), tmp_path / "model")
+    subject = si.load(folder)
+    said = f"was trained on {secret}, which is read if you name it: text="
+    refused(lambda: Inputs(7, 3).token_set(subject, str(folder)), said)
+    assert read == []
+    assert Inputs(7, 3, text=str(secret)).token_set(subject, str(folder)).tokens.shape == (3, 7)
+    assert set(read) == {str(secret)}
+
+
+def test_what_is_outside_the_installation_is_known_of_every_source():
+    assert packed(Texts("a.txt")).outside == packed(Repeating(Texts("a.txt"))).outside == "a.txt"
+    assert PackedText(tokenizer=Pretrained(300, "folder")).outside == "folder"
+    assert {packed(source).outside for source in (Embedded(), PythonCode(), Repeating())} == {""}

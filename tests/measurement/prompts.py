@@ -1,0 +1,11 @@
+"""Clean and corrupted prompts of random tokens, and the two answers that their logits are asked about."""
+
+import torch
+
+N, T, RIGHT, WRONG = 3, 7, 11, 13
+_GENERATOR = torch.Generator().manual_seed(5)
+CLEAN, CORRUPTED = (torch.randint(89, (N, T), generator=_GENERATOR) for _ in range(2))
+
+
+def difference(logits):
+    return logits[:, -1, RIGHT] - logits[:, -1, WRONG]
