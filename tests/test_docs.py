@@ -118,6 +118,7 @@ def test_every_experiment_that_a_page_asks_for_is_there_at_that_scale(page):
 def test_a_notebook_runs(file, tmp_path, monkeypatch):
     """In a fork: a kernel would import everything again, and its shell changes the process that it is in."""
     monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))  # else two at once wait for one history
     monkeypatch.chdir(tmp_path)
     cells = nbformat.reads(file.read_text().replace("STEPS = 1000", "STEPS = 30"), as_version=4).cells
 
