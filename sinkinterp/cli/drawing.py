@@ -45,16 +45,19 @@ def view(
     layer: Annotated[list[int], typer.Option(parser=options.whole(0))] = [],
     swap: Annotated[tuple[int, int] | None, typer.Option(metavar="FIRST SECOND", parser=options.whole(0))] = None,
     loading: options.Loading = options.Loading(),
-    out: options.Out = Path("figures/view.html"),
+    out: options.DrawnOut = Path("figures/view.html"),
     force: bool = False,
 ) -> None:
     """Draw the attention maps of every head on a text: one page to click through, that needs no network."""
     with progress_bars() as progress:
         from ..interventions.positions import SwapPositions
-        from ..measurement.maps import heads_asked
+        from ..measurement.maps import attention_map, heads_asked
         from ..pages.atlas.build import atlas
         from ..pages.atlas.encode import atlas_page
+        from ..pages.report import PICTURES, picture
 
+        if len(layer) == 1 and all(map(str.isdecimal, head)):
+            layer, head = [] if head else layer, [f"{layer[0]}.{name}" for name in head]
         heads = heads_named(head)
         if heads and layer:
             raise InputError("--head names its layer; leave --layer out")
@@ -65,8 +68,11 @@ def view(
         edits = [SwapPositions(*swap)] if swap is not None else []
         shape = subject.shape
         shown = heads_asked(shape.attention_layers, shape.n_heads, layer, None) if layer else heads
-        html = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=shown))
-    deliver([], (out, lambda: html), force=force)
+        if (suffix := out.suffix.lower()) in PICTURES:
+            content = picture(attention_map(subject, token_set.tokens, heads=shown, edits=edits), suffix)
+        else:
+            content = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=shown))
+    deliver([], (out, lambda: content), force=force)
 
 
 def heads_named(names: list[str]) -> list[tuple[int, int]] | None:

@@ -163,7 +163,8 @@ def _output_file_of(what: str, *suffixes: str) -> Callable[[str | Path], Path]:
 
 json_file = _output_file_of("JSON", ".json")
 page_file = _output_file_of("HTML", ".html", ".htm")
-OUTPUT_FILES = (output_file, json_file, page_file)
+drawn_file = _output_file_of("HTML, or as a picture", ".html", ".htm", ".png", ".pdf", ".svg")
+OUTPUT_FILES = (output_file, json_file, page_file, drawn_file)
 
 
 def output_folder(text: str | Path) -> Path:
@@ -324,6 +325,7 @@ Json = Annotated[Path | None, typer.Option("--json", parser=json_file)]
 Text = Annotated[str | None, typer.Option(parser=source)]
 Html = Annotated[Path | None, typer.Option("--html", parser=page_file)]
 Out = Annotated[Path, typer.Option("--out", "--output", "-o", parser=page_file)]
+DrawnOut = Annotated[Path, typer.Option("--out", "--output", "-o", parser=drawn_file)]
 TokenFile = Annotated[Path | None, typer.Option(parser=token_file)]
 
 Settings = Annotated[list[str], typer.Option("--set")]

@@ -223,9 +223,7 @@ def save(
         return what.save(path)
     instance_of(what, go.Figure | Table | Report, "si.save takes a figure, a table or a report")
     if suffix in PICTURES:
-        drawn = for_paper(what if isinstance(what, go.Figure) else what.plot(), width, height)
-        scale = DOTS / PER_INCH if suffix == ".png" else 1
-        write_output(path, PICTURES[suffix](_image(drawn, suffix[1:], scale)), force)
+        write_output(path, picture(what if isinstance(what, go.Figure) else what.plot(), suffix, width, height), force)
     elif suffix in (".html", ".htm"):
         drawn = what if isinstance(what, go.Figure) else what.plot()
         write_output(path, page(drawn.layout.title.text or path.stem, "", [Section("", "", [drawn])]), force)
@@ -240,11 +238,17 @@ def save(
     return path
 
 
+def picture(figure: go.Figure, suffix: str, width: float = 5.5, height: float | None = None) -> Any:
+    """The content of a picture file, as `save` writes it."""
+    scale = DOTS / PER_INCH if suffix == ".png" else 1
+    return PICTURES[suffix](_image(for_paper(figure, width, height), suffix[1:], scale))
+
+
 def for_paper(figure: go.Figure, width: float, height: float | None = None) -> go.Figure:
     """The figure in a size in inches, without title, menus and sliders, with letters of 8 points."""
     on_screen = (figure.layout.height or WIDTH / 2) - (figure.layout.margin.t or 80) + TOP
     columns = sum(axis.scaleanchor is not None for axis in figure.select_yaxes())  # of maps, whose cells are squares
-    if columns > 1:
+    if columns:
         on_screen = min(on_screen, 0.75 * width * PER_INCH / columns + 130)
     inches = {"width": width, "height": on_screen / PER_INCH if height is None else height}
     for name, size in inches.items():

@@ -317,7 +317,7 @@ STRANGERS = {  # what people type who have not read the help, and what the error
         for start, names, words in (
             (f"{MEASURE} --json", ("x.png", "x.safetensors", "x.csv"), "written as json"),
             (f"{MEASURE} --html", ("x.pdf", "x.json"), "written as html"),
-            (f"view {GOOD} --text 'the cat' --out", ("x.pdf", "x.png"), "written as html"),
+            (f"view {GOOD} --text 'the cat' --out", ("x.jpg", "x.json"), "written as html, or as a picture"),
             (f"patch {GOOD} --clean 'the cat' --corrupted 'the mat' --out", ("x.svg",), "written as html"),
             ("explain sinkinterp/demo-softmax --html", ("x.md",), "written as html"),
             ("cache sinkinterp/demo-softmax --json", ("x.html",), "written as json"),

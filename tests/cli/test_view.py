@@ -2,10 +2,13 @@ import json
 import re
 from pathlib import Path
 
+import plotly.graph_objects as go
 import pytest
 from backends.zoo import model_of
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+
+import sinkinterp as si
 
 WORDS = ["<s>", "<script>alert(1)</script>", "the", "cat", "sat"]
 
@@ -49,6 +52,20 @@ def test_a_file_is_read_and_cut(call, gpt2):
         and [word.strip() for word in said["tokens"]] == ["<s>", *TEXT.split()[:3]]
         and "a.txt" in said["protocol"]
     )
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
+@pytest.mark.parametrize("words", [["--head", "1.2"], ["--layer", 1, "--head", 2]], ids=["name", "layer and head"])
+def test_a_picture_is_the_map_of_the_head_that_is_named(call, gpt2, monkeypatch, suffix, words):
+    ink = {"png": b"\x89PNG\r\n\x1a\n" + bytes(60), "pdf": b"%PDF-1.4\n1 0 obj\n%%EOF", "svg": b"<svg><g></g></svg>"}
+    drawn = []
+    monkeypatch.setattr(go.Figure, "to_image", lambda figure, kind, **how: drawn.append(figure) or ink[kind])
+    code, output = call(gpt2, "--text", TEXT, *words, "--out", f"map.{suffix}")
+    weights = si.attention(str(gpt2), TEXT, layers=1, heads=2)[0]
+    assert code == 0 and f"wrote map.{suffix}" in output and Path(f"map.{suffix}").is_file()
+    for query, row in enumerate(drawn[0].data[0].z):
+        assert row == pytest.approx(weights[query, : query + 1].tolist(), abs=1e-4)
+    assert drawn[0].layout.height < drawn[0].layout.width * 1.01
 
 
 def test_heads_can_be_chosen_and_positions_swapped(call, gpt2):
