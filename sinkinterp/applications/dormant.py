@@ -28,7 +28,7 @@ from ..interventions.changes import ChangeOutputs, Zero
 from ..measurement.measure import ModelLike, equal_inputs_of, run_note
 from ..measurement.patching import attribution
 from ..metrics.bootstrap import SHARES, SIZES, intervals, mean_cells
-from ..metrics.importance import PerSequence, check_epsilon, importance, next_token_loss, slot_importance
+from ..metrics.importance import PerSequence, check_epsilon, first_importance, next_token_loss, slot_importance
 from ..plots.theme import colour, sweep_figure, themed
 from ..table import ALPHA_1, HEAD, INPUT, LAYER, SINK_RATE, Cell, Table
 from .streaming import Loss, loss_of
@@ -204,7 +204,7 @@ def _readings(subject: Subject, tokens: Tokens) -> tuple[PerTextAndHead, PerText
 
 def _of_layer(run: FrozenRun, layer: int) -> Float[Tensor, "2 sequence head"]:
     call, x = run.calls[layer], run.trace["x"][:, layer, 1:]
-    to_sink = importance(call, call.keys[:1])[..., 0] + slot_importance(call)
+    to_sink = first_importance(call) + slot_importance(call)
     write = run.writes(layer)[:, :, 1:].float().norm(dim=-1) / x.float().norm(dim=-1)
     return torch.stack((to_sink.float(), write.mean(-1).T))
 

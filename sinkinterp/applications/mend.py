@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..attention import RESIDUAL
 from ..backends.files.model_files import check_named, checked_config, load_model, tokenizer_of
 from ..backends.files.named_models import located
 from ..backends.hooks import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
@@ -29,8 +28,7 @@ from ..interventions.attention_layers import Evict
 from ..measurement.measure import measure, run_note
 from ..measurement.watching import sinks_of
 from ..metrics.bootstrap import SHARES, SIZES, estimate_cells, intervals, mean_cells
-from ..metrics.importance import Metric
-from ..metrics.residuals import peak_over_median
+from ..metrics.residuals import PEAK_OVER_MEDIAN
 from ..report.report import Report
 from ..seals import Of, settle, stated
 from ..spec import Limits, added_later
@@ -55,7 +53,6 @@ SEEN = 16  # sequences whose keys and values slots begin with
 LOSS, EVICTED, OVER_SECOND = "loss", "added by forgetting the first token", "forgetting it over the second token"
 ROUNDED, ROUNDED_4 = "added by int8 per tensor", "added by 4-bit per tensor"
 UNIFORM, ENTRY = "uniform alpha_1", "largest entry / median"
-OVER_MEDIAN = Metric("peak_over_median", RESIDUAL, peak_over_median)
 RATE = 0.01  # Sink_1 below which a model counts as mended, where alpha_1 is at its null too
 
 
@@ -264,13 +261,13 @@ def _watch(model: PreTrainedModel, held_out: Tokens) -> dict[str, float]:
         "valid_loss": loss_of(subject, held_out).mean().item(),
         **sinks_of(report),
         "alpha_1_uniform": report.null_alpha().mean().item(),
-        "peak_over_median": report.extra(OVER_MEDIAN).max().item(),
+        "peak_over_median": report.extra(PEAK_OVER_MEDIAN).max().item(),
     }
 
 
 def sinks_and_entries(subject: HuggingFaceSubject, tokens: Tokens) -> Report:
     """The sinks of the first two tokens, and the largest entries of the residual."""
-    return measure(subject, tokens, positions=(0, 1), instruments=[(OVER_MEDIAN,)])
+    return measure(subject, tokens, positions=(0, 1), instruments=[(PEAK_OVER_MEDIAN,)])
 
 
 def worth(
@@ -300,7 +297,7 @@ def worth(
         UNIFORM: report.null_alpha().mean().item(),
         "Sink_2": report.sink_rate(1, 0.3),
         "Sink_*": slot.mean if slot else None,
-        ENTRY: report.extra(OVER_MEDIAN).max().item(),
+        ENTRY: report.extra(PEAK_OVER_MEDIAN).max().item(),
         **mean_cells(EVICTED, (evicted - full)[:, middle:].mean(1)),
         **mean_cells(OVER_SECOND, (evicted - other)[:, middle:].mean(1)),
         **mean_cells(ROUNDED, (rounded - full).mean(1)),

@@ -6,10 +6,10 @@ Models and tokenizers are read in `asking_hub(name)`, datasets after `check_data
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -60,17 +60,14 @@ def _answers(endpoint: str, when: int) -> bool:
     address = urlsplit(endpoint)
     if address.scheme in getproxies():
         return True
-    reached: list[bool] = []
-    port = address.port or (443 if address.scheme == "https" else 80)
-    thread = Thread(target=lambda: reached.append(_connects(address.hostname or "", port)), daemon=True)
+    place = address.hostname or "", address.port or (443 if address.scheme == "https" else 80)
+    reached = Event()
+
+    def reach() -> None:
+        with suppress(OSError), socket.create_connection(place, timeout=PATIENCE):
+            reached.set()
+
+    thread = Thread(target=reach, daemon=True)
     thread.start()
     thread.join(2 * PATIENCE)  # looking up a name takes as long as the system likes
-    return any(reached)
-
-
-def _connects(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), timeout=PATIENCE).close()
-    except OSError:
-        return False
-    return True
+    return reached.is_set()

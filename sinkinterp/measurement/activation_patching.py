@@ -40,7 +40,7 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, Put, PutAt
 from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
 from ..metrics.bootstrap import estimate_cells, intervals, ratio
-from ..metrics.importance import PerSequence, check_epsilon, importance, sink_rate, target_loss
+from ..metrics.importance import PerSequence, check_epsilon, first_importance, sink_rate, target_loss
 from ..table import HEAD, KV_HEAD, LAYER, POSITION, Cell, Table
 from . import patching
 from .lens import logit_parts
@@ -145,8 +145,7 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
 
     name = "alpha_1" if epsilon is None else f"Sink_1 at epsilon {epsilon}"
     place = "" if layer is None and head is None else f" of layer {layer}, head {head}"
-    reads: Reads = {"alpha": lambda call: importance(call, call.keys[:1])[..., 0]}
-    return PatchingMetric(f"{name}{place}", of, reads, whole=False)
+    return PatchingMetric(f"{name}{place}", of, {"alpha": first_importance}, whole=False)
 
 
 @keywords

@@ -34,7 +34,7 @@ from ..interventions.attention_layers import ZeroKeySlot
 from ..interventions.changes import Add, ChangeKeys, ChangeMLP, ChangeOutputs
 from ..interventions.selectors import named_heads
 from ..metrics.bootstrap import SHARES, SIZES, difference, estimate_cells, intervals, mean_cells, ratio
-from ..metrics.importance import NEXT_TOKEN_LOSS, Metric, PerSequence, importance, slot_importance
+from ..metrics.importance import NEXT_TOKEN_LOSS, Metric, PerSequence, first_importance, slot_importance
 from ..metrics.instruments import LOSS
 from ..metrics.residuals import is_massive, lifetime
 from ..report.explained import (
@@ -471,7 +471,7 @@ def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, C
     n_kv_heads, length = work.subject.shape.n_kv_heads, work.token_set.tokens.shape[1]
 
     def in_stream(chosen: Sequence[int]) -> PerSequence:
-        read = slot_importance if on_slot else _first_alpha
+        read = slot_importance if on_slot else first_importance
         return work.alpha(layer, read, *(head.cuts[head.parts[j]] for j in chosen))[:, head.head]
 
     def directly(chosen: Sequence[int]) -> PerSequence:
@@ -479,7 +479,7 @@ def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, C
         edit = path_edit({layer: key}, [(layer, head.head * n_kv_heads // work.subject.shape.n_heads)], length)
         rows = torch.arange(len(key)).split([len(call.q) for call in work.calls[layer]])
         edited = [edit.for_sequences(i).call(call) for i, call in zip(rows, work.calls[layer], strict=True)]
-        return torch.cat([_first_alpha(call)[:, head.head] for call in edited]).cpu()
+        return torch.cat([first_importance(call)[:, head.head] for call in edited]).cpu()
 
     ways: dict[str, Callable[[Sequence[int]], PerSequence]] = {IN_STREAM: in_stream}
     ways |= {} if on_slot else {DIRECTLY: directly}
@@ -489,10 +489,6 @@ def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, C
                 after = torch.stack([alpha(chosen) for chosen in draws]).mean(0)
                 row: dict[str, Cell] = {HEAD: head.name, CUT: f"{cut}, {way}"}
                 yield row | mean_cells(ALPHA_1, after, SHARES) | _removed(head, after)
-
-
-def _first_alpha(call: AttentionCall) -> Float[Tensor, "sequence head"]:
-    return importance(call, call.keys[:1])[..., 0]
 
 
 def _removed(head: HeadScore, after: PerSequence) -> dict[str, Cell]:

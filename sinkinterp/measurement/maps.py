@@ -20,7 +20,7 @@ from ..checks import InputError, fix_of, is_whole, keywords
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.edit import Edits, description, edits_of
 from ..interventions.selectors import is_pair, named_heads, several
-from ..metrics.importance import importance
+from ..metrics.importance import first_importance
 from ..plots.theme import escaped
 from ..report import patterns
 from ..report.maps import HeadMaps, Heads, attention_figure, detail, which_heads
@@ -198,7 +198,7 @@ def head_maps(
     n = -(-rows.shape[1] // side)
     reads = {each.name: chosen.read(_largest(each, side), n, n) for each in maps.QUANTITIES}
     reads["slot"] = chosen.read(lambda call: maps.slot_cells(call, side)[:, :, 0], n)
-    reads["alpha"] = chosen.read(lambda call: importance(call, call.keys[:1])[..., 0])
+    reads["alpha"] = chosen.read(first_importance)
     trace = subject.run(rows, reads=reads, edits=edits_of(edits), logits=False)
     layers = subject.shape.attention_layers
     answers = {name: chosen.of_maps(answer.mean(0), layers) for name, answer in trace.answers.items()}
@@ -213,8 +213,7 @@ def _largest(quantity: maps.Quantity, side: int) -> CallRead:
 
 def _alphas(subject: Subject, tokens: Tokens, heads: Heads) -> dict[tuple[int, int], float]:
     """Importance of the first token in each head."""
-    reads = {"alpha": lambda call: importance(call, call.keys[:1])[..., 0]}
-    alpha = subject.run(tokens, reads=reads, logits=False)["alpha"].mean(0).tolist()
+    alpha = subject.run(tokens, reads={"alpha": first_importance}, logits=False)["alpha"].mean(0).tolist()
     layers = subject.shape.attention_layers
     return {(layer, head): alpha[layers.index(layer)][head] for layer, head in heads}
 

@@ -160,6 +160,11 @@ def importance_and_raw(
     return torch.stack((alpha, alpha if call.is_normalised else raw_importance(call, positions, convention)), 1)
 
 
+def first_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
+    """Mean attention weight on the first token, over the queries that can see it."""
+    return importance(call, call.keys[:1])[..., 0]
+
+
 def slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
     """alpha_*: the mean attention that the slot receives from all queries; 0 without a slot."""
     return call.proxy().slot_mass() / call.q.shape[2]
