@@ -12,8 +12,10 @@ import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention import sites
 from sinkinterp.attention.call import AttentionCall
+from sinkinterp.backends.encoder import NoEncoder, Silence
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.files.named_models import downloads
+from sinkinterp.data.tokens import random_tokens
 from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import TOP_ENTRIES
 
@@ -155,3 +157,27 @@ def test_whisper_s_tokenizer_has_the_ids_of_the_english_models():
     assert tokenizer.bos_token_id == START
     names = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|nocaptions|>", "<|notimestamps|>"]
     assert tokenizer.convert_tokens_to_ids(names) == [END, START, 50258, NO_SPEECH, NO_TIMESTAMPS]
+
+
+@pytest.fixture(scope="module")
+def on_silence():
+    return si.load("local/whisper-tiny.en", encoder=Silence())
+
+
+@whisper
+def test_the_subject_is_the_decoder(on_silence):
+    shape = on_silence.shape
+    assert (shape.n_layers, shape.n_heads, shape.d_model, shape.n_ctx) == (4, 6, 384, 448)
+    assert len(on_silence.modules.tables) == 1 and on_silence.cross_attention().n_keys == 1500
+
+
+@whisper
+def test_the_sink_needs_cross_attention_and_goes_where_p1_goes(on_silence):
+    tokens = random_tokens(on_silence.shape.vocab, 64, 8, first=START)
+    plain, swapped = (
+        si.measure(on_silence, tokens, positions=(0, 4), edits=edits) for edits in ([], [si.SwapPositions(0, 4)])
+    )
+    without = si.measure(si.load("local/whisper-tiny.en", encoder=NoEncoder()), tokens, positions=(0,))
+    assert plain.sink_rate() > 0.5 > 0.1 > without.sink_rate()
+    assert swapped.sink_rate() < 0.2 < 0.3 < swapped.sink_rate(4)
+    assert "encoder silence" in plain.protocol.line()

@@ -24,6 +24,7 @@ def tab(chromium):
 
     def opened(where, ready="body[data-ready]", **look):
         page = chromium.new_page(**look)
+        page.add_init_script(path=Path(__file__).with_name("probes.js"))
         page.complaints, page.requests, page.answered = notes = [], [], []
 
         def visit(where, ready="body[data-ready]"):
@@ -49,15 +50,4 @@ def tab(chromium):
 @pytest.fixture(scope="session")
 def settled():
     """Waits until a page has answered a new width or colour: it then changes nothing for .23 s (timers: .2 s)."""
-    return lambda page: page.evaluate(QUIET)
-
-
-QUIET = """async () => {
-  const pause = (ms) => new Promise((done) => setTimeout(done, ms));
-  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
-  let last = performance.now();
-  const observer = new MutationObserver(() => { last = performance.now(); });
-  observer.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
-  while (performance.now() - last < 230) await pause(30);
-  observer.disconnect();
-}"""
+    return lambda page: page.evaluate("probe.quiet()")

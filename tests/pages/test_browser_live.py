@@ -33,20 +33,10 @@ def page(tab, address):
 def opened(page, address):
     """The page with what it opens with; its form, which no answer changes, as it was."""
     if page.url.startswith(address):
-        after(page, lambda: page.evaluate(RESET))
+        after(page, lambda: page.evaluate("probe.reset()"))
     else:
         page.visit(address)
     return page
-
-
-RESET = """() => {
-  history.pushState(null, "", "#");
-  document.querySelectorAll("details").forEach((part) => { part.open = false; });
-  $("other").value = "";
-  $("prompt").focus();
-  [chosenToken, view.map] = [-1, 0];
-  dispatchEvent(new PopStateEvent("popstate"));
-}"""
 
 
 def after(page, act):

@@ -13,13 +13,6 @@ from sinkinterp.plots.theme import DARK, LIGHT, MAGNITUDE, colour, themed
 from sinkinterp.report.explained import NOTHING, CutMap, graph
 from sinkinterp.runs.experiment import Outcome
 
-ASK = """() => {
-  const [plot] = document.querySelectorAll(".js-plotly-plot"), rgb = (node) => getComputedStyle(node);
-  return {page: rgb(document.body).backgroundColor, words: rgb(document.querySelector("h1")).color,
-          caption: rgb(document.querySelector("figcaption")).color, line: plot._fullData[0].line.color,
-          scale: plot._fullData[1].colorscale[0][1], paper: plot._fullLayout.paper_bgcolor,
-          name: plot._fullData[0].name};
-}"""
 IS_ON = "paper => document.querySelector('.js-plotly-plot')._fullLayout.paper_bgcolor == paper"
 
 
@@ -65,11 +58,11 @@ def everything(show, tmp_path_factory):
 
 
 def test_the_page_follows_the_viewer_back_and_forth(opened):
-    assert opened.evaluate(ASK) == look(LIGHT)
+    assert opened.evaluate("probe.colours()") == look(LIGHT)
     for scheme, theme in (("dark", DARK), ("light", LIGHT), ("dark", DARK)):
         opened.emulate_media(color_scheme=scheme)
         opened.wait_for_function(IS_ON, arg=theme.background)
-        assert opened.evaluate(ASK) == look(theme)
+        assert opened.evaluate("probe.colours()") == look(theme)
 
 
 def test_figures_are_light_on_paper(opened):
@@ -157,7 +150,7 @@ def test_nothing_overlaps_or_scrolls_sideways(everything, settled, width, scheme
     everything.emulate_media(color_scheme=scheme)
     settled(everything)
     assert everything.evaluate("document.documentElement.scrollWidth") <= width
-    assert everything.evaluate(OVERLAPS) == []
+    assert everything.evaluate("probe.overlapsInFigures()") == []
     assert everything.complaints == []
 
 
@@ -165,38 +158,9 @@ def test_panels_stand_below_each_other_on_a_phone(everything, settled):
     for width, is_stacked in ((420, True), (1400, False)):
         everything.set_viewport_size({"width": width, "height": 900})
         settled(everything)
-        for panels in everything.evaluate(PANELS):
+        for panels in everything.evaluate("probe.panels()"):
             lefts = {round(left) for left, *_ in panels}
             assert (len(lefts) == 1) == is_stacked, panels
-
-
-PANELS = """() => [...document.querySelectorAll(".plot")].map((plot) => {
-  const { _plots, width } = plot._fullLayout;
-  return Object.values(_plots).map(({ xaxis, yaxis }) => [xaxis._offset, yaxis._offset, xaxis._length, yaxis._length]);
-}).filter((panels) => panels.length > 1 && new Set(panels.map(([left]) => Math.round(left))).size > 1
-  || panels.length > 1 && innerWidth < 700)"""
-
-OVERLAPS = """() => [...document.querySelectorAll(".plot")].flatMap((plot) => {
-  const box = plot.getBoundingClientRect(), boxes = [];
-  const add = (kind, { left, top, right, bottom }) => boxes.push({ kind, left, top, right, bottom });
-  for (const { xaxis, yaxis } of Object.values(plot._fullLayout._plots)) {
-    const left = box.left + xaxis._offset, top = box.top + yaxis._offset;
-    add("panel", { left, top, right: left + xaxis._length, bottom: top + yaxis._length });
-  }
-  for (const e of plot.querySelectorAll(".legend")) add("legend", e.getBoundingClientRect());
-  for (const e of plot.querySelectorAll(".colorbar .cbbg, .colorbar .cbtitle")) add("bar", e.getBoundingClientRect());
-  for (const e of plot.querySelectorAll(".annotation text")) add("title", e.getBoundingClientRect());
-  const name = plot.closest("section").querySelector("h2").textContent, found = [];
-  boxes.forEach((a, i) => boxes.slice(i + 1).forEach((b) => {
-    const isInside = new Set([a.kind, b.kind]).has("panel") && new Set([a.kind, b.kind]).has("title");
-    if (isInside || (a.kind === "bar" && b.kind === "bar")) return; // names of points; a bar and its own title
-    const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-    const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-    if (across > 2 && down > 2) found.push(`${name}: ${a.kind} over ${b.kind}`);
-  }));
-  for (const { kind, right } of boxes) if (right > innerWidth + 1) found.push(`${name}: ${kind} beyond the screen`);
-  return found;
-})"""
 
 
 def test_a_click_on_a_part_shows_the_map_where_it_is_cut(show, tmp_path):

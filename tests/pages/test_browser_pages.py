@@ -1,6 +1,5 @@
 """What every page keeps to, in a real browser: words are explained, colours are readable, nothing moves unasked."""
 
-import json
 import threading
 from statistics import fmean
 
@@ -71,8 +70,7 @@ def opened(request, tab, tmp_path_factory):
 def test_words_can_be_read_on_what_is_behind_them(opened, settled, scheme):
     opened.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     settled(opened)
-    faint = opened.evaluate(FAINT)
-    assert not faint, json.dumps(faint[:5])
+    assert opened.evaluate("probe.faint().slice(0, 5)") == []
 
 
 def test_a_page_fits_a_phone_asks_for_nothing_and_does_not_move(opened):
@@ -80,12 +78,12 @@ def test_a_page_fits_a_phone_asks_for_nothing_and_does_not_move(opened):
     assert opened.complaints == []
     origins = {url.split("/")[-1] for url in opened.requests if not url.startswith(("data:", "blob:"))}
     assert origins <= {"page.html", PLOTLY, "", "ask"}
-    assert opened.evaluate(MOVING) == []
+    assert opened.evaluate("probe.moving()") == []
 
 
 def test_the_first_special_word_of_a_page_is_explained_to_pointer_tap_and_key(opened):
     word, box = opened.locator(".term:visible").first, opened.locator("#explanation")
-    meaning = opened.evaluate(MEANING, word.text_content())
+    meaning = opened.evaluate("word => probe.meaning(word)", word.text_content())
     assert meaning and box.is_hidden()
     word.hover()
     assert box.text_content() == meaning
@@ -103,46 +101,6 @@ def test_the_first_special_word_of_a_page_is_explained_to_pointer_tap_and_key(op
     opened.keyboard.press("Escape")
     terms = opened.eval_on_selector_all(".term", "all => all.map((one) => one.textContent.toLowerCase())")
     assert len(terms) == len(set(terms))
-
-
-MEANING = """word => [...document.querySelectorAll("#glossary dt")]
-  .find((dt) => dt.dataset.words.toLowerCase().split("|").includes(word.toLowerCase()))
-  ?.nextElementSibling.textContent"""
-
-MOVING = """() => [...document.querySelectorAll("*")].filter((node) => {
-  const { animationName, transitionDuration } = getComputedStyle(node);
-  return animationName !== "none" || transitionDuration.split(",").some((time) => parseFloat(time) > 0);
-}).map(({ tagName }) => tagName).concat(document.getAnimations().map(() => "animation"))"""
-
-# Texts whose contrast with the nearest painted background is below 4.5 (WCAG 2, AA)
-FAINT = """() => {
-  const parts = (colour) => (colour.match(/[\\d.]+/g) ?? []).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
-    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = (node) => {
-    for (let at = node; at; at = at.parentElement) {
-      const [r, g, b, a = 1] = parts(getComputedStyle(at).backgroundColor);
-      if (a > 0.99) return [r, g, b];
-    }
-    return parts(getComputedStyle(document.body).backgroundColor);
-  };
-  const faint = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const node = walker.currentNode.parentElement, text = walker.currentNode.data.trim();
-    if (!text || node.closest("script, style, option, noscript, [disabled]") || !node.getClientRects().length) continue;
-    const style = getComputedStyle(node), isDrawn = node.closest("svg") !== null;
-    if (style.visibility === "hidden" || +style.opacity === 0) continue;
-    const front = parts(isDrawn ? style.fill : style.color);
-    let opacity = front[3] ?? 1;
-    for (let at = node; at; at = at.parentElement) opacity *= +getComputedStyle(at).opacity;
-    const back = behind(node), seen = front.slice(0, 3).map((v, i) => v * opacity + back[i] * (1 - opacity));
-    const [high, low] = [light(seen), light(back)].sort((a, b) => b - a);
-    const ratio = (high + 0.05) / (low + 0.05);
-    if (ratio < 4.5) faint.push([text.slice(0, 40), node.tagName, ratio.toFixed(2), style.color, style.fill]);
-  }
-  return faint;
-}"""
 
 
 @pytest.mark.parametrize("opened", ["story"], indirect=True)

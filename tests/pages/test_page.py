@@ -1,14 +1,31 @@
+"""Pages hold text as text, run their own scripts alone, and put the verdict of a measurement first."""
+
+import base64
+import hashlib
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 
 import plotly.graph_objects as go
 import pytest
+from backends.zoo import model_of
 from hypothesis import given, settings, strategies as st
+from markupsafe import Markup
+from pages.atlases import small_atlas
+from pages.test_book import chapter
 from plotly.offline import get_plotlyjs
+from report.test_tables import PAIRED, REPORT, WITH
 
-from sinkinterp.pages.page import Section, page, untitled
+from sinkinterp.backends.load import load
+from sinkinterp.pages.atlas.encode import atlas_page
+from sinkinterp.pages.book import front_page, write_chapter
+from sinkinterp.pages.live.page import Session, live_page
+from sinkinterp.pages.page import Section, document, page, untitled
+from sinkinterp.pages.report import measurement_page
+from sinkinterp.report.summary import sink_verdict
+from sinkinterp.runs.experiment import Outcome
 from sinkinterp.table import Table
 
 PLOTLY = get_plotlyjs()
@@ -131,3 +148,116 @@ def test_a_figure_keeps_its_title_though_the_page_shows_it_without():
     assert untitled(drawn).layout.title.text is None
     assert drawn.layout.title.text == "its title"
     assert len(untitled(drawn).data) == len(drawn.data)
+
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+NUMBERS = "Is there a sink on the first token?"
+BARE = replace(REPORT, extras={})
+
+
+@cache
+def read(name):
+    report = {"whole": REPORT, "bare": BARE, "with residuals": WITH, "paired": PAIRED}[name]
+    return Reader(measurement_page(report, 0.3).replace(PLOTLY, ""))
+
+
+def headings(name):
+    return read(name).inside("h2")
+
+
+def test_the_order_is_sentence_figure_numbers_and_the_protocol_once():
+    assert read("whole").inside("p")[0] == sink_verdict(REPORT, 0.3)
+    assert headings("whole")[:2] == ["Heads", NUMBERS] and headings("whole")[-1] == "Protocol"
+    html = measurement_page(REPORT, 0.3).replace(PLOTLY, "")
+    assert html.count("queries that can see the key") == html.count(REPORT.protocol.source) == 1
+
+
+def test_only_what_was_measured_is_shown():
+    norms = ["Norms by kind of token", "Norm of the first token's residual"]
+    always = ["Heads", NUMBERS, "Positions", "Thresholds", *norms]
+    assert headings("bare")[:6] == always
+    assert not {"Angle or length?", "Massive activations"} & set(headings("bare"))
+    assert headings("whole")[:9] == [*always, "Angle or length?", "Massive activations", "Largest residual entries"]
+    assert any(heading.startswith("Pairs of queries and keys") for heading in headings("paired"))
+
+
+def test_a_first_position_alone_has_no_curve_over_positions():
+    part = {name: getattr(REPORT, name)[..., :1] for name in ("importance", "raw_importance", "null", "bias_null")}
+    html = measurement_page(replace(BARE, positions=(0,), **part), 0.3).replace(PLOTLY, "")
+    assert Reader(html).inside("h2")[:4] == ["Heads", NUMBERS, "Thresholds", "Norms by kind of token"]
+
+
+def test_every_figure_says_n_t_epsilon_and_bos():
+    html = measurement_page(REPORT, 0.25).replace(PLOTLY, "")
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", html)
+    assert len(captions) >= 6
+    for caption in captions:
+        assert all(part in caption for part in ("n=3", "T=11", "BOS none")), caption
+    assert sum("epsilon=0.25" in caption for caption in captions) >= len(captions) - 1  # norm ratios have no threshold
+
+
+def test_hostile_names_of_models_and_tokens_stay_text():
+    named = replace(WITH, protocol=replace(REPORT.protocol, model=HOSTILE, source=HOSTILE))
+    html = measurement_page(named, 0.3, lambda token: HOSTILE).replace(PLOTLY, "")
+    tags = Reader(html).tags
+    assert not [tag for tag in tags if tag[0] == "img"]
+    ends = html.count("</script>") - html.count("</script><img")
+    assert html.count("<script") == ends == len([tag for tag in tags if tag[0] == "script"])
+    assert html.count("<script>") == tags.count(("script",)) == 3
+
+
+TABLE = Table("a table", "", ({"x": 1.5},))
+FIXED = {
+    "default-src": "'none'",
+    "style-src": "'unsafe-inline'",
+    "img-src": "data: blob:",
+    "base-uri": "'none'",
+    "form-action": "'none'",
+}
+
+
+def chapter_of(folder):
+    made = chapter("table1", Outcome.HOLDS)
+    write_chapter(folder, made, made.table, go.Figure().add_scatter(y=[1]))
+    return (folder / "table1.html").read_text()
+
+
+WRITERS = {
+    "view": lambda folder: atlas_page(small_atlas()[0]),
+    "measure": lambda folder: measurement_page(REPORT, 0.3),
+    "gallery and demo": lambda folder: page("t", "l", [Section("s", "", [go.Figure()])]),
+    "a page without figures": lambda folder: page("t", "l", [Section("s", "", tables=[TABLE])]),
+    "chapter": chapter_of,
+    "front page": lambda folder: front_page([chapter("table1", Outcome.HOLDS)]),
+    "live page": lambda folder: live_page(Session(load(model_of("gpt2")))),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_page_lets_only_its_scripts_run_and_has_nothing_to_fetch(name, tmp_path):
+    html = WRITERS[name](tmp_path)
+    head = html[: html.index("<title>")]
+    policy = dict(part.split(" ", 1) for part in re.search(r'Policy" content="([^"]*)"', head)[1].split("; "))
+    allowed = policy.pop("script-src").split()
+    # the live page alone may ask its server, and chapters alone load a file
+    assert policy.pop("connect-src", None) == ("'self'" if name == "live page" else None) and policy == FIXED
+    assert ("'strict-dynamic'" in allowed) == (name == "chapter")
+    run = re.findall(r"<script>(.*?)</script>", html, re.S)
+    assert {f"'sha256-{sha(script)}'" for script in run} <= set(allowed)
+    assert len(allowed) <= len(run) + 1 and not {"'unsafe-inline'", "'unsafe-eval'", "'self'"} & set(allowed)
+    tags = [tag for tag in Reader(html).tags if isinstance(tag, tuple)]
+    attributes = [name for _, *attributes in tags for name, _ in attributes]
+    assert not [name for name in attributes if name.startswith("on") or name == "src"]
+    assert not [tag for tag, *_ in tags if tag in ("link", "img", "iframe", "object", "embed", "base")]
+    assert html.count('<details class="glossary"') == 1  # every page explains its words and fits a phone
+    assert "width=device-width" in html and ">proxy score</dt>" in html and ">k*</dt>" in html
+
+
+def test_a_page_without_scripts_of_its_own_runs_only_the_one_that_explains_words():
+    assert re.search(r"script-src 'sha256-[^' ]*';", document("t", Markup("")))
+
+
+def sha(script):
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

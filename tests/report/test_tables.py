@@ -7,9 +7,10 @@ import pytest
 import torch
 from refusals import refused
 
+from sinkinterp.metrics.qk import BINS, COSINES, NORMS
 from sinkinterp.report.compare import sinks_by_domain
-from sinkinterp.report.heads import score_gaps_by_head, top_heads, writes_by_head
-from sinkinterp.report.norms import massive_by_block
+from sinkinterp.report.heads import qk_distributions, qk_means_by_head, score_gaps_by_head, top_heads, writes_by_head
+from sinkinterp.report.norms import largest_entries, massive_by_block
 from sinkinterp.report.positions import followed, loss_by_position, secondary_by_token, sinks_by_epsilon, sinks_by_token
 from sinkinterp.report.readings import Protocol
 from sinkinterp.report.report import Report, overview_tables
@@ -28,9 +29,9 @@ def spread(first, rest, *shape):
 ALPHA = spread([[0.7, 0.1], [0.4, 0.2]], 0.05, N, 2, 2)
 ALPHA[0, 0, 0, 2] = 0.9  # one later token, of one sequence, in one head
 RATIOS = spread([1.0, 5.0, 4.0, 1.0], 1.0, N, 4)
-COSINES = torch.zeros(N, 4, T)
-COSINES[:, :, 0] = 1
-COSINES[1, 1, 5] = 0.95
+CLOSE = torch.zeros(N, 4, T)
+CLOSE[:, :, 0] = 1
+CLOSE[1, 1, 5] = 0.95
 TOKENS = torch.arange(N * T).reshape(N, T)
 TOKENS[:, 0] = 99
 ANGLES = torch.tensor([0.8, 0.2]).expand(N, 2, 2, 2)
@@ -44,7 +45,7 @@ REPORT = Report(
         "qk_angles": ANGLES, "qk_norm_products": torch.tensor([10.0, 5.0]).expand(N, 2, 2, 2),
         "key_rank": torch.tensor([[1.5], [2.5]]).expand(N, 2, 1), "update_rank": torch.full((N, 2, 2), 1.25),
         "peak_over_median": torch.tensor([2.0, 2000, 2000, 3]).expand(N, 4), "kurtosis": torch.full((N, 4), 6.0),
-        "massive_entries": torch.tensor([0, 2, 1, 0]).expand(N, 4), "top_entries": TOP, "cosine_to_first": COSINES,
+        "massive_entries": torch.tensor([0, 2, 1, 0]).expand(N, 4), "top_entries": TOP, "cosine_to_first": CLOSE,
         "loss": torch.arange(1.0, T).expand(N, -1),
     },
 )  # fmt: skip
@@ -104,7 +105,7 @@ def test_a_secondary_sink_is_attended_to_above_the_null_and_its_residual_is_the_
     assert (row["token"], row["times"], row["of"]) == (int(TOKENS[0, 2]), 1, 1)
     assert [row[name] for name in ("alpha", "null alpha", "follows")] == pytest.approx([0.2625, 0.1, 0])
     assert "from block 1, down at block 3" in secondary_by_token(REPORT).note
-    along = COSINES.clone()
+    along = CLOSE.clone()
     along[:, 1] = 0.95  # all tokens point the first token's way, and nobody looks at them
     (row,) = secondary_by_token(replace(REPORT, extras={**REPORT.extras, "cosine_to_first": along})).rows
     assert (row["token"], row["follows"]) == (int(TOKENS[0, 2]), 1)
@@ -134,3 +135,52 @@ def test_what_was_not_measured_is_left_out_of_the_overview_and_refused_alone():
     assert len(overview_tables(REPORT)) == 7 and len(overview_tables(bare)) == 3
     for table in (score_gaps_by_head, writes_by_head, massive_by_block, secondary_by_token, loss_by_position):
         refused(partial(table, bare))
+
+
+D = 7
+X = torch.arange(N * 4 * D * T).float().reshape(N, 4, D, T) % 13
+X[1, 2, 5, 3] = -99.0
+WITH = replace(REPORT, extras={**REPORT.extras, "residuals": X})
+COUNTS = torch.zeros(N, 2, 2, 2, BINS)
+COUNTS[:, 1, 0, 0, 3], COUNTS[:, 1, 0, 0, 4], COUNTS[:, 1, 0, 1, 39] = 1.0, 3.0, 5.0
+PAIRED = replace(REPORT, extras={**REPORT.extras, "angle_counts": COUNTS, "norm_counts": COUNTS.flip(-1)})
+
+
+def test_entries_are_told_by_place_most_frequent_first():
+    top = torch.tensor([[-200.0, 0, 7], [3, 1, 2]]).repeat(N, 4, 1, 1)
+    top[:, 2, 0, 0] = torch.tensor([-300.0, -100.0, -500.0])
+    top[0, 2, 1] = torch.tensor([4.0, 0, 7])
+    spiked = replace(REPORT, extras={**REPORT.extras, "top_entries": top})
+    table = largest_entries(spiked, token_text=lambda token: f"<{token}>")
+    assert table.title == "Largest residual entries of block 2"  # the tallest: 300 on average, others 200
+    first, second = table.rows
+    assert (first["position"], first["channel"], first["token"], first["in sequences"]) == (0, 7, "<99>", 4)
+    assert (first["mean value"], first["largest |value|"]) == (-896 / 4, 500)
+    assert (second["position"], second["in sequences"], second["token"]) == (1, 2, "2 different")
+
+
+def test_contrasts_hold_the_first_key_and_the_others():
+    row = qk_means_by_head(REPORT).rows[3]
+    assert (row["layer"], row["head"]) == (3, 1)
+    values = [row[f"{what}, {key}"] for what in ("cosine", "norm product") for key in ("first key", "others")]
+    assert values == pytest.approx([0.8, 0.2, 10, 5])
+
+
+def test_distributions_are_shares_of_the_pairs_by_bins():
+    table = qk_distributions(PAIRED, 3, 0)
+    cosine, product = (table.where(quantity=name) for name in ("cosine", "norm product"))
+    assert (cosine.numbers("from"), cosine.numbers("to")) == (list(COSINES[:-1]), list(COSINES[1:]))
+    assert product.numbers("to")[-1] == NORMS[-1]
+    assert cosine.numbers("first key")[3:5] == [0.25, 0.75] and cosine.numbers("others")[39] == 1
+    assert product.numbers("first key")[35:37] == [0.75, 0.25] and product.numbers("others")[0] == 1
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        lambda: qk_distributions(REPORT, 3, 0),
+        *(lambda at=at: qk_distributions(PAIRED, *at) for at in ((1, 0), (3, 2), (3, -1))),
+    ],
+)  # fmt: skip
+def test_unmeasured_metrics_and_missing_places_are_refused(table):
+    refused(lambda: table())

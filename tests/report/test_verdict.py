@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from report.test_massive_entries import PAIRED, WITH
-from report.test_tables import ALPHA, REPORT, TOKENS, N, T
+from report.test_tables import ALPHA, PAIRED, REPORT, TOKENS, WITH, N, T
 
 from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES

@@ -1,0 +1,187 @@
+"""Commands that answer in a sentence, a table or a page: `view`, `patch`, `explain`, `cache`, `mask` and `serve`."""
+
+import json
+import re
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+from backends.zoo import model_of
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import sinkinterp as si
+from sinkinterp.pages import serve
+
+MODEL = "sinkinterp/demo-softmax"
+WORDS = ["<s>", "<script>alert(1)</script>", "the", "cat", "sat"]
+TEXT = "<script>alert(1)</script> the cat sat the cat"
+
+
+@pytest.fixture
+def gpt2(tmp_path):
+    folder = tmp_path / "gpt2"
+    model_of("gpt2").save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<s>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", unk_token="<s>").save_pretrained(folder)
+    return folder
+
+
+def about(file):
+    return json.loads(re.search(r'id="about">(.*?)</script>', Path(file).read_text(), re.S)[1])
+
+
+def test_a_text_becomes_a_page_of_all_its_heads(call, gpt2):
+    code, output = call("view", gpt2, "--text", TEXT, "--out", "page.html")
+    said = about("page.html")
+    assert code == 0 and output.startswith("wrote page.html")
+    assert "".join(said["tokens"]) == f" {TEXT}" and len(said["maps"]) == len(said["layers"]) * said["heads"]
+
+
+def test_a_file_is_read_and_cut(call, gpt2):
+    Path("a.txt").write_text(TEXT)
+    code, _ = call("view", gpt2, "--text", "a.txt", "--length", 4, "--bos", "always", "--out", "page.html")
+    said = about("page.html")
+    assert code == 0 and "a.txt" in said["protocol"]
+    assert [word.strip() for word in said["tokens"]] == ["<s>", *TEXT.split()[:3]]
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
+@pytest.mark.parametrize("words", [["--head", "1.2"], ["--layer", 1, "--head", 2]], ids=["name", "layer and head"])
+def test_a_picture_is_the_map_of_the_head_that_is_named(call, gpt2, monkeypatch, suffix, words):
+    ink = {"png": b"\x89PNG\r\n\x1a\n" + bytes(60), "pdf": b"%PDF-1.4\n1 0 obj\n%%EOF", "svg": b"<svg><g></g></svg>"}
+    drawn = []
+    monkeypatch.setattr(go.Figure, "to_image", lambda figure, kind, **how: drawn.append(figure) or ink[kind])
+    code, output = call("view", gpt2, "--text", TEXT, *words, "--out", f"map.{suffix}")
+    weights = si.attention(str(gpt2), TEXT, layers=1, heads=2)[0]
+    assert code == 0 and f"wrote map.{suffix}" in output and Path(f"map.{suffix}").is_file()
+    for query, row in enumerate(drawn[0].data[0].z):
+        assert row == pytest.approx(weights[query, : query + 1].tolist(), abs=1e-4)
+    assert drawn[0].layout.height < drawn[0].layout.width * 1.01
+
+
+def test_heads_can_be_chosen_and_positions_swapped(call, gpt2):
+    code, _ = call("view", gpt2, "--text", TEXT, "--head", "1.0", "--head", "0.2", "--swap", 0, 3, "--out", "page.html")
+    said = about("page.html")
+    assert code == 0 and said["maps"] == [[0, 2], [1, 0]] and said["states"] == ["before", "after"]
+    assert "SwapPositions(0, 3)" in said["captions"]["head"]
+
+
+def test_without_a_text_a_checkpoint_of_ours_shows_its_task(call):
+    assert call("view", "sinkinterp/demo-k_bias", "--out", "page.html")[0] == 0
+    assert about("page.html")["slot_blocks"] and len(about("page.html")["tokens"]) == 16
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ("--site residual", "ChangeResidual, clean into corrupted"),
+        ("--site heads --head 1.1", "ChangeOutputs, clean into corrupted"),
+        ("--site heads --first-order", "first order: wrong by"),
+        ("--site heads --direct", "direct: written into the logits"),
+        ("--site edges --head 1.1", "ChangePattern, clean into corrupted"),
+        ("--site paths", "path from ChangeOutputs to the logits"),
+        ("--site paths --to 1.1.k", "path from ChangeOutputs to ChangeKeys 1.1;"),
+    ],
+)
+def test_the_map_is_printed_and_drawn(call, gpt2, options, says):
+    words = ("--clean", "the cat sat", "--corrupted", "the the sat", "--answer", "cat", "--instead", "sat")
+    code, output = call("patch", gpt2, *words, *options.split(), "--out", "page.html")
+    assert code == 0 and "logit difference: clean" in output and "restored" in output and says in output, output
+    assert "Clean: the cat sat. Corrupted: the the sat." in Path("page.html").read_text()
+
+
+def test_prompts_and_answers_that_do_not_fit_are_one_line(call, gpt2):
+    both = "--clean", "the cat", "--corrupted", "the cat sat"
+    for words, message in (
+        (both, "of one length in tokens; here (1, 2) and (1, 3)"),
+        ((*both[:2], "--corrupted", "the sat", "--answer", "cat"), "give --answer and --instead together"),
+        ((*both, "--site", "edges"), "name them, such as --head 3.7"),
+        ((*both, "--head", "1.1"), "--head goes with --site heads or --site edges"),
+        ((*both, "--to", "1.1.k"), "add --site paths"),
+        ((*both, "--site", "paths", "--to", "1.1"), "such as 3.7.k; got '1.1'"),
+        ((*both, "--site", "paths", "--to", "x.k"), "--to takes a layer and a head"),
+        ((*both, "--site", "paths", "--first-order"), "--first-order estimates no paths"),
+        ((*both, "--site", "paths", "--direct"), "--direct goes with --site heads"),
+        ((*both[:2], "--corrupted", "the sat", "--answer", "a b", "--instead", "cat"), "is 2 tokens of"),
+    ):
+        code, output = call("patch", gpt2, *words, "--out", "page.html")
+        assert code == 2 and message in output and not Path("page.html").exists(), output
+
+
+def test_a_sink_is_explained_in_a_sentence_and_on_a_page(call):
+    code, output = call("explain", MODEL, "--sequences", 16, "--length", 16, "--html", "page.html")
+    assert code == 0 and "Head 0.0 gives the first token 0.7" in output and "from the keys' position (" in output
+    assert (
+        "position cut: 0." in Path("page.html").read_text()
+        and "Which pairs of parts make the score?" in Path("page.html").read_text()
+    )
+
+
+def test_a_head_is_explained_with_what_it_writes_into_an_answer(call, gpt2):
+    words = ("--text", "the cat sat", "--head", "1.1", "--answer", "cat", "--instead", "sat", "--full")
+    code, output = call("explain", gpt2, *words)
+    assert code == 0 and "itself into the logit of 'cat' less 'sat'" in output and "into the answer" in output, output
+
+
+@pytest.mark.parametrize("command, answer, tables", [("cache", "Keep 1 first token:", 5), ("mask", "Leave out no", 5)])
+def test_the_shipped_twin_is_answered_in_a_sentence_with_its_tables(call, command, answer, tables):
+    steps = ("--steps", 3) if command == "mask" else ()
+    code, output = call(command, MODEL, "--json", "numbers.json", "--html", "page.html", *steps)
+    assert code == 0 and answer in output, output
+    written = json.loads(Path("numbers.json").read_text())
+    assert written["answer"].startswith(answer) and len(written["tables"]) == tables
+    assert all(table["rows"] and "null" in table["note"] for table in written["tables"][-2:])
+    assert ("mask" in written) == (command == "mask") and answer in Path("page.html").read_text()
+
+
+def test_heads_are_answered_for_beside_tokens_and_dimensions(call):
+    code, _ = call("mask", MODEL, "--sequences", 5, "--steps", 1, "--heads", "--json", "numbers.json")
+    written = json.loads(Path("numbers.json").read_text())
+    assert code == 0 and "Leave out no" in written["answer"] and "at +0.01 nats" in written["answer"]
+    assert len(written["tables"]) == 7 and written["heads"]["budget"] == 0.01
+    assert "tokens" in written["mask"]["blocks"][0]
+
+
+def test_the_cache_is_rounded_to_the_bits_that_were_asked_for(call):
+    code, output = call("cache", MODEL, "--generate", 0, "--bits", 3, "--bits", 5, "--json", "numbers.json")
+    assert code == 0, output
+    rounded = json.loads(Path("numbers.json").read_text())["tables"][-1]["rows"]
+    assert {row["bits"] for row in rounded} == {3, 5}
+
+
+@pytest.mark.parametrize("command", ["cache", "mask", "explain"])
+def test_fewer_texts_than_were_asked_for_are_refused_and_than_the_default_are_taken(call, command):
+    texts = json.dumps(["The first token receives more attention than any other. " * 4] * 3)
+    Path("texts.json").write_text(texts)
+    line = [command, "sinkinterp/repeats-softmax", "--text", "texts.json", "--length", 11]
+    line += {"cache": ["--generate", 0], "mask": ["--steps", 1]}.get(command, [])
+    assert call(*line)[0] == 0
+    code, output = call(*line, "--sequences", 5)
+    assert code == 2 and "5 sequences" in output, output
+
+
+@pytest.fixture
+def served(call, answers_of_live_pages, monkeypatch):
+    """Runs the command; returns exit code, output, the addresses that were opened, and what the server answered."""
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    return lambda *words: (*call("serve", *words), opened, answers_of_live_pages)
+
+
+def test_the_page_is_served_until_an_interrupt_and_answers(served):
+    code, output, opened, (answer,) = served(MODEL)
+    assert code == 0 and f"the live page is at {opened[0]}" in output and opened[0].startswith("http://127.0.0.1:")
+    assert answer["view"]["tokens"] == ["3", "17", "5", "9"] and answer["edits"] == ["SwapPositions(0, 2)"]
+
+
+def test_no_browser_is_opened_where_none_is_wanted(served):
+    code, output, opened, _ = served(MODEL, "--no-open")
+    assert code == 0 and opened == [] and "the live page is at" in output
+
+
+def test_a_port_that_is_taken_is_one_line(served):
+    with serve.server_of(b"") as server:
+        code, output, _, _ = served(MODEL, "--port", str(server.server_port))
+    assert code == 2 and output.count("error:") == 1 and f"cannot listen on port {server.server_port}" in output
