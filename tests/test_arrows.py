@@ -4,6 +4,7 @@ import ast
 import re
 import runpy
 from collections import Counter
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -33,12 +34,19 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {module_of(path): path for path in FILES}
 
 
+@cache
+def imports_in(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """The imports of a file, also inside functions."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+@cache
 def imported(path: Path) -> set[str]:
     """Modules of the package that a file imports, also inside functions."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     package = path.relative_to(PACKAGE).parts[:-1]
     found = set()
-    for node in ast.walk(tree):
+    for node in imports_in(path):
         assert not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sinkinterp")), path
         if not isinstance(node, ast.ImportFrom) or not node.level:
             continue
@@ -104,17 +112,15 @@ def test_metrics_and_interventions_know_no_library_of_models():
 
 def test_nothing_imports_experiments_or_tests():
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = (
-                [a.name for a in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""]
-            )
+        for node in imports_in(path):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             assert not any(name.split(".")[0] in ("experiments", "tests") for name in names), path
 
 
 def test_experiments_import_only_from_shared_whose_files_know_two_others_at_most():
     folder, two = PACKAGE.parent / "experiments", {"rules", "study"}
     for path in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in imports_in(path):
             if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("experiments")):
                 module = node.module or ""
                 is_experiment = path.parent == folder and module.startswith("shared.")

@@ -2,7 +2,6 @@ import csv
 import itertools
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -178,10 +177,12 @@ for source in sys.argv[1:]:
 
 def test_a_dataset_that_is_not_there_is_told_from_a_hub_that_is_not_there_in_one_line_each(hub, tmp_path):
     (absent,) = said(["an/absent:one"], tmp_path, hub)
-    assert re.match("InputError 'an/absent:one' is neither a file nor a dataset .* spelling" + LOCAL, absent)
+    asked = "InputError 'an/absent:one' is neither a file nor a dataset "
+    assert absent.startswith(asked) and all(words in absent for words in (" spelling", *LOCAL))
     malformed = write(tmp_path / "a.jsonl", "no json\n")
     nobody, unread = said(["an/absent:one", str(malformed)], tmp_path)
-    assert re.match("InputError the Hub cannot be asked for 'an/absent:one'.*check the network" + LOCAL, nobody)
+    assert nobody.startswith("InputError the Hub cannot be asked for 'an/absent:one'")
+    assert all(words in nobody for words in ("check the network", *LOCAL))
     assert unread.startswith(f"InputError cannot read {malformed}: ")
 
 

@@ -48,7 +48,7 @@ def test_the_first_tokens_numbers_are_those_of_eager_attention(name, sequences, 
     streams = torch.stack(output.hidden_states[:-1], 1)  # the last one is after the final norm
     loss = cross_entropy(output.logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
-    subject = si.load(name if name == "smollm2" else model)  # to read weights twice takes seconds
+    subject = si.load(name)
     report = si.measure(subject, tokens, positions=(0,), instruments=si.metrics.instruments.LOSS)
     first = subject.first_token(tokens)
     assert torch.allclose(report.importance[..., 0], alpha, atol=2e-5)
