@@ -355,9 +355,9 @@ def _like(word: str, place: str, names: list[str]) -> str:
     """What to write in place of a word that shares most of its parts with a name; rare parts weigh more."""
     fixes = _words("instead")
     table = [*_words("same"), *fixes]
-    functions, edits = vars(sys.modules[_ROOT.name])["__all__"], [] if place else _public_edits()
-    general = (*table, *functions, *edits) if place in ("", "report", "subject") else ()
-    known = {name: name for name in (*general, *names) if name.isidentifier()}
+    functions = [*_words("same"), *_public_functions()]
+    general = {"": [*functions, *fixes, *_public_edits()], "report": functions, "subject": functions}
+    known = {name: name for name in (*general.get(place, ()), *names) if name.isidentifier()}
     known |= {key[len(place) + 1 :]: key for key in table if key.startswith(f"{place}:")}
     parts, own = {name: _alike(name) for name in known}, _alike(word)
     often = Counter(part for each in parts.values() for part in each)
@@ -379,8 +379,13 @@ def _like(word: str, place: str, names: list[str]) -> str:
 @lru_cache(2048)
 def _alike(word: str) -> frozenset[str]:
     """The parts of a name, those that may mean one thing as one."""
-    groups = [group.split() for group in guesses()["alike"]]
+    groups = [[part.rstrip("es") for part in group.split()] for group in guesses()["alike"]]
     return frozenset(next((group[0] for group in groups if part in group), part) for part in _parts(word)) - {"-"}
+
+
+def _public_functions() -> list[str]:
+    functions: list[str] = vars(sys.modules[_ROOT.name])["__all__"]
+    return functions
 
 
 def _public_edits() -> list[str]:
@@ -436,17 +441,17 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     handed = [word for word in words if word not in known]
     is_saved = "path" not in known and bool({"model", "self"} & {*known})
 
-    def meant_by(given: Mapping[str, Any]) -> dict[str, Any]:
+    def meant_by(given: Mapping[str, Any], in_place: int) -> dict[str, Any]:
         foreign = {word: f"{word}={value!r:.20}" for word, value in given.items() if word not in known}
         meant = {word: pair for word, text in foreign.items() if (pair := _words("argument").get(text)) is not None}
-        free = [word for word in (*known, *handed, *["path"] * is_saved) if word not in given]
+        free = [word for word in (*[*known][in_place:], *handed, *["path"] * is_saved) if word not in given]
         kept = {synonym(word, [word] if word in known else free): given[word] for word in given if word not in meant}
         pairs = (pair.split("=") for pair in meant.values() if pair)
         return kept | {word: literal_eval(value) for word, value in pairs if word in known}
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        named: Any = meant_by(kwargs)
+        named: Any = meant_by(kwargs, len(args))
         if "edits" in known:
             named = _with_edits(named, known)
         path = named.pop("path", None) if is_saved else None
@@ -640,9 +645,8 @@ class Answering:
 
 def _public(name: str) -> Callable[..., Any] | None:
     """The public function of a name, or of a word that means one."""
-    package = sys.modules[_ROOT.name]
-    meant = _meant(name, vars(package)["__all__"])
-    function = meant and getattr(package, meant)
+    meant = _meant(name, _public_functions())
+    function = meant and getattr(sys.modules[_ROOT.name], meant)
     return function if inspect.isfunction(function) and inspect.signature(function).parameters else None
 
 
@@ -666,14 +670,15 @@ class Package(ModuleType):
         names = dir(self)
         if name in names and name not in vars(self).get("__all__", ()):
             return import_module(f"{self.__name__}.{name}")
-        public = vars(sys.modules[_ROOT.name])["__all__"]
+        public = _public_functions()
         place = "plot_" if self.__name__ == f"{_ROOT.name}.plots" else ""
         word = _meant(f"{place}{name}", public) or _meant(name, public)
-        if word and (word != name or word in _words("same")):
+        is_told = name in _words("instead") and name not in _words("same")
+        if word and not is_told and (word != name or word in _words("same")):
             meant = _words("same").get(word, word)
             meant = meant if "." in meant else f"{_ROOT.name}.{meant}"
             return _function_of(resolve_name(meant), name)
-        fix = said_of(name)
+        fix = f"; write si.{name}" if name in public else said_of(name)
         edit = "" if fix or not name.islower() else _known(name, _public_edits())
         if edit and edit.lower() != name:
             return _function_of(resolve_name(f"{_ROOT.name}.interventions.{edit}"), name)

@@ -682,6 +682,14 @@ def test_what_a_tokenizer_returned_text_by_text_is_read_as_the_texts(subject, re
     assert si.measure(subject, encoded).tokens.equal(report.tokens)
 
 
+def test_a_model_that_transformer_lens_cannot_run_generates_by_itself():
+    twin = si.load("sinkinterp/repeats-sigmoid")
+    ids = twin.ids_of("a b a b")
+    written = twin.model.generate(ids, max_new_tokens=3)[0]
+    assert twin.generate("a b a b", max_new_tokens=3) == twin.tokenizer.decode(written, skip_special_tokens=True)
+    refused(lambda: twin.generate("a b a b", hide_the_sink=True), "hide_the_sink")
+
+
 def test_a_column_is_an_attribute_of_its_table(report):
     heads = report.heads()
     assert heads.layer == heads["layer"] and copy.deepcopy(heads) == heads

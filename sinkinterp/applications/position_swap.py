@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from ..attention import Edit
 from ..backends.load import subject_of
-from ..checks import check_count, different_numbers, refusing
+from ..checks import check_count, different_numbers, keywords, refusing
 from ..data.tokens import TokenSet, TokensLike, repeated_token
 from ..files import data_of
 from ..interventions.positions import ReplacePosition, SwapPositions
@@ -34,6 +34,7 @@ RATE_NOTE = "percent of (sequence, layer, head) with a sink on the first token, 
 Run = tuple[str, int, Sequence[Edit]]  # what is done to the positions, t (from 0), and the edits that do it
 
 
+@keywords
 def swap_table(
     subject: ModelLike,
     token_sets: TokensLike | Mapping[str, TokensLike] | None = None,

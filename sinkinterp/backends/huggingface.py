@@ -89,8 +89,9 @@ class HuggingFaceSubject(Subject):
             return getattr(self.model, name)(*args, **kwargs)
         if kwargs.get("output_attentions"):
             raise InputError(f"a subject returns logits{fix_of('output_attentions')}")
-        if not args or not edits_around(self.model) or (kwargs and name == "__call__"):
-            run = getattr(self.lens(), name)
+        is_edited = bool(args) and bool(edits_around(self.model)) and not (kwargs and name == "__call__")
+        run = None if is_edited else self._of_lens(name)
+        if run is not None:
             known = inspect.getfullargspec(run).args if name == "generate" else kwargs  # it ignores other words
             if unknown := next((word for word in kwargs if word not in known), ""):
                 fix = fix_of(unknown, name, known) or fix_of("", name)
@@ -100,8 +101,18 @@ class HuggingFaceSubject(Subject):
         if name == "__call__":
             return self.model(ids).logits
         kwargs.pop("verbose", None)
-        written = self.model.generate(ids, attention_mask=torch.ones_like(ids), **kwargs)
+        with refusal("cannot generate", of=ValueError):
+            written = self.model.generate(ids, attention_mask=torch.ones_like(ids), **kwargs)
         return self.tokenizer.decode(written[0], skip_special_tokens=True) if isinstance(args[0], str) else written
+
+    def _of_lens(self, name: str) -> Any:
+        """A method of the bridge. None for `generate` where TransformerLens cannot run the model, and it can itself."""
+        try:
+            return getattr(self.lens(), name)
+        except InputError:
+            if name == "generate":
+                return None
+            raise
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What a TransformerLens bridge returns: logits, or what its `return_type` asks for.

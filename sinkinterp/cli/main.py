@@ -59,7 +59,7 @@ class Command(TyperCommand):
             own = word if is_own else known.get(synonym(name, known), word)
             setting = synonym(name, SETTINGS)
             is_foreign = not is_own and own == word
-            is_edit = "--edit" in options and name.replace("_", "") in EDITS
+            is_edit = "--edit" in options and name.replace("_", "") in EDITS and name != "ablate"
             is_option = is_own or is_foreign or own[:1] == "-"
             if is_foreign and setting in SETTINGS and "--set" in options:
                 meant += ["--set", f"{setting}={value or next(given, '')}"]
@@ -83,13 +83,17 @@ class Program(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         args = [*command_of(args[0]).split(), *args[1:]]
-        if args[0] not in self.commands and (fix := fix_of(args[0], "sinkinterp")):
+        is_edit = args[0].replace("-", "").replace("_", "") in EDITS
+        if args[0] not in self.commands and not is_edit and (fix := fix_of(args[0], "sinkinterp")):
             raise InputError(f"no such command {args[0]!r}{fix}; see sinkinterp --help")
         if "/" in args[0] or args[0] in models():
             raise InputError(f"no such command {args[0]!r}; write sinkinterp measure {args[0]}")
         if args[0] not in self.commands and not nearest(args[0], self.commands):
-            fix = f"sinkinterp measure {args[0]} measures a model of that name"
-            raise InputError(f"no such command {args[0]!r}; {fix}; the commands are {', '.join(self.commands)}")
+            edit, is_word = args[0].replace("-", "_"), args[0].isalpha() and args[0].islower()
+            fix = f"sinkinterp measure {args[0]} measures a model of that name; " * (not is_word)
+            if edit.replace("_", "") in EDITS:
+                fix = f"`sinkinterp measure MODEL --edit {edit}` measures an edited model; "
+            raise InputError(f"no such command {args[0]!r}; {fix}the commands are {', '.join(self.commands)}")
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **options: Any) -> Any:
@@ -164,7 +168,8 @@ def _message(error: Any) -> str:
         fix = fix if {*_NAMED_OPTION.findall(re.sub("`[^`]*`", "", fix))} <= options else ""  # of this command
         if "requires an argument" in text:
             fix = f"; write it with a value, such as {error.option_name} {_VALUES.get(error.option_name, 'VALUE')}"
-        text = text.partition(" (Possible")[0] if fix else text
+        if "(Possible" in text:
+            text, fix = text.partition(" (Possible")[0], fix or nearest(error.option_name, options, 0.7)
         return f"{text[:1].lower()}{text[1:]}{fix}; see {context.command_path if context else 'sinkinterp'} --help"
     if isinstance(error, PermissionError):
         return f"permission denied: {error.filename}; {READABLE}"

@@ -134,6 +134,7 @@ def edited(kind: Callable[..., Edit]) -> Callable[..., Any]:
     def named(*args: Any, **fields: Any) -> Any:
         fields = {synonym(word, signature(kind).parameters): value for word, value in fields.items()}
         is_model = bool(args) and callable(getattr(args[0], "generate", None))
+        args += tuple(fields.pop(word) for word in ("text", "tokens") if is_model and word in fields)
         refused = []
         for n in range(is_model, min(3, len(args) + 1)):
             try:
