@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..backends.files.named_models import models, without_cache
-from ..checks import READABLE, InputError, command_of, fix_of, nearest, synonym
+from ..checks import READABLE, InputError, command_of, fix_of, nearest, said_of, synonym
 from ..data.progress import BARS
 from ..files import data_of
 from .drawing import demo, gallery, serve, view
@@ -83,17 +83,20 @@ class Program(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         args = [*command_of(args[0]).split(), *args[1:]]
-        is_edit = args[0].replace("-", "").replace("_", "") in EDITS
-        if args[0] not in self.commands and not is_edit and (fix := fix_of(args[0], "sinkinterp")):
-            raise InputError(f"no such command {args[0]!r}{fix}; see sinkinterp --help")
-        if "/" in args[0] or args[0] in models():
-            raise InputError(f"no such command {args[0]!r}; write sinkinterp measure {args[0]}")
-        if args[0] not in self.commands and not nearest(args[0], self.commands):
-            edit, is_word = args[0].replace("-", "_"), args[0].isalpha() and args[0].islower()
-            fix = f"sinkinterp measure {args[0]} measures a model of that name; " * (not is_word)
-            if edit.replace("_", "") in EDITS:
-                fix = f"`sinkinterp measure MODEL --edit {edit}` measures an edited model; "
-            raise InputError(f"no such command {args[0]!r}; {fix}the commands are {', '.join(self.commands)}")
+        word, edit = args[0], args[0].replace("-", "_")
+        if word in self.commands:
+            return super().resolve_command(ctx, args)
+        fix, near = said_of(word, "sinkinterp"), nearest(word, self.commands)
+        if "/" in word or word in models():
+            fix = f"; write sinkinterp measure {word}"
+        elif not fix and edit.replace("_", "") in EDITS:
+            fix = f"; `sinkinterp measure MODEL --edit {edit}` measures an edited model"
+        fix = fix or ("" if near else fix_of(word, "sinkinterp"))
+        if fix:
+            raise InputError(f"no such command {word!r}{fix}; see sinkinterp --help")
+        if not near:
+            fix = f"sinkinterp measure {word} measures a model of that name; " * (not word.isalpha())
+            raise InputError(f"no such command {word!r}; {fix}the commands are {', '.join(self.commands)}")
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **options: Any) -> Any:
