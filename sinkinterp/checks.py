@@ -43,6 +43,20 @@ class InputError(ValueError):
         super().__init__(_cut(words, 1500) if len(words) > _LONGEST else words)
 
 
+class Unknown(AttributeError):
+    """An attribute that is not there. What to write in its place is looked for when the message is read."""
+
+    def __init__(self, what: str, name: str, fix: Callable[[], str] = str) -> None:
+        super().__init__(what, name=name)
+        self._fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}{self._fix()}"
+
+    def __reduce__(self) -> Any:
+        return AttributeError, (str(self),)  # another process gets the message
+
+
 @contextmanager
 def refusal(what: str, fix: str = "", of: type[Exception] | tuple[type[Exception], ...] = Exception) -> Iterator[None]:
     """Makes an error of the block, of these types, an InputError: what failed, why, and the fix.
@@ -316,6 +330,7 @@ def choice(name: Any, table: Mapping[str, T], kind: str) -> T:
     return table[name]
 
 
+@lru_cache(4096)
 def _parts(word: str) -> frozenset[str]:
     """What a name is made of, in whatever order: without verbs that all functions have, in the singular."""
     draws, little = ({part.rstrip("es") for part in guesses()[kind].split()} for kind in ("draws", "says_little"))
@@ -404,10 +419,13 @@ def _call_of(name: str) -> str:
 
 def synonym(word: str, known: Iterable[str]) -> str:
     """The one of the known arguments or options that a word means; the word itself if it means none."""
-    names, own = [*known], _parts(word)
+    names = [*known]
+    if word in names:
+        return word
+    own = _parts(word)
     groups = [words.split() for words in guesses()["arguments"]]
     meant = (words for words in groups if word in words or (own and own in map(_parts, words)))
-    return word if word in names else next((each for words in meant for each in words if each in names), word)
+    return next((each for words in meant for each in words if each in names), word)
 
 
 def command_of(word: str) -> str:
@@ -636,11 +654,14 @@ class Answering:
                 function = _public(name)
                 if function and next(iter(inspect.signature(function).parameters)) == self.role:
                     return Bound(function, self)
-            inside = f"; write {self.kind}.model.{name}" if hasattr(vars(self).get("model"), name) else ""
-            names = [known for known in dir(self) if not known.startswith("_")]
-            known = f"; it has {', '.join(names)}" if len(names) < 16 else ""
-            fix = fix_of(name, self.kind) or inside or fix_of("", self.kind) or nearest(name, names) or known
-            raise AttributeError(f"a {self.kind} has no attribute {name!r}{fix}", name=name)  # no guess of Python's
+            raise Unknown(f"a {self.kind} has no attribute {name!r}", name, partial(self._fix_of, name))
+
+    def _fix_of(self, name: str) -> str:
+        """What to write in place of an attribute that is not there."""
+        inside = f"; write {self.kind}.model.{name}" if hasattr(vars(self).get("model"), name) else ""
+        names = [known for known in dir(self) if not known.startswith("_")]
+        known = f"; it has {', '.join(names)}" if len(names) < 16 else ""
+        return fix_of(name, self.kind) or inside or fix_of("", self.kind) or nearest(name, names) or known
 
 
 def _public(name: str) -> Callable[..., Any] | None:
@@ -666,7 +687,7 @@ class Package(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name[0] == "_":  # imports ask for some of these
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name)
+            raise Unknown(f"module {self.__name__!r} has no attribute {name!r}", name)
         names = dir(self)
         if name in names and name not in vars(self).get("__all__", ()):
             return import_module(f"{self.__name__}.{name}")
@@ -685,9 +706,14 @@ class Package(ModuleType):
         home, is_public = ("", False) if fix else home_of(name)
         if is_public and self.__name__ == _ROOT.name:
             return getattr(import_module(home), name)
-        fix = fix or (f"; write from {home} import {name}" if home else nearest(name, names, 0.85))
-        fix = fix or fix_of(name) or nearest(name, names) or "; si.measure(model, text) measures, help(si) says more"
-        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{fix}", name=name)
+        fix = fix or (f"; write from {home} import {name}" if home else "")
+        raise Unknown(f"module {self.__name__!r} has no attribute {name!r}", name, lambda: fix or self._fix_of(name))
+
+    def _fix_of(self, name: str) -> str:
+        """What to write in place of an attribute that is not there."""
+        names = dir(self)
+        near = nearest(name, names, 0.85) or fix_of(name) or nearest(name, names)
+        return near or "; si.measure(model, text) measures, help(si) says more"
 
     def __dir__(self) -> list[str]:
         modules = [x.name for x in iter_modules(vars(self).get("__path__", ())) if not x.name.startswith("_")]

@@ -4,6 +4,7 @@ import copy
 import inspect
 import io
 import json
+import pickle
 import re
 import sys
 from functools import partial
@@ -688,6 +689,19 @@ def test_a_model_that_transformer_lens_cannot_run_generates_by_itself():
     written = twin.model.generate(ids, max_new_tokens=3)[0]
     assert twin.generate("a b a b", max_new_tokens=3) == twin.tokenizer.decode(written, skip_special_tokens=True)
     refused(lambda: twin.generate("a b a b", hide_the_sink=True), "hide_the_sink")
+
+
+def test_to_ask_for_an_attribute_looks_for_no_words(subject, report, monkeypatch):
+    things = [subject, report, report.heads(), si.metrics]
+    errors = []
+    for thing in things:
+        with pytest.raises(AttributeError) as error:
+            _ = thing.sink_ratio_of_nobody
+        errors.append(error.value)
+    assert [str(pickle.loads(pickle.dumps(error))) for error in errors] == [*map(str, errors)]
+    monkeypatch.setattr(checks, "fix_of", None)
+    monkeypatch.setattr(checks, "nearest", None)
+    assert not any(hasattr(thing, "sink_ratio_of_nobody") for thing in things)
 
 
 def test_a_column_is_an_attribute_of_its_table(report):
