@@ -648,9 +648,8 @@ def test_words_for_arguments_are_not_words_for_commands():
 PLAIN = [word for words in guesses()["instead"] for word in words.split() if word.isidentifier() and "_" in word]
 
 
-@pytest.mark.parametrize("change", ["{}_quickly", "my_{}", "fast_{}"])
-def test_a_word_that_says_more_than_one_of_the_table_is_answered_too(change):
-    words = [change.format(word) for word in PLAIN]
+def test_a_word_that_says_more_than_one_of_the_table_is_answered_too():
+    words = [f"my_{word}" if i % 2 else f"{word}_quickly" for i, word in enumerate(PLAIN)]
     lost = [word for word in words if not hasattr(si, word) and str(refused_name(word)).endswith(repr(word))]
     assert not lost and len(PLAIN) > 60
 
