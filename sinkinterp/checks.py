@@ -433,13 +433,19 @@ def command_of(word: str) -> str:
     return _words("same").get(f"{_ROOT.name}:{word}", word)
 
 
+@cache
+def _sources() -> dict[Path, str]:
+    """The text of every module but those of the command line, by its path in the package."""
+    paths = sorted(path for path in _ROOT.rglob("*.py") if path.relative_to(_ROOT).parts[0] != "cli")
+    return {path.relative_to(_ROOT): path.read_text(encoding="utf-8") for path in paths}
+
+
 def home_of(name: str) -> tuple[str, bool]:
     """The module of a function, class or constant of this package, and whether it is public; empty without one."""
     defined = re.compile(rf"^(def |class )?{re.escape(name)}\b *[(:=\[]", re.M)
-    for path in sorted(_ROOT.rglob("*.py")):
-        inside = path.relative_to(_ROOT)
-        if inside.parts[0] != "cli" and defined.search(path.read_text(encoding="utf-8")):
-            is_public = f'"{name}"' in (path.parent / "__init__.py").read_text(encoding="utf-8")
+    for inside, text in _sources().items():
+        if defined.search(text):
+            is_public = f'"{name}"' in _sources()[inside.parent / "__init__.py"]
             home = inside.parent if is_public else inside.with_suffix("")
             return ".".join((_ROOT.name, *home.parts)), is_public
     return "", False
