@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sinkinterp.attention.shapes import numbers
+from sinkinterp.attention.shapes import numbers, per_sequence
 from sinkinterp.checks import InputError
 
 X = torch.zeros(3, 5, 7)
@@ -30,3 +30,10 @@ def test_real_numbers_along_the_named_axes_are_taken_as_they_are(axes, dtype):
 def test_anything_else_is_refused_with_what_was_given(given, axes, got):
     with pytest.raises(InputError, match=rf"norms are a tensor of real numbers `.*`; got .*{got}"):
         numbers(given, axes, "norms")
+
+
+@pytest.mark.parametrize("answer", [torch.tensor(1.0), torch.zeros(4), torch.zeros(3, 2), [1.0, 2.0, 3.0], None])
+def test_an_answer_has_a_number_for_each_sequence(answer):
+    assert per_sequence(X[:, 0, 0], 3, "f", axes=1).shape == (3,) and per_sequence(X, None, "f") is X
+    with pytest.raises(InputError, match="f returned"):
+        per_sequence(answer, 3, "f", axes=1)

@@ -170,6 +170,20 @@ def test_an_ablation_of_nothing_or_of_what_is_not_there_is_refused(words):
     refused(lambda: iv.Ablate(**words))
 
 
+@pytest.mark.parametrize(
+    ("text", "edit"),
+    [
+        ("swap_positions(0, 4)", iv.SwapPositions(0, 4)),
+        ("ZeroKeyBias", iv.ZeroKeyBias()),
+        ("zero key bias", iv.ZeroKeyBias()),
+        ("sigmoid", iv.PatchNormalization(Sigmoid())),
+    ],
+)
+def test_a_text_names_an_edit_and_no_operation(text, edit):
+    assert edits_of(text) == (edit,)
+    refused(lambda: edits_of("Zero"), "is not an edit")
+
+
 def test_a_kernel_is_read_by_its_name():
     assert iv.PatchNormalization("sigmoid") == iv.PatchNormalization(Sigmoid())
     assert iv.PatchNormalization("softmax") == iv.PatchNormalization(Exp())

@@ -12,6 +12,7 @@ from sinkinterp.metrics.bootstrap import (
     difference,
     estimate,
     estimate_cells,
+    intervals,
     rate,
     ratio,
 )
@@ -200,3 +201,20 @@ def test_a_change_of_rates_with_spread_is_the_change_of_means():
     for paired in (True, False):
         found, expected = (f(before, after, paired) for f in (change_of_rates, difference))
         assert found == expected
+
+
+@pytest.mark.parametrize("n", range(2, 30))
+def test_a_quantile_of_student_s_t_leaves_two_and_a_half_percent_of_its_density_on_either_side(n):
+    values = torch.tensor([0.0, 1.0]).repeat(n)[:n].double()
+    t = (estimate(values).high - values.mean().item()) / (values.std() / math.sqrt(n)).item()
+    angles = torch.linspace(-math.atan(t / math.sqrt(n - 1)), math.atan(t / math.sqrt(n - 1)), 20001).double()
+    density = angles.cos() ** (n - 2)  # of x = sqrt(n - 1) tan(angle)
+    whole = torch.linspace(-math.pi / 2, math.pi / 2, 20001).double().cos() ** (n - 2)
+    inside = torch.trapezoid(density, angles) / torch.trapezoid(whole, dx=math.pi / 20000)
+    assert inside.item() == pytest.approx(0.95, abs=1e-4)
+
+
+def test_the_words_for_intervals_change_where_the_intervals_do():
+    said = [intervals(n) for n in (1, 2, 29, 30, 300)]
+    assert said[1] == said[2] and "Student" in said[1] and said[3] == said[4] and "bootstrap" in said[3]
+    assert "no intervals" in said[0] and "over texts" in intervals(30, "texts")

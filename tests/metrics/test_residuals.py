@@ -244,3 +244,7 @@ def test_the_cosine_to_the_first_token_is_that_of_torch():
     x[0, 5] *= 1e6
     expected = torch.nn.functional.cosine_similarity(x, x[:, :1], dim=-1)
     torch.testing.assert_close(cosine_to_first(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_ratio_at_the_geometric_mean_is_not_yet_down():
+    assert steps(torch.tensor([1.0, 4.0, 2.0, 1.0])) == Steps(1, 3)
