@@ -218,3 +218,8 @@ def test_the_words_for_intervals_change_where_the_intervals_do():
     said = [intervals(n) for n in (1, 2, 29, 30, 300)]
     assert said[1] == said[2] and "Student" in said[1] and said[3] == said[4] and "bootstrap" in said[3]
     assert "no intervals" in said[0] and "over texts" in intervals(30, "texts")
+
+
+def test_an_interval_stays_in_the_range_of_its_quantity():
+    wide = Estimate(0.2, -1.5, 1.5)
+    assert [(wide.within(ends).low, wide.within(ends).high) for ends in (COSINES, SHARES)] == [(-1, 1), (0, 1)]

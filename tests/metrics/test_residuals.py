@@ -248,3 +248,9 @@ def test_the_cosine_to_the_first_token_is_that_of_torch():
 
 def test_a_ratio_at_the_geometric_mean_is_not_yet_down():
     assert steps(torch.tensor([1.0, 4.0, 2.0, 1.0])) == Steps(1, 3)
+
+
+def test_an_entry_of_exactly_100_is_not_massive_beside_one_that_is():
+    x = torch.full((1, 2, 50), 0.01)
+    x[0, 1, :2] = torch.tensor([200.0, 100.0])
+    assert massive_count(x).tolist() == [1]
