@@ -29,7 +29,7 @@ from sinkinterp.train.recipe import ConstantRate, Continued, Recipe
 from .shared.arms import OfRuns, Rows, held_out, means_by
 from .shared.remedy import EVICTED, outliers_and_costs
 from .shared.rules import MARGIN, above, plus, within
-from .shared.study import EPSILON, Arm, architecture, by_model
+from .shared.study import EPSILON, SINK_1_ALONE, Arm, architecture, by_model, without_bos
 
 SEQUENCES = 256
 SHARE = 10  # the training goes on for a tenth of its steps
@@ -113,7 +113,10 @@ def read(run: Run, scope: Scope) -> Rows:
     models = {BEFORE: load_model(run.folder)} | {name: trained_on(run, name, cache) for name in NAMES}
     subjects = {name: HuggingFaceSubject(model, name) for name, model in models.items()}
     losses = {name: loss_of(subject, token_set.tokens).mean(1) for name, subject in subjects.items()}
-    return [{EDIT: name, **_row(subject, token_set, losses)} for name, subject in subjects.items()]
+    return [
+        {EDIT: name, **_row(subject, token_set, losses), **without_bos(subject, run.recipe, token_set)}
+        for name, subject in subjects.items()
+    ]
 
 
 def _row(subject: HuggingFaceSubject, token_set: TokenSet, losses: Mapping[str, torch.Tensor]) -> dict[str, Cell]:
@@ -140,7 +143,8 @@ def arms(scope: Scope) -> Sequence[Arm]:
 
 def digest(table: Table) -> Table:
     """A row per addition: means over seeds."""
-    return means_by(table, EDIT, (SINK_1, ALPHA_1, NULL, SLOT_RATE, OVER, OVER_BEFORE, RESIDUAL_RATIO, EVICTED))
+    shown = (SINK_1, ALPHA_1, NULL, SLOT_RATE, SINK_1_ALONE, OVER, OVER_BEFORE, RESIDUAL_RATIO, EVICTED)
+    return means_by(table, EDIT, shown)
 
 
 def draw(table: Table) -> go.Figure:

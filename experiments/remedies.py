@@ -30,7 +30,7 @@ from .shared.remedy import (
     outliers_and_costs,
 )
 from .shared.rules import has_no_sink, has_sink, higher, number
-from .shared.study import Arm, architecture, numbers_of
+from .shared.study import SINK_1_ALONE, Arm, architecture, numbers_of
 
 SOFTMAX = "softmax"
 ENDS = (  # said to leave the first token without a sink
@@ -42,7 +42,7 @@ SEQUENCES, OVER = 256, "loss over softmax"
 ERROR = f"error, {ACTIVATIONS['tensor']}"
 GO_TOGETHER = ((EVICTED, ALPHA_1), (f"loss, {ACTIVATIONS['tensor']}", RESIDUAL_RATIO))
 CLOSE = 0.8
-SHOWN = (SINK_1, ALPHA_1, NULL, SLOT_RATE, RESIDUAL_RATIO)
+SHOWN = (SINK_1, ALPHA_1, NULL, SLOT_RATE, SINK_1_ALONE, RESIDUAL_RATIO)
 
 
 def arms(scope: Scope) -> Sequence[Arm]:

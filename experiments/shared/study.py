@@ -163,11 +163,11 @@ def numbers_of(run: Run, held_out: TokenSet) -> dict[str, Cell]:
         col.KEY_RATIO: report.key_ratio().mean().item(),
         col.RESIDUAL_RATIO: report.residual_ratio().mean(0).max().item(),
         col.ONSET: onset(run.history(), null),
-        **_without_bos(subject, run.recipe, held_out),
+        **without_bos(subject, run.recipe, held_out),
     }
 
 
-def _without_bos(subject: Subject, recipe: Recipe, held_out: TokenSet) -> dict[str, Cell]:
+def without_bos(subject: Subject, recipe: Recipe, held_out: TokenSet) -> dict[str, Cell]:
     """The sink of the same sequences without their BOS, as Gu et al. (2025) read models; empty if they have none."""
     if not _has_bos(recipe):
         return {}
