@@ -108,7 +108,7 @@ class HuggingFaceSubject(Subject):
         return self.tokenizer.decode(written[0], skip_special_tokens=True) if isinstance(text, str) else written
 
     def _of_lens(self, name: str) -> Any:
-        """A method of the bridge; None for `generate` where no bridge can be made of the model, which is itself asked."""
+        """A method of the bridge, or None for `generate` where no bridge can be made of the model."""
         self._check_ready()
         try:
             lens = self.lens()
