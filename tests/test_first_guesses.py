@@ -687,7 +687,11 @@ def test_a_model_that_transformer_lens_cannot_run_generates_by_itself():
     ids = twin.ids_of("a b a b")
     written = twin.model.generate(ids, max_new_tokens=3)[0]
     assert twin.generate("a b a b", max_new_tokens=3) == twin.tokenizer.decode(written, skip_special_tokens=True)
+    assert twin.generate(input="a b a b", max_new_tokens=3) == twin.generate("a b a b", max_new_tokens=3)
     refused(lambda: twin.generate("a b a b", hide_the_sink=True), "hide_the_sink")
+    refused(lambda: twin.generate(max_new_tokens=3), "text")
+    twin.model.to("meta")
+    refused(lambda: twin.generate("a b a b"), "not in memory")
 
 
 def test_to_ask_for_an_attribute_looks_for_no_words(subject, report, monkeypatch):

@@ -4,7 +4,8 @@ import importlib.metadata
 import importlib.util
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 from sinkinterp.data.progress import OnProgress, no_progress
@@ -14,17 +15,19 @@ SUMS = 200  # texts of arithmetic
 SUMS_PER_TEXT = 40
 
 
-def texts_by_kind(cache: Path, on_file: OnProgress = no_progress) -> dict[str, list[str]]:
+def texts_by_kind(folder: Path, on_file: OnProgress = no_progress) -> dict[str, list[str]]:
     """Texts by kind: English docstrings, Python code, C++ headers, package descriptions and arithmetic.
 
-    Which texts there are depends on the packages installed and their versions. `cache` is where the docstrings are
+    Which texts there are depends on the packages installed and their versions. `folder` is where the docstrings are
     kept; `on_file` is told of the files that they are read from.
     """
-    return {
-        "docstrings": embedded_texts(cache, on_file),
-        "Python code": [*PythonCode().texts(cache, on_file)],
-        **{kind: mixed(texts()) for kind, texts in _OTHER_KINDS.items()},
-    }
+    return {"docstrings": embedded_texts(folder, on_file), **_other_kinds()}
+
+
+@cache
+def _other_kinds() -> dict[str, list[str]]:
+    """The texts of the kinds that are not kept in a cache, which are read once for all models."""
+    return {kind: mixed(texts()) for kind, texts in _OTHER_KINDS.items()}
 
 
 def _headers() -> Iterator[str]:
@@ -41,8 +44,8 @@ def _headers() -> Iterator[str]:
 def _descriptions() -> Iterator[str]:
     """The longer paragraphs of what packages say about themselves, mostly in Markdown."""
     for package in importlib.metadata.distributions():
-        description = package.metadata.json.get("description", "") if package.metadata else ""
-        for paragraph in re.split(r"\n\s*\n", str(description)):
+        description = package.metadata and package.metadata["Description"]
+        for paragraph in re.split(r"\n\s*\n", str(description or "")):
             if len(paragraph) >= 2 * MIN_CHARACTERS:
                 yield paragraph.strip()
 
@@ -55,7 +58,8 @@ def _arithmetic() -> Iterator[str]:
         yield "\n".join(f"{a} + {b} = {a + b}; {a} * {b} = {a * b}" for a, b in pairs)
 
 
-_OTHER_KINDS: dict[str, Callable[[], Iterator[str]]] = {
+_OTHER_KINDS: dict[str, Callable[[], Iterable[str]]] = {
+    "Python code": lambda: PythonCode().texts(Path()),  # it keeps nothing in a folder
     "C++ headers": _headers,
     "package descriptions": _descriptions,
     "arithmetic": _arithmetic,

@@ -89,7 +89,8 @@ class HuggingFaceSubject(Subject):
             return getattr(self.model, name)(*args, **kwargs)
         if kwargs.get("output_attentions"):
             raise InputError(f"a subject returns logits{fix_of('output_attentions')}")
-        is_edited = bool(args) and bool(edits_around(self.model)) and not (kwargs and name == "__call__")
+        gets_text_alone = bool(args) and not kwargs  # other arguments of a call are those of the bridge
+        is_edited = edits_around(self.model) and (name == "generate" or gets_text_alone)
         run = None if is_edited else self._of_lens(name)
         if run is not None:
             known = inspect.getfullargspec(run).args if name == "generate" else kwargs  # it ignores other words
@@ -97,22 +98,25 @@ class HuggingFaceSubject(Subject):
                 fix = fix_of(unknown, name, known) or fix_of("", name)
                 raise InputError(f"{name}: unexpected keyword {unknown!r}{fix}")
             return run(*args, **kwargs)
-        ids = self.ids_of(args[0]).to(self.device)
+        text = args[0] if args else kwargs.pop("input", "")
+        ids = self.ids_of(text).to(self.device)
         if name == "__call__":
             return self.model(ids).logits
         kwargs.pop("verbose", None)
         with refusal("cannot generate", of=ValueError):
             written = self.model.generate(ids, attention_mask=torch.ones_like(ids), **kwargs)
-        return self.tokenizer.decode(written[0], skip_special_tokens=True) if isinstance(args[0], str) else written
+        return self.tokenizer.decode(written[0], skip_special_tokens=True) if isinstance(text, str) else written
 
     def _of_lens(self, name: str) -> Any:
-        """A method of the bridge. None for `generate` where TransformerLens cannot run the model, and it can itself."""
+        """A method of the bridge, or None for `generate` where no bridge can be made of the model."""
+        self._check_ready()
         try:
-            return getattr(self.lens(), name)
-        except InputError:
+            lens = self.lens()
+        except InputError:  # of `bridge_of`
             if name == "generate":
                 return None
             raise
+        return getattr(lens, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What a TransformerLens bridge returns: logits, or what its `return_type` asks for.

@@ -159,20 +159,18 @@ def _message(error: Any) -> str:
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, ClickException):
-        context = getattr(error, "ctx", None)
-        text = str(
-            InputError(" ".join(error.format_message().replace("Value error, ", "").split()).rstrip("."))
-        )  # which cuts long names
-        place = f"sinkinterp:{context.command.name}" if context else "sinkinterp:"
-        word = "argument(s)" * ("extra argument" in text)
-        word = getattr(error, "option_name", word)
+        context, option = getattr(error, "ctx", None), getattr(error, "option_name", "")
+        said = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
+        text = str(InputError(said))  # which cuts long names
+        word = option or "argument(s)" * ("extra argument" in text)
+        place = f"sinkinterp:{context.command.name}" if context else "sinkinterp"
         fix = fix_of(word, place) if word or text.startswith("Missing") else ""
         options = {name for param in context.command.params for name in param.opts} if context else set()
         fix = fix if {*_NAMED_OPTION.findall(re.sub("`[^`]*`", "", fix))} <= options else ""  # of this command
         if "requires an argument" in text:
-            fix = f"; write it with a value, such as {error.option_name} {_VALUES.get(error.option_name, 'VALUE')}"
+            fix = f"; write it with a value, such as {option} {_VALUES.get(option, 'VALUE')}"
         if "(Possible" in text:
-            text, fix = text.partition(" (Possible")[0], fix or nearest(error.option_name, options, 0.7)
+            text, fix = text.partition(" (Possible")[0], fix or nearest(option, options, 0.7)
         return f"{text[:1].lower()}{text[1:]}{fix}; see {context.command_path if context else 'sinkinterp'} --help"
     if isinstance(error, PermissionError):
         return f"permission denied: {error.filename}; {READABLE}"

@@ -4,8 +4,10 @@ Parameters have Llama's names. It can be exported to transformers' Llama where t
 and transformers' registries store the names of the model classes.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -133,7 +135,13 @@ class SinkConfig(PreTrainedConfig):
 
     @property
     def lm(self) -> LMSpec:
-        return LMSpec.from_dict(self.spec)
+        return _spec_of(json.dumps(self.spec))
+
+
+@lru_cache(32)
+def _spec_of(plain: str) -> LMSpec:
+    """The spec of a configuration, from JSON; models and their copies ask for it many times."""
+    return LMSpec.from_dict(json.loads(plain))
 
 
 IGNORED = -100  # the label of tokens that transformers' losses leave out

@@ -39,7 +39,7 @@ EDITS = (
 )
 WRONG = (iv.SwapPositions(0, 99), iv.ChangeMLP(iv.Zero(), layers=[77]), lambda call: None, lambda call: 1 / 0)
 TINY = GPT2Config(vocab_size=17, n_positions=16, n_embd=8, n_layer=1, n_head=2, bos_token_id=None, eos_token_id=None)
-EXAMPLES = int(os.environ.get("SINKINTERP_CONTEXTS", "200"))  # 20,000 once, where blocks change
+EXAMPLES = int(os.environ.get("SINKINTERP_CONTEXTS", "100"))  # 20,000 once, where blocks change
 
 
 def tiny():

@@ -7,7 +7,6 @@ The environment says where the Hub is, so this runs in a process of its own.
 import json
 import os
 import sys
-from functools import cache
 from types import SimpleNamespace
 
 from huggingface_hub import file_download
@@ -18,14 +17,10 @@ from sinkinterp.checks import InputError
 from sinkinterp.cli.main import app
 from sinkinterp.data import sources
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.catalogue import PACKAGE, load_module
 
 Case.size.__defaults__ = (7, 23)  # sequences in place of 100, of 23 tokens in place of 64
 sources._documented_files = lambda: sources._library_files()[:50]  # docstrings of all take half a minute
 file_download.time = SimpleNamespace(sleep=lambda seconds: None)  # five times a second before a download is given up
-load_module("figure09_domains")
-installed = sys.modules[f"{PACKAGE}.shared.installed"]
-installed.texts_by_kind = cache(installed.texts_by_kind)  # else read again for every model
 
 
 def answer(words):
