@@ -595,7 +595,11 @@ class _Method:
         self._function = function
 
     def __get__(self, thing: Any, owner: type | None = None) -> Any:
-        return self._function if thing is None else Bound(self._function, thing)
+        if thing is None:
+            return self._function
+        returned = self._function.__annotations__.get("return")
+        kind = Listed if hasattr(getattr(returned, "__origin__", returned), "__iter__") else Bound
+        return kind(self._function, thing)
 
 
 class Bound(partial[Any]):
@@ -617,6 +621,11 @@ class Bound(partial[Any]):
     def __str__(self) -> str:
         return str(self()) if self.answers else repr(self)
 
+    def __eq__(self, other: object) -> bool:
+        return self is other or bool(self.answers and self() == _answer(other))
+
+    __hash__ = object.__hash__
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
@@ -625,9 +634,23 @@ class Bound(partial[Any]):
             raise AttributeError(f"{self!r}.{name}", name=name)
 
 
+def _answer(value: Any) -> Any:
+    """What a method that stands for its answer answers; anything else itself."""
+    return value() if isinstance(value, Bound) and value.answers else value
+
+
+class Listed(Bound):
+    """A method whose answer has items, such as rows."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self())
+
+
 _NUMBERS = "float format round getitem lt le gt ge add radd sub rsub mul rmul truediv"
 for _name in _NUMBERS.split():
-    setattr(Bound, f"__{_name}__", lambda self, *given, _name=f"__{_name}__": getattr(self(), _name)(*given))
+    setattr(
+        Bound, f"__{_name}__", lambda self, *given, _name=f"__{_name}__": getattr(self(), _name)(*map(_answer, given))
+    )
 
 
 class Answering:
@@ -665,7 +688,7 @@ class Answering:
     def _fix_of(self, name: str) -> str:
         """What to write in place of an attribute that is not there."""
         inside = f"; write {self.kind}.model.{name}" if hasattr(vars(self).get("model"), name) else ""
-        names = [known for known in dir(self) if not known.startswith("_")]
+        names = [known for known in dir(self) if not known.startswith("_") and known not in Answering.__annotations__]
         known = f"; it has {', '.join(names)}" if len(names) < 16 else ""
         return fix_of(name, self.kind) or inside or fix_of("", self.kind) or nearest(name, names) or known
 

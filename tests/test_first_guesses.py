@@ -33,10 +33,13 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.metrics import instruments
 from sinkinterp.runs.case import Inputs
 from sinkinterp.runs.catalogue import full_name
+from sinkinterp.train.recipe import described
 
 TEXT = "Language models pour attention onto their first token."
 TEXTS = [TEXT, "Most heads give it more than a third.", "def first(items): return items[0]"]
 ARGUMENTS = [words.split() for words in guesses()["arguments"]]
+SETTINGS = dict.fromkeys(("steps", "batch", "n_layers", "n_heads", "d_model", "save_every", "watch_every", "warmup"), 4)
+SETTINGS |= {"lr": 0.5, "clip": 0.5, "length": 8}
 NAME = "sinkinterp/text-softmax"  # a checkpoint that ships with its tokenizer
 
 
@@ -563,6 +566,8 @@ def test_a_method_of_a_value_stands_for_its_answer(report):
     rate = report.sink_rate()
     assert repr(report.sink_rate) == repr(rate) == repr(report["sink_rate"]) and float(report.sink_rate) == rate
     assert f"{report.sink_rate:.3f}" == f"{rate:.3f}" and report.sink_rate > 0 and 1 - report.sink_rate == 1 - rate
+    assert report.sink_rate == copy.copy(report).sink_rate and report.sink_rate - report.sink_rate == 0.0
+    assert [*report.heads] == [*report.heads()] and report.sink_rate != report.heads and {report.sink_rate}
     assert str(report.heads) == str(report.heads()) and report.heads[0] == report.heads()[0]
     assert report.heads.columns == report.heads().columns and report.summary.sentence == report.summary().sentence
     assert float(pandas.DataFrame({"a": report.sink_rate}, index=[0]).loc[0, "a"]) == rate
@@ -586,6 +591,24 @@ def test_a_variant_is_trained_by_its_name_with_settings(tmp_path):
     assert si.trained(run.recipe, cache=tmp_path).folder == run.folder
     assert si.train(attention="sigmoid", max_steps=2, n_layers=1, batch_size=4, seed=3, cache=tmp_path) == run
     refused(lambda: si.train("sigmoid", stepz=2, cache=tmp_path), "stepz")
+
+
+def test_a_run_is_a_model_and_answers_for_what_trainers_call_its_parts(tmp_path):
+    run, ids = si.train(steps=2, batch=4, cache=tmp_path), torch.arange(2, 14)[None]
+    expected = si.measure(run.subject(), ids)
+    assert si.sink_rate(run, ids).equal(si.sink_rate(expected)) and run.measure(ids).alpha().equal(expected.alpha())
+    assert isinstance(run.model, torch.nn.Module) and one_line(repr(run)) and run.out_dir == run.folder
+    assert len(pandas.DataFrame(run.history)) == len(run.history()) and run.history[-1] == run.history()[-1]
+    assert len(si.compare(run, run, ids)) and run.recipe.model == described("softmax", {}).model
+
+
+@pytest.mark.parametrize("words", [words for words in ARGUMENTS if {*words} & {*SETTINGS}], ids=" ".join)
+def test_words_for_one_setting_of_a_training_mean_it(words):
+    name, value = next((word, SETTINGS[word]) for word in words if word in SETTINGS)
+    expected = described("softmax", {name: value})
+    assert expected != described("softmax", {}) and {described("softmax", {word: value}) for word in words} == {
+        expected
+    }
 
 
 def test_options_that_are_settings_or_edits(tmp_path, monkeypatch):
@@ -728,10 +751,10 @@ def answered(place, name, things):
     return str(error.value)
 
 
-def test_every_word_of_the_table_of_guesses_is_answered_at_its_place_in_one_line(subject, report):
+def test_every_word_of_the_table_of_guesses_is_answered_at_its_place_in_one_line(subject, report, tmp_path):
     page = si.view(subject, TEXT, open_browser=False)
     things = {"subject": subject, "report": report, "table": report.heads(), "page": page}
-    things["figure"] = si.attention_map(subject, TEXT)
+    things |= {"figure": si.attention_map(subject, TEXT), "run": si.train(steps=2, batch=4, cache=tmp_path)}
     words = [word for word in GUESSES if word[-1] not in ":)" and not word.startswith("heads:")]  # values: see SAID
     said = {word: answered(*word.rpartition(":")[::2], things) for word in words}
     wrong = {word: line for word, line in said.items() if line and (GUESSES[word] not in line or "\n" in line)}

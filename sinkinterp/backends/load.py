@@ -61,6 +61,8 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     or unfit, a model has no positions beyond its context, or a dtype or device is asked of a model in memory.
     """
     source = inside_compiled(source)
+    if getattr(type(source), "kind", "") == "run":  # of `trained`
+        source = source.folder
     if isinstance(source, Subject):
         raise InputError(f"{source.name} is loaded already; use it as it is")
     dtype = _dtype(dtype)
