@@ -281,7 +281,6 @@ SAID = {  # what is tried, and what the one line says
     "a word of an operation": (lambda s, r: si.interventions.Zero(dims=[3]), "Zero: got an unexpected keyword"),
     "a word that generating does not know": (lambda s, r: si.generate(s, TEXT, hide_the_sink=True), "and edits"),
     "a misspelt word of generating": (lambda s, r: si.generate(s, TEXT, max_tokens=3), "did you mean 'max_new_tokens'"),
-    "a block as a model": (lambda s, r: si.measure(si.edit(s, "zero_key_bias"), TEXT), "with si.patched(model"),
     "axes of a view": (lambda s, r: si.view(s, TEXT, ax=1), "si.attention_map(model, text) is a plotly figure"),
     "half a swap": (lambda s, r: si.SwapPositions(1), "it takes first, second"),
     "a report of a model": (lambda s, r: si.Report(s), "si.measure(model, tokens) makes a report"),
@@ -290,7 +289,7 @@ SAID = {  # what is tried, and what the one line says
     "a kernel": (lambda s, r: si.Sigmoid(), "from sinkinterp.attention.kernels import Sigmoid"),
     "a measurement": (lambda s, r: si.logit_parts(s), "from sinkinterp.measurement.lens import logit_parts"),
     "two values": (lambda s, r: [*s], "subject = si.load(NAME), then subject.tokenizer"),
-    "a block as the model": (lambda s, r: si.patched(s.model, si.SwapPositions(0, 1)).forward(), "with si.patched("),
+    "an attribute of no edited model": (lambda s, r: si.patched(s, si.SwapPositions(0, 1)).nothing, "with si.patched("),
     "an intervention": (lambda s, r: si.interventions.Zeros, "did you mean 'Zero'"),
     "a variant's attribute": (lambda s, r: si.VARIANTS.softmax, "si.VARIANTS['softmax']"),
     "an instrument's beginning": (lambda s, r: instruments.GEOM, "did you mean 'GEOMETRY'"),
@@ -525,6 +524,38 @@ def test_an_edit_in_small_letters_edits_the_model_or_measures_it_edited(subject)
     assert si.measure(subject, TEXTS).protocol.edits == ()
 
 
+TAKES_A_MODEL = {
+    "a report": lambda model, **how: si.measure(model, TEXTS, **how).alpha().tolist(),
+    "scores": lambda model, **how: si.sink_scores(model, TEXTS, **how).tolist(),
+    "weights": lambda model, **how: si.attention(model, TEXT, **how).tolist(),
+    "a table": lambda model, **how: [*si.key_norms(model, TEXTS, **how)],
+    "a map": lambda model, **how: str(si.attention_map(model, TEXT, layers=1, **how).data),
+}
+
+
+@pytest.mark.parametrize("takes", TAKES_A_MODEL)
+def test_an_edited_model_is_a_model_wherever_one_is_taken(takes, subject):
+    call, swap, clip = TAKES_A_MODEL[takes], si.SwapPositions(0, 4), si.interventions.ClipPattern(-0.1)
+    edited = si.patched(subject, swap)
+    assert call(edited) == call(subject, edits=swap) != call(subject)
+    assert call(si.edit(edited, clip)) == call(subject, edits=[swap, clip]) == call(edited, edits=clip)
+    assert call(subject) == call(si.load(NAME))
+
+
+def test_an_edited_model_computes_inside_its_block(subject):
+    model, swap = AutoModelForCausalLM.from_pretrained(SHIPPED / "text-softmax"), si.SwapPositions(0, 4)
+    edited, ids = si.patched(model, swap), subject.ids_of(TEXT)
+    with edited, torch.no_grad():
+        logits, written = model(ids).logits, model.generate(ids, max_new_tokens=3)
+        rate = si.sink_rate(model, TEXTS, tokenizer=subject.tokenizer)
+    assert edited.forward(ids).logits.equal(logits) and edited.generate(ids, max_new_tokens=3).equal(written)
+    assert si.sink_rate(edited, TEXTS).equal(rate) and rate.equal(si.sink_rate(si.measure(model, TEXTS, edits=swap)))
+    assert edited.config is model.config and one_line(repr(edited)) and "SwapPositions(0, 4)" in repr(edited)
+    twice = si.intervene(model, TEXTS, swap, si.interventions.ClipPattern(-0.1)).protocol.edits
+    assert twice == si.intervene(model, TEXTS, [swap, si.interventions.ClipPattern(-0.1)]).protocol.edits
+    assert repr(si.intervene(model, swap, swap)) == repr(si.patched(edited, swap))
+
+
 @pytest.mark.parametrize("name", [name for name in EDITS if len(re.findall("[A-Z]", name)) > 1])
 def test_a_model_is_not_taken_for_a_field_of_an_edit(name, subject):
     word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
@@ -755,6 +786,7 @@ def test_every_word_of_the_table_of_guesses_is_answered_at_its_place_in_one_line
     page = si.view(subject, TEXT, open_browser=False)
     things = {"subject": subject, "report": report, "table": report.heads(), "page": page}
     things |= {"figure": si.attention_map(subject, TEXT), "run": si.train(steps=2, batch=4, cache=tmp_path)}
+    things |= {"plots": si.plots}
     words = [word for word in GUESSES if word[-1] not in ":)" and not word.startswith("heads:")]  # values: see SAID
     said = {word: answered(*word.rpartition(":")[::2], things) for word in words}
     wrong = {word: line for word, line in said.items() if line and (GUESSES[word] not in line or "\n" in line)}

@@ -301,19 +301,15 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
     Raises InputError as `with_variant` and `changed` do.
     """
     if not isinstance(recipe, Recipe) and recipe not in [*VARIANTS]:
-        what = repr(recipe) if isinstance(recipe, str) else f"a {type(recipe).__name__}"
-        fix = nearest(recipe, VARIANTS) if isinstance(recipe, str) else ""
-        raise InputError(f"{what} is not a recipe{fix}{said_of('recipe', 'trained')}")
+        raise InputError(f"{recipe!r:.40} is not a recipe{nearest(recipe, VARIANTS)}{said_of('recipe', 'trained')}")
     made = with_variant(recipe_named("demo"), recipe) if isinstance(recipe, str) else recipe
-    own = {field.name: field.name for field in fields(made)}
+    own = {field.name: field.name for field in fields(made) if field.name != "data"}
     paths = {field.name: f"model.{field.name}" for field in fields(made.model)} | own | {"length": "data.length"}
     named = {paths.get(synonym(word, paths), word): value for word, value in settings.items()}
-    for word, value in named.items():
-        is_known = word in paths.values() and (word != "data" or isinstance(value, str))
-        if not is_known and word.isidentifier() and (fix := fix_of(word, "trained", paths)):
+    for word in named:
+        if word not in paths.values() and word.isidentifier() and (fix := fix_of(word, "trained", paths)):
             raise InputError(f"there is no setting {word!r}{fix}")
-    if "data.length" in named:
-        named.setdefault("model.n_ctx", named["data.length"])
+    named = {"model.n_ctx": named["data.length"]} | named if "data.length" in named else named
     made = replace(made, seed=named.pop("seed", made.seed))
     return changed(made, [f"{path}={value}" for path, value in named.items()])
 
