@@ -451,7 +451,7 @@ def home_of(name: str) -> tuple[str, bool]:
     return "", False
 
 
-_OF_LOAD, _OF_TOKENS = ("tokenizer", "backend", "dtype", "device_map"), ("bos", "length")
+_OF_LOAD, _OF_TOKENS = ("tokenizer", "backend", "dtype", "device_map"), ("bos", "length", "attention_mask")
 
 
 def keywords(function: Callable[P, R]) -> Callable[P, R]:
@@ -467,15 +467,25 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
 
     def meant_by(given: Mapping[str, Any], in_place: int) -> dict[str, Any]:
         foreign = {word: f"{word}={value!r:.20}" for word, value in given.items() if word not in known}
-        meant = {word: pair for word, text in foreign.items() if (pair := _words("argument").get(text)) is not None}
+        table, at = _words("argument"), function.__name__
+        pairs = {word: table.get(f"{at}:{text}", table.get(text)) for word, text in foreign.items()}
+        meant = {word: pair for word, pair in pairs.items() if pair is not None}
         free = [word for word in (*[*known][in_place:], *handed, *["path"] * is_saved) if word not in given]
-        kept = {synonym(word, [word] if word in known else free): given[word] for word in given if word not in meant}
+        told = {word for word in given if f"{at}:{word}" in _words("instead") and _parts(word) not in map(_parts, free)}
+        kept = {
+            synonym(word, [word] if word in {*known, *told} else free): given[word]
+            for word in given
+            if word not in meant
+        }
         pairs = (pair.split("=") for pair in meant.values() if pair)
         return kept | {word: literal_eval(value) for word, value in pairs if word in known}
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         named: Any = meant_by(kwargs, len(args))
+        model: Any = (dict(zip(known, args, strict=False)) | named).get("model")
+        if getattr(type(model), "kind", "") == "block":
+            return model.as_model(checked, args, named)
         if "edits" in known:
             named = _with_edits(named, known)
         path = named.pop("path", None) if is_saved else None
@@ -515,7 +525,9 @@ def _prepared(names: list[str], args: tuple[Any, ...], named: dict[str, Any], ha
     loading = import_module(f"{_ROOT.name}.backends.load")
     made = {"model": loading.load(values["model"], **how) if how else loading.subject_of(values["model"])}
     text = next((name for name in ("tokens", "text") if values.get(name) is not None), "")
-    if text and of_text:
+    if text and (mask := of_text.pop("attention_mask", None)) is not None:
+        made[text] = {"input_ids": values[text], "attention_mask": mask}
+    elif text and of_text:
         made[text], of_text = made["model"].tokens(values[text], **of_text), {}
     named |= of_text | {name: value for name, value in made.items() if name in named}
     return tuple(made.get(name, value) for name, value in zip(names, args, strict=False)) + args[len(names) :]
@@ -617,6 +629,14 @@ class Bound(partial[Any]):
     def __str__(self) -> str:
         return str(self()) if self.answers else repr(self)
 
+    def __array__(self, *given: Any, **how: Any) -> Any:
+        return import_module("numpy").asarray(self(), *given, **how)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or bool(self.answers and self() == _answer(other))
+
+    __hash__ = object.__hash__
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
@@ -625,9 +645,14 @@ class Bound(partial[Any]):
             raise AttributeError(f"{self!r}.{name}", name=name)
 
 
+def _answer(value: Any) -> Any:
+    """What a method that stands for its answer answers; anything else itself."""
+    return value() if isinstance(value, Bound) and value.answers else value
+
+
 _NUMBERS = "float format round getitem lt le gt ge add radd sub rsub mul rmul truediv"
 for _name in _NUMBERS.split():
-    setattr(Bound, f"__{_name}__", lambda self, *given, _name=f"__{_name}__": getattr(self(), _name)(*given))
+    setattr(Bound, f"__{_name}__", lambda self, *x, _name=f"__{_name}__": getattr(self(), _name)(*map(_answer, x)))
 
 
 class Answering:
@@ -665,7 +690,7 @@ class Answering:
     def _fix_of(self, name: str) -> str:
         """What to write in place of an attribute that is not there."""
         inside = f"; write {self.kind}.model.{name}" if hasattr(vars(self).get("model"), name) else ""
-        names = [known for known in dir(self) if not known.startswith("_")]
+        names = [known for known in dir(self) if not known.startswith("_") and known not in Answering.__annotations__]
         known = f"; it has {', '.join(names)}" if len(names) < 16 else ""
         return fix_of(name, self.kind) or inside or fix_of("", self.kind) or nearest(name, names) or known
 

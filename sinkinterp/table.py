@@ -5,9 +5,9 @@ from dataclasses import field, replace
 from html import escape
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from .checks import Answering, Frozen, InputError, choice, instance_of, is_whole, whole_number
+from .checks import Answering, Frozen, InputError, choice, instance_of, is_whole, said_of, whole_number
 
 Cell = str | float | int | None
 NULL = "null"  # the column with what chance alone would give, beside the first quantity of a table
@@ -96,6 +96,9 @@ class Table(Answering, Frozen, repr=False):
     def __iter__(self) -> Iterator[Mapping[str, Cell]]:
         return iter(self.rows)
 
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:  # matplotlib hides a ValueError
+        raise TypeError(f"a table is not an array{said_of('array', 'table')}")
+
     def __len__(self) -> int:
         """How many rows there are."""
         return len(self.rows)
@@ -125,7 +128,8 @@ class Table(Answering, Frozen, repr=False):
         if isinstance(key, slice):
             return self.with_rows(self.rows[key])
         if not is_whole(key):
-            raise InputError(f"table[0] is a row, table[:3] some rows, table['name'] a column; got {key!r:.40}")
+            fix = said_of("array", "table") if isinstance(key, tuple) else ""
+            raise InputError(f"table[0] is a row, table[:3] some rows, table['name'] a column; got {key!r:.40}{fix}")
         if not -len(self) <= key < len(self):
             raise IndexError(f"there is no row {key}; rows count from 0, and {self!r}")
         return self.rows[key]
@@ -168,6 +172,9 @@ class Table(Answering, Frozen, repr=False):
 
     def _check_columns(self, *names: str) -> None:
         for name in names if self.rows else ():
+            holder = next((column for row in self.rows for column, cell in row.items() if cell == name), "")
+            if holder and name not in self.columns:
+                raise InputError(f"{name!r} is a cell of column {holder!r}; write table.where({holder}={name!r})")
             choice(name, self.rows[0], f"column of {self.title!r}")
 
     def is_text(self, name: str) -> bool:
@@ -235,6 +242,9 @@ class Table(Answering, Frozen, repr=False):
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return f"<b>{escape(self.title)}</b>{self.to_html()}<small>{escape(self.note)}</small>"
+
+
+Sequence.register(Table)  # pandas makes a frame of the rows of a sequence
 
 
 def on_one_line(text: str) -> str:

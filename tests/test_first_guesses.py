@@ -33,10 +33,13 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.metrics import instruments
 from sinkinterp.runs.case import Inputs
 from sinkinterp.runs.catalogue import full_name
+from sinkinterp.train.recipe import described
 
 TEXT = "Language models pour attention onto their first token."
 TEXTS = [TEXT, "Most heads give it more than a third.", "def first(items): return items[0]"]
 ARGUMENTS = [words.split() for words in guesses()["arguments"]]
+SETTINGS = dict.fromkeys(("steps", "batch", "n_layers", "n_heads", "d_model", "save_every", "watch_every", "warmup"), 4)
+SETTINGS |= {"lr": 0.5, "clip": 0.5, "length": 8}
 NAME = "sinkinterp/text-softmax"  # a checkpoint that ships with its tokenizer
 
 
@@ -278,7 +281,6 @@ SAID = {  # what is tried, and what the one line says
     "a word of an operation": (lambda s, r: si.interventions.Zero(dims=[3]), "Zero: got an unexpected keyword"),
     "a word that generating does not know": (lambda s, r: si.generate(s, TEXT, hide_the_sink=True), "and edits"),
     "a misspelt word of generating": (lambda s, r: si.generate(s, TEXT, max_tokens=3), "did you mean 'max_new_tokens'"),
-    "a block as a model": (lambda s, r: si.measure(si.edit(s, "zero_key_bias"), TEXT), "with si.patched(model"),
     "axes of a view": (lambda s, r: si.view(s, TEXT, ax=1), "si.attention_map(model, text) is a plotly figure"),
     "half a swap": (lambda s, r: si.SwapPositions(1), "it takes first, second"),
     "a report of a model": (lambda s, r: si.Report(s), "si.measure(model, tokens) makes a report"),
@@ -287,7 +289,7 @@ SAID = {  # what is tried, and what the one line says
     "a kernel": (lambda s, r: si.Sigmoid(), "from sinkinterp.attention.kernels import Sigmoid"),
     "a measurement": (lambda s, r: si.logit_parts(s), "from sinkinterp.measurement.lens import logit_parts"),
     "two values": (lambda s, r: [*s], "subject = si.load(NAME), then subject.tokenizer"),
-    "a block as the model": (lambda s, r: si.patched(s.model, si.SwapPositions(0, 1)).forward(), "with si.patched("),
+    "an attribute of no edited model": (lambda s, r: si.patched(s, si.SwapPositions(0, 1)).nothing, "with si.patched("),
     "an intervention": (lambda s, r: si.interventions.Zeros, "did you mean 'Zero'"),
     "a variant's attribute": (lambda s, r: si.VARIANTS.softmax, "si.VARIANTS['softmax']"),
     "an instrument's beginning": (lambda s, r: instruments.GEOM, "did you mean 'GEOMETRY'"),
@@ -522,6 +524,38 @@ def test_an_edit_in_small_letters_edits_the_model_or_measures_it_edited(subject)
     assert si.measure(subject, TEXTS).protocol.edits == ()
 
 
+TAKES_A_MODEL = {
+    "a report": lambda model, **how: si.measure(model, TEXTS, **how).alpha().tolist(),
+    "scores": lambda model, **how: si.sink_scores(model, TEXTS, **how).tolist(),
+    "weights": lambda model, **how: si.attention(model, TEXT, **how).tolist(),
+    "a table": lambda model, **how: [*si.key_norms(model, TEXTS, **how)],
+    "a map": lambda model, **how: str(si.attention_map(model, TEXT, layers=1, **how).data),
+}
+
+
+@pytest.mark.parametrize("takes", TAKES_A_MODEL)
+def test_an_edited_model_is_a_model_wherever_one_is_taken(takes, subject):
+    call, swap, clip = TAKES_A_MODEL[takes], si.SwapPositions(0, 4), si.interventions.ClipPattern(-0.1)
+    edited = si.patched(subject, swap)
+    assert call(edited) == call(subject, edits=swap) != call(subject)
+    assert call(si.edit(edited, clip)) == call(subject, edits=[swap, clip]) == call(edited, edits=clip)
+    assert call(subject) == call(si.load(NAME))
+
+
+def test_an_edited_model_computes_inside_its_block(subject):
+    model, swap = AutoModelForCausalLM.from_pretrained(SHIPPED / "text-softmax"), si.SwapPositions(0, 4)
+    edited, ids = si.patched(model, swap), subject.ids_of(TEXT)
+    with edited, torch.no_grad():
+        logits, written = model(ids).logits, model.generate(ids, max_new_tokens=3)
+        rate = si.sink_rate(model, TEXTS, tokenizer=subject.tokenizer)
+    assert edited.forward(ids).logits.equal(logits) and edited.generate(ids, max_new_tokens=3).equal(written)
+    assert si.sink_rate(edited, TEXTS).equal(rate) and rate.equal(si.sink_rate(si.measure(model, TEXTS, edits=swap)))
+    assert edited.config is model.config and one_line(repr(edited)) and "SwapPositions(0, 4)" in repr(edited)
+    twice = si.intervene(model, TEXTS, swap, si.interventions.ClipPattern(-0.1)).protocol.edits
+    assert twice == si.intervene(model, TEXTS, [swap, si.interventions.ClipPattern(-0.1)]).protocol.edits
+    assert repr(si.intervene(model, swap, swap)) == repr(si.patched(edited, swap))
+
+
 @pytest.mark.parametrize("name", [name for name in EDITS if len(re.findall("[A-Z]", name)) > 1])
 def test_a_model_is_not_taken_for_a_field_of_an_edit(name, subject):
     word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
@@ -563,6 +597,8 @@ def test_a_method_of_a_value_stands_for_its_answer(report):
     rate = report.sink_rate()
     assert repr(report.sink_rate) == repr(rate) == repr(report["sink_rate"]) and float(report.sink_rate) == rate
     assert f"{report.sink_rate:.3f}" == f"{rate:.3f}" and report.sink_rate > 0 and 1 - report.sink_rate == 1 - rate
+    assert report.sink_rate == copy.copy(report).sink_rate and report.sink_rate - report.sink_rate == 0.0
+    assert [*report.heads] == [*report.heads()] and report.sink_rate != report.heads and {report.sink_rate}
     assert str(report.heads) == str(report.heads()) and report.heads[0] == report.heads()[0]
     assert report.heads.columns == report.heads().columns and report.summary.sentence == report.summary().sentence
     assert float(pandas.DataFrame({"a": report.sink_rate}, index=[0]).loc[0, "a"]) == rate
@@ -586,6 +622,24 @@ def test_a_variant_is_trained_by_its_name_with_settings(tmp_path):
     assert si.trained(run.recipe, cache=tmp_path).folder == run.folder
     assert si.train(attention="sigmoid", max_steps=2, n_layers=1, batch_size=4, seed=3, cache=tmp_path) == run
     refused(lambda: si.train("sigmoid", stepz=2, cache=tmp_path), "stepz")
+
+
+def test_a_run_is_a_model_and_answers_for_what_trainers_call_its_parts(tmp_path):
+    run, ids = si.train(steps=2, batch=4, cache=tmp_path), torch.arange(2, 14)[None]
+    expected = si.measure(run.subject(), ids)
+    assert si.sink_rate(run, ids).equal(si.sink_rate(expected)) and run.measure(ids).alpha().equal(expected.alpha())
+    assert isinstance(run.model, torch.nn.Module) and one_line(repr(run)) and run.out_dir == run.folder
+    assert len(pandas.DataFrame(run.history)) == len(run.history()) and run.history[-1] == run.history()[-1]
+    assert len(si.compare(run, run, ids)) and run.recipe.model == described("softmax", {}).model
+
+
+@pytest.mark.parametrize("words", [words for words in ARGUMENTS if {*words} & {*SETTINGS}], ids=" ".join)
+def test_words_for_one_setting_of_a_training_mean_it(words):
+    name, value = next((word, SETTINGS[word]) for word in words if word in SETTINGS)
+    expected = described("softmax", {name: value})
+    assert expected != described("softmax", {}) and {described("softmax", {word: value}) for word in words} == {
+        expected
+    }
 
 
 def test_options_that_are_settings_or_edits(tmp_path, monkeypatch):
@@ -732,10 +786,11 @@ def answered(place, name, things):
     return str(error.value)
 
 
-def test_every_word_of_the_table_of_guesses_is_answered_at_its_place_in_one_line(subject, report):
+def test_every_word_of_the_table_of_guesses_is_answered_at_its_place_in_one_line(subject, report, tmp_path):
     page = si.view(subject, TEXT, open_browser=False)
     things = {"subject": subject, "report": report, "table": report.heads(), "page": page}
-    things["figure"] = si.attention_map(subject, TEXT)
+    things |= {"figure": si.attention_map(subject, TEXT), "run": si.train(steps=2, batch=4, cache=tmp_path)}
+    things |= {"plots": si.plots}
     words = [word for word in GUESSES if word[-1] not in ":)" and not word.startswith("heads:")]  # values: see SAID
     said = {word: answered(*word.rpartition(":")[::2], things) for word in words}
     wrong = {word: line for word, line in said.items() if line and (GUESSES[word] not in line or "\n" in line)}

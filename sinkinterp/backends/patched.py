@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from threading import get_ident
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention import Edit
-from ..checks import Answering, InputError, check_count, keywords, refusing
-from ..interventions.edit import Edits, edits_of, is_hook
+from ..checks import Answering, InputError, check_count, keywords, refusing, said_of
+from ..interventions.edit import Edits, description, edits_of, is_hook
 from .anatomy.modules import removed_after
 from .exclusive import BLOCKS, Attached, Block, computed_by, edits_around, exclusive, holds, is_recorded_by, recorded_by
 from .hooks import inside_compiled, uncompiled
@@ -32,12 +32,49 @@ R = TypeVar("R")
 
 
 class EditedBlock(Answering, AbstractContextManager[Any]):
-    """The block of `patched`, which gives the model inside `with`."""
+    """The block of `patched`, which gives the model inside `with`. Elsewhere it is the edited model.
+
+    Its attributes are those of the model, and what they compute, they compute inside the block.
+    """
 
     kind = "block"
 
-    def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
-        self._make = make
+    def __init__(self, model: Any, edits: Sequence[Edits]) -> None:
+        self._model, self._edits = model, [edit for several in edits for edit in edits_of(several)]
+
+    def _make(self) -> AbstractContextManager[Any]:
+        return _patched(self._model, self._edits)
+
+    def __repr__(self) -> str:
+        name = self._model if isinstance(self._model, str | Path) else type(self._model).__name__
+        return f"<{name} with {', '.join(map(description, self._edits))}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name[0] == "_" or not hasattr(self._model, name):
+                return super().__getattr__(name)
+            value = getattr(self._model, name)
+            return value if not callable(value) or isinstance(value, nn.Module) else wraps(value)(self._method(name))
+
+    def _method(self, name: str) -> Callable[..., Any]:
+        def called(*args: Any, **named: Any) -> Any:
+            with self._make() as model:
+                answer = getattr(model, name)(*args, **named)
+            if isinstance(answer, AbstractContextManager):  # which would run after the block
+                raise InputError(f"{name} of an edited model is for inside its block{said_of('', self.kind)}")
+            return answer
+
+        return called
+
+    def as_model(self, function: Callable[..., R], args: tuple[Any, ...], named: dict[str, Any]) -> R:
+        """The answer of a function of this model: of the model with these edits and its own, or inside the block."""
+        own = signature(function).parameters.get("edits")
+        is_told = own is not None and own.default == ()
+        named |= {"edits": [*self._edits, *edits_of(named.get("edits", ()))]} if is_told else {}
+        with nullcontext(self._model) if is_told else self._make() as model:
+            given = (model if each is self else each for each in args)
+            return function(*given, **{word: model if each is self else each for word, each in named.items()})
 
     def __enter__(self) -> Any:
         self._block = self._make()
@@ -76,8 +113,7 @@ def patched(model: Any, *more: Any, edits: Edits = ()) -> EditedBlock:
     last one ends, threads and tasks outside of all blocks of the model may load, measure and patch it. Their own passes
     of it are refused, and so are, from all, copies of it and other attention implementations.
     """
-    several = (more,) if is_hook(more) else more
-    return EditedBlock(partial(_patched, model, *several, edits))
+    return EditedBlock(model, (edits, *((more,) if is_hook(more) else more)))
 
 
 def with_block_edits(function: Callable[P, R]) -> Callable[P, R]:
@@ -106,8 +142,8 @@ def _inner(model: Any) -> Any:
 
 
 @contextmanager
-def _patched(model: Any, *edits: Edits) -> Iterator[Any]:
-    given = tuple(edit for several in edits for edit in edits_of(several))
+def _patched(model: Any, edits: Sequence[Edit]) -> Iterator[Any]:
+    given = tuple(edits)
     check_count(given, "edits of patched")
     is_named = isinstance(model, str | Path)
     subject = load(model) if is_named else model

@@ -1,12 +1,14 @@
 """What a report shows, and what a subject does, as functions of a model and a text."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import wraps
 from inspect import signature
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ..attention import Edit
@@ -16,11 +18,15 @@ from ..checks import InputError, fix_of, is_whole, keywords, synonym, whole_numb
 from ..data.tokens import TokensLike
 from ..interventions.edit import Edits, edits_of
 from ..metrics.instruments import INSTRUMENTS
+from ..metrics.residuals import TOP_ENTRIES
 from ..report.compare import compare as compare_reports
-from ..report.norms import RESIDUAL
-from ..report.report import NAMED, Report
+from ..report.norms import RESIDUAL, largest_entries
+from ..report.patterns import alphas_of, holds_attention
+from ..report.report import NAMED, Report, View
 from ..table import BLOCK, HEAD, LAYER, QUANTITY, Table
 from .measure import ModelLike, inputs_of, measure
+
+_VIEWS = {**NAMED, "entries": View(largest_entries, needs=(TOP_ENTRIES,))}
 
 
 def _table_of(view: str, quantity: str | None = None) -> Callable[..., Table]:
@@ -38,9 +44,10 @@ def _table_of(view: str, quantity: str | None = None) -> Callable[..., Table]:
     ) -> Table:
         """The table of one view of a model on tokens that `measure` takes, of some layers or blocks, and heads.
 
-        `top` keeps the first rows. Raises InputError as `measure` does, and where the table has no such rows.
+        `top` keeps the first rows; of massive activations, it makes those of the largest entries. Raises InputError as
+        `measure` does, and where the table has no such rows.
         """
-        subject, shown = subject_of(model), NAMED[view]
+        subject, shown = subject_of(model), _VIEWS["entries" if view == "massive" and top is not None else view]
         report = measure(subject, tokens, edits=edits, instruments=INSTRUMENTS.get(shown.instrument, ()))
         table = shown.table(report, epsilon, subject.label)
         table = table if quantity is None else table.where(**{QUANTITY: quantity})
@@ -74,7 +81,8 @@ def _method(name: str) -> Callable[..., Any]:
     return called
 
 
-massive, norms, angles, heads = map(_table_of, ("massive", "norms", "angles", "sinks"))
+massive, entries, norms, angles, heads = map(_table_of, ("massive", "entries", "norms", "angles", "sinks"))
+positions = _table_of("positions")
 keys, values, residuals = (_table_of("norms", quantity) for quantity in ("key", "value", RESIDUAL))
 plot_massive, plot_norms, plot_angles, plot_heads = map(_figure_of, (massive, norms, angles, heads))
 run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
@@ -97,6 +105,15 @@ def attention(
 
 
 @keywords
+def sink_scores(model: Any, tokens: Any = None, *, position: int = 0, edits: Edits = ()) -> Float[Tensor, "layer head"]:
+    """Importance of a position in each head, mean over sequences, of a model on tokens or of held weights; 0..1."""
+    if tokens is None and holds_attention(model):
+        alphas, _, _ = alphas_of(model, position)
+        return torch.stack([alpha.mean(0) for alpha in alphas.values()])
+    return measure(model, tokens, positions=(position,), edits=edits).scores(position)
+
+
+@keywords
 def activations(model: ModelLike, tokens: TokensLike | Any, layers: int | Sequence[int] | None = None) -> Any:
     """The ActivationCache of TransformerLens; with `layers`, a dictionary of what these blocks return.
 
@@ -109,21 +126,23 @@ def activations(model: ModelLike, tokens: TokensLike | Any, layers: int | Sequen
 
 
 @keywords
-def compare(before: Any, after: Any = None, tokens: Any = None, epsilon: float = 0.3) -> Table:
-    """The table of `report.compare.compare` for two reports, or for two models, which are measured on tokens."""
+def compare(before: Any, after: Any = None, tokens: Any = None, epsilon: float = 0.3, **how: Any) -> Table:
+    """The table of `report.compare.compare` for two reports, or for two models, measured on tokens with `how`."""
+    before = list(before.values()) if isinstance(before, Mapping) else before
     if isinstance(before, list | tuple):
         if len(before) != 2:
             raise InputError(f"two are compared, and {len(before)} are given{fix_of('compare')}")
         (before, after), tokens = before, after if tokens is None else tokens
-    old, new = (x if tokens is None and isinstance(x, Report) else measure(x, tokens) for x in (before, after))
+    old, new = (x if tokens is None and isinstance(x, Report) else measure(x, tokens, **how) for x in (before, after))
     return compare_reports(old, new, epsilon)
 
 
 @keywords
 def intervene(model: ModelLike, *given: Any, edits: Edits = ()) -> Any:
     """The report of an edited model on the tokens before the edits; without tokens, the block of `patched`."""
-    *tokens, last = (*given, edits) if edits_of(edits) else given or (edits,)
-    return measure(model, *tokens, edits=last) if tokens else patched(model, edits=last)
+    n = int((len(given) > 1 or bool(given and edits_of(edits))) and not isinstance(given[0], Edit))
+    every = [edit for each in (edits, *given[n:]) for edit in edits_of(each)]
+    return measure(model, given[0], edits=every) if n else patched(model, edits=every)
 
 
 def edited(kind: Callable[..., Edit]) -> Callable[..., Any]:
@@ -143,6 +162,7 @@ def edited(kind: Callable[..., Edit]) -> Callable[..., Any]:
                 refused.append(error)
             else:
                 return intervene(*args[:n], edits=edit) if n else edit
-        raise refused[0 if is_model or is_whole(args[0] if args else 0) else 1]
+        fitting = [error for error in refused if not re.search("too many|multiple values", str(error))]
+        raise (fitting or refused)[0 if is_model or is_whole(args[0] if args else 0) else -1]
 
     return named

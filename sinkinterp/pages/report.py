@@ -221,7 +221,8 @@ def save(
     suffix = path.suffix.lower()
     if isinstance(what, Page):
         return what.save(path)
-    instance_of(what, go.Figure | Table | Report, "si.save takes a figure, a table or a report")
+    takes = "si.save takes a figure, a table or a report; a model writes itself, model.save_pretrained(path)"
+    instance_of(what, go.Figure | Table | Report, takes)
     if suffix in PICTURES:
         write_output(path, picture(what if isinstance(what, go.Figure) else what.plot(), suffix, width, height), force)
     elif suffix in (".html", ".htm"):

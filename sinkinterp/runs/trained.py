@@ -19,6 +19,7 @@ from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.load import load
 from ..backends.subject import Subject
 from ..checks import (
+    Answering,
     Frozen,
     InputError,
     accepting,
@@ -51,24 +52,37 @@ LEAST_EVALUATION_SEQUENCES = 8  # but at least so many sequences, however long t
 SINK_LENGTH = 64  # positions of each sequence in which sinks are measured, as in Gu et al. (2025)
 
 
-class Run(Frozen):
-    """A finished training run: its recipe and the folder of its final checkpoint."""
+class Run(Answering, Frozen, repr=False):
+    """A finished training run: its recipe and the folder of its final checkpoint. A model wherever one is taken."""
+
+    kind, is_value, role = "run", True, "model"
 
     recipe: Recipe
     folder: Path
+
+    def __repr__(self) -> str:
+        return f"<Run of {self.recipe.key()}: {self.recipe.steps} steps, in {self.folder}>"
 
     def subject(self, name: str | None = None, device: str = "cpu") -> Subject:
         """The trained model, ready to be measured on a device. Its default name is the recipe's key."""
         return load(self.folder, name=name or self.recipe.key(), device_map=None if device == "cpu" else device)
 
-    def history(self) -> list[dict[str, Any]]:
+    @property
+    def history(self) -> "History":
         """Losses and sink metrics during training, one row per evaluation."""
-        return checkpoint.history_of(self.folder)
+        return History(checkpoint.history_of(self.folder))
+
+
+class History(list[dict[str, Any]]):
+    """The rows of a run, with and without brackets."""
+
+    def __call__(self) -> "History":
+        return self
 
 
 @keywords
 def trained(
-    recipe: Recipe | str,
+    recipe: Recipe | str = "softmax",
     cache: Path | str | None = None,
     on_step: loop.OnStep | None = None,
     folder: Path | str | None = None,
@@ -81,11 +95,11 @@ def trained(
     The folder is `folder`, or the recipe's key in `cache` (default: `cache_folder()`). The recipe of a run on text
     names the hash of the text. `device` is "cpu", "cuda" or "auto"; processes that `torchrun` started train together.
     In place of a recipe, the name of a variant takes the demo's, and `settings` change it: steps=100, n_layers=2.
+    The default variant is "softmax", the plain transformer.
     `on_data` is called while data are prepared, `on_step` as in `loop.train`. Raises InputError as `loop.train` and
     `joined` do, and if the data cannot be prepared.
     """
-    recipe = described(recipe, settings) if settings or isinstance(recipe, str) else recipe
-    instance_of(recipe, Recipe, 'give a recipe, such as si.Recipe(model=si.VARIANTS["sigmoid"])')
+    recipe = described(recipe, settings) if settings or not isinstance(recipe, Recipe) else recipe
     on_step = accepting((lambda step, metrics: None) if on_step is None else on_step, "on_step", 1, {})
     on_data = accepting(no_progress if on_data is None else on_data, "on_data", 0, 1)
     cache = path_of(cache_folder() if cache is None else cache, "cache")
