@@ -487,7 +487,8 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     waits = removed_after([module.register_forward_pre_hook(wait, prepend=True) for module in training])
     try:
         with waits, uncompiled(model), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-            model.eval()
+            if training:
+                model.eval()
             yield
     finally:
         for module in training:
