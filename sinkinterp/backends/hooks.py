@@ -6,7 +6,7 @@ generation and masks are those of transformers.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -444,9 +444,8 @@ def _is_wrapped(model: Any) -> bool:
 
 
 @contextmanager
-def uncompiled(model: nn.Module) -> Iterator[None]:
+def uncompiled(parts: Sequence[Any]) -> Iterator[None]:
     """Here, modules that are compiled, in place or by `torch.compile`, run as they are written, so hooks are seen."""
-    parts: list[Any] = [*model.modules()]
     in_place = {part: part._compiled_call_impl for part in parts if part._compiled_call_impl is not None}
     wrapped = {part: part.forward for part in parts if _is_wrapped(part)}
     try:
@@ -483,11 +482,13 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
     Raises InputError at the end where the model was training, and another thread ran it meanwhile.
     """
-    training, wait = [module for module in model.modules() if module.training], _Wait(model)
+    parts, wait = [*model.modules()], _Wait(model)
+    training = [part for part in parts if part.training]
     waits = removed_after([module.register_forward_pre_hook(wait, prepend=True) for module in training])
     try:
-        with waits, uncompiled(model), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-            model.eval()
+        with waits, uncompiled(parts), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            if training:
+                model.eval()
             yield
     finally:
         for module in training:

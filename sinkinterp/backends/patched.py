@@ -164,7 +164,7 @@ def _patched(model: Any, edits: Sequence[Edit]) -> Iterator[Any]:
 def _enter(block: Block, model: Any, module: nn.Module) -> None:
     """Adds a block to those around its model, whose hooks the first one adds. Raises InputError as `patched` does."""
     with ExitStack() as stack:
-        stack.enter_context(uncompiled(model if isinstance(model, nn.Module) else module))
+        stack.enter_context(uncompiled([*(model if isinstance(model, nn.Module) else module).modules()]))
         patch = _PATCHES.get(module) or _patch_of(inside_compiled(model))
         Context().run(patch.check, block.edits)  # as a measurement, whose passes are those of no block
         if not patch.blocks:

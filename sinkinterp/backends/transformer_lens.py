@@ -57,14 +57,14 @@ class BridgeLayer:
     has_pattern: bool = False
     has_output: bool = False
 
-    def hooks(self, bridge: Any) -> Hooks:
-        """Names of hooks that this architecture has, and the functions that are called there."""
+    def hooks(self, known: Mapping[str, Any]) -> Hooks:
+        """Names of hooks, of those that the bridge has, and the functions that are called there."""
         prefix = f"blocks.{self.index}.attn."
         functions: dict[str, Callable[..., Tensor | None]] = dict.fromkeys(_HOOKS, self._store)
         functions |= {"hook_attn_scores": self._store_mask, "hook_pattern": self._compare_pattern}
         functions["hook_z"] = self._edit_output
         shown = {prefix + name: Hook(self.recorder, f) for name, f in functions.items()}
-        return [(name, hook) for name, hook in shown.items() if name in bridge.hook_dict]
+        return [(name, hook) for name, hook in shown.items() if name in known]
 
     def begin(self) -> None:
         """Starts another forward pass."""
@@ -252,7 +252,8 @@ class TransformerLensSubject(HuggingFaceSubject):
         blocks = [(i, block) for i, block in enumerate(self.modules.blocks) if hasattr(block, "attn")]
         layers = [BridgeLayer(i, block.attn, recorder, compares, shows_edits) for i, block in blocks]
         try:
-            with self.bridge.hooks(fwd_hooks=[hook for layer in layers for hook in layer.hooks(self.bridge)]):
+            known = self.bridge.hook_dict  # made anew whenever it is asked for
+            with self.bridge.hooks(fwd_hooks=[hook for layer in layers for hook in layer.hooks(known)]):
                 yield layers
         finally:
             for layer in layers:

