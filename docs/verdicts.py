@@ -47,7 +47,7 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
     (
         "Table 7: the sink goes where p1 goes",
         "table07_position_swap",
-        "On text all moves to p5; Whisper needs p1 first.",
+        "On text it moves to p5, less to later places; Whisper needs p1 first.",
     ),
     (
         "Figures 2, 11 to 18: queries and the first key agree",
