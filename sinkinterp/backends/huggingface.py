@@ -4,7 +4,7 @@ import inspect
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
@@ -110,13 +110,9 @@ class HuggingFaceSubject(Subject):
     def _of_lens(self, name: str) -> Any:
         """A method of the bridge, or None for `generate` where no bridge can be made of the model."""
         self._check_ready()
-        try:
-            lens = self.lens()
-        except InputError:  # of `bridge_of`
-            if name == "generate":
-                return None
-            raise
-        return getattr(lens, name)
+        with suppress(InputError) if name == "generate" else nullcontext():  # of `bridge_of`
+            return getattr(self.lens(), name)
+        return None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What a TransformerLens bridge returns: logits, or what its `return_type` asks for.

@@ -63,8 +63,7 @@ class BridgeLayer:
         functions: dict[str, Callable[..., Tensor | None]] = dict.fromkeys(_HOOKS, self._store)
         functions |= {"hook_attn_scores": self._store_mask, "hook_pattern": self._compare_pattern}
         functions["hook_z"] = self._edit_output
-        shown = {prefix + name: Hook(self.recorder, f) for name, f in functions.items()}
-        return [(name, hook) for name, hook in shown.items() if name in known]
+        return [(prefix + name, Hook(self.recorder, f)) for name, f in functions.items() if prefix + name in known]
 
     def begin(self) -> None:
         """Starts another forward pass."""

@@ -138,10 +138,7 @@ class SinkConfig(PreTrainedConfig):
         return _spec_of(json.dumps(self.spec))
 
 
-@lru_cache(32)
-def _spec_of(plain: str) -> LMSpec:
-    """The spec of a configuration, from JSON; models and their copies ask for it many times."""
-    return LMSpec.from_dict(json.loads(plain))
+_spec_of = lru_cache(32)(lambda plain: LMSpec.from_dict(json.loads(plain)))  # a model asks for its spec many times
 
 
 IGNORED = -100  # the label of tokens that transformers' losses leave out

@@ -337,7 +337,8 @@ def explain(
         generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0, LARGEST))
         work = Work(subject, token_set, generator, on_pass, 7 + TOP * (1 + DRAWS))
         before = work.report()
-        on_slot = _draws_more(before) and _has_learned_keys(subject, ids)
+        on_slot = before.slot_importance is not None and bool(before.slot_importance.mean() > before.alpha().mean())
+        on_slot = on_slot and _has_learned_keys(subject, ids)
         heads = _heads_of(subject, head, before, on_slot)
         found = None if on_slot else massive_path(subject, ids)
         path, no_path = (found, None) if isinstance(found, Path) else (None, found)
@@ -387,11 +388,6 @@ def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str 
 def _note(report: Report) -> str:
     name, line = public_name(report.protocol.model), report.protocol.line()
     return f"{name}: {line}; norms frozen, scores before any softcap; {intervals(report.protocol.sequences)}"
-
-
-def _draws_more(report: Report) -> bool:
-    """Whether slots draw more attention than the first token."""
-    return report.slot_importance is not None and bool(report.slot_importance.mean() > report.alpha().mean())
 
 
 def _has_learned_keys(subject: Subject, tokens: Tensor) -> bool:

@@ -144,11 +144,12 @@ def heads_svg(table: Table) -> str:
     """alpha_1 of every head, a row per layer, dark for much; from `sinks_by_head`."""
     layers, heads = (list(dict.fromkeys(table.column(name))) for name in (LAYER, HEAD))
     side = max(4, min(LARGEST_CELL, SIDE // max(len(layers), len(heads))))
+    shares = [min(1.0, max(0.0, float(row[ALPHA_1] or 0))) for row in table.rows]
     cells = "".join(
         f'<rect x="{heads.index(row[HEAD]) * side}" y="{layers.index(row[LAYER]) * side}" width="{side - 1}" '
-        f'height="{side - 1}" fill="{_colour(float(row[ALPHA_1] or 0))}">'
+        f'height="{side - 1}" fill="{colour}">'
         f"<title>layer {row[LAYER]}, head {row[HEAD]}: {float(row[ALPHA_1] or 0):.3f}</title></rect>"
-        for row in table.rows
+        for row, colour in zip(table.rows, sample_colorscale([*LIGHT.sequential], shares), strict=True)
     )
     width, height = len(heads) * side, len(layers) * side
     label = escape(f"alpha_1 of {len(layers)} layers (down) x {len(heads)} heads (across), 0 to 1")
@@ -156,11 +157,6 @@ def heads_svg(table: Table) -> str:
         f'<figure style="margin:0"><svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'role="img" aria-label="{label}">{cells}</svg><figcaption><small>{label}</small></figcaption></figure>'
     )
-
-
-def _colour(share: float) -> str:
-    """The colour of a share of attention, on the theme's scale."""
-    return sample_colorscale(list(LIGHT.sequential), min(1.0, max(0.0, share)))[0]
 
 
 def heads_overview(table: Table) -> go.Figure:

@@ -118,7 +118,8 @@ def evaluation_on(task: Task, objective: Objective = NextToken()) -> Evaluate:
 
     The columns are valid_loss (nats), alpha_1, sink_1 and sink_slot.
     """
-    held_out = held_out_tokens(task, _evaluation_sequences(task))
+    n = max(LEAST_EVALUATION_SEQUENCES, min(EVALUATION_SEQUENCES, EVALUATION_TOKENS // task.length))
+    held_out = held_out_tokens(task, min(n, len(task.split.held_out)) if isinstance(task, Corpus) else n)
     beginnings = held_out.tokens[:, :SINK_LENGTH]
     subject_of = lru_cache(1)(HuggingFaceSubject)  # a training has one model, whose contract is checked once
 
@@ -128,12 +129,6 @@ def evaluation_on(task: Task, objective: Objective = NextToken()) -> Evaluate:
         return {"valid_loss": valid_loss(subject, held_out, objective).mean, **sinks_of(report)}
 
     return evaluate
-
-
-def _evaluation_sequences(task: Task) -> int:
-    """How many held-out sequences to evaluate on; no more than a corpus holds out."""
-    n = max(LEAST_EVALUATION_SEQUENCES, min(EVALUATION_SEQUENCES, EVALUATION_TOKENS // task.length))
-    return min(n, len(task.split.held_out)) if isinstance(task, Corpus) else n
 
 
 def held_out_tokens(task: Task, sequences: int) -> TokenSet:
