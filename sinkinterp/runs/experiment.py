@@ -12,7 +12,6 @@ from enum import StrEnum
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import plotly.graph_objects as go
 
@@ -20,13 +19,13 @@ from .. import table as col
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import downloads
 from ..checks import Frozen, InputError, choice, instance_of, keywords
-from ..data.progress import Progress, progress_bars, silent
+from ..data.progress import Progress, silent
 from ..data.texts import check_readable
 from ..measurement.measure import PACKAGES
 from ..table import MODEL, SEED, Cell, Table
 from ..train.recipe import Recipe
 from .case import Case, Model, open_case
-from .catalogue import Scale, experiment_names, full_name, load_module, summary_of
+from .catalogue import Scale, full_name, load_module, summary_of
 from .trained import Trainable
 from .workers import Here, Processes, Workers, in_order
 
@@ -273,27 +272,20 @@ def check_default(experiment: Experiment, scope: Scope, chosen: Scale | None) ->
 
 
 @keywords
-def reproduce(
-    name: str | int, model: Any = None, scale: str | None = None, seeds: int = SEEDS, text: str | None = None
-) -> Table:
+def reproduce(name: str | int, model: str | None = None, scale: str | None = None) -> Table:
     """The table of an experiment in short, as `sinkinterp reproduce NAME` prints it: "table07", 7, "figure02".
 
-    `model` is the name of one in place of its own, or a list of names. Raises InputError for names that there are not,
-    and as `check_scope` and `check_default` do.
+    `model` is the name of one in place of its own. Raises InputError for names that there are not, and as `check_scope`
+    and `check_default` do.
     """
     full, chosen = full_name(str(name)), None if scale is None else choice(scale, {x: x for x in Scale}, "scale")
+    models = [] if model is None else [instance_of(model, str, "a model is its name here, such as 'gpt2'")]
     experiment = load_experiment(full)
-    given = model if isinstance(model, list) else [] if model is None else [model]
-    models = [instance_of(each, str, "a model of an experiment is its name, such as model='gpt2'") for each in given]
-    with progress_bars() as progress:
-        scope = Scope(chosen or experiment.default_scale(), models, seeds, text, Here(), progress=progress)
-        check_scope(full, experiment, scope)
-        check_default(experiment, scope, chosen)
-        rows = experiment.table(scope)
+    scope = Scope(chosen or experiment.default_scale(), models, workers=Here())
+    check_scope(full, experiment, scope)
+    check_default(experiment, scope, chosen)
+    rows = experiment.table(scope)
     return replace(experiment.digest(rows), title=summary_of(full), draw=lambda digest: experiment.draw(rows))
-
-
-vars(reproduce).update(list=experiment_names)
 
 
 def of_first_model(table: Table, title: str) -> Table:
