@@ -42,9 +42,6 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
     def __init__(self, model: Any, edits: Sequence[Edits]) -> None:
         self._model, self._edits = model, tuple(edit for several in edits for edit in edits_of(several))
 
-    def _make(self) -> AbstractContextManager[Any]:
-        return _patched(self._model, self._edits)
-
     def __repr__(self) -> str:
         return f"<Model with {', '.join(map(description, self._edits))}>"
 
@@ -58,7 +55,7 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
 
     def _called(self, name: str, *args: Any, **named: Any) -> Any:
         """What a method of the model returns in the block."""
-        with self._make() as model:
+        with _patched(self._model, self._edits) as model:
             answer = getattr(model, name)(*args, **named)
         if isinstance(answer, AbstractContextManager):  # which would run after the block
             raise InputError(f"{name} of an edited model is for inside its block{said_of('', self.kind)}")
@@ -68,12 +65,12 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
         """The answer of a function of this model: of the model with these edits and its own, or inside the block."""
         is_told = getattr(signature(function).parameters.get("edits"), "default", None) == ()
         named |= {"edits": [*self._edits, *edits_of(named.get("edits", ()))]} if is_told else {}
-        with nullcontext(self._model) if is_told else self._make() as model:
+        with nullcontext(self._model) if is_told else _patched(self._model, self._edits) as model:
             given = (model if each is self else each for each in args)
             return function(*given, **{word: model if each is self else each for word, each in named.items()})
 
     def __enter__(self) -> Any:
-        self._block = self._make()
+        self._block = _patched(self._model, self._edits)
         return self._block.__enter__()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -19,13 +19,13 @@ from .. import table as col
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import downloads
 from ..checks import Frozen, InputError, choice, instance_of, keywords
-from ..data.progress import Progress, silent
+from ..data.progress import Progress, progress_bars, silent
 from ..data.texts import check_readable
 from ..measurement.measure import PACKAGES
 from ..table import MODEL, SEED, Cell, Table
 from ..train.recipe import Recipe
 from .case import Case, Model, open_case
-from .catalogue import Scale, full_name, load_module, summary_of
+from .catalogue import Scale, experiment_names, full_name, load_module, summary_of
 from .trained import Trainable
 from .workers import Here, Processes, Workers, in_order
 
@@ -281,11 +281,15 @@ def reproduce(name: str | int, model: str | None = None, scale: str | None = Non
     full, chosen = full_name(str(name)), None if scale is None else choice(scale, {x: x for x in Scale}, "scale")
     models = [] if model is None else [instance_of(model, str, "a model is its name here, such as 'gpt2'")]
     experiment = load_experiment(full)
-    scope = Scope(chosen or experiment.default_scale(), models, workers=Here())
-    check_scope(full, experiment, scope)
-    check_default(experiment, scope, chosen)
-    rows = experiment.table(scope)
+    with progress_bars() as progress:
+        scope = Scope(chosen or experiment.default_scale(), models, workers=Here(), progress=progress)
+        check_scope(full, experiment, scope)
+        check_default(experiment, scope, chosen)
+        rows = experiment.table(scope)
     return replace(experiment.digest(rows), title=summary_of(full), draw=lambda digest: experiment.draw(rows))
+
+
+vars(reproduce).update(list=experiment_names)
 
 
 def of_first_model(table: Table, title: str) -> Table:
