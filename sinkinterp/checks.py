@@ -415,8 +415,8 @@ def _call_of(name: str) -> str:
     if name in _public_edits():
         return f"edits=si.interventions.{name}(...)"
     value = getattr(sys.modules[_ROOT.name], name)
-    parameters = {} if isinstance(value, ModuleType) else inspect.signature(value).parameters
-    return f"si.{name}({', '.join(x for x, y in parameters.items() if y.default is y.empty) or '...'})"
+    parameters = inspect.signature(value).parameters if callable(value) else {}
+    return f"si.{name}({', '.join(x for x, y in parameters.items() if y.default is y.empty and y.kind < 2) or '...'})"
 
 
 def synonym(word: str, known: Iterable[str]) -> str:

@@ -276,7 +276,7 @@ def reproduce(name: str | int, model: str | None = None, scale: str | None = Non
     """The table of an experiment in short, as `sinkinterp reproduce NAME` prints it: "table07", 7, "figure02".
 
     `model` is the name of one in place of its own. Raises InputError for names that there are not, and as `check_scope`
-    and `check_default` do.
+    does.
     """
     full, chosen = full_name(str(name)), None if scale is None else choice(scale, {x: x for x in Scale}, "scale")
     models = [] if model is None else [instance_of(model, str, "a model is its name here, such as 'gpt2'")]
@@ -284,7 +284,6 @@ def reproduce(name: str | int, model: str | None = None, scale: str | None = Non
     with progress_bars() as progress:
         scope = Scope(chosen or experiment.default_scale(), models, workers=Here(), progress=progress)
         check_scope(full, experiment, scope)
-        check_default(experiment, scope, chosen)
         rows = experiment.table(scope)
     return replace(experiment.digest(rows), title=summary_of(full), draw=lambda digest: experiment.draw(rows))
 
