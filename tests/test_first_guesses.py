@@ -767,6 +767,13 @@ def test_to_ask_for_an_attribute_looks_for_no_words(subject, report, monkeypatch
     assert not any(hasattr(thing, "sink_ratio_of_nobody") for thing in things)
 
 
+def test_the_mean_of_a_frame_s_sink_rates_is_the_rate_of_its_rows(report):
+    frame = report.to_dataframe()
+    of_layers = (report.alpha() > 0.3).float().mean((0, 2)).tolist()
+    assert frame.groupby("layer")["sink_rate"].mean().tolist() == pytest.approx(of_layers)
+    assert frame["sink_rate"].mean() == pytest.approx(report.sink_rate()) and frame.sink_rate.count() < len(frame)
+
+
 def test_a_column_is_an_attribute_of_its_table(report):
     heads = report.heads()
     assert heads.layer == heads["layer"] and copy.deepcopy(heads) == heads
