@@ -244,7 +244,8 @@ def check_fields(value: Any) -> None:
             kinds: Any = getattr(each.type, "__args__", (each.type,))  # of int | None, both
             ours = [kind for kind in kinds if isinstance(kind, type) and kind.__module__.startswith(f"{__package__}.")]
             if ours and all(isinstance(kind, type) for kind in kinds) and not isinstance(held, kinds):
-                raise InputError(f"{name} is of type {' or '.join(k.__name__ for k in kinds)}; got {_shown(held)}")
+                fix = said_of(type(held).__name__, type(value).__name__)
+                raise InputError(f"{name} is of type {' or '.join(k.__name__ for k in kinds)}{fix}; got {_shown(held)}")
 
 
 def _span(limit: Any) -> Any:
@@ -326,7 +327,8 @@ def nearest(name: Any, names: Iterable[str], least: float = 0.6) -> str:
 def choice(name: Any, table: Mapping[str, T], kind: str) -> T:
     """The value of that name in a table. Raises InputError, which says what is near, for another name."""
     if not isinstance(name, str) or name not in table:
-        raise InputError(f"there is no {kind} {name!r:.40}{nearest(name, table)}; choose from {', '.join(table)}")
+        fix = _words("instead").get(f"{kind}:{name}") or f"choose from {', '.join(table)}"
+        raise InputError(f"there is no {kind} {name!r:.40}{nearest(name, table)}; {fix}")
     return table[name]
 
 
@@ -413,8 +415,8 @@ def _call_of(name: str) -> str:
     if name in _public_edits():
         return f"edits=si.interventions.{name}(...)"
     value = getattr(sys.modules[_ROOT.name], name)
-    parameters = {} if isinstance(value, ModuleType) else inspect.signature(value).parameters
-    return f"si.{name}({', '.join(x for x, y in parameters.items() if y.default is y.empty) or '...'})"
+    parameters = inspect.signature(value).parameters if callable(value) else {}
+    return f"si.{name}({', '.join(x for x, y in parameters.items() if y.default is y.empty and y.kind < 2) or '...'})"
 
 
 def synonym(word: str, known: Iterable[str]) -> str:
@@ -466,17 +468,12 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     is_saved = "path" not in known and bool({"model", "self"} & {*known})
 
     def meant_by(given: Mapping[str, Any], in_place: int) -> dict[str, Any]:
+        at, table = function.__name__, _words("argument")
         foreign = {word: f"{word}={value!r:.20}" for word, value in given.items() if word not in known}
-        table, at = _words("argument"), function.__name__
-        pairs = {word: table.get(f"{at}:{text}", table.get(text)) for word, text in foreign.items()}
-        meant = {word: pair for word, pair in pairs.items() if pair is not None}
+        meant = {word: table.get(f"{at}:{text}", table.get(text)) for word, text in foreign.items()}
         free = [word for word in (*[*known][in_place:], *handed, *["path"] * is_saved) if word not in given]
-        told = {word for word in given if f"{at}:{word}" in _words("instead") and _parts(word) not in map(_parts, free)}
-        kept = {
-            synonym(word, [word] if word in {*known, *told} else free): given[word]
-            for word in given
-            if word not in meant
-        }
+        own = {x for x in given if f"{at}:{x}" in _words("instead") and _parts(x) not in map(_parts, free)} | {*known}
+        kept = {synonym(x, [x] if x in own else free): given[x] for x in given if meant.get(x) is None}
         pairs = (pair.split("=") for pair in meant.values() if pair)
         return kept | {word: literal_eval(value) for word, value in pairs if word in known}
 
@@ -486,8 +483,6 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
         model: Any = (dict(zip(known, args, strict=False)) | named).get("model")
         if getattr(type(model), "kind", "") == "block":
             return model.as_model(checked, args, named)
-        if "edits" in known:
-            named = _with_edits(named, known)
         path = named.pop("path", None) if is_saved else None
         given = _prepared([*known], args, named, handed) if handed else args
         _check_fit(function, given, named)
@@ -497,19 +492,6 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
         return answer
 
     return checked
-
-
-def _with_edits(named: dict[str, Any], known: Iterable[str]) -> dict[str, Any]:
-    """The arguments, with edits that are written as words, such as `zero_key_bias=True`, among the others."""
-    unknown = [word for word in named if word not in known and word.islower() and "_" in word]
-    kinds = {each.lower(): each for each in _public_edits()} if unknown else {}
-    found = {word: kinds[word.replace("_", "")] for word in unknown if word.replace("_", "") in kinds}
-    for word, name in found.items():
-        kind, value = resolve_name(f"{_ROOT.name}.interventions.{name}"), named.pop(word)
-        made = kind() if value is True else kind(*value) if isinstance(value, tuple) else kind(value)
-        given = named.get("edits", ())
-        named["edits"] = [*(given if isinstance(given, list | tuple) else [given]), made]
-    return named
 
 
 def _prepared(names: list[str], args: tuple[Any, ...], named: dict[str, Any], handed: list[str]) -> tuple[Any, ...]:
@@ -542,6 +524,8 @@ def _check_fit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapp
         unknown = next((word for word in kwargs if word not in signature.parameters), "")
         usage = fix_of("", name)
         fix = (fix_of(unknown, name, names) if unknown else "") + usage * ("missing" in str(error)) or usage
+        if "_" in unknown and "edits" in names and unknown.replace("_", "") in map(str.lower, _public_edits()):
+            fix = f"; write edits='{unknown}', with its values in brackets: edits='swap_positions(0, 4)'"
         known = "" if fix.startswith(";") else f"; it takes {', '.join(names) or 'nothing'}"
         raise InputError(f"{name}: {error}{known}{fix}") from None
 

@@ -128,8 +128,7 @@ class Table(Answering, Frozen, repr=False):
         if isinstance(key, slice):
             return self.with_rows(self.rows[key])
         if not is_whole(key):
-            fix = said_of("array", "table") if isinstance(key, tuple) else ""
-            raise InputError(f"table[0] is a row, table[:3] some rows, table['name'] a column; got {key!r:.40}{fix}")
+            raise InputError(f"table[0] is a row, table['name'] a column; got {key!r:.40}{said_of('array', 'table')}")
         if not -len(self) <= key < len(self):
             raise IndexError(f"there is no row {key}; rows count from 0, and {self!r}")
         return self.rows[key]

@@ -282,6 +282,14 @@ SAID = {  # what is tried, and what the one line says
     "a word that generating does not know": (lambda s, r: si.generate(s, TEXT, hide_the_sink=True), "and edits"),
     "a misspelt word of generating": (lambda s, r: si.generate(s, TEXT, max_tokens=3), "did you mean 'max_new_tokens'"),
     "axes of a view": (lambda s, r: si.view(s, TEXT, ax=1), "si.attention_map(model, text) is a plotly figure"),
+    "softmax-off-by-one": (lambda s, r: si.PatchNormalization("softmax1"), "si.interventions.AddSinkLogit()"),
+    "a function as a kernel": (lambda s, r: si.PatchNormalization(lambda x: x), "hook_pattern"),
+    "a cell as a column": (lambda s, r: si.key_norms(s, TEXT)["key"], "table.where(quantity='key')"),
+    "an array in a table": (lambda s, r: r.heads()[:, 0], "table['COLUMN']"),
+    "a threshold of massive": (lambda s, r: si.massive_activations(s, TEXT, threshold=50), "for row in table if"),
+    "rates by head": (lambda s, r: si.sink_rate(s, TEXT, per_head=True), ".float().mean(0)"),
+    "a model to train": (lambda s, r: si.train(s.model, TEXTS, steps=2), 'si.train("sigmoid", steps=100)'),
+    "what a model returned": (lambda s, r: si.norms((torch.ones(1, 2, 3),)), "si.norms(model, tokens)"),
     "half a swap": (lambda s, r: si.SwapPositions(1), "it takes first, second"),
     "a report of a model": (lambda s, r: si.Report(s), "si.measure(model, tokens) makes a report"),
     "a report of keywords": (lambda s, r: si.Report(model=s, tokens=TEXT), "si.measure(model, tokens) makes a report"),
@@ -526,7 +534,7 @@ def test_an_edit_in_small_letters_edits_the_model_or_measures_it_edited(subject)
 
 TAKES_A_MODEL = {
     "a report": lambda model, **how: si.measure(model, TEXTS, **how).alpha().tolist(),
-    "scores": lambda model, **how: si.sink_scores(model, TEXTS, **how).tolist(),
+    "scores": lambda model, edits=(): si.sink_scores(si.edit(model, edits) if edits else model, TEXTS).tolist(),
     "weights": lambda model, **how: si.attention(model, TEXT, **how).tolist(),
     "a table": lambda model, **how: [*si.key_norms(model, TEXTS, **how)],
     "a map": lambda model, **how: str(si.attention_map(model, TEXT, layers=1, **how).data),
@@ -708,13 +716,15 @@ def test_a_word_that_says_more_than_one_of_the_table_is_answered_too():
     assert not lost and len(PLAIN) > 60
 
 
-def test_an_edit_written_as_a_word_is_among_the_edits(subject):
-    swap, clip = si.SwapPositions(0, 2), si.interventions.ClipPattern(-0.1)
-    expected = si.measure(subject, TEXT, edits=[clip, swap])
-    said = si.measure(subject, TEXT, swap_positions=(0, 2), edits=clip)
-    assert said.alpha().equal(expected.alpha()) and said.protocol == expected.protocol
+@pytest.mark.parametrize("word", ["swap_positions", "zero_key_bias", "remove_column"])
+def test_an_edit_written_as_an_argument_is_answered_with_the_edit(word, subject):
+    refused(lambda: si.measure(subject, TEXT, **{word: True}), f"edits='{word}'")
+    assert (
+        si.measure(subject, TEXT, edits="swap_positions(0, 2)")
+        .alpha()
+        .equal(si.measure(subject, TEXT, edits=si.SwapPositions(0, 2)).alpha())
+    )
     assert si.measure(subject, TEXT, edits="sigmoid").protocol.edits == ("PatchNormalization(Sigmoid(1.0))",)
-    refused(lambda: si.measure(subject, TEXT, zero_key_bias=True), "no such bias")
 
 
 @pytest.mark.parametrize("name", ["gemma3-270m", NAME])
@@ -761,6 +771,13 @@ def test_to_ask_for_an_attribute_looks_for_no_words(subject, report, monkeypatch
     assert not any(hasattr(thing, "sink_ratio_of_nobody") for thing in things)
 
 
+def test_the_mean_of_a_frame_s_sink_rates_is_the_rate_of_its_rows(report):
+    frame = report.to_dataframe()
+    of_layers = (report.alpha() > 0.3).float().mean((0, 2)).tolist()
+    assert frame.groupby("layer")["sink_rate"].mean().tolist() == pytest.approx(of_layers)
+    assert frame["sink_rate"].mean() == pytest.approx(report.sink_rate()) and frame.sink_rate.count() < len(frame)
+
+
 def test_a_column_is_an_attribute_of_its_table(report):
     heads = report.heads()
     assert heads.layer == heads["layer"] and copy.deepcopy(heads) == heads
@@ -791,7 +808,8 @@ def test_every_word_of_the_table_of_guesses_is_answered_at_its_place_in_one_line
     things = {"subject": subject, "report": report, "table": report.heads(), "page": page}
     things |= {"figure": si.attention_map(subject, TEXT), "run": si.train(steps=2, batch=4, cache=tmp_path)}
     things |= {"plots": si.plots}
-    words = [word for word in GUESSES if word[-1] not in ":)" and not word.startswith("heads:")]  # values: see SAID
+    of_values = ("heads:", "similarity:")  # see SAID
+    words = [word for word in GUESSES if word[-1] not in ":)" and not word.startswith(of_values)]
     said = {word: answered(*word.rpartition(":")[::2], things) for word in words}
     wrong = {word: line for word, line in said.items() if line and (GUESSES[word] not in line or "\n" in line)}
     assert not wrong and sum(line is not None for line in said.values()) > 180

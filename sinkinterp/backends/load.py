@@ -1,7 +1,7 @@
 """From a name, a folder, an object of one of the three libraries, or a PyTorch module to a subject."""
 
 from collections.abc import Callable, Mapping
-from contextvars import copy_context
+from contextvars import Context
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +15,6 @@ from ..checks import InputError, instance_of, keywords, nearest, said_of
 from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
-from .exclusive import BLOCKS
 from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
 from .files.named_models import folder_of
 from .hooks import inside_compiled
@@ -62,9 +61,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     InputError where nothing can be loaded, weights are absent, the backend cannot do it, an encoder's input is missing
     or unfit, a model has no positions beyond its context, or a dtype or device is asked of a model in memory.
     """
-    source = inside_compiled(source)
-    if getattr(type(source), "kind", "") == "run":  # of `trained`
-        source = source.folder
+    source = source.folder if getattr(type(source), "kind", "") == "run" else inside_compiled(source)
     if isinstance(source, Subject):
         raise InputError(f"{source.name} is loaded already; use it as it is")
     dtype = _dtype(dtype)
@@ -82,9 +79,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
         source = load_model(source, dtype or torch.float32, device_map)
     source = source if adapter is None else with_adapter(source, adapter)
     own = {"forward": forward, "blocks": blocks, "positions": positions, "attention": attention}
-    outside = copy_context()
-    outside.run(BLOCKS.set, ())  # a model is read as it is, also inside a block of `patched`
-    subject = outside.run(_in_memory, source, backend, name, encoder, own)
+    subject = Context().run(_in_memory, source, backend, name, encoder, own)  # also inside a block of `patched`
     subject.revision = origin or subject.revision
     subject.tokenizer_source, subject.folder = read_with, folder
     if beyond_context:

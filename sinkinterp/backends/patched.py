@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
-from inspect import Parameter, signature
+from inspect import Parameter, isroutine, signature
 from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -40,14 +40,10 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
     kind = "block"
 
     def __init__(self, model: Any, edits: Sequence[Edits]) -> None:
-        self._model, self._edits = model, [edit for several in edits for edit in edits_of(several)]
-
-    def _make(self) -> AbstractContextManager[Any]:
-        return _patched(self._model, self._edits)
+        self._model, self._edits = model, tuple(edit for several in edits for edit in edits_of(several))
 
     def __repr__(self) -> str:
-        name = self._model if isinstance(self._model, str | Path) else type(self._model).__name__
-        return f"<{name} with {', '.join(map(description, self._edits))}>"
+        return f"<Model with {', '.join(map(description, self._edits))}>"
 
     if not TYPE_CHECKING:
 
@@ -55,35 +51,31 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
             if name[0] == "_" or not hasattr(self._model, name):
                 return super().__getattr__(name)
             value = getattr(self._model, name)
-            return value if not callable(value) or isinstance(value, nn.Module) else wraps(value)(self._method(name))
+            return wraps(value)(partial(self._called, name)) if isroutine(value) else value
 
-    def _method(self, name: str) -> Callable[..., Any]:
-        def called(*args: Any, **named: Any) -> Any:
-            with self._make() as model:
-                answer = getattr(model, name)(*args, **named)
-            if isinstance(answer, AbstractContextManager):  # which would run after the block
-                raise InputError(f"{name} of an edited model is for inside its block{said_of('', self.kind)}")
-            return answer
-
-        return called
+    def _called(self, name: str, *args: Any, **named: Any) -> Any:
+        """What a method of the model returns in the block."""
+        with _patched(self._model, self._edits) as model:
+            answer = getattr(model, name)(*args, **named)
+        if isinstance(answer, AbstractContextManager):  # which would run after the block
+            raise InputError(f"{name} of an edited model is for inside its block{said_of('', self.kind)}")
+        return answer
 
     def as_model(self, function: Callable[..., R], args: tuple[Any, ...], named: dict[str, Any]) -> R:
         """The answer of a function of this model: of the model with these edits and its own, or inside the block."""
-        own = signature(function).parameters.get("edits")
-        is_told = own is not None and own.default == ()
+        is_told = getattr(signature(function).parameters.get("edits"), "default", None) == ()
         named |= {"edits": [*self._edits, *edits_of(named.get("edits", ()))]} if is_told else {}
-        with nullcontext(self._model) if is_told else self._make() as model:
+        with nullcontext(self._model) if is_told else _patched(self._model, self._edits) as model:
             given = (model if each is self else each for each in args)
             return function(*given, **{word: model if each is self else each for word, each in named.items()})
 
     def __enter__(self) -> Any:
-        self._block = self._make()
+        self._block = _patched(self._model, self._edits)
         return self._block.__enter__()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns in the block."""
-        with self._make() as model:
-            return model(*args, **kwargs)
+        return self._called("__call__", *args, **kwargs)
 
     def __exit__(self, *error: Any) -> bool | None:
         return self._block.__exit__(*error)
@@ -128,8 +120,8 @@ def with_block_edits(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **named)
         outside = copy_context()
         outside.run(BLOCKS.set, ())
-        edits: Any = {"edits": (*around, *edits_of(named.get("edits", ())))}
-        return outside.run(partial(function, *args, **{**named, **edits}))
+        given: Any = named | {"edits": (*around, *edits_of(named.get("edits", ())))}
+        return outside.run(partial(function, *args, **given))
 
     return called
 
@@ -142,14 +134,13 @@ def _inner(model: Any) -> Any:
 
 
 @contextmanager
-def _patched(model: Any, edits: Sequence[Edit]) -> Iterator[Any]:
-    given = tuple(edits)
-    check_count(given, "edits of patched")
+def _patched(model: Any, edits: tuple[Edit, ...]) -> Iterator[Any]:
+    check_count(edits, "edits of patched")
     is_named = isinstance(model, str | Path)
     subject = load(model) if is_named else model
     model = _inner(subject)
     module = _module_of(model)
-    block = Block(module, given)
+    block = Block(module, edits)
     with ExitStack() as stack:
         stack.callback(_leave, block)  # also where Ctrl-C comes before the lock is held
         try:

@@ -7,7 +7,7 @@ Edits of columns change their scores, their weights, and the queries that see th
 from collections.abc import Iterable
 from dataclasses import field, replace
 from enum import Enum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..attention import AttentionCall, Edit, HeadWeights, Pattern, Prefix, SinkLogit, SlotRow, Summaries, Window
 from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
-from ..checks import Frozen, InputError, choice, said_of, whole_number
+from ..checks import Frozen, InputError, choice, whole_number
 from ..spec import ABOVE_ZERO, Limits
 from .selectors import InCalls, InLayers, OnHeads, OnKVHeads, OnPairs
 
@@ -31,7 +31,7 @@ class PatchNormalization(InCalls, OnHeads):
     kernel: Kernel | Similarity
 
     def __post_init__(self) -> None:
-        if not isinstance(self.kernel, Kernel | Similarity):
+        if isinstance(self.kernel, str):
             object.__setattr__(self, "kernel", _named(self.kernel))
         super().__post_init__()
 
@@ -45,13 +45,10 @@ class PatchNormalization(InCalls, OnHeads):
         return Kernel(similarity=self.kernel, normaliser=PNorm() if self.kernel.drops_factor else Unit())
 
 
-def _named(name: Any) -> Similarity:
+def _named(name: str) -> Similarity:
     kinds = {kind.__name__.lower(): kind for kind in Similarity.__subclasses__() if not kind.__name__.startswith("_")}
     words = kinds | {"softmax": Exp}
-    word = name.lower() if isinstance(name, str) else "function"
-    if word not in words and (fix := said_of(word, "PatchNormalization")):
-        raise InputError(f"{name!r:.40} is not a kernel{fix}")
-    return choice(word, words, "similarity")()
+    return choice(name.lower(), words, "similarity")()
 
 
 class Temperature(InCalls, OnHeads):

@@ -178,7 +178,7 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
     answers' logits itself, which sums to 1 over all parts of the residual (see `lens`). One pass reads the clean run,
     and the patches are batched. Raises InputError for prompts that do not fit, and where both prompts behave alike.
     """
-    instance_of(site, Change, "site is a change of one site, such as ChangeResidual() or ChangeOutputs()")
+    instance_of(site, Change, "site is a change, such as si.interventions.ChangeResidual(layers=[1], positions=[0])")
     runs = Runs(*prompts_of(model, clean, corrupted, metric, answer, instead), site)
     return restored(runs, _axes(site, by), progress, first_order, direct)
 
@@ -405,7 +405,7 @@ def _metric_of(subject: Subject, metric: Any, answer: str | None, instead: str |
     if callable(metric):
         accepting(metric, "a metric of patching, a function of logits,", None)
         return PatchingMetric(getattr(metric, "__name__", "metric"), lambda scene: metric(scene.trace.logits), {})
-    raise InputError(f"a metric of patching is a function of logits, or one such as first_alpha(); got {metric!r:.40}")
+    raise InputError(f"metric: a function of logits, si.measurement.activation_patching.loss_at(); got {metric!r:.40}")
 
 
 def answer_token(subject: Subject, text: Any) -> int:

@@ -46,11 +46,24 @@ def sink_rate(
     Takes a report, a model and tokens as `measure` does, or the attention weights that `si.sinks` takes, divided as it
     does. Raises InputError for anything else.
     """
+    return rate_of(_alphas(model, tokens, position), epsilon)
+
+
+@keywords
+def sink_scores(model: Any, tokens: Any = None, *, position: int = 0) -> Float[Tensor, "layer head"]:
+    """alpha_k of each head, k = position + 1, mean over the sequences of what `sink_rate` takes; 0..1.
+
+    Held weights whose layers differ in the number of heads give one row.
+    """
+    return _alphas(model, tokens, position).mean(0)
+
+
+def _alphas(model: Report | ModelLike, tokens: TokensLike | Any, position: int) -> Float[Tensor, "sequence layer head"]:
     if tokens is None and holds_attention(model):
-        alphas, _, _ = alphas_of(model, position)
-        return rate_of(torch.cat(list(alphas.values()), 1)[:, None], epsilon)
+        alphas = [*alphas_of(model, position)[0].values()]
+        return torch.stack(alphas, 1) if len({x.shape for x in alphas}) == 1 else torch.cat(alphas, 1)[:, None]
     report = model if isinstance(model, Report) and tokens is None else measure(model, tokens, positions=(position,))
-    return rate_of(report.alpha(position), epsilon)
+    return report.alpha(position)
 
 
 def importance(report: Report, position: int = 0) -> PerSequence:

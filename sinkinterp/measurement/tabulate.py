@@ -1,14 +1,11 @@
 """What a report shows, and what a subject does, as functions of a model and a text."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import wraps
 from inspect import signature
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from ..attention import Edit
@@ -21,7 +18,6 @@ from ..metrics.instruments import INSTRUMENTS
 from ..metrics.residuals import TOP_ENTRIES
 from ..report.compare import compare as compare_reports
 from ..report.norms import RESIDUAL, largest_entries
-from ..report.patterns import alphas_of, holds_attention
 from ..report.report import NAMED, Report, View
 from ..table import BLOCK, HEAD, LAYER, QUANTITY, Table
 from .measure import ModelLike, inputs_of, measure
@@ -75,14 +71,14 @@ def _method(name: str) -> Callable[..., Any]:
     @keywords
     def called(model: ModelLike, *args: Any, edits: Edits = (), **named: Any) -> Any:
         subject = subject_of(model)
-        with patched(subject, edits=edits) if edits_of(edits) else nullcontext():
-            return getattr(subject, name)(*args, **named)
+        return getattr(patched(subject, edits=edits) if edits_of(edits) else subject, name)(*args, **named)
 
     return called
 
 
-massive, entries, norms, angles, heads = map(_table_of, ("massive", "entries", "norms", "angles", "sinks"))
-positions = _table_of("positions")
+massive, entries, norms, angles, heads, positions = map(
+    _table_of, ["massive", "entries", "norms", "angles", "sinks", "positions"]
+)
 keys, values, residuals = (_table_of("norms", quantity) for quantity in ("key", "value", RESIDUAL))
 plot_massive, plot_norms, plot_angles, plot_heads = map(_figure_of, (massive, norms, angles, heads))
 run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
@@ -93,7 +89,10 @@ run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
 def attention(
     model: ModelLike, tokens: TokensLike | Any, layers: Any = None, heads: Any = None, *, edits: Edits = ()
 ) -> Tensor:
-    """The attention weights of `subject.attention`; one layer or head, from 0, leaves its axis out, a list keeps it."""
+    """The attention weights of `subject.attention`; one layer or head, from 0, leaves its axis out, a list keeps it.
+
+    One layer and one head of one sequence are one map, `query key`.
+    """
     subject, token_set = inputs_of(model, tokens)
     weights = subject.attention(token_set, edits)
     for axis, what, chosen in ((2, "heads", heads), (1, "layers", layers)):
@@ -101,16 +100,7 @@ def attention(
             numbers = torch.tensor(whole_numbers(chosen, what, 0, weights.shape[axis] - 1), device=weights.device)
             kept = weights.index_select(axis, numbers)
             weights = kept.squeeze(axis) if is_whole(chosen) else kept
-    return weights
-
-
-@keywords
-def sink_scores(model: Any, tokens: Any = None, *, position: int = 0, edits: Edits = ()) -> Float[Tensor, "layer head"]:
-    """Importance of a position in each head, mean over sequences, of a model on tokens or of held weights; 0..1."""
-    if tokens is None and holds_attention(model):
-        alphas, _, _ = alphas_of(model, position)
-        return torch.stack([alpha.mean(0) for alpha in alphas.values()])
-    return measure(model, tokens, positions=(position,), edits=edits).scores(position)
+    return weights[0] if weights.ndim == 3 and len(weights) == 1 else weights
 
 
 @keywords
@@ -162,7 +152,6 @@ def edited(kind: Callable[..., Edit]) -> Callable[..., Any]:
                 refused.append(error)
             else:
                 return intervene(*args[:n], edits=edit) if n else edit
-        fitting = [error for error in refused if not re.search("too many|multiple values", str(error))]
-        raise (fitting or refused)[0 if is_model or is_whole(args[0] if args else 0) else -1]
+        raise refused[0 if is_model or is_whole(args[0] if args else 0) else 1]
 
     return named

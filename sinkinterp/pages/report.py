@@ -221,8 +221,7 @@ def save(
     suffix = path.suffix.lower()
     if isinstance(what, Page):
         return what.save(path)
-    takes = "si.save takes a figure, a table or a report; a model writes itself, model.save_pretrained(path)"
-    instance_of(what, go.Figure | Table | Report, takes)
+    instance_of(what, go.Figure | Table | Report, "si.save takes figure, table, report; models: model.save_pretrained")
     if suffix in PICTURES:
         write_output(path, picture(what if isinstance(what, go.Figure) else what.plot(), suffix, width, height), force)
     elif suffix in (".html", ".htm"):

@@ -309,14 +309,19 @@ class Readings(metaclass=Told, repr=False, eq=False):
             return report
 
     def to_pandas(self) -> Any:
-        """One row per sequence, layer, head and position: a pandas DataFrame, without padding."""
+        """One row per sequence, layer, head and position: a pandas DataFrame, without padding.
+
+        `sink_rate` is 1 where a head gives the first token more than 0.3, else 0, and missing at other positions: its
+        mean over some rows is their Sink_1.
+        """
         import pandas
 
         n, _, n_heads, _ = self.importance.shape
         levels = (range(n), self.attention_layers, range(n_heads), self.positions)
         index = pandas.MultiIndex.from_product(levels, names=("sequence", "layer", "head", "position"))
         data = {name: getattr(self, name).flatten().numpy() for name in _BY_POSITION}
-        return pandas.DataFrame(data, index=index).dropna().reset_index()
+        frame = pandas.DataFrame(data, index=index).dropna().reset_index()
+        return frame.assign(sink_rate=(frame["importance"] > 0.3).astype(float).where(frame["position"] == 0))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The rows of `to_pandas`, which pandas.DataFrame(report) makes a frame of."""

@@ -7,13 +7,13 @@ table needs one line there. Its figure is the table's own.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
-from typing import Any, NoReturn, get_type_hints
+from typing import Any, get_type_hints
 
 import plotly.graph_objects as go
-from jaxtyping import Float, jaxtyped
+from jaxtyping import jaxtyped
 from torch import Tensor
 
-from ..checks import Answering, Frozen, InputError, choice, keywords, said_of, whole_number
+from ..checks import Answering, Frozen, InputError, choice, keywords, whole_number
 from ..metrics.importance import NEXT_TOKEN_LOSS, PATTERNS, AnyMetric
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.qk import COSINE_COUNTS, QK_ANGLES
@@ -59,13 +59,6 @@ class Report(Readings, Answering, repr=False, eq=False):
         null = f"{self.null_sink_rate():.3f} under uniform attention" if 0 in self.positions else ""
         sink = f", Sink_1 = {self.sink()} at epsilon 0.3, {null}" if null else ""
         return f"<Report of {self.protocol.model}: {sizes}{sink}>"
-
-    def __sub__(self, other: Any) -> NoReturn:
-        raise InputError(f"reports have no difference{said_of('difference', self.kind)}")
-
-    def scores(self, position: int = 0) -> Float[Tensor, "layer head"]:
-        """Importance of a position in each head, mean over sequences; 0..1."""
-        return self.alpha(position).mean(0)
 
     def summary(self, epsilon: float = 0.3) -> Summary:
         """Says if the first token is a sink: one sentence and the table behind it, which print together."""

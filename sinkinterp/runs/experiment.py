@@ -12,7 +12,6 @@ from enum import StrEnum
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import plotly.graph_objects as go
 
@@ -273,22 +272,18 @@ def check_default(experiment: Experiment, scope: Scope, chosen: Scale | None) ->
 
 
 @keywords
-def reproduce(
-    name: str | int, model: Any = None, scale: str | None = None, seeds: int = SEEDS, text: str | None = None
-) -> Table:
+def reproduce(name: str | int, model: str | None = None, scale: str | None = None) -> Table:
     """The table of an experiment in short, as `sinkinterp reproduce NAME` prints it: "table07", 7, "figure02".
 
-    `model` is the name of one in place of its own, or a list of names. Raises InputError for names that there are not,
-    and as `check_scope` and `check_default` do.
+    `model` is the name of one in place of its own. Raises InputError for names that there are not, and as `check_scope`
+    does.
     """
     full, chosen = full_name(str(name)), None if scale is None else choice(scale, {x: x for x in Scale}, "scale")
+    models = [] if model is None else [instance_of(model, str, "a model is its name here, such as 'gpt2'")]
     experiment = load_experiment(full)
-    given = model if isinstance(model, list) else [] if model is None else [model]
-    models = [instance_of(each, str, "a model of an experiment is its name, such as model='gpt2'") for each in given]
     with progress_bars() as progress:
-        scope = Scope(chosen or experiment.default_scale(), models, seeds, text, Here(), progress=progress)
+        scope = Scope(chosen or experiment.default_scale(), models, workers=Here(), progress=progress)
         check_scope(full, experiment, scope)
-        check_default(experiment, scope, chosen)
         rows = experiment.table(scope)
     return replace(experiment.digest(rows), title=summary_of(full), draw=lambda digest: experiment.draw(rows))
 

@@ -10,7 +10,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from ..attention import Mask
-from ..checks import InputError, check_memory, choice, fix_of, nearest, refusing, said_of, synonym
+from ..checks import InputError, check_memory, choice, nearest, refusing, said_of, synonym
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
@@ -303,12 +303,11 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
     if not isinstance(recipe, Recipe) and recipe not in [*VARIANTS]:
         raise InputError(f"{recipe!r:.40} is not a recipe{nearest(recipe, VARIANTS)}{said_of('recipe', 'trained')}")
     made = with_variant(recipe_named("demo"), recipe) if isinstance(recipe, str) else recipe
-    own = {field.name: field.name for field in fields(made) if field.name != "data"}
+    own = {field.name: field.name for field in fields(made)}
     paths = {field.name: f"model.{field.name}" for field in fields(made.model)} | own | {"length": "data.length"}
     named = {paths.get(synonym(word, paths), word): value for word, value in settings.items()}
-    for word in named:
-        if word not in paths.values() and word.isidentifier() and (fix := fix_of(word, "trained", paths)):
-            raise InputError(f"there is no setting {word!r}{fix}")
+    for word in [word for word in named if word not in paths.values() and said_of(word, "trained")]:
+        raise InputError(f"there is no setting {word!r}{said_of(word, 'trained')}")
     named = {"model.n_ctx": named["data.length"]} | named if "data.length" in named else named
     made = replace(made, seed=named.pop("seed", made.seed))
     return changed(made, [f"{path}={value}" for path, value in named.items()])
