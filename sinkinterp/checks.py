@@ -363,8 +363,9 @@ def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
 def said_of(word: Any, place: str = "") -> str:
     """What the table says of a word, as the end of a message; empty where it says nothing."""
     fixes = _words("instead")
-    is_command = place == _ROOT.name  # a command line is not told what to write in Python
-    fix = fixes.get(f"{place}:{word}") or ("" if is_command else fixes.get(_known(str(word), fixes), ""))
+    plain, is_line = str(word), place.startswith(_ROOT.name)  # a command line is not told what to write in Python
+    general = _known(plain, fixes) if not is_line else plain * (plain[:1] == "-" or plain[-1:] == ")")
+    fix = fixes.get(f"{place}:{plain}") or fixes.get(general, "")
     return f"; {fix}" if fix else ""
 
 
@@ -433,6 +434,18 @@ def synonym(word: str, known: Iterable[str]) -> str:
 def command_of(word: str) -> str:
     """The command that a word means; the word itself if it means none."""
     return _words("same").get(f"{_ROOT.name}:{word}", word)
+
+
+def option_of(word: str) -> str | None:
+    """What is written for an option, `--x`, `--x=value`, or `train:--x` of one command; None where nothing is said."""
+    return _words("option").get(word)
+
+
+def edit_of(word: str, edits: Iterable[str]) -> str:
+    """The one of the edits that a word means; empty if it means none."""
+    same = _words("same")
+    meant = same.get(_known(word.replace("-", "_"), same), "").removeprefix(f"{_ROOT.name}.interventions.")
+    return meant if meant.isidentifier() and meant[0].isupper() else _known(word.replace("-", "_"), edits)
 
 
 @cache

@@ -46,6 +46,7 @@ def view(
     swap: Annotated[tuple[int, int] | None, typer.Option(metavar="FIRST SECOND", parser=options.whole(0))] = None,
     loading: options.Loading = options.Loading(),
     out: options.DrawnOut = Path("figures/view.html"),
+    browser: Annotated[bool, typer.Option("--open/--no-open")] = False,
     force: bool = False,
 ) -> None:
     """Draw the attention maps of every head on a text: one page to click through, that needs no network."""
@@ -73,6 +74,8 @@ def view(
         else:
             content = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=shown))
     deliver([], (out, lambda: content), force=force)
+    if browser:
+        webbrowser.open(out.resolve().as_uri())
 
 
 def heads_named(names: list[str]) -> list[tuple[int, int]] | None:

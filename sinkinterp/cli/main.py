@@ -1,6 +1,7 @@
 """Mistakes of the user: each is one line on standard error and exit code 2, in every command."""
 
 import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -10,14 +11,15 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..backends.files.named_models import models, without_cache
-from ..checks import READABLE, InputError, command_of, fix_of, nearest, said_of, synonym
+from ..checks import READABLE, InputError, fix_of, nearest, said_of
 from ..data.progress import BARS
 from ..files import data_of
 from .drawing import demo, gallery, serve, view
 from .explaining import explain, patch
 from .listing import listing
+from .meaning import NUMBERS, Options, line_meant
 from .measuring import cache, check, domains, mask, measure
-from .options import EDITS, checked
+from .options import checked
 from .reproducing import atlas, book, reproduce, story
 from .terminal import print_line, print_text, streams
 from .training import finetune, mend, train
@@ -31,11 +33,12 @@ class Command(TyperCommand):
     """A command that takes no option twice, unless the option is a list. Options have the synonyms of arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        args = self._meant(args)
+        args = ctx.meta["words"] = self._meant(args)
         _, more, order = self.make_parser(ctx).parse_args(args=list(args))
         options = {name for param in self.params for name in param.opts}
         has_model = "model" in {param.name for param in self.params if param.param_type_name == "argument"}
-        if len(more) == 1 and has_model and "--text" in options - {*args}:  # a text after the model
+        is_text = len(more) == 1 and not NUMBERS.fullmatch(more[0])
+        if is_text and has_model and "--text" in options - {*args}:  # a text after the model
             at = len(args) - 1 - args[::-1].index(more[0])
             args = [*args[:at], "--text", *args[at:]]
             _, _, order = self.make_parser(ctx).parse_args(args=list(args))
@@ -43,54 +46,41 @@ class Command(TyperCommand):
         for param, times in Counter(single).items():
             if times > 1:
                 raise typer.BadParameter(f"it is given {times} times; give it once", ctx, param)
-        return super().parse_args(ctx, args)
+        more, line = super().parse_args(ctx, list(args)), [str(self.name), *ctx.meta["words"]]
+        if ctx.obj and line != [word for word in ctx.obj if word != NO_CACHE]:
+            print_line(f"read as: sinkinterp {shlex.join(line)}")
+        return more
 
     def _meant(self, args: list[str]) -> list[str]:
         """The words of a command line, with the command's own options; a model named by an option is an argument."""
-        known = {name.lstrip("-").replace("-", "_"): name for param in self.params for name in param.opts}
-        options = {name for name in known.values() if name[0] == "-"}
-        meant, given = list[str](), iter(args)
-        for arg in given:
-            if arg == "--":
-                return [*meant, arg, *given]
-            word, equals, value = arg.partition("=")
-            is_own = word[:1] != "-" or word in options
-            name = word.lstrip("-").replace("-", "_")
-            own = word if is_own else known.get(synonym(name, known), word)
-            setting = synonym(name, SETTINGS)
-            is_foreign = not is_own and own == word
-            is_edit = "--edit" in options and name.replace("_", "") in EDITS and name != "ablate"
-            is_option = is_own or is_foreign or own[:1] == "-"
-            if is_foreign and setting in SETTINGS and "--set" in options:
-                meant += ["--set", f"{setting}={value or next(given, '')}"]
-            elif is_foreign and is_edit:
-                meant += ["--edit", name]
-            elif is_option:
-                meant.append(f"{own}{equals}{value}")
-            elif equals:
-                meant.append(value)
-        return meant
+        return self._options.meant(args)
+
+    @property
+    def _options(self) -> Options:
+        names = {name: param for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        return Options(str(self.name), names)
+
+    def without(self, words: list[str]) -> str:
+        """The end of a message: the command line without the options that the command lacks; empty if it is none."""
+        needed = [param.opts for param in self.params if param.required and param.param_type_name == "option"]
+        if not all({*names} & {*words} for names in needed):
+            return ""
+        return f"; without it: sinkinterp {shlex.join([str(self.name), *self._options.kept(words)])}"
 
 
-SETTINGS = ("steps", "lr", "batch")  # of a training, which are written as options, too
 NO_CACHE = "--no-cache"  # of every command, wherever it is written
-
-LISTS = {"reproduce": "experiments", "train": "variants", "measure": "models", "view": "models"}  # of `COMMAND list`
 
 
 class Program(TyperGroup):
     """The group of all commands. It prints every mistake of the user as one line; a traceback is a bug of ours."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        args = [*command_of(args[0]).split(), *args[1:]]
-        word, edit = args[0], args[0].replace("-", "_")
+        word = args[0]
         if word in self.commands:
             return super().resolve_command(ctx, args)
         fix, near = said_of(word, "sinkinterp"), nearest(word, self.commands)
         if "/" in word or word in models():
             fix = f"; write sinkinterp measure {word}"
-        elif not fix and edit.replace("_", "") in EDITS:
-            fix = f"; `sinkinterp measure MODEL --edit {edit}` measures an edited model"
         fix = fix or ("" if near else fix_of(word, "sinkinterp"))
         if fix:
             raise InputError(f"no such command {word!r}{fix}; see sinkinterp --help")
@@ -105,10 +95,11 @@ class Program(TyperGroup):
         A reader that closes the standard output early, such as `head`, is not a mistake.
         """
         given = options.pop("args", args[0] if args else None)
-        options |= {"prog_name": "sinkinterp", "standalone_mode": False}
-        words = _written_out(list(sys.argv[1:] if given is None else given) or ["--help"])
+        words = list(sys.argv[1:] if given is None else given) or ["--help"]
+        options |= {"prog_name": "sinkinterp", "standalone_mode": False, "obj": words}
+        meant = line_meant([word for word in words if word != NO_CACHE], self.commands)
         with streams() as output:
-            code = self._code_of([word for word in words if word != NO_CACHE], NO_CACHE in words, options)
+            code = self._code_of(meant, NO_CACHE in words, options)
             if output is not None:
                 output.flush()
                 if output.error is not None and not isinstance(output.error, BrokenPipeError):
@@ -124,7 +115,7 @@ class Program(TyperGroup):
             with without_cache(no_cache):
                 code = super().main(words, **options)
         except (ClickException, InputError, MemoryError, OSError) as error:
-            _print_error(in_options(_message(error), self._options_of(words)))
+            _print_error(_with_model(in_options(_message(error), self._options_of(words)), words))
             return 2
         except (KeyboardInterrupt, typer.Abort):
             code = 130
@@ -140,15 +131,6 @@ class Program(TyperGroup):
         options = [] if command is None else [param for param in command.params if param.param_type_name == "option"]
         named = {param.name: next(name for name in param.opts if name[:2] == "--") for param in options}
         return {str(name).removesuffix("_out"): option for name, option in named.items()}
-
-
-def _written_out(words: list[str]) -> list[str]:
-    """The command line that is meant where "help" or "list" is written as a command or as its only argument."""
-    if words[0] == "help":
-        return [*words[1:], "--help"]
-    if words[1:] == ["help"]:
-        return [words[0], "--help"]
-    return ["list", LISTS[words[0]]] if words[1:] == ["list"] and words[0] in LISTS else words
 
 
 def _print_error(message: str) -> None:
@@ -171,10 +153,18 @@ def _message(error: Any) -> str:
             fix = f"; write it with a value, such as {option} {_VALUES.get(option, 'VALUE')}"
         if "(Possible" in text:
             text, fix = text.partition(" (Possible")[0], fix or nearest(option, options, 0.7)
+        if context is not None and "such option" in text and "words" in context.meta:
+            fix += context.command.without(context.meta["words"])
         return f"{text[:1].lower()}{text[1:]}{fix}; see {context.command_path if context else 'sinkinterp'} --help"
     if isinstance(error, PermissionError):
         return f"permission denied: {error.filename}; {READABLE}"
     return f"not enough memory ({error})" if isinstance(error, MemoryError) else f"the system refuses: {error}"
+
+
+def _with_model(message: str, words: list[str]) -> str:
+    """The message with the model of a command line in the lines that it says to write."""
+    model = shlex.quote(words[1]) if words[1:] and words[1][:1] != "-" else "MODEL"
+    return re.sub(r"(`sinkinterp \w+) MODEL\b(?! MODEL)", lambda match: f"{match[1]} {model}", message)
 
 
 _VALUES = {"--json": "sinks.json", "--html": "sinks.html", "--save": "sinks.csv", "--out": "page.html"}

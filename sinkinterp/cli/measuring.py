@@ -14,7 +14,10 @@ from ..checks import Frozen, InputError, choice, refusing
 from ..data.choices import Bos, Drawn, Dtype
 from ..data.progress import OnProgress, no_progress, progress_bars
 from ..data.texts import is_path, is_text
+from ..seals import Content
 from . import options
+from .drawing import layer_and_head
+from .meaning import tables_named
 from .terminal import Wanted, brief, deliver, print_line, print_table, quiet_libraries
 
 if TYPE_CHECKING:
@@ -120,6 +123,10 @@ class Settings(Frozen):
 class Results(Frozen):
     """What `measure` prints and writes; None for a file that the user did not ask for."""
 
+    table: Annotated[list[str], typer.Option("--table", parser=tables_named)] = field(default_factory=list)
+    layers: Annotated[list[int], typer.Option("--layer", parser=options.whole(0))] = field(default_factory=list)
+    heads: Annotated[list[str], typer.Option("--head", metavar="[LAYER.]HEAD")] = field(default_factory=list)
+    top: Annotated[int | None, typer.Option(parser=options.whole(1))] = None
     save: Annotated[Path | None, typer.Option(parser=options.output_file)] = None
     json_out: options.Json = None
     html_out: options.Html = None
@@ -128,21 +135,35 @@ class Results(Frozen):
 
     def check(self) -> None:
         """Raises InputError for a format in which a report is not saved."""
+        from ..pages.report import PAGES, PICTURES
         from ..report.readings import writer_of
 
-        if self.save is not None:
+        if self.save is not None and self.save.suffix.lower() not in (*PAGES, *PICTURES):
             writer_of(self.save)
 
-    def files(self, report: "Report", epsilon: float, word: "TokenText") -> tuple[Wanted, ...]:
-        from ..pages.report import measurement_page
-        from ..report.readings import writer_of
+    def tables(self, report: "Report", epsilon: float, word: "TokenText") -> "list[Table]":
+        """The tables that are asked for, or that of heads where only their rows are; else none."""
+        from ..measurement.tabulate import chosen_rows
+        from ..report.report import view_of
+
+        named = [layer_and_head(name) for name in self.heads if not name.isdecimal()]
+        layers = [*self.layers, *(layer for layer, _ in named)] or None
+        heads = [*map(int, filter(str.isdecimal, self.heads)), *(head for _, head in named)] or None
+        names = ",".join(self.table or ["sinks"] * bool(layers or heads or self.top)).split(",")
+        views = [view_of(report, name) for name in dict.fromkeys(filter(None, names))]
+        return [chosen_rows(view.table(report, epsilon, word), layers, heads, self.top) for view in views]
+
+    def files(self, report: "Report", asked: "list[Table]", epsilon: float, word: "TokenText") -> tuple[Wanted, ...]:
+        from ..pages.report import PAGES, content, measurement_page
         from ..report.report import tables_as_json
 
-        return (
-            (self.save, lambda: writer_of(self.save or "")(report)),
-            (self.json_out, lambda: tables_as_json(report, epsilon)),
-            (self.html_out, lambda: measurement_page(report, epsilon, word)),
-        )
+        def page() -> Content:
+            return measurement_page(report, epsilon, word)
+
+        suffix = (self.save or Path()).suffix.lower() or ".csv" * bool(asked)
+        saved = page if suffix in PAGES else lambda: content((*asked, report)[0], suffix)
+        json_file = (self.json_out, lambda: tables_as_json(report, epsilon))
+        return ((self.save, saved), json_file, (self.html_out, page))
 
 
 def measure(model: options.Model, given: Input, how: Settings, loading: options.Loading, results: Results) -> None:
@@ -161,9 +182,9 @@ def measure(model: options.Model, given: Input, how: Settings, loading: options.
         is_whole = given.is_one_text and given.length is None
         report = _measured(subject, model, inputs, settings, is_whole, how, progress)
         word = subject.label
-        tables = overview_tables if results.full else overview
-        shown = [*tables(report, settings.epsilon, word), *_remarks(report, given)]
-    deliver(shown, *results.files(report, settings.epsilon, word), force=results.force)
+        asked, tables = results.tables(report, settings.epsilon, word), overview_tables if results.full else overview
+        shown = [*(asked or tables(report, settings.epsilon, word)), *_remarks(report, given)]
+    deliver(shown, *results.files(report, asked, settings.epsilon, word), force=results.force)
 
 
 def _remarks(report: "Report", given: Input) -> Iterator[str]:

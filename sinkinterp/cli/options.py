@@ -141,7 +141,7 @@ def share(text: str | float) -> float:
 def output_file(text: str | Path) -> Path:
     """The path of a file that can be written: its folder, or the nearest one that exists, is a folder open to us."""
     path = _output(text)
-    if path.is_dir():
+    if path.is_dir() or str(text).endswith("/"):
         raise typer.BadParameter(f"{path} is a folder; give the name of a file in it")
     if path.is_file() and not os.access(path, os.W_OK):
         raise typer.BadParameter(f"{path} is read-only; choose another file")
@@ -172,6 +172,8 @@ def output_folder(text: str | Path) -> Path:
     path = _output(text)
     if path.exists() and not path.is_dir():
         raise typer.BadParameter(f"{path} is a file; give the name of a folder")
+    if path.suffix in (".html", ".json", ".csv", ".pdf", ".png", ".svg", ".pt", ".safetensors") and not path.exists():
+        raise typer.BadParameter(f"several files are written, into a folder; write --out {path.with_suffix('')}")
     return path
 
 
@@ -303,7 +305,7 @@ def beginning(names: Callable[[], Iterable[str]] | Iterable[str]) -> Callable[[s
 
 
 VARIANTS = names_in("lm/variants.py")
-EDITS = {name.lower() for name in re.findall(r'"(\w+)"', (PACKAGE / "interventions/__init__.py").read_text("utf-8"))}
+EDITS = re.findall(r'"([A-Z][a-z]+[A-Z]\w*)"', (PACKAGE / "interventions/__init__.py").read_text("utf-8"))
 RECIPES = tuple(data_of("train/recipes.toml"))
 PRESETS = names_in("measurement/measure.py", "PRESETS")
 BACKENDS = names_in("backends/load.py", "_SUBJECTS")
@@ -315,6 +317,7 @@ SEED = whole(0, LARGEST_SEED)
 SEEDS = whole(1, MOST_SEEDS)
 TOKENS = whole(2)  # of a sequence: one token shows no attention to another
 SEQUENCES = whole(1)
+
 
 Model = Annotated[str, typer.Argument(parser=source, autocompletion=beginning(models))]
 Column = Annotated[str, typer.Option(parser=filled)]

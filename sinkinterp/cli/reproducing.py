@@ -13,6 +13,7 @@ import typer
 
 from ..checks import Frozen, InputError, each_once, refusal
 from ..data.progress import progress_bars
+from ..data.texts import is_text
 from ..runs.catalogue import Scale, experiment_names, full_name, summary_of
 from ..seals import check_ours
 from . import options
@@ -257,6 +258,11 @@ def atlas(
 
     Writes atlas_of_models.json and .html, as `reproduce atlas_of_models --model ...` does.
     """
+    if text is not None and is_text(text):
+        said = shlex.join(["sinkinterp", "measure", models[0], "--text", text])
+        raise InputError(
+            f"hundreds of texts are read: give a file or a folder of them; for this text alone write {said}"
+        )
     reproduce(["atlas_of_models"], Models(models), Runs(text=text, ray=ray), out=out, force=force)
 
 

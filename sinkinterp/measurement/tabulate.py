@@ -46,18 +46,25 @@ def _table_of(view: str, quantity: str | None = None) -> Callable[..., Table]:
         subject, shown = subject_of(model), _VIEWS["entries" if view == "massive" and top is not None else view]
         report = measure(subject, tokens, edits=edits, instruments=INSTRUMENTS.get(shown.instrument, ()))
         table = shown.table(report, epsilon, subject.label)
-        table = table if quantity is None else table.where(**{QUANTITY: quantity})
-        for column, chosen in ((LAYER if LAYER in table.columns else BLOCK, layers), (HEAD, heads)):
-            if chosen is not None:
-                numbers = whole_numbers(chosen, column)
-                table = table.with_rows(row for row in table if row.get(column) in numbers)
-        if not len(table):
-            absent = "heads= out" if HEAD not in table.columns and heads is not None else "layers= and heads= out"
-            raise InputError(f"{table.title!r} has no such layers and heads; leave {absent}")
-        return table if top is None else table.head(whole_number(top, "top", 1))
+        return chosen_rows(table if quantity is None else table.where(**{QUANTITY: quantity}), layers, heads, top)
 
     tabulate.__name__ = quantity or view
     return keywords(with_block_edits(tabulate))
+
+
+def chosen_rows(table: Table, layers: Any = None, heads: Any = None, top: int | None = None) -> Table:
+    """The table with the rows of some layers or blocks, and heads; None keeps all. `top` keeps the first of them.
+
+    Raises InputError where it has no such rows.
+    """
+    for column, chosen in ((LAYER if LAYER in table.columns else BLOCK, layers), (HEAD, heads)):
+        if chosen is not None:
+            numbers = whole_numbers(chosen, column)
+            table = table.with_rows(row for row in table if row.get(column) in numbers)
+    if not len(table):
+        absent = "heads=... out" if HEAD not in table.columns and heads is not None else "layers=... and heads=... out"
+        raise InputError(f"{table.title!r} has no such layers and heads; leave {absent}")
+    return table if top is None else table.head(whole_number(top, "top", 1))
 
 
 def _figure_of(table: Callable[..., Table]) -> Callable[..., Any]:

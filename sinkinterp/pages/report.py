@@ -26,7 +26,7 @@ from ..plots.theme import COLOURS
 from ..report.heads import sinks_by_head
 from ..report.maps import Heads
 from ..report.patterns import holds_attention, sinks
-from ..report.readings import TokenText, short_name
+from ..report.readings import TokenText, short_name, writer_of
 from ..report.report import Report, overview_tables, views_of
 from ..report.summary import protocol_table, sink_verdict, with_short_note
 from ..seals import csv_bytes, pdf_bytes, picture_bytes, svg_bytes, write_output
@@ -52,7 +52,7 @@ class Page(Answering, Frozen, repr=False):
 
         Raises InputError for a suffix of another format, and for a file that sinkinterp did not write.
         """
-        if path_of(path, "where a page is saved").suffix.lower() not in ("", ".html", ".htm"):
+        if path_of(path, "where a page is saved").suffix.lower() not in ("", *PAGES):
             raise InputError(f"a page is HTML; save it under a name that ends in .html, not in {Path(path).suffix}")
         write_output(Path(path), self.html)
         return Path(path)
@@ -195,6 +195,7 @@ WIDTH = 1100  # points
 PER_INCH, POINTS = 96, 8  # pixels of an inch, and the size of a paper's letters in points
 TOP = 24  # pixels above a paper's figure
 DOTS = 300  # of an inch of a PNG for a paper
+PAGES = (".html", ".htm")
 PICTURES: Mapping[str, Callable[[bytes], bytes]] = {".pdf": pdf_bytes, ".svg": svg_bytes, ".png": picture_bytes}
 
 
@@ -218,24 +219,28 @@ def save(
     suffix, where kaleido or a browser is missing, and unless `force` for a file that sinkinterp did not write.
     """
     path = path_of(path, "where it is saved")
-    suffix = path.suffix.lower()
     if isinstance(what, Page):
         return what.save(path)
     instance_of(what, go.Figure | Table | Report, "si.save takes figure, table, report; models: model.save_pretrained")
-    if suffix in PICTURES:
-        write_output(path, picture(what if isinstance(what, go.Figure) else what.plot(), suffix, width, height), force)
-    elif suffix in (".html", ".htm"):
-        drawn = what if isinstance(what, go.Figure) else what.plot()
-        write_output(path, page(drawn.layout.title.text or path.stem, "", [Section("", "", [drawn])]), force)
-    elif isinstance(what, go.Figure):
-        raise InputError(f"a figure is not saved as {suffix or 'a file without suffix'}; use .pdf, .svg, .png or .html")
-    elif isinstance(what, Report):
-        what.save(path, force)
-    elif suffix == ".csv":
-        write_output(path, csv_bytes(what.to_pandas()), force)
-    else:
-        write_output(path, what.to_dict(), force)
+    write_output(path, content(what, path.suffix.lower(), width, height, path.stem), force)
     return path
+
+
+def content(
+    what: go.Figure | Table | Report, suffix: str, width: float = 5.5, height: float | None = None, title: str = ""
+) -> Any:
+    """The content of a file of this suffix, as `save` writes it. Raises InputError for another suffix."""
+    drawn = what if isinstance(what, go.Figure) else None
+    if suffix in PICTURES:
+        return picture(drawn or what.plot(), suffix, width, height)
+    if suffix in PAGES:
+        drawn = drawn or what.plot()
+        return page(drawn.layout.title.text or title, "", [Section("", "", [drawn])])
+    if drawn is not None:
+        raise InputError(f"a figure is not saved as {suffix or 'a file without suffix'}; use .pdf, .svg, .png or .html")
+    if isinstance(what, Report):
+        return writer_of(f"report{suffix}")(what)
+    return csv_bytes(what.to_pandas()) if suffix == ".csv" else what.to_dict()
 
 
 def picture(figure: go.Figure, suffix: str, width: float = 5.5, height: float | None = None) -> Any:

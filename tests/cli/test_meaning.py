@@ -1,0 +1,172 @@
+"""Words that people write on the command line mean commands, options, edits and settings that there are."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from sinkinterp.backends.files.named_models import located
+from sinkinterp.checks import _words
+from sinkinterp.cli.main import app
+from sinkinterp.cli.meaning import TABLES, line_meant
+from sinkinterp.cli.options import EDITS
+from sinkinterp.interventions.edit import edits_of
+from sinkinterp.report.report import NAMED
+from sinkinterp.spec import flat
+from sinkinterp.train.recipe import Recipe
+
+COMMANDS = get_command(app).commands
+OWN = {
+    name: {x for param in command.params for x in (*param.opts, *param.secondary_opts)}
+    for name, command in COMMANDS.items()
+}
+NAME, TEXT = "sinkinterp/text-softmax", "The cat sat on the mat."
+
+
+def meant(line):
+    command, *words = line_meant(line.split(), COMMANDS)
+    return [command, *COMMANDS[command]._meant(words)]
+
+
+def edit_of(line):
+    words = meant(line)
+    assert words[:2] == ["measure", "m"] and words[-2] == "--edit", words
+    (edit,) = edits_of(words[-1])
+    return edit
+
+
+def options_in(said):
+    return {*re.findall(r"--[a-z][\w-]*", said)}
+
+
+def call(*words):
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_is_a_command_and_an_option_by_its_name(edit):
+    word = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", edit).lower()
+    for line in (f"{word} m", f"measure m --{word}", f"intervene m --{word.replace('-', '_')}"):
+        words = meant(line)
+        assert words[:-1] == ["measure", "m", "--edit"] and words[-1] == f"{edit}()"
+
+
+SAME_EDIT = {
+    "swap m 0 5": (
+        *("swap 0 5 m", "swap m 0,5", "swap m --positions 0 5", "swap m --first 0 --second 5", "measure m --swap 0 5"),
+        *("intervene m --swap=0,5", "edit m --swap-p1 0 5", "swap-positions m --from 0 --to 5"),
+    ),
+    "ablate m --layer 2 --head 0": ("edit m --ablate --layers 2 --heads 0", "ablate m --head 0 --layer 2"),
+    "ablate m --heads 2.0": ("ablate m 2.0", "knockout m L2H0", "measure m --ablate 2.0", "ablate-head m --head=2.0"),
+    "ablate m --heads 0.1,3.2": ("ablate m --heads 0.1 3.2", "measure m --ablate 0.1 3.2", "ablate m 0.1,3.2"),
+    "ablate m --layer 2 --component mlp --position 0": ("edit m --ablate --site mlp --layers 2 --positions 0",),
+    "replace-softmax m --with sigmoid": ("measure m --replace-softmax sigmoid", "replace_softmax m --kernel=sigmoid"),
+    "ablate m --layers 1,2 --position 0": ("ablate m --layers 1 2 --positions 0",),
+}
+
+
+@pytest.mark.parametrize("line", SAME_EDIT)
+def test_an_edit_is_the_same_however_its_numbers_are_written(line):
+    assert {*map(repr, map(edit_of, SAME_EDIT[line]))} == {repr(edit_of(line))}
+
+
+def test_what_belongs_to_the_command_is_not_taken_by_an_edit():
+    words = meant("ablate m --layer 2 --head 0 --text 4 --length 64 --top 3 --json")
+    assert " ".join(words[:-1]) == "measure m --text 4 --length 64 --top 3 --json /dev/stdout --edit"
+    assert words[-1] == "Ablate(layers=2, heads=0)"
+    both = meant("measure m --swap 0 5 --ablate 3.2 --layer 1")
+    assert both == ["measure", "m", "--edit", "SwapPositions(0, 5)", "--edit", 'Ablate("3.2", layers=1)']
+
+
+@pytest.mark.parametrize("verb", ["plot", "show", "measure", "view", "analyze"])
+@pytest.mark.parametrize("table", TABLES.keys() - {"sinks", "epsilons"})  # the command, and the option --epsilon
+def test_a_table_is_asked_for_by_its_name_in_every_place(verb, table):
+    lines = (f"{verb} {table} m", f"{table} m", f"measure m --{table}")
+    assert all(meant(line) == ["measure", "m", "--table", table] for line in lines)
+
+
+def test_words_for_commands_are_commands_with_options_of_theirs():
+    for word, said in _words("same").items():
+        if word.startswith("sinkinterp:"):
+            command, *more = said.split()
+            edits = {x for x in options_in(" ".join(more)) if "--edit" in meant(f"measure m {x}")}
+            assert command in COMMANDS and options_in(" ".join(more)) - edits <= OWN[command], word
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_word_for_an_option_becomes_options_of_the_command(command):
+    for word, said in _words("option").items():
+        place, _, option = word.rpartition(":")
+        if place in ("", command) and option and options_in(said) <= OWN[command]:
+            name, _, value = option.partition("=")
+            if name not in OWN[command]:
+                words = COMMANDS[command]._meant(["m", name, value or "7"])
+                assert options_in(" ".join(words)) <= OWN[command], (word, words)
+
+
+def test_the_settings_that_options_of_a_training_mean_are_settings():
+    known = {*flat(Recipe(compiled=True).to_dict())}
+    for said in _words("option").values():
+        assert {*re.findall(r"--set ([\w.]+)=", said)} <= known
+
+
+def test_a_training_without_a_variant_is_that_of_softmax():
+    assert meant("train --steps 5 --layers 2") == ["train", "softmax", "--set", "steps=5", "--set", "model.n_layers=2"]
+    assert meant("train --steps 5 --attention sigmoid")[1:] == ["--set", "steps=5", "sigmoid"]
+    assert CliRunner().invoke(app, ["train"]).exit_code == 2
+
+
+def test_what_a_line_was_read_as_is_said_once():
+    result = CliRunner().invoke(app, ["norms", NAME, "--text", TEXT, "--layer", "1"])
+    assert result.stderr == f"read as: sinkinterp measure {NAME} --text '{TEXT}' --layer 1 --table norms\n"
+    assert CliRunner().invoke(app, ["measure", NAME, TEXT]).stderr == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_line_without_an_unknown_option_is_a_line(command):
+    needed = [word for param in COMMANDS[command].params if param.required for word in (param.opts[0], "x")]
+    needed = [word for word in needed if word[0] in "-x"]
+    said = " ".join(CliRunner().invoke(app, [command, *needed, "--nonsense", "7"]).output.split())
+    assert f"without it: sinkinterp {' '.join([command, *needed])}; see" in said
+
+
+def test_a_table_alone_has_the_rows_that_are_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert {*TABLES} == NAMED.keys() - {"attention", "pairs"}  # which need more than is measured
+    for table in TABLES:
+        assert call("measure", NAME, TEXT, "--table", table).strip()
+    call("heads", NAME, TEXT, "--layer", "1,2", "--csv", "a.csv")
+    rows = [*csv.DictReader((tmp_path / "a.csv").read_text().splitlines())]
+    assert {row["layer"] for row in rows} == {"1", "2"} and {row["head"] for row in rows} == {"0"}
+    shown = call("measure", NAME, TEXT, "--metrics", "sink_rate,massive_activations", "--top", "1")
+    assert shown.count("┡") == 2
+    call("report", NAME, TEXT, "-o", "a.html")
+    assert (tmp_path / "a.html").read_text().startswith("<!")
+
+
+def test_json_without_a_file_is_on_standard_output():
+    given = [sys.executable, "-m", "sinkinterp", "measure", NAME, TEXT, "--json"]
+    out = subprocess.run(given, capture_output=True, text=True, check=True).stdout
+    assert json.loads(out)["protocol"]["model"] == NAME
+    given[-1:] = ["--format", "csv"]
+    table = subprocess.run(given, capture_output=True, text=True, check=True).stdout.split("\n")
+    assert table[0].startswith("layer,head,") and len(table) > 2
+
+
+def test_the_folder_of_a_run_is_its_newest_checkpoint(tmp_path):
+    for step in (5, 10):
+        (tmp_path / f"step-{step:07d}").mkdir()
+        (tmp_path / f"step-{step:07d}/config.json").write_text("{}")
+    assert located(tmp_path) == tmp_path / "step-0000010"
+
+
+def test_the_name_of_a_table_or_figure_is_what_is_reproduced():
+    for line in ("table7 --quick", "measure table7 --quick", "check table7 --tiny", "reproduce --table table7 --fast"):
+        assert {*meant(line)} == {"reproduce", "table7", "--scale", "smoke"}
