@@ -533,6 +533,11 @@ def test_an_edit_in_small_letters_edits_the_model_or_measures_it_edited(subject)
     assert si.measure(subject, TEXTS).protocol.edits == ()
 
 
+def test_a_position_is_not_lost_where_an_edit_has_positions(subject):
+    expected = si.measure(subject, TEXT, edits=si.Ablate(site="mlp", layers=[0], positions=[0]))
+    assert si.ablate(subject, TEXT, what="mlp", layer=0, position=0).protocol == expected.protocol
+
+
 TAKES_A_MODEL = {
     "a report": lambda model, **how: si.measure(model, TEXTS, **how).alpha().tolist(),
     "scores": lambda model, edits=(): si.sink_scores(si.edit(model, edits) if edits else model, TEXTS).tolist(),
