@@ -53,19 +53,15 @@ class Command(TyperCommand):
 
     def _meant(self, args: list[str]) -> list[str]:
         """The words of a command line, with the command's own options; a model named by an option is an argument."""
-        return self._options.meant(args)
-
-    @property
-    def _options(self) -> Options:
-        names = {name: param for param in self.params for name in (*param.opts, *param.secondary_opts)}
-        return Options(str(self.name), names)
+        return Options(str(self.name), self.params).meant(args)
 
     def without(self, words: list[str]) -> str:
         """The end of a message: the command line without the options that the command lacks; empty if it is none."""
         needed = [param.opts for param in self.params if param.required and param.param_type_name == "option"]
         if not all({*names} & {*words} for names in needed):
             return ""
-        return f"; without it: sinkinterp {shlex.join([str(self.name), *self._options.kept(words)])}"
+        kept = Options(str(self.name), self.params).kept(words)
+        return f"; without it: sinkinterp {shlex.join([str(self.name), *kept])}"
 
 
 NO_CACHE = "--no-cache"  # of every command, wherever it is written

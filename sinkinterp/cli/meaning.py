@@ -4,8 +4,9 @@
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from inspect import Parameter, signature
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -22,6 +23,9 @@ Group = tuple[str, list[str]]  # an option and its values, or nothing and a word
 
 def line_meant(words: list[str], commands: Iterable[str]) -> list[str]:
     """A command line that begins with a command; the words themselves where none is meant."""
+    for i in range(min(2, len(words) - 1)):
+        if re.fullmatch(r"(tab|fig)(le|ure)?", words[i]) and words[i + 1].isdecimal():  # `figure 2`
+            return line_meant([*words[:i], words[i] + words[i + 1], *words[i + 2 :]], commands)
     word, *rest = words
     if word == "help" or rest == ["help"]:
         return [*(rest if word == "help" else [word]), "--help"]
@@ -29,7 +33,8 @@ def line_meant(words: list[str], commands: Iterable[str]) -> list[str]:
         return ["list", LISTS[word]]
     command, *more = [word] if word in commands or word[:1] == "-" else _command_meant(word)
     thing = rest[:1] if command in ("measure", "view", "check") else []
-    if thing and _command_meant(thing[0]) != thing and thing[0] not in models():  # `plot norms MODEL`
+    is_model = bool(thing) and (Path(thing[0]).exists() or thing[0] in models())
+    if thing and _command_meant(thing[0]) != thing and not is_model:  # `plot norms MODEL`
         return line_meant(rest, commands)
     return [command, *rest, *more]
 
@@ -54,15 +59,17 @@ def tables_named(text: str) -> str:
 class Options:
     """What the words after a command mean, by the options that it has."""
 
-    def __init__(self, command: str, named: Mapping[str, Any]) -> None:
+    def __init__(self, command: str, params: Iterable[Any]) -> None:
+        named = {name: param for param in params for name in (*param.opts, *param.secondary_opts)}
         self.command, self.own = command, {name: param for name, param in named.items() if name[0] == "-"}
+        self.flags = {name for name, param in self.own.items() if getattr(param, "is_flag", False)}
         self.known = {_plain(name): name for name in named}
         self.needs_word = any(param.required for name, param in named.items() if name[0] != "-")
 
     def meant(self, args: list[str]) -> list[str]:
         """The words with the command's own options; a model named by an option is an argument."""
         words, groups = list[str](), self._groups(args)
-        groups = self._with_edits(groups) if "--edit" in self.own else groups
+        groups = self._with_edits([*map(_as_option, groups)]) if "--edit" in self.own else groups
         while groups:
             option, values = groups.pop(0)
             if (said := self._said(option, values)) is not None:
@@ -82,13 +89,12 @@ class Options:
         groups = list[Group]()
         for i, arg in enumerate(args):
             option, values = groups[-1] if groups else ("", [])
-            takes = option and not getattr(self.own.get(option), "is_flag", False)
+            takes = option and option not in self.flags
             if arg == "--":
                 return [*groups, *(("", [word]) for word in args[i:])]
             if re.match(r"-\D", arg):
                 name, equals, value = arg.partition("=")
-                is_flag = getattr(self.own.get(name), "is_flag", False)  # which takes no value, and is refused one
-                groups.append((arg, []) if is_flag else (name, [value] * bool(equals)))
+                groups.append((arg, []) if name in self.flags else (name, [value] * bool(equals)))  # or refused
             elif takes and (not values or (NUMBERS.fullmatch(arg) and NUMBERS.fullmatch("".join(values)))):
                 values.append(arg)
             else:
@@ -133,23 +139,35 @@ class Options:
         fields = signature(resolve_name(f"{PACKAGE.name}.interventions.{edit}")).parameters
         places = [field for field in fields.values() if field.kind is Parameter.POSITIONAL_OR_KEYWORD]
         needed = sum(field.default is field.empty for field in places)
+        is_named = bool(places) and places[0].annotation not in (int, float)
         given, code, others = list[str](), list[str](), list[Group]()
         for option, values in groups:
             words = synonym(_plain(option), fields), f"{_plain(option)}s", option_of(f"edit:{option}")
             field = next((word for word in words if word in fields), "")
-            is_number = not option and NUMBERS.fullmatch(values[0]) and len(given) < len(places)
+            is_number = not option and NUMBERS.fullmatch(values[0]) and len(given) < max(2, len(places))
             is_it = self._edit_in(option) == edit
             is_lacking = not field and len(given) < needed and self._is_foreign(option) and not self._edit_in(option)
-            if places and (is_it or is_number or is_lacking):
+            is_word = not option and is_named and len(given) < needed and any(not other for other, _ in others)
+            if places and (is_it or is_number or is_lacking or is_word):
                 given += [part for value in values for part in value.strip("()[]").split(",")]
             elif field:
                 code.append(f"{field}={_code(values, fields[field])}")
             else:
                 others += [("", [value]) for value in values] if is_it else [(option, values)]
+        if len(given) == 2 and [field.name for field in places] == ["heads"] and all(map(str.isdecimal, given)):
+            given = [".".join(given)]  # a head: its layer, and itself
         by_place = [given] * bool(given) if len(places) == 1 else [[part] for part in given]
         others += [("", part) for part in by_place[len(places) :]]
         code = [*(_code(part, place) for part, place in zip(by_place, places, strict=False)), *code]
         return self._with_edits([*others, ("--edit", [f"{edit}({', '.join(code)})"])])
+
+
+def _as_option(group: Group) -> Group:
+    """An edit that is written in words, as in --edit "swap 0 4", as the option --swap."""
+    option, values = group
+    name, *given = re.split(r"[\s(,)]+", " ".join(values)) if option == "--edit" else [""]
+    is_edit = name.islower() and "=" not in "".join(values) and edit_of(name, EDITS)
+    return (f"--{name}", [*filter(None, given)]) if is_edit else group
 
 
 def _plain(word: str) -> str:

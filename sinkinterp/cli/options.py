@@ -138,11 +138,11 @@ def share(text: str | float) -> float:
     return value
 
 
-def output_file(text: str | Path) -> Path:
+def output_file(text: str | Path, suffix: str = ".csv") -> Path:
     """The path of a file that can be written: its folder, or the nearest one that exists, is a folder open to us."""
     path = _output(text)
     if path.is_dir() or str(text).endswith("/"):
-        raise typer.BadParameter(f"{path} is a folder; give the name of a file in it")
+        raise typer.BadParameter(f"{path} is a folder; name a file in it, such as {path / 'sinks'}{suffix}")
     if path.is_file() and not os.access(path, os.W_OK):
         raise typer.BadParameter(f"{path} is read-only; choose another file")
     return path
@@ -152,7 +152,7 @@ def _output_file_of(what: str, *suffixes: str) -> Callable[[str | Path], Path]:
     """Returns the parser of a file of one format. It may also have no suffix, as /dev/stdout has none."""
 
     def parse(text: str | Path) -> Path:
-        path = output_file(text)
+        path = output_file(text, suffixes[0])
         if path.suffix and path.suffix.lower() not in suffixes:
             raise typer.BadParameter(f"{_short(path)} is written as {what}; give a name that ends in {suffixes[0]}")
         return path

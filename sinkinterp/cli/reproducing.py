@@ -259,10 +259,8 @@ def atlas(
     Writes atlas_of_models.json and .html, as `reproduce atlas_of_models --model ...` does.
     """
     if text is not None and is_text(text):
-        said = shlex.join(["sinkinterp", "measure", models[0], "--text", text])
-        raise InputError(
-            f"hundreds of texts are read: give a file or a folder of them; for this text alone write {said}"
-        )
+        line = shlex.join(["sinkinterp", "measure", models[0], "--text", text])
+        raise InputError(f"hundreds of texts are read: give a file or a folder; for this text alone write {line}")
     reproduce(["atlas_of_models"], Models(models), Runs(text=text, ray=ray), out=out, force=force)
 
 

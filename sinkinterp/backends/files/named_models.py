@@ -44,7 +44,8 @@ def located(source: str | Path) -> str | Path:
     if owner != "sinkinterp":
         if "/" in name or str(source).endswith("/") or (name and Path(owner or "/").is_dir()):  # the Hub has OWNER/NAME
             kind = "file" if Path(source).suffix == ".gguf" else "folder"
-            raise InputError(f"there is no {kind} {source}; check the path")
+            near = nearest(path.name, [each.name for each in path.parent.glob("*")], 0.5)
+            raise InputError(f"there is no {kind} {source}{near}; check the path")
         return source
     names = _folders(SHIPPED)
     if name not in names:
