@@ -96,10 +96,7 @@ run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
 def attention(
     model: ModelLike, tokens: TokensLike | Any, layers: Any = None, heads: Any = None, *, edits: Edits = ()
 ) -> Tensor:
-    """The attention weights of `subject.attention`; one layer or head, from 0, leaves its axis out, a list keeps it.
-
-    One layer and one head of one sequence are one map, `query key`.
-    """
+    """The attention weights of `subject.attention`; one layer or head, from 0, leaves its axis out, a list keeps it."""
     subject, token_set = inputs_of(model, tokens)
     weights = subject.attention(token_set, edits)
     for axis, what, chosen in ((2, "heads", heads), (1, "layers", layers)):
@@ -107,7 +104,7 @@ def attention(
             numbers = torch.tensor(whole_numbers(chosen, what, 0, weights.shape[axis] - 1), device=weights.device)
             kept = weights.index_select(axis, numbers)
             weights = kept.squeeze(axis) if is_whole(chosen) else kept
-    return weights[0] if weights.ndim == 3 and len(weights) == 1 else weights
+    return weights
 
 
 @keywords

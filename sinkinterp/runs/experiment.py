@@ -25,7 +25,7 @@ from ..measurement.measure import PACKAGES
 from ..table import MODEL, SEED, Cell, Table
 from ..train.recipe import Recipe
 from .case import Case, Model, open_case
-from .catalogue import Scale, experiment_names, full_name, load_module, summary_of
+from .catalogue import Scale, full_name, load_module, summary_of
 from .trained import Trainable
 from .workers import Here, Processes, Workers, in_order
 
@@ -286,9 +286,6 @@ def reproduce(name: str | int, model: str | None = None, scale: str | None = Non
         check_scope(full, experiment, scope)
         rows = experiment.table(scope)
     return replace(experiment.digest(rows), title=summary_of(full), draw=lambda digest: experiment.draw(rows))
-
-
-vars(reproduce).update(list=experiment_names)
 
 
 def of_first_model(table: Table, title: str) -> Table:

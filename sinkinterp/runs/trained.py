@@ -67,17 +67,9 @@ class Run(Answering, Frozen, repr=False):
         """The trained model, ready to be measured on a device. Its default name is the recipe's key."""
         return load(self.folder, name=name or self.recipe.key(), device_map=None if device == "cpu" else device)
 
-    @property
-    def history(self) -> "History":
+    def history(self) -> list[dict[str, Any]]:
         """Losses and sink metrics during training, one row per evaluation."""
-        return History(checkpoint.history_of(self.folder))
-
-
-class History(list[dict[str, Any]]):
-    """The rows of a run, with and without brackets."""
-
-    def __call__(self) -> "History":
-        return self
+        return checkpoint.history_of(self.folder)
 
 
 @keywords

@@ -11,7 +11,6 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from sinkinterp.backends.files.named_models import located
 from sinkinterp.checks import _words
 from sinkinterp.cli.main import app
 from sinkinterp.cli.meaning import TABLES, line_meant
@@ -173,13 +172,6 @@ def test_json_without_a_file_is_on_standard_output():
     given[-1:] = ["--format", "csv"]
     table = subprocess.run(given, capture_output=True, text=True, check=True).stdout.split("\n")
     assert table[0].startswith("layer,head,") and len(table) > 2
-
-
-def test_the_folder_of_a_run_is_its_newest_checkpoint(tmp_path):
-    for step in (5, 10):
-        (tmp_path / f"step-{step:07d}").mkdir()
-        (tmp_path / f"step-{step:07d}/config.json").write_text("{}")
-    assert located(tmp_path) == tmp_path / "step-0000010"
 
 
 def test_the_name_of_a_table_or_figure_is_what_is_reproduced():

@@ -24,7 +24,7 @@ _OLD = "local/"  # stood before these names, which then were those of the folder
 
 
 def located(source: str | Path) -> str | Path:
-    """The folder of a model that we name, and of the newest checkpoint of a run; any other source as it is.
+    """The folder of a model that we name; any other source as it is.
 
     Names are sinkinterp/NAME, the names in `MADE`, and names of folders in `downloads()`. The last two may begin with
     local/. A folder of that name in the working directory comes first. Raises InputError for a model that is not there,
@@ -35,8 +35,7 @@ def located(source: str | Path) -> str | Path:
         if (path := Path(source)).exists():
             home = path.resolve().parent
             is_made = home == downloads().resolve() and path.resolve().name in MADE.values()
-            newest = max(path.glob("step-*/config.json"), default=None)  # of a run, its last checkpoint
-            return _sealed(path.resolve()) if is_made or home == SHIPPED else newest.parent if newest else source
+            return _sealed(path.resolve()) if is_made or home == SHIPPED else source
     if not name and owner in _folders(SHIPPED):
         raise InputError(f"no model is named {source}; did you mean sinkinterp/{source}?")
     if is_downloaded(source):
