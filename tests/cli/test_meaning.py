@@ -100,7 +100,9 @@ def test_what_belongs_to_the_command_is_not_taken_by_an_edit():
 
 
 @pytest.mark.parametrize("verb", ["plot", "show", "measure", "view", "analyze"])
-@pytest.mark.parametrize("table", TABLES.keys() - {"sinks", "epsilons"})  # the command, and the option --epsilon
+@pytest.mark.parametrize(
+    "table", sorted(TABLES.keys() - {"sinks", "epsilons"})
+)  # the command, and the option --epsilon
 def test_a_table_is_asked_for_by_its_name_in_every_place(verb, table):
     lines = (f"{verb} {table} m", f"{table} m", f"measure m --{table}")
     assert all(meant(line) == ["measure", "m", "--table", table] for line in lines)
