@@ -678,7 +678,9 @@ def test_a_quantity_of_a_report_is_a_function_of_a_model_and_a_text(subject, rep
         assert list(getattr(si, word)(subject, TEXT)) == list(norms.where(quantity=quantity))
     angles = si.qk_angles(subject, TEXT)
     assert list(subject.qk_angles(TEXT, layer=1, head=0)) == list(angles.where(layer=1, head=0))
-    assert list(si.qk_angles(subject, TEXT, top_k=2)) == list(angles[:2])
+    for name, size in {"qk_angles": "alpha_1", "heads": "alpha_1", "key_norms": "norm"}.items():
+        of_all = sorted(getattr(si, name)(subject, TEXT), key=lambda row: row[size], reverse=True)
+        assert list(getattr(si, name)(subject, TEXT, top_k=2)) == of_all[:2] != of_all[2:4]
     refused(lambda: si.qk_angles(subject, TEXT, layer=9), "leave layers=... and heads=... out")
 
 

@@ -57,7 +57,7 @@ def test_every_package_and_root_module_is_an_attribute_of_the_package_without_an
 
 
 FORKS = """
-import os, sys, accelerate, scipy.optimize, torch._dynamo, torch.distributed.tensor  # which all children would import
+import os, sys, accelerate, torch._dynamo, torch.distributed.tensor  # which all children would import
 for code in sys.argv[1:]:
     sys.stdout.flush()
     child = os.fork()

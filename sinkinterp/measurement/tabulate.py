@@ -17,11 +17,12 @@ from ..interventions.edit import Edits, edits_of
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.residuals import TOP_ENTRIES
 from ..report.compare import compare as compare_reports
-from ..report.norms import RESIDUAL, largest_entries
+from ..report.norms import NORM, PEAK, RESIDUAL, largest_entries
 from ..report.report import NAMED, Report, View
-from ..table import BLOCK, HEAD, LAYER, QUANTITY, Table
+from ..table import ALPHA_1, BLOCK, HEAD, LAYER, QUANTITY, Table
 from .measure import ModelLike, inputs_of, measure
 
+_SIZES = (ALPHA_1, "alpha", NORM, PEAK, "largest |value|")  # by which rows of a table are ranked, where it has one
 _VIEWS = {**NAMED, "entries": View(largest_entries, needs=(TOP_ENTRIES,))}
 
 
@@ -40,8 +41,8 @@ def _table_of(view: str, quantity: str | None = None) -> Callable[..., Table]:
     ) -> Table:
         """The table of one view of a model on tokens that `measure` takes, of some layers or blocks, and heads.
 
-        `top` keeps the first rows; of massive activations, it makes those of the largest entries. Raises InputError as
-        `measure` does, and where the table has no such rows.
+        `top` keeps the largest rows; of massive activations, it makes those of the largest entries. Raises InputError
+        as `measure` does, and where the table has no such rows.
         """
         subject, shown = subject_of(model), _VIEWS["entries" if view == "massive" and top is not None else view]
         report = measure(subject, tokens, edits=edits, instruments=INSTRUMENTS.get(shown.instrument, ()))
@@ -53,7 +54,7 @@ def _table_of(view: str, quantity: str | None = None) -> Callable[..., Table]:
 
 
 def chosen_rows(table: Table, layers: Any = None, heads: Any = None, top: int | None = None) -> Table:
-    """The table with the rows of some layers or blocks, and heads; None keeps all. `top` keeps the first of them.
+    """The table with the rows of some layers or blocks, and heads; None keeps all. `top` keeps the largest of them.
 
     Raises InputError where it has no such rows.
     """
@@ -64,7 +65,11 @@ def chosen_rows(table: Table, layers: Any = None, heads: Any = None, top: int | 
     if not len(table):
         absent = "heads=... out" if HEAD not in table.columns and heads is not None else "layers=... and heads=... out"
         raise InputError(f"{table.title!r} has no such layers and heads; leave {absent}")
-    return table if top is None else table.head(whole_number(top, "top", 1))
+    if top is None:
+        return table
+    by = next((column for column in _SIZES if column in table.columns), None)
+    largest = sorted(table, key=lambda row: -(row[by] or 0)) if by else table
+    return table.with_rows([*largest][: whole_number(top, "top", 1)])
 
 
 def _figure_of(table: Callable[..., Table]) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,8 @@ class SinkCallback(TrainerCallback):
         log: Callable[[Numbers], Any] | None = None,
         **loading: Any,
     ) -> None:
+        if absent := loading.keys() - signature(load).parameters.keys():
+            raise InputError(f"there is no argument {min(absent)!r}; write SinkCallback(tokens, every=100)")
         self.every = whole_number(every, "every, a number of steps,", 1)
         instance_of(name, str, "name is a text")
         finite_number(most, "most, a share of the time,", above=0, most=1)

@@ -258,7 +258,9 @@ def massive_by_block(report: Readings, epsilon: float = 0.3) -> Table:
     life = lifetime(massive.gt(0).float().mean(0) > 0.5)
     criterion = "|x| > 100 and at least 1,000 x the median"
     blocks = "in no block" if life is None else f"in {life.blocks} blocks, from {life.first} to {life.last}"
-    note = f"{protocol_note(report, epsilon)}; massive ({criterion}) in most sequences {blocks}"
+    note = (
+        f"{protocol_note(report, epsilon)}; massive ({criterion}) in most sequences {blocks}; block 0 is the embedding"
+    )
     return Table("Massive activations by block", note, tuple(map(row, range(massive.shape[1]))), by_block)
 
 

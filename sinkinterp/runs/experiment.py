@@ -272,14 +272,15 @@ def check_default(experiment: Experiment, scope: Scope, chosen: Scale | None) ->
 
 
 @keywords
-def reproduce(name: str | int, model: str | None = None, scale: str | None = None) -> Table:
+def reproduce(name: str | int, model: str | list[str] | None = None, scale: str | None = None) -> Table:
     """The table of an experiment in short, as `sinkinterp reproduce NAME` prints it: "table07", 7, "figure02".
 
-    `model` is the name of one in place of its own. Raises InputError for names that there are not, and as `check_scope`
-    does.
+    `model` is the name of one, or a list of names, in place of its own. Raises InputError for names that there are
+    not, and as `check_scope` does.
     """
     full, chosen = full_name(str(name)), None if scale is None else choice(scale, {x: x for x in Scale}, "scale")
-    models = [] if model is None else [instance_of(model, str, "a model is its name here, such as 'gpt2'")]
+    given = model if isinstance(model, list) else [] if model is None else [model]
+    models = [instance_of(each, str, "a model is its name here, such as 'gpt2'") for each in given]
     experiment = load_experiment(full)
     with progress_bars() as progress:
         scope = Scope(chosen or experiment.default_scale(), models, workers=Here(), progress=progress)

@@ -301,7 +301,8 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
     Raises InputError as `with_variant` and `changed` do.
     """
     if not isinstance(recipe, Recipe) and recipe not in [*VARIANTS]:
-        raise InputError(f"{recipe!r:.40} is not a recipe{nearest(recipe, VARIANTS)}{said_of('recipe', 'trained')}")
+        given = f"{recipe!r:.40}" if isinstance(recipe, str) else type(recipe).__name__
+        raise InputError(f"{given} is not a recipe{nearest(recipe, VARIANTS)}{said_of('recipe', 'trained')}")
     made = with_variant(recipe_named("demo"), recipe) if isinstance(recipe, str) else recipe
     own = {field.name: field.name for field in fields(made)}
     paths = {field.name: f"model.{field.name}" for field in fields(made.model)} | own | {"length": "data.length"}
