@@ -68,7 +68,7 @@ def chosen_rows(table: Table, layers: Any = None, heads: Any = None, top: int | 
     if top is None:
         return table
     by = next((column for column in _SIZES if column in table.columns), None)
-    largest = sorted(table, key=lambda row: -(row[by] or 0)) if by else table
+    largest = sorted(table, key=lambda row: float(row[by] or 0), reverse=True) if by else table
     return table.with_rows([*largest][: whole_number(top, "top", 1)])
 
 
