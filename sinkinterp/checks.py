@@ -353,7 +353,7 @@ def _known(word: str, names: Iterable[str]) -> str:
 
 
 def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
-    """What to write in place of a word, as the end of a message; empty where nothing is known.
+    """The words to write in place of a word, as the end of a message; empty if nothing is known.
 
     It is what the table says, else the nearest of `names`, else what is made of most of the same parts.
     """
@@ -361,7 +361,7 @@ def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
 
 
 def said_of(word: Any, place: str = "") -> str:
-    """What the table says of a word, as the end of a message; empty where it says nothing."""
+    """The words of the table about a word, as the end of a message; empty if it has none."""
     fixes = _words("instead")
     plain, is_line = str(word), place.startswith(_ROOT.name)  # a command line is not told what to write in Python
     general = _known(plain, fixes) if not is_line else plain * (plain[:1] == "-" or plain[-1:] == ")")
@@ -437,7 +437,7 @@ def command_of(word: str) -> str:
 
 
 def option_of(word: str) -> str | None:
-    """What is written for an option, `--x`, `--x=value`, or `train:--x` of one command; None where nothing is said."""
+    """The words for an option, `--x`, `--x=value`, or `train:--x` of one command; None if nothing is said."""
     return _words("option").get(word)
 
 

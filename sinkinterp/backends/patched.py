@@ -34,7 +34,7 @@ R = TypeVar("R")
 class EditedBlock(Answering, AbstractContextManager[Any]):
     """The block of `patched`, which gives the model inside `with`. Elsewhere it is the edited model.
 
-    Its attributes are those of the model, and what they compute, they compute inside the block.
+    Its attributes are those of the model. They compute inside the block.
     """
 
     kind = "block"
@@ -91,7 +91,7 @@ def patched(model: Any, *more: Any, edits: Edits = ()) -> EditedBlock:
     `model` is a transformers model, a TransformerLens bridge (`run_with_cache` and `run_with_hooks` see the edits), an
     nnsight model (`trace` and `generate` see them, in this process only), or a PyTorch module of your own, or what
     `si.load` makes or made of them: inside the block a subject's `generate(text)` and `subject(text)` are edited, and a
-    name gives its subject. Edits stand one after the other or in `edits`. Hooks that are added inside the block see
+    name gives its subject. Edits come one after the other or in `edits`. Hooks that are added inside the block see
     what the edits made, and `si.measure` makes these edits before its own. A pattern that is cached holds the weights
     that multiply the values, without a slot's column.
     Positions count the real tokens of each sequence from its first: behind padding, position 0 is its first real token.

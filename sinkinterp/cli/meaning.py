@@ -1,6 +1,6 @@
-"""What a command line means: the words that people write for commands, options, edits and settings of ours.
+"""The meaning of a command line: words that people write for commands, options, edits and settings of ours.
 
-`guesses.toml` has the words. What means nothing here stays as it is, and the parser refuses it.
+`guesses.toml` has the words. A word without a meaning stays as it is, and the parser refuses it.
 """
 
 import re
@@ -22,7 +22,7 @@ Group = tuple[str, list[str]]  # an option and its values, or nothing and a word
 
 
 def line_meant(words: list[str], commands: Iterable[str]) -> list[str]:
-    """A command line that begins with a command; the words themselves where none is meant."""
+    """A command line that begins with a command, or the words themselves if none is meant."""
     for i in range(min(2, len(words) - 1)):
         if re.fullmatch(r"(tab|fig)(le|ure)?", words[i]) and words[i + 1].isdecimal():  # `figure 2`
             return line_meant([*words[:i], words[i] + words[i + 1], *words[i + 2 :]], commands)
@@ -57,7 +57,7 @@ def tables_named(text: str) -> str:
 
 
 class Options:
-    """What the words after a command mean, by the options that it has."""
+    """The meaning of the words after a command, by the options that it has."""
 
     def __init__(self, command: str, params: Iterable[Any]) -> None:
         named = {name: param for param in params for name in (*param.opts, *param.secondary_opts)}
@@ -102,7 +102,7 @@ class Options:
         return groups
 
     def kept(self, words: list[str]) -> list[str]:
-        """The words without the options that the command lacks, and without their values where other words are left."""
+        """The words without the options that the command lacks, and without their values if other words are left."""
         groups = self._groups(words)
         kept = [group for group in groups if not group[0] or group[0] in self.own]
         is_whole = not self.needs_word or any(not option for option, _ in kept)

@@ -1,4 +1,4 @@
-"""What a report shows, and what a subject does, as functions of a model and a text."""
+"""Tables and figures of a report, and methods of a subject, as functions of a model and a text."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
