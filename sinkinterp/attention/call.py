@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from ..checks import Frozen, InputError, instance_of, refusing
 from . import fused
-from .fused import Attended, Inputs
+from .fused import LONG, Attended, Inputs
 from .kernels import SOFTMAX, SignedLog
 from .masks import ALL, BLOCK, QueryRun, Visibility, key_blocks
-from .relative import as_tensor
 from .shapes import HeadOutput, KeyIndex, KeyMass, Pattern, PerQuery, Queries, SomeAllowed, SomePairs
 from .slots import SinkLogit, SlotRow, Summaries
 
@@ -209,11 +209,28 @@ class AttentionCall(Inputs, eq=False, repr=False):
         return z
 
     def output(self) -> HeadOutput:
-        """The output of the heads, by a fused kernel if one computes the same thing."""
+        """The output of the heads, by a fused kernel if one computes the same thing.
+
+        Else long calls are computed in runs of queries, again for gradients, so that no T x T map is kept.
+        """
         if self._fused is not None:
             return self._fused[0]
         z = fused.output_alone(self) if self.set_pattern is None else None
-        return self.mix(self.pattern()) if z is None else z
+        if z is not None:
+            return z
+        if self.set_pattern is not None or self.k.shape[2] <= LONG or isinstance(self.slot, Summaries):
+            return self.mix(self.pattern())
+        return torch.cat([checkpoint(_dense_output, part, use_reentrant=False) for part in self.runs()], 2)
+
+    def runs(self, length: int = 128) -> Iterator["AttentionCall"]:
+        """The calls of `length` queries each, with the keys that they may see."""
+        runs = self.q.split(length, 2)
+        masks, biases = (len(runs) * [None] if x is None else x.split(length, 2) for x in (self.mask, self.bias))
+        n_seen = self.visibility.past
+        for q, mask, bias in zip(runs, masks, biases, strict=True):
+            n_seen = n_seen + q.shape[2] if mask is None else self.k.shape[2]
+            k, v, bias = self.k[:, :, :n_seen], self.v[:, :, :n_seen], None if bias is None else bias[..., :n_seen]
+            yield replace(self, q=q, k=k, v=v, mask=mask, bias=bias)
 
     @property
     def is_fused(self) -> bool:
@@ -297,6 +314,10 @@ class AttentionCall(Inputs, eq=False, repr=False):
         return self.kernel.weights_over_alpha(self.scores(keys, rows), log_z, self.queries(rows))
 
 
+def _dense_output(call: AttentionCall) -> HeadOutput:
+    return call.mix(call.pattern())
+
+
 def _at_least_fp32(x: Tensor) -> Tensor:
     """Half precision is not enough for scores; fp64 stays, for exact comparisons."""
     return x if x.dtype == torch.float64 else x.float()
@@ -311,7 +332,7 @@ def call_of_interface(
     queries see all keys if `is_causal` in `extra` is false, else no later key; see `is_causal_call`. `key_bias` in
     `extra` is a bias with one row for all queries; see `relative_to_own_key`.
     """
-    bias = as_tensor(extra.get("position_bias"))
+    bias = extra.get("position_bias")
     if bias is None and extra.get("key_bias") is not None:
         bias = relative_to_own_key(extra["key_bias"], q.shape[2])
     if mask is None and extra.get("is_causal") is False:

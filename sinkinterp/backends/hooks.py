@@ -23,7 +23,6 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMa
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from ..attention.call import AttentionCall, call_of_interface, is_causal_call
-from ..attention.relative import as_tensor
 from ..attention.shapes import HeadOutput, Keys, PerQuery, Values
 from ..attention.sites import BLOCK_SITES, CALL, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Site
 from ..attention.slots import LogitPerHead, SinkLogit, SlotRow, Slots
@@ -236,7 +235,7 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         if recorder is None or module not in recorder.layers:
             return of_transformers()
         extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
-        tensors = trimmed(recorder.layout, key, value, attention_mask, as_tensor(kwargs.get("position_bias")))
+        tensors = trimmed(recorder.layout, key, value, attention_mask, kwargs.get("position_bias"))
         extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
         k, v = (with_heads(x, recorder.n_kv_heads) for x in tensors[:2])
         call = call_of_interface(recorder.layers[module], query, k, v, tensors[2], scaling, **extra)
