@@ -19,7 +19,7 @@ from ..checks import Frozen, InputError, instance_of, refusing
 from . import fused
 from .fused import LONG, Attended, Inputs
 from .kernels import SOFTMAX, SignedLog
-from .masks import ALL, BLOCK, QueryRun, Visibility, key_blocks
+from .masks import ALL, BLOCK, Visibility, key_blocks
 from .shapes import HeadOutput, KeyIndex, KeyMass, Pattern, PerQuery, Queries, SomeAllowed, SomePairs
 from .slots import SinkLogit, SlotRow, Summaries
 
@@ -91,12 +91,8 @@ class AttentionCall(Inputs, eq=False, repr=False):
         """How many columns each query can see, its slot included."""
         return self.visibility.n_visible + (self.slot is not None)
 
-    def queries(self, rows: slice = ALL) -> QueryRun:
-        """What the kernel may know of a run of queries besides their scores."""
-        return QueryRun(self.visibility, rows)
-
     def scores(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomePairs:
-        """Scores of a run of queries with the chosen keys (default all), masked pairs included.
+        """Scores of a run of queries with the chosen keys (default all), masked pairs included; bias and scaling count.
 
         The tensor is new and has at least fp32.
         """
@@ -109,7 +105,7 @@ class AttentionCall(Inputs, eq=False, repr=False):
         if self.bias is not None:
             bias = self.bias[..., rows, :]
             scores = scores + (bias if keys is None else bias[..., keys])
-        return scores
+        return self.kernel.scaling(scores, self.visibility, rows)
 
     @cached_property
     def scaled_queries(self) -> Queries:
@@ -118,7 +114,10 @@ class AttentionCall(Inputs, eq=False, repr=False):
 
     def slot_scores(self) -> Float[Tensor, "batch head query 1"] | None:
         """Scores of every query with the slot; None without a slot."""
-        return None if self.slot is None else self.slot.scores(self.kernel.feature(_at_least_fp32(self.q)), self.scale)
+        if self.slot is None:
+            return None
+        scores = self.slot.scores(self.kernel.feature(_at_least_fp32(self.q)), self.scale)
+        return self.kernel.scaling(scores, self.visibility, ALL)
 
     def computed_pattern(self, hidden: Bool[Tensor, " column"] | None = None) -> Pattern:
         """The weights that the kernel computes from all scores, with gradients; a slot's column comes first.
@@ -131,7 +130,7 @@ class AttentionCall(Inputs, eq=False, repr=False):
             allowed = F.pad(allowed, (1, 0), value=True)
         if hidden is not None:
             allowed = allowed & ~hidden
-        return self.kernel.pattern(scores, allowed, self.queries())
+        return self.kernel.pattern(scores, allowed)
 
     def with_pattern(self, weights: Pattern | None, heads: Bool[Tensor, " head"] | None = None) -> "AttentionCall":
         """The call with these weights, dense, the slot's column first; with None, with those its kernel computes.
@@ -255,14 +254,14 @@ class AttentionCall(Inputs, eq=False, repr=False):
             raise InputError(f"the pattern of layer {self.layer} was set by an edit, so its normaliser is not defined")
         if self._fused is not None:
             return self._fused[1]
-        return self.kernel.normaliser.log_size(self._signed_logs(), self.queries())
+        return self.kernel.normaliser.log_size(self._signed_logs())
 
     def _signed_logs(self) -> Iterator[SignedLog]:
         slot = self.slot_scores()
         if slot is not None:
-            yield self.kernel.signed_log(slot, self.queries())
+            yield self.kernel.signed_log(slot)
         for keys in key_blocks(self.keys):
-            log_sim, sign = self.kernel.signed_log(self.scores(keys), self.queries())
+            log_sim, sign = self.kernel.signed_log(self.scores(keys))
             yield log_sim.masked_fill(~self.allowed(keys), -torch.inf), sign
 
     def weights_at(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomePairs:
@@ -279,7 +278,7 @@ class AttentionCall(Inputs, eq=False, repr=False):
             return None
         if self.set_pattern is not None:
             return self.set_pattern.weights[..., 0]
-        weights = self.kernel.weights_over_alpha(scores, self._log_normaliser, self.queries())
+        weights = self.kernel.weights_over_alpha(scores, self._log_normaliser)
         return self.kernel.alpha * weights[..., 0]
 
     def slot_mass(self) -> Float[Tensor, "batch head"]:
@@ -311,7 +310,7 @@ class AttentionCall(Inputs, eq=False, repr=False):
     def _weights_over_alpha(self, keys: KeyIndex | None, rows: slice) -> SomePairs:
         """Weights over alpha of every pair, masked or not."""
         log_z = self._log_normaliser[..., rows]
-        return self.kernel.weights_over_alpha(self.scores(keys, rows), log_z, self.queries(rows))
+        return self.kernel.weights_over_alpha(self.scores(keys, rows), log_z)
 
 
 def _dense_output(call: AttentionCall) -> HeadOutput:
