@@ -162,11 +162,8 @@ def swap_chart(table: Table, reported: str = "GPT2-XL in the paper") -> go.Figur
     for i, name in enumerate(inputs):
         rows = table.where(**{INPUT: name})
         x = [[escaped(edit) for edit in rows.column(EDIT)], [str(t) for t in rows.column(TARGET)]]
-        named = set[str]()
         for trace in _traces(rows, reported):
-            is_new = i == 0 and trace.legendgroup not in named
-            named.add(trace.legendgroup)
-            figure.add_trace(trace.update(x=x, showlegend=is_new), row=i + 1, col=1)
+            figure.add_trace(trace.update(x=x), row=i + 1, col=1)
     figure.update_xaxes(title="position t (from 1, as in the paper), and the edit", row=len(inputs), col=1)
     figure.update_layout(scattermode="group", bargap=0.3)
     figure.update_yaxes(range=[0, 1.05], tickformat=".0%", title="share of heads")

@@ -270,25 +270,14 @@ def by_layer(table: Table) -> go.Figure:
     figure = _two_panels()
     places = zip(table.column(LAYER), table.column(HEAD), strict=True)
     heads = [f"layer {layer}, head {head}" for layer, head in places]
+    points = {"boxpoints": "all", "jitter": 0.4, "pointpos": 0}
+    said = {"text": heads, "hovertemplate": "%{text}: %{y:.3g}<extra></extra>"}
     for i, key in enumerate(KEYS):
+        about = {"name": key, "legendgroup": key, "line": {"color": colour(i), "width": 1}}
+        about |= {"marker": {"color": colour(i), "size": 6, "symbol": ("circle", "square")[i]}}
         for j, quantity in enumerate(UNITS):
-            figure.add_box(
-                x=table.column(LAYER),
-                y=table.numbers(mean_of(quantity, key)),
-                name=key,
-                legendgroup=key,
-                boxpoints="all",
-                jitter=0.4,
-                pointpos=0,
-                fillcolor=faded(colour(i)),
-                line={"color": colour(i), "width": 1},
-                marker={"color": colour(i), "size": 6, "symbol": ("circle", "square")[i]},
-                text=heads,
-                hovertemplate="%{text}: %{y:.3g}<extra></extra>",
-                showlegend=j == 0,
-                row=1,
-                col=j + 1,
-            )
+            y, place = table.numbers(mean_of(quantity, key)), {"row": 1, "col": j + 1}
+            figure.add_box(x=table.column(LAYER), y=y, fillcolor=faded(colour(i)), **about, **points, **said, **place)
     figure.update_xaxes(title="layer", type="category")
     products = [value for key in KEYS for value in table.numbers(mean_of(NORM_PRODUCT, key))]
     figure.update_yaxes(title=UNITS[COSINE], range=[-1.05, 1.05], zeroline=True, row=1, col=1)
@@ -308,26 +297,14 @@ def distributions(table: Table) -> go.Figure:
         rows = table.where(**{QUANTITY: quantity})
         edges = [*rows.numbers(BIN_START), rows.numbers(BIN_END)[-1]]
         for i, key in enumerate(KEYS):
-            shares = rows.numbers(key)
-            figure.add_scatter(
-                x=edges,
-                y=[*shares, shares[-1]],
-                name=key,
-                mode="lines",
-                fill="tozeroy",
-                fillcolor=faded(colour(i)),
-                line={"color": colour(i), "shape": "hv", "dash": ("solid", "dash")[i]},
-                legendgroup=key,
-                showlegend=j == 0,
-                row=1,
-                col=j + 1,
-            )
+            y, line = rows.numbers(key), {"color": colour(i), "shape": "hv", "dash": ("solid", "dash")[i]}
+            about = {"name": key, "legendgroup": key, "fill": "tozeroy", "fillcolor": faded(colour(i))}
+            figure.add_scatter(x=edges, y=[*y, y[-1]], mode="lines", line=line, **about, row=1, col=j + 1)
         figure.update_xaxes(title=UNITS[str(quantity)], row=1, col=j + 1)
     ends = _filled_bins(table.where(**{QUANTITY: NORM_PRODUCT}))
     is_short = ends[1] < 10 * ends[0]  # else ticks at 2 and 5 overprint each other
     figure.update_xaxes(type="log", dtick="D2" if is_short else 1, range=np.log10(ends).tolist(), row=1, col=2)
-    figure.update_yaxes(title="share of pairs", tickformat=".0%", rangemode="tozero", row=1, col=1)
-    figure.update_yaxes(tickformat=".0%", rangemode="tozero", row=1, col=2)
+    figure.update_yaxes(tickformat=".0%", rangemode="tozero").update_yaxes(title="share of pairs", col=1)
     caption = "Pairs of a query and a key that it sees, by bins: pairs with the first key, and pairs with the others."
     return themed(figure, table.title, caption=f"{caption} {table.note}")
 
