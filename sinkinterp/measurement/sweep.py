@@ -29,7 +29,7 @@ from ..metrics.instruments import LOSS, Instruments
 from ..plots.theme import sweep_figure
 from ..report.patterns import alphas_of, holds_attention
 from ..report.report import Report
-from ..table import BLOCK, EDIT, LOSS as NATS, Cell, Table, high_of, low_of
+from ..table import BLOCK, EDIT, LOSS as NATS, Cell, Table, no_estimate
 from .measure import ModelLike, equal_inputs_of, inputs_of, measure, passes, protocol_of, run_note
 
 ReportMetric = Callable[[Report], PerSequence]
@@ -250,7 +250,7 @@ def _cells(change: Later, before: Later, length: int) -> dict[str, Cell]:
     for column, some in {ALL: slice(None), NEAR: slice(NEXT), FAR: slice(-max(1, length // 4), None)}.items():
         cells |= bootstrap.mean_cells(column, change[:, some].mean(1), bootstrap.SIZES)
     if not before.any():
-        return cells | dict.fromkeys((TIMES, low_of(TIMES), high_of(TIMES)))
+        return cells | no_estimate(TIMES)
     return cells | bootstrap.estimate_cells(TIMES, bootstrap.ratio(change.mean(1), before.mean(1)))
 
 
