@@ -78,7 +78,6 @@ class Atlas(Frozen):
         return indices
 
 
-MapKeys = Sequence[tuple[int, int]]  # layer and head of each map
 LIMIT = 8_000_000  # bytes of codes: a page of 1,200 heads stays below 12 MB
 PER_MAP = 1_700_000  # bytes for one map: a page at T = 16,384 stays below 4 MB
 
@@ -175,7 +174,7 @@ class Reader(Frozen):
 
     subject: Subject
     token_set: TokenSet
-    maps: MapKeys
+    maps: Heads
     detail: Detail
 
     def run(self, edits: Sequence[Edit] = (), instruments: Instruments = ()) -> Run:
@@ -218,18 +217,18 @@ class Reader(Frozen):
         )
 
 
-def maps_of(subject: Subject, heads: int | Sequence[int] | Heads | None = None) -> MapKeys:
+def maps_of(subject: Subject, heads: int | Sequence[int] | Heads | None = None) -> Heads:
     """The heads whose maps are shown, as (layer, head); all by default. Raises InputError for unknown heads."""
     return heads_asked(subject.shape.attention_layers, subject.shape.n_heads, None, heads)
 
 
-def _state(run: Run, places: Sequence[int], maps: MapKeys, name: str) -> State:
+def _state(run: Run, places: Sequence[int], maps: Heads, name: str) -> State:
     is_exact = next(iter(run.channels.values())).shape[1] == 1  # cells are single pairs
     received = None if is_exact else _received(run.report, maps)
     return State(name, run.channels, _importance(run.report, places), run.slot, received)
 
 
-def _received(report: Report, maps: MapKeys) -> Float[np.ndarray, " pos"]:
+def _received(report: Report, maps: Heads) -> Float[np.ndarray, " pos"]:
     """Importance of every position, mean over the maps."""
     layers = [report.attention_layers.index(layer) for layer, _ in maps]
     heads = [head for _, head in maps]
