@@ -40,7 +40,7 @@ from ..interventions.selectors import check_chosen, store_chosen
 from ..measurement.measure import answers_of, dtype_of, reads_inputs, run_note
 from ..metrics.bootstrap import SHARES, SIZES, Estimate, estimate, intervals, mean_cells, rate_cells
 from ..metrics.importance import PerSequence, check_epsilon
-from ..plots.theme import MAGNITUDE, sweep_figure, themed, unique_values
+from ..plots.theme import grid_of, heat_map, sweep_figure, themed, unique_values
 from ..spec import Limits
 from ..table import HEAD, LAYER, NULL, Cell, Table, high_of
 from .outliers import DIGITS, fake_quantised
@@ -238,15 +238,12 @@ def losses_figure(table: Table) -> go.Figure:
 
 def heads_figure(table: Table) -> go.Figure:
     """The fewest first tokens of every head as a map; white where even the most that were tried are not enough."""
-    layers, heads = unique_values(table, LAYER), unique_values(table, HEAD)
-    fewest = np.array(table.numbers(FEWEST)).reshape(len(layers), len(heads))
+    fewest = grid_of(table, FEWEST)
     tried = np.unique(fewest[np.isfinite(fewest)])
-    z = np.where(np.isfinite(fewest), np.searchsorted(tried, fewest), np.nan)
     scale = {"tickvals": [*range(len(tried))], "ticktext": [f"{n:g}" for n in tried], "title": "first tokens"}
-    map_of_heads = {"x": heads, "y": layers, "colorscale": MAGNITUDE, "zmin": 0, "zmax": max(1, len(tried) - 1)}
-    figure = go.Figure(go.Heatmap(z=z, **map_of_heads, colorbar=scale))
-    figure.update_xaxes(title=HEAD, type="category").update_yaxes(title=LAYER, type="category", autorange="reversed")
-    return themed(figure, table.title, 240 + max(200, 16 * len(layers)), f"{FEWEST}; empty: more. {table.note}")
+    figure = heat_map(table, FEWEST, zmin=0, zmax=max(1, len(tried) - 1), colorbar=scale)
+    figure.update_traces(z=np.where(np.isfinite(fewest), np.searchsorted(tried, fewest), np.nan))
+    return themed(figure, table.title, 240 + max(200, 16 * len(fewest)), f"{FEWEST}; empty: more. {table.note}")
 
 
 BITS, SCALES, ROUNDED, CHANGE = "bits", "one scale for each", "rounded tokens", "above all rounded"

@@ -9,12 +9,13 @@ from html import escape
 from operator import methodcaller
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..checks import Answering, Frozen
 from ..files import data_of
-from ..table import NULL, Cell, Table, high_of, low_of
+from ..table import HEAD, LAYER, NULL, Cell, Table, high_of, low_of
 
 Colours = Sequence[str]
 LEGEND_Y = 1.08  # where a legend stands above the panels, in heights of the panels
@@ -280,6 +281,28 @@ def add_grey_band(
         figure.add_scatter(y=rows.numbers(low_of(column)), name=f"{name}, low", **edge)
         figure.add_scatter(y=rows.numbers(high_of(column)), name=f"{name}, high", **fill, **edge)
     figure.add_scatter(y=rows.numbers(column), name=name, line={"color": GREY, "dash": dash}, **shared)
+
+
+def _places(table: Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    return sorted({tuple(row[name] for name in columns) for row in table})
+
+
+def grid_of(table: Table, column: str, down: Sequence[str] = (LAYER,), across: str = HEAD) -> np.ndarray:
+    """The numbers of a column as a grid, `row column`, both in order; NaN where the table has no row."""
+    rows, columns = _places(table, down), _places(table, [across])
+    grid = np.full((len(rows), len(columns)), np.nan)
+    for row, number in zip(table, table.numbers(column), strict=True):
+        grid[rows.index(tuple(row[name] for name in down)), columns.index((row[across],))] = number
+    return grid
+
+
+def heat_map(table: Table, column: str, down: Sequence[str] = (LAYER,), across: str = HEAD, **more: Any) -> go.Figure:
+    """A map of `grid_of`, its first row at the top. `more` are further attributes of the trace."""
+    y, x = ([".".join(map(str, place)) for place in _places(table, names)] for names in (down, [across]))
+    look = {"colorscale": MAGNITUDE, "colorbar": {"title": column}} | more
+    figure = go.Figure().add_heatmap(z=grid_of(table, column, down, across), x=x, y=y, **look)
+    figure.update_xaxes(title=across, type="category")
+    return figure.update_yaxes(title=".".join(down), type="category", autorange="reversed")
 
 
 def positive_axis(values: Sequence[float]) -> dict[str, Any]:
