@@ -16,6 +16,7 @@ from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Logits
 from ..checks import InputError, check_context, different_numbers, whole_number
+from ..data.progress import OnProgress, no_progress, told
 from ..data.tokens import Tokens
 from ..interventions.attention_layers import Evict
 from ..measurement.measure import passes, reads_inputs, run_note
@@ -25,7 +26,6 @@ from ..table import Cell, Table, high_of, low_of, no_estimate
 
 ADDED, CACHE = "added loss", "cache"
 Loss = Float[Tensor, "sequence token"]
-OnProgress = Callable[[int, int], None]
 
 
 def check_window(tokens: Tokens, window: int) -> None:
@@ -70,7 +70,7 @@ def streaming_table(
     *,
     window: int,
     sinks: Sequence[int] = (0, 1, 2, 4, 8),
-    on_progress: OnProgress = lambda done, of: None,
+    on_progress: OnProgress = no_progress,
 ) -> Table:
     """Perplexity before and after eviction begins, per number of sinks, beside full attention.
 
@@ -86,11 +86,9 @@ def streaming_table(
         check_stream(subject, tokens, window, count)  # refusals before long runs
     full = loss_of(subject, tokens)
     rows = [_row("all", None, full, full, window)]
-    for i, count in enumerate(sinks):
-        on_progress(i, len(sinks))
+    for count in told(sinks, on_progress):
         loss = torch.cat([loss_of(subject, text, [Evict(window, count)]) for text in tokens.split(1)])
         rows.append(_row(f"{count} + {window - count}", count, loss, full, window))
-    on_progress(len(sinks), len(sinks))
     return Table("What does a rolling cache lose?", _note(subject, tokens, window), tuple(rows))
 
 

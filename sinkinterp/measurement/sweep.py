@@ -19,7 +19,7 @@ from torch import Tensor
 from ..attention import RESIDUAL, Edit, called, per_sequence
 from ..backends.subject import Subject
 from ..checks import LARGEST, InputError, accepting, check_count, instance_of, keywords, whole_number
-from ..data.progress import OnProgress, progress_of
+from ..data.progress import OnProgress, progress_of, told
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.attention_layers import Dropped, RemoveColumn
 from ..interventions.edit import Edits, description, edits_of
@@ -102,11 +102,9 @@ def sweep(
     runs = [(), *(run for group, random_edits in zip(groups, controls, strict=True) for run in (group, *random_edits))]
     values: list[PerSequence] = []
     with progress_of(progress, f"sweeping {subject.name}") as on_run:
-        for done, run in enumerate(runs):  # only the metric of each report is kept: there may be very many runs
-            on_run(done, len(runs))
+        for run in told(runs, on_run):  # only the metric of each report is kept: there may be very many runs
             report = measure(subject, token_set, edits=run, instruments=(LOSS, instruments), progress=False)
             values.append(_answer(metric, report))
-        on_run(len(runs), len(runs))
     protocol = protocol_of(subject, token_set, (), VISIBLE).line()
     intervals = bootstrap.intervals(len(token_set.tokens))
     note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {intervals}"

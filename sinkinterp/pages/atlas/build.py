@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from ...attention import QUANTITIES, SCORE, WEIGHT, CallRead, Edit, Quantity, maps as attention_maps
+from ...attention import QUANTITIES, SCORE, WEIGHT, Edit, Quantity, maps as attention_maps
 from ...backends.subject import Subject
 from ...checks import Frozen, InputError
 from ...data.tokens import Tokens, TokenSet
@@ -112,10 +112,6 @@ class Run(Frozen):
     pairs: dict[int, Int[np.ndarray, "row column"]]
 
 
-def _cells_of(channel: Quantity, detail: Detail) -> CallRead:
-    return lambda call: attention_maps.cells(call, detail.side, channel)[:, :, : detail.stats]
-
-
 def _richest_first(length: int) -> Iterator[Detail]:
     """Every pair with all its numbers, then with fewer, then larger and larger cells of weights."""
     yield Detail(1, 16, QUANTITIES)
@@ -181,9 +177,7 @@ class Reader(Frozen):
         """What the model does with these edits."""
         report = measure(self.subject, self.token_set, edits=edits, instruments=instruments, progress=False)
         chosen, detail = ChosenHeads(self.maps), self.detail
-        stats, n = detail.stats, -(-self.token_set.tokens.shape[1] // detail.side)
-        reads = {channel.name: chosen.read(_cells_of(channel, detail), stats, n, n) for channel in detail.channels}
-        reads["slot"] = chosen.read(lambda call: attention_maps.slot_cells(call, detail.side)[:, :, :stats], stats, n)
+        reads = chosen.cells(detail.channels, detail.side, detail.stats, self.token_set.tokens.shape[1])
         reads["pairs"] = lambda call: attention_maps.pairs(call, detail.side)
         layers = self.subject.shape.attention_layers
         calls = self.subject.run(self.token_set.tokens, reads=reads, edits=edits, logits=False)
