@@ -130,28 +130,15 @@ def run_progress(recipe: "Fit", is_first: bool, name: str) -> Iterator[tuple[OnS
         yield lambda step, metrics: None, no_progress
         return
     with progress_bars(in_lines=True) as progress:
-        show, speed = progress(f"{name} step"), Speed()
+        show, began, tokens = progress(f"{name} step"), 0.0, 0
 
         def on_step(step: int, metrics: StepMetrics) -> None:
-            show(step, recipe.steps, _metrics_text(metrics, speed.tokens_per_second(metrics["tokens"])))
+            nonlocal began, tokens
+            now = time.monotonic()
+            began, tokens = (began, tokens + metrics["tokens"]) if began else (now, 0)  # the first step warms up
+            show(step, recipe.steps, _metrics_text(metrics, tokens / max(now - began, 1e-9)))
 
         yield on_step, progress("data")
-
-
-class Speed:
-    """Measures tokens per second. The clock starts at the end of the first step that it is given."""
-
-    def __init__(self) -> None:
-        self.start, self.tokens = 0.0, 0
-
-    def tokens_per_second(self, tokens: int) -> float:
-        """Adds the tokens of a step. Returns the rate since the first step, and 0 at the first step."""
-        if not self.start:
-            self.start = time.monotonic()
-            return 0.0
-        self.tokens += tokens
-        seconds = time.monotonic() - self.start
-        return self.tokens / seconds if seconds else 0.0
 
 
 def _metrics_text(metrics: StepMetrics, tokens_per_second: float) -> str:

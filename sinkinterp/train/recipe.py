@@ -24,18 +24,15 @@ from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later, changed
 
 
 class Rate(Spec):
-    """The learning rate after the linear warm-up."""
+    """The learning rate after the linear warm-up: the peak rate, unless a schedule lowers it."""
 
     def factor(self, step: int, steps: int, warmup: int) -> float:
         """The rate at `step` (from 1) divided by the peak rate, in a run of `steps` of which `warmup` warm up."""
-        raise NotImplementedError
+        return 1.0
 
 
 class ConstantRate(Rate):
     """The peak rate until the end, as in the released configurations of Gu et al. (2025)."""
-
-    def factor(self, step: int, steps: int, warmup: int) -> float:
-        return 1.0
 
 
 class CosineRate(Rate):
@@ -100,15 +97,7 @@ def parameter_groups(model: nn.Module, decay: Decay, weight_decay: float) -> lis
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     decayed = [p for name, p in trained.items() if name in names]
     free = [p for name, p in trained.items() if name not in names]
-    check_cover(model, decayed + free)
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
-
-
-def check_cover(model: nn.Module, grouped: list[nn.Parameter]) -> None:
-    """Raises RuntimeError unless `grouped` holds every trained parameter of the model exactly once, and no others."""
-    trained = {id(p) for p in model.parameters() if p.requires_grad}
-    if len(grouped) != len(trained) or {id(p) for p in grouped} != trained:
-        raise RuntimeError(f"the optimiser holds {len(grouped)} parameters where the model trains {len(trained)}")
 
 
 class Objective(Spec):
@@ -116,8 +105,8 @@ class Objective(Spec):
 
     @property
     def first(self) -> int:
-        """Position, from 0, of the first token that is predicted."""
-        raise NotImplementedError
+        """Position, from 0, of the first token that is predicted: the second token, since none is before the first."""
+        return 1
 
     def labels(self, tokens: Tokens) -> Tokens:
         """The tokens to predict, and -100 in place of tokens that are not predicted."""
@@ -130,10 +119,6 @@ class Objective(Spec):
 
 class NextToken(Objective):
     """Predicts every token but the first."""
-
-    @property
-    def first(self) -> int:
-        return 1
 
 
 class PrefixLM(Objective):
@@ -240,16 +225,6 @@ def shown_ahead(mask: Mask, length: int) -> int:
     index = torch.arange(min(length, CHECKED))
     shown = mask.allows(index[:, None], index[None, :]) & (index[None, :] > index[:, None])
     return int(index[shown.any(0)].max()) if shown.any() else 0
-
-
-class Continued(Recipe):
-    """A training that goes on from the model that another recipe trained, after a change of that model.
-
-    first: the other recipe. change: the name of the change.
-    """
-
-    first: Recipe = Recipe()
-    change: str = ""
 
 
 class YourText(Source):

@@ -10,9 +10,9 @@ import pytest
 import torch
 from forks import ended, forked, forks
 from refusals import refused
+from sinkinterp._experiments.shared.tasks import FixedAt, RandomAt
 
 from sinkinterp.data import corpus_folder, tokenisers
-from sinkinterp.data.backcopy import FixedAt, RandomAt
 from sinkinterp.data.packing import PackedText, trimmed
 from sinkinterp.data.sources import Source, Texts
 from sinkinterp.data.tokenisers import ByteBPE, Pretrained, beginning_with_bos, pretrained_tokenizer
