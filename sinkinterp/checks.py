@@ -231,8 +231,10 @@ def check_fields(value: Any) -> None:
     `limits` of its classes say what a number is at least, or from what to what, or are those of `finite_number`. Raises
     InputError for a field that holds anything else. Fields of other types are not checked.
     """
-    made: Any = type(value)
-    for each, span, kinds in _checked_fields(made):
+    made = type(value)
+    if made not in _CHECKED:
+        _CHECKED[made] = _checked_fields(made)
+    for each, span, kinds in _CHECKED[made]:
         held, name = getattr(value, each.name), f"{each.name} of {made.__name__}"
         if each.type is int:
             number = whole_number(held, name, span.get("least", -LARGEST), span.get("most", LARGEST))
@@ -244,7 +246,9 @@ def check_fields(value: Any) -> None:
             raise InputError(f"{name} is of type {' or '.join(k.__name__ for k in kinds)}{fix}; got {_shown(held)}")
 
 
-@cache
+_CHECKED: dict[type, list[tuple[Field[Any], Any, Any]]] = {}  # by class; torch.compile warns of a `functools.cache`
+
+
 def _checked_fields(made: Any) -> list[tuple[Field[Any], Any, Any]]:
     """The fields of a dataclass that `check_fields` checks: each with its limits, and the classes that it takes."""
     limits, checked = ChainMap(*(vars(kind).get("limits", {}) for kind in made.__mro__)), []
