@@ -108,7 +108,6 @@ def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     return Table("What do heads write?", note, rows_by_head(report, row))
 
 
-@of_report
 def rows_by_head(report: Readings, row: Callable[[int, int], dict[str, Cell]]) -> tuple[dict[str, Cell], ...]:
     """A row per layer and query head; `row` gets the index of the layer among those that attend, and the head."""
     places = product(enumerate(report.attention_layers), range(report.importance.shape[2]))

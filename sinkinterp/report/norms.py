@@ -34,7 +34,6 @@ RATIO = "ratio"
 BLOCK_AXIS = "block (0: embedding)"
 
 
-@of_report
 def token_kinds(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> dict[str, Mask]:
     """The tokens of each kind: the first token, other sinks, delimiters, other tokens. Every token has one kind.
 
