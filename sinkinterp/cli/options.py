@@ -309,7 +309,6 @@ class Weights(Frozen):
         from ..backends.encoder import encoder_input
         from ..backends.load import load
 
-        quiet_libraries()
         encoder = None if self.encoder is None else encoder_input(self.encoder)
         return load(model, **vars(self) | {"dtype": self.dtype or dtype, "encoder": encoder})
 
@@ -370,6 +369,7 @@ def checked(command: Callable[..., None]) -> Callable[..., None]:
         files = values(*OUTPUT_FILES)
         check_places(_paths_in(values(*INPUTS)), files, values(output_folder))
         check_ours(files, OR_FORCE, bool(given.get("force")))
+        quiet_libraries()
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
         command(**given)

@@ -17,7 +17,7 @@ from ..data.texts import is_text
 from ..runs.catalogue import Scale, experiment_names, full_name, summary_of
 from ..seals import check_ours
 from . import options
-from .terminal import OR_FORCE, deliver, print_line, print_table, print_text, print_written, quiet_libraries
+from .terminal import OR_FORCE, deliver, print_line, print_table, print_text, print_written
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -79,7 +79,6 @@ def reproduce(
     with progress_bars(in_lines=True) as progress:
         from ..runs import experiment as experiments
 
-        quiet_libraries()
         scale = how.scale
         _check_inputs(other.model, scale, how.text)
         is_all = list(names) == [ALL]
@@ -268,7 +267,6 @@ def book(
     with progress_bars() as progress:
         from ..pages.book import chapters_in, check_plotly, files_of, write_front_pages, write_numbers, write_page
 
-        quiet_libraries()
         chapters = chapters_in(folder)
         check_ours(files_of(folder, [chapter.stem for chapter in chapters]), OR_FORCE, force)
         check_plotly(folder)

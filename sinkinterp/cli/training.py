@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import InputError
+from ..checks import InputError, choice
 from ..data.choices import Remedy, Weights
 from ..data.progress import OnProgress, no_progress, progress_bars
 from ..files import cache_folder
 from . import options
 from .options import check_run
-from .terminal import print_line, print_table, print_text, quiet_libraries
+from .terminal import print_line, print_table, print_text
 
 if TYPE_CHECKING:
     from ..train.recipe import Fit
@@ -41,15 +41,14 @@ def train(
     torchrun --nproc-per-node 2 -m sinkinterp train ... --device cpu
     """
     check_run(out, how.force)
-    quiet_libraries()
     from ..data.texts import check_readable
     from ..lm.model import check_size
     from ..runs import trained
     from ..spec import changed
     from ..train.distributed import joined
-    from ..train.recipe import NAMED, on_text, recipe_named, with_variant
+    from ..train.recipe import NAMED, RECIPES, on_text, with_variant
 
-    base = with_variant(recipe_named(recipe), variant)
+    base = with_variant(choice(recipe, RECIPES, "recipe"), variant)
     if text is not None:
         base = on_text(base, text)
     chosen = changed(replace(base, seed=how.seed), how.settings)
@@ -76,7 +75,6 @@ def finetune(
     Several processes share every batch; see train.
     """
     check_run(out, how.force)
-    quiet_libraries()
     from ..runs.trained import ChatRecipe, finetuned
     from ..spec import changed
     from ..train.distributed import joined
@@ -106,7 +104,6 @@ def mend(
     With --steps they are trained; that goes on from the newest checkpoint if there is one.
     """
     check_run(out, how.force)
-    quiet_libraries()
     from ..applications.mend import mend_recipe, mended
     from ..spec import changed
     from ..train.distributed import joined

@@ -248,16 +248,6 @@ def run_of(recipe: Trainable, cache: Path | None = None) -> Path:
     return (cache or cache_folder()) / "runs" / recipe.key()
 
 
-def history_of(recipe: ChatRecipe, cache: Path | None = None) -> list[dict[str, Any]]:
-    """The evaluations of a recipe's run, a row each; the run is made where it is not in the cache."""
-    run = run_of(recipe, cache)
-    last = checkpoint.folder_of(run, recipe.steps)
-    of = {"run": run.name, "step": recipe.steps, "base": _base_of(recipe.model)}
-    if not last.is_dir() or stated(last) != of:  # which is refused there
-        finetuned(recipe, run)
-    return checkpoint.history_of(last)
-
-
 def _model(name: str, longest: int = 0) -> PreTrainedModel:
     """The model to be trained. Raises InputError for one with an encoder, and for chats longer than its context."""
     model = load_model(name)

@@ -237,11 +237,6 @@ class YourText(Source):
 RECIPES = {name: Recipe.from_dict({"kind": "Recipe", **given}) for name, given in data_of("train/recipes.toml").items()}
 
 
-def recipe_named(name: str) -> Recipe:
-    """The recipe of that name. Raises InputError, which lists all names, where there is none."""
-    return choice(name, RECIPES, "recipe")
-
-
 NAMED: dict[str, Source] = {"embedded": Embedded(), "code": PythonCode()}
 
 
@@ -278,7 +273,7 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
     if not isinstance(recipe, Recipe) and recipe not in [*VARIANTS]:
         given = f"{recipe!r:.40}" if isinstance(recipe, str) else type(recipe).__name__
         raise InputError(f"{given} is not a recipe{nearest(recipe, VARIANTS)}{said_of('recipe', 'trained')}")
-    made = with_variant(recipe_named("demo"), recipe) if isinstance(recipe, str) else recipe
+    made = with_variant(RECIPES["demo"], recipe) if isinstance(recipe, str) else recipe
     own = {field.name: field.name for field in fields(made)}
     paths = {field.name: f"model.{field.name}" for field in fields(made.model)} | own | {"length": "data.length"}
     named = {paths.get(synonym(word, paths), word): value for word, value in settings.items()}
