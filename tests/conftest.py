@@ -32,9 +32,7 @@ def pytest_configure(config):
 
     load_package()  # tests import what experiments share as `reproduce` does: from sinkinterp._experiments
     typer.main.get_command = cache(typer.main.get_command)  # else each line of a CliRunner makes all commands anew
-    torch.ones(
-        1, requires_grad=True
-    ).backward()  # before a test compiles: then, autograd begins with threads, and no fork
+    torch.ones(1, requires_grad=True).backward()  # autograd begins with threads, and no fork, after one compiles
     os.fsync = os.fstat  # no test cuts the power, and none waits for a disk; `test_files` notes what is flushed
 
 
