@@ -25,12 +25,14 @@ def pytest_configure(config):
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
         return
     gc.disable()  # while modules are imported, which stay
+    import torch
     import typer.main
 
     from sinkinterp.runs.catalogue import load_package
 
     load_package()  # tests import what experiments share as `reproduce` does: from sinkinterp._experiments
     typer.main.get_command = cache(typer.main.get_command)  # else each line of a CliRunner makes all commands anew
+    torch.ones(1, requires_grad=True).backward()  # autograd begins with threads, and no fork, after one compiles
     os.fsync = os.fstat  # no test cuts the power, and none waits for a disk; `test_files` notes what is flushed
 
 
