@@ -445,8 +445,10 @@ def synonym(word: str, known: Iterable[str]) -> str:
 
 
 def command_of(word: str) -> str:
-    """The command that a word means; the word itself if it means none."""
-    return _words("same").get(f"{_ROOT.name}:{word}", word)
+    """The command that a word means, also as the name of a function of ours; the word itself if it means none."""
+    same, plain = _words("same"), word.replace("-", "_")
+    function = same.get(_known(plain, same) if plain.isidentifier() else "", "").rpartition(".")[2].replace("_", "-")
+    return same.get(f"{_ROOT.name}:{word}") or same.get(f"{_ROOT.name}:{function}", word)
 
 
 def option_of(word: str) -> str | None:
@@ -458,7 +460,11 @@ def edit_of(word: str, edits: Iterable[str]) -> str:
     """The one of the edits that a word means; empty if it means none."""
     same = _words("same")
     meant = same.get(_known(word.replace("-", "_"), same), "").removeprefix(f"{_ROOT.name}.interventions.")
-    return meant if meant.isidentifier() and meant[0].isupper() else _known(word.replace("-", "_"), edits)
+    if meant.isidentifier() and meant[0].isupper():
+        return meant
+    own, parts = _alike(word), {edit: _alike(edit) for edit in edits}
+    near = (edit for edit in parts if parts[edit] <= own and len(own - parts[edit]) < 2 <= len(parts[edit]))
+    return _known(word.replace("-", "_"), edits) or max(near, key=lambda edit: len(parts[edit]), default="")
 
 
 @cache

@@ -43,7 +43,7 @@ def view(
     prompt: Prompt,
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD")] = [],
     layer: Annotated[list[int], typer.Option(parser=options.whole(0))] = [],
-    swap: Annotated[tuple[int, int] | None, typer.Option(metavar="FIRST SECOND", parser=options.whole(0))] = None,
+    edit: options.Edits = [],
     loading: options.Loading = options.Loading(),
     out: options.DrawnOut = Path("figures/view.html"),
     browser: Annotated[bool, typer.Option("--open/--no-open")] = False,
@@ -51,7 +51,7 @@ def view(
 ) -> None:
     """Draw the attention maps of every head on a text: one page to click through, that needs no network."""
     with progress_bars() as progress:
-        from ..interventions.positions import SwapPositions
+        from ..interventions.edit import edits_of
         from ..measurement.maps import attention_map, heads_asked
         from ..pages.atlas.build import atlas
         from ..pages.atlas.encode import atlas_page
@@ -66,11 +66,11 @@ def view(
         options.check_sizes(model, heads, prompt.length, loading.beyond_context)
         subject = loading.subject(model)
         token_set = prompt.token_set(subject, model, progress("reading docstrings"))
-        edits = [SwapPositions(*swap)] if swap is not None else []
-        shape = subject.shape
+        shape, edits = subject.shape, edits_of(edit)
         shown = heads_asked(shape.attention_layers, shape.n_heads, layer, None) if layer else heads
         if (suffix := out.suffix.lower()) in PICTURES:
-            content = picture(attention_map(subject, token_set.tokens, heads=shown, edits=edits), suffix)
+            figure = attention_map(subject, token_set.tokens, heads=shown, edits=edits)
+            content = picture(figure, suffix)
         else:
             content = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=shown))
     deliver([], (out, lambda: content), force=force)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import field, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -165,7 +166,7 @@ def patch(
     prompts: Prompts,
     what: What = What(),
     loading: options.Loading = options.Loading(),
-    out: options.Out = Path("figures/patch.html"),
+    out: options.TableOut = Path("figures/patch.html"),
     full: bool = False,
     force: bool = False,
 ) -> None:
@@ -176,6 +177,7 @@ def patch(
         from ..measurement.activation_patching import first_alpha
         from ..measurement.patching import RESTORED
         from ..pages.page import Section, page
+        from ..pages.report import PAGES, content
         from ..report.readings import short_name
 
         options.check_sizes(model, heads_named(what.head))
@@ -189,10 +191,12 @@ def patch(
     lead = f"Clean: {' | '.join(prompts.clean)}. Corrupted: {' | '.join(prompts.corrupted)}."
     lead = lead if other is None else f"{subject.name} into {other.name}: {' | '.join(prompts.text)}."
     section = Section.of(table, "The share of the clean run that each place restores")
-    html = page(f"{short_name(subject.name)}: activation patching", lead, [section])
+    suffix = out.suffix.lower() or ".html"
+    as_page = partial(page, f"{short_name(subject.name)}: activation patching", lead, [section])
+    saved = as_page if suffix in PAGES else partial(content, table, suffix)
     elsewhere = "All rows: --full. The map: the page below."
     shown = [strongest] if full else brief(_sentence(strongest), strongest, elsewhere)
-    deliver(shown, (out, lambda: html), force=force)
+    deliver(shown, (out, saved), force=force)
 
 
 def _sentence(strongest: "Table") -> str:

@@ -11,7 +11,6 @@ from ..backends.files.named_models import MADE, models, shipped
 from ..table import Cell, Table
 from .terminal import print_table, print_text
 
-WHAT = "variants and recipes are for `train`, experiments for `reproduce`, checkpoints (which ship) and models for all."
 Row = dict[str, Cell]
 
 
@@ -25,7 +24,7 @@ class Listed(StrEnum):
     MODELS = "models"
 
 
-def listing(what: Annotated[Listed | None, typer.Argument(help=WHAT, show_default="all")] = None) -> None:
+def listing(what: Annotated[Listed | None, typer.Argument(show_default="all")] = None) -> None:
     """List the models, variants, recipes, experiments or checkpoints that have a name."""
     for each in (Listed.MODELS, Listed.VARIANTS, Listed.RECIPES, Listed.EXPERIMENTS) if what is None else (what,):
         _print(each)

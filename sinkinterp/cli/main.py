@@ -14,10 +14,12 @@ from ..backends.files.named_models import models, without_cache
 from ..checks import READABLE, InputError, fix_of, nearest, said_of
 from ..data.progress import BARS
 from ..files import data_of
+from .changing import compare, generate
 from .drawing import demo, gallery, serve, view
+from .edit_words import NUMBERS
 from .explaining import explain, patch
 from .listing import listing
-from .meaning import NUMBERS, Options, line_meant
+from .meaning import FILES, Options, is_model, line_meant
 from .measuring import cache, check, domains, mask, measure
 from .options import checked
 from .reproducing import atlas, book, reproduce, story
@@ -53,14 +55,14 @@ class Command(TyperCommand):
 
     def _meant(self, args: list[str]) -> list[str]:
         """The words of a command line, with the command's own options; a model named by an option is an argument."""
-        return Options(str(self.name), self.params).meant(args)
+        return Options(self).meant(args)
 
     def without(self, words: list[str]) -> str:
         """The end of a message: the command line without the options that the command lacks; empty if it is none."""
         needed = [param.opts for param in self.params if param.required and param.param_type_name == "option"]
         if not all({*names} & {*words} for names in needed):
             return ""
-        kept = Options(str(self.name), self.params).kept(words)
+        kept = Options(self).kept(words)
         return f"; without it: sinkinterp {shlex.join([str(self.name), *kept])}"
 
 
@@ -146,7 +148,7 @@ def _message(error: Any) -> str:
         options = {name for param in context.command.params for name in param.opts} if context else set()
         fix = fix if {*_NAMED_OPTION.findall(re.sub("`[^`]*`", "", fix))} <= options else ""  # of this command
         if "requires an argument" in text:
-            fix = f"; write it with a value, such as {option} {_VALUES.get(option, 'VALUE')}"
+            fix = f"; write it with a value, such as {option} {FILES.get(option, 'VALUE')}"
         if "(Possible" in text:
             text, fix = text.partition(" (Possible")[0], fix or nearest(option, options, 0.7)
         if context is not None and "such option" in text and "words" in context.meta:
@@ -158,12 +160,17 @@ def _message(error: Any) -> str:
 
 
 def _with_model(message: str, words: list[str]) -> str:
-    """The message with the model of a command line in the lines that it says to write."""
-    model = shlex.quote(words[1]) if words[1:] and words[1][:1] != "-" else "MODEL"
-    return re.sub(r"(`sinkinterp \w+) MODEL\b(?! MODEL)", lambda match: f"{match[1]} {model}", message)
+    """The message with the models of a command line in the lines that it says to write."""
+    first = [words[1]] if words[1:] and words[1][:1] != "-" else []
+    named = [shlex.quote(word) for word in dict.fromkeys((*first, *filter(is_model, words[1:])))]
+
+    def filled(match: re.Match[str]) -> str:
+        places = match[2].count("MODEL")
+        return f"{match[1]} {' '.join(named[:places])}" if len(named) >= places else match[0]
+
+    return re.sub(r"(`sinkinterp \w+)((?: MODEL\b)+)", filled, message)
 
 
-_VALUES = {"--json": "sinks.json", "--html": "sinks.html", "--save": "sinks.csv", "--out": "page.html"}
 _NAMED_OPTION = re.compile(r"--[a-z][\w-]*")
 _ARGUMENT = re.compile(r"""(?<![\w.?&-])([a-z]\w*)=(\.{3}|"[^"]*"|'[^']*'|\[[^\]]*\]|[^\s,;:()]+)""")
 _SAID = data_of("cli/wording.toml")
@@ -198,11 +205,10 @@ def _option(argument: re.Match[str], options: Mapping[str, str]) -> str:
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
 COMMANDS = (
     *(train, finetune, mend, gallery, view, patch, explain, serve, reproduce),
-    *(book, story, demo, measure, domains, check, cache, mask, atlas),
+    *(book, story, demo, measure, compare, generate, domains, check, cache, mask, atlas, listing),
 )
 for command in COMMANDS:
-    app.command(cls=Command)(checked(command))
-app.command("list", cls=Command)(listing)
+    app.command("list" if command is listing else None, cls=Command)(checked(command))
 
 
 def _print_version(is_asked: bool) -> bool:

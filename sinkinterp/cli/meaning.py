@@ -1,27 +1,27 @@
-"""The meaning of a command line: words that people write for commands, options, edits and settings of ours.
+"""The meaning of a command line: words that people write for commands, options and settings of ours.
 
 `guesses.toml` has the words. A word without a meaning stays as it is, and the parser refuses it.
 """
 
 import re
-from collections.abc import Iterable
-from inspect import Parameter, signature
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 from ..backends.files.named_models import models
-from ..checks import choice, command_of, edit_of, option_of, synonym
-from .options import EDITS, PACKAGE
+from ..checks import choice, command_of, edit_of, option_of, refusal, synonym
+from ..spec import flat
+from . import options
+from .edit_words import NUMBERS, Group, numbers_in, plain, with_edits
 
 LISTS = {"reproduce": "experiments", "train": "variants", "measure": "models", "view": "models"}  # of `COMMAND list`
 TABLES = dict.fromkeys(("sinks", "positions", "epsilons", "norms", "residuals", "angles", "massive"))
-UNNAMED = {"--json": ["/dev/stdout"], "--html": ["sinks.html"], "--bos": ["always"]}  # values where none is given
-NUMBERS = re.compile(r"[\[(]*L?\d[\d.,:LH()\]]*", re.I)  # 4; 0,5; 3.7; L3H7; (3,7)
-Group = tuple[str, list[str]]  # an option and its values, or nothing and a word
+FILES = {"--json": "sinks.json", "--html": "sinks.html", "--save": "sinks.csv", "--out": "page.html"}  # in a folder
+CONFIGS = ("config", "cfg", "config_file", "config_path", "settings_file", "yaml", "hparams")
 
 
-def line_meant(words: list[str], commands: Iterable[str]) -> list[str]:
+def line_meant(words: list[str], commands: Mapping[str, Any]) -> list[str]:
     """A command line that begins with a command, or the words themselves if none is meant."""
     for i in range(min(2, len(words) - 1)):
         if re.fullmatch(r"(tab|fig)(le|ure)?", words[i]) and words[i + 1].isdecimal():  # `figure 2`
@@ -31,58 +31,96 @@ def line_meant(words: list[str], commands: Iterable[str]) -> list[str]:
         return [*(rest if word == "help" else [word]), "--help"]
     if word in LISTS and len(rest) == 1 and rest[0].lstrip("-") in ("list", "l", "ls"):
         return ["list", LISTS[word]]
-    command, *more = [word] if word in commands or word[:1] == "-" else _command_meant(word)
-    thing = rest[:1] if command in ("measure", "view", "check") else []
-    is_model = bool(thing) and (Path(thing[0]).exists() or thing[0] in models())
-    if thing and _command_meant(thing[0]) != thing and not is_model:  # `plot norms MODEL`
-        return line_meant(rest, commands)
-    return [command, *rest, *more]
+    command, *more = [word] if word in commands or word[:1] == "-" else command_meant(word)
+    if command not in commands:
+        return [command, *rest, *more]
+    given = Options(commands[command])
+    thing, others = given.thing_in(rest) if command in ("measure", "view", "check") else ([], rest)
+    if thing:
+        is_drawn = command == "view" and thing[0] == "measure" and not any(map(_is_output, others))
+        return line_meant([*thing[:1], *others, *thing[1:], *["--html"] * is_drawn], commands)
+    return [given.command(rest), *rest, *more]
 
 
-def _command_meant(word: str) -> list[str]:
+def command_meant(word: str) -> list[str]:
     """A command with options that a word means; the word itself if it means none."""
     name = word.replace("_", "-")
     if (meant := command_of(name)) != name:
         return meant.split()
-    if re.fullmatch(r"(tab|fig)(le|ure)?-?\d+\w*", name, re.I):
+    if re.fullmatch(r"(tab|fig)(le|ure)?[- ]?\d+\w*", name, re.I):
         return ["reproduce", word]
-    return ["measure", f"--{name}"] if edit_of(name, EDITS) else [word]
+    return ["measure", f"--{name}"] if edit_of(name, options.EDITS) else [word]
 
 
 def tables_named(text: str) -> str:
     """The names of the tables that words mean, with commas between them. Raises InputError for others."""
-    meant = (command_of(word.replace("_", "-")).split()[-1] for word in text.split(","))
+    meant = (command_of(word.strip().replace("_", "-")).split()[-1] for word in text.split(","))
     names = ("sinks" if word == "measure" else word for word in meant)  # of the sink rate
     return ",".join(name for name in names if choice(name, TABLES, "table") is None)
+
+
+def is_model(word: str) -> bool:
+    """Whether a word is, or looks like, the name or the folder of a model: smollm2, gpt2-medium, OWNER/NAME."""
+    name = r"[A-Za-z][A-Za-z._-]*\d[\w.-]*|[\w.-]+/[\w./-]+"
+    return word in models() or bool(re.fullmatch(name, word)) or (" " not in word and Path(word).is_dir())
 
 
 class Options:
     """The meaning of the words after a command, by the options that it has."""
 
-    def __init__(self, command: str, params: Iterable[Any]) -> None:
-        named = {name: param for param in params for name in (*param.opts, *param.secondary_opts)}
-        self.command, self.own = command, {name: param for name, param in named.items() if name[0] == "-"}
+    def __init__(self, command: Any) -> None:
+        named = {name: param for param in command.params for name in (*param.opts, *param.secondary_opts)}
+        about = {name: getattr(hint, "__metadata__", ()) for name, hint in command.callback.__annotations__.items()}
+        parsers = {name: getattr(hint[0], "parser", None) for name, hint in about.items() if hint}
+        endings = {**options.ENDINGS, options.output_folder: ("",)}
+        self.endings = {name: endings.get(parsers.get(param.name), ()) for name, param in named.items()}
+        self.name, self.own = str(command.name), {name: param for name, param in named.items() if name[0] == "-"}
         self.flags = {name for name, param in self.own.items() if getattr(param, "is_flag", False)}
-        self.known = {_plain(name): name for name in named}
+        self.known = {plain(name): name for name in named}
         self.needs_word = any(param.required for name, param in named.items() if name[0] != "-")
 
     def meant(self, args: list[str]) -> list[str]:
         """The words with the command's own options; a model named by an option is an argument."""
-        words, groups = list[str](), self._groups(args)
-        groups = self._with_edits([*map(_as_option, groups)]) if "--edit" in self.own else groups
+        words, groups = list[str](), [each for group in self._groups(args) for each in self._with_settings(group)]
+        groups = with_edits(groups, self._edit_in, self._is_foreign) if "--edit" in self.own else groups
         while groups:
             option, values = groups.pop(0)
             if (said := self._said(option, values)) is not None:
-                more = [part.format(*values[:1] or [""]) for part in said.split()]
-                groups[:0] = self._groups([*filter(None, more), *values["{" in said :]])
+                more = self._groups([*filter(None, (part.format(*values[:1] or [""]) for part in said.split()))])
+                told = [group for group in self._groups(words) if "{" not in said]
+                groups[:0] = [*(group for group in more if group not in told), *self._groups(values["{" in said :])]
                 continue
-            own = option if option in self.own else self.known.get(synonym(_plain(option), self.known), option)
-            values = values or UNNAMED.get(own, [])
-            is_list = getattr(self.own.get(own), "multiple", False) and all(map(NUMBERS.fullmatch, values))
-            each = [part for value in values for part in value.split(",")] if is_list else []
-            words += [word for part in each for word in (own, part)] or [*[own] * (own[:1] == "-"), *values]
-        usual = option_of(f"{self.command}:")  # of `train --steps 5`
+            own = self._output_for(option, values) or self._own(option)
+            words += self._with_values(own, values)
+        usual = option_of(f"{self.name}:")  # of `train --steps 5`
         return [usual, *words] if usual and words and all(option for option, _ in self._groups(words)) else words
+
+    def _with_values(self, option: str, values: list[str]) -> list[str]:
+        """An option with its values, and one that is a list before each of its numbers."""
+        if not getattr(self.own.get(option), "multiple", False) or not values:
+            return [*[option] * (option[:1] == "-"), *values]
+        each = numbers_in(values) if all(map(NUMBERS.fullmatch, values)) else values
+        return [word for value in each for word in (option, value)]
+
+    def command(self, args: list[str]) -> str:
+        """The command that a line means by its options, as in `view MODEL --port 80`, or by its several models."""
+        groups = self._groups(args)
+        others = (command_of(f"{self.name}:{option}") for option, _ in groups if self._is_foreign(option))
+        named = [word for option, values in groups if not option for word in values]
+        is_several = self.name == "measure" and len(named) > 1 and all(map(is_model, named))
+        return next((name for name in others if ":" not in name), "compare" if is_several else self.name)
+
+    def thing_in(self, args: list[str]) -> tuple[list[str], list[str]]:
+        """The command that the first word means, or an option such as --what, and the other words."""
+        groups = self._groups(args)
+        for i, (option, values) in enumerate(groups):
+            is_named = i == 0 and not option and values[0] not in models() and not Path(values[0]).exists()
+            is_thing = is_named or (values and option_of(f"what:{option}") is not None)
+            if is_thing and (meant := command_meant(values[0])) != values[:1]:
+                return meant, [
+                    word for other, given in groups[:i] + groups[i + 1 :] for word in (other, *given) if word
+                ]
+        return [], args
 
     def _groups(self, args: list[str]) -> list[Group]:
         """The options with the words that may be their values, and the other words."""
@@ -109,18 +147,39 @@ class Options:
         kept += [] if is_whole else [("", values) for option, values in groups if (option, values) not in kept]
         return [word for option, values in kept for word in (option, *values) if word]
 
+    def _own(self, option: str) -> str:
+        return option if option in self.own else self.known.get(synonym(plain(option), self.known), option)
+
     def _is_foreign(self, option: str) -> bool:
-        return bool(option) and synonym(_plain(option), self.known) not in self.known
+        return bool(option) and synonym(plain(option), self.known) not in self.known
+
+    def _with_settings(self, group: Group) -> list[Group]:
+        """The group; of --config FILE, the options that the file holds."""
+        option, values = group
+        is_config = len(values) == 1 and plain(option) in CONFIGS and self._is_foreign(option)
+        return self._groups([*_settings_in(values[0])]) if is_config else [group]
+
+    def _output_for(self, option: str, values: list[str]) -> str:
+        """The command's option for a file of this ending; empty if the option is not one for a file to write."""
+        if len(values) != 1 or not _is_output(option):
+            return ""
+        own = self._own(option)
+        is_folder = re.search("dir|folder", option) or values[0].endswith("/")
+        if is_folder and self.endings.get(own) and ("",) not in self.endings.values():
+            values[0] = str(Path(values[0]) / FILES[own])
+        ending = Path(values[0]).suffix.lower()
+        return next((name for name in (own, *self.endings) if ending in self.endings.get(name, ())), "")
 
     def _said(self, option: str, values: list[str]) -> str | None:
-        """The words in place of an option that the command lacks; `{}` stands for its value."""
-        name, value = _plain(option).replace("_", "-"), "".join(values[:1])
-        if not option or option in self.own:
+        """The words in place of an option that the command lacks, or of its own one with a value; `{}` is the value."""
+        name, value = plain(option).replace("_", "-"), "".join(values[:1])
+        if not option:
             return None
-        places = [f"{self.command}:", *[""] * self._is_foreign(option)]
+        places = [f"{self.name}:", *[""] * (self._is_foreign(option) or option in self.own)]
+        has = {*self.own, *["--out"] * any(map(_is_output, self.own))}
         for key in (f"{place}--{name}{of}" for place in places for of in (f"={value}", "")):
-            said = option_of(key)
-            if said is not None and {*re.findall(r"--[a-z][\w-]*", said)} <= self.own.keys():
+            said = option_of(key) if "=" in key or option not in self.own else None
+            if said is not None and {*re.findall(r"--[a-z][\w-]*", said)} <= has:
                 return f"{said} {{:.0}}" if "=" in key else said  # its value is taken away
         table = command_of(name).removeprefix("measure ")
         is_table = table.startswith("--table") and "--table" in self.own and not NUMBERS.fullmatch(value)
@@ -128,54 +187,20 @@ class Options:
 
     def _edit_in(self, option: str) -> str:
         """The edit that an option means which the command lacks; else empty."""
-        edit = edit_of(_plain(_command_meant(option.strip("-"))[-1]), EDITS) if self._is_foreign(option) else ""
+        edit = edit_of(plain(command_meant(option.strip("-"))[-1]), options.EDITS) if self._is_foreign(option) else ""
         return edit if self._said(option, ["0"]) is None else ""
 
-    def _with_edits(self, groups: list[Group]) -> list[Group]:
-        """The groups with `--edit` for every edit that is written as an option, and for what belongs to it."""
-        edit = next(filter(None, (self._edit_in(option) for option, _ in groups)), "")
-        if not edit:
-            return groups
-        fields = signature(resolve_name(f"{PACKAGE.name}.interventions.{edit}")).parameters
-        places = [field for field in fields.values() if field.kind is Parameter.POSITIONAL_OR_KEYWORD]
-        needed = sum(field.default is field.empty for field in places)
-        is_named = bool(places) and places[0].annotation not in (int, float)
-        given, code, others = list[str](), list[str](), list[Group]()
-        for option, values in groups:
-            words = synonym(_plain(option), fields), f"{_plain(option)}s", option_of(f"edit:{option}")
-            field = next((word for word in words if word in fields), "")
-            is_number = not option and NUMBERS.fullmatch(values[0]) and len(given) < max(2, len(places))
-            is_it = self._edit_in(option) == edit
-            is_lacking = not field and len(given) < needed and self._is_foreign(option) and not self._edit_in(option)
-            is_word = not option and is_named and len(given) < needed and any(not other for other, _ in others)
-            if places and (is_it or is_number or is_lacking or is_word):
-                given += [part for value in values for part in value.strip("()[]").split(",")]
-            elif field:
-                code.append(f"{field}={_code(values, fields[field])}")
-            else:
-                others += [("", [value]) for value in values] if is_it else [(option, values)]
-        if len(given) == 2 and [field.name for field in places] == ["heads"] and all(map(str.isdecimal, given)):
-            given = [".".join(given)]  # a head: its layer, and itself
-        by_place = [given] * bool(given) if len(places) == 1 else [[part] for part in given]
-        others += [("", part) for part in by_place[len(places) :]]
-        code = [*(_code(part, place) for part, place in zip(by_place, places, strict=False)), *code]
-        return self._with_edits([*others, ("--edit", [f"{edit}({', '.join(code)})"])])
+
+def _is_output(option: str) -> bool:
+    """Whether an option names a file to write."""
+    return option[:1] == "-" and synonym(plain(option), ["out"]) == "out"
 
 
-def _as_option(group: Group) -> Group:
-    """An edit that is written in words, as in --edit "swap 0 4", as the option --swap."""
-    option, values = group
-    name, *given = re.split(r"[\s(,)]+", " ".join(values)) if option == "--edit" else [""]
-    is_edit = name.islower() and "=" not in "".join(values) and edit_of(name, EDITS)
-    return (f"--{name}", [*filter(None, given)]) if is_edit else group
-
-
-def _plain(word: str) -> str:
-    return word.lstrip("-").replace("-", "_")
-
-
-def _code(values: list[str], field: Parameter) -> str:
-    """The value of an edit's field: a number, a name such as "3.7", or a list of them."""
-    parts = ",".join(values).strip("()[]").split(",")
-    code = [part if part.isdecimal() or field.annotation is float else f'"{part}"' for part in parts]
-    return code[0] if len(code) == 1 else f"[{', '.join(code)}]"
+def _settings_in(path: str) -> Iterator[str]:
+    """The settings of a YAML or JSON file as options; a key inside another one is a setting of the recipe."""
+    with refusal(f"cannot read the settings of {path}", "it holds settings such as lr: 1e-3, a line each"):
+        tree = import_module("yaml").safe_load(Path(path).read_text(encoding="utf-8"))
+        for key, value in flat(tree).items():
+            text = ",".join(map(str, value)) if isinstance(value, list) else value
+            if value not in (None, False):
+                yield f"--set={key}={text}" if "." in key else f"--{key}" + f"={text}" * (value is not True)

@@ -110,7 +110,7 @@ class Settings(Frozen):
     epsilon: Annotated[float | None, typer.Option(parser=options.share)] = None
     preset: Annotated[str | None, typer.Option(autocompletion=options.beginning(options.PRESETS))] = None
     first_only: bool = False
-    edit: Annotated[list[str], typer.Option("--edit", parser=options.filled)] = field(default_factory=list)
+    edit: options.Edits = field(default_factory=list)
 
     def over_preset(self, given: Input, dtype: Dtype | None) -> "Preset":
         """The preset, or the default settings, with what the user gave."""
@@ -171,12 +171,9 @@ def measure(model: options.Model, given: Input, how: Settings, loading: options.
         results.check()
         given.check()
         settings = how.over_preset(given, loading.dtype)
-        inputs = given.inputs(settings, is_default=how.preset is None)
         options.check_sizes(model, None, given.length, loading.beyond_context)
         subject = loading.subject(model, settings.dtype)
-        _check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
-        is_whole = given.is_one_text and given.length is None
-        report = _measured(subject, model, inputs, settings, is_whole, how, progress)
+        report = measured(subject, model, given, settings, how, progress)
         word = subject.label
         asked, tables = results.tables(report, settings.epsilon, word), overview_tables if results.full else overview
         shown = [*(asked or tables(report, settings.epsilon, word)), *_remarks(report, given)]
@@ -193,21 +190,18 @@ def _remarks(report: "Report", given: Input) -> Iterator[str]:
         yield f"{given.text} holds one text, read up to {read.length} tokens; {more}."
 
 
-def _measured(
-    subject: "Subject",
-    model: str,
-    inputs: "Inputs",
-    settings: "Preset",
-    is_whole: bool,
-    how: Settings,
-    progress: "Progress",
+def measured(
+    subject: "Subject", model: str, given: Input, settings: "Preset", how: Settings, progress: "Progress"
 ) -> "Report":
-    """The report on the inputs: on one whole text, on the given ones, or on docstrings until the interval is narrow."""
+    """The report on the input: on one whole text, on the given ones, or on docstrings until the interval is narrow."""
     from ..backends.subject import text_to_tokens
     from ..measurement.measure import measure as measure_sinks, measure_enough
     from ..metrics import instruments
 
-    def measured(token_set: "TokenSet", why: str = "") -> "Report":
+    _check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
+    inputs = given.inputs(settings, is_default=how.preset is None)
+
+    def report_on(token_set: "TokenSet", why: str = "") -> "Report":
         n, longest = token_set.tokens.shape
         return measure_sinks(
             subject,
@@ -219,14 +213,14 @@ def _measured(
             progress=progress(f"measuring {n} {'more ' if why else ''}x {longest} tokens{why}"),
         )
 
-    if is_whole and inputs.text is not None:
-        return measured(text_to_tokens(subject, settings.bos).one(inputs.text, settings.length))
+    if given.is_one_text and given.length is None and inputs.text is not None:
+        return report_on(text_to_tokens(subject, settings.bos).one(inputs.text, settings.length))
     if inputs.given or not inputs.may_be_fewer or subject.tokenizer is None:
-        return measured(inputs.token_set(subject, model))
+        return report_on(inputs.token_set(subject, model))
     on_file = progress("reading docstrings")
     return measure_enough(
         lambda n: replace(inputs, sequences=n).token_set(subject, model, on_file),
-        measured,
+        report_on,
         settings.sequences,
         settings.epsilon,
     )

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from contextvars import copy_context
 from copy import copy
 from dataclasses import MISSING, field, fields, is_dataclass
 from fnmatch import fnmatch
@@ -20,12 +21,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 import typer
 
 from ..backends.files.named_models import SHIPPED, check_no_model, downloads, located, models
-from ..checks import Frozen, InputError, check_context, finite_number, refusing
+from ..checks import Frozen, InputError, check_context, choice, finite_number, refusing
 from ..data.choices import Bos, Dtype, dtype_name
 from ..files import cache_folder, check_writable, data_of
 from ..runs.catalogue import experiment_names
 from ..seals import check_ours
-from .terminal import OR_FORCE, quiet_libraries
+from .terminal import OR_FORCE, TABLE_FORMAT, TABLE_WRITERS, quiet_libraries
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
@@ -139,7 +140,14 @@ output_file = _output_file_of("", ".csv")  # whose suffix says what is written
 json_file = _output_file_of("JSON", ".json")
 page_file = _output_file_of("HTML", ".html", ".htm")
 drawn_file = _output_file_of("HTML, or as a picture", ".html", ".htm", ".png", ".pdf", ".svg")
-OUTPUT_FILES = (output_file, json_file, page_file, drawn_file)
+table_file = _output_file_of("a table, a page or a picture", ".csv", ".json", ".html", ".htm", ".png", ".pdf", ".svg")
+ENDINGS: dict[Any, tuple[str, ...]] = {  # of the files that an option writes
+    json_file: (".json",),
+    page_file: (".html", ".htm"),
+    drawn_file: (".html", ".htm", ".png", ".pdf", ".svg"),
+    table_file: (".csv", ".json", ".html", ".htm", ".png", ".pdf", ".svg"),
+    output_file: (".csv", ".json", ".html", ".htm", ".png", ".pdf", ".svg", ".safetensors"),
+}
 
 
 @parser
@@ -174,6 +182,12 @@ def backend_named(text: str) -> str:
     if text not in BACKENDS:
         raise InputError(f"{text!r} is not a library that runs models; use {', '.join(BACKENDS)}")
     return text
+
+
+@parser
+def table_format(text: str) -> str:
+    """The name of a format in which tables are printed."""
+    return text and text * (choice(text, TABLE_WRITERS, "format of tables") is not None)
 
 
 @parser
@@ -264,9 +278,13 @@ Json = Annotated[Path | None, typer.Option("--json", parser=json_file)]
 Text = Annotated[str | None, typer.Option(parser=source)]
 Html = Annotated[Path | None, typer.Option("--html", parser=page_file)]
 Out = Annotated[Path, typer.Option("--out", "--output", "-o", parser=page_file)]
+TableOut = Annotated[Path, typer.Option("--out", "--output", "-o", parser=table_file)]
+Save = Annotated[Path | None, typer.Option("--save", parser=table_file)]
 DrawnOut = Annotated[Path, typer.Option("--out", "--output", "-o", parser=drawn_file)]
+Edits = Annotated[list[str], typer.Option("--edit", parser=filled)]
 TokenFile = Annotated[Path | None, typer.Option(parser=token_file)]
 
+TableFormat = Annotated[str, typer.Option(parser=table_format, show_default="a grid")]
 Settings = Annotated[list[str], typer.Option("--set")]
 OnRay = Annotated[str | None, typer.Option("--ray", parser=filled)]
 Device = Annotated[str, typer.Option(parser=filled)]
@@ -350,14 +368,19 @@ def check_run(folder: Path | None, force: bool) -> None:
         raise InputError(f"{folder} holds {names[0]}, which is not of a run; choose another folder, or add --force")
 
 
+NO_TABLES = ("train", "finetune", "view", "serve", "gallery", "generate", "story", "book")  # commands that print none
+FORMAT_OPTION = Parameter("format", Parameter.KEYWORD_ONLY, default="", annotation=TableFormat)
+
+
 def checked(command: Callable[..., None]) -> Callable[..., None]:
     """The command, which first checks its places, and that the files that its options name are ours or new.
 
-    Its options declare what they are by their parsers: `INPUTS`, `OUTPUT_FILES` and `output_folder`.
+    Its options declare what they are by their parsers: `INPUTS`, `ENDINGS` and `output_folder`.
     A parameter whose type is a dataclass stands for an option per field.
     """
     groups: dict[str, Any] = {name: hint for name, hint in command.__annotations__.items() if is_dataclass(hint)}
     options = [option for parameter in signature(command).parameters.values() for option in _options_in(parameter)]
+    options += [FORMAT_OPTION] * (command.__name__ not in NO_TABLES)
     options = [_with_help(option, command.__name__) for option in options]
     parsers = {option.name: option.annotation.__metadata__[0].parser for option in options}
 
@@ -366,13 +389,15 @@ def checked(command: Callable[..., None]) -> Callable[..., None]:
         def values(*kinds: Any) -> list[Any]:
             return [value for name, value in given.items() if value is not None and parsers[name] in kinds]
 
-        files = values(*OUTPUT_FILES)
+        files = values(*ENDINGS)
         check_places(_paths_in(values(*INPUTS)), files, values(output_folder))
         check_ours(files, OR_FORCE, bool(given.get("force")))
         quiet_libraries()
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
-        command(**given)
+        context = copy_context()
+        context.run(TABLE_FORMAT.set, given.pop("format", ""))
+        context.run(command, **given)
 
     run.__signature__ = Signature(options)  # type: ignore[attr-defined]
     run.__annotations__ = {option.name: option.annotation for option in options}

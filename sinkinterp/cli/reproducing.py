@@ -69,6 +69,7 @@ def reproduce(
     how: Runs = Runs(),
     dry_run: bool = False,
     out: Annotated[Path, typer.Option(parser=options.output_folder)] = Path("figures/book"),
+    save: options.Save = None,
     force: bool = False,
 ) -> None:
     """Reproduce tables and figures of a paper: numbers beside the published ones, and a verdict on every claim.
@@ -86,6 +87,8 @@ def reproduce(
         chosen = {name: experiments.load_experiment(name) for name in given}
         if is_all and scale is not None:
             chosen = {name: experiment for name, experiment in chosen.items() if scale in experiment.scales}
+        if save is not None and len(chosen) > 1:
+            raise InputError("--save writes the table or the figure of one experiment; leave it out, or name one")
         _check_outputs(out, list(chosen), None if other.model else scale, force or dry_run)
         models, left_out = other.loaded(), list[str]()
         trainers, measurers = _workers(how.ray, scale is Scale.PAPER, other.device_map is not None)
@@ -110,7 +113,7 @@ def reproduce(
                 if dry_run:
                     costs.append(_print_cost(name, experiment, scope, out, command))
                 else:
-                    _write_chapter(name, experiment, scope, out, command, force)
+                    _write_chapter(name, experiment, scope, out, command, save, force)
             except InputError as error:  # of `all`, those that can run do
                 if not is_all:
                     raise
@@ -163,14 +166,15 @@ def _print_cost(
         given = [str(model) for model in experiment.rows.chosen(scope) if model not in recipes]
         words += [f"measures {', '.join(dict.fromkeys(given)) or 'what it trains'}"]
     if recipes or not words:
-        words += [_cost_text(recipes, scope.cache)]
+        words += [cost_text(recipes, scope.cache)]
     hours, of, machine = _took(out, name, scope, command)
     words += [f"the chapter in {out} took {hours:.2f} hours {of} on {machine}"] if machine else []
     print_text(f"{name} at scale {scope.label}: {'; '.join(words)}")
     return recipes, hours, of
 
 
-def _cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
+def cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
+    """What these trainings cost, in words, without those that the cache holds."""
     from ..runs.estimate import GPU_SPEED, cost_of, has_its_device
 
     cost = cost_of(recipes, cache)
@@ -191,7 +195,7 @@ def _total(costs: Sequence[tuple[Sequence["Trainable"], float, str]], out: Path)
     sums = {of: sum(hours for _, hours, how in costs if how == of) for of in TIMES.values()}
     taken = " and ".join(f"{hours:.2f} hours {of}" for of, hours in sums.items() if hours)
     measured = [f"the chapters in {out} took {taken}"] if taken else []
-    return "; ".join([_cost_text(trained, None), *measured] if trained or not measured else measured)
+    return "; ".join([cost_text(trained, None), *measured] if trained or not measured else measured)
 
 
 def _took(folder: Path, name: str, scope: "Scope", command: str) -> tuple[float, str, object]:
@@ -211,9 +215,12 @@ def _took(folder: Path, name: str, scope: "Scope", command: str) -> tuple[float,
     return 0.0, "", None
 
 
-def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str, force: bool) -> None:
+def _write_chapter(
+    name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str, save: Path | None, force: bool
+) -> None:
     from ..files import check_writable
     from ..pages.book import Chapter, stem_of, verdict_table, write_chapter
+    from ..pages.report import content
     from ..runs.experiment import provenance
 
     for ending in ("json", "html"):
@@ -225,11 +232,14 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
     made = {"command": command, "scale": scope.label, **provenance(), **times}
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
-    written = write_chapter(out, chapter, digest, experiment.draw(table), force)
+    figure = experiment.draw(table)
+    written = write_chapter(out, chapter, digest, figure, force)
     print_table(replace(digest, title=chapter.title))
     print_table(verdict_table(chapter))
     for file in written:
         print_written(file)
+    suffix = "" if save is None else save.suffix.lower()
+    deliver([], (save, lambda: content(table if suffix in (".csv", ".json") else figure, suffix)), force=force)
 
 
 def _command(name: str, scope: "Scope", encoder: str | None) -> str:

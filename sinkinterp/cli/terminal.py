@@ -1,9 +1,11 @@
 """The terminal: progress bars, tables, overviews of reports, and names of files that were written."""
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -89,6 +91,15 @@ def streams() -> Iterator[Stream | None]:
             stream.close()
 
 
+TABLE_WRITERS: dict[str, Callable[[Table], str]] = {
+    "csv": lambda table: table.to_csv() or "",
+    "json": lambda table: json.dumps(table.to_dict(), indent=1),
+    "markdown": Table.to_markdown,
+}
+TABLE_FORMAT: ContextVar[str] = ContextVar("sinkinterp_table_format", default="")
+"""How a command prints tables, in place of a grid. Everything else that it prints is on standard error then."""
+
+
 def quiet_libraries() -> None:
     """Turns the progress bars and warnings of transformers off: the commands show their own."""
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
@@ -99,7 +110,10 @@ def quiet_libraries() -> None:
 
 def print_text(text: str) -> None:
     """Prints a text on standard output, as it is."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    if TABLE_FORMAT.get():
+        print_line(text)
+    else:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_line(text: str, **style: Any) -> None:
@@ -109,6 +123,9 @@ def print_line(text: str, **style: Any) -> None:
 
 def print_table(table: Table) -> None:
     """Prints a table with its title above, and its note below in lines as wide as the terminal."""
+    if chosen := TABLE_FORMAT.get():
+        print(TABLE_WRITERS[chosen](table).rstrip("\n"))
+        return
     rows = [{on_one_line(name): on_one_line(row[name]) for name in row} for row in table.display_rows()]
     texts = {name: [name, *(row[name] for row in rows)] for name in (rows[0] if rows else ())}
     widths = _widths(texts, console.width - 1)
@@ -174,10 +191,10 @@ def deliver(shown: Iterable[Table | Text | str], *files: Wanted, force: bool) ->
 def _print(part: Table | Text | str) -> None:
     if isinstance(part, Table):
         print_table(part)
-    elif isinstance(part, Text):
+    elif isinstance(part, Text) and not TABLE_FORMAT.get():
         console.print(part, highlight=False)
     else:
-        print_text(part)
+        print_text(str(part))
 
 
 LINES, SHADES, STRONGEST, ROWS = 14, " ░▒▓█", 5, 8

@@ -15,6 +15,7 @@ from ..data.progress import OnProgress, no_progress, progress_bars
 from ..files import cache_folder
 from . import options
 from .options import check_run
+from .reproducing import cost_text
 from .terminal import print_line, print_table, print_text
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def train(
     ] = "demo",
     text: Annotated[str | None, typer.Option(parser=options.source)] = None,
     out: Annotated[Path | None, typer.Option(parser=options.output_folder)] = None,
+    dry_run: bool = False,
     how: options.Training = options.Training(),
 ) -> None:
     """Train a language model of ours, from the newest checkpoint if there is one; reads its sinks along the way.
@@ -56,6 +58,9 @@ def train(
         check_readable(text, getattr(chosen.data.source, "column", "text"))
     check_size(chosen.model)
     folder = out or cache_folder() / "runs" / chosen.key()
+    if dry_run:
+        print_text(f"{folder}: {cost_text([chosen], None)}")
+        return
     with joined(how.device) as world, run_progress(chosen, world.is_first, variant) as (on_step, on_data):
         run = trained.trained(chosen, on_step=on_step, folder=folder, device=how.device, on_data=on_data)
     if world.is_first:

@@ -1,6 +1,7 @@
 """Several reports side by side: before and after, by kind of text, by length of the sequences."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -20,25 +21,30 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3) -> Table:
 
     Elsewhere it is the change of means, and the note says so. Raises InputError for what is not a report.
     """
-    for report in (before, after):
-        check_report(report, "compare")
+    check_reports({"before": before, "after": after}, "compare")
+    return replace(side_by_side({"before": before, "after": after}, epsilon), title="What changed?")
+
+
+def side_by_side(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Table:
+    """The summary of several reports, a column each, and of two what changes from the first to the second."""
     check_epsilon(epsilon)
-    old, new = ({q.name: q for q in quantities(report, epsilon)} for report in (before, after))
-    paired = _is_paired(before, after)
-    rows = tuple(
-        {
-            QUANTITY: name,
-            **old[name].cells("before"),
-            **new[name].cells("after"),
-            **bootstrap.estimate_cells("change", _change(old[name], new[name], paired)),
-        }
-        for name in old
-        if name in new
-    )
-    same = "sequences" if before.tokens.equal(after.tokens) else "texts as other tokens"
-    pairing = f"the same {same}, change by sequence" if paired else "different sequences, change of means"
-    note = f"before: {protocol_note(before, epsilon)}; after: {protocol_note(after, epsilon)}; {pairing}"
-    return Table("What changed?", note, rows)
+    summaries = {name: {q.name: q for q in quantities(report, epsilon)} for name, report in reports.items()}
+    first, *_, last = [*summaries.values()] * 2
+    pair = [*reports.values()] if len(reports) == 2 else None
+    paired = pair is not None and _is_paired(*pair)
+
+    def row(quantity: str) -> dict[str, Cell]:
+        cells = [summary[quantity].cells(name) for name, summary in summaries.items()]
+        change = _change(first[quantity], last[quantity], paired) if pair else None
+        cells += [bootstrap.estimate_cells("change", change)] if change else []
+        return {QUANTITY: quantity, **{name: cell for each in cells for name, cell in each.items()}}
+
+    rows = tuple(row(name) for name in first if all(name in summary for summary in summaries.values()))
+    notes = [f"{name}: {protocol_note(report, epsilon)}" for name, report in reports.items()]
+    if pair:
+        same = "sequences" if pair[0].tokens.equal(pair[1].tokens) else "texts as other tokens"
+        notes.append(f"the same {same}, change by sequence" if paired else "different sequences, change of means")
+    return Table("What is the same, and what is not?", "; ".join(notes), rows)
 
 
 def _is_paired(before: Readings, after: Readings) -> bool:

@@ -104,8 +104,9 @@ def test_what_belongs_to_the_command_is_not_taken_by_an_edit():
     "table", sorted(TABLES.keys() - {"sinks", "epsilons"})
 )  # the command, and the option --epsilon
 def test_a_table_is_asked_for_by_its_name_in_every_place(verb, table):
-    lines = (f"{verb} {table} m", f"{table} m", f"measure m --{table}")
-    assert all(meant(line) == ["measure", "m", "--table", table] for line in lines)
+    page = ["--html", "sinks.html"] * (verb in ("plot", "show", "view"))
+    for line in (f"{verb} {table} m", f"{table} m", f"measure m --{table}"):
+        assert [*meant(line), *page * (verb not in line)] == ["measure", "m", "--table", table, *page]
 
 
 def test_words_for_commands_are_commands_with_options_of_theirs():
@@ -123,7 +124,7 @@ def test_a_word_for_an_option_becomes_options_of_the_command(command):
         if place in ("", command) and option and options_in(said) <= OWN[command]:
             name, _, value = option.partition("=")
             if name not in OWN[command]:
-                words = COMMANDS[command]._meant(["m", name, value or "7"])
+                words = COMMANDS[command]._meant(["m", name, *([value or "7"] * (word[-1] != "="))])
                 assert options_in(" ".join(words)) <= OWN[command], (word, words)
 
 

@@ -18,7 +18,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from sinkinterp.cli.main import COMMANDS, app
-from sinkinterp.cli.options import OUTPUT_FILES, checked, output_folder
+from sinkinterp.cli.options import ENDINGS, checked, output_folder
 from sinkinterp.pages.book import Chapter, write_numbers
 from sinkinterp.runs.experiment import Experiment
 from sinkinterp.table import Table
@@ -122,9 +122,7 @@ def test_every_command_is_tried_here():
     assert get_command(app).commands.keys() - {"atlas", "serve"} == {
         line.split()[0] for line in (ALL | PRINTING).values()
     }
-    writing = {
-        name for name, own in hints.items() if any(_parser(hint) in (*OUTPUT_FILES, output_folder) for hint in own)
-    }
+    writing = {name for name, own in hints.items() if any(_parser(hint) in (*ENDINGS, output_folder) for hint in own)}
     assert writing - {"atlas"} == {line.split()[0] for line in ALL.values()}
 
 

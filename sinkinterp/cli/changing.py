@@ -1,0 +1,59 @@
+"""The commands that show what a change does: models or edits side by side, and the text of an edited model."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from ..checks import InputError, each_once
+from ..data.progress import progress_bars
+from . import options
+from .measuring import Input, Settings, measured
+from .terminal import deliver, print_text
+
+
+def compare(
+    names: Annotated[list[str], typer.Argument(metavar="MODEL...", parser=options.source)],
+    given: Input = Input(),
+    how: Settings = Settings(),
+    loading: options.Loading = options.Loading(),
+    save: options.Save = None,
+    force: bool = False,
+) -> None:
+    """Put the sinks of several models side by side, or those of a model before and after edits."""
+    each_once(names, "MODEL")
+    runs = {name: (name, how.edit) for name in names}
+    if len(names) == 1:
+        if not how.edit:
+            raise InputError("name two models, or edits of one, such as `sinkinterp compare MODEL --edit ZeroKeyBias`")
+        runs = {"before": (names[0], []), "after": (names[0], how.edit)}
+    with progress_bars() as progress:
+        from ..pages.page import Section, page
+        from ..pages.report import PAGES, content
+        from ..report.compare import side_by_side
+
+        given.check()
+        settings = how.over_preset(given, loading.dtype)
+        reports = {}
+        for column, (name, edit) in runs.items():
+            subject = loading.subject(name, settings.dtype)
+            reports[column] = measured(subject, name, given, settings, replace(how, edit=edit), progress)
+        table = side_by_side(reports, settings.epsilon)
+    suffix = "" if save is None else save.suffix.lower() or ".csv"
+    as_page = partial(page, table.title, table.note, [Section("", "", tables=[table])])
+    deliver([table], (save, as_page if suffix in PAGES else partial(content, table, suffix)), force=force)
+
+
+def generate(
+    model: options.Model,
+    prompt: Annotated[str, typer.Option("--text", parser=options.filled)],
+    edit: options.Edits = [],
+    tokens: Annotated[int, typer.Option("--max-new-tokens", parser=options.whole(1))] = 20,
+    loading: options.Weights = options.Weights(),
+) -> None:
+    """Continue a text, by the model or by an edited one: at each place the likeliest token."""
+    from ..measurement.tabulate import generate as continued
+
+    subject = loading.subject(model)
+    print_text(continued(subject, prompt, edits=edit, max_new_tokens=tokens, do_sample=False))
