@@ -238,8 +238,7 @@ class AttentionCall(Inputs, eq=False, repr=False):
 
     @cached_property
     def _fused(self) -> Attended | None:
-        taken = fused.path_of(self) if self.set_pattern is None else None
-        return None if taken is None else taken[1]
+        return fused.attended(self) if self.set_pattern is None else None
 
     def log_normaliser(self) -> PerQuery:
         """log Z of every row: what divides its weights. For softmax, the log-sum-exp of its scores; fp32.

@@ -272,7 +272,7 @@ class HuggingFaceSubject(Subject):
         with recorded_stream(self.modules, recorder):
             return self._forward(tokens, recorder, gradients=recorder.gradients, **positions)
 
-    def maps(self) -> Iterable[tuple[nn.Module, anatomy.HeadMap]]:
+    def maps(self) -> Iterable[anatomy.HeadMap]:
         """The modules that make queries, keys and values, where they are known."""
         blocks = {layer: self.modules.blocks[layer] for layer in self.shape.attention_layers}
         return anatomy.maps_of(blocks, self.shape.d_head)

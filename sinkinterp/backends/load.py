@@ -16,7 +16,7 @@ from ..checks import InputError, instance_of, keywords, nearest, said_of
 from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
-from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
+from .files.model_files import DeviceMap, config_here, load_model, load_tokenizer, origin_of
 from .files.named_models import folder_of, models
 from .hooks import inside_compiled
 from .huggingface import HuggingFaceSubject
@@ -76,7 +76,8 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
         name = name or str(source)
         origin, folder = origin_of(source), folder_of(source)
         if backend in (None, "huggingface") and folder is not None:
-            check_encoder(encoder, has_encoder(folder), name)  # before its weights are read
+            config = config_here(folder)  # before its weights are read
+            check_encoder(encoder, config is not None and config.is_encoder_decoder, name)
         source = load_model(source, dtype or torch.float32, device_map)
     source = source if adapter is None else with_adapter(source, adapter)
     own = {"forward": forward, "blocks": blocks, "positions": positions, "attention": attention}

@@ -23,7 +23,7 @@ from .anatomy.modules import removed_after
 from .exclusive import BLOCKS, Attached, Block, computed_by, edits_around, exclusive, holds, is_recorded_by, recorded_by
 from .hooks import inside_compiled, uncompiled
 from .huggingface import HuggingFaceSubject
-from .load import load
+from .load import load, subject_of
 from .module.module_subject import ModuleSubject
 from .recorder import Group, Layout, Recorder, edits_for, layout_of
 
@@ -156,7 +156,9 @@ def _enter(block: Block, model: Any, module: nn.Module) -> None:
     """Adds a block to those around its model, whose hooks the first one adds. Raises InputError as `patched` does."""
     with ExitStack() as stack:
         stack.enter_context(uncompiled([*(model if isinstance(model, nn.Module) else module).modules()]))
-        patch = _PATCHES.get(module) or _patch_of(inside_compiled(model))
+        if (patch := _PATCHES.get(module)) is None:
+            subject: Any = subject_of(inside_compiled(model))
+            patch = _Patch(subject)
         Context().run(patch.check, block.edits)  # as a measurement, whose passes are those of no block
         if not patch.blocks:
             stack.enter_context(patch.attached())
@@ -195,13 +197,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 def _attention_of(model: nn.Module) -> str | None:
     """The attention implementation that the configuration of a model names; None without one."""
     return getattr(getattr(model, "config", None), "_attn_implementation", None)
-
-
-def _patch_of(model: Any) -> "_Patch":
-    if isinstance(model, ModuleSubject):
-        return _Patch(model)
-    subject: Any = HuggingFaceSubject(model) if isinstance(model, PreTrainedModel) else load(model)
-    return _Patch(subject)
 
 
 def _module_of(model: Any) -> nn.Module:

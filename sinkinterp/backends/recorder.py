@@ -5,7 +5,7 @@ first real token. Sequences with the same padding are shown together.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -187,21 +187,6 @@ def trimmed(layout: Layout | None, *tensors: Tensor | None) -> tuple[Any, ...]:
     return tuple(x if x is None else x[:, :, :n] if i < 2 else x[..., :n] for i, x in enumerate(tensors))
 
 
-Change = Callable[[Group, Tensor], Tensor]
-
-
-def changed(layout: Layout, x: Tensor, change: Change) -> Tensor:
-    """A tensor `batch ... pos d` of a pass, after `change` of the real tokens of each group."""
-    if len(x) == 1 and not layout.is_plain:
-        x = x.expand(1 + max(int(group.rows.max()) for group in layout.groups), *x.shape[1:])
-    edited = x
-    for group in layout.groups:
-        shown = group.of(x)
-        new = change(group, shown)
-        edited = edited if new is shown else group.put(edited, new)
-    return edited
-
-
 Answers = dict[str, Tensor]  # by the name of the read
 
 
@@ -286,7 +271,7 @@ class Recorder:
         self.answers[sites.CALL][call.layer] = self.answers[sites.OUTPUT][call.layer] = {}
         edited = tuple(self._edited_part(call, group, layout) for group in layout.groups)
         parts = zip(edited, layout.groups, strict=True)
-        outputs = tuple(self._edited_group(sites.OUTPUT, part.output(), group, part) for part, group in parts)
+        outputs = tuple(self._edited_group(sites.OUTPUT, part.output(), layout, group, part) for part, group in parts)
         return Parts(call, layout, edited, outputs)
 
     def attend(self, call: AttentionCall) -> AttentionCall:
@@ -361,20 +346,28 @@ class Recorder:
 
     def edited(self, site: Site, x: Tensor, *place: int | AttentionCall) -> Tensor:
         """What is at a site after the edits; `x` itself where they do not change it. place: see `Edit`."""
+        layout = self.layout
         if not self.edits_at(site):
             return x
-        if self.layout is None or self.layout.is_plain:
-            group = None if self.layout is None else self.layout.groups[0]
-            return self._edited_group(site, x, group, *place)
-        return changed(self.layout, x, lambda group, shown: self._edited_group(site, shown, group, *place))
+        if layout is None:
+            return self._edited_from(site, x, 0, self.edits, *place)
+        if layout.is_plain:
+            return self._edited_group(site, x, layout, layout.groups[0], *place)
+        if len(x) == 1:
+            x = x.expand(1 + max(int(group.rows.max()) for group in layout.groups), *x.shape[1:])
+        edited = x
+        for group in layout.groups:
+            shown = group.of(x)
+            new = self._edited_group(site, shown, layout, group, *place)
+            edited = edited if new is shown else group.put(edited, new)
+        return edited
 
-    def _edited_group(self, site: Site, x: Tensor, group: Group | None, *place: int | AttentionCall) -> Tensor:
+    def _edited_group(self, site: Site, x: Tensor, layout: Layout, group: Group, *place: int | AttentionCall) -> Tensor:
         """The real tokens of some sequences after the edits; `x` itself where they do not change it."""
-        past = 0 if group is None else group.past
-        edits = self.edits if group is None or self.layout is None else edits_for(self.edits, group, self.layout)
-        if group is not None and self.layout is not None and self.layout.forgets and site is not sites.OUTPUT:
-            self._edited_from(site, x[..., -1:, :], past + x.shape[-2], edits, *place)  # as in the next pass
-        return self._edited_from(site, x, past, edits, *place)
+        edits = edits_for(self.edits, group, layout)
+        if layout.forgets and site is not sites.OUTPUT:
+            self._edited_from(site, x[..., -1:, :], group.past + x.shape[-2], edits, *place)  # as in the next pass
+        return self._edited_from(site, x, group.past, edits, *place)
 
     def _edited_from(
         self, site: Site, x: Tensor, past: int, edits: Sequence[Edit], *place: int | AttentionCall

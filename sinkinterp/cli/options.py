@@ -44,7 +44,7 @@ def check_sizes(
     from ..backends.huggingface import context_of
     from ..interventions.selectors import named_heads
 
-    if (config := config_here(model)) is None:
+    if (config := config_here(model)) is None or config.is_encoder_decoder:
         return
     sizes = config.get_text_config()
     fix = "" if beyond is None else "; load it with --beyond-context to read on"

@@ -250,7 +250,7 @@ def test_edits_of_calls_reach_the_attention_that_is_read():
     crossing, plain = subject.cross_attention(), subject.run(TOKENS).logits
     silenced = [each.run(TOKENS, edits=[Silent()]).logits for each in (subject, crossing)]
     assert not any(a.allclose(b, atol=1e-3) for a, b in ((silenced[0], plain), (silenced[1], plain), silenced))
-    (module,) = [module for module, found in crossing.maps() if (found.layer, found.site) == (1, KEY_WEIGHTS)]
+    (module,) = [found.module for found in crossing.maps() if (found.layer, found.site) == (1, KEY_WEIGHTS)]
     assert module is subject.model.model.decoder.layers[1].encoder_attn.k_proj
 
 

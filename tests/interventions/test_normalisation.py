@@ -122,7 +122,7 @@ def test_weights_are_stretched_to_a_higher_number(low, high):
     refused(lambda: ClipPattern(low, high))
 
 
-WEIGHTS = HeadWeights(torch.randn(3, 5, 7), torch.ones(3, 5), group=2)
+WEIGHTS = HeadWeights(torch.randn(3, 5, 7), torch.ones(3, 5))
 SITES = [(iv.ZeroQueryBias, "query_weights"), (iv.ZeroKeyBias, "key_weights"), (iv.ZeroValueBias, "value_weights")]
 
 
@@ -149,7 +149,7 @@ def test_keys_and_values_are_chosen_by_kv_heads(edit):
 
 def test_a_weight_is_computed_once_and_only_where_it_is_asked_for():
     made = []
-    lazy = LazyWeights(cache(lambda: made.append(1) or WEIGHTS.weight), WEIGHTS.bias, 2)
+    lazy = LazyWeights(cache(lambda: made.append(1) or WEIGHTS.weight), WEIGHTS.bias)
     other = iv.ZeroKeyBias(kv_heads=[(4, 1)]).key_weights(4, lazy)
     assert other.bias[:, 0].tolist() == [1, 0, 1] and lazy.bias is WEIGHTS.bias and not made
     assert other.weight is lazy.weight is replace(other, bias=lazy.bias).weight and made == [1]
@@ -165,6 +165,6 @@ def test_blind_keys_read_all_other_dimensions_as_before():
 
 @pytest.mark.parametrize(("edit", "site"), SITES)
 def test_a_layer_without_a_bias_is_named_where_its_bias_should_be_zero(edit, site):
-    bare = HeadWeights(WEIGHTS.weight, None, group=2)
+    bare = HeadWeights(WEIGHTS.weight, None)
     assert getattr(edit(layers=[4]), site)(3, bare) is bare
     refused(lambda: getattr(edit(layers=[4]), site)(4, bare), "4")

@@ -90,15 +90,6 @@ def class_of(source: str | Path) -> Any:
     return AutoModelForSpeechSeq2Seq if is_speech else AutoModelForSeq2SeqLM
 
 
-def has_encoder(folder: Path) -> bool:
-    """Whether a folder is that of an encoder-decoder model. False where it has no configuration that can be read."""
-    try:
-        config = _config_of(folder) if folder.is_dir() else None
-    except Exception:  # reading the weights says what is wrong
-        return False
-    return config is not None and config.is_encoder_decoder
-
-
 def checked_config(source: str | Path) -> PreTrainedConfig | None:
     """The configuration of a name or a folder; None without one.
 
@@ -281,13 +272,12 @@ def check_named(source: str | Path) -> None:
 
 
 def config_here(source: str | Path) -> PreTrainedConfig | None:
-    """The configuration of a decoder that is on this machine; None where there is none that can be read."""
+    """The configuration of a model that is on this machine; None where there is none that can be read."""
     try:
         place = Path(located(source))
-        config = _config_of(place) if place.is_dir() else None
+        return _config_of(place) if place.is_dir() else None
     except Exception:  # reading the weights says what is wrong
         return None
-    return None if config is None or config.is_encoder_decoder else config
 
 
 Shapes = Mapping[str, tuple[int, ...]]
