@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from ..attention import CALL, MLP, RESIDUAL, AttentionCall, CallRead, Edit, Residual, SlotRow
+from ..attention import CALL, MLP, NEURONS, RESIDUAL, AttentionCall, CallRead, Edit, Residual, SlotRow
 from ..backends.anatomy.modules import removed_after, token_mixer
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.huggingface import HuggingFaceSubject
@@ -210,47 +210,43 @@ def path_row(cut: str, report: Report, before: Report, readers: Sequence[Head]) 
 
 # The neurons of a feed-forward layer: what each writes into a dimension, and which way its input points
 
-SHOWN = 5  # neurons that write most
+SHOWN, OUTPUT = 5, "output"  # neurons that write most; the name of the matrix that they write through
 
 
 def _with_neurons(path: Path, subject: HuggingFaceSubject, tokens: Tokens) -> Path:
     """The path with the neurons of its feed-forward layer, by their writes into its dimension at the first token.
 
-    It stays as it is if the layer has several output matrices, as with experts.
+    It stays as it is where no output matrix of the layer is found, as with experts.
     """
-    block, dim = path.at, path.dim
-    seen: list[tuple[str, Any, Tensor, Tensor]] = []
+    block, dim, seen = path.at, path.dim, dict[str, Tensor]()
+    tap = subject.modules.taps[NEURONS][block]
+    if tap is None:
+        return path
+    down: Any = tap.module
+    shape = _rows(down).T.shape
+    named = subject.modules.blocks[block].named_modules()
+    linears = {name: m for name, m in named if isinstance(m, nn.Linear | Conv1D) and _rows(m).shape == shape}
+    inputs = {name: m for name, m in linears.items() if "attn" not in name and "query" not in name}
 
     def keep(name: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-            if args[0].shape[:-1].numel() == tokens.numel():  # cross-attention reads the encoder's output
-                seen.append((name, module, args[0].view(*tokens.shape, -1), output.view(*tokens.shape, -1)))
+        return lambda module, args, output: seen.update({name: args[0]})
 
-        return hook
-
-    linears = {n: m for n, m in subject.modules.blocks[block].named_modules() if isinstance(m, nn.Linear | Conv1D)}
-    with removed_after([module.register_forward_hook(keep(name)) for name, module in linears.items()]):
+    with removed_after([m.register_forward_hook(keep(name)) for name, m in {**inputs, OUTPUT: down}.items()]):
         read, at = MLP.read(lambda x: x[:, 0]), subject.shape.mlp_layers.index(block)
         update = subject.run(tokens, reads={"mlp": read}, logits=False, blocks=range(block + 1))["mlp"][:, at]
-    _, down, hidden, output = seen[-1]
-    if output.shape[-1] != update.shape[-1] or not _is_alike(output[:, 0], update):
-        return path
-    writes = hidden[:, 0] * _rows(down)[dim]
-    writes = writes * (update[:, dim] / output[:, 0, dim])[:, None]  # a factor or a norm after it
+    x = {name: given.view(*tokens.shape, -1) for name, given in seen.items()}
+    made = x[OUTPUT][:, 0] * _rows(down)[dim]
+    output = made.sum(-1) + (0 if getattr(down, "bias", None) is None else down.bias.detach()[dim])
+    writes = made * (update[:, dim] / output)[:, None]  # a factor or a norm after it
     top = writes.mean(0).abs().topk(min(SHOWN, writes.shape[1])).indices
-    inputs = [(n, m, x) for n, m, x, y in seen[:-1] if y.shape[-1] == hidden.shape[-1] and "attn" not in n]
-    cosines = {
-        name.rpartition(".")[2]: F.cosine_similarity(x[:, :, None], _rows(module)[top], dim=-1)
-        for name, module, x in inputs
-        if x.shape[-1] == _rows(module).shape[-1] and "query" not in name
-    }
-    means = {name: (x[:, 0].mean(0).tolist(), x[:, 1:].mean((0, 1)).tolist()) for name, x in cosines.items()}
+    cosines = {n: F.cosine_similarity(x[n][:, :, None], _rows(m)[top], dim=-1) for n, m in inputs.items()}
+    means = {n.rpartition(".")[2]: (c[:, 0].mean(0), c[:, 1:].mean((0, 1))) for n, c in cosines.items()}
     shares = writes.mean(0) / path.value
     sums = shares.sort(descending=True).values.cumsum(0)
     count = int((sums < COVERED).sum().clamp(max=len(sums) - 1)) + 1
     shown = tuple(
-        Neuron(index, float(shares[index]), {name: (first[i], others[i]) for name, (first, others) in means.items()})
-        for i, index in enumerate(top.tolist())
+        Neuron(n, float(shares[n]), {name: (float(a[i]), float(b[i])) for name, (a, b) in means.items()})
+        for i, n in enumerate(top.tolist())
     )
     return replace(path, neurons=shown, n_neurons=count, covered=float(sums[count - 1]))
 
@@ -258,12 +254,6 @@ def _with_neurons(path: Path, subject: HuggingFaceSubject, tokens: Tokens) -> Pa
 def _rows(module: Any) -> Float[Tensor, "output input"]:
     weight = module.weight.detach()
     return weight.T if isinstance(module, Conv1D) else weight
-
-
-def _is_alike(output: Tensor, update: Tensor) -> bool:
-    """Whether an update is a matrix's output up to a factor for each sequence."""
-    factor = (output * update).sum(-1, keepdim=True) / output.square().sum(-1, keepdim=True)
-    return torch.allclose(factor * output, update, rtol=1e-3, atol=1e-3 * float(update.abs().max()))
 
 
 TOP = 3  # heads that are explained by default
