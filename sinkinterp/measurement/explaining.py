@@ -195,19 +195,6 @@ def path_cuts(
     }
 
 
-def path_row(cut: str, report: Report, before: Report, readers: Sequence[Head]) -> dict[str, Cell]:
-    """Returns what a cut does to the readers, to all heads, and to the loss."""
-    old, new = (r.extra(NEXT_TOKEN_LOSS).nanmean(1) for r in (before, report))
-    alpha, layers = report.alpha(), [report.attention_layers.index(layer) for layer, _ in readers]
-    return {
-        CUT: cut,
-        **mean_cells(f"{ALPHA_1} of readers", alpha[:, layers, [head for _, head in readers]].mean(1), SHARES),
-        **mean_cells(f"{ALPHA_1} of all heads", alpha.mean((1, 2)), SHARES),
-        **mean_cells("loss", new, SIZES),
-        **estimate_cells("change of loss", difference(old, new, paired=True)),
-    }
-
-
 # The neurons of a feed-forward layer: what each writes into a dimension, and which way its input points
 
 SHOWN, OUTPUT = 5, "output"  # neurons that write most; the name of the matrix that they write through
@@ -259,16 +246,15 @@ def _rows(module: Any) -> Float[Tensor, "output input"]:
 TOP = 3  # heads that are explained by default
 TEXTS = 32  # of the default text
 DRAWS = 2  # of random parts
+EXPECTED = 7 + TOP * (1 + DRAWS)  # passes
 
 
 class Work:
     """The model, its inputs, and how many forward passes over all texts were made."""
 
-    def __init__(
-        self, subject: Subject, token_set: TokenSet, generator: torch.Generator, on_pass: OnProgress, expected: int
-    ) -> None:
+    def __init__(self, subject: Subject, token_set: TokenSet, generator: torch.Generator, show: OnProgress) -> None:
         self.subject, self.token_set, self.generator = subject, token_set, generator
-        self.on_pass, self.expected, self.passes = on_pass, expected, 0
+        self.show, self.passes = show, 0
         self.calls: dict[int, list[AttentionCall]] = {}  # of the layers that are explained, in the order of the texts
 
     def report(self, *edits: Edit) -> Report:
@@ -285,7 +271,7 @@ class Work:
     def count(self) -> None:
         """One more pass."""
         self.passes += 1
-        self.on_pass(min(self.passes, self.expected), self.expected)
+        self.show(min(self.passes, EXPECTED), EXPECTED)
 
 
 def alpha_of(report: Report, on_slot: bool) -> tuple[Tensor, Tensor]:
@@ -325,7 +311,7 @@ def explain(
     written = _written(subject, ids, answer, instead)
     with progress_of(progress, f"explaining {subject.name}") as on_pass:
         generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0, LARGEST))
-        work = Work(subject, token_set, generator, on_pass, 7 + TOP * (1 + DRAWS))
+        work = Work(subject, token_set, generator, on_pass)
         before = work.report()
         on_slot = before.slot_importance is not None and bool(before.slot_importance.mean() > before.alpha().mean())
         on_slot = on_slot and _has_learned_keys(subject, ids)
@@ -335,8 +321,9 @@ def explain(
         scores, reads = _scores(work, heads, path, before, on_slot)
         cuts = [row for score in scores for row in cut_rows(work, score, on_slot)]
         path = None if path is None else followed(path, subject, ids, reads)
-        path_rows = _rows_of_path(work, path, reads, before)
-    note = _note(before)
+        path_rows = tuple(_rows_of_path(work, path, reads, before))
+    name, how = public_name(before.protocol.model), "norms frozen, scores before any softcap"
+    note = f"{name}: {before.protocol.line()}; {how}; {intervals(before.protocol.sequences)}"
     ablation = (
         f"{note}; in the stream: at the first token, the part becomes its mean over the other tokens; directly: in the "
         f"keys of this head alone, norms frozen; random: as many other parts, the mean of {DRAWS} draws; removed: "
@@ -349,21 +336,28 @@ def explain(
         heads=tuple(scores),
         path=path,
         cuts=Table("What remains when the named parts are cut?", ablation, tuple(cuts)),
-        path_cuts=Table("What does the path cost?", path_note, tuple(path_rows)),
-        passes=work.passes,
+        path_cuts=Table("What does the path cost?", path_note, path_rows),
         no_path=no_path,
         written=written,
     )
 
 
-def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before: Report) -> list[dict[str, Cell]]:
-    """The attention that is left when the path is cut; empty without a path that is read."""
+def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before: Report) -> Iterator[dict[str, Cell]]:
+    """What each cut of the path does to its readers, to all heads, and to the loss; nothing without readers."""
     if path is None or not path.readers:
-        return []
+        return
     layers, length = work.subject.shape.attention_layers, work.token_set.tokens.shape[1]
-    edits = path_cuts(path, reads, layers, length, work.generator)
-    reports = {name: work.report(*cut) if cut else before for name, cut in edits.items()}
-    return [path_row(name, report, before, list(path.readers)) for name, report in reports.items()]
+    rows, heads = zip(*((layers.index(layer), head) for layer, head in path.readers), strict=True)
+    for cut, edits in path_cuts(path, reads, layers, length, work.generator).items():
+        report = work.report(*edits) if edits else before
+        alpha, (old, new) = report.alpha(), (r.extra(NEXT_TOKEN_LOSS).nanmean(1) for r in (before, report))
+        yield {
+            CUT: cut,
+            **mean_cells(f"{ALPHA_1} of readers", alpha[:, list(rows), list(heads)].mean(1), SHARES),
+            **mean_cells(f"{ALPHA_1} of all heads", alpha.mean((1, 2)), SHARES),
+            **mean_cells("loss", new, SIZES),
+            **estimate_cells("change of loss", difference(old, new, paired=True)),
+        }
 
 
 def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str | None) -> Written | None:
@@ -373,11 +367,6 @@ def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str 
         return None
     right, wrong = (torch.tensor(answer_token(subject, text)).expand(len(tokens)) for text in (answer, instead))
     return Written(answer, instead, lens.logit_parts(subject, tokens, right, wrong))
-
-
-def _note(report: Report) -> str:
-    name, line = public_name(report.protocol.model), report.protocol.line()
-    return f"{name}: {line}; norms frozen, scores before any softcap; {intervals(report.protocol.sequences)}"
 
 
 def _has_learned_keys(subject: Subject, tokens: Tensor) -> bool:
@@ -428,10 +417,9 @@ def _scores(
         tensors = [torch.cat(chunks) for chunks in zip(*parts[layer, head], strict=True)]
         score = HeadScore(layer, head, names, cuts | slot, *tensors, *(x[:, i, head] for x in alphas))
         if not score.error <= lens.TOLERANCE:
-            dtype = score.score.dtype
-            is_exact = dtype.itemsize >= 4
-            why = "its queries or keys are not linear in the residual" if is_exact else f"{dtype} rounds too much"
-            fix = "take another family" if is_exact else "load it in float32"
+            why, fix = f"{score.score.dtype} rounds too much", "load it in float32"
+            if score.score.dtype.itemsize >= 4:
+                why, fix = "its queries or keys are not linear in the residual", "take another family"
             raise InputError(f"the parts of head {score.name} do not add up to its score: {why}; {fix}")
         scores.append(score)
     return scores, {layer: Reads(*map(torch.cat, zip(*chunks, strict=True))) for layer, chunks in reads.items()}
