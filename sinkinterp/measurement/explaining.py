@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from ..attention import CALL, MLP, RESIDUAL, AttentionCall, CallRead, Edit, Residual, SlotRow
+from ..attention import CALL, MLP, NEURONS, RESIDUAL, AttentionCall, CallRead, Edit, Residual, SlotRow
 from ..backends.anatomy.modules import removed_after, token_mixer
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.huggingface import HuggingFaceSubject
@@ -195,62 +195,45 @@ def path_cuts(
     }
 
 
-def path_row(cut: str, report: Report, before: Report, readers: Sequence[Head]) -> dict[str, Cell]:
-    """Returns what a cut does to the readers, to all heads, and to the loss."""
-    old, new = (r.extra(NEXT_TOKEN_LOSS).nanmean(1) for r in (before, report))
-    alpha, layers = report.alpha(), [report.attention_layers.index(layer) for layer, _ in readers]
-    return {
-        CUT: cut,
-        **mean_cells(f"{ALPHA_1} of readers", alpha[:, layers, [head for _, head in readers]].mean(1), SHARES),
-        **mean_cells(f"{ALPHA_1} of all heads", alpha.mean((1, 2)), SHARES),
-        **mean_cells("loss", new, SIZES),
-        **estimate_cells("change of loss", difference(old, new, paired=True)),
-    }
-
-
 # The neurons of a feed-forward layer: what each writes into a dimension, and which way its input points
 
-SHOWN = 5  # neurons that write most
+SHOWN, OUTPUT = 5, "output"  # neurons that write most; the name of the matrix that they write through
 
 
 def _with_neurons(path: Path, subject: HuggingFaceSubject, tokens: Tokens) -> Path:
     """The path with the neurons of its feed-forward layer, by their writes into its dimension at the first token.
 
-    It stays as it is if the layer has several output matrices, as with experts.
+    It stays as it is where no output matrix of the layer is found, as with experts.
     """
-    block, dim = path.at, path.dim
-    seen: list[tuple[str, Any, Tensor, Tensor]] = []
+    block, dim, seen = path.at, path.dim, dict[str, Tensor]()
+    tap = subject.modules.taps[NEURONS][block]
+    if tap is None:
+        return path
+    down: Any = tap.module
+    shape = _rows(down).T.shape
+    named = subject.modules.blocks[block].named_modules()
+    linears = {name: m for name, m in named if isinstance(m, nn.Linear | Conv1D) and _rows(m).shape == shape}
+    inputs = {name: m for name, m in linears.items() if "attn" not in name and "query" not in name}
 
     def keep(name: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-            if args[0].shape[:-1].numel() == tokens.numel():  # cross-attention reads the encoder's output
-                seen.append((name, module, args[0].view(*tokens.shape, -1), output.view(*tokens.shape, -1)))
+        return lambda module, args, output: seen.update({name: args[0]})
 
-        return hook
-
-    linears = {n: m for n, m in subject.modules.blocks[block].named_modules() if isinstance(m, nn.Linear | Conv1D)}
-    with removed_after([module.register_forward_hook(keep(name)) for name, module in linears.items()]):
+    with removed_after([m.register_forward_hook(keep(name)) for name, m in {**inputs, OUTPUT: down}.items()]):
         read, at = MLP.read(lambda x: x[:, 0]), subject.shape.mlp_layers.index(block)
         update = subject.run(tokens, reads={"mlp": read}, logits=False, blocks=range(block + 1))["mlp"][:, at]
-    _, down, hidden, output = seen[-1]
-    if output.shape[-1] != update.shape[-1] or not _is_alike(output[:, 0], update):
-        return path
-    writes = hidden[:, 0] * _rows(down)[dim]
-    writes = writes * (update[:, dim] / output[:, 0, dim])[:, None]  # a factor or a norm after it
+    x = {name: given.view(*tokens.shape, -1) for name, given in seen.items()}
+    made = x[OUTPUT][:, 0] * _rows(down)[dim]
+    output = made.sum(-1) + (0 if getattr(down, "bias", None) is None else down.bias.detach()[dim])
+    writes = made * (update[:, dim] / output)[:, None]  # a factor or a norm after it
     top = writes.mean(0).abs().topk(min(SHOWN, writes.shape[1])).indices
-    inputs = [(n, m, x) for n, m, x, y in seen[:-1] if y.shape[-1] == hidden.shape[-1] and "attn" not in n]
-    cosines = {
-        name.rpartition(".")[2]: F.cosine_similarity(x[:, :, None], _rows(module)[top], dim=-1)
-        for name, module, x in inputs
-        if x.shape[-1] == _rows(module).shape[-1] and "query" not in name
-    }
-    means = {name: (x[:, 0].mean(0).tolist(), x[:, 1:].mean((0, 1)).tolist()) for name, x in cosines.items()}
+    cosines = {n: F.cosine_similarity(x[n][:, :, None], _rows(m)[top], dim=-1) for n, m in inputs.items()}
+    means = {n.rpartition(".")[2]: (c[:, 0].mean(0), c[:, 1:].mean((0, 1))) for n, c in cosines.items()}
     shares = writes.mean(0) / path.value
     sums = shares.sort(descending=True).values.cumsum(0)
     count = int((sums < COVERED).sum().clamp(max=len(sums) - 1)) + 1
     shown = tuple(
-        Neuron(index, float(shares[index]), {name: (first[i], others[i]) for name, (first, others) in means.items()})
-        for i, index in enumerate(top.tolist())
+        Neuron(n, float(shares[n]), {name: (float(a[i]), float(b[i])) for name, (a, b) in means.items()})
+        for i, n in enumerate(top.tolist())
     )
     return replace(path, neurons=shown, n_neurons=count, covered=float(sums[count - 1]))
 
@@ -260,25 +243,18 @@ def _rows(module: Any) -> Float[Tensor, "output input"]:
     return weight.T if isinstance(module, Conv1D) else weight
 
 
-def _is_alike(output: Tensor, update: Tensor) -> bool:
-    """Whether an update is a matrix's output up to a factor for each sequence."""
-    factor = (output * update).sum(-1, keepdim=True) / output.square().sum(-1, keepdim=True)
-    return torch.allclose(factor * output, update, rtol=1e-3, atol=1e-3 * float(update.abs().max()))
-
-
 TOP = 3  # heads that are explained by default
 TEXTS = 32  # of the default text
 DRAWS = 2  # of random parts
+EXPECTED = 7 + TOP * (1 + DRAWS)  # passes
 
 
 class Work:
     """The model, its inputs, and how many forward passes over all texts were made."""
 
-    def __init__(
-        self, subject: Subject, token_set: TokenSet, generator: torch.Generator, on_pass: OnProgress, expected: int
-    ) -> None:
+    def __init__(self, subject: Subject, token_set: TokenSet, generator: torch.Generator, show: OnProgress) -> None:
         self.subject, self.token_set, self.generator = subject, token_set, generator
-        self.on_pass, self.expected, self.passes = on_pass, expected, 0
+        self.show, self.passes = show, 0
         self.calls: dict[int, list[AttentionCall]] = {}  # of the layers that are explained, in the order of the texts
 
     def report(self, *edits: Edit) -> Report:
@@ -295,7 +271,7 @@ class Work:
     def count(self) -> None:
         """One more pass."""
         self.passes += 1
-        self.on_pass(min(self.passes, self.expected), self.expected)
+        self.show(min(self.passes, EXPECTED), EXPECTED)
 
 
 def alpha_of(report: Report, on_slot: bool) -> tuple[Tensor, Tensor]:
@@ -335,7 +311,7 @@ def explain(
     written = _written(subject, ids, answer, instead)
     with progress_of(progress, f"explaining {subject.name}") as on_pass:
         generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0, LARGEST))
-        work = Work(subject, token_set, generator, on_pass, 7 + TOP * (1 + DRAWS))
+        work = Work(subject, token_set, generator, on_pass)
         before = work.report()
         on_slot = before.slot_importance is not None and bool(before.slot_importance.mean() > before.alpha().mean())
         on_slot = on_slot and _has_learned_keys(subject, ids)
@@ -345,8 +321,9 @@ def explain(
         scores, reads = _scores(work, heads, path, before, on_slot)
         cuts = [row for score in scores for row in cut_rows(work, score, on_slot)]
         path = None if path is None else followed(path, subject, ids, reads)
-        path_rows = _rows_of_path(work, path, reads, before)
-    note = _note(before)
+        path_rows = tuple(_rows_of_path(work, path, reads, before))
+    name, how = public_name(before.protocol.model), "norms frozen, scores before any softcap"
+    note = f"{name}: {before.protocol.line()}; {how}; {intervals(before.protocol.sequences)}"
     ablation = (
         f"{note}; in the stream: at the first token, the part becomes its mean over the other tokens; directly: in the "
         f"keys of this head alone, norms frozen; random: as many other parts, the mean of {DRAWS} draws; removed: "
@@ -359,21 +336,28 @@ def explain(
         heads=tuple(scores),
         path=path,
         cuts=Table("What remains when the named parts are cut?", ablation, tuple(cuts)),
-        path_cuts=Table("What does the path cost?", path_note, tuple(path_rows)),
-        passes=work.passes,
+        path_cuts=Table("What does the path cost?", path_note, path_rows),
         no_path=no_path,
         written=written,
     )
 
 
-def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before: Report) -> list[dict[str, Cell]]:
-    """The attention that is left when the path is cut; empty without a path that is read."""
+def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before: Report) -> Iterator[dict[str, Cell]]:
+    """What each cut of the path does to its readers, to all heads, and to the loss; nothing without readers."""
     if path is None or not path.readers:
-        return []
+        return
     layers, length = work.subject.shape.attention_layers, work.token_set.tokens.shape[1]
-    edits = path_cuts(path, reads, layers, length, work.generator)
-    reports = {name: work.report(*cut) if cut else before for name, cut in edits.items()}
-    return [path_row(name, report, before, list(path.readers)) for name, report in reports.items()]
+    rows, heads = zip(*((layers.index(layer), head) for layer, head in path.readers), strict=True)
+    for cut, edits in path_cuts(path, reads, layers, length, work.generator).items():
+        report = work.report(*edits) if edits else before
+        alpha, (old, new) = report.alpha(), (r.extra(NEXT_TOKEN_LOSS).nanmean(1) for r in (before, report))
+        yield {
+            CUT: cut,
+            **mean_cells(f"{ALPHA_1} of readers", alpha[:, list(rows), list(heads)].mean(1), SHARES),
+            **mean_cells(f"{ALPHA_1} of all heads", alpha.mean((1, 2)), SHARES),
+            **mean_cells("loss", new, SIZES),
+            **estimate_cells("change of loss", difference(old, new, paired=True)),
+        }
 
 
 def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str | None) -> Written | None:
@@ -383,11 +367,6 @@ def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str 
         return None
     right, wrong = (torch.tensor(answer_token(subject, text)).expand(len(tokens)) for text in (answer, instead))
     return Written(answer, instead, lens.logit_parts(subject, tokens, right, wrong))
-
-
-def _note(report: Report) -> str:
-    name, line = public_name(report.protocol.model), report.protocol.line()
-    return f"{name}: {line}; norms frozen, scores before any softcap; {intervals(report.protocol.sequences)}"
 
 
 def _has_learned_keys(subject: Subject, tokens: Tensor) -> bool:
@@ -438,10 +417,9 @@ def _scores(
         tensors = [torch.cat(chunks) for chunks in zip(*parts[layer, head], strict=True)]
         score = HeadScore(layer, head, names, cuts | slot, *tensors, *(x[:, i, head] for x in alphas))
         if not score.error <= lens.TOLERANCE:
-            dtype = score.score.dtype
-            is_exact = dtype.itemsize >= 4
-            why = "its queries or keys are not linear in the residual" if is_exact else f"{dtype} rounds too much"
-            fix = "take another family" if is_exact else "load it in float32"
+            why, fix = f"{score.score.dtype} rounds too much", "load it in float32"
+            if score.score.dtype.itemsize >= 4:
+                why, fix = "its queries or keys are not linear in the residual", "take another family"
             raise InputError(f"the parts of head {score.name} do not add up to its score: {why}; {fix}")
         scores.append(score)
     return scores, {layer: Reads(*map(torch.cat, zip(*chunks, strict=True))) for layer, chunks in reads.items()}

@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention import RESIDUAL, Edit, called, per_sequence
-from ..backends.subject import Subject
 from ..checks import LARGEST, InputError, accepting, check_count, instance_of, keywords, whole_number
 from ..data.progress import OnProgress, progress_of, told
 from ..data.tokens import Tokens, TokensLike
@@ -98,8 +97,11 @@ def sweep(
     metric = accepting(sink_rate if metric is None else metric, "a metric, such as si.sink_rate,", None)
     groups = _groups(edits)
     subject, token_set = inputs_of(model, tokens)
-    controls = [_controls(group, subject, token_set.shortest, seeds) for group in groups]
-    runs = [(), *(run for group, random_edits in zip(groups, controls, strict=True) for run in (group, *random_edits))]
+    runs: list[Sequence[Edit]] = [()]  # of no edit, then of each group and of its controls
+    for group in groups:
+        drawn = [torch.Generator().manual_seed(seed) for seed in range(seeds)]
+        controls = [[e.control(subject.shape, token_set.shortest, generator) for e in group] for generator in drawn]
+        runs += [group, *controls]
     values: list[PerSequence] = []
     with progress_of(progress, f"sweeping {subject.name}") as on_run:
         for run in told(runs, on_run):  # only the metric of each report is kept: there may be very many runs
@@ -137,11 +139,6 @@ def _seeds(control: Any) -> int:
     if control is None or (isinstance(control, str) and control == "random"):
         return 0 if control is None else SEEDS
     return whole_number(control, "a control is 'random', or a number of seeds, which", 1, MOST_SEEDS)
-
-
-def _controls(group: Sequence[Edit], subject: Subject, length: int, seeds: int) -> list[tuple[Edit, ...]]:
-    generators = [torch.Generator().manual_seed(seed) for seed in range(seeds)]
-    return [tuple(edit.control(subject.shape, length, generator) for edit in group) for generator in generators]
 
 
 def _ends(metric: ReportMetric) -> bootstrap.Range:
@@ -221,16 +218,12 @@ def spread(
     named = without_sink(at // 2 or 2) if edits is None else instance_of(edits, Mapping, "edits have names here")
     runs = {name: changes(subject, given, changed, at, some) for name, some in named.items()}
     before = next(iter(runs.values()))[0]
-    rows: list[dict[str, Cell]] = [
-        {
-            EDIT: name,
-            BLOCK: block,
-            **_cells(change[:, block], before[:, block], length),
-            **bootstrap.mean_cells(NATS, loss, bootstrap.SIZES),
-        }
-        for name, (change, loss) in runs.items()
-        for block in range(change.shape[1])
-    ]
+    rows: list[dict[str, Cell]] = []
+    for name, (change, loss) in runs.items():
+        cells = bootstrap.mean_cells(NATS, loss, bootstrap.SIZES)
+        for block in range(change.shape[1]):
+            of_block = _cells(change[:, block], before[:, block], length)
+            rows.append({EDIT: name, BLOCK: block, **of_block, **cells})
     figure = partial(sweep_figure, x=BLOCK, quantities=(ALL, NEAR, FAR), by=EDIT)
     note = (
         f"{run_note(subject, given)}; token {at} (from 0) becomes another one of the texts; change: distance of the "

@@ -89,12 +89,11 @@ THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
 
 def sinks_by_length(reports: Iterable[Readings], epsilons: Iterable[float] | float = THRESHOLDS) -> Table:
     """Sink_1 over T for several epsilons beside uniform attention's, a report per length (Gu et al. 2025, Figure 3)."""
-    reports = [reports] if isinstance(reports, Readings) else [*reports] if isinstance(reports, Iterable) else [reports]
-    for report in reports:
+    given = list(reports) if isinstance(reports, Iterable) and not isinstance(reports, Readings) else [reports]
+    for report in given:
         check_report(report, "sinks_by_length")
-    check_count(reports, "reports")
-    thresholds = epsilons_of(epsilons)
-    reports = sorted(reports, key=lambda report: report.protocol.length)
+    check_count(given, "reports")
+    in_order = sorted(given, key=lambda report: report.protocol.length)
     rows = tuple(
         {
             MODEL: report.protocol.model,
@@ -104,15 +103,15 @@ def sinks_by_length(reports: Iterable[Readings], epsilons: Iterable[float] | flo
             NULL: report.null_sink_rate(0, epsilon),
             "n": report.protocol.sequences,
         }
-        for epsilon in thresholds
-        for report in reports
+        for epsilon in epsilons_of(epsilons)
+        for report in in_order
     )
-    protocols = [report.protocol for report in reports]
+    protocols = [report.protocol for report in in_order]
     sources = "; ".join(dict.fromkeys(f"{protocol.model}: {protocol.line('length')}" for protocol in protocols))
-    lengths = ", ".join(map(str, dict.fromkeys(protocol.length for protocol in protocols)))
+    lengths, varied = (", ".join(map(str, dict.fromkeys(row[name] for row in rows))) for name in (LENGTH, EPSILON))
     most = bootstrap.intervals(max(protocol.sequences for protocol in protocols))
-    varied = f"T={lengths}, epsilon={', '.join(map(str, thresholds))}"
-    return Table("Sink_1 over the length of sequences", f"{sources}; {varied}; {most}", rows, over_length)
+    note = f"{sources}; T={lengths}, epsilon={varied}; {most}"
+    return Table("Sink_1 over the length of sequences", note, rows, over_length)
 
 
 def over_length(table: Table) -> go.Figure:
