@@ -94,11 +94,11 @@ class Input(Frozen):
         return replace(inputs, may_be_shorter=is_prompt).token_set(subject, model, on_file)
 
     def inputs(self, settings: "Preset", is_default: bool) -> "Inputs":
-        """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size."""
+        """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size, or one text."""
         from ..runs.case import Inputs
 
         given = {name: value for name, value in vars(self).items() if value is not None}
-        may_be_shorter = self.length is None and is_default
+        may_be_shorter = self.length is None and (is_default or self.is_one_text)
         may_be_fewer = self.sequences is None and not self.is_one_text and is_default
         sizes = {name: getattr(settings, name) for name in ("length", "sequences", "bos")}
         return Inputs(**given | sizes, may_be_shorter=may_be_shorter, may_be_fewer=may_be_fewer)
@@ -175,8 +175,7 @@ def measure(model: options.Model, given: Input, how: Settings, loading: options.
         options.check_sizes(model, None, given.length, loading.beyond_context)
         subject = loading.subject(model, settings.dtype)
         _check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
-        is_whole = given.is_one_text and given.length is None
-        report = _measured(subject, model, inputs, settings, is_whole, how, progress)
+        report = _measured(subject, model, inputs, settings, how, progress)
         word = subject.label
         asked, tables = results.tables(report, settings.epsilon, word), overview_tables if results.full else overview
         shown = [*(asked or tables(report, settings.epsilon, word)), *_remarks(report, given)]
@@ -194,16 +193,9 @@ def _remarks(report: "Report", given: Input) -> Iterator[str]:
 
 
 def _measured(
-    subject: "Subject",
-    model: str,
-    inputs: "Inputs",
-    settings: "Preset",
-    is_whole: bool,
-    how: Settings,
-    progress: "Progress",
+    subject: "Subject", model: str, inputs: "Inputs", settings: "Preset", how: Settings, progress: "Progress"
 ) -> "Report":
-    """The report on the inputs: on one whole text, on the given ones, or on docstrings until the interval is narrow."""
-    from ..backends.subject import text_to_tokens
+    """The report on the inputs that are given, or on docstrings until the interval is narrow."""
     from ..measurement.measure import measure as measure_sinks, measure_enough
     from ..metrics import instruments
 
@@ -219,8 +211,6 @@ def _measured(
             progress=progress(f"measuring {n} {'more ' if why else ''}x {longest} tokens{why}"),
         )
 
-    if is_whole and inputs.text is not None:
-        return measured(text_to_tokens(subject, settings.bos).one(inputs.text, settings.length))
     if inputs.given or not inputs.may_be_fewer or subject.tokenizer is None:
         return measured(inputs.token_set(subject, model))
     on_file = progress("reading docstrings")

@@ -330,7 +330,10 @@ def check_places(reads: Iterable[Path], files: list[Path], folders: list[Path]) 
     These are inputs and what is inside them, models and texts of the caches, and two outputs that are one file. Links
     are followed.
     """
-    places = dict.fromkeys(reads, "this command reads") | dict.fromkeys(_caches(), "holds models and texts")
+    from huggingface_hub import constants
+
+    caches = (SHIPPED, downloads(), cache_folder() / "texts", Path(constants.HF_HUB_CACHE))
+    places = dict.fromkeys(reads, "this command reads") | dict.fromkeys(caches, "holds models and texts")
     fix = "choose another place for the output"
     for output in (*files, *folders):
         for place, what in places.items():
@@ -418,12 +421,6 @@ def _paths_in(value: Any) -> Iterator[Path]:
             path = Path(located(value))
             if path.exists():
                 yield path
-
-
-def _caches() -> Iterator[Path]:
-    from huggingface_hub import constants
-
-    yield from (SHIPPED, downloads(), cache_folder() / "texts", Path(constants.HF_HUB_CACHE))
 
 
 def _is_in(path: Path, place: Path) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from memory import Held
 
 from sinkinterp.attention import fused
 from sinkinterp.attention.fused import Inputs
@@ -12,7 +13,6 @@ from sinkinterp.attention.slots import SinkLogit
 from sinkinterp.lm.attention import Alibi, BucketIndex, T5Relative, slopes
 from sinkinterp.lm.block import GatedFFN
 from sinkinterp.lm.model import LMSpec, build
-from sinkinterp.runs.estimate import Held
 
 T = 577  # more than `fused.LONG`, and not a multiple of a block
 
