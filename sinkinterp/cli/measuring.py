@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 class Input(Frozen):
     """What a model reads, and how much of it."""
 
-    text: options.Text = None
+    text: Annotated[str | None, typer.Option(parser=options.source)] = None
     column: Annotated[str | None, typer.Option(parser=options.filled)] = None
     chat: Annotated[str | None, typer.Option(parser=options.source)] = None
-    tokens: options.TokenFile = None
+    tokens: Annotated[Path | None, typer.Option(parser=options.token_file)] = None
     drawn: Drawn | None = None
     seed: Annotated[int | None, typer.Option(parser=options.SEED)] = None
     length: Annotated[int | None, typer.Option(parser=options.TOKENS)] = None

@@ -73,8 +73,6 @@ def check_bos(subject: "Subject", bos: Bos) -> None:
 V = TypeVar("V")
 PACKAGE = Path(__file__).parents[1]
 MOST = 2**31 - 1  # of anything that is counted
-MOST_SEEDS = 1000  # of a study, each of which trains every model again
-LARGEST_SEED = 2**63 - 1  # random generators take 64 bits
 
 
 def parser(parse: Callable[[Any], V]) -> Callable[[Any], V]:
@@ -249,35 +247,28 @@ HELP = data_of("cli/help.toml")
 
 INPUTS = (token_file, source)
 
-SEED = whole(0, LARGEST_SEED)
-SEEDS = whole(1, MOST_SEEDS)
+SEED = whole(0, 2**63 - 1)  # random generators take 64 bits
+SEEDS = whole(1, 1000)  # of a study, each of which trains every model again
 TOKENS = whole(2)  # of a sequence: one token shows no attention to another
 SEQUENCES = whole(1)
 
 
 Model = Annotated[str, typer.Argument(parser=source, autocompletion=beginning(models))]
 Column = Annotated[str, typer.Option(parser=filled)]
-Backend = Annotated[str, typer.Option(parser=backend_named, autocompletion=beginning(BACKENDS))]
 Encoder = Annotated[str | None, typer.Option(parser=source)]
 DeviceMap = Annotated[str | None, typer.Option("--device-map", "--device", parser=filled)]
 Json = Annotated[Path | None, typer.Option("--json", parser=json_file)]
-Text = Annotated[str | None, typer.Option(parser=source)]
-Html = Annotated[Path | None, typer.Option("--html", parser=page_file)]
 Out = Annotated[Path, typer.Option("--out", "--output", "-o", parser=page_file)]
 DrawnOut = Annotated[Path, typer.Option("--out", "--output", "-o", parser=drawn_file)]
-TokenFile = Annotated[Path | None, typer.Option(parser=token_file)]
 
 Settings = Annotated[list[str], typer.Option("--set")]
 OnRay = Annotated[str | None, typer.Option("--ray", parser=filled)]
-Device = Annotated[str, typer.Option(parser=filled)]
-
-NumbersOrDefault = Annotated[Dtype | None, typer.Option(parser=dtype_named)]
 
 
 class Page(Frozen):
     """The page of a command, and how many tables it prints."""
 
-    html_out: Html = None
+    html_out: Annotated[Path | None, typer.Option("--html", parser=page_file)] = None
     force: bool = False
     full: bool = False
 
@@ -293,7 +284,7 @@ class Training(Frozen):
 
     settings: Settings = field(default_factory=list)
     seed: Annotated[int, typer.Option(parser=SEED)] = 0
-    device: Device = "auto"
+    device: Annotated[str, typer.Option(parser=filled)] = "auto"
     force: bool = False
 
 
@@ -301,7 +292,7 @@ class Weights(Frozen):
     """How a command of the library transformers loads its model."""
 
     encoder: Encoder = None
-    dtype: NumbersOrDefault = None
+    dtype: Annotated[Dtype | None, typer.Option(parser=dtype_named)] = None
     device_map: DeviceMap = None
 
     def subject(self, model: str, dtype: str = Dtype.FLOAT32) -> "Subject":
@@ -316,7 +307,7 @@ class Weights(Frozen):
 class Loading(Weights):
     """How a command of any library loads its model."""
 
-    backend: Backend = "huggingface"
+    backend: Annotated[str, typer.Option(parser=backend_named, autocompletion=beginning(BACKENDS))] = "huggingface"
     beyond_context: bool = False
 
 

@@ -153,12 +153,11 @@ class Inputs(Frozen):
         """Held-out sequences of the task that a checkpoint of ours was trained on."""
         data = recipe_of(folder).data
         outside = getattr(data, "outside", "")
-        is_named = bool(outside) and self.text == outside
-        if outside and not is_named:
+        if outside and self.text != outside:
             raise InputError(f"{folder.name} was trained on {outside}, which is read if you name it: text={outside!r}")
         task = prepared(data, cache_folder())
         length = min(self.length, task.length) if self.may_be_shorter else self.length
-        if (self.text is not None and not is_named) or length > task.length:
+        if (self.text is not None and not outside) or length > task.length:
             what = f"was trained on {task.length} symbols of a task, not on text"
             raise InputError(f"{folder.name} {what}; use length={task.length}")
         token_set = held_out_tokens(task, self.sequences)

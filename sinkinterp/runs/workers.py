@@ -88,12 +88,9 @@ class Ray(Frozen):
             host, _, port = self.address.rpartition(":")
             if port.isdigit():  # where nothing listens, Ray itself waits for minutes
                 socket.create_connection((host, int(port)), timeout=5).close()
-            size = (
-                {"num_cpus": torch.cuda.device_count() or 2, "include_dashboard": False}
-                if self.address == LOCAL
-                else {}
-            )
-            ray.init(self.address, ignore_reinit_error=True, log_to_driver=False, **size)
+            size = {"num_cpus": torch.cuda.device_count() or 2, "include_dashboard": False}
+            local = size if self.address == LOCAL else {}
+            ray.init(self.address, ignore_reinit_error=True, log_to_driver=False, **local)
         return ray
 
 
