@@ -250,14 +250,11 @@ def _sha256(path: Path) -> str:
 
 def _read(path: Path, read: Callable[[BufferedReader], T]) -> T:
     """What `read` makes of a file. Raises Damaged where it cannot be read, and InputError without the permission."""
-    with refusal(f"cannot read {path}", of=PermissionError):
-        try:
-            with path.open("rb") as file:
-                return read(file)
-        except PermissionError:
-            raise
-        except OSError as error:
-            raise Damaged(path, error.strerror or "it cannot be read") from error
+    try:
+        with refusal(f"cannot read {path}", of=PermissionError), path.open("rb") as file:
+            return read(file)
+    except OSError as error:
+        raise Damaged(path, error.strerror or "it cannot be read") from error
 
 
 MARK = f"sinkinterp sha256 {STAMP}"
@@ -339,7 +336,10 @@ def _is_ours(file: Path) -> bool:
     """Whether a file carries the mark of its content."""
     try:
         content = file.read_bytes()
-        return _is_stamped(content) or (content.lstrip().startswith(b"{") and _is_signed(json.loads(content)))
+        if not content.lstrip().startswith(b"{"):
+            return _is_stamped(content)
+        plain = json.loads(content)
+        return plain.get(SHA256) == _content_sha256(plain) and plain.get(SEALED, True) is True
     except (OSError, ValueError, RecursionError):
         return False
 
@@ -350,10 +350,6 @@ def _mark_in(content: bytes) -> re.Match[bytes] | None:
 
 def _is_stamped(content: bytes) -> bool:
     return _mark_in(content) is not None and content == stamped(_with(content, STAMP.encode()))
-
-
-def _is_signed(plain: Mapping[str, Any]) -> bool:
-    return plain.get(SHA256) == _content_sha256(plain) and plain.get(SEALED, True) is True
 
 
 def _with(content: bytes, digits: bytes) -> bytes:

@@ -15,14 +15,7 @@ WHAT = "variants and recipes are for `train`, experiments for `reproduce`, check
 Row = dict[str, Cell]
 
 
-class Listed(StrEnum):
-    """What can be listed."""
-
-    VARIANTS = "variants"
-    RECIPES = "recipes"
-    EXPERIMENTS = "experiments"
-    CHECKPOINTS = "checkpoints"
-    MODELS = "models"
+Listed = StrEnum("Listed", ["VARIANTS", "RECIPES", "EXPERIMENTS", "CHECKPOINTS", "MODELS"])  # what can be listed
 
 
 def listing(what: Annotated[Listed | None, typer.Argument(help=WHAT, show_default="all")] = None) -> None:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ..table import Table
 
 
-ALL = "all"
 TIMES = {"processor seconds": "of processor time", "seconds": "by the clock"}  # older chapters have the second alone
 COMPLETION = options.beginning(experiment_names)
 
@@ -82,7 +81,7 @@ def reproduce(
 
         scale = how.scale
         _check_inputs(other.model, scale, how.text)
-        is_all = list(names) == [ALL]
+        is_all = list(names) == ["all"]
         given = experiment_names() if is_all else dict.fromkeys(map(full_name, names))
         chosen = {name: experiments.load_experiment(name) for name in given}
         if is_all and scale is not None:

@@ -28,9 +28,7 @@ PROBED_TOKENS = 4096  # of a step that is timed, at most, but two sequences
 TIMED_STEPS = 3
 GPU_SPEED = 150e12  # operations a second: half of an A100's, or a sixth of an H100's, largest speed in bfloat16
 GPU_STEP = 0.01  # seconds that a step takes at least: an H100 made 66 to 110 steps a second of small models together
-BYTES = 4  # of a weight
-TENSORS = 3  # of the size of the model in a checkpoint: its weights and AdamW's two moments
-GB = 10**9
+BYTES = 12  # of a weight and of AdamW's two moments of it, in a checkpoint
 
 
 class Cost(Frozen):
@@ -56,7 +54,7 @@ def cost_of(recipes: Sequence[Trainable], cache: Path | None = None) -> Cost:
         len(distinct) - len(missing),
         sum(recipe.steps * recipe.batch * recipe.length for recipe in missing),
         sum(recipe.steps * seconds_of(recipe) for recipe in missing) / 3600,
-        numbers * BYTES * TENSORS * checkpoint.KEPT / GB,
+        numbers * BYTES * checkpoint.KEPT / 1e9,
     )
 
 
