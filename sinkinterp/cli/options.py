@@ -123,7 +123,7 @@ def _output_file_of(what: str, *suffixes: str) -> Callable[[Any], Path]:
     @parser
     def parse(text: str | Path) -> Path:
         path = _output(text)
-        if path.is_dir() or str(text).endswith("/"):
+        if os.path.isdir(path) or str(text).endswith("/"):
             raise InputError(f"{path} is a folder; name a file in it, such as {path / 'sinks'}{suffixes[0]}")
         if what and path.suffix and path.suffix.lower() not in suffixes:
             raise InputError(f"{path} is written as {what}; give a name that ends in {suffixes[0]}")
@@ -146,9 +146,9 @@ def output_folder(text: str | Path) -> Path:
     path = _output(text)
     if os.path.isfile(path):
         raise InputError(f"{path} is a file; give the name of a folder")
+    check_writable(path / "lock")
     if path.suffix in (".html", ".json", ".csv", ".pdf", ".png", ".svg", ".pt", ".safetensors") and not path.exists():
         raise InputError(f"several files are written, into a folder; write --out {path.with_suffix('')}")
-    check_writable(path / "lock")
     return path
 
 
