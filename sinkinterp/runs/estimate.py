@@ -25,7 +25,6 @@ from ..train.recipe import Recipe, parameter_groups
 from .trained import ChatRecipe, Trainable, job_on_chats, run_of
 
 PROBED_TOKENS = 4096  # of a step that is timed, at most, but two sequences
-TIMED_STEPS = 3
 GPU_SPEED = 150e12  # operations a second: half of an A100's, or a sixth of an H100's, largest speed in bfloat16
 GPU_STEP = 0.01  # seconds that a step takes at least: an H100 made 66 to 110 steps a second of small models together
 BYTES = 12  # of a weight and of AdamW's two moments of it, in a checkpoint
@@ -91,7 +90,7 @@ def _timed(recipe: Trainable) -> float:
     with loop.threads(recipe.threads), torch.random.fork_rng():
         model = loop.started(job).train()
         optimizer = torch.optim.AdamW(parameter_groups(model, recipe.decay, recipe.weight_decay), fused=True)
-        for _ in range(1 + TIMED_STEPS):
+        for _ in range(4):
             start = time.perf_counter()
             update(job, 1, model, optimizer)  # it reads the loss, so a GPU has finished
             seconds.append(time.perf_counter() - start)
