@@ -270,17 +270,12 @@ def _span(limit: Any) -> Any:
 
 def check_memory(n_bytes: int, what: str, fix: str) -> None:
     """Raises InputError where `what` takes more bytes than the machine has memory."""
-    memory = memory_bytes()
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # the system does not tell
+        return
     if n_bytes > memory:
         raise InputError(f"{what} take about {n_bytes / 1e9:,.0f} GB and this machine has {memory / 1e9:.0f} GB; {fix}")
-
-
-def memory_bytes() -> int:
-    """The machine's memory; 2**62 where the system does not tell."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return 2**62
 
 
 def _index(value: Any) -> int | None:

@@ -66,12 +66,6 @@ def write_text(path: Path | str, text: str) -> None:
         draft.write_text(text, encoding="utf-8")
 
 
-def write_bytes(path: Path | str, data: bytes) -> None:
-    """Writes a file, whole or not at all. Raises InputError where the system refuses."""
-    with replacing(path) as draft:
-        draft.write_bytes(data)
-
-
 def write_json(path: Path | str, value: Any, indent: int | None = None) -> None:
     """Writes a JSON file, whole or not at all. Raises InputError where the system refuses."""
     write_text(path, json.dumps(value, indent=indent))

@@ -24,7 +24,7 @@ def names(folder):
 def test_a_file_is_replaced_whole_and_missing_folders_are_made(tmp_path):
     file = tmp_path / "a" / "b" / "page.html"
     files.write_text(file, "häuser")
-    files.write_bytes(file, b"13")
+    files.write_text(file, "13")
     assert file.read_bytes() == b"13" and names(file.parent) == ["page.html"]
     files.write_json(file, {"a": [1, None]})
     assert file.read_text() == '{"a": [1, null]}'

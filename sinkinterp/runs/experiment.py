@@ -98,7 +98,6 @@ def failed_in(rows: Sequence[Row]) -> str:
     return f"{len(failed)} trainings failed, such as {model}, seed {seed}: {state}"
 
 
-SEEDS = 5
 _DOWNLOADED = "local/"  # before the names of models that `make models` makes
 GIVEN = "given models"  # in place of a scale, where the user names models
 _OF_TEXT = (Scale.TEXT, Scale.GPU, Scale.PAPER)
@@ -120,7 +119,7 @@ class Scope(Frozen):
 
     scale: Scale
     models: Sequence[Model] = ()
-    seeds: int = SEEDS
+    seeds: int = 5
     text: str | None = None
     workers: Workers = Processes()
     measurers: Workers = Here()
