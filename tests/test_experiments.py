@@ -1,6 +1,7 @@
 import json
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from runpy import run_path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from sinkinterp.applications.position_swap import paper_targets
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.encoder import Silence
 from sinkinterp.cli import reproducing
+from sinkinterp.data import sources
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import silent
 from sinkinterp.lm.model import build
@@ -42,8 +44,13 @@ SOFTMAX = "sinkinterp/demo-softmax"
 
 @pytest.fixture(scope="module", autouse=True)
 def few():
-    """67 sequences in place of 512, 16 in place of 256 while models train, 67 chats in place of 2,000."""
+    """67 sequences in place of 512, 16 in place of 256 while models train, 67 chats in place of 2,000.
+
+    The docstrings are read once.
+    """
+    docstrings = cache(sources.read_record)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "read_record", lambda file, of: docstrings(file))
         patch.setattr(cases, "OUR_SEQUENCES", 67)
         patch.setattr("sinkinterp.runs.trained.EVALUATION_SEQUENCES", 16)
         read = trained_runs.read_chats

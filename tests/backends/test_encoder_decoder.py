@@ -16,7 +16,6 @@ from backends.encoder_decoders import (
     MODELS,
     SOURCE,
     TEXT_MODELS,
-    Mel,
     model_of,
     save_bart,
     source_of,
@@ -219,14 +218,6 @@ def test_a_model_that_is_not_causal_is_refused():
     model = zoo.model_of("llama")
     model.model.layers[0].mlp.register_forward_hook(lambda _, __, update: update + update.mean(1, keepdim=True))
     refused(lambda: si.load(model))
-
-
-def test_whispers_mel_features_reach_its_encoder():
-    model = model_of("whisper")
-    with torch.no_grad():
-        states = model.model.encoder(**Mel().features(model)).last_hidden_state
-        want = model(encoder_outputs=(states.expand(5, -1, -1),), decoder_input_ids=TOKENS, use_cache=False).logits
-    close(si.load(model, encoder=Mel()).run(TOKENS).logits, want)
 
 
 @every_model

@@ -29,7 +29,7 @@ from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.estimate import cost_of
 from sinkinterp.runs.experiment import TRAINED, OnModels, Outcome, Scope, check_scope, load_experiment
 from sinkinterp.runs.trained import held_out_tokens, trained, valid_loss
-from sinkinterp.runs.workers import Here, Processes
+from sinkinterp.runs.workers import Here
 from sinkinterp.table import NULL, at_this_loss, published
 from sinkinterp.train.recipe import RECIPES, ConstantRate, Everything, on_text
 
@@ -43,7 +43,6 @@ STUDY = study(
     ),
     rules=(higher("softmax", than="sigmoid"),),
 )
-FIRST = replace(STUDY.rows.edition, arms=STUDY.rows.edition.arms[:1])  # one arm alone
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +93,6 @@ def test_the_numbers_of_a_run_are_those_of_its_report(tmp_path):
     assert row[c.LOSS] == pytest.approx(valid_loss(run.subject(), tokens).mean)
     alphas = report.importance.mean((0, 1, 2))[:13]  # positions that at least four queries see
     assert row[c.STRONGEST] == int(alphas.argmax()) + 1
-
-
-def test_processes_make_the_rows_that_this_process_makes(table, tmp_path):
-    """One process here; `test_workers` has two at once."""
-    one = replace(STUDY, rows=replace(STUDY.rows, edition=FIRST))
-    rows = one.table(Scope(Scale.SMOKE, seeds=2, workers=Processes(1), cache=tmp_path)).rows
-    assert list(rows) == [row for row in table.rows if row[c.MODEL] == "softmax"]
 
 
 @pytest.mark.parametrize(
