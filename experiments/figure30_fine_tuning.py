@@ -14,10 +14,11 @@ from sinkinterp.data.sources import embedded_texts
 from sinkinterp.files import cache_folder, write_text
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
-from sinkinterp.runs.trained import ChatRecipe, history_of
+from sinkinterp.runs.trained import ChatRecipe, finetuned, run_of
 from sinkinterp.runs.training_figures import GRADIENT_NORM, PANELS, STEP, VALID_LOSS, Panel, training
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import MODEL, SEED, Table
+from sinkinterp.train import checkpoint
 
 from .shared.figures import by_seed, last_steps
 from .shared.rules import not_asked
@@ -54,6 +55,13 @@ def rows(scope: Scope) -> Table:
         "sentence the user says and whose rest the assistant; loss on the assistant's tokens of 32 held-out chats"
     )
     return Table("", note, tuple(made))
+
+
+def history_of(recipe: ChatRecipe, cache: Path | None = None) -> checkpoint.History:
+    """The evaluations of a recipe's run, a row each; the run is made where it is not in the cache."""
+    run = run_of(recipe, cache)
+    finetuned(recipe, run)
+    return checkpoint.history_of(checkpoint.folder_of(run, recipe.steps))
 
 
 def _chats(cache: Path) -> Path:

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from sinkinterp.data.backcopy import BigramBackcopy, Edited, FixedAt
+from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.train.recipe import Recipe, with_variant
 
 from .shared.rules import has_sink
 from .shared.study import Arm, setting, study
+from .shared.tasks import Edited, FixedAt
 
 FIRST = 63  # the rarest symbol, which is not a trigger
 POSITIONS = ("learned", "no_position", "sinusoidal", "t5", "alibi", "rotary")

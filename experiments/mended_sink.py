@@ -24,12 +24,13 @@ from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import ALPHA_1, EDIT, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE, Cell, Table
 from sinkinterp.train.loop import job_of, prepared, train
-from sinkinterp.train.recipe import ConstantRate, Continued, Recipe
+from sinkinterp.train.recipe import ConstantRate, Recipe
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
 from .shared.remedy import EVICTED, outliers_and_costs
 from .shared.rules import MARGIN, above, plus, within
 from .shared.study import EPSILON, SINK_1_ALONE, Arm, architecture, by_model, without_bos
+from .shared.tasks import Continued
 
 SEQUENCES = 256
 SHARE = 10  # the training goes on for a tenth of its steps

@@ -2,13 +2,13 @@
 
 from functools import partial
 
-from sinkinterp.data.backcopy import RandomAt
 from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_THERE, MODEL, NULL_THERE, STRONGEST, Table
 
 from .shared.changed_text import on_changed_text
 from .shared.rules import MARGIN, has_no_sink, has_sink, in_most_seeds
 from .shared.study import study
+from .shared.tasks import RandomAt
 
 STOPS = (4, 8)  # random tokens from the first on; the paper says "more" and gives no number
 

@@ -1,11 +1,11 @@
 """Table 10 (right) and section 5: the sink is where the same token always stands, or where nothing can be predicted."""
 
-from sinkinterp.data.backcopy import FixedAt, RandomAt
 from sinkinterp.runs.catalogue import Scale
 
 from .shared.changed_text import on_changed_text
 from .shared.rules import higher, sink_at
 from .shared.study import Edition, study
+from .shared.tasks import FixedAt, RandomAt
 
 RARE = 63  # the rarest symbol, which is not a trigger
 NOTE = (

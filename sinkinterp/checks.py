@@ -231,21 +231,34 @@ def check_fields(value: Any) -> None:
     `limits` of its classes say what a number is at least, or from what to what, or are those of `finite_number`. Raises
     InputError for a field that holds anything else. Fields of other types are not checked.
     """
-    limits = ChainMap(*(vars(kind).get("limits", {}) for kind in type(value).__mro__))
-    for each in fields(value):
-        held, name = getattr(value, each.name), f"{each.name} of {type(value).__name__}"
-        span = _span(limits.get(each.name, {}))
+    made = type(value)
+    if made not in _CHECKED:
+        _CHECKED[made] = _checked_fields(made)
+    for each, span, kinds in _CHECKED[made]:
+        held, name = getattr(value, each.name), f"{each.name} of {made.__name__}"
         if each.type is int:
             number = whole_number(held, name, span.get("least", -LARGEST), span.get("most", LARGEST))
             object.__setattr__(value, each.name, number)
         elif each.type is float:
             object.__setattr__(value, each.name, finite_number(held, name, **span))
-        else:
-            kinds: Any = getattr(each.type, "__args__", (each.type,))  # of int | None, both
-            ours = [kind for kind in kinds if isinstance(kind, type) and kind.__module__.startswith(f"{__package__}.")]
-            if ours and all(isinstance(kind, type) for kind in kinds) and not isinstance(held, kinds):
-                fix = said_of(type(held).__name__, type(value).__name__)
-                raise InputError(f"{name} is of type {' or '.join(k.__name__ for k in kinds)}{fix}; got {_shown(held)}")
+        elif not isinstance(held, kinds):
+            fix = said_of(type(held).__name__, made.__name__)
+            raise InputError(f"{name} is of type {' or '.join(k.__name__ for k in kinds)}{fix}; got {_shown(held)}")
+
+
+_CHECKED: dict[type, list[tuple[Field[Any], Any, Any]]] = {}  # by class; torch.compile warns of a `functools.cache`
+
+
+def _checked_fields(made: Any) -> list[tuple[Field[Any], Any, Any]]:
+    """The fields of a dataclass that `check_fields` checks: each with its limits, and the classes that it takes."""
+    limits, checked = ChainMap(*(vars(kind).get("limits", {}) for kind in made.__mro__)), []
+    for each in fields(made):
+        kinds = getattr(each.type, "__args__", (each.type,))  # of int | None, both
+        are_types = all(isinstance(kind, type) for kind in kinds)
+        is_ours = are_types and any(kind.__module__.startswith(f"{__package__}.") for kind in kinds)
+        if each.type in (int, float) or is_ours:
+            checked.append((each, _span(limits.get(each.name, {})), kinds))
+    return checked
 
 
 def _span(limit: Any) -> Any:

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from string import Template
@@ -239,30 +239,25 @@ def is_output(path: Path) -> bool:
 
 def _flush(draft: Path) -> None:
     """Makes the content of a draft survive a power failure."""
-    for path in (draft, *(draft.rglob("*") if draft.is_dir() else ())):
-        if path.is_dir():
-            _sync_folder(path)
-        elif path.is_file():
+    for path in (draft, *draft.rglob("*")):
+        if path.is_dir() or path.is_file():
             _sync(path)
 
 
 def _publish(draft: Path, target: Path) -> None:
     """Puts a finished draft in its place."""
-    if is_output(target):
-        with draft.open("rb") as source, open(os.dup(_OUTPUT), "wb") as stream, suppress(BrokenPipeError):
+    if _is_stream(target):
+        place = os.dup(_OUTPUT) if is_output(target) else target
+        with draft.open("rb") as source, open(place, "wb") as stream, suppress(BrokenPipeError):
             shutil.copyfileobj(source, stream)
             stream.flush()
-        return
-    if _is_stream(target):
-        with draft.open("rb") as source, target.open("wb") as stream:
-            shutil.copyfileobj(source, stream)
         return
     if draft.is_dir() and target.is_dir():
         raise OSError("the folder exists already")
     if target.is_file() and draft.is_file():
         shutil.copymode(target, draft)
     draft.replace(target)
-    _sync_folder(target.parent)
+    _sync(target.parent)
 
 
 def _make_folder(folder: Path) -> None:
@@ -270,21 +265,18 @@ def _make_folder(folder: Path) -> None:
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in missing:
-        _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes the names in a folder survive a power failure, where the file system can do that."""
-    with suppress(OSError):  # some network file systems refuse this, though they have written everything
-        _sync(folder)
+        _sync(path.parent)
 
 
 def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """Makes the content of a file, or the names in a folder, survive a power failure."""
+    # some network file systems refuse this for a folder, though they have written everything
+    with suppress(OSError) if path.is_dir() else nullcontext():
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def shown_path(path: Path) -> str:

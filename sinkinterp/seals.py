@@ -31,8 +31,7 @@ SEAL = "sha256.json"  # in a folder: the hashes of its files
 STAMP = "0" * 64  # in a draft: where the hash of the file itself is to stand
 SHA256 = "sha256"  # in a dictionary: the hash of all else that it holds
 SEALED = "sealed"  # in a dictionary: that it has such a hash
-MARKED = "optimizer.safetensors"  # the file of a checkpoint whose metadata say that its folder is sealed
-SEALED_METADATA = {"sealed": SEAL}  # these metadata; the order of several would change from run to run
+RECIPE = "recipe.json"  # in a folder: that it is a checkpoint of ours, which has a seal
 LARGE = 1 << 24  # bytes; fewer are read at once, and take less time than to start a thread
 Content = bytes | str | Mapping[str, Any]  # of a file
 Of = Mapping[str, str | int]  # what a file or a folder is of
@@ -95,9 +94,9 @@ def verify(folder: Path, *patterns: str, of: Of = {}) -> None:
     """Raises Damaged unless the files in a sealed folder are those that were sealed, as parts of what `of` says.
 
     Only files whose names match one of the patterns are read, or all of them without a pattern. A folder without
-    sha256.json passes, unless the optimiser beside the weights says that it had one.
+    sha256.json passes, unless it holds a recipe.
     """
-    if (folder / SEAL).exists() or _is_marked(folder / MARKED):
+    if (folder / SEAL).exists() or (folder / RECIPE).exists():
         expected = hashes_in(folder, of)
         check(folder, {name: sha256 for name, sha256 in expected.items() if _any(name, patterns)})
 
@@ -142,7 +141,7 @@ def check_beside(folder: Path) -> None:
 def _named(step: Path) -> str:
     """The key that named a run on text before the hash of the text was known; empty without its recipe."""
     try:
-        recipe = json.loads((step / "recipe.json").read_text())
+        recipe = json.loads((step / RECIPE).read_text())
         recipe["data"].pop("sha256", None)
     except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return ""
@@ -228,17 +227,6 @@ def check_signed(plain: Mapping[str, Any], content: Mapping[str, Any] | None = N
 def _content_sha256(plain: Mapping[str, Any]) -> str:
     content = {name: value for name, value in plain.items() if name not in (SHA256, SEALED)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _is_marked(tensors: Path) -> bool:
-    """Whether a file of a checkpoint says that hashes were written beside it."""
-    try:
-        with tensors.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size)) if size < tensors.stat().st_size else {}
-    except (OSError, ValueError, RecursionError):
-        return False  # whoever reads the file says what is wrong with it
-    return isinstance(header, dict) and header.get("__metadata__") == SEALED_METADATA
 
 
 def check_stamp(path: Path, sha256: str) -> None:
@@ -369,9 +357,7 @@ def _is_stamped(content: bytes) -> bool:
 
 
 def _is_signed(plain: Mapping[str, Any]) -> bool:
-    marks = signed({}).keys()
-    own = signed({name: value for name, value in plain.items() if name not in marks})
-    return SHA256 in plain and all(plain[name] == own[name] for name in marks & plain.keys())
+    return plain.get(SHA256) == _content_sha256(plain) and plain.get(SEALED, True) is True
 
 
 def _with(content: bytes, digits: bytes) -> bytes:

@@ -165,7 +165,7 @@ def _value(hint: Any, key: str, text: str) -> Any:
     options = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
         try:
-            return _PARSERS[option](text) if option in _PARSERS else _defaults(_kinds(option)[text])
+            return _PARSERS[option](text) if option in _PARSERS else defaults(_kinds(option)[text])
         except (ValueError, KeyError):
             continue
     names = [_NAMES.get(option) or ", ".join(sorted(_kinds(option))) or str(option) for option in options]
@@ -181,7 +181,7 @@ def _kinds(option: Any) -> dict[str, type[Spec]]:
     return {name: kind for name, kind in leaves.items() if isinstance(option, type) and issubclass(kind, option)}
 
 
-def _defaults(kind: type[Spec]) -> dict[str, Any]:
+def defaults(kind: type[Spec]) -> dict[str, Any]:
     """The JSON form of a kind, with the fields that have defaults."""
     values = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
     return {"kind": kind.__name__} | {k: v.to_dict() if isinstance(v, Spec) else v for k, v in values.items()}

@@ -58,6 +58,11 @@ def high_of(column: str) -> str:
     return f"{column} high"
 
 
+def no_estimate(column: str) -> dict[str, Cell]:
+    """The three cells of an estimate that does not exist."""
+    return dict.fromkeys((column, low_of(column), high_of(column)))
+
+
 def at_this_loss(baseline: str) -> str:
     """The column with alpha_1 of a baseline at the step of its training where its loss was that of the row's model."""
     return f"{ALPHA_1} of {baseline} at this loss"

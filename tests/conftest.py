@@ -13,21 +13,27 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many workers as cores: more 
 
 import jaxtyping
 import pytest
-import torch
-import typer.main
 from jaxtyping import config
 from shape_checks import calls_of, checked_where_it_states_shapes
 
-gc.disable()  # while modules are imported, which stay
 COMPOSED = {"cli", "models", "pages", "runs", "tests"}  # folders of tests
-
 jaxtyping.jaxtyped = checked_where_it_states_shapes  # before any import of the package, which may import all of it
 
-from sinkinterp.runs.catalogue import load_package  # noqa: E402
 
-load_package()  # tests import what experiments share as `reproduce` does: from sinkinterp._experiments
-os.fsync = os.fstat  # no test cuts the power, and none waits for a disk; `test_files` notes what is flushed
-typer.main.get_command = cache(typer.main.get_command)  # else each line of a CliRunner makes all commands anew
+def pytest_configure(config):
+    """Imports what nearly every test needs, once; xdist's controller runs no test and needs none of it."""
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+        return
+    gc.disable()  # while modules are imported, which stay
+    import torch
+    import typer.main
+
+    from sinkinterp.runs.catalogue import load_package
+
+    load_package()  # tests import what experiments share as `reproduce` does: from sinkinterp._experiments
+    typer.main.get_command = cache(typer.main.get_command)  # else each line of a CliRunner makes all commands anew
+    torch.ones(1, requires_grad=True).backward()  # autograd begins with threads, and no fork, after one compiles
+    os.fsync = os.fstat  # no test cuts the power, and none waits for a disk; `test_files` notes what is flushed
 
 
 SLOW = (  # files that take longest, which start first so that no worker waits for another at the end
@@ -53,6 +59,8 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def seeded():
     """Every test begins with one seed, its shapes unchecked, and what it calls leaves gradients on."""
+    import torch
+
     torch.default_generator.manual_seed(0)  # torch.manual_seed also keeps a stack for each device that is not there
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(0)
@@ -154,6 +162,7 @@ def answers_of_live_pages(monkeypatch):
 @pytest.fixture
 def make_call():
     """An attention call with peaked random scores; sizes are distinct primes, so that swapped axes cannot pass."""
+    import torch
 
     from sinkinterp.attention.call import AttentionCall
 

@@ -76,11 +76,13 @@ def test_our_types_and_functions_are_known_whatever_is_imported_first(tmp_path):
     from sinkinterp.data.packing import PackedText
     from sinkinterp.data.tokenisers import ByteBPE
     from sinkinterp.lm.model import build
+    from sinkinterp.seals import seal
 
     build(si.VARIANTS["k_bias"]).save_pretrained(tmp_path)
     data = PackedText(tokenizer=ByteBPE(300), length=11)
     recipe = si.Recipe(model=replace(si.VARIANTS["softmax"], vocab=300), data=data)
     (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_dict()))
+    seal(tmp_path)
     ours, theirs = "import sinkinterp", "from transformers import AutoModelForCausalLM"
     load = f"print(type(AutoModelForCausalLM.from_pretrained({str(tmp_path)!r})).__name__)"
     of_type = "from transformers import AutoConfig; print(AutoConfig.for_model('sinkinterp').model_type)"

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sinkinterp.data.backcopy import BigramBackcopy, Limited
+from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.train.recipe import Recipe
 
 from .study import Arm, setting
+from .tasks import Limited
 
 
 @dataclass(frozen=True)

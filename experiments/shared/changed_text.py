@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from sinkinterp.data.backcopy import BigramBackcopy, ChainFirst, Edited, TokenChange
+from sinkinterp.data.backcopy import BigramBackcopy, ChainFirst, TokenChange
 from sinkinterp.data.packing import PackedText
 from sinkinterp.train.recipe import Recipe
 
 from .study import Arm, setting
+from .tasks import Edited
 
 
 def on_changed_text(name: str, *edits: TokenChange, **reported: float) -> Arm:

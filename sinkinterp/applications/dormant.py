@@ -8,10 +8,12 @@ Sources: Guo et al. 2024, arXiv:2410.13835 (active and dormant heads); Sandoval-
 (heads of small output norm); Michel et al. 2019, arXiv:1905.10650 (importance of heads by gradients).
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 import plotly.graph_objects as go
@@ -20,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..backends.frozen import FrozenRun, freezable, frozen
-from ..backends.subject import Logits, Subject
+from ..backends.subject import Subject
 from ..checks import LARGEST, Frozen, check_count, finite_number, keywords, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokensLike
@@ -174,22 +176,16 @@ class _Cut(Frozen):
 
     def most(self, order: Sequence[int], budget: float) -> int:
         """How many heads of an order fit the budget on the texts of the choice, as if each added loss."""
-        fits, beyond = 0, len(order) + 1
-        while beyond - fits > 1:
-            size = (fits + beyond) // 2
-            if self.added(CHOSEN, order[:size]).mean() <= budget:
-                fits = size
-            else:
-                beyond = size
-        return fits
+        sizes = range(1, len(order) + 1)
+        return bisect_right(sizes, budget, key=lambda size: self.added(CHOSEN, order[:size]).mean().item())
 
     def row(self, name: str, text: str, orders: Sequence[Sequence[int]], sizes: Sequence[int], many: int) -> Row:
         """What heads chosen in one way cost on one kind of text, mean over orders: each size, and `many` of them."""
         own = [self.added(text, order[:size]) for order, size in zip(orders, sizes, strict=True)]
         same = [self.added(text, order[:many]) for order in orders]
-        costs = {ADDED: torch.stack(own).mean(0), AS_MANY: torch.stack(same).mean(0)}
-        cells = {key: cell for column, values in costs.items() for key, cell in mean_cells(column, values).items()}
-        return {CHOSEN_BY: name, INPUT: text, HEADS: sum(sizes) / len(sizes), **cells}
+        added, as_many = (torch.stack(costs).mean(0) for costs in (own, same))
+        cells = mean_cells(ADDED, added) | mean_cells(AS_MANY, as_many)
+        return {CHOSEN_BY: name, INPUT: text, HEADS: fmean(sizes), **cells}
 
 
 def _readings(subject: Subject, tokens: Tokens) -> tuple[PerTextAndHead, PerTextAndHead]:
@@ -229,11 +225,7 @@ def _attributions(subject: Subject, tokens: Tokens) -> Float[Tensor, " head"]:
     shape = subject.shape
     width = (len(tokens), shape.n_heads, tokens.shape[1], shape.d_value or shape.d_head)
     nothing = {layer: torch.zeros(width) for layer in shape.attention_layers}
-
-    def loss(logits: Logits, ids: Tokens) -> PerSequence:
-        return next_token_loss(logits, ids).mean(1)
-
-    found = attribution(ChangeOutputs(), subject, tokens, nothing, loss)
+    found = attribution(ChangeOutputs(), subject, tokens, nothing, lambda *given: next_token_loss(*given).mean(1))
     return torch.cat([x.sum(-1).abs().mean(0) for x in found.values()]).float().cpu()
 
 
@@ -257,15 +249,8 @@ def _map(table: Table) -> go.Figure:
     figure = go.Figure()
     for i, name in enumerate(("no", "yes")):
         rows = table.where(**{IS_DORMANT: name})
-        names = [f"layer {row[LAYER]}, head {row[HEAD]}" for row in rows.rows]
-        mark = {"color": colour(i), "size": 8}
-        figure.add_scatter(
-            x=rows.column(ALPHA_1),
-            y=rows.column(WRITE),
-            text=names,
-            mode="markers",
-            marker=mark,
-            name=f"dormant: {name}",
-        )
+        points = {"x": rows.column(ALPHA_1), "y": rows.column(WRITE), "marker": {"color": colour(i), "size": 8}}
+        names = [f"layer {row[LAYER]}, head {row[HEAD]}" for row in rows]
+        figure.add_scatter(**points, text=names, mode="markers", name=f"dormant: {name}")
     figure.update_xaxes(title=ALPHA_1, range=[-0.03, 1.03]).update_yaxes(title=WRITE, type="log")
     return themed(figure, table.title, 480, table.note)

@@ -4,10 +4,11 @@ Also where the sinks are while a model writes: on the first token, on another on
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise, product
+from math import isfinite
 from operator import itemgetter
 from typing import ClassVar
 
@@ -37,9 +38,9 @@ from ..data.tokens import Tokens
 from ..interventions.attention_layers import Evict, First, KeepHeaviest
 from ..interventions.selectors import check_chosen, store_chosen
 from ..measurement.measure import answers_of, dtype_of, reads_inputs, run_note
-from ..metrics.bootstrap import SHARES, SIZES, estimate, intervals, mean_cells, rate_cells
+from ..metrics.bootstrap import SHARES, SIZES, Estimate, estimate, intervals, mean_cells, rate_cells
 from ..metrics.importance import PerSequence, check_epsilon
-from ..plots.theme import MAGNITUDE, sweep_figure, themed, unique_values
+from ..plots.theme import grid_of, heat_map, sweep_figure, themed, unique_values
 from ..spec import Limits
 from ..table import HEAD, LAYER, NULL, Cell, Table, high_of
 from .outliers import DIGITS, fake_quantised
@@ -83,7 +84,7 @@ class Losses(Frozen):
         """
         window = max(window for window, _, _ in self.added)
         by_kept = {n: added for (w, places, n), added in self.added.items() if (w, places) == (window, IN_TEXT)}
-        fewest, likely = _fewest(by_kept, _upper), _fewest(by_kept, lambda gain: estimate(gain).mean)
+        fewest, likely = _fewest(by_kept, is_sure=True), _fewest(by_kept, is_sure=False)
         texts, most = len(by_kept[0]), max(by_kept)
         kept = likely if fewest == most else fewest  # nothing was tried that could reject the most
         said = "1 first token" if kept == 1 else f"{kept or 'no'} first tokens"
@@ -202,16 +203,17 @@ def _note(subject: HuggingFaceSubject, tokens: Tokens) -> str:
     return f"{run_note(subject, tokens)}; {intervals(len(tokens))}"
 
 
-def _fewest(by_kept: Mapping[int, PerSequence], size: Callable[[PerSequence], float]) -> int:
-    """The fewest first tokens beside which all that are more gain less than `ENOUGH`."""
-    gains = {n: [size(added - by_kept[m]) for m in by_kept if m > n] for n, added in by_kept.items()}
-    return min(n for n, more in gains.items() if all(gain < ENOUGH for gain in more))
+def _fewest(by_kept: Mapping[int, PerSequence], is_sure: bool) -> int:
+    """The fewest first tokens beside which all that are more gain less than `ENOUGH`, in the mean.
 
+    is_sure: at the upper end of their interval, if they have one.
+    """
 
-def _upper(added: PerSequence) -> float:
-    """The upper end of the interval of a mean; the mean itself without an interval."""
-    found = estimate(added)
-    return found.mean if len(added) < 2 else found.high
+    def is_enough(gain: Estimate) -> bool:
+        return (gain.high if is_sure and isfinite(gain.high) else gain.mean) < ENOUGH
+
+    gains = {n: [estimate(added - by_kept[m]) for m in by_kept if m > n] for n, added in by_kept.items()}
+    return min(n for n, more in gains.items() if all(map(is_enough, more)))
 
 
 def largest_window_first(losses: Table) -> Table:
@@ -236,15 +238,12 @@ def losses_figure(table: Table) -> go.Figure:
 
 def heads_figure(table: Table) -> go.Figure:
     """The fewest first tokens of every head as a map; white where even the most that were tried are not enough."""
-    layers, heads = unique_values(table, LAYER), unique_values(table, HEAD)
-    fewest = np.array(table.numbers(FEWEST)).reshape(len(layers), len(heads))
+    fewest = grid_of(table, FEWEST)
     tried = np.unique(fewest[np.isfinite(fewest)])
-    z = np.where(np.isfinite(fewest), np.searchsorted(tried, fewest), np.nan)
     scale = {"tickvals": [*range(len(tried))], "ticktext": [f"{n:g}" for n in tried], "title": "first tokens"}
-    map_of_heads = {"x": heads, "y": layers, "colorscale": MAGNITUDE, "zmin": 0, "zmax": max(1, len(tried) - 1)}
-    figure = go.Figure(go.Heatmap(z=z, **map_of_heads, colorbar=scale))
-    figure.update_xaxes(title=HEAD, type="category").update_yaxes(title=LAYER, type="category", autorange="reversed")
-    return themed(figure, table.title, 240 + max(200, 16 * len(layers)), f"{FEWEST}; empty: more. {table.note}")
+    figure = heat_map(table, FEWEST, zmin=0, zmax=max(1, len(tried) - 1), colorbar=scale)
+    figure.update_traces(z=np.where(np.isfinite(fewest), np.searchsorted(tried, fewest), np.nan))
+    return themed(figure, table.title, 240 + max(200, 16 * len(fewest)), f"{FEWEST}; empty: more. {table.note}")
 
 
 BITS, SCALES, ROUNDED, CHANGE = "bits", "one scale for each", "rounded tokens", "above all rounded"
@@ -272,22 +271,18 @@ class Scales(Frozen):
         self, x: Float[Tensor, "batch kv_head pos d"], kept: Bool[Tensor, "pos one"], bits: int
     ) -> Float[Tensor, "batch kv_head pos d"]:
         """`x` in integers of `bits` bits. Kept positions stay as they are, and share no scale with the others."""
-        ways = _from_the_smallest if self.offset else _around_zero
+        rounds = _from_the_smallest if self.offset else fake_quantised
         kept, axis = kept.expand(x.shape), self.over[-1]
         pieces = zip(*(every.split(self.group or x.shape[axis], axis) for every in (x, kept)), strict=True)
-        return torch.cat([torch.where(still, part, ways(part, still, bits, self.over)) for part, still in pieces], axis)
+        return torch.cat([rounds(part, bits, self.over, still) for part, still in pieces], axis)
 
 
-def _around_zero(x: Tensor, kept: Tensor, bits: int, over: tuple[int, ...]) -> Tensor:
-    return fake_quantised(x.masked_fill(kept, 0), bits, over)
-
-
-def _from_the_smallest(x: Tensor, kept: Tensor, bits: int, over: tuple[int, ...]) -> Tensor:
+def _from_the_smallest(x: Tensor, bits: int, over: tuple[int, ...], kept: Tensor) -> Tensor:
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     low = wide.masked_fill(kept, torch.inf).amin(over, keepdim=True)
     high = wide.masked_fill(kept, -torch.inf).amax(over, keepdim=True)
     step = (high - low).clamp(min=torch.finfo(wide.dtype).tiny) / (2**bits - 1)
-    return (((wide - low) / step).round() * step + low).to(x.dtype)
+    return torch.where(kept, x, (((wide - low) / step).round() * step + low).to(x.dtype))
 
 
 GRAINS: dict[str, tuple[Scales, Scales]] = {  # of keys, and of values
@@ -364,24 +359,20 @@ def quantised_figure(table: Table) -> go.Figure:
 def quantised_answer(table: Table) -> str:
     """The cost of rounding to every number of bits with the best scales, and the gain of sparing the first token."""
     costs, gains = [], []
-    for bits in dict.fromkeys(table.column(BITS)):
+    for bits in unique_values(table, BITS):
         of = [table.where(**{BITS: bits, ROUNDED: tokens}) for tokens in (ALL, BUT_FIRST)]
-        pairs = [zip(rows.numbers(ADDED), rows.column(SCALES), strict=True) for rows in of]
-        _, best = min(chain(*pairs), key=itemgetter(0))
+        best = min(chain(*of), key=itemgetter(ADDED))[SCALES]
         rounded, spared = (rows.where(**{SCALES: best}) for rows in of)
         gains += spared.numbers(high_of(CHANGE))
         change = f"; to leave the first token as it is changes that by {spared.display_rows()[0][CHANGE]}"
         change = change if gains[-1] < 0 else ""
         costs.append(f"{rounded.display_rows()[0][ADDED]} at {bits} bits (one scale for each {best}{change})")
-    said = f"Rounded keys and values add, in nats a token and with the best scales, {_listed(costs)}."
+    *firsts, last = costs
+    listed = f"{', '.join(firsts)} and {last}" if firsts else last
+    said = f"Rounded keys and values add, in nats a token and with the best scales, {listed}."
     if all(high >= 0 for high in gains):
         return f"{said} To leave the first token as it is gains nothing that these texts show."
     return said
-
-
-def _listed(items: Sequence[str]) -> str:
-    *firsts, last = items
-    return f"{', '.join(firsts)} and {last}" if firsts else last
 
 
 GENERATED, ALPHA = "generated tokens", "alpha_1"
@@ -426,13 +417,11 @@ def generation_table(
     (sinks,) = answers_of(subject, tokens, {"sinks": read})
     found = sinks.cpu().mean((1, 2))  # sequence part quantity
     rows = []
-    for i, end in enumerate(bounds[1:]):
-        cells: dict[str, Cell] = {}
-        for j, name in enumerate((ALPHA, STAYS, MOVED, SINKS)):
-            values = found[:, i, j]
-            ends = SIZES if name == SINKS else SHARES
-            cells |= rate_cells(name, values) if name in (STAYS, MOVED) else mean_cells(name, values, ends)
-        rows.append({GENERATED: end - start, **cells, NULL: found[:, i, -1].mean().item()})
+    for end, of_part in zip(bounds[1:], found.unbind(1), strict=True):
+        alpha, stays, moved, n_sinks, null = of_part.unbind(-1)
+        cells = mean_cells(ALPHA, alpha, SHARES) | rate_cells(STAYS, stays) | rate_cells(MOVED, moved)
+        cells |= mean_cells(SINKS, n_sinks, SIZES)
+        rows.append({GENERATED: end - start, **cells, NULL: null.mean().item()})
     note = (
         f"{subject.name}: n={len(tokens)} prompts of {start} tokens, {count} generated at temperature 1 (seed {seed}), "
         f"end of text forbidden; {dtype_of(subject)}; all keys cached; epsilon {epsilon:g}; {STAYS}: share of heads; "

@@ -398,19 +398,24 @@ def _note(mask: Mask, tested: int) -> str:
 
 
 def fake_quantised(
-    x: Float[Tensor, "*stack row column"], bits: int, over: tuple[int, ...]
+    x: Float[Tensor, "*stack row column"],
+    bits: int,
+    over: tuple[int, ...],
+    kept: Bool[Tensor, "..."] = torch.tensor(False),
 ) -> Float[Tensor, "*stack row column"]:
     """x rounded to `bits`-bit integers: symmetric, one scale over the axes `over`, from the largest magnitude.
 
-    The scale is computed in fp32, or wider, whatever the precision of x.
+    The scale is computed in fp32, or wider, whatever the precision of x. Entries that are `kept` stay as they are, and
+    do not count for the scale.
     """
     numbers(x, "... row column", "what is quantised")
     levels = 2 ** (whole_number(bits, "bits of a symmetric integer", 2, 32) - 1) - 1
     if not over or not all(is_whole(axis) and -x.ndim <= axis < x.ndim for axis in over):
         raise InputError(f"over names axes of {tuple(x.shape)}, such as (-1,); got {over}")
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    kept = kept.to(x.device)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32)).masked_fill(kept, 0)
     scale = wide.abs().amax(over, keepdim=True).clamp(min=torch.finfo(wide.dtype).tiny) / levels
-    return ((wide / scale).round().clamp(-levels, levels) * scale).to(x.dtype)
+    return torch.where(kept, x, ((wide / scale).round().clamp(-levels, levels) * scale).to(x.dtype))
 
 
 class Quantise(Edit):
@@ -426,8 +431,7 @@ class Quantise(Edit):
     left: Left
 
     def residual(self, block: int, x: Residual) -> Residual:
-        kept = self.left(block, x)
-        return torch.where(kept, x, fake_quantised(x.masked_fill(kept, 0), self.bits, self.over))
+        return fake_quantised(x, self.bits, self.over, self.left(block, x))
 
 
 @reads_inputs
@@ -507,8 +511,7 @@ def _quantised_map(
     block, d_model = where
     before = weight.float()
     kept = left(block, before.new_zeros(1, 1, d_model))[0] if weight.shape[-1] == d_model else torch.tensor(False)
-    kept = kept.to(weight.device).expand(weight.shape)
-    rounded = torch.where(kept, before, fake_quantised(before.masked_fill(kept, 0), bits, over))
+    rounded = fake_quantised(before, bits, over, kept)
     return rounded.to(weight.dtype), ((rounded - before).square().sum() / before.square().sum()).item()
 
 

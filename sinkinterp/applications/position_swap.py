@@ -1,6 +1,7 @@
 """Table 7 of Gu et al. (2025): in a model with learned positions, the sink goes where p1 goes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from math import isfinite
 from statistics import fmean
 from typing import Any
@@ -11,6 +12,7 @@ from plotly.subplots import make_subplots
 from ..attention import Edit
 from ..backends.load import subject_of
 from ..checks import check_count, different_numbers, keywords, refusing
+from ..data.progress import OnProgress, no_progress, told
 from ..data.tokens import TokenSet, TokensLike, repeated_token
 from ..files import data_of
 from ..interventions.positions import ReplacePosition, SwapPositions
@@ -40,7 +42,7 @@ def swap_table(
     token_sets: TokensLike | Mapping[str, TokensLike] | None = None,
     targets: Sequence[int] | None = None,
     epsilon: float = 0.3,
-    on_run: Callable[[int, int], None] = lambda done, of: None,
+    on_run: OnProgress = no_progress,
 ) -> Table:
     """Sink_1 and Sink_t while p1 is replaced by p_t or swapped with it; swapping p_t and p_{t+1} is the control.
 
@@ -57,15 +59,12 @@ def swap_table(
     read = {name: inputs_of(subject, tokens)[1] for name, tokens in given.items()}
     targets = paper_targets(next(iter(read.values())).shortest) if targets is None else targets
     targets = different_numbers(targets, "targets", 1)
-    runs, rows = _runs(targets), list[dict[str, Cell]]()
+    rows: list[dict[str, Cell]] = []
     _check_sizes(list(read.values()), max(targets))
-    for name, token_set in read.items():
-        for edit, target, edits in runs:
-            on_run(len(rows), len(read) * len(runs))
-            report = measure(subject, token_set, edits=edits, positions=(0, target))
-            place: dict[str, Cell] = {INPUT: name, EDIT: edit, TARGET: target + 1}
-            rows.append(place | _sinks(report, target, epsilon) | _reported(name, edit, target))
-    on_run(len(rows), len(rows))
+    for (name, token_set), (edit, target, edits) in told([*product(read.items(), _runs(targets))], on_run):
+        report = measure(subject, token_set, edits=edits, positions=(0, target))
+        place: dict[str, Cell] = {INPUT: name, EDIT: edit, TARGET: target + 1}
+        rows.append(place | _sinks(report, target, epsilon) | _reported(name, edit, target))
     note = _note(report, read, epsilon)
     return Table(f"Table 7 on {subject.name}: the sink follows p1", note, tuple(rows), swap_chart)
 
@@ -122,17 +121,13 @@ def _runs(targets: Sequence[int]) -> list[Run]:
 
 
 def _sinks(report: Report, target: int, epsilon: float) -> dict[str, Cell]:
-    return {
-        **estimate_cells(SINK_1, report.sink(0, epsilon)),
-        **estimate_cells(SINK_T, report.sink(target, epsilon)),
-        NULL: max(report.null_sink_rate(position, epsilon) for position in (0, target)),
-    }
+    cells = estimate_cells(SINK_1, report.sink(0, epsilon)) | estimate_cells(SINK_T, report.sink(target, epsilon))
+    return {**cells, NULL: max(report.null_sink_rate(position, epsilon) for position in (0, target))}
 
 
 def _reported(input_name: str, edit: str, target: int) -> dict[str, Cell]:
     by_target = REPORTED.get(edit, {}) if input_name == REPEATED else {}
-    sink_1, sink_t = by_target.get(target + 1, (None, None))
-    return {published(SINK_1): sink_1, published(SINK_T): sink_t}
+    return dict(zip(map(published, RATES), by_target.get(target + 1, (None, None)), strict=True))
 
 
 def _note(report: Report, token_sets: Mapping[str, TokenSet], epsilon: float) -> str:
@@ -162,19 +157,15 @@ def swap_chart(table: Table, reported: str = "GPT2-XL in the paper") -> go.Figur
     for i, name in enumerate(inputs):
         rows = table.where(**{INPUT: name})
         x = [[escaped(edit) for edit in rows.column(EDIT)], [str(t) for t in rows.column(TARGET)]]
-        named = set[str]()
         for trace in _traces(rows, reported):
-            is_new = i == 0 and trace.legendgroup not in named
-            named.add(trace.legendgroup)
-            figure.add_trace(trace.update(x=x, showlegend=is_new), row=i + 1, col=1)
+            figure.add_trace(trace.update(x=x), row=i + 1, col=1)
     figure.update_xaxes(title="position t (from 1, as in the paper), and the edit", row=len(inputs), col=1)
     figure.update_layout(scattermode="group", bargap=0.3)
     figure.update_yaxes(range=[0, 1.05], tickformat=".0%", title="share of heads")
     caption = (
         "Share of (sequence, layer, head) whose importance of the first token (Sink_1), and of the token at position t "
-        "(Sink_t), exceeds epsilon"
+        "(Sink_t), exceeds epsilon, before (none) and after every edit."
     )
-    caption += ", before (none) and after every edit."
     return themed(figure, table.title, 140 + 190 * len(inputs), f"{caption} {table.note}")
 
 

@@ -16,16 +16,16 @@ from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Logits
 from ..checks import InputError, check_context, different_numbers, whole_number
+from ..data.progress import OnProgress, no_progress, told
 from ..data.tokens import Tokens
 from ..interventions.attention_layers import Evict
 from ..measurement.measure import passes, reads_inputs, run_note
 from ..metrics.bootstrap import estimate, intervals
 from ..metrics.importance import next_token_loss, target_loss
-from ..table import Cell, Table, high_of, low_of
+from ..table import Cell, Table, high_of, low_of, no_estimate
 
 ADDED, CACHE = "added loss", "cache"
 Loss = Float[Tensor, "sequence token"]
-OnProgress = Callable[[int, int], None]
 
 
 def check_window(tokens: Tokens, window: int) -> None:
@@ -70,7 +70,7 @@ def streaming_table(
     *,
     window: int,
     sinks: Sequence[int] = (0, 1, 2, 4, 8),
-    on_progress: OnProgress = lambda done, of: None,
+    on_progress: OnProgress = no_progress,
 ) -> Table:
     """Perplexity before and after eviction begins, per number of sinks, beside full attention.
 
@@ -86,38 +86,35 @@ def streaming_table(
         check_stream(subject, tokens, window, count)  # refusals before long runs
     full = loss_of(subject, tokens)
     rows = [_row("all", None, full, full, window)]
-    for i, count in enumerate(sinks):
-        on_progress(i, len(sinks))
+    for count in told(sinks, on_progress):
         loss = torch.cat([loss_of(subject, text, [Evict(window, count)]) for text in tokens.split(1)])
         rows.append(_row(f"{count} + {window - count}", count, loss, full, window))
-    on_progress(len(sinks), len(sinks))
     return Table("What does a rolling cache lose?", _note(subject, tokens, window), tuple(rows))
 
 
 def _row(cache: str, sinks: int | None, loss: Loss, full: Loss, window: int) -> dict[str, Cell]:
-    added = _mean_cells(ADDED, (loss - full)[:, window:], window)
     return {
         CACHE: cache,
         "sinks": sinks,
         **_perplexity_cells("perplexity before", loss[:, :window], window),
         **_perplexity_cells("perplexity after", loss[:, window:], window),
         "tokens after": loss[:, window:].numel(),
-        **(added if sinks is not None else dict.fromkeys(added)),
+        **(no_estimate(ADDED) if sinks is None else _mean_cells(ADDED, (loss - full)[:, window:], window)),
     }
 
 
 def _perplexity_cells(column: str, loss: Loss, window: int) -> dict[str, Cell]:
     cells = _mean_cells(column, loss, window)
-    return {name: None if nats is None else math.exp(nats) for name, nats in cells.items()}
+    return {name: None if nats is None else math.exp(float(nats)) for name, nats in cells.items()}
 
 
-def _mean_cells(column: str, loss: Loss, window: int) -> dict[str, float | None]:
+def _mean_cells(column: str, loss: Loss, window: int) -> dict[str, Cell]:
     """The mean over tokens and its interval: over sequences, or over blocks of `window` tokens of a single sequence.
 
     One block alone has no interval. Without tokens there is no mean either.
     """
     if not loss.numel():
-        return dict.fromkeys((column, low_of(column), high_of(column)))
+        return no_estimate(column)
     blocks = loss.split(1) if len(loss) > 1 else loss.tensor_split(max(1, loss.shape[1] // window), 1)
     of_blocks = estimate(torch.stack([block.mean() for block in blocks]))
     low, high = (of_blocks.low, of_blocks.high) if len(blocks) > 1 else (None, None)

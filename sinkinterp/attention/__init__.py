@@ -4,7 +4,6 @@ from .call import *
 from .kernels import *
 from .maps import *
 from .masks import *
-from .relative import *
 from .shapes import *
 from .sites import *
 from .slots import *

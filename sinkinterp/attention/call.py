@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from ..checks import Frozen, InputError, instance_of, refusing
 from . import fused
-from .fused import Attended, Inputs
+from .fused import LONG, Attended, Inputs
 from .kernels import SOFTMAX, SignedLog
-from .masks import ALL, BLOCK, QueryRun, Visibility, key_blocks
-from .relative import as_tensor
+from .masks import ALL, BLOCK, Visibility, key_blocks
 from .shapes import HeadOutput, KeyIndex, KeyMass, Pattern, PerQuery, Queries, SomeAllowed, SomePairs
 from .slots import SinkLogit, SlotRow, Summaries
 
@@ -91,12 +91,8 @@ class AttentionCall(Inputs, eq=False, repr=False):
         """How many columns each query can see, its slot included."""
         return self.visibility.n_visible + (self.slot is not None)
 
-    def queries(self, rows: slice = ALL) -> QueryRun:
-        """What the kernel may know of a run of queries besides their scores."""
-        return QueryRun(self.visibility, rows)
-
     def scores(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomePairs:
-        """Scores of a run of queries with the chosen keys (default all), masked pairs included.
+        """Scores of a run of queries with the chosen keys (default all), masked pairs included; bias and scaling count.
 
         The tensor is new and has at least fp32.
         """
@@ -109,7 +105,7 @@ class AttentionCall(Inputs, eq=False, repr=False):
         if self.bias is not None:
             bias = self.bias[..., rows, :]
             scores = scores + (bias if keys is None else bias[..., keys])
-        return scores
+        return self.kernel.scaling(scores, self.visibility, rows)
 
     @cached_property
     def scaled_queries(self) -> Queries:
@@ -118,7 +114,10 @@ class AttentionCall(Inputs, eq=False, repr=False):
 
     def slot_scores(self) -> Float[Tensor, "batch head query 1"] | None:
         """Scores of every query with the slot; None without a slot."""
-        return None if self.slot is None else self.slot.scores(self.kernel.feature(_at_least_fp32(self.q)), self.scale)
+        if self.slot is None:
+            return None
+        scores = self.slot.scores(self.kernel.feature(_at_least_fp32(self.q)), self.scale)
+        return self.kernel.scaling(scores, self.visibility, ALL)
 
     def computed_pattern(self, hidden: Bool[Tensor, " column"] | None = None) -> Pattern:
         """The weights that the kernel computes from all scores, with gradients; a slot's column comes first.
@@ -131,7 +130,7 @@ class AttentionCall(Inputs, eq=False, repr=False):
             allowed = F.pad(allowed, (1, 0), value=True)
         if hidden is not None:
             allowed = allowed & ~hidden
-        return self.kernel.pattern(scores, allowed, self.queries())
+        return self.kernel.pattern(scores, allowed)
 
     def with_pattern(self, weights: Pattern | None, heads: Bool[Tensor, " head"] | None = None) -> "AttentionCall":
         """The call with these weights, dense, the slot's column first; with None, with those its kernel computes.
@@ -209,11 +208,28 @@ class AttentionCall(Inputs, eq=False, repr=False):
         return z
 
     def output(self) -> HeadOutput:
-        """The output of the heads, by a fused kernel if one computes the same thing."""
+        """The output of the heads, by a fused kernel if one computes the same thing.
+
+        Else long calls are computed in runs of queries, again for gradients, so that no T x T map is kept.
+        """
         if self._fused is not None:
             return self._fused[0]
         z = fused.output_alone(self) if self.set_pattern is None else None
-        return self.mix(self.pattern()) if z is None else z
+        if z is not None:
+            return z
+        if self.set_pattern is not None or self.k.shape[2] <= LONG or isinstance(self.slot, Summaries):
+            return self.mix(self.pattern())
+        return torch.cat([checkpoint(_dense_output, part, use_reentrant=False) for part in self.runs()], 2)
+
+    def runs(self, length: int = 128) -> Iterator["AttentionCall"]:
+        """The calls of `length` queries each, with the keys that they may see."""
+        runs = self.q.split(length, 2)
+        masks, biases = (len(runs) * [None] if x is None else x.split(length, 2) for x in (self.mask, self.bias))
+        n_seen = self.visibility.past
+        for q, mask, bias in zip(runs, masks, biases, strict=True):
+            n_seen = n_seen + q.shape[2] if mask is None else self.k.shape[2]
+            k, v, bias = self.k[:, :, :n_seen], self.v[:, :, :n_seen], None if bias is None else bias[..., :n_seen]
+            yield replace(self, q=q, k=k, v=v, mask=mask, bias=bias)
 
     @property
     def is_fused(self) -> bool:
@@ -238,14 +254,14 @@ class AttentionCall(Inputs, eq=False, repr=False):
             raise InputError(f"the pattern of layer {self.layer} was set by an edit, so its normaliser is not defined")
         if self._fused is not None:
             return self._fused[1]
-        return self.kernel.normaliser.log_size(self._signed_logs(), self.queries())
+        return self.kernel.normaliser.log_size(self._signed_logs())
 
     def _signed_logs(self) -> Iterator[SignedLog]:
         slot = self.slot_scores()
         if slot is not None:
-            yield self.kernel.signed_log(slot, self.queries())
+            yield self.kernel.signed_log(slot)
         for keys in key_blocks(self.keys):
-            log_sim, sign = self.kernel.signed_log(self.scores(keys), self.queries())
+            log_sim, sign = self.kernel.signed_log(self.scores(keys))
             yield log_sim.masked_fill(~self.allowed(keys), -torch.inf), sign
 
     def weights_at(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomePairs:
@@ -262,7 +278,7 @@ class AttentionCall(Inputs, eq=False, repr=False):
             return None
         if self.set_pattern is not None:
             return self.set_pattern.weights[..., 0]
-        weights = self.kernel.weights_over_alpha(scores, self._log_normaliser, self.queries())
+        weights = self.kernel.weights_over_alpha(scores, self._log_normaliser)
         return self.kernel.alpha * weights[..., 0]
 
     def slot_mass(self) -> Float[Tensor, "batch head"]:
@@ -294,7 +310,11 @@ class AttentionCall(Inputs, eq=False, repr=False):
     def _weights_over_alpha(self, keys: KeyIndex | None, rows: slice) -> SomePairs:
         """Weights over alpha of every pair, masked or not."""
         log_z = self._log_normaliser[..., rows]
-        return self.kernel.weights_over_alpha(self.scores(keys, rows), log_z, self.queries(rows))
+        return self.kernel.weights_over_alpha(self.scores(keys, rows), log_z)
+
+
+def _dense_output(call: AttentionCall) -> HeadOutput:
+    return call.mix(call.pattern())
 
 
 def _at_least_fp32(x: Tensor) -> Tensor:
@@ -311,7 +331,7 @@ def call_of_interface(
     queries see all keys if `is_causal` in `extra` is false, else no later key; see `is_causal_call`. `key_bias` in
     `extra` is a bias with one row for all queries; see `relative_to_own_key`.
     """
-    bias = as_tensor(extra.get("position_bias"))
+    bias = extra.get("position_bias")
     if bias is None and extra.get("key_bias") is not None:
         bias = relative_to_own_key(extra["key_bias"], q.shape[2])
     if mask is None and extra.get("is_causal") is False:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..checks import InputError
 from ..spec import ABOVE_ZERO, Dims, Limits, Part, Spec, added_later
-from .masks import QueryRun
+from .masks import Visibility
 from .shapes import Allowed, PerQuery, Scores
 
 Vectors = Float[Tensor, "batch some_head pos d_head"]
@@ -67,14 +67,14 @@ class _MLP(nn.Module):
 class Scaling(Spec):
     """Multiplies all scores of a query by one factor, an inverse temperature, before the similarity.
 
-    The factor may depend on the position of the query and on how many keys it sees. The slot's score is multiplied too.
+    The factor may depend on how many keys the query sees. The slot's score is multiplied too.
     """
 
-    def __call__(self, scores: Scores, queries: QueryRun) -> Scores:
+    def __call__(self, scores: Scores, visibility: Visibility, rows: slice) -> Scores:
         """The scaled scores of a run of queries with any columns."""
-        return scores * self.factor(queries)[..., None]
+        return scores * self.factor(visibility)[..., rows, None]
 
-    def factor(self, queries: QueryRun) -> Float[Tensor, "#batch #head some_query"]:
+    def factor(self, visibility: Visibility) -> Float[Tensor, "#batch #head query"]:
         """The factor of each query."""
         raise NotImplementedError
 
@@ -82,7 +82,7 @@ class Scaling(Spec):
 class Unscaled(Scaling):
     """Scores as they are."""
 
-    def __call__(self, scores: Scores, queries: QueryRun) -> Scores:
+    def __call__(self, scores: Scores, visibility: Visibility, rows: slice) -> Scores:
         return scores
 
 
@@ -94,8 +94,8 @@ class LogLength(Scaling):
 
     s: float = 1.0
 
-    def factor(self, queries: QueryRun) -> Float[Tensor, "#batch #head some_query"]:
-        return self.s * queries.n_visible.clamp(min=1).log()
+    def factor(self, visibility: Visibility) -> Float[Tensor, "#batch #head query"]:
+        return self.s * visibility.n_visible.clamp(min=1).log()
 
 
 SignedLog = tuple[Scores, Scores]
@@ -231,17 +231,16 @@ class Rectified(_Of):
 class Normaliser(Spec):
     """Divides a row of similarities by Z, computed from their values or, block by block, from their logarithms.
 
-    degree: 1 where Z is proportional to its row, so that a common factor of the row cancels; 0 otherwise. Z may depend
-    on the positions of the queries and on how many keys they see.
+    degree: 1 where Z is proportional to its row, so that a common factor of the row cancels; 0 otherwise.
     """
 
     degree: ClassVar[int] = 0
 
-    def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
+    def __call__(self, sim: Scores) -> Scores:
         """Similarities divided by Z."""
         raise NotImplementedError
 
-    def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> PerQuery:
+    def log_size(self, blocks: Iterable[SignedLog]) -> PerQuery:
         """log Z from blocks of columns, each given as `Kernel.signed_log`; -inf where all similarities are 0."""
         raise NotImplementedError
 
@@ -257,10 +256,10 @@ class Normaliser(Spec):
 class Unit(Normaliser):
     """No normalisation: Z = 1."""
 
-    def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
+    def __call__(self, sim: Scores) -> Scores:
         return sim
 
-    def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> PerQuery:
+    def log_size(self, blocks: Iterable[SignedLog]) -> PerQuery:
         log_sim, _ = next(iter(blocks))
         return torch.zeros_like(log_sim[..., 0])
 
@@ -275,7 +274,7 @@ class PNorm(Normaliser):
     degree: ClassVar[int] = 1
     limits: ClassVar[Limits] = {"p": ABOVE_ZERO}
 
-    def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
+    def __call__(self, sim: Scores) -> Scores:
         tiny = torch.finfo(sim.dtype).tiny
         if self.p == 1:
             return sim / sim.abs().sum(-1, keepdim=True).clamp(min=tiny)
@@ -285,17 +284,17 @@ class PNorm(Normaliser):
         powers = torch.where(size > tiny, size.clamp(min=tiny).pow(self.p), 0)
         return sim / powers.sum(-1, keepdim=True).clamp(min=1).pow(1 / self.p)  # below 1 only where a row is zero
 
-    def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> PerQuery:
+    def log_size(self, blocks: Iterable[SignedLog]) -> PerQuery:
         return log_total(self.p * log_sim for log_sim, _ in blocks) / self.p
 
 
 class ClampedSum(Normaliser):
     """Z = max(|sum of sim|, 1): for similarities that may be negative (section 7.2)."""
 
-    def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
+    def __call__(self, sim: Scores) -> Scores:
         return sim / sim.sum(-1, keepdim=True).abs().clamp(min=1)
 
-    def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> PerQuery:
+    def log_size(self, blocks: Iterable[SignedLog]) -> PerQuery:
         plus, minus = reduce(torch.logaddexp, (_by_sign(*block) for block in blocks))
         peak = torch.maximum(plus, minus)
         peak = peak.masked_fill(peak == -torch.inf, 0)
@@ -319,10 +318,10 @@ class PositiveShare(Normaliser):
 
     degree: ClassVar[int] = 1
 
-    def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
+    def __call__(self, sim: Scores) -> Scores:
         return sim.relu() / sim.abs().sum(-1, keepdim=True).clamp(min=torch.finfo(sim.dtype).tiny)
 
-    def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> PerQuery:
+    def log_size(self, blocks: Iterable[SignedLog]) -> PerQuery:
         return log_total(log_sim for log_sim, _ in blocks)
 
     def keep(self, sign: Scores) -> Scores:
@@ -390,22 +389,19 @@ class Kernel(Spec):
         """The kernel whose weights are |w| / sum |w|: proxy scores (section 7.2), of a kernel that does not clip."""
         return replace(self, similarity=self.normaliser.weighs(self.similarity), normaliser=PNorm(), alpha=1.0)
 
-    def pattern(self, scores: Scores, allowed: Allowed, queries: QueryRun) -> Scores:
+    def pattern(self, scores: Scores, allowed: Allowed) -> Scores:
         """Attention weights of a run of queries, given their scores with all columns."""
-        sim = self.similarity(self.scaling(scores, queries), allowed)
-        return self.alpha * self.clip(self.normaliser(sim, queries))
+        return self.alpha * self.clip(self.normaliser(self.similarity(scores, allowed)))
 
-    def signed_log(self, scores: Scores, queries: QueryRun) -> SignedLog:
+    def signed_log(self, scores: Scores) -> SignedLog:
         """Log-magnitudes and signs of the similarities of a run of queries with any columns."""
-        scores = self.scaling(scores, queries)
         return self.similarity.log_magnitude(scores), self.similarity.sign(scores)
 
-    def weights_over_alpha(self, scores: Scores, log_z: PerQuery, queries: QueryRun) -> Scores:
+    def weights_over_alpha(self, scores: Scores, log_z: PerQuery) -> Scores:
         """Attention weights of a run of queries with any columns, masked or not, but for the factor alpha.
 
         It may overwrite `scores`.
         """
-        scores = self.scaling(scores, queries)
         log_z = log_z.masked_fill(log_z == -torch.inf, 0)  # such a row has no weight, and keeps none
         weights = self.similarity.log_magnitude(scores).sub_(log_z[..., None]).exp_()
         if self.similarity.signed:

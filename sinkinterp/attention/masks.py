@@ -164,20 +164,3 @@ class Visibility(Frozen, eq=False):
             return ALL, slice(self.n_queries, None)
         first, last = (max(key - self.past, 0) for key in _bounds(keys))
         return slice(first, last), slice(last, None)
-
-
-class QueryRun(Frozen, eq=False):
-    """What a kernel may know of a run of queries besides their scores."""
-
-    visibility: Visibility
-    rows: slice
-
-    @property
-    def positions(self) -> Int[Tensor, " some_query"]:
-        """The position of each query among the keys, from 0; the keys of a cache count."""
-        return self.visibility.positions[self.rows]
-
-    @property
-    def n_visible(self) -> Int[Tensor, "#batch #head some_query"]:
-        """How many keys each query can see; a slot does not count."""
-        return self.visibility.n_visible[..., self.rows]

@@ -5,9 +5,10 @@ A read and an edit are the same thing seen from two sides. Both name a site, and
     subject.run(tokens, reads={"norms": RESIDUAL.read(vector_norms)}, edits=[ChangeResidual(Zero(), dims=[447])])
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import field
+from functools import cached_property
 from inspect import isfunction
 from operator import attrgetter
 from typing import Any
@@ -16,12 +17,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import Checked, Frozen, InputError
+from ..checks import Checked, Frozen, InputError, finite_number, refusing
 from .call import AttentionCall
-from .shapes import HeadOutput, ModelShape, Residual, called
+from .shapes import HeadOutput, ModelShape, Residual, Unchanged, alike, check_kept
 
 PositionIds = Int[Tensor, " pos"]
 Neurons = Float[Tensor, "batch pos neuron"]
+
+
+def check_positions(answer: Any, ids: PositionIds, who: str) -> None:
+    """Raises InputError, which names the edit, where its answer is not one position for each token."""
+    alike(answer, ids, who)
+    if int(answer.min()) < 0:
+        raise InputError(f"{who} returned the position {int(answer.min())}; positions count from 0")
 
 
 class HeadWeights(Frozen, repr=False):
@@ -44,6 +52,49 @@ class HeadWeights(Frozen, repr=False):
     def __repr__(self) -> str:
         bias = "no bias" if self.bias is None else "a bias"
         return f"<HeadWeights {tuple(self.weight.shape)} with {bias}>"
+
+
+class LazyWeights(HeadWeights):
+    """Weights whose `weight` is computed when an edit asks for it."""
+
+    def __init__(self, weight: Tensor | Callable[[], Tensor], bias: Tensor | None, group: int = 1) -> None:
+        vars(self).update({"make" if callable(weight) else "weight": weight}, bias=bias, group=group)
+
+    @cached_property  # type: ignore[misc]  # computed once, where the field of its base is given
+    def weight(self) -> Tensor:
+        return vars(self)["make"]()
+
+
+@refusing
+def check_weights(answer: Any, before: HeadWeights, who: str) -> Iterator[str]:
+    """Raises InputError, which names the edit, where its answer cannot take the place of weights."""
+    is_made = {"make", "weight"} <= vars(before).keys()
+    check_kept(not (is_made and before.weight._version), who)
+    if not isinstance(answer, HeadWeights):
+        yield f"{who} returned a {type(answer).__name__}; it must return HeadWeights"
+    if "weight" in vars(answer):
+        alike(answer.weight, before.weight, f"{who}, in weight,")
+    if (answer.bias is None) != (before.bias is None):
+        yield f"{who} must return {'a' if answer.bias is None else 'no'} bias, as it was given"
+    if answer.bias is not None and before.bias is not None:
+        alike(answer.bias, before.bias, f"{who}, in bias,")
+
+
+@refusing
+def check_call(edited: Any, call: AttentionCall, who: str) -> Iterator[str]:
+    """Raises InputError, which names the edit, for an answer that is not such a call."""
+    if not isinstance(edited, AttentionCall) or edited.layer != call.layer:
+        yield f"{who} returned {edited!r:.60}; it must return the call of layer {call.layer}"
+    for name in ("q", "k", "v"):
+        x = alike(getattr(edited, name), getattr(call, name), f"{who}, in {name},")
+        if x is not getattr(call, name) and not x.sum(dtype=torch.float32).isfinite():  # attention may hide a NaN
+            yield f"{who} makes {name} that are not finite in layer {call.layer}; check its numbers"
+    if edited.mask is not None and edited.mask.dtype != torch.bool:
+        yield f"{who} makes masks that are not torch.bool"
+    for name in ("scale", "softcap"):
+        value = getattr(edited, name)
+        if value is not getattr(call, name) and value is not None:
+            finite_number(value, f"{who}, in {name}: it")
 
 
 class Edit(Checked):
@@ -128,13 +179,15 @@ class Site(Frozen):
     """A place in a model that is read and edited.
 
     method: the method of `Edit` that changes it. label: its name in messages. layers: the blocks of a model that have
-    it. instead: the site to read in its place, where no read sees it.
+    it. instead: the site to read in its place, where no read sees it. check: raises InputError for an edit's answer
+    that cannot take the place of what was there, given both and the edit's name.
     """
 
     method: Callable[..., Any]
     label: str
     layers: Callable[[ModelShape], Sequence[int]] = field(compare=False)  # copies of getters are not equal
     instead: str = ""
+    check: Callable[[Any, Any, str], Any] = field(default=alike, compare=False)
 
     def read(self, function: Callable[[Any], Tensor]) -> "Read":
         """A read of this site: `function` is shown what is there in every layer, and returns `sequence ...`.
@@ -149,13 +202,14 @@ class Site(Frozen):
         """Whether an edit overrides the method of this site."""
         return getattr(type(edit), self.method.__name__) is not self.method
 
-    def name_of(self, edit: Edit) -> str:
-        """An edit's method, for messages."""
-        return f"{type(edit).__name__}.{self.method.__name__}"
-
-    def apply(self, edit: Edit, *arguments: Any) -> Any:
-        """What the edit's method returns for these arguments."""
-        return called(getattr(edit, self.method.__name__), self.name_of(edit), *arguments)
+    def edited(self, x: Any, edits: Iterable[Edit], *place: Any) -> Any:
+        """What is there after the edits, `x` before them; `x` itself where they change nothing. place: see `Edit`."""
+        for edit in filter(self.touched_by, edits):
+            name = self.method.__name__
+            answer = Unchanged(x).shown_to(getattr(edit, name), f"{type(edit).__name__}.{name}", *place)
+            self.check(answer, x, f"{type(edit).__name__}.{name}")
+            x = answer
+        return x
 
 
 class Read(Frozen):
@@ -194,12 +248,13 @@ _TABLES = "ChangeResidual(layers=[0]), which both tables make"
 _MAPS = "the call, or what the heads return"
 TOKEN_EMBEDDING = Site(Edit.token_embedding, "token embedding", _first_block, _TABLES)
 POSITION_EMBEDDING = Site(Edit.position_embedding, "position embedding", _first_block, _TABLES)
+POSITION_IDS = Site(Edit.position_ids, "positions", _first_block, "what they change, such as the call", check_positions)
 RESIDUAL = Site(Edit.residual, "residual", _before_and_behind_blocks)
-QUERY_WEIGHTS = Site(Edit.query_weights, "query weights", _ATTENTION, _MAPS)
-KEY_WEIGHTS = Site(Edit.key_weights, "key weights", _ATTENTION, _MAPS)
-VALUE_WEIGHTS = Site(Edit.value_weights, "value weights", _ATTENTION, _MAPS)
+QUERY_WEIGHTS = Site(Edit.query_weights, "query weights", _ATTENTION, _MAPS, check_weights)
+KEY_WEIGHTS = Site(Edit.key_weights, "key weights", _ATTENTION, _MAPS, check_weights)
+VALUE_WEIGHTS = Site(Edit.value_weights, "value weights", _ATTENTION, _MAPS, check_weights)
 WEIGHT_SITES = (QUERY_WEIGHTS, KEY_WEIGHTS, VALUE_WEIGHTS)  # in the order in which models keep the three maps
-CALL = Site(Edit.call, "attention call", _ATTENTION)
+CALL = Site(Edit.call, "attention call", _ATTENTION, check=check_call)
 OUTPUT = Site(Edit.output, "attention output", _ATTENTION)
 ATTENTION_INPUT = Site(Edit.attention_input, "attention input", _ATTENTION)
 NEURONS = Site(Edit.neurons, "neurons", _blocks)

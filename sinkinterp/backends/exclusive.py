@@ -161,7 +161,7 @@ class Hook(Attached, Frozen, eq=False):
 
 
 @contextmanager
-def computed_by(functions: Mapping[nn.Module, Callable[..., Any]], method: str = "forward") -> Iterator[None]:
+def computed_by(functions: Mapping[nn.Module, Callable[..., Any] | None], method: str = "forward") -> Iterator[None]:
     """In the block, these functions compute a method of these modules."""
     before = {module: vars(module).get(method) for module in functions}
     for module, function in functions.items():

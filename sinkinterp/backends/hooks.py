@@ -23,7 +23,6 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMa
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from ..attention.call import AttentionCall, call_of_interface, is_causal_call
-from ..attention.relative import as_tensor
 from ..attention.shapes import HeadOutput, Keys, PerQuery, Values
 from ..attention.sites import BLOCK_SITES, CALL, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Site
 from ..attention.slots import LogitPerHead, SinkLogit, SlotRow, Slots
@@ -33,7 +32,7 @@ from ..spec import Spec
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
 from .anatomy.own_attention import mask_of_chosen, summaries_apart
-from .exclusive import RECORDING, Attached, Hook, lock_of, raise_if_interrupted, set_to
+from .exclusive import RECORDING, Attached, Hook, computed_by, lock_of, raise_if_interrupted, set_to
 from .recorder import Recorder, trimmed
 
 WITH_SLOTS = "sink_slots"  # the name of the attention implementation, and of the submodule
@@ -236,7 +235,7 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         if recorder is None or module not in recorder.layers:
             return of_transformers()
         extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
-        tensors = trimmed(recorder.layout, key, value, attention_mask, as_tensor(kwargs.get("position_bias")))
+        tensors = trimmed(recorder.layout, key, value, attention_mask, kwargs.get("position_bias"))
         extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
         k, v = (with_heads(x, recorder.n_kv_heads) for x in tensors[:2])
         call = call_of_interface(recorder.layers[module], query, k, v, tensors[2], scaling, **extra)
@@ -402,33 +401,23 @@ def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iter
 @contextmanager
 def _configured(model: PreTrainedModel, implementation: str) -> Iterator[None]:
     """Sets the attention in the model's configuration. Models may share it, so this may end before what came later."""
-    lock, key, here = lock_of(type(model.config)), id(model.config), _Setting()
+    lock, key, here = lock_of(type(model.config)), id(model.config), object()
     with lock:
-        here.before = model.config._attn_implementation
-        _SETTINGS.setdefault(key, []).append(here)
+        _SET.setdefault(key, {None: model.config._attn_implementation})[here] = implementation
     try:
         model.set_attn_implementation(implementation)
         yield
     finally:
         with lock:
-            later = _SETTINGS[key][_SETTINGS[key].index(here) + 1 :]
-            _SETTINGS[key].remove(here)
-            if later:
-                later[0].before = here.before
-            elif model.config._attn_implementation != here.before:
-                model.set_attn_implementation(here.before)
-            if not _SETTINGS[key]:
-                del _SETTINGS[key]
+            del _SET[key][here]
+            *others, last = _SET[key].values()
+            if model.config._attn_implementation != last:
+                model.set_attn_implementation(last)
+            if not others:
+                del _SET[key]
 
 
-@dataclass(eq=False)
-class _Setting:
-    """The attention implementation that a configuration had before it was set."""
-
-    before: str | None = None
-
-
-_SETTINGS: dict[int, list[_Setting]] = {}  # those of each configuration that have not ended, by its id
+_SET: dict[int, dict[object, str]] = {}  # by a configuration's id: its implementation, and those that blocks have set
 
 
 def inside_compiled(model: Any) -> Any:
@@ -446,19 +435,10 @@ def _is_wrapped(model: Any) -> bool:
 @contextmanager
 def uncompiled(parts: Sequence[Any]) -> Iterator[None]:
     """Here, modules that are compiled, in place or by `torch.compile`, run as they are written, so hooks are seen."""
-    in_place = {part: part._compiled_call_impl for part in parts if part._compiled_call_impl is not None}
-    wrapped = {part: part.forward for part in parts if _is_wrapped(part)}
-    try:
-        for part in in_place:
-            part._compiled_call_impl = None
-        for part in wrapped:
-            part.forward = part._orig_mod.__call__
+    in_place = {part: None for part in parts if part._compiled_call_impl is not None}
+    wrapped = {part: part._orig_mod.__call__ for part in parts if _is_wrapped(part)}
+    with computed_by(in_place, "_compiled_call_impl"), computed_by(wrapped):
         yield
-    finally:
-        for part, call in in_place.items():
-            part._compiled_call_impl = call
-        for part, forward in wrapped.items():
-            part.forward = forward
 
 
 @dataclass(eq=False)

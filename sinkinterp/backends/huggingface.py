@@ -14,8 +14,20 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..attention.shapes import Gap, ModelShape, Unchanged, alike, metric, per_sequence, tolerance_of
-from ..attention.sites import CALL, MLP, POSITION_EMBEDDING, RESIDUAL, TAPPED, WEIGHT_SITES, Edit, Reads, Site, reads_of
+from ..attention.shapes import Gap, ModelShape, metric, per_sequence, tolerance_of
+from ..attention.sites import (
+    CALL,
+    MLP,
+    POSITION_EMBEDDING,
+    POSITION_IDS,
+    RESIDUAL,
+    TAPPED,
+    WEIGHT_SITES,
+    Edit,
+    Reads,
+    Site,
+    reads_of,
+)
 from ..checks import InputError, fix_of, instance_of, keywords, refusal, refusing
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual, Put
@@ -370,12 +382,7 @@ class HuggingFaceSubject(Subject):
     def positions(self, edits: Sequence[Edit], length: int) -> dict[str, Tensor]:
         """The model's keyword for the positions that edits give to tokens; empty where they change none."""
         ids = torch.arange(length)
-        edited = ids
-        for edit in edits:
-            who = f"{type(edit).__name__}.position_ids"
-            edited = alike(Unchanged(edited).shown_to(edit.position_ids, who), ids, who)
-            if int(edited.min()) < 0:
-                raise InputError(f"{who} returned the position {int(edited.min())}; positions count from 0")
+        edited = POSITION_IDS.edited(ids, edits)
         if edited.equal(ids):
             return {}
         self._check_last_position(int(edited.max()))

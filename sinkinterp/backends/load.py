@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from contextvars import Context
 from functools import partial
 from importlib import import_module
+from os.path import isfile, join
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
 from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
-from .files.named_models import folder_of
+from .files.named_models import folder_of, models
 from .hooks import inside_compiled
 from .huggingface import HuggingFaceSubject
 from .mended import with_adapter
@@ -124,6 +125,14 @@ def _in_memory(
 def subject_of(model: Any) -> Subject:
     """The subject itself, or that of anything that `load` loads without further options."""
     return model if isinstance(model, Subject) else load(model)
+
+
+def is_model(given: Any) -> bool:
+    """Whether something is a model: a subject, a run, a module, an object of a library, or the name of one at hand."""
+    if isinstance(given, str | Path):
+        return str(given) in models() or isfile(join(given, "config.json"))
+    is_ours = isinstance(given, Subject | torch.nn.Module) or getattr(type(given), "kind", "") in ("run", "block")
+    return is_ours or isinstance(getattr(given, "_module", None), torch.nn.Module)  # of nnsight
 
 
 def check_no_bridge(model: Any) -> None:

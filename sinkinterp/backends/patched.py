@@ -51,9 +51,8 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
             if name[0] == "_" or not hasattr(self._model, name):
                 return super().__getattr__(name)
             value = getattr(self._model, name)
-            return (
-                wraps(value)(partial(self._called, name)) if isroutine(value) or isinstance(value, partial) else value
-            )
+            is_method = isroutine(value) or isinstance(value, partial)
+            return wraps(value)(partial(self._called, name)) if is_method else value
 
     def _called(self, name: str, *args: Any, **named: Any) -> Any:
         """What a method of the model returns in the block."""

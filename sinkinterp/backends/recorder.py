@@ -7,7 +7,6 @@ first real token. Sequences with the same padding are shown together.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from ..attention import AttentionCall, Edit, Gap, ModelShape, Read, Site, Unchanged, alike, metric, per_sequence, sites
-from ..checks import Frozen, InputError, finite_number, refusing
+from ..attention import AttentionCall, Edit, Gap, ModelShape, Read, Site, Unchanged, metric, per_sequence, sites
+from ..checks import Frozen, InputError, refusing
 
 Real = Bool[Tensor, "sequence column"]
 
@@ -301,9 +300,7 @@ class Recorder:
 
     def _edited_call(self, call: AttentionCall, edits: Sequence[Edit]) -> AttentionCall:
         with torch.set_grad_enabled(self.gradients):
-            for edit in edits:
-                if sites.CALL.touched_by(edit):
-                    call = _edited_call(edit, call)
+            call = sites.CALL.edited(call, edits)
             if self.reads_at(sites.CALL):
                 _ = call.is_fused  # its output is computed now: with gradients, and before a read could change it
         return call
@@ -384,12 +381,9 @@ class Recorder:
     ) -> Tensor:
         """What edits make of an `x` that stands behind `past` other positions."""
         unseen = x.new_full((*x.shape[:-2], past, x.shape[-1]), torch.nan)
-        padded = edited = torch.cat((unseen, x), -2) if past else x
+        padded = torch.cat((unseen, x), -2) if past else x
         with torch.set_grad_enabled(self.gradients):
-            for edit in edits:
-                if site.touched_by(edit):
-                    who = site.name_of(edit)
-                    edited = alike(Unchanged(edited).shown_to(partial(site.apply, edit), who, *place), edited, who)
+            edited = site.edited(padded, edits, *place)
         if edited is padded:
             return x
         shown = edited[..., past:, :]
@@ -421,30 +415,6 @@ class Recorder:
             first = at_once.tolist().index(False)
             where = f"block {first - 1}" if first else "the embedding"
             yield f"activations after {where} are not finite; check edits and weights, or load with dtype='bfloat16'"
-
-
-def _edited_call(edit: Edit, call: AttentionCall) -> AttentionCall:
-    """The call after an edit. Raises InputError, which names the edit, for anything that is not such a call."""
-    who = sites.CALL.name_of(edit)
-    edited = Unchanged(call).shown_to(edit.call, who)
-    _check_call(edited, call, who)
-    return edited
-
-
-@refusing
-def _check_call(edited: Any, call: AttentionCall, who: str) -> Iterator[str]:
-    if not isinstance(edited, AttentionCall) or edited.layer != call.layer:
-        yield f"{who} returned {edited!r:.60}; it must return the call of layer {call.layer}"
-    for name in ("q", "k", "v"):
-        x = alike(getattr(edited, name), getattr(call, name), f"{who}, in {name},")
-        if x is not getattr(call, name) and not x.sum(dtype=torch.float32).isfinite():  # attention may hide a NaN
-            yield f"{who} makes {name} that are not finite in layer {call.layer}; check its numbers"
-    if edited.mask is not None and edited.mask.dtype != torch.bool:
-        yield f"{who} makes masks that are not torch.bool"
-    for name in ("scale", "softcap"):
-        value = getattr(edited, name)
-        if value is not getattr(call, name) and value is not None:
-            finite_number(value, f"{who}, in {name}: it")
 
 
 def edits_for(edits: Sequence[Edit], group: Group, layout: Layout) -> Sequence[Edit]:

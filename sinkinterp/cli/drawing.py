@@ -11,7 +11,7 @@ from ..data.choices import Bos
 from ..data.progress import OnProgress, progress_bars
 from ..seals import check_ours
 from . import options
-from .terminal import OR_FORCE, deliver, print_text, print_written, quiet_libraries
+from .terminal import OR_FORCE, deliver, print_text, print_written
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
@@ -123,7 +123,6 @@ def gallery(
 
         page = out / "gallery.html"
         check_ours([page, *(out / f"{name}.png" for name in PREVIEWS if pictures)], OR_FORCE, force)
-        quiet_libraries()
 
         def on_model(name: str) -> None:
             progress(f"measuring {name}")(1, 1)
@@ -145,7 +144,6 @@ def demo(
         from ..pages.gallery import demo as run_demo, demo_page
         from ..train.recipe import DEMO_STEPS, DEMO_TWINS
 
-        quiet_libraries()
         bars = {name: progress(f"training {name:8}") for name in DEMO_TWINS}
 
         def on_step(variant: str, step: int, metrics: dict[str, Any]) -> None:

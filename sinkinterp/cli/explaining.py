@@ -132,11 +132,16 @@ class What(Frozen):
         return kinds[self.site]
 
 
-class Prompts(Frozen):
-    """What `patch` compares, and the answers by which it does."""
+Texts = Annotated[list[str], typer.Option(parser=options.filled)]
 
-    clean: Annotated[list[str], typer.Option(parser=options.filled)]
-    corrupted: Annotated[list[str], typer.Option(parser=options.filled)]
+
+class Prompts(Frozen):
+    """What `patch` compares, two prompts or two models, and the answers by which it does."""
+
+    clean: Texts = field(default_factory=list)
+    corrupted: Texts = field(default_factory=list)
+    into: str | None = None
+    text: Texts = field(default_factory=list)
     answer: str | None = None
     instead: str | None = None
     sink: bool = False
@@ -146,10 +151,13 @@ class Prompts(Frozen):
         """Raises InputError for one answer alone, for answers beside the sink, and for the names of files."""
         from ..data.texts import names_file
 
+        given = [bool(each) for each in (self.clean, self.corrupted, self.into, self.text)]
+        if given not in ([True, True, False, False], [False, False, True, True]):
+            yield "write two prompts, --clean TEXT --corrupted TEXT, or another model, --into MODEL --text TEXT"
         both_or_none(self.answer, self.instead, "--answer and --instead", ", or --sink")
         if self.sink and self.answer is not None:
             yield "--answer and --instead are a metric themselves; leave --sink out"
-        for prompt in filter(names_file, (*self.clean, *self.corrupted)):
+        for prompt in filter(names_file, (*self.clean, *self.corrupted, *self.text)):
             yield f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"'
 
 
@@ -162,7 +170,7 @@ def patch(
     full: bool = False,
     force: bool = False,
 ) -> None:
-    """Patch every activation of a clean run into a corrupted one, and map the share of the behaviour it restores."""
+    """Patch every activation of one run into another, of two prompts or models, and map what each restores."""
     what.check()
     prompts.check()
     with progress_bars() as progress:
@@ -174,11 +182,14 @@ def patch(
 
         options.check_sizes(model, heads_named(what.head))
         subject = loading.subject(model)
-        asked = {name: value for name, value in vars(prompts).items() if name != "sink"}
+        other = None if prompts.into is None else loading.subject(prompts.into)
+        asked: dict[str, Any] = {"clean": other or prompts.clean, "corrupted": prompts.text or prompts.corrupted}
+        asked |= {"answer": prompts.answer, "instead": prompts.instead}
         asked |= {"metric": first_alpha()} if prompts.sink else {}
         table = what.table(subject, **asked, progress=progress("patching"))
     strongest = table.with_rows(sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0))))
     lead = f"Clean: {' | '.join(prompts.clean)}. Corrupted: {' | '.join(prompts.corrupted)}."
+    lead = lead if other is None else f"{subject.name} into {other.name}: {' | '.join(prompts.text)}."
     section = Section.of(table, "The share of the clean run that each place restores")
     suffix = out.suffix.lower() or ".html"
     as_page = partial(page, f"{short_name(subject.name)}: activation patching", lead, [section])

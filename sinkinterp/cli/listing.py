@@ -1,7 +1,6 @@
 """The command that lists what has a name."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,36 +42,23 @@ def _print(what: Listed) -> None:
 def _variants() -> list[Row]:
     from ..lm.variants import BASE, VARIANTS
 
-    base = _settings(BASE.to_dict())
-    return [{"variant": name, "change": _change(base, spec.to_dict())} for name, spec in VARIANTS.items()]
+    changes = {name: " ".join(_changes(BASE.to_dict(), spec.to_dict())) for name, spec in VARIANTS.items()}
+    return [{"variant": name, "change": change or "none: it is the base"} for name, change in changes.items()]
 
 
-def _settings(plain: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """The settings of a spec's JSON form that are not the defaults of their kinds, by their dotted names."""
-    from ..spec import Spec
+def _changes(base: Any, plain: Any, path: str = "") -> Iterator[str]:
+    """The settings, as `--set` takes them, that make a spec of its base; both in their JSON form."""
+    from ..spec import Spec, defaults
 
-    defaults = {field.name: field.default for field in fields(Spec.kinds[plain["kind"]])}
-    settings: dict[str, Any] = {}
+    if not isinstance(plain, dict):
+        if plain != base:
+            yield f"{path}={plain}"
+        return
+    if not isinstance(base, dict) or plain["kind"] != base["kind"]:
+        yield f"{path}={plain['kind']}"
+        base = defaults(Spec.kinds[plain["kind"]])
     for name, value in plain.items():
-        default = defaults.get(name)
-        default = default.to_dict() if isinstance(default, Spec) else default
-        if name == "kind" or value == default:
-            continue
-        if not isinstance(value, dict):
-            settings[path + name] = value
-            continue
-        if not isinstance(default, dict) or value["kind"] != default["kind"]:
-            settings[path + name] = value["kind"]
-        settings |= _settings(value, f"{path}{name}.")
-    return settings
-
-
-def _change(base: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
-    """The settings that make the variant of the base, as `--set` takes them."""
-    settings = _settings(plain)
-    changed = {name: value for name, value in settings.items() if base.get(name) != value}
-    changed |= {name: plain[name]["kind"] for name in base.keys() - settings.keys() if name in plain}
-    return " ".join(f"{name}={value}" for name, value in changed.items()) or "none: it is the base"
+        yield from _changes(base.get(name), value, f"{path}.{name}".lstrip("."))
 
 
 def _recipes() -> list[Row]:

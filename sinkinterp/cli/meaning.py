@@ -140,7 +140,7 @@ class Options:
         return groups
 
     def kept(self, words: list[str]) -> list[str]:
-        """The words without the options that the command lacks; a model that one of them names is kept if none is left."""
+        """The words without the options that the command lacks. A model that one names stays, if it is alone."""
         groups = self._groups(words)
         kept = [group for group in groups if not group[0] or group[0] in self.own]
         is_whole = not self.needs_word or any(not option for option, _ in kept)

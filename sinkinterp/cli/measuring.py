@@ -18,7 +18,7 @@ from ..seals import Content
 from . import options
 from .drawing import layer_and_head
 from .meaning import tables_named
-from .terminal import Wanted, brief, deliver, print_line, print_table, quiet_libraries
+from .terminal import Wanted, brief, deliver, print_line, print_table
 
 if TYPE_CHECKING:
     from ..backends.huggingface import HuggingFaceSubject
@@ -120,7 +120,7 @@ class Settings(Frozen):
         return given.over(preset, epsilon=self.epsilon, dtype=dtype)
 
 
-class Results(Frozen):
+class Results(options.Tables):
     """What `measure` prints and writes; None for a file that the user did not ask for."""
 
     table: Annotated[list[str], typer.Option("--table", parser=tables_named)] = field(default_factory=list)
@@ -128,10 +128,6 @@ class Results(Frozen):
     heads: Annotated[list[str], typer.Option("--head", metavar="[LAYER.]HEAD")] = field(default_factory=list)
     top: Annotated[int | None, typer.Option(parser=options.whole(1))] = None
     save: Annotated[Path | None, typer.Option(parser=options.output_file)] = None
-    json_out: options.Json = None
-    html_out: options.Html = None
-    force: bool = False
-    full: bool = False
 
     def check(self) -> None:
         """Raises InputError for a format in which a report is not saved."""
@@ -294,7 +290,6 @@ def check(model: options.Model) -> None:
     from ..backends.files.model_files import load_model
     from ..measurement.parity import agrees, parity
 
-    quiet_libraries()
     table = parity(load_model(model), model)
     print_table(table)
     if not agrees(table):
@@ -308,7 +303,7 @@ def cache(
     model: options.Model,
     given: Input,
     loading: options.Weights,
-    tolerance: Annotated[float, typer.Option(parser=options.number(0.0, 1.0))] = 0.1,
+    tolerance: Annotated[float, typer.Option(parser=options.number("tolerance", above=0, most=1))] = 0.1,
     generate: Annotated[int, typer.Option(parser=options.whole(0))] = 1000,
     bits: Annotated[list[int], typer.Option(parser=options.whole(2, 32))] = [8, 4, 2],
     files: options.Tables = options.Tables(),
@@ -356,7 +351,7 @@ def mask(
     model: options.Model,
     given: Input,
     loading: options.Weights,
-    times: Annotated[float, typer.Option(parser=options.number(1.0, 1e6))] = 10.0,
+    times: Annotated[float, typer.Option(parser=options.number("times", above=1, most=1e6))] = 10.0,
     steps: Annotated[int, typer.Option(parser=options.whole(1))] = 300,
     heads: bool = False,
     files: options.Tables = options.Tables(),

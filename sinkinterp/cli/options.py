@@ -4,28 +4,26 @@ A parser takes what the user typed and returns a value in the option's domain. W
 names the option, with exit code 2, before anything is loaded or written. No output replaces what is not ours.
 """
 
-import ast
-import math
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import copy_context
 from copy import copy
 from dataclasses import MISSING, field, fields, is_dataclass
 from fnmatch import fnmatch
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from inspect import Parameter, Signature, signature
+from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 
 from ..backends.files.named_models import SHIPPED, check_no_model, downloads, located, models
-from ..checks import Frozen, InputError, check_context, choice
+from ..checks import Frozen, InputError, check_context, choice, finite_number, refusing
 from ..data.choices import Bos, Dtype, dtype_name
-from ..files import cache_folder, data_of, is_output
+from ..files import cache_folder, check_writable, data_of
 from ..runs.catalogue import experiment_names
 from ..seals import check_ours
 from .terminal import OR_FORCE, TABLE_FORMAT, TABLE_WRITERS, quiet_libraries
@@ -33,25 +31,6 @@ from .terminal import OR_FORCE, TABLE_FORMAT, TABLE_WRITERS, quiet_libraries
 if TYPE_CHECKING:
     from ..backends.subject import Subject
     from ..report.maps import Heads
-
-
-def load_subject(
-    model: str,
-    backend: str = "huggingface",
-    encoder: str | None = None,
-    dtype: str | None = None,
-    device_map: str | None = None,
-    beyond_context: bool = False,
-) -> "Subject":
-    """The model of that name or folder, with the encoder's input that the option --encoder names."""
-    from ..backends.encoder import encoder_input
-    from ..backends.load import load
-
-    quiet_libraries()
-    given = None if encoder is None else encoder_input(encoder)
-    return load(
-        model, backend=backend, dtype=dtype, device_map=device_map, encoder=given, beyond_context=beyond_context
-    )
 
 
 def check_sizes(
@@ -92,76 +71,72 @@ def check_bos(subject: "Subject", bos: Bos) -> None:
         raise InputError(f"{subject.name} has no tokenizer, which knows BOS; leave --bos out")
 
 
+V = TypeVar("V")
 PACKAGE = Path(__file__).parents[1]
 MOST = 2**31 - 1  # of anything that is counted
 MOST_SEEDS = 1000  # of a study, each of which trains every model again
 LARGEST_SEED = 2**63 - 1  # random generators take 64 bits
 
 
-def whole(least: int, most: int = MOST) -> Callable[[str | int], int]:
+def parser(parse: Callable[[Any], V]) -> Callable[[Any], V]:
+    """The parser of an option's value. What it refuses by InputError is an error of that option."""
+
+    @wraps(parse)
+    def parsed(text: Any) -> V:
+        try:
+            return parse(text)
+        except InputError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parsed
+
+
+def whole(least: int, most: int = MOST) -> Callable[[Any], int]:
     """Returns a parser of whole numbers from `least` to `most`."""
 
+    @parser
     def parse(text: str | int) -> int:
-        try:
-            number = int(text if re.fullmatch(r"\s*[+-]?[0-9]+\s*", str(text)) else "")
-        except ValueError:
-            raise typer.BadParameter(f"{text!r} is not a whole number, such as {max(least, 1)}") from None
-        if not least <= number <= most:
-            raise typer.BadParameter(f"{_short(number)} is not in the range from {least} to {most}")
-        return number
+        if not re.fullmatch(r"\s*[+-]?[0-9]{1,1000}\s*", str(text)):
+            raise InputError(f"{text!r} is not a whole number, such as {max(least, 1)}")
+        if not least <= int(text) <= most:
+            raise InputError(f"{text} is not in the range from {least} to {most}")
+        return int(text)
 
     return parse
 
 
-def number(above: float, most: float) -> Callable[[str | float], float]:
-    """Returns a parser of finite numbers greater than `above` and at most `most`."""
+def number(what: str, **limits: float) -> Callable[[Any], float]:
+    """Returns a parser of finite numbers, which errors call `what`, within the limits of `finite_number`."""
 
+    @parser
     def parse(text: str | float) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise typer.BadParameter(f"{text!r} is not a number, such as {most}") from None
-        if not (math.isfinite(value) and above < value <= most):
-            raise typer.BadParameter(f"{value} is not a number above {above:g} and at most {most:g}")
-        return value
+        with suppress(ValueError):
+            text = float(text)
+        return finite_number(text, what, **limits)
 
     return parse
 
 
-def share(text: str | float) -> float:
-    """The threshold epsilon: a number between 0 and 1, both left out."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < 1:
-        raise typer.BadParameter(f"epsilon is a share of attention, between 0 and 1; got {_short(text)}")
-    return value
+share = number("epsilon, a share of attention,", above=0, below=1)
 
 
-def output_file(text: str | Path, suffix: str = ".csv") -> Path:
-    """The path of a file that can be written: its folder, or the nearest one that exists, is a folder open to us."""
-    path = _output(text)
-    if path.is_dir() or str(text).endswith("/"):
-        raise typer.BadParameter(f"{path} is a folder; name a file in it, such as {path / 'sinks'}{suffix}")
-    if path.is_file() and not os.access(path, os.W_OK):
-        raise typer.BadParameter(f"{path} is read-only; choose another file")
-    return path
+def _output_file_of(what: str, *suffixes: str) -> Callable[[Any], Path]:
+    """Returns the parser of a file that can be written. It may also have no suffix, as /dev/stdout has none."""
 
-
-def _output_file_of(what: str, *suffixes: str) -> Callable[[str | Path], Path]:
-    """Returns the parser of a file of one format. It may also have no suffix, as /dev/stdout has none."""
-
+    @parser
     def parse(text: str | Path) -> Path:
-        path = output_file(text, suffixes[0])
-        if path.suffix and path.suffix.lower() not in suffixes:
-            raise typer.BadParameter(f"{_short(path)} is written as {what}; give a name that ends in {suffixes[0]}")
+        path = _output(text)
+        if path.is_dir() or str(text).endswith("/"):
+            raise InputError(f"{path} is a folder; name a file in it, such as {path / 'sinks'}{suffixes[0]}")
+        if what and path.suffix and path.suffix.lower() not in suffixes:
+            raise InputError(f"{path} is written as {what}; give a name that ends in {suffixes[0]}")
+        check_writable(path)
         return path
 
-    parse.__name__ = output_file.__name__  # which the help shows
     return parse
 
 
+output_file = _output_file_of("", ".csv")  # whose suffix says what is written
 json_file = _output_file_of("JSON", ".json")
 page_file = _output_file_of("HTML", ".html", ".htm")
 drawn_file = _output_file_of("HTML, or as a picture", ".html", ".htm", ".png", ".pdf", ".svg")
@@ -175,118 +150,88 @@ ENDINGS: dict[Any, tuple[str, ...]] = {  # of the files that an option writes
 }
 
 
+@parser
 def output_folder(text: str | Path) -> Path:
     """The path of a folder that exists or can be made."""
     path = _output(text)
-    if path.exists() and not path.is_dir():
-        raise typer.BadParameter(f"{path} is a file; give the name of a folder")
+    if os.path.isfile(path):
+        raise InputError(f"{path} is a file; give the name of a folder")
     if path.suffix in (".html", ".json", ".csv", ".pdf", ".png", ".svg", ".pt", ".safetensors") and not path.exists():
-        raise typer.BadParameter(f"several files are written, into a folder; write --out {path.with_suffix('')}")
+        raise InputError(f"several files are written, into a folder; write --out {path.with_suffix('')}")
+    check_writable(path / "lock")
     return path
 
 
-def input_file(text: str | Path) -> Path:
-    """The path of a file that exists."""
-    path = Path(text)
-    try:
-        is_file, is_folder = path.is_file(), path.is_dir()
-    except (OSError, ValueError) as error:
-        raise _unusable(path, error) from error
-    if is_folder:
-        raise typer.BadParameter(f"cannot read {path}: it is a folder; give a file")
-    _refuse_endless(path)
-    if not is_file and not path.exists():
-        raise typer.BadParameter(f"cannot read {path}: there is no such file; check the path")
-    return path
+def _output(text: str | Path) -> Path:
+    if str(text).strip() in ("", "-"):
+        raise InputError(f"{text!r} is not the name of a file or a folder; give one, such as numbers.json")
+    return Path(text)
 
 
+@parser
 def dtype_named(text: str) -> Dtype:
     """One of the dtypes that models run in, by its name in torch or a usual short one."""
-    try:
-        return Dtype(dtype_name(text))
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a dtype that models run in; use {', '.join(Dtype)}") from None
+    if (name := dtype_name(text)) not in [*Dtype]:
+        raise InputError(f"{text!r} is not a dtype that models run in; use {', '.join(Dtype)}")
+    return Dtype(name)
 
 
+@parser
 def backend_named(text: str) -> str:
     """The name of a library that runs models."""
     if text not in BACKENDS:
-        raise typer.BadParameter(f"{_short(text)!r} is not a library that runs models; use {', '.join(BACKENDS)}")
+        raise InputError(f"{text!r} is not a library that runs models; use {', '.join(BACKENDS)}")
     return text
 
 
+@parser
 def table_format(text: str) -> str:
     """The name of a format in which tables are printed."""
     return text and text * (choice(text, TABLE_WRITERS, "format of tables") is not None)
 
 
+@parser
 def token_file(text: str | Path) -> Path:
     """The path of a file of token ids."""
     from ..runs.case import token_ids
 
-    path = input_file(text)
-    try:
-        token_ids(path)
-    except InputError as error:
-        raise typer.BadParameter(str(error)) from None
+    path = Path(text)
+    _check_no_device(path)
+    token_ids(path)
     return path
 
 
+@parser
 def filled(text: str) -> str:
     """A text that is not empty."""
     if not text.strip():
-        raise typer.BadParameter("it is empty; give a value, or leave the option out")
+        raise InputError("it is empty; give a value, or leave the option out")
     return text
 
 
+@parser
 def source(text: str) -> str:
     """A text that is not empty, and may name a file, a folder or a model to read."""
-    _refuse_endless(Path(text))
+    _check_no_device(Path(text))
     if text.strip() == "-":
-        raise typer.BadParameter("- is not the name of a file; write what it should read to a file, and give that")
+        raise InputError("- is not the name of a file; write what it should read to a file, and give that")
     if re.fullmatch(r"\w+://\S+", text):
-        raise typer.BadParameter(f"{_short(text)} is an address, which is not read; download it, and give the file")
+        raise InputError(f"{text} is an address, which is not read; download it, and give the file")
     return filled(text)
 
 
-def _refuse_endless(path: Path) -> None:
-    """Refuses a device, and a pipe with a name, where a reader may wait for ever; those of a shell have a writer."""
-    with suppress(OSError, ValueError):  # what is not a path is not a pipe
-        if stat.S_ISFIFO(path.stat().st_mode) and Path(os.path.realpath(path)).exists():
-            raise typer.BadParameter(f"cannot read {path}: it is a named pipe; give a file")
-        if stat.S_ISCHR(path.stat().st_mode) or stat.S_ISBLK(path.stat().st_mode):
-            raise typer.BadParameter(f"cannot read {path}: it is a device or a pipe, not a file; give a file")
+def _check_no_device(path: Path) -> None:
+    """Raises InputError for a device, and for a pipe with a name, where a reader may wait for ever.
 
-
-def _output(text: str | Path) -> Path:
-    path = Path(text)
-    if not str(text).strip():
-        raise typer.BadParameter("it is empty; give the name of a file or folder")
-    if str(text) == "-":
-        raise typer.BadParameter("- is not the name of a file; give one, such as numbers.json")
+    The pipes of a shell have no path, and a writer.
+    """
     try:
-        os.path.realpath(path)  # raises for names that no file can have
-        with suppress(FileNotFoundError):
-            path.stat()  # raises for a link that leads back to itself
-        nearest = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
-    except (OSError, ValueError) as error:
-        raise _unusable(path, error) from error
-    if nearest != path.absolute() and not nearest.is_dir():
-        raise typer.BadParameter(f"{path} cannot be made: {nearest} is a file; choose another place")
-    if nearest.is_dir() and not os.access(nearest, os.W_OK):
-        raise typer.BadParameter(f"{path} cannot be written: {nearest} is read-only; choose another place")
-    return path
-
-
-def _unusable(path: Path, error: Exception) -> typer.BadParameter:
-    reason = getattr(error, "strerror", None) or str(error)
-    return typer.BadParameter(f"{_short(path)} cannot be used: {reason}; choose another name")
-
-
-def _short(value: object) -> str:
-    """A value for a message, short enough to read."""
-    text = str(value)
-    return text if len(text) <= 100 else f"{text[:50]}...{text[-20:]}"
+        is_pipe = path.is_fifo() and Path(os.path.realpath(path)).exists()
+        is_endless = is_pipe or path.is_char_device() or path.is_block_device()
+    except OSError:  # what is not a path is not a pipe
+        return
+    if is_endless:
+        raise InputError(f"cannot read {path}: it is a device or a pipe, not a file; give a file")
 
 
 def names_in(file: str, variable: str = "") -> tuple[str, ...]:
@@ -294,17 +239,9 @@ def names_in(file: str, variable: str = "") -> tuple[str, ...]:
 
     `variable` names a single dictionary. The source is read, since to import the file imports torch, for seconds.
     """
-    statements = ast.parse((PACKAGE / file).read_text(encoding="utf-8")).body
-    read = [node for node in statements if not variable or _assigned(node) == variable]
-    inside = [inner for node in read for inner in ast.walk(node) if isinstance(inner, ast.Dict)]
-    dictionaries = sorted(inside, key=lambda node: node.lineno)
-    return tuple(str(key.value) for node in dictionaries for key in node.keys if isinstance(key, ast.Constant))
-
-
-def _assigned(node: ast.stmt) -> str:
-    """The variable that a statement assigns to; empty for other statements."""
-    target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-    return getattr(target, "id", "")
+    text = (PACKAGE / file).read_text(encoding="utf-8")
+    inside = re.search(rf"^{variable}\b.*?^}}", text, re.M | re.S) if variable else None
+    return tuple(re.findall(r'[{ ]"([\w.-]+)": ', inside[0] if inside else text))
 
 
 def beginning(names: Callable[[], Iterable[str]] | Iterable[str]) -> Callable[[str], list[str]]:
@@ -324,7 +261,7 @@ PRESETS = names_in("measurement/measure.py", "PRESETS")
 BACKENDS = names_in("backends/load.py", "_SUBJECTS")
 HELP = data_of("cli/help.toml")
 
-INPUTS = (input_file, token_file, source)
+INPUTS = (token_file, source)
 
 SEED = whole(0, LARGEST_SEED)
 SEEDS = whole(1, MOST_SEEDS)
@@ -387,7 +324,11 @@ class Weights(Frozen):
 
     def subject(self, model: str, dtype: str = Dtype.FLOAT32) -> "Subject":
         """The model of that name or folder, which computes in `dtype` unless --dtype says otherwise."""
-        return load_subject(model, **vars(self) | {"dtype": self.dtype or dtype})
+        from ..backends.encoder import encoder_input
+        from ..backends.load import load
+
+        encoder = None if self.encoder is None else encoder_input(self.encoder)
+        return load(model, **vars(self) | {"dtype": self.dtype or dtype, "encoder": encoder})
 
 
 class Loading(Weights):
@@ -400,36 +341,22 @@ class Loading(Weights):
 _RUN = ("lock", "step-*", "damaged-*", "model")  # in the folder of a run
 
 
-class Places(Frozen):
-    """The inputs of a command, the files that it writes, and the folders in which it keeps several files.
+@refusing
+def check_places(reads: Iterable[Path], files: list[Path], folders: list[Path]) -> Iterator[str]:
+    """Refuses outputs of a command, files and folders with several files, that would replace what is read.
 
-    A read folder means all files in it. Raises InputError if an output is an input or is inside one, if two outputs are
-    one file, and for an output among the models and texts of the caches. Links are followed.
+    These are inputs and what is inside them, models and texts of the caches, and two outputs that are one file. Links
+    are followed.
     """
-
-    reads: tuple[Path, ...] = ()
-    files: tuple[Path, ...] = ()
-    folders: tuple[Path, ...] = ()
-
-    def __post_init__(self) -> None:
-        for fault in self._faults():
-            raise InputError(f"{fault}; choose another place for the output")
-
-    def _faults(self) -> Iterator[str]:
-        """What is wrong with the outputs, in words."""
-        for output in (*self.files, *self.folders):
-            if (output.is_fifo() or output.is_socket()) and not is_output(output):
-                yield f"{output} is a pipe, which may never be read"
-            for read in self.reads:
-                if output not in self.folders and _is_same(output, read):
-                    yield f"{output} is an input of this command"
-                if read.is_dir() and _is_in(output, read):
-                    yield f"{output} lies in {read}, which this command reads"
-            for folder in filter(partial(_is_in, output), _caches()):
-                yield f"{output} lies in {folder}, which holds models and texts"
-        for i, output in enumerate(self.files):
-            if any(_is_same(output, other) for other in self.files[:i]):
-                yield f"two outputs name the same file, {output}"
+    places = dict.fromkeys(reads, "this command reads") | dict.fromkeys(_caches(), "holds models and texts")
+    fix = "choose another place for the output"
+    for output in (*files, *folders):
+        for place, what in places.items():
+            if _is_in(output, place):
+                yield f"{output} is in {place}, which {what}; {fix}"
+    for one, other in combinations(files, 2):
+        if _is_in(one, other) and (one.is_file() or not one.exists()):
+            yield f"two outputs name the same file, {other}; {fix}"
 
 
 def check_run(folder: Path | None, force: bool) -> None:
@@ -446,7 +373,7 @@ FORMAT_OPTION = Parameter("format", Parameter.KEYWORD_ONLY, default="", annotati
 
 
 def checked(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, which first checks its `Places`, and that the files that its options name are ours or new.
+    """The command, which first checks its places, and that the files that its options name are ours or new.
 
     Its options declare what they are by their parsers: `INPUTS`, `ENDINGS` and `output_folder`.
     A parameter whose type is a dataclass stands for an option per field.
@@ -462,9 +389,10 @@ def checked(command: Callable[..., None]) -> Callable[..., None]:
         def values(*kinds: Any) -> list[Any]:
             return [value for name, value in given.items() if value is not None and parsers[name] in kinds]
 
-        reads = _paths_in(values(*INPUTS))
-        places = Places(tuple(reads), tuple(values(*ENDINGS)), tuple(values(output_folder)))
-        check_ours(places.files, OR_FORCE, bool(given.get("force")))
+        files = values(*ENDINGS)
+        check_places(_paths_in(values(*INPUTS)), files, values(output_folder))
+        check_ours(files, OR_FORCE, bool(given.get("force")))
+        quiet_libraries()
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
         context = copy_context()
@@ -523,22 +451,11 @@ def _caches() -> Iterator[Path]:
     yield from (SHIPPED, downloads(), cache_folder() / "texts", Path(constants.HF_HUB_CACHE))
 
 
-def _both(path: Path) -> set[Path]:
-    """The path as it is written and as its links lead."""
-    return {Path(os.path.abspath(path)), Path(os.path.realpath(path))}
-
-
-def _is_same(a: Path, b: Path) -> bool:
-    """Whether two paths are one file; a device or a pipe is not a file that could be replaced."""
-    if a.exists() and b.exists():
-        return a.samefile(b) and (a.is_file() or a.is_dir())
-    return bool(_both(a) & _both(b))
-
-
-def _is_in(path: Path, folder: Path) -> bool:
-    """Tells if a path is a folder, is inside it, or is the file that a link in it leads to."""
-    if any(place == around or around in place.parents for place in _both(path) for around in _both(folder)):
+def _is_in(path: Path, place: Path) -> bool:
+    """Tells if a path is a place, is inside it, or is the file that a link in it leads to."""
+    if path.resolve().is_relative_to(place.resolve()):
         return True
-    with suppress(PermissionError):  # a cache that cannot be read holds no output of ours
-        return path.is_file() and folder.is_dir() and any(map(path.samefile, filter(Path.is_file, folder.iterdir())))
+    with suppress(OSError):  # what cannot be read holds no output of ours
+        files = filter(Path.is_file, place.iterdir()) if place.is_dir() else [place]
+        return path.is_file() and any(map(path.samefile, files))
     return False

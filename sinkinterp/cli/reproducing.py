@@ -16,7 +16,7 @@ from ..data.progress import progress_bars
 from ..runs.catalogue import Scale, experiment_names, full_name, summary_of
 from ..seals import check_ours
 from . import options
-from .terminal import OR_FORCE, deliver, print_line, print_table, print_text, print_written, quiet_libraries
+from .terminal import OR_FORCE, deliver, print_line, print_table, print_text, print_written
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -79,19 +79,20 @@ def reproduce(
     with progress_bars(in_lines=True) as progress:
         from ..runs import experiment as experiments
 
-        quiet_libraries()
         scale = how.scale
         _check_inputs(other.model, scale, how.text)
         is_all = list(names) == [ALL]
-        chosen = _of_scale(scale) if is_all else list(dict.fromkeys(map(full_name, names)))
+        given = experiment_names() if is_all else dict.fromkeys(map(full_name, names))
+        chosen = {name: experiments.load_experiment(name) for name in given}
+        if is_all and scale is not None:
+            chosen = {name: experiment for name, experiment in chosen.items() if scale in experiment.scales}
         if save is not None and len(chosen) > 1:
             raise InputError("--save writes the table or the figure of one experiment; leave it out, or name one")
-        _check_outputs(out, chosen, None if other.model else scale, force or dry_run)
+        _check_outputs(out, list(chosen), None if other.model else scale, force or dry_run)
         models, left_out = other.loaded(), list[str]()
         trainers, measurers = _workers(how.ray, scale is Scale.PAPER, other.device_map is not None)
         costs: list[tuple[Sequence[Trainable], float, str]] = []
-        for name in chosen:
-            experiment = experiments.load_experiment(name)
+        for name, experiment in chosen.items():
             scope = experiments.Scope(
                 scale or experiment.default_scale(),
                 models=models,
@@ -120,13 +121,6 @@ def reproduce(
             print_text(f"all of them, shared runs once: {_total(costs, out)}")
         for reason in left_out:
             print_line(f"left out: {reason}")
-
-
-def _of_scale(scale: Scale | None) -> list[str]:
-    """The experiments that have the scale; all of them where the user chooses none."""
-    from ..runs.experiment import load_experiment
-
-    return [name for name in experiment_names() if scale is None or scale in load_experiment(name).scales]
 
 
 def _check_inputs(models: Sequence[str], scale: Scale | None, text: str | None) -> None:
@@ -186,10 +180,12 @@ def cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
     words = f"{cost.runs} runs, {cost.cached} of them in the cache"
     if cost.runs == cost.cached:
         return words
-    is_here = all(map(has_its_device, recipes))
-    where = "here" if is_here else f"on one GPU that computes softmax at {GPU_SPEED / 1e12:.0f} teraflop/s"
+    where, held = "here", "in"
+    if not all(map(has_its_device, recipes)):
+        where = f"on one GPU that computes at {GPU_SPEED / 1e12:.0f} teraflop/s (more for attention other than softmax)"
+        held = "in more than"
     words += f"; the others read {cost.tokens:,} tokens, {cost.hours:,.2f} hours one after the other {where}, "
-    return words + f"in {cost.memory:.3g} GB of memory, and leave {cost.gigabytes:.3g} GB of checkpoints"
+    return words + f"{held} {cost.memory:.3g} GB of memory, and leave {cost.gigabytes:.3g} GB of checkpoints"
 
 
 def _total(costs: Sequence[tuple[Sequence["Trainable"], float, str]], out: Path) -> str:
@@ -263,7 +259,6 @@ def book(
     with progress_bars() as progress:
         from ..pages.book import chapters_in, check_plotly, files_of, write_front_pages, write_numbers, write_page
 
-        quiet_libraries()
         chapters = chapters_in(folder)
         check_ours(files_of(folder, [chapter.stem for chapter in chapters]), OR_FORCE, force)
         check_plotly(folder)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import InputError
+from ..checks import InputError, choice
 from ..data.choices import Remedy, Weights
 from ..data.progress import OnProgress, no_progress, progress_bars
 from ..files import cache_folder
 from . import options
 from .options import check_run
 from .reproducing import cost_text
-from .terminal import print_line, print_table, print_text, quiet_libraries
+from .terminal import print_line, print_table, print_text
 
 if TYPE_CHECKING:
     from ..train.recipe import Fit
@@ -43,15 +43,14 @@ def train(
     torchrun --nproc-per-node 2 -m sinkinterp train ... --device cpu
     """
     check_run(out, how.force)
-    quiet_libraries()
     from ..data.texts import check_readable
     from ..lm.model import check_size
     from ..runs import trained
     from ..spec import changed
     from ..train.distributed import joined
-    from ..train.recipe import NAMED, on_text, recipe_named, with_variant
+    from ..train.recipe import NAMED, RECIPES, on_text, with_variant
 
-    base = with_variant(recipe_named(recipe), variant)
+    base = with_variant(choice(recipe, RECIPES, "recipe"), variant)
     if text is not None:
         base = on_text(base, text)
     chosen = changed(replace(base, seed=how.seed), how.settings)
@@ -81,7 +80,6 @@ def finetune(
     Several processes share every batch; see train.
     """
     check_run(out, how.force)
-    quiet_libraries()
     from ..runs.trained import ChatRecipe, finetuned
     from ..spec import changed
     from ..train.distributed import joined
@@ -111,7 +109,6 @@ def mend(
     With --steps they are trained; that goes on from the newest checkpoint if there is one.
     """
     check_run(out, how.force)
-    quiet_libraries()
     from ..applications.mend import mend_recipe, mended
     from ..spec import changed
     from ..train.distributed import joined
@@ -135,28 +132,15 @@ def run_progress(recipe: "Fit", is_first: bool, name: str) -> Iterator[tuple[OnS
         yield lambda step, metrics: None, no_progress
         return
     with progress_bars(in_lines=True) as progress:
-        show, speed = progress(f"{name} step"), Speed()
+        show, began, tokens = progress(f"{name} step"), 0.0, 0
 
         def on_step(step: int, metrics: StepMetrics) -> None:
-            show(step, recipe.steps, _metrics_text(metrics, speed.tokens_per_second(metrics["tokens"])))
+            nonlocal began, tokens
+            now = time.monotonic()
+            began, tokens = (began, tokens + metrics["tokens"]) if began else (now, 0)  # the first step warms up
+            show(step, recipe.steps, _metrics_text(metrics, tokens / max(now - began, 1e-9)))
 
         yield on_step, progress("data")
-
-
-class Speed:
-    """Measures tokens per second. The clock starts at the end of the first step that it is given."""
-
-    def __init__(self) -> None:
-        self.start, self.tokens = 0.0, 0
-
-    def tokens_per_second(self, tokens: int) -> float:
-        """Adds the tokens of a step. Returns the rate since the first step, and 0 at the first step."""
-        if not self.start:
-            self.start = time.monotonic()
-            return 0.0
-        self.tokens += tokens
-        seconds = time.monotonic() - self.start
-        return self.tokens / seconds if seconds else 0.0
 
 
 def _metrics_text(metrics: StepMetrics, tokens_per_second: float) -> str:

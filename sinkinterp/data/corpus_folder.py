@@ -16,10 +16,9 @@ from datasets import Dataset, Features, List, Value, concatenate_datasets
 from datasets.arrow_writer import ArrowWriter
 
 from ..checks import Frozen, InputError, check_count
-from ..files import remove, replacing
+from ..files import remove, replacing, sole_writer
 from ..seals import Damaged, Of, check, read_record, seal, sums, verify, write_record
 from .progress import OnProgress
-from .sources import Source
 from .tokenisers import TokenizerRecipe, encoded
 
 COLUMN = "tokens"
@@ -93,20 +92,28 @@ PROGRESS = "progress.json"
 SHARD = 1 << 24  # tokens per shard; a killed program loses less than one shard
 
 
-def pack(
-    folder: Path,
-    cache: Path,
-    source: Source,
-    tokenizer: TokenizerRecipe,
-    length: int,
-    bos: bool,
-    on_progress: OnProgress,
-) -> dict[str, Any]:
-    """Packs a corpus into `folder` and returns its record. The parameters are the fields of `PackedText`.
+def packed(recipe: Any, folder: Path, cache: Path, on_progress: OnProgress) -> dict[str, Any]:
+    """The record of the corpus of a `PackedText` in `folder`, which is packed first unless it is complete.
 
-    Only the folder's one writer may call this. Raises InputError for text that fills fewer than two chunks, for a
-    tokenizer that lacks the BOS that is wanted, and where a file cannot be written.
+    A damaged corpus is named on standard error and packed again. Raises InputError for text that fills fewer than two
+    chunks, for a tokenizer that lacks the BOS that is wanted, and where a file cannot be written.
     """
+    with suppress(Damaged):  # another process may be packing it again
+        if record := record_of(folder):
+            return record
+    with sole_writer(folder):
+        try:
+            record = record_of(folder)
+        except Damaged as damage:
+            damage.warn("the text is packed again")
+            next(iter(recipe.source.texts(cache)), None)  # raises while the old one is there, if no text can be read
+            emptied(folder)
+            record = {}
+        return record or _pack(recipe, folder, cache, on_progress)
+
+
+def _pack(recipe: Any, folder: Path, cache: Path, on_progress: OnProgress) -> dict[str, Any]:
+    source, tokenizer, length, bos = recipe.source, recipe.tokenizer, recipe.length, recipe.bos
     fingerprint, width = source.fingerprint(), length - bos
     start, files = _continued_from(folder, fingerprint)
     end, encoder = start, _tokenizer_in(folder, tokenizer, bos, source.texts(cache, on_progress))

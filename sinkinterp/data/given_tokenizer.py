@@ -126,8 +126,8 @@ def token_bytes(tokenizer: Any, token: int) -> bytes:
     byte = _BYTE.fullmatch(piece or "")
     if byte and alone != piece:
         return bytes([int(byte[1], 16)])
-    if _UNKNOWN in text and piece and set(piece) <= _BYTE_LETTERS.keys():
-        return bytes(_BYTE_LETTERS[letter] for letter in piece)
+    if _UNKNOWN in text and piece and set(piece) <= _byte_letters().keys():
+        return bytes(_byte_letters()[letter] for letter in piece)
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -145,14 +145,12 @@ def _decoded(tokenizer: Any, tokens: list[int]) -> str:
     return str(tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
 
 
+@cache
 def _byte_letters() -> dict[str, int]:
-    """The byte of each letter in the vocabularies of byte-level BPE: letters that print stand for themselves."""
-    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printed]
-    return {chr(byte): byte for byte in printed} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    """The byte of each letter in the vocabularies of byte-level BPE."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-
-_BYTE_LETTERS = _byte_letters()
+    return {letter: byte for byte, letter in bytes_to_unicode().items()}
 
 
 _ROLES = {"human": "user", "gpt": "assistant"}  # of conversations in the form of ShareGPT

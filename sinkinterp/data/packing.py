@@ -1,6 +1,5 @@
 """Packed text: documents with EOS between them, cut into chunks of equal length that are kept on disk."""
 
-from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -12,8 +11,6 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..checks import Frozen, InputError, whole_number
-from ..files import sole_writer
-from ..seals import Damaged
 from ..spec import INSIDE, Limits, Spec, added_later
 from .backcopy import Sample, TokenChange
 from .draws import HELD_OUT, Split
@@ -75,11 +72,11 @@ class PackedText(Spec):
         until it is packed. Raises InputError for text that cannot be read, does not have `sha256`, or fills fewer than
         two chunks, and for a full disk.
         """
-        from .corpus_folder import read_shards  # `datasets` takes a second to import, and recipes do not need it
+        from .corpus_folder import packed, read_shards  # `datasets` takes a second to import; recipes do not need it
 
         self.source.check()
         folder = self.folder(cache)
-        record = self._packed(folder, cache, on_progress)
+        record = packed(self, folder, cache, on_progress)
         if self.source.changed_since(record["fingerprint"]):
             raise InputError(f"the text of {folder} has changed since it was packed; undo that, or remove the folder")
         if self.sha256 not in ("", record["sha256"]):
@@ -89,31 +86,6 @@ class PackedText(Spec):
         trim = partial(trimmed, chunks, self.tokenizer.load(folder / "tokenizer").eos_token_id, int(self.bos))
         split = Split.of(len(chunks), self.held_out, self.share, trim)
         return PreparedText(replace(self, sha256=record["sha256"]), folder, chunks, split)
-
-    def _packed(self, folder: Path, cache: Path, on_progress: OnProgress) -> dict[str, Any]:
-        """The record of the corpus in `folder`, which is packed first unless it is complete."""
-        from . import corpus_folder
-
-        with suppress(Damaged):  # another process may be packing it again
-            if record := corpus_folder.record_of(folder):
-                return record
-        with sole_writer(folder):
-            return self._whole_record(folder, cache) or corpus_folder.pack(
-                folder, cache, self.source, self.tokenizer, self.length, self.bos, on_progress
-            )
-
-    def _whole_record(self, folder: Path, cache: Path) -> dict[str, Any]:
-        """The record of the corpus in `folder`. A damaged corpus is named on standard error and removed."""
-        from . import corpus_folder
-
-        try:
-            return corpus_folder.record_of(folder)
-        except Damaged as damage:
-            damage.warn("the text is packed again")
-        # raises before anything is removed if the text cannot be read any more
-        next(iter(self.source.texts(cache)), None)
-        corpus_folder.emptied(folder)
-        return {}
 
 
 def trimmed(chunks: Any, eos: int, start: int, stretch: range) -> range:

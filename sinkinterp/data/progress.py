@@ -41,10 +41,11 @@ def silent(work: str) -> Show:
 
 
 def told(parts: Sequence[Part], show: OnProgress) -> Iterator[Part]:
-    """Every part of a piece of work, after it is told how many are done."""
+    """Every part of a piece of work. `show` is told how many are done, before each and at the end."""
     for done, part in enumerate(parts):
         show(done, len(parts))
         yield part
+    show(len(parts), len(parts))
 
 
 @contextmanager

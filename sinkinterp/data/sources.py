@@ -55,7 +55,7 @@ class Source(Spec):
 
         Docstrings and code of other versions that were packed are still a corpus with its own hash.
         """
-        return False
+        return bool(self.outside) and self.fingerprint() not in ("", fingerprint)
 
 
 class Embedded(Source):
@@ -128,9 +128,6 @@ class Repeating(Source):
     def fingerprint(self) -> str:
         return self.source.fingerprint()
 
-    def changed_since(self, fingerprint: str) -> bool:
-        return self.source.changed_since(fingerprint)
-
 
 class Texts(Source):
     """The texts of a file, a folder or a dataset on the Hub, as `texts.texts_of` reads them.
@@ -162,9 +159,6 @@ class Texts(Source):
                     digest.update(hashlib.file_digest(content, "sha256").digest())
         return digest.hexdigest()
 
-    def changed_since(self, fingerprint: str) -> bool:
-        return self.fingerprint() not in ("", fingerprint)
-
 
 def embedded_texts(cache: Path, on_file: OnProgress = no_progress) -> list[str]:
     """English docstrings of the standard library and of our dependencies, each once, in a mixed order.
@@ -172,9 +166,7 @@ def embedded_texts(cache: Path, on_file: OnProgress = no_progress) -> list[str]:
     They are gathered once and kept in `cache` under a hash of the versions that they were read from. If that file is
     damaged, a warning says so on standard error, and they are gathered again.
     """
-    versions = ["python " + sysconfig.get_python_version()]
-    versions += [f"{name} {importlib.metadata.version(name)}" for name in DEPENDENCIES]
-    file = cache / f"embedded-{hashlib.sha256(' '.join(versions).encode()).hexdigest()[:12]}.json"
+    file = cache / f"embedded-{Embedded().fingerprint()[:12]}.json"
     with refusal(f"cannot read {file}", of=PermissionError):
         if file.exists():
             try:

@@ -3,21 +3,16 @@
 Files may be packed; folders may be those that `save_to_disk` of `datasets` writes.
 """
 
-import atexit
 import csv
 import errno
-import glob
+import json
 import os
 import re
-import shutil
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import lru_cache, partial
 from io import TextIOWrapper
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import TextIO
 
@@ -100,7 +95,8 @@ def rows_of(file: Path, split: str = "train") -> Iterator[Row]:
         raise InputError(f"{file} is empty; give a file with texts")
     kind = "folder of save_to_disk" if file.is_dir() else f"{''.join(file.suffixes[-2:])} file"
     with refusal(f"cannot read {file}", f"is it a {kind}?"):  # a damaged file can fail in any way
-        yield from _saved_rows(file, split) if file.is_dir() else _READERS[ending_of(file)](file)
+        for row in _saved_rows(file, split) if file.is_dir() else _READERS[ending_of(file)](file):
+            yield instance_of(row, Mapping, f"the rows of {file} are objects with named columns")
 
 
 def _saved_rows(folder: Path, split: str) -> Iterator[Row]:
@@ -115,15 +111,6 @@ def _saved_rows(folder: Path, split: str) -> Iterator[Row]:
     yield from dataset
 
 
-def _of_datasets(loader: str, file: Path) -> Iterator[Row]:
-    """Returns a reader of files that `datasets` reads."""
-    from datasets import load_dataset
-
-    silence_datasets()
-    pattern = glob.escape(str(file))  # `datasets` takes paths as patterns
-    yield from load_dataset(loader, data_files=pattern, split="train", streaming=True, cache_dir=_datasets_cache())
-
-
 def _opened(file: Path, newline: str | None = None) -> TextIO:
     """The text of a file, which may be packed."""
     from pyarrow import input_stream
@@ -136,6 +123,19 @@ def _paragraphs(file: Path) -> Iterator[Row]:
         for is_blank, paragraph in groupby(lines, str.isspace):
             if not is_blank:
                 yield {"text": "".join(paragraph).rstrip("\n")}
+
+
+def _json_rows(file: Path) -> Iterator[Row]:
+    """The rows of a list of texts or of JSON objects, or of an object on each line."""
+    with _opened(file) as lines:
+        first = lines.readline()
+        if first.lstrip().startswith("["):
+            yield from ({"text": row} if isinstance(row, str) else row for row in json.loads(first + lines.read()))
+            return
+        for number, line in enumerate(chain([first], lines), 1):
+            with refusal(f"cannot read {file}, line {number}", "every line should hold a JSON object"):
+                if not line.isspace():
+                    yield json.loads(line)
 
 
 def _cells(file: Path) -> Iterator[Row]:
@@ -155,29 +155,21 @@ def _cells(file: Path) -> Iterator[Row]:
             yield dict(zip(header, cells, strict=True))
 
 
+def _parquet_rows(file: Path) -> Iterator[Row]:
+    from pyarrow.parquet import ParquetFile
+
+    for batch in ParquetFile(file).iter_batches(1000):
+        yield from batch.to_pylist()
+
+
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    ".jsonl": partial(_of_datasets, "json"),
-    ".json": partial(_of_datasets, "json"),
+    ".jsonl": _json_rows,
+    ".json": _json_rows,
     ".txt": _paragraphs,
-    ".parquet": partial(_of_datasets, "parquet"),
+    ".parquet": _parquet_rows,
     ".csv": _cells,
 }
 ENDINGS = ", ".join(list(_READERS)[:-1]) + " or " + list(_READERS)[-1]
-
-
-@lru_cache
-def _datasets_cache() -> str | None:
-    """The folder for the locks of `datasets`: None for its cache, or a temporary folder if that cache is read-only."""
-    from datasets import config
-
-    own = Path(config.HF_DATASETS_CACHE)
-    with suppress(OSError):
-        own.mkdir(parents=True, exist_ok=True)
-        if os.access(own, os.W_OK):
-            return None
-    folder = tempfile.mkdtemp(prefix="sinkinterp-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def silence_datasets() -> None:

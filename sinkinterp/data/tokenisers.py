@@ -1,6 +1,6 @@
 """Tokenizers as values that a recipe can hold: trained on the corpus itself, or pretrained."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,8 +14,6 @@ from .hub import asking_hub
 EOS, BOS = "<|endoftext|>", "<|bos|>"  # ids 0 and 1 of every tokenizer trained here
 BYTES = 256
 BATCH_CHARACTERS = 1_000_000  # of the texts that are tokenised in one call
-
-IdsOf = Callable[[list[str]], list[list[int]]]  # of texts
 
 
 class TokenizerRecipe(Spec):
@@ -113,22 +111,10 @@ def beginning_with_bos(tokenizer: Any) -> Any:
 
 def encoded(texts: Iterable[str], tokenizer: Any) -> Iterator[np.ndarray]:
     """The ids of each text, EOS last. A text that spells out a special token gets ids of ordinary tokens for it."""
-    encode = _fast_encode(tokenizer.backend_tokenizer) if tokenizer.is_fast else _slow_encode(tokenizer)
+    how = dict.fromkeys(("add_special_tokens", "return_attention_mask", "return_token_type_ids", "verbose"), False)
     for batch in _batches(texts):
-        for ids in encode(batch):
+        for ids in tokenizer(batch, split_special_tokens=True, **how)["input_ids"]:
             yield np.array([*ids, tokenizer.eos_token_id])
-
-
-def _fast_encode(backend: Any) -> IdsOf:
-    """Does what the tokenizer's own call does, but without offsets and masks, in half the time."""
-    backend.encode_special_tokens = True
-    backend.no_truncation()
-    backend.no_padding()
-    return lambda batch: [encoding.ids for encoding in backend.encode_batch_fast(batch, add_special_tokens=False)]
-
-
-def _slow_encode(tokenizer: Any) -> IdsOf:
-    return lambda batch: tokenizer(batch, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -490,9 +490,7 @@ def random_tokens(vocab: int, length: int, sequences: int, seed: int = 0, first:
     `first`, if given, replaces the token at position 0; the others do not depend on it. Raises InputError where it is
     outside the vocabulary.
     """
-    vocab, generator = _checked(vocab, length, sequences, seed)
-    tokens = torch.randint(vocab, (sequences, length), generator=generator)
-    return _with_first(tokens, f"random tokens, seed {seed}", vocab, first)
+    return _drawn("random tokens", length, vocab, length, sequences, seed, first)
 
 
 def repeated_token(vocab: int, length: int, sequences: int, seed: int = 0, first: int | None = None) -> TokenSet:
@@ -500,18 +498,21 @@ def repeated_token(vocab: int, length: int, sequences: int, seed: int = 0, first
 
     `first`, if given, replaces the token at position 0. Raises InputError where it is outside the vocabulary.
     """
-    vocab, generator = _checked(vocab, length, sequences, seed)
-    tokens = torch.randint(vocab, (sequences, 1), generator=generator)
-    return _with_first(tokens.expand(-1, length), f"repeated token, seed {seed}", vocab, first)
+    return _drawn("repeated token", 1, vocab, length, sequences, seed, first)
 
 
-def _checked(vocab: int, length: int, sequences: int, seed: int) -> tuple[int, torch.Generator]:
-    """The vocabulary and the generator to draw with. Raises InputError for sizes that are invalid or too large."""
+def _drawn(name: str, columns: int, vocab: int, length: int, sequences: int, seed: int, first: int | None) -> TokenSet:
+    """Sequences that are filled with so many columns of random tokens. Raises InputError for sizes that do not fit."""
     vocab, length = whole_number(vocab, "vocab", 1, LARGEST), whole_number(length, "length", 2)
-    sequences = whole_number(sequences, "sequences", 1)
+    sequences, seed = whole_number(sequences, "sequences", 1), whole_number(seed, "seed", -LARGEST, LARGEST)
     what = f"{sequences:,} sequences of {length:,} tokens"
     check_memory(3 * 8 * sequences * length, what, "ask for fewer or shorter ones")
-    return vocab, torch.Generator().manual_seed(whole_number(seed, "seed", -LARGEST, LARGEST))
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(vocab, (sequences, min(columns, length)), generator=generator).expand(-1, length).clone()
+    if first is not None:
+        tokens[:, 0] = whole_number(first, f"the first token, an id of the vocabulary of {vocab},", 0, vocab - 1)
+    bos = "none added" if first is None else f"id {first} first"
+    return replace(TokenSet.of(tokens, f"{name}, seed {seed}"), bos=bos)
 
 
 def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) -> tuple[Tokens, int]:
@@ -536,11 +537,3 @@ def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) 
         f"{sequences} sequences of {length} tokens were asked for, but of {too_short + len(kept)} texts "
         f"{too_short} are shorter than that and {len(kept)} are left; {fix}"
     )
-
-
-def _with_first(tokens: Tokens, source: str, vocab: int, first: int | None) -> TokenSet:
-    if first is None:
-        return TokenSet.of(tokens, source)
-    tokens = tokens.clone()
-    tokens[:, 0] = whole_number(first, f"the first token, an id of the vocabulary of {vocab},", 0, vocab - 1)
-    return replace(TokenSet.of(tokens, source), bos=f"id {first} first")

@@ -9,7 +9,7 @@ import sys
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass, replace
 from itertools import product
 from types import NoneType
 from typing import Any, Literal
@@ -135,13 +135,40 @@ def Ablate(
     site = choice(site, named, "site that is ablated called") if isinstance(site, str) else site
     if site not in named.values() or (heads is not None and site is not OUTPUT):
         raise InputError(f"Ablate changes {', '.join(named)}; heads are of the attention output")
-    if layers is not None and heads is not None and not is_pair(heads) and all(map(is_whole, several(heads, "heads"))):
-        layers, heads = None, [*product(several(layers, "layers"), several(heads, "heads"))]
-    chosen: dict[str, Any] = {"layers": layers, "positions": positions, "dims": dims}
-    chosen |= {"heads": heads} if site is OUTPUT else {}
+    chosen = {"layers": layers, "heads": heads, "positions": positions, "dims": dims}
     if all(choice is None for choice in chosen.values()):
         raise InputError("Ablate needs layers, heads, positions or dims")
-    return changes.AT[site](choice(by, _BY, "way to ablate"), **chosen)
+    return _in_places(changes.AT[site](choice(by, _BY, "way to ablate")), **chosen)
+
+
+def _in_places(site: changes.Change, layers: Any, heads: Any, **chosen: Any) -> changes.Change:
+    """The change in chosen layers, heads, positions and dimensions; heads are pairs, or numbers beside their layers."""
+    if layers is not None and heads is not None and not is_pair(heads) and all(map(is_whole, several(heads, "heads"))):
+        layers, heads = None, [*product(several(layers, "layers"), several(heads, "heads"))]
+    if heads is not None:
+        if not hasattr(site, "selector"):
+            raise InputError(f"{type(site).__name__} has no heads; leave heads=... out, or take ChangeOutputs()")
+        chosen[site.selector] = heads
+    chosen["layers"] = layers
+    return replace(site, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def site_of(given: Any, layers: Any = None, heads: Any = None, positions: Any = None) -> changes.Change:
+    """The place that a change without an operation names, or a word for it, such as "resid_pre" or ("mlp", 3).
+
+    `layers`, `heads` and `positions` narrow it. None is the residual stream, or the output of heads where heads are
+    named. Raises InputError for anything else.
+    """
+    word, *of_layer = given if isinstance(given, tuple) else (given,)
+    if word is None:
+        word = "residual" if heads is None else "output"
+    if isinstance(word, str):
+        change, later = choice(re.sub(r"^hook_|^(attn|mlp)\W", "", word), _SITES, "site")
+        layers = of_layer if of_layer else layers
+        word = change()
+        layers = [layer + later for layer in several(layers, "layers")] if layers is not None and later else layers
+    fix = f"a change without an operation, such as ChangeResidual(layers=[1]), or one of {', '.join(_SITES)}"
+    return _in_places(instance_of(word, changes.Change, f"a site is {fix}"), layers, heads, positions=positions)
 
 
 class Hook(Frozen):
@@ -166,6 +193,11 @@ _HOOKS: Mapping[str, tuple[type[changes.Change], int]] = {  # the change, and ho
     "attn.hook_v": (changes.ChangeValues, 0),
     "attn.hook_z": (changes.ChangeOutputs, 0),
     "attn.hook_pattern": (changes.ChangePattern, 0),
+}
+_SITES: Mapping[str, tuple[type[changes.Change], int]] = {
+    **{re.sub(r".*hook_(rot_)?", "", point): at for point, at in _HOOKS.items()},
+    **{kind.site.method.__name__: (kind, 0) for kind in changes.AT.values()},
+    "attn_out": (changes.ChangeOutputs, 0),
 }
 _BY_HEAD = ("attn.hook_rot_q", "attn.hook_rot_k", "attn.hook_v", "attn.hook_z")  # `batch pos head d` there
 

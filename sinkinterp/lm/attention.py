@@ -13,21 +13,21 @@ import torch
 from einops import rearrange, reduce
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import Cache, PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..attention.call import AttentionCall, call_of_interface
-from ..attention.kernels import SOFTMAX, Feature, Kernel, Unit
-from ..attention.masks import Causal, Mask, key_blocks
-from ..attention.relative import RelativeBias, Scalars, Slopes, as_tensor
-from ..attention.shapes import HeadOutput, KeyIndex, Keys, Queries, Residual, Values
+from ..attention.kernels import SOFTMAX, Feature, Kernel
+from ..attention.masks import Causal, Mask
+from ..attention.shapes import Keys, Queries, Residual, Values
 from ..attention.slots import KeySlot, LearnedRow, LogitSlot, NoSlots, Row, Slot, SlotRow, whole_row
 from ..checks import InputError, whole_number
 from ..spec import Dims, Part, Spec, added_later
 
 PositionIds = Int[Tensor, "#batch pos"]
 KeyIds = Int[Tensor, "#batch key"]
+Distance = Int[Tensor, "#batch query key"]  # from the key forward to the query; negative for later keys
+Bias = Float[Tensor, "#batch #head query key"]
 QueriesOrKeys = Float[Tensor, "batch head pos d_head"]
 
 
@@ -42,14 +42,13 @@ class Position:
         """Queries or keys as they enter the attention call."""
         return x
 
-    def by_distance(self) -> Slopes | Scalars | None:
-        """The rule of what every layer adds to its scaled scores; None if nothing."""
+    def bias(self, queries: PositionIds, keys: KeyIds) -> Bias | None:
+        """What every layer adds to its scaled scores; None if nothing."""
         return None
 
-    def bias(self, queries: PositionIds, keys: KeyIds) -> RelativeBias | None:
-        """What every layer adds to its scaled scores; None if nothing."""
-        rule = self.by_distance()
-        return None if rule is None else RelativeBias(rule, queries, keys)
+
+def _distance(queries: PositionIds, keys: KeyIds) -> Distance:
+    return queries[:, :, None] - keys[:, None, :]
 
 
 class NoPosition(Part, Position):
@@ -119,10 +118,9 @@ class _Buckets(Part):
         super().__post_init__()
         whole_number(self.count, "the count of buckets, below twice the reach,", 2, 2 * self.reach - 1)
 
-    def of_near(self, device: torch.device | None = None) -> Int[Tensor, " distance"]:
-        """The bucket of every distance from 0 to the first that falls into the last bucket, as all beyond do."""
-        near = buckets(torch.arange(self.reach + 1), self.count, self.reach)
-        return near[: 1 + int((near < self.count - 1).sum())].to(device)
+    def of(self, queries: PositionIds, keys: KeyIds) -> Distance:
+        """The bucket of every pair."""
+        return buckets(_distance(queries, keys), self.count, self.reach)
 
 
 class T5Relative(_Buckets):
@@ -137,8 +135,8 @@ class _BucketTable(nn.Module, Position):
         super().__init__()
         self.spec, self.table = spec, nn.Embedding(spec.count, n_heads)
 
-    def by_distance(self) -> Scalars:
-        return Scalars(self.table(self.spec.of_near(self.table.weight.device)).mT)
+    def bias(self, queries: PositionIds, keys: KeyIds) -> Bias:
+        return self.table(self.spec.of(queries, keys)).movedim(-1, 1).float()
 
 
 class BucketIndex(_Buckets, Position):
@@ -147,8 +145,8 @@ class BucketIndex(_Buckets, Position):
     It grows with distance, so it favours the first key: with equal scores otherwise, alpha_1 is 0.334 at T = 64.
     """
 
-    def by_distance(self) -> Scalars:
-        return Scalars(self.of_near()[None].float())
+    def bias(self, queries: PositionIds, keys: KeyIds) -> Bias:
+        return self.of(queries, keys)[:, None].float()
 
 
 def slopes(n_heads: int) -> list[float]:
@@ -172,8 +170,9 @@ class _Alibi(Position):
     def __init__(self, n_heads: int) -> None:
         self.slopes = slopes(n_heads)
 
-    def by_distance(self) -> Slopes:
-        return Slopes(torch.tensor(self.slopes))
+    def bias(self, queries: PositionIds, keys: KeyIds) -> Bias:
+        far = _distance(queries, keys).abs()[:, None].float()  # a prefix mask also shows later keys
+        return -torch.tensor(self.slopes, device=far.device)[:, None, None] * far
 
 
 HeadVectors = Float[Tensor, "batch pos head d_head"]  # the order of axes outside the call, as in transformers
@@ -364,16 +363,10 @@ def eager_attention_forward(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
     """The family's own attention function. It is fused or blockwise where possible, unless a pattern is asked for."""
-    given, bias = (module.layer_idx, query, key, value, attention_mask, scaling), kwargs.get("position_bias")
+    call = call_of_interface(module.layer_idx, query, key, value, attention_mask, scaling, **kwargs)
     shows = kwargs.get("output_attentions") or module.config.output_attentions
-    if isinstance(bias, RelativeBias) and not shows:
-        z = bias.output(call_of_interface(*given, **kwargs | {"position_bias": None}))
-        if z is not None:
-            return z.transpose(1, 2), None
-    call = call_of_interface(*given, **kwargs)
     pattern = call.pattern() if shows else None
-    own = blockwise_output if is_worth_blocks(call) else AttentionCall.output
-    z = own(call) if pattern is None else call.mix(pattern)
+    z = call.output() if pattern is None else call.mix(pattern)
     return z.transpose(1, 2), pattern
 
 
@@ -422,7 +415,7 @@ class SinkAttention(nn.Module):
     def as_slot(self, x: Residual, position: Position, ids: PositionIds) -> tuple[SlotRow, Residual]:
         """A slot of this layer, made from a single token that sees only itself, and the token's residual update."""
         q, k, v = self._project(x, position, ids)
-        bias = as_tensor(position.bias(ids, ids))
+        bias = position.bias(ids, ids)
         call = AttentionCall(self.layer_idx, q, k, v, self.scaling, bias=bias, kernel=self._built_kernel)
         return SlotRow(self.feature(k)[0], v[0]), self._write(call.output().transpose(1, 2), x)
 
@@ -438,41 +431,3 @@ class SinkAttention(nn.Module):
 
     def _write(self, z: HeadVectors, x: Residual) -> Residual:
         return self.o_proj(self.join(self.gate(self.v_bias(self.maps(z), x), x)))
-
-
-# Attention without normalisation in memory linear in T: a sum over keys, block by block, computed again for gradients
-
-LONG = 512  # keys; below, the dense pattern is faster and small
-
-
-def is_worth_blocks(call: AttentionCall) -> bool:
-    """Tells if `blockwise_output` computes what the call's own `output` does, and should replace it."""
-    return isinstance(call.kernel.normaliser, Unit) and call.set_pattern is None and call.k.shape[2] > LONG
-
-
-def blockwise_output(call: AttentionCall, block: int = 128) -> HeadOutput:
-    """The output of the heads, under a kernel without normalisation, `block` keys at a time."""
-    call.scaled_queries  # noqa: B018  computed here, so that the checkpoints below do not compute it again
-    z = _slot_part(call)
-    for keys in key_blocks(call.keys, block):
-        first = call.visibility.regions(keys)[0].start or 0  # the first query that may see any of the keys
-        part = checkpoint(_block_part, call, keys, slice(first, None), use_reentrant=False)
-        z = torch.cat((z[:, :, :first], z[:, :, first:] + part), 2) if first else z + part
-    return z.to(call.v.dtype)
-
-
-def _block_part(call: AttentionCall, keys: KeyIndex, rows: slice) -> HeadOutput:
-    """What a run of queries receives from some of the keys."""
-    weights = call.kernel.pattern(call.scores(keys, rows), call.allowed(keys, rows), call.queries(rows))
-    v = call.v[:, :, keys].float()
-    weights = weights.unflatten(1, (v.shape[1], -1))
-    return torch.einsum("bkgij,bkjd->bkgid", weights, v).flatten(1, 2)
-
-
-def _slot_part(call: AttentionCall) -> HeadOutput:
-    z = call.q.new_zeros((*call.q.shape[:3], call.v.shape[-1]), dtype=torch.float)
-    scores = call.slot_scores()
-    if scores is None or not isinstance(call.slot, SlotRow):
-        return z
-    weights = call.kernel.pattern(scores, torch.ones_like(scores, dtype=torch.bool), call.queries())
-    return z + torch.einsum("bhij,hjd->bhid", weights, call.slot.value.float())

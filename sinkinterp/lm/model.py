@@ -20,12 +20,13 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from ..attention import Causal, NoSlots, RelativeBias
+from ..attention import Causal, NoSlots
 from ..checks import InputError, check_context, check_memory, refusing
 from ..spec import Dims, Limits, Spec
 from .attention import (
     Alibi,
     AttentionSpec,
+    Bias,
     BucketIndex,
     Learned,
     NoPosition,
@@ -261,13 +262,11 @@ class SinkModel(SinkPreTrainedModel):
             raise InputError("a static cache gives keys of tokens that are not there yet; pass a DynamicCache")
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         position_ids = self._position_ids(past, x, position_ids)
-        bias = self._bias(past, position_ids)
-        allowed = self._allowed(past, x.shape[1], attention_mask, x.device)
         kwargs |= {
             "position": self.position,
             "position_ids": position_ids,
-            "position_bias": bias if bias is None or (allowed is None and bias.is_long) else bias.dense,
-            "attention_mask": allowed,
+            "position_bias": self._bias(past, position_ids),
+            "attention_mask": self._allowed(past, x.shape[1], attention_mask, x.device),
             "past_key_values": past_key_values,
         }
         x = self.position.embed(x, position_ids)
@@ -283,7 +282,7 @@ class SinkModel(SinkPreTrainedModel):
             position_ids = torch.arange(past, total, device=x.device)[None]
         return position_ids + self.lm.before.count
 
-    def _bias(self, past: int, ids: PositionIds) -> RelativeBias | None:
+    def _bias(self, past: int, ids: PositionIds) -> Bias | None:
         """What positions add to scores. Tokens in the cache count as lying directly before the first new token."""
         cached_ids = ids[:, :1] + torch.arange(-past, 0, device=ids.device)
         return self.position.bias(ids, torch.cat((cached_ids, ids), 1))

@@ -7,6 +7,10 @@ clean one, and 0 where it behaves as the corrupted one. For noising, swap the pr
     metric = logit_difference(right=319, wrong=416)  # ids of the two answers
     si.activation_patching(model, "The cat sat", "The dog sat", metric=metric).plot()
 
+Between two models that read the same text, activations of the first are put into the second:
+
+    si.activation_patching(sink_model, its_twin, "The cat sat", site="resid_pre").plot()
+
 Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.05262 (causal tracing).
 """
 
@@ -21,6 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..attention import Edit, Reads, per_sequence
+from ..backends.load import is_model
 from ..backends.subject import Logits, Subject, Trace
 from ..checks import (
     LARGEST,
@@ -28,7 +33,9 @@ from ..checks import (
     InputError,
     accepting,
     both_or_none,
+    choice,
     different_numbers,
+    fix_of,
     instance_of,
     keywords,
     unicode_text,
@@ -38,6 +45,7 @@ from ..checks import (
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, Put, PutAt
+from ..interventions.edit import site_of
 from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
 from ..metrics.bootstrap import estimate_cells, intervals, ratio
 from ..metrics.importance import PerSequence, check_epsilon, first_importance, sink_rate, target_loss
@@ -148,14 +156,27 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
     return PatchingMetric(f"{name}{place}", of, {"alpha": first_importance}, whole=False)
 
 
+METRICS: Mapping[str, PatchingMetric] = {
+    "kl": divergence_from_clean(),
+    "loss": loss_at(),
+    "importance": first_alpha(),
+    "alpha": first_alpha(),
+    "sink_rate": first_alpha(epsilon=0.3),
+}
+
+
 @keywords
-def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how it is measured
-    model: ModelLike,
-    clean: TokensLike | Any,
-    corrupted: TokensLike | Any,
+def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it is measured
+    model: ModelLike | None = None,
+    clean: ModelLike | TokensLike | Any = None,
+    corrupted: ModelLike | TokensLike | Any = None,
     *,
-    site: Change = ChangeResidual(),
-    metric: PatchingMetric | Callable[[Logits], PerSequence] | None = None,
+    tokens: TokensLike | Any = None,
+    site: Change | str | tuple[str, int] | None = None,
+    layers: int | Sequence[int] | None = None,
+    heads: int | Sequence[Any] | None = None,
+    positions: int | Sequence[int] | None = None,
+    metric: PatchingMetric | str | Callable[[Logits], PerSequence] | None = None,
     answer: str | None = None,
     instead: str | None = None,
     by: Sequence[str] | None = None,
@@ -165,12 +186,15 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
 ) -> Table:
     """The share of a behaviour that each activation of a site restores, with its interval over pairs of prompts.
 
-    `clean` and `corrupted` are prompts of equal lengths in tokens, one pair or several. `site` chooses what is patched:
-    `ChangeResidual`, `ChangeMLP`, `ChangeOutputs` (what heads return), `ChangePattern`, `ChangeValues`, ...; its
-    `layers` and `positions` narrow the map. `by`: the axes of the map, of "layer", "head", "position" (default: layer
-    and position, or layer and head for a site of heads; keys and values have "kv_head"; `ChangePattern` also has "key",
-    for single edges of attention, whose rows are not normalised again). `metric` is one of this module's, or a function
-    from logits to a number per sequence; default: KL from the clean run. With `answer` and `instead` it is the
+    `clean` and `corrupted` are prompts of equal lengths in tokens, one pair or several. Or two models of one shape,
+    such as twins, are given with one text or several: the first makes the clean run, the second the corrupted one.
+    `site` chooses what is patched: `ChangeResidual`, `ChangeMLP`, `ChangeOutputs` (what heads return), `ChangePattern`,
+    `ChangeValues`, ..., or a word for it, such as "resid_pre", "attn_out" or "k"; `layers`, `heads` and `positions`
+    narrow the map. `by`: the axes of the map, of "layer", "head", "position" (default: layer and position, or layer and
+    head for a site of heads; keys and values have "kv_head"; `ChangePattern` also has "key", for single edges of
+    attention, whose rows are not normalised again). `metric` is one of this module's, its name in
+    `METRICS`, or a function from logits to a number per sequence; default: KL from the clean run, and between models
+    the importance of the first token. With `answer` and `instead` it is the
     difference of the logits of two texts of one token, such as " Paris" and " Madrid". A column "control" holds what
     the same place of a third prompt restores: the clean one of another pair, unless all of these are one of the two.
     The note says what a place drawn at random restores. `first_order` adds what `attribution` estimates, by one pass
@@ -178,22 +202,22 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
     answers' logits itself, which sums to 1 over all parts of the residual (see `lens`). One pass reads the clean run,
     and the patches are batched. Raises InputError for prompts that do not fit, and where both prompts behave alike.
     """
-    instance_of(site, Change, "site is a change, such as si.interventions.ChangeResidual(layers=[1], positions=[0])")
-    runs = Runs(*prompts_of(model, clean, corrupted, metric, answer, instead), site)
-    return restored(runs, _axes(site, by), progress, first_order, direct)
+    place = site_of(site, layers, heads, positions)
+    runs = Runs(*runs_of((model, clean, corrupted, tokens), metric, answer, instead), place)
+    return restored(runs, _axes(place, by), progress, first_order, direct)
 
 
 def restored(
     runs: "Runs", axes: Sequence[str], progress: bool | OnProgress, first_order: bool = False, direct: bool = False
 ) -> Table:
     """The table of the shares that the places of `runs` restore."""
-    given = patching.activations(runs.site, runs.subject, runs.clean)
-    whole, broken = map(runs.unpatched, (runs.clean, runs.corrupted))
+    given = patching.activations(runs.site, runs.source, runs.clean)
+    whole, broken = runs.unpatched(runs.source, runs.clean), runs.unpatched(runs.subject, runs.corrupted)
     gap = _gap(runs.metric.name, whole, broken)
     places = _places(runs.site, given, axes)
     effects = {name: x - broken for name, x in _patched(runs, given, places, progress).items()}
     notes = [
-        f"{runs.subject.name}: n={len(gap)} pairs, T={runs.clean.shape[1]}, {dtype_of(runs.subject)}",
+        f"{runs.names}: n={len(gap)} pairs, T={runs.clean.shape[1]}, {dtype_of(runs.subject)}",
         runs.protocol,
         f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}",
         f"a place drawn at random restores {ratio(effects[patching.RESTORED].mean(0), gap)}",
@@ -220,12 +244,12 @@ def restored(
 
 
 def _gap(name: str, whole: PerSequence, broken: PerSequence) -> PerSequence:
-    """The difference of the two prompts. Raises InputError if it is not a number, or too small to be restored."""
+    """The difference of the two runs. Raises InputError if it is not a number, or too small to be restored."""
     gap = whole - broken
     if gap.isnan().any():
         raise InputError(f"{name} is not a number for pair {int(gap.isnan().int().argmax())}, from 0; leave it out")
     if not gap.mean().abs() > LEAST_GAP * torch.maximum(whole.abs(), broken.abs()).mean():
-        size = f"{whole.mean():.4g} on both prompts, up to {gap.mean().abs():.2g}"
+        size = f"{whole.mean():.4g} in both runs, up to {gap.mean().abs():.2g}"
         raise InputError(f"{name} is {size}, so nothing can be restored")
     return gap
 
@@ -291,7 +315,8 @@ def _written(runs: "Runs", places: Sequence[Place]) -> Float[Tensor, "place pair
         raise InputError(f"direct says what heads or feed-forward layers write into two answers' logits; {fix}")
     n, length = runs.corrupted.shape
     right, wrong = (ids.expand(n) for ids in answers[:2])
-    clean, broken = (logit_parts(runs.subject, x, right, wrong, answers[2]) for x in (runs.clean, runs.corrupted))
+    both = ((runs.source, runs.clean), (runs.subject, runs.corrupted))
+    clean, broken = (logit_parts(model, x, right, wrong, answers[2]) for model, x in both)
     at, rows = answers[2] % length, []
     for layer, head, position, _ in places:
         heads = range(runs.subject.shape.n_heads) if head < 0 else (head,)
@@ -309,15 +334,22 @@ def _at(changes: Tensor, head: int, position: int) -> PerSequence:
 
 
 class Runs(Frozen):
-    """Runs in which one place is patched, and the metric of each."""
+    """Runs of `subject` in which one place is patched, and the metric of each. `source` makes the clean run."""
 
     subject: Subject
+    source: Subject
     metric: PatchingMetric
     clean: Tokens
     corrupted: Tokens
     clean_logits: Logits
     site: Change
     title: ClassVar[str] = "Which activations restore the clean run?"
+
+    @property
+    def names(self) -> str:
+        """Returns the model's name, or those of both."""
+        name = self.subject.name
+        return name if self.source is self.subject else f"{self.source.name} (clean) into {name} (corrupted)"
 
     @property
     def protocol(self) -> str:
@@ -356,10 +388,10 @@ class Runs(Frozen):
             on_pass(sum(map(len, done)), n * len(places))
         return torch.cat(done).unflatten(0, (len(places), n))
 
-    def unpatched(self, tokens: Tokens) -> PerSequence:
-        """The metric of every pair of `tokens`."""
+    def unpatched(self, subject: Subject, tokens: Tokens) -> PerSequence:
+        """The metric of every pair of `tokens`, read by one of the two models."""
         how: dict[str, Any] = {"reads": self.metric.reads, "logits": self.metric.whole}
-        traces = ((self.subject.run(x, **how), rows.cpu()) for rows, x in passes(self.subject, tokens))
+        traces = ((subject.run(x, **how), rows.cpu()) for rows, x in passes(subject, tokens))
         return torch.cat([self._number(trace, pairs) for trace, pairs in traces])
 
     def _number(self, trace: Trace, pairs: Int[Tensor, " row"]) -> PerSequence:
@@ -371,25 +403,34 @@ class Runs(Frozen):
         return Scene(trace, self.clean[pairs], self.clean_logits[pairs], pairs, len(self.clean))
 
 
-def prompts_of(
-    model: ModelLike, clean: Any, corrupted: Any, metric: Any, answer: str | None, instead: str | None
-) -> tuple[Subject, PatchingMetric, Tokens, Tokens, Logits]:
-    """The subject, the metric, both prompts as tokens, and the clean logits: the first fields of `Runs`.
+def runs_of(
+    given: Sequence[Any], metric: Any, answer: str | None, instead: str | None
+) -> tuple[Subject, Subject, PatchingMetric, Tokens, Tokens, Logits]:
+    """The first fields of `Runs`, of a model with a clean and a corrupted prompt, or of two models and what both read.
 
-    Raises InputError where a pair differs in length.
+    Raises InputError for anything else, and where a pair of prompts differs in length.
     """
-    subject, first = inputs_of(model, clean)
-    second = inputs_of(subject, corrupted)[1]
+    there = [(i == 0 or is_model(each), each) for i, each in enumerate(given) if each is not None]
+    models, prompts = ([each for is_one, each in there if is_one is kind] for kind in (True, False))
+    if sorted((len(models), len(prompts))) != [1, 2]:
+        ways = "a model, a clean prompt and a corrupted one, or two models and what both read"
+        got = f"got {len(models)} models and {len(prompts)} prompts{fix_of('', 'activation_patching')}"
+        raise InputError(f"patching takes {ways}; {got}")
+    source, first = inputs_of(models[0], prompts[0])
+    subject, second = inputs_of(source if len(models) == 1 else models[1], prompts[-1])
     shapes = [tuple(token_set.of_one_length().shape) for token_set in (first, second)]
     if shapes[0] != shapes[1]:
         got = f"here {shapes[0]} and {shapes[1]} (sequences, tokens); change words for others with as many tokens"
         raise InputError(f"clean and corrupted prompts are as many, and of one length in tokens; {got}")
-    measured = _metric_of(subject, metric, answer, instead)
-    return subject, measured, first.tokens, second.tokens, subject.run(first.tokens).logits
+    usual = METRICS["kl" if source is subject else "importance"]
+    measured = _metric_of(subject, metric, answer, instead, usual)
+    return subject, source, measured, first.tokens, second.tokens, source.run(first.tokens).logits
 
 
-def _metric_of(subject: Subject, metric: Any, answer: str | None, instead: str | None) -> PatchingMetric:
-    """The metric that was given, of a function of logits or of two answers; by default the divergence from clean.
+def _metric_of(
+    subject: Subject, metric: Any, answer: str | None, instead: str | None, usual: PatchingMetric
+) -> PatchingMetric:
+    """The metric that was given, of its name, of a function of logits or of two answers; by default the usual one.
 
     Raises InputError for a metric beside answers, for one answer alone, and for answers of several tokens.
     """
@@ -398,14 +439,14 @@ def _metric_of(subject: Subject, metric: Any, answer: str | None, instead: str |
         raise InputError("answer= and instead= are a metric themselves; leave metric= out")
     if answer is not None:
         return logit_difference(*(answer_token(subject, text) for text in (answer, instead)))
-    if metric is None:
-        return divergence_from_clean()
-    if isinstance(metric, PatchingMetric):
-        return metric
+    if metric is None or isinstance(metric, PatchingMetric):
+        return metric or usual
+    if isinstance(metric, str):
+        return choice(metric, METRICS, "metric of patching")
     if callable(metric):
         accepting(metric, "a metric of patching, a function of logits,", None)
         return PatchingMetric(getattr(metric, "__name__", "metric"), lambda scene: metric(scene.trace.logits), {})
-    raise InputError(f"metric: a function of logits, si.measurement.activation_patching.loss_at(); got {metric!r:.40}")
+    raise InputError(f"metric: a function of logits, or one of {', '.join(METRICS)}; got {metric!r:.40}")
 
 
 def answer_token(subject: Subject, text: Any) -> int:

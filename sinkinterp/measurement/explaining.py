@@ -57,7 +57,7 @@ from ..report.explained import (
 )
 from ..report.readings import public_name
 from ..report.report import Report
-from ..table import ALPHA_1, HEAD, Cell, Table, high_of, low_of
+from ..table import ALPHA_1, HEAD, Cell, Table, no_estimate
 from . import lens
 from .activation_patching import answer_token
 from .measure import ModelLike, answers_of, equal_inputs_of, inputs_of, measure, reads_inputs
@@ -147,19 +147,17 @@ def reads_of(run: FrozenRun, path: Path) -> dict[int, Reads]:
     return reads
 
 
-def readers_of(reads: Mapping[int, Reads]) -> dict[Head, float]:
-    """The heads with a positive score, at least half of which the write makes: its share, by (layer, head)."""
+def followed(path: Path, subject: Subject, tokens: Tokens, reads: Mapping[int, Reads]) -> Path:
+    """The path with the heads that read it, and the neurons that write it where they are found.
+
+    A reader has a positive score, at least half of which the write makes.
+    """
     readers = {}
     for layer, (made, whole, _) in reads.items():
         share = made.mean(0) / whole.mean(0)
         for head in ((share >= READER) & (whole.mean(0) > 0)).nonzero().flatten().tolist():
             readers[layer, head] = share[head].item()
-    return readers
-
-
-def followed(path: Path, subject: Subject, tokens: Tokens, reads: Mapping[int, Reads]) -> Path:
-    """The path with the heads that read it, and the neurons that write it where they are found."""
-    path = replace(path, readers=readers_of(reads), n_heads=len(reads) * subject.shape.n_heads)
+    path = replace(path, readers=readers, n_heads=len(reads) * subject.shape.n_heads)
     if path.is_mlp and isinstance(subject, HuggingFaceSubject):
         return _with_neurons(path, subject, tokens)
     return path
@@ -199,13 +197,15 @@ def path_cuts(
 
 def path_row(cut: str, report: Report, before: Report, readers: Sequence[Head]) -> dict[str, Cell]:
     """Returns what a cut does to the readers, to all heads, and to the loss."""
-    losses = [r.extra(NEXT_TOKEN_LOSS).nanmean(1) for r in (before, report)]
+    old, new = (r.extra(NEXT_TOKEN_LOSS).nanmean(1) for r in (before, report))
     alpha, layers = report.alpha(), [report.attention_layers.index(layer) for layer, _ in readers]
-    row: dict[str, Cell] = {CUT: cut}
-    row |= mean_cells(f"{ALPHA_1} of readers", alpha[:, layers, [head for _, head in readers]].mean(1), SHARES)
-    row |= mean_cells(f"{ALPHA_1} of all heads", alpha.mean((1, 2)), SHARES)
-    row |= mean_cells("loss", losses[1], SIZES)
-    return row | estimate_cells("change of loss", difference(losses[0], losses[1], paired=True))
+    return {
+        CUT: cut,
+        **mean_cells(f"{ALPHA_1} of readers", alpha[:, layers, [head for _, head in readers]].mean(1), SHARES),
+        **mean_cells(f"{ALPHA_1} of all heads", alpha.mean((1, 2)), SHARES),
+        **mean_cells("loss", new, SIZES),
+        **estimate_cells("change of loss", difference(old, new, paired=True)),
+    }
 
 
 # The neurons of a feed-forward layer: what each writes into a dimension, and which way its input points
@@ -392,14 +392,8 @@ def _note(report: Report) -> str:
 
 def _has_learned_keys(subject: Subject, tokens: Tensor) -> bool:
     """Tells if every slot is a key that can be explained, rather than a learned logit."""
-    seen: list[bool] = []
-
-    def see(call: AttentionCall) -> Tensor:
-        seen.append(isinstance(call.slot, SlotRow))
-        return call.q.new_zeros(len(call.q), 1)
-
-    subject.run(tokens[:1], reads={"slot": see}, logits=False)
-    return all(seen)
+    reads = {"learned": lambda call: torch.full((len(call.q),), isinstance(call.slot, SlotRow))}
+    return bool(subject.run(tokens[:1], reads=reads, logits=False)["learned"].all())
 
 
 def _heads_of(subject: Subject, head: Any, report: Report, on_slot: bool) -> list[Head]:
@@ -490,7 +484,7 @@ def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, C
 def _removed(head: HeadScore, after: PerSequence) -> dict[str, Cell]:
     """The share of what is above uniform attention that is gone; None where nothing is above it."""
     if not head.is_above_null:
-        return dict.fromkeys((REMOVED, low_of(REMOVED), high_of(REMOVED)))
+        return no_estimate(REMOVED)
     return estimate_cells(REMOVED, ratio(head.alpha - after, head.alpha - head.null))
 
 

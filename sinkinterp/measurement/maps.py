@@ -195,20 +195,14 @@ def head_maps(
     """
     subject, rows = equal_inputs_of(model, tokens)
     chosen = ChosenHeads(heads_asked(subject.shape.attention_layers, subject.shape.n_heads, None, heads))
-    n = -(-rows.shape[1] // side)
-    reads = {each.name: chosen.read(_largest(each, side), n, n) for each in maps.QUANTITIES}
-    reads["slot"] = chosen.read(lambda call: maps.slot_cells(call, side)[:, :, 0], n)
-    reads["alpha"] = chosen.read(first_importance)
+    reads = chosen.cells(maps.QUANTITIES, side, 1, rows.shape[1])
+    reads["alpha"] = chosen.read(lambda call: first_importance(call)[..., None], 1)
     trace = subject.run(rows, reads=reads, edits=edits_of(edits), logits=False)
     layers = subject.shape.attention_layers
-    answers = {name: chosen.of_maps(answer.mean(0), layers) for name, answer in trace.answers.items()}
+    answers = {name: chosen.of_maps(answer.mean(0), layers)[:, 0] for name, answer in trace.answers.items()}
     slot, alpha = answers.pop("slot"), answers.pop("alpha")
     slots = None if np.isnan(slot).all() else slot
     return HeadMaps(chosen.maps, answers, rows.shape[1], slots, side, tuple(alpha.tolist()))
-
-
-def _largest(quantity: maps.Quantity, side: int) -> CallRead:
-    return lambda call: maps.cells(call, side, quantity)[:, :, 0]
 
 
 def _alphas(subject: Subject, tokens: Tokens, heads: Heads) -> dict[tuple[int, int], float]:
@@ -259,6 +253,16 @@ class ChosenHeads:
             return answer
 
         return of_chosen
+
+    def cells(self, quantities: Sequence[maps.Quantity], side: int, stats: int, length: int) -> dict[str, CallRead]:
+        """Reads of the cells of quantities, by their names, and of the slot's: the first `stats` numbers of each."""
+        n = -(-length // side)
+
+        def of(quantity: maps.Quantity) -> CallRead:
+            return self.read(lambda call: maps.cells(call, side, quantity)[:, :, :stats], stats, n, n)
+
+        slot = self.read(lambda call: maps.slot_cells(call, side)[:, :, :stats], stats, n)
+        return {quantity.name: of(quantity) for quantity in quantities} | {"slot": slot}
 
     def of_maps(self, answers: Float[Tensor, "layer width *shape"], layers: Sequence[int]) -> np.ndarray:
         """The answers, one for each map."""

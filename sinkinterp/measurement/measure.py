@@ -310,14 +310,12 @@ def _read_logits(metric: importance.LogitsMetric, logits: Tensor, tokens: Tokens
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     """Answers of all sequences. If sequences differ in length, so do axes: those of shorter ones end in NaN."""
     longest = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
-    if all(list(part.shape[1:]) == longest for part in parts):
-        return torch.cat(list(parts))
-    return torch.cat([_padded(part, longest) for part in parts])
-
-
-def _padded(part: Tensor, sizes: Sequence[int]) -> Tensor:
-    missing = [size - has for size, has in zip(sizes, part.shape[1:], strict=True)]
-    return torch.nn.functional.pad(part, [n for size in reversed(missing) for n in (0, size)], value=torch.nan)
+    padded = []
+    for part in parts:
+        missing = [size - has for size, has in zip(longest, part.shape[1:], strict=True)]
+        ends = [n for size in reversed(missing) for n in (0, size)]
+        padded.append(torch.nn.functional.pad(part, ends, value=torch.nan) if any(missing) else part)
+    return torch.cat(padded)
 
 
 def _distinct_metrics(instruments: Any) -> tuple[importance.AnyMetric, ...]:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import numpy as np
 import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
@@ -22,7 +21,7 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import Add, Change, Put
 from ..interventions.edit import Edits, edits_of
 from ..interventions.selectors import OnPairs
-from ..plots.theme import DIVERGING, escaped, themed, unique_values
+from ..plots.theme import DIVERGING, escaped, heat_map, themed, unique_values
 from ..report.maps import shown_word
 from ..table import HEAD, KV_HEAD, LAYER, POSITION, Table
 from .measure import ModelLike, answers_of, equal_inputs_of, passes
@@ -35,30 +34,17 @@ def restored_figure(table: Table) -> go.Figure:
     """The share restored as a heat map: layers downwards, positions with their words or heads to the right."""
     across = next(name for name in (KEY, POSITION, HEAD, KV_HEAD) if name in table.columns)
     down = [name for name in (LAYER, HEAD, KV_HEAD, POSITION) if name in table.columns and name != across]
-    keys = [tuple(row[name] for name in down) for row in table.rows]
-    lines = list(dict.fromkeys(keys))
-    columns = unique_values(table, across)
-    z = np.full((len(lines), len(columns)), np.nan)
-    for key, row in zip(keys, table.rows, strict=True):
-        z[lines.index(key), columns.index(row[across])] = row[RESTORED]
     has_words = TOKEN in table.columns
     words = dict(zip(table.column(POSITION), table.column(TOKEN), strict=True)) if has_words else {}
+    columns = sorted(int(i) for i in unique_values(table, across) if i is not None)
     x = [f"{i} {escaped(shown_word(str(words[i])))}" if i in words else f"{across} {i}" for i in columns]
-    figure = go.Figure().add_heatmap(
-        z=z,
-        x=x,
-        y=[".".join(map(str, key)) for key in lines],
-        zmid=0,
-        zmin=-1,
-        zmax=1,
-        colorscale=DIVERGING,
-        colorbar={"title": RESTORED},
-        hovertemplate=f"{' '.join(down)} %{{y}}, {across} %{{x}}: %{{z:.3f}}<extra></extra>",
-    )
-    figure.update_xaxes(title=f"{across} (from 0)", type="category", tickangle=-60)
-    figure.update_yaxes(title=".".join(down), type="category", autorange="reversed")
+    hover = f"{' '.join(down)} %{{y}}, {across} %{{x}}: %{{z:.3f}}<extra></extra>"
+    colours = {"colorscale": DIVERGING, "zmin": -1, "zmid": 0, "zmax": 1}
+    figure = heat_map(table, RESTORED, down, across, **colours, hovertemplate=hover)
+    figure.update_traces(x=x).update_xaxes(title=f"{across} (from 0)", tickangle=-60)
     caption = "The share of the clean behaviour that one patched place restores: 1 all, 0 none, below 0 the opposite."
-    return themed(figure, table.title, 260 + max(240, min(720, 18 * len(lines))), f"{caption} {table.note}")
+    height = 260 + max(240, min(720, 18 * len(figure.data[0].y)))
+    return themed(figure, table.title, height, f"{caption} {table.note}")
 
 
 Score = Callable[[Float[Tensor, "sequence pos vocab"], Tokens], Float[Tensor, " sequence"]]

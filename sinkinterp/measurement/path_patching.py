@@ -22,13 +22,13 @@ from torch import Tensor
 from ..attention import RESIDUAL, Edit
 from ..backends.frozen import cross_attention_kept
 from ..backends.subject import Subject, Trace
-from ..checks import InputError, instance_of
+from ..checks import InputError, instance_of, keywords
 from ..data.progress import OnProgress
 from ..data.tokens import Tokens, TokensLike
 from ..interventions import changes
-from ..interventions.edit import edits_of
+from ..interventions.edit import edits_of, site_of
 from ..table import HEAD, LAYER, POSITION, Table
-from .activation_patching import PatchingMetric, Runs, prompts_of, restored
+from .activation_patching import PatchingMetric, Runs, restored, runs_of
 from .measure import ModelLike, answers_of
 from .patching import Activations, activations
 
@@ -39,13 +39,15 @@ _PROBE = 1e3  # times the largest residual, so that what blocks add to it does n
 _TOLERANCE = 0.02  # of the probe
 
 
+@keywords
 def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how it is measured
-    model: ModelLike,
-    clean: TokensLike | Any,
-    corrupted: TokensLike | Any,
+    model: ModelLike | None = None,
+    clean: ModelLike | TokensLike | Any = None,
+    corrupted: ModelLike | TokensLike | Any = None,
     *,
-    sender: changes.Change = changes.ChangeOutputs(),
-    receiver: changes.Change | None = None,
+    tokens: TokensLike | Any = None,
+    sender: changes.Change | Any = changes.ChangeOutputs(),
+    receiver: changes.Change | Any = None,
     frozen: changes.Change | Sequence[changes.Change] | None = None,
     metric: PatchingMetric | Any = None,
     answer: str | None = None,
@@ -62,14 +64,15 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     default, for a model whose blocks do not add to one stream, or whose feed-forward updates are not found. Three
     passes per sender, batched.
     """
+    sender, receiver = site_of(sender), None if receiver is None else site_of(receiver)
     instance_of(sender, SENDERS, "a sender is ChangeOutputs() or ChangeMLP()")
     what = "a receiver is ChangeQueries, ChangeKeys or ChangeValues with heads=[(layer, head)] or kv_heads, or None"
     instance_of(receiver, (*RECEIVERS, type(None)), what)
     heads, layers = (getattr(receiver, name, None) for name in ("pairs", "layers"))
     if {layer for layer, _ in heads or ()} | {*(layers or ())} == {0}:
         raise InputError("nothing is sent to layer 0, which reads the embedding; take a receiver in a later layer")
-    fields = prompts_of(model, clean, corrupted, metric, answer, instead)
-    subject, tokens = fields[0], fields[3]
+    fields = runs_of((model, clean, corrupted, tokens), metric, answer, instead)
+    subject, read = fields[0], fields[4]
     if frozen is None and not subject.shape.mlp_layers:
         raise InputError(
             f"{subject.name}: what its feed-forward layers add is not found in every block, so a direct path cannot be "
@@ -79,10 +82,10 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     sites: Sequence[changes.Change] = (changes.ChangeMLP(),)
     if frozen is not None:
         sites = [instance_of(each, changes.Change, what) for each in edits_of(frozen)]
-    kept = tuple((site, activations(site, subject, tokens)) for site in sites)
+    kept = tuple((site, activations(site, subject, read)) for site in sites)
     runs = PathRuns(*fields, sender, receiver, kept, is_direct=frozen is None)
     if runs.is_direct:
-        _check_adds(subject, tokens, torch.stack([*runs.stream.values()], 1))
+        _check_adds(subject, read, torch.stack([*runs.stream.values()], 1))
     return restored(runs, (LAYER, HEAD if isinstance(sender, changes.ChangeOutputs) else POSITION), progress)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..attention import RESIDUAL, Edit, called, per_sequence
 from ..backends.subject import Subject
 from ..checks import LARGEST, InputError, accepting, check_count, instance_of, keywords, whole_number
-from ..data.progress import OnProgress, progress_of
+from ..data.progress import OnProgress, progress_of, told
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.attention_layers import Dropped, RemoveColumn
 from ..interventions.edit import Edits, description, edits_of
@@ -29,7 +29,7 @@ from ..metrics.instruments import LOSS, Instruments
 from ..plots.theme import sweep_figure
 from ..report.patterns import alphas_of, holds_attention
 from ..report.report import Report
-from ..table import BLOCK, EDIT, LOSS as NATS, Cell, Table, high_of, low_of
+from ..table import BLOCK, EDIT, LOSS as NATS, Cell, Table, no_estimate
 from .measure import ModelLike, equal_inputs_of, inputs_of, measure, passes, protocol_of, run_note
 
 ReportMetric = Callable[[Report], PerSequence]
@@ -102,11 +102,9 @@ def sweep(
     runs = [(), *(run for group, random_edits in zip(groups, controls, strict=True) for run in (group, *random_edits))]
     values: list[PerSequence] = []
     with progress_of(progress, f"sweeping {subject.name}") as on_run:
-        for done, run in enumerate(runs):  # only the metric of each report is kept: there may be very many runs
-            on_run(done, len(runs))
+        for run in told(runs, on_run):  # only the metric of each report is kept: there may be very many runs
             report = measure(subject, token_set, edits=run, instruments=(LOSS, instruments), progress=False)
             values.append(_answer(metric, report))
-        on_run(len(runs), len(runs))
     protocol = protocol_of(subject, token_set, (), VISIBLE).line()
     intervals = bootstrap.intervals(len(token_set.tokens))
     note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {intervals}"
@@ -250,7 +248,7 @@ def _cells(change: Later, before: Later, length: int) -> dict[str, Cell]:
     for column, some in {ALL: slice(None), NEAR: slice(NEXT), FAR: slice(-max(1, length // 4), None)}.items():
         cells |= bootstrap.mean_cells(column, change[:, some].mean(1), bootstrap.SIZES)
     if not before.any():
-        return cells | dict.fromkeys((TIMES, low_of(TIMES), high_of(TIMES)))
+        return cells | no_estimate(TIMES)
     return cells | bootstrap.estimate_cells(TIMES, bootstrap.ratio(change.mean(1), before.mean(1)))
 
 

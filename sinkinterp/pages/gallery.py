@@ -10,7 +10,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -27,9 +26,9 @@ from ..measurement.maps import head_maps
 from ..measurement.measure import measure
 from ..metrics.bootstrap import Estimate, estimate_cells, intervals
 from ..metrics.instruments import DISTRIBUTIONS, GEOMETRY, MASSIVE
-from ..plots.theme import MAGNITUDE, MARKERS, colour, escaped, positive_axis, themed, unique_values
+from ..plots.theme import add_curve, colour, escaped, positive_axis, themed, unique_values
 from ..report.compare import sinks_by_length
-from ..report.heads import sinks_by_head, strongest_head
+from ..report.heads import heads_overview, sinks_by_head, strongest_head
 from ..report.maps import HeadMaps, attention_figure
 from ..report.norms import FIRST_TOKEN, KIND, NORM, OTHER_TOKENS, residual_norms_by_block
 from ..report.report import Report, views_of
@@ -38,7 +37,7 @@ from ..runs import trained
 from ..runs.case import Inputs
 from ..runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of
 from ..runs.training_figures import training_history
-from ..table import ALPHA_1, BLOCK, HEAD, LAYER, MODEL, Cell, Table
+from ..table import ALPHA_1, BLOCK, MODEL, Cell, Table
 from ..train.checkpoint import history_of
 from ..train.recipe import DEMO_EPSILON, DEMO_SEQUENCES, DEMO_STEPS, DEMO_TWINS, Recipe, demo_recipe
 from .page import Section, cards_page, page
@@ -65,10 +64,6 @@ class Shipped(Frozen):
     subject: Subject
     token_set: TokenSet
     report: Report
-
-    def cut(self, length: int) -> TokenSet:
-        """The token set, cut to `length` tokens."""
-        return replace(TokenSet.of(self.token_set.tokens[:, :length], self.token_set.source), bos=self.token_set.bos)
 
 
 Checkpoints = Mapping[str, Shipped]  # by name
@@ -139,10 +134,10 @@ def _maps(family: Checkpoints) -> Iterator[go.Figure]:
 
 def _lengths(family: Checkpoints) -> Table:
     reports = [
-        measure(shipped.subject, shipped.cut(length), positions=(0,))
-        for shipped in family.values()
+        measure(each.subject, replace(each.token_set, tokens=each.token_set.tokens[:, :length]), positions=(0,))
+        for each in family.values()
         for length in LENGTHS
-        if length <= shipped.token_set.tokens.shape[1]
+        if length <= each.token_set.tokens.shape[1]
     ]
     return sinks_by_length(reports)
 
@@ -211,49 +206,22 @@ def maps_and_norms(maps: Mapping[str, Table], norms: Table, title: str) -> go.Fi
     widths = [MAP_WIDTH] * n_maps + [1 - MAP_WIDTH * n_maps]
     panels = {"subplot_titles": titles, "shared_yaxes": True, "column_widths": widths}
     figure = make_subplots(1, n_maps + 1, **panels, horizontal_spacing=0.03)
+    below_all = {"x": (1 - 0.03 * n_maps) * MAP_WIDTH * n_maps / 2, "y": -0.14, "yanchor": "top", "len": 0.3}
+    scale = {"title": {"text": ALPHA_1, "side": "bottom"}, "orientation": "h", "thickness": 12, **below_all}
     for i, table in enumerate(maps.values(), 1):
-        figure.add_trace(_map(table, centre=(1 - 0.03 * n_maps) * MAP_WIDTH * n_maps / 2), row=1, col=i)
+        figure.add_trace(heads_overview(table).data[0].update(colorbar=scale), row=1, col=i)
         figure.update_xaxes(title="head", dtick=1, showgrid=False, row=1, col=i)
-    _add_norms(figure, norms, col=n_maps + 1)
+    for i, kind in enumerate(unique_values(norms, KIND)):
+        line = {"color": colour(i), "dash": DASHES[i % len(DASHES)], "width": 2}
+        place = {"row": 1, "col": n_maps + 1}
+        add_curve(figure, norms.where(**{KIND: kind}), NORM, BLOCK, i, name=escaped(kind), line=line, **place)
+    axis = {**positive_axis(norms.numbers(NORM)), "dtick": 1}
+    figure.update_xaxes(title="mean Euclidean norm", **axis, row=1, col=n_maps + 1)
     figure.update_yaxes(range=[len(blocks) - 0.5, -0.5], dtick=2, zeroline=False)
     figure.update_yaxes(title="layer", row=1, col=1)
     caption = _WORDS["gallery"]["norms"].format(note=next(iter(maps.values())).note)
     themed(figure, title, 220 + PER_BLOCK * len(blocks), caption)
     return figure.update_layout(margin={"b": 110}, legend={"x": 1, "xanchor": "right", "y": 1.06})
-
-
-def _map(table: Table, centre: float) -> go.Heatmap:
-    """The map, with the colour scale that all maps share below it, at `centre` from the left."""
-    layers, heads = unique_values(table, LAYER), unique_values(table, HEAD)
-    scale = {"orientation": "h", "thickness": 12, "len": 0.3, "x": centre, "y": -0.14, "yanchor": "top"}
-    return go.Heatmap(
-        z=np.array(table.numbers(ALPHA_1)).reshape(len(layers), len(heads)),
-        x=heads,
-        y=layers,
-        zmin=0,
-        zmax=1,
-        colorscale=MAGNITUDE,
-        colorbar={"title": {"text": ALPHA_1, "side": "bottom"}, **scale},
-        hovertemplate="layer %{y}, head %{x}: %{z:.3f}<extra></extra>",
-    )
-
-
-def _add_norms(figure: go.Figure, norms: Table, col: int) -> None:
-    """A line per kind of token."""
-    for i, kind in enumerate(unique_values(norms, KIND)):
-        rows = norms.where(**{KIND: kind})
-        figure.add_scatter(
-            x=rows.numbers(NORM),
-            y=rows.column(BLOCK),
-            mode="lines+markers",
-            name=escaped(kind),
-            line={"color": colour(i), "dash": DASHES[i % len(DASHES)], "width": 2},
-            marker={"symbol": MARKERS[i % len(MARKERS)], "size": 5 + 3 * (i == 0)},
-            row=1,
-            col=col,
-        )
-    axis = {**positive_axis(norms.numbers(NORM)), "dtick": 1}
-    figure.update_xaxes(title="mean Euclidean norm", **axis, row=1, col=col)
 
 
 TARGETS = (4, 6, 9, 12)  # positions, from 0, that p1 is replaced by or swapped with

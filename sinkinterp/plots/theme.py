@@ -9,12 +9,13 @@ from html import escape
 from operator import methodcaller
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..checks import Answering, Frozen
 from ..files import data_of
-from ..table import NULL, Cell, Table, high_of, low_of
+from ..table import HEAD, LAYER, NULL, Cell, Table, high_of, low_of
 
 Colours = Sequence[str]
 LEGEND_Y = 1.08  # where a legend stands above the panels, in heights of the panels
@@ -65,8 +66,14 @@ class Figure(Answering, go.Figure):
 def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") -> go.Figure:
     """The figure with the theme's layout, on a light background; it becomes a `Figure`.
 
-    `caption` says what is plotted, with n, T, epsilon and BOS; `caption_of` gives it back.
+    `caption` says what is plotted, with n, T, epsilon and BOS; `caption_of` gives it back. The legend has each name
+    once, where it comes first.
     """
+    named: set[str] = set()
+    for trace in figure.data:
+        if trace.name in named and trace.showlegend is None:
+            trace.showlegend = False
+        named |= {trace.name} - {None} if trace.showlegend is not False else set()
     at_top_left = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 14, "l": 14}}
     figure.update_layout(
         template=_TEMPLATE,
@@ -167,14 +174,6 @@ MEASURED = "measured"
 PANEL_FONT = {"size": 12}  # of the titles of panels side by side
 
 
-class Grey(Frozen):
-    """A column that is drawn in grey beside a quantity, its name in the legend, and the dash of its line."""
-
-    column: str
-    name: str
-    dash: str
-
-
 def sweep_figure(table: Table, x: str, quantities: Sequence[str], by: str | None = None) -> go.Figure:
     """A panel per quantity over column `x`: a line per value of `by` with its 95% interval, null and control in grey.
 
@@ -185,7 +184,6 @@ def sweep_figure(table: Table, x: str, quantities: Sequence[str], by: str | None
     series = _series(table, by)
     draw = _over_text if table.is_text(x) else _over_numbers
     figure = draw(table, series, x, quantities)
-    _name_once(figure)
     has_grey = any(_greys(table, quantity, i == 0) for i, quantity in enumerate(quantities))
     intervals = ", with 95% intervals" * any(low_of(quantity) in table.columns for quantity in quantities)
     caption = f"{', '.join(quantities)} over {x}{intervals}{'; grey: null or control' * has_grey}."
@@ -198,8 +196,8 @@ def _over_numbers(table: Table, series: Mapping[str, Table], x: str, quantities:
     first_series = next(iter(series.values()))
     for i, quantity in enumerate(quantities):
         place = {"row": 1, "col": i + 1}
-        for grey in _greys(table, quantity, is_first=i == 0):
-            add_grey_band(figure, first_series, x, grey.column, grey.name, place, grey.dash)
+        for column, (name, dash) in _greys(table, quantity, is_first=i == 0).items():
+            add_grey_band(figure, first_series, x, column, name, place, dash)
         for j, (name, rows) in enumerate(series.items()):
             add_curve(figure, rows, x, quantity, j, name=name, legendgroup=name, **place)
         figure.update_yaxes(title={"text": escaped(quantity), "font": PANEL_FONT}, **place)
@@ -209,37 +207,22 @@ def _over_numbers(table: Table, series: Mapping[str, Table], x: str, quantities:
 
 def _over_text(table: Table, series: Mapping[str, Table], x: str, quantities: Sequence[str]) -> go.Figure:
     figure = make_subplots(1, len(quantities), shared_yaxes=True)
-    first_series = next(iter(series.values()))
+    first_series, wide = next(iter(series.values())), {"color": faded(GREY, 0.4), "thickness": 14, "width": 0}
+    grey_mark = {"color": GREY, "symbol": "line-ns-open", "size": 14, "line": {"width": 3}}
     for i, quantity in enumerate(quantities):
-        place = {"row": 1, "col": i + 1, "mode": "markers"}
-        for grey in _greys(table, quantity, is_first=i == 0):
-            _add_grey_marks(figure, first_series, x, grey, place)
+
+        def add(rows: Table, column: str, name: str, marker: dict[str, Any], bars: Any, col: int = i + 1) -> None:
+            points = {"x": rows.numbers(column), "y": list(map(escaped, rows.column(x))), "error_x": bars}
+            figure.add_scatter(**points, mode="markers", marker=marker, name=name, legendgroup=name, row=1, col=col)
+
+        for column, (name, _) in _greys(table, quantity, is_first=i == 0).items():
+            add(first_series, column, name, grey_mark, (error_bars(first_series, column) or {}) | wide)
         for j, (name, rows) in enumerate(series.items()):
-            figure.add_scatter(
-                x=rows.numbers(quantity),
-                y=list(map(escaped, rows.column(x))),
-                error_x=error_bars(rows, quantity),
-                marker={"color": colour(j), "symbol": MARKERS[j % len(MARKERS)], "size": 9},
-                name=name,
-                legendgroup=name,
-                **place,
-            )
+            marker = {"color": colour(j), "symbol": MARKERS[j % len(MARKERS)], "size": 9}
+            add(rows, quantity, name, marker, error_bars(rows, quantity))
         figure.update_xaxes(title={"text": escaped(quantity), "font": PANEL_FONT}, row=1, col=i + 1)
     figure.update_yaxes(type="category", autorange="reversed")
     return figure.update_yaxes(title=escaped(x), col=1)
-
-
-def _add_grey_marks(figure: go.Figure, rows: Table, x: str, grey: Grey, place: Mapping[str, Any]) -> None:
-    around = {"color": faded(GREY, 0.4), "thickness": 14, "width": 0}
-    figure.add_scatter(
-        x=rows.numbers(grey.column),
-        y=list(map(escaped, rows.column(x))),
-        error_x=(error_bars(rows, grey.column) or {}) | around,
-        marker={"color": GREY, "symbol": "line-ns-open", "size": 14, "line": {"width": 3}},
-        name=grey.name,
-        legendgroup=grey.name,
-        **place,
-    )
 
 
 def _series(table: Table, by: str | None) -> dict[str, Table]:
@@ -249,21 +232,11 @@ def _series(table: Table, by: str | None) -> dict[str, Table]:
     return {escaped(value): table.where(**{by: value}) for value in unique_values(table, by)}
 
 
-def _greys(table: Table, quantity: str, is_first: bool) -> list[Grey]:
-    """What the table has to be drawn in grey beside a quantity."""
-    greys = [Grey(f"control {quantity}", "control", "dash"), Grey(f"null {quantity}", "null", "dot")]
-    if is_first:
-        greys.append(Grey(NULL, "null", "dot"))
-    return [grey for grey in greys if grey.column in table.columns]
-
-
-def _name_once(figure: go.Figure) -> None:
-    """Shows each name once in the legend, where it comes first."""
-    named: set[str] = set()
-    for trace in figure.data:
-        if trace.showlegend is not False:
-            trace.showlegend = trace.name not in named
-            named.add(trace.name)
+def _greys(table: Table, quantity: str, is_first: bool) -> dict[str, tuple[str, str]]:
+    """The columns to draw in grey beside a quantity: the name of each in the legend, and the dash of its line."""
+    greys = {f"control {quantity}": ("control", "dash"), f"null {quantity}": ("null", "dot")}
+    greys |= {NULL: ("null", "dot")} if is_first else {}
+    return {column: how for column, how in greys.items() if column in table.columns}
 
 
 def unique_values(table: Table, column: str) -> list[Cell]:
@@ -308,6 +281,28 @@ def add_grey_band(
         figure.add_scatter(y=rows.numbers(low_of(column)), name=f"{name}, low", **edge)
         figure.add_scatter(y=rows.numbers(high_of(column)), name=f"{name}, high", **fill, **edge)
     figure.add_scatter(y=rows.numbers(column), name=name, line={"color": GREY, "dash": dash}, **shared)
+
+
+def _places(table: Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    return sorted({tuple(row[name] for name in columns) for row in table})
+
+
+def grid_of(table: Table, column: str, down: Sequence[str] = (LAYER,), across: str = HEAD) -> np.ndarray:
+    """The numbers of a column as a grid, `row column`, both in order; NaN where the table has no row."""
+    rows, columns = _places(table, down), _places(table, [across])
+    grid = np.full((len(rows), len(columns)), np.nan)
+    for row, number in zip(table, table.numbers(column), strict=True):
+        grid[rows.index(tuple(row[name] for name in down)), columns.index((row[across],))] = number
+    return grid
+
+
+def heat_map(table: Table, column: str, down: Sequence[str] = (LAYER,), across: str = HEAD, **more: Any) -> go.Figure:
+    """A map of `grid_of`, its first row at the top. `more` are further attributes of the trace."""
+    y, x = ([".".join(map(str, place)) for place in _places(table, names)] for names in (down, [across]))
+    look = {"colorscale": MAGNITUDE, "colorbar": {"title": column}} | more
+    figure = go.Figure().add_heatmap(z=grid_of(table, column, down, across), x=x, y=y, **look)
+    figure.update_xaxes(title=across, type="category")
+    return figure.update_yaxes(title=".".join(down), type="category", autorange="reversed")
 
 
 def positive_axis(values: Sequence[float]) -> dict[str, Any]:

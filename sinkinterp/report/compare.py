@@ -123,7 +123,7 @@ def over_length(table: Table) -> go.Figure:
         for i, epsilon in enumerate(unique_values(table, EPSILON)):
             rows = table.where(**{MODEL: model, EPSILON: epsilon})
             place = {"legendgroup": f"{epsilon}", "row": 1, "col": column + 1}
-            add_curve(figure, rows, LENGTH, SINK_1, i, name=f"epsilon {epsilon}", showlegend=column == 0, **place)
+            add_curve(figure, rows, LENGTH, SINK_1, i, name=f"epsilon {epsilon}", **place)
             dotted = {"color": colour(i), "dash": "dot", "width": 1.5}
             uniform = {"name": f"uniform, {epsilon}", "mode": "lines", "showlegend": False, "line": dotted}
             add_curve(figure, rows, LENGTH, NULL, i, **uniform, **place)

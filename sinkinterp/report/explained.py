@@ -6,6 +6,7 @@ The graph of the parts has layers downwards and lines by share; a head's map sta
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
+from html import escape
 
 import numpy as np
 import plotly.graph_objects as go
@@ -20,7 +21,7 @@ from ..metrics.bootstrap import estimate, estimate_cells, mean_cells, ratio
 from ..metrics.importance import PerSequence
 from ..metrics.residuals import Lifetime
 from ..plots.theme import COLOURS, GREY, MAGNITUDE, escaped, themed
-from ..table import HEAD, LAYER, Cell, Table, high_of, low_of
+from ..table import HEAD, LAYER, Cell, Table, no_estimate
 
 WIDEST = 12  # points, of a line whose share is 1
 NOTHING = "nothing"  # is cut
@@ -172,6 +173,11 @@ class HeadScore(Frozen):
         """Such as 3.7: layer 3, head 7, both from 0."""
         return f"{self.layer}.{self.head}"
 
+    @property
+    def place(self) -> dict[str, Cell]:
+        """The cells of a row that say which head it is."""
+        return {LAYER: self.layer, HEAD: self.head}
+
     @cached_property
     def error(self) -> float:
         """How far the parts are from adding up to the score, relative to the largest of the score and its parts."""
@@ -274,15 +280,13 @@ class Path(Frozen):
         if self.neurons:
             some = "1 neuron makes" if self.n_neurons == 1 else f"{self.n_neurons} neurons make"
             words += f"; {some} {self.covered:.0%} of it"
+        reads = "no later head has half of its score from it"
         if self.readers:
-            words += f"; from block {min(self.readers)[0]} on it makes at least half of the score, however small, of "
-            words += f"{len(self.readers)} of {self.n_heads} later heads"
-        else:
-            words += "; no later head has half of its score from it"
-        if self.eraser:
-            words += f"; {self.eraser[0]} erases {self.eraser[1]:.0%} of it"
+            begins = f"from block {min(self.readers)[0]} on it makes at least half of the score, however small"
+            reads = f"{begins}, of {len(self.readers)} of {self.n_heads} later heads"
+        erased = f"; {self.eraser[0]} erases {self.eraser[1]:.0%} of it" if self.eraser else ""
         where = f"At block {self.block} the entry is {self.times:.0f} times its mean at the others"
-        return f"{words}. {where}{_of_life(self.life)}."
+        return f"{words}; {reads}{erased}. {where}{_of_life(self.life)}."
 
 
 class NoPath(Frozen):
@@ -300,15 +304,12 @@ class NoPath(Frozen):
 
     def sentence(self) -> str:
         """The absence in words, with what was compared."""
-        where = (
-            f"dimension {self.dim} at block {self.block}, {self.value:.4g}, {self.times:.3g} times its mean size there"
-        )
+        where = f"dimension {self.dim} at block {self.block}, {self.value:.4g}, {self.times:.3g} times"
+        where += f" its mean size there{_of_life(self.life)}"
         if self.is_embedding:
-            return f"The embedding makes the entry of the first token that stands out: {where}{_of_life(self.life)}."
-        return (
-            f"At no block does the first token's largest entry reach {STANDS_OUT} times its mean size at the other "
-            f"tokens (nearest: {where}{_of_life(self.life)})."
-        )
+            return f"The embedding makes the entry of the first token that stands out: {where}."
+        least = f"{STANDS_OUT} times its mean size at the other tokens"
+        return f"At no block does the first token's largest entry reach {least} (nearest: {where})."
 
 
 def _of_life(life: Lifetime | None) -> str:
@@ -387,9 +388,10 @@ class Explanation(Frozen, repr=False):
 
     def tables(self) -> Sequence[Table]:
         """All tables: parts, pairs, cuts, and those of the path."""
-        given = [self.parts(), self.pairs(), self.cuts, self.path_cuts, self.neurons(), self.readers(top=12)]
-        given.append(self.writers(top=12))
-        return [table for table in given if table.rows]
+        of_path = self.path_cuts, self.neurons(), self.readers(top=12)
+        return [
+            table for table in (self.parts(), self.pairs(), self.cuts, *of_path, self.writers(top=12)) if table.rows
+        ]
 
     def parts(self, least: float = 0.05) -> Table:
         """Share of each head's score by part: as part of the key, and as part of the query; small ones are left out.
@@ -402,22 +404,19 @@ class Explanation(Frozen, repr=False):
             shown = [i for i in range(len(head.parts)) if max(keys[i].abs(), queries[i].abs()) >= least]
             for i in sorted(shown, key=lambda i: -float(keys[i].abs())):
                 shares = [ratio(x[:, i], head.score) for x in (head.of_keys(), head.of_queries())]
-                row: dict[str, Cell] = {LAYER: head.layer, HEAD: head.head, PART: head.parts[i]}
-                row |= estimate_cells(AS_KEY, shares[0]) | estimate_cells(AS_QUERY, shares[1])
-                rows.append(row | self._added(head.parts[i]))
+                cells = estimate_cells(AS_KEY, shares[0]) | estimate_cells(AS_QUERY, shares[1])
+                rows.append({**head.place, PART: head.parts[i], **cells, **self._added(head.parts[i])})
             if self.written is not None:
-                row = {LAYER: head.layer, HEAD: head.head, PART: f"head {head.name}"}
-                row |= _empty(AS_KEY) | _empty(AS_QUERY)
-                rows.append(row | self._added(f"head {head.name}"))
+                name, cells = f"head {head.name}", no_estimate(AS_KEY) | no_estimate(AS_QUERY)
+                rows.append({**head.place, PART: name, **cells, **self._added(name)})
         return Table(f"Which parts make heads look at {self.target}?", self.note, tuple(rows))
 
     def _added(self, part: str) -> dict[str, Cell]:
         """What a part adds to the answers' logits; None for what is not in the residual, such as the bias of keys."""
         if self.written is None:
             return {}
-        if part not in self.written.parts:
-            return _empty(INTO_ANSWER)
-        return mean_cells(INTO_ANSWER, self.written.parts[part])
+        added = self.written.parts.get(part)
+        return no_estimate(INTO_ANSWER) if added is None else mean_cells(INTO_ANSWER, added)
 
     def writers(self, top: int | None = None) -> Table:
         """What each part of the last residual adds to the answers' logits, also heads after the explained ones.
@@ -435,10 +434,9 @@ class Explanation(Frozen, repr=False):
         for head in self.heads:
             order = head.pairs.mean(0).abs().flatten().argsort(descending=True)[:top].tolist()
             for i, j in (divmod(k, len(head.parts)) for k in order):
-                row: dict[str, Cell] = {LAYER: head.layer, HEAD: head.head}
-                row |= {QUERY_PART: head.parts[i], KEY_PART: head.parts[j]}
-                row |= mean_cells("score", head.pairs[:, i, j])
-                rows.append(row | {SHARE: (head.pairs[:, i, j].mean() / head.score.mean()).item()})
+                cells = mean_cells("score", head.pairs[:, i, j])
+                cells[SHARE] = (head.pairs[:, i, j].mean() / head.score.mean()).item()
+                rows.append({**head.place, QUERY_PART: head.parts[i], KEY_PART: head.parts[j], **cells})
         error = max(head.error for head in self.heads)
         note = f"{self.note}; all pairs add up to the score within {error:.0e}"
         return Table("Which pairs of parts make the score?", note, tuple(rows))
@@ -454,10 +452,9 @@ class Explanation(Frozen, repr=False):
         """The neurons that write the entry, and how their input meets them; the first token beside the others."""
         rows: list[dict[str, Cell]] = []
         for neuron in self.path.neurons if self.path else ():
-            row: dict[str, Cell] = {"neuron": neuron.index, SHARE: neuron.share}
+            rows.append({"neuron": neuron.index, SHARE: neuron.share})
             for name, (first, others) in neuron.cosine.items():
-                row |= {f"cosine with {name}": first, f"{name}, other tokens": others}
-            rows.append(row)
+                rows[-1] |= {f"cosine with {name}": first, f"{name}, other tokens": others}
         return Table("Which neurons write it?", self.note, tuple(rows))
 
     def plot(self, head: tuple[int, int] | None = None, maps: Sequence[CutMap] = ()) -> go.Figure:
@@ -475,10 +472,7 @@ class Explanation(Frozen, repr=False):
 
     def edges(self, heads: Sequence[HeadScore]) -> list[Edge]:
         """The lines of the graph: from the named parts to their heads, and from the largest neurons to the writer."""
-        edges: list[Edge] = []
-        for score in heads:
-            shares = score.shares()
-            edges += [(score.parts[i], f"head {score.name}", shares[i]) for i in score.named()]
+        edges = [(s.parts[i], f"head {s.name}", s.shares()[i]) for s in heads for i in s.named()]
         if self.path is not None and any(start == self.path.writer for start, _, _ in edges):
             neurons = [n for n in self.path.neurons[:4] if n.share >= SHOWN]
             edges += [(f"neuron {self.path.at}.{n.index}", self.path.writer, n.share) for n in neurons]
@@ -486,11 +480,4 @@ class Explanation(Frozen, repr=False):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from html import escape
-
         return f"<p>{escape(self.sentence)}</p>" + "".join(table._repr_html_() for table in self.tables())
-
-
-def _empty(column: str) -> dict[str, Cell]:
-    """The three cells of an estimate that does not exist."""
-    return dict.fromkeys((column, low_of(column), high_of(column)))

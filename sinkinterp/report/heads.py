@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from html import escape
 from itertools import product
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -15,13 +16,13 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from ..attention import maps
-from ..checks import Frozen, InputError, whole_number
+from ..checks import Frozen, whole_number
 from ..interventions.selectors import check_heads
 from ..metrics.bootstrap import COSINES as COSINE_RANGE, SHARES, SIZES, mean_cells
 from ..metrics.importance import Metric, check_epsilon
 from ..metrics.qk import COSINE_COUNTS, COSINES, NORM_PRODUCT_COUNTS, NORMS, QK_ANGLES, QK_NORM_PRODUCTS, score_gap
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
-from ..plots.theme import LIGHT, MAGNITUDE, colour, faded, positive_axis, themed, unique_values
+from ..plots.theme import LIGHT, colour, faded, grid_of, heat_map, positive_axis, themed, unique_values
 from ..table import ALPHA_1, HEAD, KEY_RATIO, LAYER, NULL, QUANTITY, SINK_RATE, VALUE_RATIO, Cell, Table
 from .readings import Readings, of_report, protocol_note
 
@@ -107,7 +108,6 @@ def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     return Table("What do heads write?", note, rows_by_head(report, row))
 
 
-@of_report
 def rows_by_head(report: Readings, row: Callable[[int, int], dict[str, Cell]]) -> tuple[dict[str, Cell], ...]:
     """A row per layer and query head; `row` gets the index of the layer among those that attend, and the head."""
     places = product(enumerate(report.attention_layers), range(report.importance.shape[2]))
@@ -160,38 +160,19 @@ def heads_svg(table: Table) -> str:
 
 
 def heads_overview(table: Table) -> go.Figure:
-    """Importance of the first position for every layer and head; from `sinks_by_head`, its rows in any order.
+    """Importance of the first position by layer and head; from `sinks_by_head`, its rows in any order.
 
-    Points say what else the table has of it. Raises InputError where heads are missing.
+    Points say what else the table has of it. Heads that are missing stay empty.
     """
-    rows = sorted(table.rows, key=lambda row: (float(row[LAYER] or 0), float(row[HEAD] or 0)))
-    table = replace(table, rows=tuple(rows))
-    layers, n_heads = unique_values(table, LAYER), len(unique_values(table, HEAD))
-    if len(rows) != len(layers) * n_heads:
-        fix = "draw the table of all: report.heads()"
-        raise InputError(f"{len(rows)} heads do not fill a grid of {len(layers)} layers; {fix}")
-
-    def grid(column: str) -> np.ndarray:
-        return np.array(table.numbers(column)).reshape(len(layers), n_heads)
-
-    said = [(column, words) for column, words in HOVER.items() if column in table.columns]
-    told = ("layer %{y}, head %{x}", "alpha_1 %{z:.3f}", *(words % i for i, (_, words) in enumerate(said)))
-    figure = go.Figure().add_heatmap(
-        z=grid(ALPHA_1),
-        x=[str(head) for head in range(n_heads)],
-        y=[str(layer) for layer in layers],
-        zmin=0,
-        zmax=1,
-        colorscale=MAGNITUDE,
-        colorbar={"title": ALPHA_1},
-        customdata=np.stack([grid(column) for column, _ in said], -1) if said else None,
-        hovertemplate="<br>".join(told) + "<extra></extra>",
-    )
-    figure.update_xaxes(title="head", type="category")
-    figure.update_yaxes(title="layer", type="category", autorange="reversed")
+    said = [column for column in HOVER if column in table.columns]
+    told = ("layer %{y}, head %{x}", "alpha_1 %{z:.3f}", *(HOVER[column] % i for i, column in enumerate(said)))
+    hover: dict[str, Any] = {"hovertemplate": "<br>".join(told) + "<extra></extra>", "hoverongaps": False}
+    hover |= {"customdata": np.stack([grid_of(table, column) for column in said], -1)} if said else {}
+    figure = heat_map(table, ALPHA_1, zmin=0, zmax=1, **hover)
     caption = "Importance of the first position: mean attention from the queries that can see it, over sequences."
-    per_layer = max(16, min(36, 480 // len(layers)))  # points of height
-    return themed(figure, table.title, 200 + per_layer * len(layers), f"{caption} {table.note}")
+    n_layers = len(unique_values(table, LAYER))
+    per_layer = max(16, min(36, 480 // n_layers))  # points of height
+    return themed(figure, table.title, 200 + per_layer * n_layers, f"{caption} {table.note}")
 
 
 COSINE, NORM_PRODUCT = maps.COSINE.name, maps.NORM_PRODUCT.name
@@ -270,25 +251,14 @@ def by_layer(table: Table) -> go.Figure:
     figure = _two_panels()
     places = zip(table.column(LAYER), table.column(HEAD), strict=True)
     heads = [f"layer {layer}, head {head}" for layer, head in places]
+    points = {"boxpoints": "all", "jitter": 0.4, "pointpos": 0}
+    said = {"text": heads, "hovertemplate": "%{text}: %{y:.3g}<extra></extra>"}
     for i, key in enumerate(KEYS):
+        about = {"name": key, "legendgroup": key, "line": {"color": colour(i), "width": 1}}
+        about |= {"marker": {"color": colour(i), "size": 6, "symbol": ("circle", "square")[i]}}
         for j, quantity in enumerate(UNITS):
-            figure.add_box(
-                x=table.column(LAYER),
-                y=table.numbers(mean_of(quantity, key)),
-                name=key,
-                legendgroup=key,
-                boxpoints="all",
-                jitter=0.4,
-                pointpos=0,
-                fillcolor=faded(colour(i)),
-                line={"color": colour(i), "width": 1},
-                marker={"color": colour(i), "size": 6, "symbol": ("circle", "square")[i]},
-                text=heads,
-                hovertemplate="%{text}: %{y:.3g}<extra></extra>",
-                showlegend=j == 0,
-                row=1,
-                col=j + 1,
-            )
+            y, place = table.numbers(mean_of(quantity, key)), {"row": 1, "col": j + 1}
+            figure.add_box(x=table.column(LAYER), y=y, fillcolor=faded(colour(i)), **about, **points, **said, **place)
     figure.update_xaxes(title="layer", type="category")
     products = [value for key in KEYS for value in table.numbers(mean_of(NORM_PRODUCT, key))]
     figure.update_yaxes(title=UNITS[COSINE], range=[-1.05, 1.05], zeroline=True, row=1, col=1)
@@ -308,26 +278,14 @@ def distributions(table: Table) -> go.Figure:
         rows = table.where(**{QUANTITY: quantity})
         edges = [*rows.numbers(BIN_START), rows.numbers(BIN_END)[-1]]
         for i, key in enumerate(KEYS):
-            shares = rows.numbers(key)
-            figure.add_scatter(
-                x=edges,
-                y=[*shares, shares[-1]],
-                name=key,
-                mode="lines",
-                fill="tozeroy",
-                fillcolor=faded(colour(i)),
-                line={"color": colour(i), "shape": "hv", "dash": ("solid", "dash")[i]},
-                legendgroup=key,
-                showlegend=j == 0,
-                row=1,
-                col=j + 1,
-            )
+            y, line = rows.numbers(key), {"color": colour(i), "shape": "hv", "dash": ("solid", "dash")[i]}
+            about = {"name": key, "legendgroup": key, "fill": "tozeroy", "fillcolor": faded(colour(i))}
+            figure.add_scatter(x=edges, y=[*y, y[-1]], mode="lines", line=line, **about, row=1, col=j + 1)
         figure.update_xaxes(title=UNITS[str(quantity)], row=1, col=j + 1)
     ends = _filled_bins(table.where(**{QUANTITY: NORM_PRODUCT}))
     is_short = ends[1] < 10 * ends[0]  # else ticks at 2 and 5 overprint each other
     figure.update_xaxes(type="log", dtick="D2" if is_short else 1, range=np.log10(ends).tolist(), row=1, col=2)
-    figure.update_yaxes(title="share of pairs", tickformat=".0%", rangemode="tozero", row=1, col=1)
-    figure.update_yaxes(tickformat=".0%", rangemode="tozero", row=1, col=2)
+    figure.update_yaxes(tickformat=".0%", rangemode="tozero").update_yaxes(title="share of pairs", col=1)
     caption = "Pairs of a query and a key that it sees, by bins: pairs with the first key, and pairs with the others."
     return themed(figure, table.title, caption=f"{caption} {table.note}")
 

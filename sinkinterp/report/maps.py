@@ -19,7 +19,7 @@ from ..metrics.qk import MAPS
 from ..plots.theme import DIVERGING, MAGNITUDE, escaped, themed
 from ..table import Table
 from .heads import sinks_by_head, top_heads
-from .readings import Readings, TokenText, of_report
+from .readings import Readings, TokenText
 
 Heads = Sequence[tuple[int, int]]  # layer and head
 Maps = Float[np.ndarray, "map row column"]  # a row is a query and a column a key, or several of them
@@ -273,7 +273,6 @@ def _caption(maps: HeadMaps, has_slot: bool) -> str:
     return f"Every query (row) over the keys that it sees (columns); positions count from 0.{cell}{slot}"
 
 
-@of_report
 def maps_of_strongest(report: Readings, epsilon: float = 0.3, token_text: TokenText | None = None) -> Table:
     """The heads of the report, the strongest sink first; the figure has their maps, mean over sequences.
 

@@ -3,9 +3,9 @@
 Source: Gu et al. 2025, Figures 2 top and 11 to 14; Sun et al. 2024.
 """
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
 import plotly.graph_objects as go
@@ -34,7 +34,6 @@ RATIO = "ratio"
 BLOCK_AXIS = "block (0: embedding)"
 
 
-@of_report
 def token_kinds(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> dict[str, Mask]:
     """The tokens of each kind: the first token, other sinks, delimiters, other tokens. Every token has one kind.
 
@@ -109,8 +108,7 @@ def by_kind(table: Table) -> go.Figure:
     for i, kind in enumerate(unique_values(table, KIND)):
         for j, quantity in enumerate(quantities):
             rows = table.where(**{QUANTITY: quantity, KIND: kind})
-            named = {"name": escaped(kind), "legendgroup": escaped(kind), "showlegend": j == 0}
-            add_curve(figure, rows, BLOCK, NORM, i, **named, row=1, col=j + 1)
+            add_curve(figure, rows, BLOCK, NORM, i, name=escaped(kind), legendgroup=escaped(kind), row=1, col=j + 1)
     for j, quantity in enumerate(quantities):
         rows, place = table.where(**{QUANTITY: quantity}), {"row": 1, "col": j + 1}
         figure.update_xaxes(title=BLOCK_AXIS if quantity == RESIDUAL else "layer", **_ticks(rows), **place)
@@ -125,7 +123,11 @@ def residual_norms(table: Table) -> go.Figure:
     titles = ("norm: first token (solid), other tokens (dotted)", "ratio, with 95% interval")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.1)
     for model, i in model_numbers(unique_values(table, MODEL)).items():
-        _add_residual_norms(figure, table.where(**{MODEL: model}), str(model), i)
+        rows, named = table.where(**{MODEL: model}), {"name": escaped(model), "legendgroup": str(model), "row": 1}
+        dotted = {"color": colour(i), "dash": "dot"}
+        add_curve(figure, rows, BLOCK, FIRST_TOKEN, i, **named, col=1)
+        add_curve(figure, rows, BLOCK, OTHER_TOKENS, i, **named, col=1, line=dotted)
+        add_curve(figure, rows, BLOCK, RATIO, i, **named, col=2)
     figure.add_hline(y=1, line={"color": GREY, "dash": "dot"}, row=1, col=2)
     figure.update_xaxes(title=BLOCK_AXIS, **_ticks(table))
     norms = [*table.numbers(FIRST_TOKEN), *table.numbers(OTHER_TOKENS)]
@@ -133,14 +135,6 @@ def residual_norms(table: Table) -> go.Figure:
     figure.update_yaxes(title="first / others", **positive_axis([*table.numbers(RATIO), 1.0]), row=1, col=2)
     caption = "Mean norm of the residual stream by block, and the first token's over that of the others."
     return themed(figure, table.title, caption=f"{caption} {table.note}")
-
-
-def _add_residual_norms(figure: go.Figure, rows: Table, model: str, index: int) -> None:
-    named = {"name": escaped(model), "legendgroup": model, "row": 1}
-    hidden = named | {"showlegend": False}
-    add_curve(figure, rows, BLOCK, FIRST_TOKEN, index, **named, col=1)
-    add_curve(figure, rows, BLOCK, OTHER_TOKENS, index, **hidden, col=1, line={"color": colour(index), "dash": "dot"})
-    add_curve(figure, rows, BLOCK, RATIO, index, **hidden, col=2)
 
 
 def _ticks(table: Table) -> dict[str, Any]:
@@ -152,7 +146,13 @@ def residual_norms_by_block(reports: Mapping[str, Readings]) -> Table:
     """Norm of the first token's residual against the others', per block and model."""
     check_reports(reports, "residual_norms_by_block")
     rows = tuple(
-        _residual_row(name, report, block)
+        {
+            MODEL: name,
+            BLOCK: block,
+            FIRST_TOKEN: report.residual_norms[:, block, 0].mean().item(),
+            OTHER_TOKENS: report.residual_norms[:, block, 1:].nanmean().item(),
+            **mean_cells(RATIO, report.residual_ratio()[:, block]),
+        }
         for name, report in reports.items()
         for block in range(report.residual_norms.shape[1])
     )
@@ -160,16 +160,6 @@ def residual_norms_by_block(reports: Mapping[str, Readings]) -> Table:
     blocks = "block 0 is the embedding, block b the output of layer b - 1"
     note = f"{first.protocol.line()}; {intervals_note(first)}; {blocks}"
     return Table("Residual norms by block", note, rows, residual_norms)
-
-
-def _residual_row(name: str, report: Readings, block: int) -> dict[str, Cell]:
-    return {
-        MODEL: name,
-        BLOCK: block,
-        FIRST_TOKEN: report.residual_norms[:, block, 0].mean().item(),
-        OTHER_TOKENS: report.residual_norms[:, block, 1:].nanmean().item(),
-        **mean_cells(RATIO, report.residual_ratio()[:, block]),
-    }
 
 
 PEAK = "max |x|"
@@ -190,46 +180,38 @@ def largest_entries(
     tops = Entries.unstacked(report.extra(TOP_ENTRIES))
     tallest = int(tops.values[:, :, 0].abs().mean(0).argmax())
     block = tallest if block is None else whole_number(block, "a block", 0, report.residual_norms.shape[1] - 1)
-    found: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)  # value and token id
-    for value, position, channel, token_id in _top_entries(report, tops, block):
-        found[position, channel].append((value, token_id))
-    most_frequent = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))[:most]
-    rows = [_entry_row(*place, entries, token_text) for place, entries in most_frequent]
-    note = f"{protocol_note(report, epsilon)}; block 0 is the embedding"
-    return Table(f"Largest residual entries of block {block}", note, tuple(rows))
-
-
-def _top_entries(report: Readings, tops: Entries, block: int) -> Iterator[tuple[float, int, int, int]]:
-    """Value, position, channel and token id of every sequence's largest entries."""
     positions = tops.positions[:, block]
-    columns = (tops.values[:, block], positions, tops.channels[:, block], report.tokens.gather(1, positions))
-    yield from zip(*(column.flatten().tolist() for column in columns), strict=True)
+    columns = (positions, tops.channels[:, block], tops.values[:, block], report.tokens.gather(1, positions))
+    found: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)  # value and token id
+    for position, channel, *entry in zip(*(column.flatten().tolist() for column in columns), strict=True):
+        found[position, channel].append(tuple(entry))
 
+    def row(position: int, channel: int) -> dict[str, Cell]:
+        values, token_ids = zip(*found[position, channel], strict=True)
+        ids = set(token_ids)
+        return {
+            POSITION: position,
+            "channel": channel,
+            "token": token_text(min(ids)) if len(ids) == 1 else f"{len(ids)} different",
+            "in sequences": len(values),
+            "mean value": fmean(values),
+            "largest |value|": max(map(abs, values)),
+        }
 
-def _entry_row(
-    position: int, channel: int, entries: Sequence[tuple[float, int]], token_text: TokenText
-) -> dict[str, Cell]:
-    values, token_ids = [value for value, _ in entries], {token_id for _, token_id in entries}
-    return {
-        POSITION: position,
-        "channel": channel,
-        "token": token_text(min(token_ids)) if len(token_ids) == 1 else f"{len(token_ids)} different",
-        "in sequences": len(values),
-        "mean value": math.fsum(values) / len(values),
-        "largest |value|": max(map(abs, values)),
-    }
+    most_frequent = sorted(found, key=lambda place: (-len(found[place]), place))[:most]
+    note = f"{protocol_note(report, epsilon)}; block 0 is the embedding"
+    return Table(f"Largest residual entries of block {block}", note, tuple(row(*place) for place in most_frequent))
 
 
 def by_block(table: Table) -> go.Figure:
     """Largest entry, its multiple of the median, and kurtosis over channels; from `massive_by_block`."""
     figure = make_subplots(1, len(PANELS), subplot_titles=list(PANELS.values()), horizontal_spacing=0.09)
-    for i, (column, title) in enumerate(PANELS.items()):
-        place = {"row": 1, "col": i + 1}
-        hover: dict[str, Any] = {"text": list(map(escaped, table.column(USUAL_ENTRY))), **place}
-        hover["hovertemplate"] = "%{y:.4g}, %{text}<extra></extra>"
-        add_curve(figure, table, BLOCK, column, name=title, showlegend=False, **hover)
-        figure.update_yaxes(**positive_axis(table.numbers(column)), **place)
-    figure.update_xaxes(title="block (0: embedding)")
+    hover: dict[str, Any] = {"text": list(map(escaped, table.column(USUAL_ENTRY)))}
+    hover["hovertemplate"] = "%{y:.4g}, %{text}<extra></extra>"
+    for i, (column, title) in enumerate(PANELS.items(), 1):
+        add_curve(figure, table, BLOCK, column, name=title, showlegend=False, **hover, row=1, col=i)
+        figure.update_yaxes(**positive_axis(table.numbers(column)), row=1, col=i)
+    figure.update_xaxes(title=BLOCK_AXIS)
     caption = "Largest residual entry of a sequence, over the median entry, and the kurtosis of the channels."
     return themed(figure, table.title, 380, f"{caption} {table.note}")
 

@@ -60,7 +60,6 @@ def sinks_by_epsilon(report: Readings, epsilon: float = 0.3, epsilons: Iterable[
     return Table("Sink_1 over epsilon", protocol_note(report, epsilon), rows, over_epsilon)
 
 
-@of_report
 def followed(report: Readings) -> Bool[Tensor, "sequence pos"]:
     """The tokens that at least `FOLLOWERS` queries of their own sequence can follow, their own query among them."""
     lengths = (report.tokens >= 0).sum(1, keepdim=True)

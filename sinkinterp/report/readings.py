@@ -352,7 +352,6 @@ def check_reports(reports: Any, what: str) -> None:
         check_report(report, what)
 
 
-@of_report
 def protocol_note(report: Readings, epsilon: float) -> str:
     """The protocol in a line: model, n, T, BOS, dtype, source, edits, epsilon; the divisor where windows matter."""
     divisor = f"; {report.protocol.divisor_note}" if report.protocol.divisor_note else ""
@@ -360,7 +359,6 @@ def protocol_note(report: Readings, epsilon: float) -> str:
     return f"{name}: {report.protocol.line()}, epsilon={epsilon}; {intervals_note(report)}{divisor}"
 
 
-@of_report
 def intervals_note(report: Readings) -> str:
     """Says what the intervals of a report are. A report of one sequence has none."""
     return intervals(report.protocol.sequences)

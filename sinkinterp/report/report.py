@@ -32,7 +32,7 @@ from .heads import (
 from .maps import maps_of_strongest
 from .norms import largest_entries, massive_by_block, norms_by_kind, residual_norms_by_block
 from .positions import loss_by_position, secondary_by_token, sinks_by_epsilon, sinks_by_position, sinks_by_token
-from .readings import Readings, TokenText, of_report
+from .readings import Readings, TokenText
 from .summary import Summary, sink_summary, summary
 
 SHAPES = get_type_hints(Readings)
@@ -150,13 +150,11 @@ VIEWS = (
 NAMED = {view.name: view for view in VIEWS if view.name}
 
 
-@of_report
 def views_of(report: Readings) -> Iterator[View]:
     """The views of what was measured, in the order in which they are shown."""
     return (view for view in VIEWS if all(map(report.has, view.needs)) and view.fits(report))
 
 
-@of_report
 def view_of(report: Readings, name: str) -> View:
     """The view of that name. Raises InputError for another name, and if the report lacks a metric."""
     view = choice(name, NAMED, "view")
@@ -166,7 +164,6 @@ def view_of(report: Readings, name: str) -> View:
     return view
 
 
-@of_report
 def overview_tables(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> list[Table]:
     """The tables of the terminal: the sink, its heads, its tokens, and massive activations."""
     tables = [
@@ -177,7 +174,6 @@ def overview_tables(report: Readings, epsilon: float = 0.3, token_text: TokenTex
     return [table for table in tables if table.rows]
 
 
-@of_report
 def tables_as_json(report: Readings, epsilon: float = 0.3) -> dict[str, Any]:
     """The protocol, the tables, and mean importance `layer head pos`. `Report.to_dict` keeps every number."""
     tables = [view.table(report, epsilon, str) for view in views_of(report) if view.in_json]

@@ -39,7 +39,6 @@ class Quantity(Frozen):
         return rate_cells(column, self.values) if self.is_rate else mean_cells(column, self.values, self.ends)
 
 
-@of_report
 def quantities(report: Readings, epsilon: float) -> list[Quantity]:
     """The numbers that say whether a report shows a sink, in the order in which they are read."""
     return [
@@ -180,7 +179,6 @@ def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText =
     )
 
 
-@of_report
 def protocol_table(report: Readings, epsilon: float = 0.3) -> Table:
     """How the numbers of a report were made, line by line."""
     values = vars(report.protocol) | {"epsilon": epsilon}

@@ -5,7 +5,7 @@ import re
 import sys
 from enum import StrEnum
 from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -59,22 +59,15 @@ def summary_of(name: str) -> str:
 
 
 def load_module(name: str) -> ModuleType:
-    """The module of an experiment, executed anew from its file. Raises InputError where there is none."""
-    file = choice(name, {known: FOLDER / f"{known}.py" for known in experiment_names()}, "experiment")
+    """The module of an experiment. Raises InputError where there is none."""
+    choice(name, dict.fromkeys(experiment_names()), "experiment")
     load_package()
-    return _executed(f"{PACKAGE}.{name}", file)
+    return import_module(f"{PACKAGE}.{name}")
 
 
 @cache
 def load_package() -> None:
-    """Makes the package of all experiments known to Python, so that they can import `.shared`."""
-    sys.modules[PACKAGE] = _executed(PACKAGE, FOLDER / "__init__.py", is_package=True)
-
-
-def _executed(name: str, file: Path, is_package: bool = False) -> ModuleType:
-    folders = [str(file.parent)] if is_package else None
-    spec = spec_from_file_location(name, file, submodule_search_locations=folders)
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """Makes the package of all experiments known to Python, wherever its folder is, and the kinds in their recipes."""
+    package = sys.modules[PACKAGE] = ModuleType(PACKAGE)
+    package.__path__ = [str(FOLDER)]
+    import_module(f"{PACKAGE}.shared.tasks")

@@ -1,7 +1,7 @@
 """The cost of an experiment before it is run: how many runs, tokens, hours and gigabytes.
 
 Every architecture is asked: a step of a few sequences is run on the device that would train it, and scaled up. Without
-a GPU, recipes for one are asked with one head of one layer on the CPU.
+a GPU, recipes for one are counted by their operations.
 """
 
 import time
@@ -21,7 +21,6 @@ from torch.utils._pytree import tree_leaves
 from ..backends.files.model_files import tokenizer_of
 from ..checks import Frozen, InputError, memory_bytes
 from ..data.draws import generator
-from ..lm.attention import AttentionSpec, Rotary
 from ..lm.model import LMSpec, build
 from ..train import checkpoint, loop
 from ..train.distributed import World
@@ -109,14 +108,8 @@ def step_of(recipe: Trainable) -> Step:
         return _scaled(*_probed(recipe), recipe)
     if not has_its_device(recipe):
         return _absent_step(recipe)
-    shape = Recipe(batch=recipe.batch, bf16=recipe.bf16, threads=recipe.threads, **_task(recipe.model, recipe))
-    return _scaled(*_probed(shape), recipe)
-
-
-def _task(model: LMSpec, recipe: Recipe) -> dict[str, Any]:
-    """A model, noise that fits it in place of the recipe's data, and what else of the recipe a step depends on."""
-    kept = {name: getattr(recipe, name) for name in ("objective", "recompute")}
-    return {"model": model, "data": Noise(model.vocab, recipe.length), **kept}
+    kept = {name: getattr(recipe, name) for name in ("model", "objective", "batch", "bf16", "threads", "recompute")}
+    return _scaled(*_probed(Recipe(data=Noise(recipe.model.vocab, recipe.length), **kept)), recipe)
 
 
 def _scaled(few: int, one: Step, several: Step, recipe: Trainable) -> Step:
@@ -187,34 +180,12 @@ def _storages(tensors: Any) -> Iterable[torch.UntypedStorage]:
 def _absent_step(recipe: Recipe) -> Step:
     """The step on a GPU that is not here, at `GPU_SPEED` for softmax, and no faster than `GPU_STEP`.
 
-    Attention takes longer by the factor that one head of one layer takes longer than softmax here.
+    Its memory is that of the weights, gradients and moments alone.
     """
-    model, tokens = recipe.model, recipe.batch * recipe.length
-    softmax = replace(model, attention=AttentionSpec(), position=Rotary())
-    head, plain = (_head(spec, recipe) for spec in (model, softmax))
-    factor = 1.0 if head == plain else max(1.0, _probed(head)[1].seconds / _probed(plain)[1].seconds)
-    weights = parameters_of(model) - model.vocab * model.d_model  # the embedding is looked up
-    operations = 6.0 * weights + factor * 12.0 * model.n_layers * recipe.length * model.d_model
-    held = _head_bytes(head) * model.n_layers * model.n_heads * min(recipe.batch, recipe.micro_batch)
-    return Step(max(GPU_STEP, tokens * operations / GPU_SPEED), (TENSORS + 1) * BYTES * parameters_of(model) + held)
-
-
-def _head(model: LMSpec, recipe: Recipe) -> Recipe:
-    """One sequence of the recipe in one layer of the model that is as wide as one head, in fp32."""
-    n_heads, width = model.attention.maps.maps, getattr(model.ffn, "width", model.n_heads) // model.n_heads
-    d_model = n_heads * (model.d_model // model.n_heads)
-    ffn = replace(model.ffn, width=max(1, width))
-    head = replace(model, ffn=ffn, n_heads=n_heads, d_model=d_model, vocab=64, n_layers=1)
-    return Recipe(batch=1, **_task(head, recipe))
-
-
-@cache
-def _head_bytes(recipe: Recipe) -> int:
-    """Bytes of one head of one sequence in bfloat16."""
-    job = _job(replace(recipe, bf16=True), World())
-    model = loop.started(job).train()
-    held = _run(_cut(job, 1), model, torch.optim.AdamW(model.parameters()), repeats=0).memory
-    return (held - TENSORS * BYTES * parameters_of(recipe.model)) // recipe.model.n_heads
+    model, tokens, numbers = recipe.model, recipe.batch * recipe.length, parameters_of(recipe.model)
+    weights = numbers - model.vocab * model.d_model  # the embedding is looked up
+    operations = 6.0 * weights + 12.0 * model.n_layers * recipe.length * model.d_model
+    return Step(max(GPU_STEP, tokens * operations / GPU_SPEED), (TENSORS + 1) * BYTES * numbers)
 
 
 @cache
@@ -231,9 +202,9 @@ class Noise(Frozen):
     length: int
 
 
-def _job(recipe: Trainable, world: World | None = None) -> Job[Any]:
+def _job(recipe: Trainable) -> Job[Any]:
     """The job of a recipe on its device, on noise where it is not on chats."""
-    world = world or World(torch.device("cuda" if recipe.bf16 and torch.cuda.is_available() else "cpu"))
+    world = World(torch.device("cuda" if recipe.bf16 and torch.cuda.is_available() else "cpu"))
     if isinstance(recipe, ChatRecipe):
         return replace(job_on_chats(recipe, tokenizer_of(recipe.model)), world=world)
     shape = (recipe.batch, recipe.length)

@@ -38,13 +38,14 @@ from ..measurement.measure import measure, passes
 from ..measurement.watching import sinks_of
 from ..metrics.bootstrap import SIZES, Estimate, estimate
 from ..metrics.importance import next_token_loss
-from ..seals import Damaged, read_record, settle, stated, sums, verify, write_record
+from ..seals import settle, stated, sums, verify
 from ..spec import Limits
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import Batch, World, joined
 from ..train.loop import Corpus, Evaluate, Job, Task, job_of, prepared
 from ..train.recipe import CosineRate, Decay, Everything, Fit, NextToken, Objective, Rate, Recipe, described
+from .catalogue import load_package
 
 EVALUATION_SEQUENCES = 256  # held-out sequences that an evaluation during training reads, at most
 EVALUATION_TOKENS = 65_536  # tokens that these sequences have together, at most
@@ -149,6 +150,7 @@ def recipe_of(folder: Path) -> Recipe:
     if not file.is_file():
         raise InputError(f"{folder} holds no tokenizer and no recipe.json; give token ids: tokens=FILE.json")
     fix = "copy the folder again, or train the model again"
+    load_package()  # which has kinds of data of its own
     with refusal(f"{file} is not a recipe", fix, (OSError, ValueError, TypeError, AttributeError)):
         return Recipe.from_dict(json.loads(file.read_text()))
 
@@ -244,21 +246,6 @@ def run_of(recipe: Trainable, cache: Path | None = None) -> Path:
     if isinstance(recipe, ChatRecipe):
         recipe = replace(recipe, sha256=read_chats(recipe.data)[1])
     return (cache or cache_folder()) / "runs" / recipe.key()
-
-
-def history_of(recipe: ChatRecipe, cache: Path | None = None) -> list[dict[str, Any]]:
-    """The evaluations of a recipe's run, a row each; the run is made where it is not in the cache."""
-    run = run_of(recipe, cache)
-    file, of = run / "evaluations.json", {"run": run.name, "base": _base_of(recipe.model)}
-    if file.is_file():
-        try:
-            return read_record(file, of)
-        except Damaged as damage:
-            damage.warn("the run is read again")
-    finetuned(recipe, run)
-    history = checkpoint.history_of(checkpoint.folder_of(run, checkpoint.latest(run)))
-    write_record(file, history, of)
-    return history
 
 
 def _model(name: str, longest: int = 0) -> PreTrainedModel:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import resource_tracker
 from threading import Thread
 from typing import Any, TypeVar
@@ -69,8 +70,8 @@ class Ray(Frozen):
         ray = self._connected()
         gpus = self.gpus if self.address != LOCAL or ray.cluster_resources().get("GPU") else 0
         run = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=-1)(_run)
-        packed = ray.cloudpickle.dumps(function)
-        waiting: dict[Any, int] = {run.remote(packed, argument): i for i, argument in enumerate(arguments)}
+        calls = (ray.cloudpickle.dumps(partial(function, argument)) for argument in arguments)
+        waiting: dict[Any, int] = {run.remote(call): i for i, call in enumerate(calls)}
         while waiting:
             (done,), _ = ray.wait(list(waiting), num_returns=1)
             try:
@@ -112,11 +113,11 @@ def _runs_at_once() -> int:
     return torch.cuda.device_count() or 2
 
 
-def _run(packed: bytes, argument: Any) -> Any:
+def _run(packed: bytes) -> Any:
     """One call, on a machine of the cluster, which must know the package of experiments before it unpacks one's."""
     _quiet_and_single_threaded()
     load_package()
-    return pickle.loads(packed)(argument)
+    return pickle.loads(packed)()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from ..checks import Frozen, InputError, check_count, refusal, unicode_text
 from ..data.draws import in_epochs
 from ..data.given_tokenizer import messages_in, rendered
 from ..data.hub import asking_hub
-from ..data.texts import ending_of, is_saved_dataset, rows_of
+from ..data.texts import files_of, is_path, rows_of
 from ..lm.model import IGNORED
 from .distributed import Batch
 
@@ -55,18 +55,12 @@ def padded(rows: list[Row]) -> Batch:
 
 
 def read_chats(source: str) -> tuple[list[Messages], str]:
-    """The chats of a file, of a folder of `save_to_disk`, or of the train split of a dataset, and their hash.
+    """The chats of a file, of the files in a folder, or of the train split of a dataset, and their hash.
 
     Raises InputError if neither exists, or if a row holds no messages; the message names the row.
     """
-    file = Path(source)
-    is_saved = is_saved_dataset(file)
-    is_absent = not file.exists() and (source.endswith(".jsonl") or source.startswith((".", "/", "~")))
-    if is_absent or (file.is_dir() and not is_saved):
-        what = f"there is no file {source}" if is_absent else f"{source} is a folder"
-        raise InputError(f"{what}; give a .jsonl file of chats")
-    is_plain = file.exists() and not is_saved and file.suffix == ending_of(file) != ".parquet"
-    rows = _lines(file) if is_plain else rows_of(file) if file.exists() else _dataset(source)
+    files = files_of(Path(source)) if is_path(source) else []
+    rows = (row for file in files for row in rows_of(file)) if files else _dataset(source)
     chats = [_messages(row, f"{source}, row {i}") for i, row in enumerate(rows, 1)]
     check_count(chats, f"chats in {source}")
     return chats, hashlib.sha256(json.dumps(chats).encode()).hexdigest()[:12]
@@ -126,15 +120,6 @@ def _by_beginnings(chat: Messages, tokenizer: Any, name: str) -> Labelled:
                 return ids, None
             labels[len(question) : len(answered)] = ids[len(question) : len(answered)]
     return ids, labels
-
-
-def _lines(file: Path) -> Iterator[Any]:
-    fix, kinds = "every line should hold a JSON object", (OSError, ValueError, RecursionError)
-    with refusal(f"cannot read {file}", fix, kinds), file.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, 1):
-            with refusal(f"cannot read {file}, line {number}", fix, kinds):
-                if line.strip():
-                    yield json.loads(line)
 
 
 def _dataset(name: str) -> Iterable[Any]:

@@ -19,8 +19,7 @@ from ..spec import Spec, flat
 from .recipe import Fit
 
 KEPT = 2  # how many of a run's newest checkpoints stay on disk
-OPTIMIZER = seals.MARKED
-TENSORS = ("model.safetensors", OPTIMIZER)
+OPTIMIZER = "optimizer.safetensors"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of one parameter
 History = list[dict[str, Any]]
 
@@ -86,7 +85,7 @@ def opened(run: Path, recipe: Fit, base: str = "") -> int:
             start = f"step {steps[-1]}" if steps else "the beginning"
             damage.warn(f"the checkpoint is renamed to {set_aside(folder).name}, and training goes on from {start}")
         else:
-            _check_same(run, json.loads((folder / "recipe.json").read_text()), recipe)
+            _check_same(run, json.loads((folder / seals.RECIPE).read_text()), recipe)
             if seals.stated(folder).get("base", base) != base:
                 raise InputError(f"the model that {run} began with has changed; undo that, or give another folder")
             _remove_old(run)
@@ -155,8 +154,8 @@ def _write(draft: Path, recipe: Spec, state: State, history: History) -> None:
     """Writes every file of a checkpoint."""
     state.config.save_pretrained(draft)
     save_file(state.weights, draft / "model.safetensors", {"format": "pt"})
-    save_file(state.moments, draft / OPTIMIZER, seals.SEALED_METADATA)
-    (draft / "recipe.json").write_text(json.dumps(recipe.to_dict(), indent=1))
+    save_file(state.moments, draft / OPTIMIZER)
+    (draft / seals.RECIPE).write_text(json.dumps(recipe.to_dict(), indent=1))
     (draft / "history.json").write_text(json.dumps(history))
 
 

@@ -24,18 +24,15 @@ from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later, changed
 
 
 class Rate(Spec):
-    """The learning rate after the linear warm-up."""
+    """The learning rate after the linear warm-up: the peak rate, unless a schedule lowers it."""
 
     def factor(self, step: int, steps: int, warmup: int) -> float:
         """The rate at `step` (from 1) divided by the peak rate, in a run of `steps` of which `warmup` warm up."""
-        raise NotImplementedError
+        return 1.0
 
 
 class ConstantRate(Rate):
     """The peak rate until the end, as in the released configurations of Gu et al. (2025)."""
-
-    def factor(self, step: int, steps: int, warmup: int) -> float:
-        return 1.0
 
 
 class CosineRate(Rate):
@@ -100,15 +97,7 @@ def parameter_groups(model: nn.Module, decay: Decay, weight_decay: float) -> lis
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     decayed = [p for name, p in trained.items() if name in names]
     free = [p for name, p in trained.items() if name not in names]
-    check_cover(model, decayed + free)
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
-
-
-def check_cover(model: nn.Module, grouped: list[nn.Parameter]) -> None:
-    """Raises RuntimeError unless `grouped` holds every trained parameter of the model exactly once, and no others."""
-    trained = {id(p) for p in model.parameters() if p.requires_grad}
-    if len(grouped) != len(trained) or {id(p) for p in grouped} != trained:
-        raise RuntimeError(f"the optimiser holds {len(grouped)} parameters where the model trains {len(trained)}")
 
 
 class Objective(Spec):
@@ -116,8 +105,8 @@ class Objective(Spec):
 
     @property
     def first(self) -> int:
-        """Position, from 0, of the first token that is predicted."""
-        raise NotImplementedError
+        """Position, from 0, of the first token that is predicted: the second token, since none is before the first."""
+        return 1
 
     def labels(self, tokens: Tokens) -> Tokens:
         """The tokens to predict, and -100 in place of tokens that are not predicted."""
@@ -130,10 +119,6 @@ class Objective(Spec):
 
 class NextToken(Objective):
     """Predicts every token but the first."""
-
-    @property
-    def first(self) -> int:
-        return 1
 
 
 class PrefixLM(Objective):
@@ -242,16 +227,6 @@ def shown_ahead(mask: Mask, length: int) -> int:
     return int(index[shown.any(0)].max()) if shown.any() else 0
 
 
-class Continued(Recipe):
-    """A training that goes on from the model that another recipe trained, after a change of that model.
-
-    first: the other recipe. change: the name of the change.
-    """
-
-    first: Recipe = Recipe()
-    change: str = ""
-
-
 class YourText(Source):
     """Placeholder for the user's own text. `check` raises InputError until another source stands in its place."""
 
@@ -260,11 +235,6 @@ class YourText(Source):
 
 
 RECIPES = {name: Recipe.from_dict({"kind": "Recipe", **given}) for name, given in data_of("train/recipes.toml").items()}
-
-
-def recipe_named(name: str) -> Recipe:
-    """The recipe of that name. Raises InputError, which lists all names, where there is none."""
-    return choice(name, RECIPES, "recipe")
 
 
 NAMED: dict[str, Source] = {"embedded": Embedded(), "code": PythonCode()}
@@ -303,7 +273,7 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
     if not isinstance(recipe, Recipe) and recipe not in [*VARIANTS]:
         given = f"{recipe!r:.40}" if isinstance(recipe, str) else type(recipe).__name__
         raise InputError(f"{given} is not a recipe{nearest(recipe, VARIANTS)}{said_of('recipe', 'trained')}")
-    made = with_variant(recipe_named("demo"), recipe) if isinstance(recipe, str) else recipe
+    made = with_variant(RECIPES["demo"], recipe) if isinstance(recipe, str) else recipe
     own = {field.name: field.name for field in fields(made)}
     paths = {field.name: f"model.{field.name}" for field in fields(made.model)} | own | {"length": "data.length"}
     named = {paths.get(synonym(word, paths), word): value for word, value in settings.items()}

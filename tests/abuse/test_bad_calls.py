@@ -252,7 +252,7 @@ NONSENSE = {  # what an argument of this name must not be, whichever function ta
     "steps": NO_COUNTS[1:],
     "length": (*NO_COUNTS, 10**9),
     "sequences": (*NO_COUNTS, 10**11),
-    "site": (3, "residual"),
+    "site": (3, "resid"),
     "by": (5, (), [["layer"]], "nothing", ("layer", "layer")),
     "receiver": (edit.ChangeKeys(kv_heads=[(0, 0)]),),
     "recipe": (None, "sofmax"),
@@ -373,7 +373,7 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     "a metric without a name": lambda s: si.measure(s, TOKENS, instruments=(replace(instruments.LOSS[0], name=""),)),
     **{f"patching by {name}": lambda s, made=made: si.activation_patching(s, TOKENS, TOKENS + 1, metric=made())
        for name, made in METRICS.items()},
-    "a site by another name": lambda s: si.activation_patching(s, [1, 2], [1, 3], sites="residual"),
+    "a site by another name": lambda s: si.activation_patching(s, [1, 2], [1, 3], sites="resid"),
     "a patch from nothing": lambda s: patching.patch(edit.ChangeResidual(), s, None),
     "patches without a site": lambda s: patching.patches(3, s, TOKENS),
     "edits of nothing": lambda s: si.sweep(s, TOKENS, [[]]),

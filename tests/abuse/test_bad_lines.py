@@ -250,7 +250,7 @@ SAYS = {  # lines whose error says what to type
     f"measure {GOOD} {TOKENS} --length 5 --sequences 2": "of 2 texts 2 are shorter",
     f"measure {GOOD} {TOKENS} --length 4 --sequences 3": "use --sequences 2",
     f"{MEASURE} --text {{files}}/a.txt": "give one",
-    f"{MEASURE} --epsilon 1": "epsilon is a share",
+    f"{MEASURE} --epsilon 1": "a share of attention",
     f"reproduce figure19 --model {SHIPPED} --model {SHIPPED}": "given twice",
     f"view {SHIPPED} --head \u0660.\u0660": "such as 3.7",
     "finetune nowhere {files}/chats.jsonl --out run": "give the name of a model",
@@ -278,7 +278,7 @@ SAYS = {  # lines whose error says what to type
     f"view {SHIPPED} --text 'hello world'": "has no tokenizer",
 }
 STRANGERS = {  # what people type who have not read the help, and what the error says
-    f"finetune {GOOD} {{files}}/folder.txt --out run": "is a folder; give a .jsonl file of chats",
+    f"finetune {GOOD} {{files}}/folder.txt --out run": "files in the folder",
     f"finetune {{files}}/chats.jsonl {GOOD} --out run": "is a file, and no .gguf",
     f"finetune {GOOD} {{files}}/chats.jsonl --out {{files}}": "which is not of a run",
     "train softmax --out {files}": "which is not of a run",

@@ -13,6 +13,7 @@ import pytest
 import torch
 from refusals import refused
 from safetensors.torch import load_file
+from sinkinterp._experiments.figure30_fine_tuning import history_of
 from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
@@ -29,7 +30,7 @@ from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.pages.book import PLOTLY, Chapter, chapter_in, write_chapter, write_front_pages, write_numbers
-from sinkinterp.runs.trained import ChatRecipe, finetuned, history_of, run_of, trained
+from sinkinterp.runs.trained import ChatRecipe, finetuned, run_of, trained
 from sinkinterp.table import Table
 from sinkinterp.train import checkpoint
 from sinkinterp.train.recipe import Recipe
@@ -108,7 +109,7 @@ def evaluations(home):
     one, other = runs_on_chats(home)
     for seed in (0, 1):
         history_of(chat_recipe(home, seed), home)
-    return one / "evaluations.json", other / "evaluations.json"
+    return one / "step-0000002", other / "step-0000002"
 
 
 def tuned_models(home):
@@ -312,7 +313,7 @@ def test_what_is_of_something_else_is_refused_in_one_line_or_made_again(tmp_path
 def test_a_step_without_any_sign_of_its_seal_is_damaged_beside_one_with_a_seal(tmp_path):
     last, _ = steps(tmp_path)
     whole = weights(last)
-    for name in (seals.SEAL, seals.MARKED):
+    for name in (seals.SEAL, seals.RECIPE):
         (last / name).unlink()
     with pytest.raises(seals.Damaged):
         si.load(last)

@@ -20,17 +20,16 @@ from sinkinterp.attention.kernels import (
     LogLength,
     Magnitude,
     MLPFeature,
-    Normaliser,
     PNorm,
     PositiveShare,
     Raw,
     Rectified,
+    Scaling,
     Sigmoid,
     Stretched,
     Unit,
-    log_total,
 )
-from sinkinterp.attention.masks import ALL, Prefix, QueryRun, Visibility, Window, key_blocks
+from sinkinterp.attention.masks import Prefix, Window, key_blocks
 from sinkinterp.attention.slots import LearnedRow, SinkLogit
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.interventions import ClipPattern, PatchNormalization
@@ -49,19 +48,18 @@ ALLOWED = torch.ones(7, 7).tril().bool()[None, None]
 
 
 def dense(kernel, scores, allowed=ALLOWED):
-    return kernel.pattern(scores, allowed, QueryRun(Visibility(*scores.shape[-2:], scores.device, allowed), ALL))
+    return kernel.pattern(scores, allowed)
 
 
 @every_pair
 def test_the_log_form_of_a_kernel_is_its_value_form(similarity, normaliser):
     kernel = Kernel(similarity=similarity, normaliser=normaliser, alpha=0.7)
     scores = torch.randn(2, 3, 7, 7) * 4
-    queries = QueryRun(Visibility(7, 7, scores.device, ALLOWED), ALL)
-    log_sim, sign = kernel.signed_log(scores, queries)
+    log_sim, sign = kernel.signed_log(scores)
     log_sim = log_sim.masked_fill(~ALLOWED, -torch.inf)
     blocks = ((log_sim[..., keys], sign[..., keys]) for keys in (slice(0, 3), slice(3, 7)))
-    log_z = kernel.normaliser.log_size(blocks, queries)
-    streamed = 0.7 * kernel.weights_over_alpha(scores.clone(), log_z, queries) * ALLOWED
+    log_z = kernel.normaliser.log_size(blocks)
+    streamed = 0.7 * kernel.weights_over_alpha(scores.clone(), log_z) * ALLOWED
     torch.testing.assert_close(streamed, dense(kernel, scores), rtol=1e-4, atol=1e-6)
 
 
@@ -191,20 +189,14 @@ SSMAX = Kernel(scaling=LogLength(0.7))
 
 
 @dataclass(frozen=True)
-class AnnealedSum(Normaliser):
-    """No normalisation at position 0, the sum of the row from position 5 on."""
+class Annealed(Scaling):
+    """Flat for a query that sees one key, and as it is for one that sees six."""
 
-    def power(self, queries):
-        return (queries.positions / 5).clamp(max=1)
-
-    def __call__(self, sim, queries):
-        return sim / sim.sum(-1, keepdim=True) ** self.power(queries)[:, None]
-
-    def log_size(self, blocks, queries):
-        return log_total(log_sim for log_sim, _ in blocks) * self.power(queries)
+    def factor(self, visibility):
+        return ((visibility.n_visible - 1) / 5).clamp(max=1)
 
 
-KERNELS = {"ssmax": SSMAX, "annealed": Kernel(similarity=Sigmoid(), normaliser=AnnealedSum(), scaling=LogLength())}
+KERNELS = {"ssmax": SSMAX, "annealed": Kernel(similarity=Sigmoid(), scaling=Annealed())}
 FIELDS = layouts(11, 4) | {
     "a mask of each head": {"mask": random_mask(11)},
     "sink logit in a window": {"mask": BAND, "slot": SinkLogit(torch.randn(6))},

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sinkinterp.attention.masks import Causal, Prefix, QueryRun, Visibility, Window
+from sinkinterp.attention.masks import Causal, Prefix, Visibility, Window
 
 CPU = torch.device("cpu")
 VISIBILITIES = {
@@ -34,9 +34,6 @@ def test_counts_of_visible_keys_and_of_watchers_are_those_of_the_dense_mask(make
     assert visibility.watchers(keys).equal(visibility.allowed()[..., keys].sum(2))
     for rows in RUNS:
         assert visibility.allowed(keys, rows).equal(visibility.allowed()[..., rows, keys])
-        run = QueryRun(visibility, rows)
-        assert run.n_visible.equal(visibility.n_visible[..., rows])
-        assert run.positions.equal(torch.arange(visibility.n_keys)[visibility.past :][rows])
 
 
 @every_visibility

@@ -508,39 +508,6 @@ def test_a_character_that_a_dictionary_lacks_is_named():
     refused(lambda: si.load(zoo.NanoGPT(), tokenizer={"a": 0, "b": 0}))
 
 
-def x_transformer(**options):
-    library = pytest.importorskip("x_transformers")
-    layers = library.Decoder(dim=36, depth=LAYERS, heads=3, attn_dim_head=12, attn_flash=True, **options)
-    return library.TransformerWrapper(num_tokens=VOCAB, max_seq_len=ROWS, attn_layers=layers)
-
-
-def litgpt(name, **sizes):
-    library = pytest.importorskip("litgpt")
-    common = {"n_layer": LAYERS, "n_embd": 48, "n_head": 4, "padded_vocab_size": VOCAB, "block_size": ROWS}
-    return library.GPT(library.Config.from_name(name, **common, intermediate_size=40, head_size=12, **sizes))
-
-
-OTHERS = {
-    "x-transformers": x_transformer,
-    "x-transformers, rotary and gated": lambda: x_transformer(rotary_pos_emb=True, rotary_emb_dim=12, ff_glu=True),
-    "litgpt, pythia": lambda: litgpt("pythia-14m", n_query_groups=4),
-    "litgpt, qwen3": lambda: litgpt("Qwen3-0.6B", n_query_groups=2),
-    "litgpt, mistral": lambda: litgpt("Mistral-7B-v0.1", n_query_groups=2),
-}
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", OTHERS)
-def test_models_of_other_libraries_are_read_where_they_are_installed(name):
-    torch.manual_seed(0)
-    subject = si.load(OTHERS[name]())
-    swapped = subject.run(IDS, edits=[si.SwapPositions(0, 4)]).logits
-    assert subject.shape.n_layers == LAYERS and subject.shape.mlp_layers == ALL
-    for edits in ([], [lambda call: call.with_pattern(call.pattern())]):
-        torch.testing.assert_close(subject.run(IDS, edits=edits).logits, bare(subject.model), rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(swapped, subject.run(IDS).logits, atol=1e-4)
-
-
 class WideValues(nn.Module):
     """Attention of two heads whose values are wider than their queries and keys."""
 

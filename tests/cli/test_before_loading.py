@@ -32,7 +32,7 @@ COMMANDS = {
 WRONG = {
     **{f"{command} M {given}": said for command, of_it in COMMANDS.items() for given, said in of_it.items()},
     "measure M --chat no.jsonl": "there is no file",
-    "measure M --chat plain.txt": "cannot read",
+    "measure M --chat plain.txt": "is not a chat",
     "measure M --encoder silence": "has no encoder",
     "view M --head foo": "such as 3.7",
     "view M --head 99.9": "99",

@@ -92,9 +92,18 @@ def test_the_map_is_printed_and_drawn(call, gpt2, options, says):
     assert "Clean: the cat sat. Corrupted: the the sat." in Path("page.html").read_text()
 
 
+def test_one_model_is_patched_into_another_on_a_text(call):
+    models = "sinkinterp/text-softmax", "--into", "sinkinterp/text-sigmoid"
+    code, output = call("patch", *models, "--text", "It moves.", "--out", "page.html")
+    assert code == 0 and "text-softmax (clean) into" in output and "alpha_1: clean" in output, output
+
+
 def test_prompts_and_answers_that_do_not_fit_are_one_line(call, gpt2):
     both = "--clean", "the cat", "--corrupted", "the cat sat"
     for words, message in (
+        ((*both, "--into", gpt2), "--into MODEL --text TEXT"),
+        (both[:2], "--clean TEXT --corrupted TEXT"),
+        ((), "--clean TEXT --corrupted TEXT"),
         (both, "of one length in tokens; here (1, 2) and (1, 3)"),
         ((*both[:2], "--corrupted", "the sat", "--answer", "cat"), "give --answer and --instead together"),
         ((*both, "--site", "edges"), "name them, such as --head 3.7"),

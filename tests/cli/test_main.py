@@ -7,10 +7,6 @@ from backends.zoo import VOCAB, model_of
 
 import sinkinterp as si
 
-SHARED = Path(__file__).parents[2] / "shared"
-STORIES, TEXTS = SHARED / "models/stories260K", SHARED / "data/c4_sample.jsonl"
-real = pytest.mark.skipif(not STORIES.is_dir(), reason=f"needs the real model and texts in {SHARED.name}/")
-
 
 @pytest.fixture
 def call(call):
@@ -56,23 +52,6 @@ def test_backends_print_the_same_numbers(call, llama, tmp_path):
     assert call(*words, "nnsight")[1] == call(*words, "huggingface")[1]
 
 
-@real
-def test_a_real_model_is_measured_on_real_text(call):
-    code, _, files = call("measure", STORIES, "--text", TEXTS, "--json", "out.json", "--html", "out.html")
-    plain = json.loads(Path("out.json").read_text())
-    rows = {row["quantity"]: row for row in plain["tables"][0]["rows"]}
-    assert code == 0 and files == ["out.html", "out.json"]
-    assert 0 <= rows["Sink_1 at epsilon 0.3 (position 0)"]["value"] <= 0.01
-    assert rows["alpha_1, mean over heads"]["null"] == pytest.approx(0.0741, abs=1e-4)
-    assert plain["protocol"]["bos"] == "tokenizer (id 1 first)"
-
-
-@real
-def test_bos_can_be_left_out(call):
-    _, output, _ = call("measure", STORIES, "--text", TEXTS, "--bos", "never", "--sequences", 7)
-    assert "BOS never (none)" in " ".join(output.split())
-
-
 def test_a_preset_sets_what_is_not_given(call, llama, tmp_path):
     tokens = token_file(tmp_path, torch.randint(VOCAB, (5, 64)).tolist())
     words = ("measure", llama, "--tokens", tokens, "--sequences", 3, "--json", "out.json", "--preset")
@@ -114,18 +93,3 @@ def test_float16_that_overflows_names_the_block_and_the_remedy(call, tmp_path):
     model.save_pretrained(tmp_path / "big")
     code, output, _ = call("measure", tmp_path / "big", "--drawn", "random", "--length", 7, "--dtype", "float16")
     assert code == 2 and "activations after block 1 are not finite" in output and "bfloat16" in output
-
-
-@real
-def test_domains_stand_side_by_side(call):
-    wiki = TEXTS.with_name("wikipedia_sample.jsonl")
-    code, _, _ = call("domains", STORIES, TEXTS, wiki, "--sequences", 7, "--json", "out.json")
-    rows = json.loads(Path("out.json").read_text())["rows"]
-    assert code == 0 and [row["domain"] for row in rows] == ["c4_sample", "wikipedia_sample"]
-    assert all(row["alpha_1 low"] <= row["alpha_1"] <= row["alpha_1 high"] and row["n"] == 7 for row in rows)
-
-
-@real
-def test_a_text_column_that_is_missing_is_named_with_those_there_are(call):
-    code, output, _ = call("measure", STORIES, "--text", TEXTS, "--column", "body")
-    assert code == 2 and "'body'" in output and "'text'" in output and "--column" in output

@@ -4,10 +4,10 @@ import csv
 import json
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
+from cli.test_streams import in_a_fork
+from forks import forks
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -168,13 +168,13 @@ def test_a_table_alone_has_the_rows_that_are_asked_for(tmp_path, monkeypatch):
     assert (tmp_path / "a.html").read_text().startswith("<!")
 
 
-def test_json_without_a_file_is_on_standard_output():
-    given = [sys.executable, "-m", "sinkinterp", "measure", NAME, TEXT, "--json"]
-    out = subprocess.run(given, capture_output=True, text=True, check=True).stdout
-    assert json.loads(out)["protocol"]["model"] == NAME
-    given[-1:] = ["--format", "csv"]
-    table = subprocess.run(given, capture_output=True, text=True, check=True).stdout.split("\n")
-    assert table[0].startswith("layer,head,") and len(table) > 2
+@forks
+def test_json_and_csv_without_a_file_are_on_standard_output(tmp_path):
+    for words, beginning in ((["--json"], "{"), (["--format", "csv"], "layer,head,")):
+        out = tmp_path / words[-1]
+        assert in_a_fork(["measure", NAME, TEXT, *words], out, "/dev/null") == 0
+        assert out.read_text().startswith(beginning)
+    assert json.loads((tmp_path / "--json").read_text())["protocol"]["model"] == NAME
 
 
 def test_the_name_of_a_table_or_figure_is_what_is_reproduced():

@@ -55,7 +55,7 @@ def test_a_folder_of_the_cache_that_cannot_be_read_holds_no_models_and_no_output
         patch.setattr(Path, "glob", refused)
         patch.setattr(Path, "iterdir", refused)
         assert named_models.downloaded() == {}
-        options.Places(files=(tmp_path / "out.json",))
+        options.check_places([], [tmp_path / "out.json"], [])
 
 
 def test_weights_that_may_not_be_read_are_called_that(files, monkeypatch):

@@ -1,11 +1,13 @@
 import os
 import signal
+from contextlib import nullcontext
 
 import pytest
 
 from sinkinterp.cli import training
 from sinkinterp.runs.trained import recipe_of
 from sinkinterp.train import checkpoint, loop
+from sinkinterp.train.recipe import Fit
 
 SHORT = ("--set", "steps=7", "--set", "watch_every=3", "--device", "cpu")
 
@@ -46,7 +48,15 @@ def test_an_interrupt_is_exit_code_130_and_a_checkpoint(call, tmp_path, monkeypa
 
 
 def test_the_speed_is_that_since_the_first_step(monkeypatch):
-    clock = iter([1.0, 2.0, 7.0])
+    clock, notes = iter([1.0, 2.0, 7.0]), []
+    monkeypatch.setattr(training, "progress_bars", lambda in_lines: nullcontext(lambda work: show))
     monkeypatch.setattr(training.time, "monotonic", lambda: next(clock))
-    speed = training.Speed()
-    assert [speed.tokens_per_second(12) for _ in range(3)] == [0, 12, 4]
+
+    def show(done, total, note=""):
+        notes.append(note.split("  ")[-1])
+
+    metrics = {"train_loss": 1.0, "grad_norm": 1.0, "tokens": 12}
+    with training.run_progress(Fit(steps=3), True, "a model") as (on_step, _):
+        for step in (1, 2, 3):
+            on_step(step, metrics)
+    assert notes == ["0 tokens/s", "12 tokens/s", "4 tokens/s"]

@@ -10,9 +10,9 @@ import pytest
 import torch
 from forks import ended, forked, forks
 from refusals import refused
+from sinkinterp._experiments.shared.tasks import FixedAt, RandomAt
 
 from sinkinterp.data import corpus_folder, tokenisers
-from sinkinterp.data.backcopy import FixedAt, RandomAt
 from sinkinterp.data.packing import PackedText, trimmed
 from sinkinterp.data.sources import Source, Texts
 from sinkinterp.data.tokenisers import ByteBPE, Pretrained, beginning_with_bos, pretrained_tokenizer
@@ -176,7 +176,7 @@ def test_packing_twice_gives_the_same_bytes_and_counts_documents_the_first_time(
     assert again.sha256 == prepared.sha256 and written(again.folder) == written(prepared.folder)
     names = {"lock", "corpus.json", "shard-00000.arrow", "sha256.json", "tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in written(again.folder)} == names
-    monkeypatch.setattr(corpus_folder, "pack", None)
+    monkeypatch.setattr(corpus_folder, "_pack", None)
     found = PACKED.prepare(tmp_path, lambda *_: told.append("packed again"))
     assert found.sample(3, 0, 1).equal(prepared.sample(3, 0, 1)) and told[-1] != "packed again"
 

@@ -16,9 +16,6 @@ from refusals import refused
 from sinkinterp.data import texts
 from sinkinterp.data.texts import domains_of, is_path, texts_of
 
-ROOT = Path(__file__).parents[2]
-SHARED = ROOT.parent / "shared" / "data"
-
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch, tmp_path):
@@ -199,14 +196,6 @@ def test_a_column_that_the_dataset_lacks_names_those_it_has(streamed):
 def test_a_dataset_that_cannot_be_streamed_says_why_in_one_line(streamed, error, why):
     streamed.side_effect = error
     refused(lambda: next(texts_of("stanfordnlp/imdb")), why)
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="real text lies outside the repository, in ../shared/data")
-@pytest.mark.parametrize(("name", "rows"), [("c4_sample", 500), ("gutenberg", 17), ("wikipedia_sample", 1024)])
-def test_real_text_is_read_as_the_json_module_reads_it(name, rows):
-    path = SHARED / f"{name}.jsonl"
-    assert list(texts_of(path)) == [json.loads(line)["text"] for line in path.read_text().splitlines()]
-    assert len(list(texts_of(path))) == rows
 
 
 BY_DOMAIN = [("web", "w1"), ("code", "c1"), ("web", "w2"), ("web", "w3"), ("code", "c2"), ("law", "l1")]

@@ -3,8 +3,9 @@ from functools import partial
 import pytest
 import torch
 from refusals import refused
+from sinkinterp._experiments.shared.tasks import Edited, FixedAt, Limited, RandomAt
 
-from sinkinterp.data.backcopy import BigramBackcopy, ChainFirst, Edited, FixedAt, Limited, RandomAt, Sample
+from sinkinterp.data.backcopy import BigramBackcopy, ChainFirst, Sample
 from sinkinterp.data.draws import HELD_OUT
 from sinkinterp.spec import Spec
 from sinkinterp.train.loop import Task, prepared

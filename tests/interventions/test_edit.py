@@ -22,6 +22,7 @@ from sinkinterp.interventions.edit import _HOOKS, description, edits_of
 SITES = {name: value for name, value in vars(sites).items() if isinstance(value, sites.Site)}
 EDITS = {  # one that changes each site, and nothing else
     sites.TOKEN_EMBEDDING: iv.ChangeTokenEmbedding(iv.Zero()),
+    sites.POSITION_IDS: iv.ShiftPositions(1),
     sites.POSITION_EMBEDDING: iv.ChangePositionEmbedding(iv.Zero()),
     sites.RESIDUAL: iv.ChangeResidual(iv.Zero()),
     sites.QUERY_WEIGHTS: iv.ZeroQueryBias(),
@@ -38,7 +39,7 @@ EDITS = {  # one that changes each site, and nothing else
 @pytest.mark.parametrize("site", SITES.values(), ids=SITES)
 def test_a_site_is_touched_by_the_edits_that_override_its_method(site):
     assert [other for other, changes in EDITS.items() if site.touched_by(changes)] == [site]
-    assert not site.touched_by(iv.Edit()) and not site.touched_by(iv.SwapPositions(0, 1))
+    assert not site.touched_by(iv.Edit())
 
 
 def test_a_site_applies_the_method_that_an_edit_overrides():
@@ -48,8 +49,8 @@ def test_a_site_applies_the_method_that_an_edit_overrides():
             return 2 * x + block
 
     x = torch.ones(1, 2, 3)
-    assert sites.MLP.apply(Doubled(), 5, x).eq(7).all()
-    assert sites.RESIDUAL.apply(Doubled(), 5, x) is x
+    assert sites.MLP.edited(x, [Doubled(), Doubled()], 5).eq(19).all()
+    assert sites.RESIDUAL.edited(x, [Doubled()], 5) is x
 
 
 @pytest.mark.parametrize("site", SITES.values(), ids=SITES)

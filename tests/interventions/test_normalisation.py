@@ -9,9 +9,8 @@ from refusals import refused
 
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveShare, Rectified, Sigmoid, Unit
-from sinkinterp.attention.sites import HeadWeights
+from sinkinterp.attention.sites import HeadWeights, LazyWeights
 from sinkinterp.attention.slots import SinkLogit, SlotRow
-from sinkinterp.backends.anatomy.modules import LazyWeights
 from sinkinterp.interventions import BiasColumn, ClipPattern, PatchNormalization, Temperature
 
 

@@ -25,7 +25,7 @@ def test_alibi_slopes_are_the_papers_and_interleave_for_other_head_counts():
 
 
 def test_alibi_falls_with_distance():
-    bias = Alibi().build(DIMS).bias(IDS, IDS).dense
+    bias = Alibi().build(DIMS).bias(IDS, IDS)
     assert bias.shape == (1, 3, 7, 7)
     assert bias[0, 0, 6].tolist() == [-6 / 16, -5 / 16, -4 / 16, -3 / 16, -2 / 16, -1 / 16, 0]
 
@@ -38,15 +38,15 @@ def test_t5_buckets_by_hand():
 
 def test_t5_adds_its_tables_scalar_of_the_bucket_and_head():
     position = T5Relative(6, 11).build(DIMS)
-    bias = position.bias(IDS, IDS).dense
+    bias = position.bias(IDS, IDS)
     assert bias.shape == (1, 3, 7, 7)
     assert bias[0, :, 4, 2].equal(position.table.weight[2])
 
 
 def test_the_bucket_index_is_itself_the_bias_and_makes_a_sink_of_the_first_key():
-    assert BucketIndex().build(DIMS).bias(IDS, IDS).dense[0, 0, 6].tolist() == [6, 5, 4, 3, 2, 1, 0]
+    assert BucketIndex().build(DIMS).bias(IDS, IDS)[0, 0, 6].tolist() == [6, 5, 4, 3, 2, 1, 0]
     ids = torch.arange(64)[None]
-    bias = BucketIndex().build(DIMS).bias(ids, ids).dense[0, 0]
+    bias = BucketIndex().build(DIMS).bias(ids, ids)[0, 0]
     pattern = bias.masked_fill(torch.ones(64, 64).triu(1).bool(), -torch.inf).softmax(-1)
     assert pattern[:, 0].mean().item() == pytest.approx(0.334, abs=1e-3)
 

@@ -1,5 +1,7 @@
 """Activation patching equals TransformerLens's, cell by cell, and doing it by hand."""
 
+import copy
+
 import pytest
 import torch
 from backends.zoo import model_of
@@ -18,6 +20,7 @@ from sinkinterp.measurement.activation_patching import (
     logit_difference,
     loss_at,
 )
+from sinkinterp.measurement.measure import measure
 from sinkinterp.measurement.patching import patch
 
 
@@ -210,3 +213,33 @@ def test_the_control_is_a_third_prompt_however_pairs_are_made_of_prompts(subject
         assert control == pytest.approx(((other - broken) / (whole - broken)).item(), abs=1e-3)
     swapped = activation_patching(subject, CLEAN[:2], CLEAN[:2].flip(0), metric=logit_difference([11, 13], 17), **last)
     assert "control" not in swapped.rows[0] and "it takes a third prompt" in swapped.note
+
+
+@pytest.mark.parametrize(
+    ("word", "site"),
+    [
+        ("resid_post", interventions.ChangeResidual(layers=[1], positions=[0])),
+        (("mlp_out", 0), interventions.ChangeMLP(layers=[0], positions=[0])),
+        ("attn.k", interventions.ChangeKeys(layers=[0], positions=[0])),
+    ],
+)
+def test_between_two_models_a_cell_is_what_the_patch_of_one_into_the_other_does(word, site):
+    model = model_of("gpt2")
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for weights in other.parameters():
+            weights += 0.3 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(5))
+    source, twin = load(model, name="source"), load(other, name="twin")
+    place = {"site": word, "layer": 0, "position": 0, "by": ["layer"]}
+    table = activation_patching(source=source, target=twin, tokens=CLEAN, **place, progress=False)
+    whole, broken, patched = (
+        measure(subject, CLEAN, edits=edits).alpha().mean()
+        for subject, edits in ((source, ()), (twin, ()), (twin, patch(site, source, CLEAN)))
+    )
+    assert abs(patched - broken) > 1e-4 and "source (clean) into twin (corrupted)" in table.note
+    assert table[0]["restored"] == pytest.approx(float((patched - broken) / (whole - broken)), rel=1e-3)
+
+
+def test_patching_takes_one_model_and_two_prompts_or_two_models_and_one(subject):
+    for given in ((subject,), (subject, CLEAN), (subject, subject), (subject, subject, subject)):
+        refused(lambda given=given: activation_patching(*given), "two models and what both read")

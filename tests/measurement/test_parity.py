@@ -1,5 +1,4 @@
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 import torch
@@ -8,12 +7,9 @@ from typer.testing import CliRunner
 
 from sinkinterp.attention.shapes import Gap
 from sinkinterp.attention.sites import CALL
-from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.nnsight import NNsightSubject
 from sinkinterp.cli.main import app
 from sinkinterp.measurement import parity as gate
-
-STORIES = Path(__file__).parents[2] / "shared/models/stories260K"
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -82,9 +78,3 @@ def test_a_refusal_is_named_and_is_no_difference(monkeypatch):
     table = gate.parity(model_of("llama"), "llama")
     (row,) = table.where(backend="nnsight").rows
     assert row["verdict"] == "refused" and "use the Hugging Face backend" in row["read"] and gate.agrees(table)
-
-
-@pytest.mark.skipif(not STORIES.is_dir(), reason="needs the real model in shared/")
-def test_backends_agree_on_a_trained_model():
-    table = gate.parity(load_model(STORIES), "stories260K")
-    assert len(table.rows) > 30 and all(row["verdict"] == "agrees" for row in table.rows)

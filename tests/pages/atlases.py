@@ -67,3 +67,10 @@ def small_atlas(length=7, side=1, states=("as it is",), slot=False, bits=16, **f
         "tables": (Table("a table", "its note", ({"name": "x", "n": 0.5},)),),
     }
     return Atlas(**{**values, **fields}), dense
+
+
+def decoded(scale, codes):
+    """The values of codes, as `cells.js` decodes them."""
+    steps = (codes.astype(float) - (2 if scale.is_log else 1)) * scale.step
+    values = scale.low * np.exp(steps) if scale.is_log else scale.low + steps
+    return np.where(codes == 0, np.nan, np.where(scale.is_log & (codes == 1), 0, values))

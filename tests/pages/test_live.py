@@ -13,6 +13,7 @@ import pytest
 import torch
 from backends.zoo import model_of
 from hypothesis import given, settings, strategies as st
+from pages.atlases import decoded
 from pages.test_schema import fields
 from refusals import refused
 
@@ -25,7 +26,7 @@ from sinkinterp.measurement.activation_patching import activation_patching
 from sinkinterp.measurement.maps import head_maps
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
-from sinkinterp.pages.atlas.encode import LogScale
+from sinkinterp.pages.atlas.encode import Scale
 from sinkinterp.pages.live.page import KINDS, AnswerData, EditData, Session, edit_of, massive_entries
 from sinkinterp.pages.page import declared
 
@@ -65,10 +66,10 @@ def weights(answer, state, layer, heads):
     """The attention maps of a layer in a state."""
     view = answer["view"]
     (channel,) = (channel for channel in view["channels"] if channel["name"] == "weight")
-    scale = LogScale(*(channel["scale"][name] for name in ("low", "high", "bits")))
+    scale = Scale(*(channel["scale"][name] for name in ("low", "high", "bits", "log")))
     length = len(view["tokens"])
     codes = plane(answer, channel["blocks"][state][str(layer)], scale.bits)
-    return scale.values(codes).reshape(heads, length, length)
+    return decoded(scale, codes).reshape(heads, length, length)
 
 
 def test_questions_that_come_at_once_get_the_answers_of_one_after_the_other(text):

@@ -7,12 +7,13 @@ import pytest
 import torch
 from refusals import refused
 from safetensors.torch import load_file
+from sinkinterp._experiments.figure30_fine_tuning import history_of
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.runs.estimate import cost_of
-from sinkinterp.runs.trained import ChatRecipe, _split, finetuned, history_of
+from sinkinterp.runs.trained import ChatRecipe, _split, finetuned
 from sinkinterp.train import checkpoint
 from sinkinterp.train.chats import PLAIN, Chats, padded, read_chats, tokenised
 

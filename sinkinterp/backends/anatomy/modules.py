@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from ...attention import ATTENTION_INPUT, MLP, NEURONS
-from ...attention.shapes import Gap, ModelShape, Unchanged, alike, check_kept, tolerance_of
-from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, HeadWeights, Site
-from ...checks import Frozen, InputError, refusing
+from ...attention.shapes import Gap, ModelShape, tolerance_of
+from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, HeadWeights, LazyWeights, Site
+from ...checks import Frozen, InputError
 from ..exclusive import Hook
 from ..recorder import Recorder
 from . import own_attention
@@ -240,17 +240,6 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _LARGE = 1024.0  # beside a weight times this, a bias is small, also in bfloat16
 
 
-class LazyWeights(HeadWeights):
-    """Weights whose `weight` is computed when an edit asks for it."""
-
-    def __init__(self, weight: Tensor | Callable[[], Tensor], bias: Tensor | None, group: int = 1) -> None:
-        vars(self).update({"make" if callable(weight) else "weight": weight}, bias=bias, group=group)
-
-    @cached_property  # type: ignore[misc]  # computed once, where the field of its base is given
-    def weight(self) -> Tensor:
-        return vars(self)["make"]()
-
-
 class Linear(Frozen):
     """A linear map that ran: its input x, its output y, its weight `d_out d_in` when asked for, and its bias."""
 
@@ -295,19 +284,7 @@ class HeadMap(Frozen):
             made = cache(lambda: linear.weight()[rows])
             bias = None if linear.bias is None else linear.bias[rows]
             before = LazyWeights(made, bias, shape.n_heads // len(rows))
-            return _moved(linear, rows, before, self._weights(recorder, before))
-
-    def _weights(self, recorder: Recorder, before: HeadWeights) -> HeadWeights:
-        """The weights after the recorder's edits; `before` itself where they change nothing."""
-        edited = before
-        for edit in filter(self.site.touched_by, recorder.edits):
-            who = self.site.name_of(edit)
-            was_asked = "weight" in vars(edited)
-            answer = Unchanged(edited).shown_to(partial(self.site.apply, edit), who, self.layer)
-            check_kept(was_asked or "weight" not in vars(edited) or not edited.weight._version, who)
-            _check(answer, edited, who)
-            edited = answer
-        return edited
+            return _moved(linear, rows, before, self.site.edited(before, recorder.edits, self.layer))
 
 
 def _moved(linear: Linear, rows: Rows, before: HeadWeights, after: HeadWeights) -> Tensor:
@@ -324,19 +301,6 @@ def _moved(linear: Linear, rows: Rows, before: HeadWeights, after: HeadWeights) 
 
 def _weight_changes(before: HeadWeights, after: HeadWeights) -> bool:
     return "weight" in vars(after) and after.weight is not before.weight
-
-
-@refusing
-def _check(answer: Any, before: HeadWeights, who: str) -> Iterator[str]:
-    """Raises InputError, which names the edit, where its answer cannot take the place of weights."""
-    if not isinstance(answer, HeadWeights):
-        yield f"{who} returned a {type(answer).__name__}; it must return HeadWeights"
-    if _weight_changes(before, answer):
-        alike(answer.weight, before.weight, f"{who}, in weight,")
-    if (answer.bias is None) != (before.bias is None):
-        yield f"{who} must return {'a' if answer.bias is None else 'no'} bias, as it was given"
-    if answer.bias is not None and before.bias is not None:
-        alike(answer.bias, before.bias, f"{who}, in bias,")
 
 
 def alone(entries: Tensor, part: int, d_head: int) -> Tensor:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from ...attention import QUANTITIES, SCORE, WEIGHT, CallRead, Edit, Quantity, maps as attention_maps
+from ...attention import QUANTITIES, SCORE, WEIGHT, Edit, Quantity, maps as attention_maps
 from ...backends.subject import Subject
 from ...checks import Frozen, InputError
 from ...data.tokens import Tokens, TokenSet
@@ -78,7 +78,6 @@ class Atlas(Frozen):
         return indices
 
 
-MapKeys = Sequence[tuple[int, int]]  # layer and head of each map
 LIMIT = 8_000_000  # bytes of codes: a page of 1,200 heads stays below 12 MB
 PER_MAP = 1_700_000  # bytes for one map: a page at T = 16,384 stays below 4 MB
 
@@ -111,10 +110,6 @@ class Run(Frozen):
     channels: dict[Quantity, Maps]
     slot: Float[np.ndarray, "map stat row"] | None
     pairs: dict[int, Int[np.ndarray, "row column"]]
-
-
-def _cells_of(channel: Quantity, detail: Detail) -> CallRead:
-    return lambda call: attention_maps.cells(call, detail.side, channel)[:, :, : detail.stats]
 
 
 def _richest_first(length: int) -> Iterator[Detail]:
@@ -175,16 +170,14 @@ class Reader(Frozen):
 
     subject: Subject
     token_set: TokenSet
-    maps: MapKeys
+    maps: Heads
     detail: Detail
 
     def run(self, edits: Sequence[Edit] = (), instruments: Instruments = ()) -> Run:
         """What the model does with these edits."""
         report = measure(self.subject, self.token_set, edits=edits, instruments=instruments, progress=False)
         chosen, detail = ChosenHeads(self.maps), self.detail
-        stats, n = detail.stats, -(-self.token_set.tokens.shape[1] // detail.side)
-        reads = {channel.name: chosen.read(_cells_of(channel, detail), stats, n, n) for channel in detail.channels}
-        reads["slot"] = chosen.read(lambda call: attention_maps.slot_cells(call, detail.side)[:, :, :stats], stats, n)
+        reads = chosen.cells(detail.channels, detail.side, detail.stats, self.token_set.tokens.shape[1])
         reads["pairs"] = lambda call: attention_maps.pairs(call, detail.side)
         layers = self.subject.shape.attention_layers
         calls = self.subject.run(self.token_set.tokens, reads=reads, edits=edits, logits=False)
@@ -218,18 +211,18 @@ class Reader(Frozen):
         )
 
 
-def maps_of(subject: Subject, heads: int | Sequence[int] | Heads | None = None) -> MapKeys:
+def maps_of(subject: Subject, heads: int | Sequence[int] | Heads | None = None) -> Heads:
     """The heads whose maps are shown, as (layer, head); all by default. Raises InputError for unknown heads."""
     return heads_asked(subject.shape.attention_layers, subject.shape.n_heads, None, heads)
 
 
-def _state(run: Run, places: Sequence[int], maps: MapKeys, name: str) -> State:
+def _state(run: Run, places: Sequence[int], maps: Heads, name: str) -> State:
     is_exact = next(iter(run.channels.values())).shape[1] == 1  # cells are single pairs
     received = None if is_exact else _received(run.report, maps)
     return State(name, run.channels, _importance(run.report, places), run.slot, received)
 
 
-def _received(report: Report, maps: MapKeys) -> Float[np.ndarray, " pos"]:
+def _received(report: Report, maps: Heads) -> Float[np.ndarray, " pos"]:
     """Importance of every position, mean over the maps."""
     layers = [report.attention_layers.index(layer) for layer, _ in maps]
     heads = [head for _, head in maps]

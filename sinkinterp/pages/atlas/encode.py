@@ -5,7 +5,6 @@ import gzip
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -24,63 +23,42 @@ Values = Float[np.ndarray, "*shape"]
 
 
 class Scale(Frozen):
-    """Codes 1, 2, ... stand for values from `low` to `high` in even steps. Code 0 stands for no value (NaN)."""
+    """Codes of values from `low` to `high` in even steps, from 1 on. Code 0 stands for no value (NaN).
 
-    is_log: ClassVar[bool] = False
+    A logarithmic scale has even ratios, from code 2 on. Its code 1 stands for 0, and for what rounds below `low`.
+    """
 
     low: float
     high: float
     bits: int = 8
+    is_log: bool = False
 
     @property
     def step(self) -> float:
-        """The difference between the values of neighbouring codes."""
-        return (self.high - self.low) / (2**self.bits - 2)
+        """The difference between neighbouring codes: of their values, or of the logarithms of these."""
+        low, high = self._places(np.array([self.low, self.high]))
+        return float(high - low) / (2**self.bits - 2 - self.is_log)
 
     def codes(self, values: Values) -> np.ndarray:
         """The nearest codes, `bits` wide."""
-        return self._codes(values.astype(np.float64), self.low, self.step, first=1)
-
-    def values(self, codes: np.ndarray) -> Values:
-        """The values of codes, in fp32."""
-        return np.where(codes == 0, np.nan, self.low + (codes.astype(np.float64) - 1) * self.step).astype(np.float32)
+        first, places = 1 + self.is_log, self._places(values.astype(np.float64))
+        steps = np.rint((places - self._places(np.array(self.low))) / (self.step or 1))
+        codes = np.clip(steps, -self.is_log, 2**self.bits - 1 - first) + first
+        return np.where(np.isnan(values), 0, codes).astype(f"uint{self.bits}")
 
     def precision(self) -> str:
         """A text that says how far a code may be from its value."""
+        if self.is_log:
+            return f"to within {100 * np.expm1(self.step / 2):.1g}%, or as 0 below {self.low:.1g}"
         return f"to within {self.step / 2:.1g}"
 
     def data(self) -> schema.ScaleData:
         """What the page needs to decode."""
         return schema.ScaleData(self.is_log, self.low, self.high, self.bits, self.step)
 
-    def _codes(self, values: Values, low: float, step: float, first: int) -> np.ndarray:
-        steps = np.clip(np.rint((values - low) / (step or 1)), 0, 2**self.bits - 1 - first) + first
-        return np.where(np.isnan(values), 0, steps).astype(f"uint{self.bits}")
-
-
-class LogScale(Scale):
-    """Codes 2, 3, ... stand for values from `low` to `high` in even ratios. Code 1 stands for 0.
-
-    Values that round below `low` have code 1, too.
-    """
-
-    is_log: ClassVar[bool] = True
-
-    @property
-    def step(self) -> float:
-        return float(np.log(self.high / self.low)) / (2**self.bits - 3)
-
-    def codes(self, values: Values) -> np.ndarray:
-        tiny = values < self.low * np.exp(-self.step / 2)
-        logs = np.log(np.where(tiny, self.low, values).astype(np.float64))
-        return np.where(tiny, 1, self._codes(logs, np.log(self.low), self.step, first=2)).astype(f"uint{self.bits}")
-
-    def values(self, codes: np.ndarray) -> Values:
-        values = self.low * np.exp((codes.astype(np.float64) - 2) * self.step)
-        return np.where(codes == 0, np.nan, np.where(codes == 1, 0, values)).astype(np.float32)
-
-    def precision(self) -> str:
-        return f"to within {100 * np.expm1(self.step / 2):.1g}%, or as 0 below {self.low:.1g}"
+    @np.errstate(divide="ignore")
+    def _places(self, values: Values) -> Values:
+        return np.log(np.maximum(values, 0)) if self.is_log else values
 
 
 def linear(values: Values, bits: int) -> Scale:
@@ -89,7 +67,7 @@ def linear(values: Values, bits: int) -> Scale:
     return Scale(low, max(high, low + 1e-6), bits)
 
 
-def logarithmic(values: Values, bits: int) -> LogScale:
+def logarithmic(values: Values, bits: int) -> Scale:
     """The scale up to the largest value, from the smallest value above 0, but from no less than a floor.
 
     The floor is a millionth of the largest value with 8 bits, and 1e-12 of it with 16 bits.
@@ -97,7 +75,7 @@ def logarithmic(values: Values, bits: int) -> LogScale:
     high = float(np.nanmax(values, initial=0)) or 1.0
     floor = high * (1e-6 if bits == 8 else 1e-12)
     low = float(np.nanmin(np.where(values > 0, values, high)))
-    return LogScale(min(max(low, floor), high / 2), high, bits)
+    return Scale(min(max(low, floor), high / 2), high, bits, is_log=True)
 
 
 def packed(codes: np.ndarray) -> str:
@@ -160,23 +138,13 @@ def encode(atlas: Atlas) -> tuple[schema.PageData, Mapping[str, str]]:
 
 def _scales(atlas: Atlas) -> dict[Quantity, Scale]:
     """One scale for each channel, weights first. States share it, so that their colours and codes can be compared."""
-    return {
-        channel: (logarithmic if channel is WEIGHT else linear)(_extremes(atlas, channel), atlas.bits)
-        for channel in sorted(atlas.states[0].channels, key=lambda channel: channel is not WEIGHT)
-    }
-
-
-def _extremes(atlas: Atlas, channel: Quantity) -> np.ndarray:
-    """The smallest value, the smallest above zero and the largest one of a channel in every state."""
-    parts = [state.channels[channel] for state in atlas.states]
-    if channel is WEIGHT:
-        parts += [state.slot[..., None] for state in atlas.states if state.slot is not None]
-    return np.array([end(part) for part in parts for end in (_smallest_positive, np.nanmin, np.nanmax)])
-
-
-def _smallest_positive(values: np.ndarray) -> float:
-    """The smallest value above zero, or zero."""
-    return float(np.nanmin(values, where=values > 0, initial=np.inf)) if (values > 0).any() else 0.0
+    slots = [state.slot for state in atlas.states if state.slot is not None]
+    scales = {}
+    for channel in sorted(atlas.states[0].channels, key=lambda channel: channel is not WEIGHT):
+        parts = [state.channels[channel] for state in atlas.states] + (slots if channel is WEIGHT else [])
+        values = np.concatenate([part.ravel() for part in parts])
+        scales[channel] = (logarithmic if channel is WEIGHT else linear)(values, atlas.bits)
+    return scales
 
 
 def _strongest(atlas: Atlas) -> int:

@@ -8,7 +8,7 @@ from ...checks import Frozen
 
 
 class ScaleData(Frozen):
-    """How codes become numbers: see `encode.Scale` and, where `log` is true, `encode.LogScale`."""
+    """How codes become numbers: see `encode.Scale`."""
 
     log: bool
     low: float

@@ -7,7 +7,7 @@ both exchange, and checks every answer by them. `question_of` checks what comes 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, field
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -64,8 +64,8 @@ class NumberData(Frozen):
     """A number that an edit takes: its words, whether may be any, and its value at first."""
 
     words: str
-    is_real: bool = False
-    start: float = 0.0
+    is_real: bool
+    start: float
 
 
 class KindData(Frozen):
@@ -180,6 +180,7 @@ def _span(layers: Sequence[int], first: int, last: int) -> list[int] | None:
 
 
 _WORDS = data_of("pages/live/live.toml")
+KINDS = _WORDS["kinds"]
 _MAKE: Mapping[str, Make] = {
     "swap": lambda shape, position: SwapPositions(0, position),
     "column": lambda shape, position: RemoveColumn(positions=[position]),
@@ -190,24 +191,24 @@ _MAKE: Mapping[str, Make] = {
     "off_by_one_head": lambda shape, layer, head: AddSinkLogit(0.0, heads=[(layer, head)]),
     "ablate_head": lambda shape, layer, head: Ablate(heads=[(layer, head)]),
 }
-KINDS = {
-    name: KindData(kind["title"], [NumberData(words, words == "logit") for words in kind["numbers"]])
-    for name, kind in _WORDS["kinds"].items()
-}
 
 
 def edit_of(data: EditData, shape: ModelShape) -> Edit:
     """The edit. Raises InputError for a kind that does not exist, and for numbers that do not fit it."""
-    kind = choice(data.kind, KINDS, "kind of edit")
-    if len(data.numbers) != len(kind.numbers):
-        words = ", ".join(number.words for number in kind.numbers)
-        raise InputError(f"the edit {data.kind!r} takes {words}; got {len(data.numbers)} numbers")
-    return _MAKE[data.kind](shape, *map(_fitting, kind.numbers, data.numbers))
+    names = choice(data.kind, KINDS, "kind of edit")["numbers"]
+    if len(data.numbers) != len(names):
+        raise InputError(f"the edit {data.kind!r} takes {', '.join(names)}; got {len(data.numbers)} numbers")
+    return _MAKE[data.kind](shape, *map(_fitting, names, data.numbers))
 
 
-def _fitting(number: NumberData, value: float) -> int | float:
-    finite_number(value, number.words, above=-LARGEST, below=LARGEST)
-    return value if number.is_real else whole_number(int(value) if value.is_integer() else value, number.words, 0)
+def _is_real(name: str) -> bool:
+    """Tells if a number of an edit may be any; the others count."""
+    return name == "logit"
+
+
+def _fitting(name: str, value: float) -> int | float:
+    finite_number(value, name, above=-LARGEST, below=LARGEST)
+    return value if _is_real(name) else whole_number(int(value) if value.is_integer() else value, name, 0)
 
 
 MOST_TOKENS = 256
@@ -320,28 +321,23 @@ def headline(reports: Sequence[Report], word: TokenText) -> list[HeadlineData]:
     first = reports[0]
     chances = [report.extra(NEXT_TOKEN)[0] for report in reports]
     likeliest = int(chances[0].argmax())
-    null_rate, null = first.null_sink_rate(0, EPSILON), first.null_alpha().nanmean().item()
-    shown = [
-        HeadlineData(
-            f"heads with a sink on the first token (Sink_1, epsilon {EPSILON:g})",
-            "",
-            [f"{report.sink_rate(0, EPSILON):.1%}" for report in reports],
-            f"{null_rate:.1%} under uniform attention",
-        ),
-        HeadlineData(
-            "attention that the first token receives (alpha_1)",
-            "",
-            [f"{report.alpha().nanmean().item():.1%}" for report in reports],
-            f"{null:.1%} under uniform attention",
-        ),
-    ]
     slots = [report.slot_importance for report in reports]
-    if any(slot is not None for slot in slots):
-        values = ["none" if slot is None else f"{slot.mean().item():.1%}" for slot in slots]
-        shown.append(HeadlineData("attention that the slot * receives (alpha_*)", "", values, "the slot is no token"))
+    rate, alpha = "heads with a sink on the first token (Sink_1,", "attention that the first token receives (alpha_1)"
+    of_slot, uniform = "attention that the slot * receives (alpha_*)", "under uniform attention"
+    rates = [report.sink_rate(0, EPSILON) for report in reports]
+    alphas, null = [report.alpha().nanmean().item() for report in reports], first.null_alpha().nanmean().item()
     note = "the likeliest next token" + (" before the edits" if len(reports) > 1 else "")
-    values = [f"{chance[likeliest].item():.1%}" for chance in chances]
-    return [*shown, HeadlineData("chance that the next token is", word(likeliest), values, note)]
+    shown: list[tuple[str, str, list[float | None], str]] = [
+        (f"{rate} epsilon {EPSILON:g})", "", [*rates], f"{first.null_sink_rate(0, EPSILON):.1%} {uniform}"),
+        (alpha, "", [*alphas], f"{null:.1%} {uniform}"),
+        (of_slot, "", [None if slot is None else slot.mean().item() for slot in slots], "the slot is no token"),
+        ("chance that the next token is", word(likeliest), [chance[likeliest].item() for chance in chances], note),
+    ]
+    return [
+        HeadlineData(label, token, ["none" if value is None else f"{value:.1%}" for value in values], note)
+        for label, token, values, note in shown
+        if any(value is not None for value in values)
+    ]
 
 
 def next_tokens(reports: Sequence[Report], word: TokenText) -> list[NextData]:
@@ -362,18 +358,12 @@ def massive_entries(report: Report) -> list[EntryData]:
         for value, position, dim in entries:
             times.setdefault((int(position), int(dim)), {})[block] = ratios[block] * abs(value) / largest, value
     strongest = sorted(times.items(), key=lambda item: -max(item[1].values())[0])[:TOP]
-    return [
-        EntryData(
-            position,
-            dim,
-            max((value for _, value in of.values()), key=abs),
-            max(of.values())[0],
-            min(of),
-            max(of),
-            EditData("zero", [float(dim), 0.0, end]),
-        )
-        for (position, dim), of in strongest
-    ]
+
+    def entry(position: int, dim: int, of: Mapping[int, tuple[float, float]]) -> EntryData:
+        size, edit = max((value for _, value in of.values()), key=abs), EditData("zero", [float(dim), 0.0, end])
+        return EntryData(position, dim, size, max(of.values())[0], min(of), max(of), edit)
+
+    return [entry(*place, of) for place, of in strongest]
 
 
 ASK = "/ask"  # the path that questions are sent to
@@ -412,21 +402,21 @@ def live_page(session: Session) -> str:
 def start_data(session: Session) -> StartData:
     """What the page holds before it asks."""
     has_text, shape = session.subject.tokenizer is not None, session.subject.shape
-    prompt = "Type a prompt" if has_text else "Type token ids (this model has no tokenizer)"
+    layers, prompt = (
+        shape.attention_layers,
+        "Type a prompt" if has_text else "Type token ids (this model has no tokenizer)",
+    )
+    at_first = {"position": 4, "layers": layers[0], "to": layers[-1], "layer": layers[0]}
+    kinds = {
+        name: KindData(kind["title"], [NumberData(n, _is_real(n), float(at_first.get(n, 0))) for n in kind["numbers"]])
+        for name, kind in KINDS.items()
+    }
     return StartData(
         model=session.name,
         intro=f"{prompt}, change the model while it runs, and see where attention goes and what the model says next. "
-        f"{len(shape.attention_layers)} layers that attend, with {shape.n_heads} head{'s' * (shape.n_heads > 1)} each; "
+        f"{len(layers)} layers that attend, with {shape.n_heads} head{'s' * (shape.n_heads > 1)} each; "
         f"at most {session.most_tokens} tokens.",
         example=EXAMPLE if has_text else " ".join(str(int(token) % shape.vocab) for token in IDS.split()),
         ask=ASK,
-        kinds={name: _kind_data(kind, session) for name, kind in KINDS.items()},
+        kinds=kinds,
     )
-
-
-def _kind_data(kind: KindData, session: Session) -> KindData:
-    shape = session.subject.shape
-    layers = shape.attention_layers
-    start = {"position": 4, "layers": layers[0], "to": layers[-1], "layer": layers[0]}
-    numbers = [replace(number, start=float(start.get(number.words, 0))) for number in kind.numbers]
-    return KindData(kind.title, numbers)
