@@ -349,7 +349,9 @@ def test_the_command_takes_any_model(call, gpt2):
 
 
 def test_an_atlas_has_a_row_for_each_model_that_is_named(call):
-    code, _, files = call("atlas", SOFTMAX, "sinkinterp/demo-k_bias", "--out", "here")
+    code, _, files = call(
+        *("reproduce", "atlas_of_models", "--model", SOFTMAX, "--model", "sinkinterp/demo-k_bias", "--out", "here")
+    )
     assert code == 0 and files == book_of("here", "atlas_of_models")
     rows = json.loads(Path("here/atlas_of_models.json").read_text())["rows"]
     sinks = {row["model"]: row["Sink_1 without BOS"] for row in rows}

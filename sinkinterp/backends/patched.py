@@ -51,12 +51,14 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
             if name[0] == "_" or not hasattr(self._model, name):
                 return super().__getattr__(name)
             value = getattr(self._model, name)
-            return wraps(value)(partial(self._called, name)) if isroutine(value) else value
+            is_method = isroutine(value) or isinstance(value, partial)
+            return wraps(value)(partial(self._called, name)) if is_method else value
 
     def _called(self, name: str, *args: Any, **named: Any) -> Any:
         """What a method of the model returns in the block."""
         with _patched(self._model, self._edits) as model:
-            answer = getattr(model, name)(*args, **named)
+            own = getattr(self._model, name, None)  # a subject's `generate` takes a text
+            answer = (own if isinstance(own, partial) else getattr(model, name))(*args, **named)
         if isinstance(answer, AbstractContextManager):  # which would run after the block
             raise InputError(f"{name} of an edited model is for inside its block{said_of('', self.kind)}")
         return answer

@@ -29,10 +29,13 @@ def compare(
             raise InputError("name two models, or edits of one, such as `sinkinterp compare MODEL --edit ZeroKeyBias`")
         runs = {"before": (names[0], []), "after": (names[0], how.edit)}
     with progress_bars() as progress:
+        from ..backends.files.model_files import check_named
         from ..pages.page import Section, page
         from ..pages.report import PAGES, content
         from ..report.compare import side_by_side
 
+        for name in names:
+            check_named(name)
         given.check()
         settings = how.over_preset(given, loading.dtype)
         reports = {}

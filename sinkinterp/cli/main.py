@@ -22,7 +22,7 @@ from .listing import listing
 from .meaning import FILES, Options, is_model, line_meant
 from .measuring import cache, check, domains, mask, measure
 from .options import checked
-from .reproducing import atlas, book, reproduce, story
+from .reproducing import book, reproduce, story
 from .terminal import print_line, print_text, streams
 from .training import finetune, mend, train
 
@@ -205,7 +205,7 @@ def _option(argument: re.Match[str], options: Mapping[str, str]) -> str:
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
 COMMANDS = (
     *(train, finetune, mend, gallery, view, patch, explain, serve, reproduce),
-    *(book, story, demo, measure, compare, generate, domains, check, cache, mask, atlas, listing),
+    *(book, story, demo, measure, compare, generate, domains, check, cache, mask, listing),
 )
 for command in COMMANDS:
     app.command("list" if command is listing else None, cls=Command)(checked(command))

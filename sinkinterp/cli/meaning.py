@@ -87,7 +87,7 @@ class Options:
             option, values = groups.pop(0)
             if (said := self._said(option, values)) is not None:
                 more = self._groups([*filter(None, (part.format(*values[:1] or [""]) for part in said.split()))])
-                told = [group for group in self._groups(words) if "{" not in said]
+                told = [group for group in self._groups(words) if "{}" not in said]
                 groups[:0] = [*(group for group in more if group not in told), *self._groups(values["{" in said :])]
                 continue
             own = self._output_for(option, values) or self._own(option)
@@ -140,11 +140,11 @@ class Options:
         return groups
 
     def kept(self, words: list[str]) -> list[str]:
-        """The words without the options that the command lacks, and without their values if other words are left."""
+        """The words without the options that the command lacks. A model that one names stays, if it is alone."""
         groups = self._groups(words)
         kept = [group for group in groups if not group[0] or group[0] in self.own]
         is_whole = not self.needs_word or any(not option for option, _ in kept)
-        kept += [] if is_whole else [("", values) for option, values in groups if (option, values) not in kept]
+        kept += [] if is_whole else [("", values) for _, values in groups if values and is_model(values[0])]
         return [word for option, values in kept for word in (option, *values) if word]
 
     def _own(self, option: str) -> str:

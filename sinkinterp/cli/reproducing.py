@@ -13,7 +13,6 @@ import typer
 
 from ..checks import Frozen, InputError, each_once, refusal
 from ..data.progress import progress_bars
-from ..data.texts import is_text
 from ..runs.catalogue import Scale, experiment_names, full_name, summary_of
 from ..seals import check_ours
 from . import options
@@ -243,23 +242,6 @@ def _command(name: str, scope: "Scope", encoder: str | None) -> str:
     size = (*(() if is_other else ("--scale", scope.scale)), "--seeds", str(scope.seeds))
     changes = (word for setting in scope.settings for word in ("--set", setting))
     return shlex.join(("sinkinterp", "reproduce", name, *size, *text, *models, *given, *changes))
-
-
-def atlas(
-    models: Annotated[list[str], typer.Argument(parser=options.source)],
-    text: Annotated[str | None, typer.Option(parser=options.source)] = None,
-    out: Annotated[Path, typer.Option(parser=options.output_folder)] = Path("figures/atlas"),
-    ray: options.OnRay = None,
-    force: bool = False,
-) -> None:
-    """Put models side by side: sinks, the massive entry and who writes it, and what the first token is worth.
-
-    Writes atlas_of_models.json and .html, as `reproduce atlas_of_models --model ...` does.
-    """
-    if text is not None and is_text(text):
-        line = shlex.join(["sinkinterp", "measure", models[0], "--text", text])
-        raise InputError(f"hundreds of texts are read: give a file or a folder; for this text alone write {line}")
-    reproduce(["atlas_of_models"], Models(models), Runs(text=text, ray=ray), out=out, force=force)
 
 
 def book(

@@ -40,7 +40,7 @@ def side_by_side(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Table
         return {QUANTITY: quantity, **{name: cell for each in cells for name, cell in each.items()}}
 
     rows = tuple(row(name) for name in first if all(name in summary for summary in summaries.values()))
-    notes = [f"{name}: {protocol_note(report, epsilon)}" for name, report in reports.items()]
+    notes = [f"{name}: {protocol_note(report, epsilon).removeprefix(f'{name}: ')}" for name, report in reports.items()]
     if pair:
         same = "sequences" if pair[0].tokens.equal(pair[1].tokens) else "texts as other tokens"
         notes.append(f"the same {same}, change by sequence" if paired else "different sequences, change of means")

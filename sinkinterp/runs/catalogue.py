@@ -38,7 +38,7 @@ def experiment_names() -> list[str]:
 def full_name(beginning: str) -> str:
     """The one experiment whose name begins so; table7 and 7 are table07. Raises InputError for none or several."""
     names = experiment_names()
-    numbered = re.fullmatch(r"(?:(tab|fig)(?:le|ure)?[-_. ]?)?(\d+)", beginning.lower())
+    numbered = re.fullmatch(r"(?:(tab|fig)(?:le|ure)?[-_. ]?)*(\d+)", beginning.lower())
     if numbered:
         beginning = f"{'figure' if numbered[1] == 'fig' else 'table'}{int(numbered[2]):02d}"
     matches = [name for name in names if name == beginning] or [name for name in names if name.startswith(beginning)]
@@ -46,7 +46,8 @@ def full_name(beginning: str) -> str:
         beginnings = {*names, *(name.split("_")[0] for name in names)} - {beginning}
         near = nearest(beginning, sorted(beginnings))
         if beginning and matches:
-            raise InputError(f"several experiments begin with {beginning!r}; choose one of {', '.join(matches)}")
+            fix = f"; for the first, write `sinkinterp reproduce {matches[0]}`"
+            raise InputError(f"several experiments begin with {beginning!r}: {', '.join(matches)}{fix}")
         raise InputError(f"no experiment begins with {beginning!r}{near}; see `sinkinterp list experiments`")
     return matches[0]
 

@@ -246,10 +246,6 @@ SAYS = {  # lines whose error says what to type
     f"measure {GOOD} {TOKENS} --length 5 --sequences 2": "of 2 texts 2 are shorter",
     f"measure {GOOD} {TOKENS} --length 4 --sequences 3": "use --sequences 2",
     f"{MEASURE} --text {{files}}/a.txt": "give one",
-<<<<<<< HEAD
-    f"{MEASURE} --epsilon 1": "a share of attention",
-=======
->>>>>>> t-d
     f"reproduce figure19 --model {SHIPPED} --model {SHIPPED}": "given twice",
     f"view {SHIPPED} --head \u0660.\u0660": "such as 3.7",
     "finetune nowhere {files}/chats.jsonl --out run": "give the name of a model",
