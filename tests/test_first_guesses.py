@@ -280,17 +280,8 @@ SAID = {  # what is tried, and what the one line says
     "an attribute of no edited model": (lambda s, r: si.patched(s, si.SwapPositions(0, 1)).nothing, "with si.patched("),
     "sinks of a report": (lambda s, r: si.sinks(r), "report.sink()"),
     "angles of the first token": (lambda s, r: s.first_token(TEXT).angles, "qk_cosines"),
-<<<<<<< HEAD
-    "no prompts": (lambda s, r: app(["patch", NAME]), "--clean TEXT --corrupted TEXT"),
-=======
-    "a model's near name": (lambda s, r: si.load("smollm"), "did you mean 'smollm2'"),
-    "experiments": (lambda s, r: full_name("list"), "sinkinterp list experiments"),
-    "--lr": (lambda s, r: app(["train", "softmax", "--epochs", "3"]), "such as --set steps=100"),
-    "--layer": (lambda s, r: app(["explain", NAME, "--layer", "0"]), "write --head LAYER.HEAD"),
-    "no prompts": (lambda s, r: app(["patch", NAME]), f"patch {NAME} --clean 'The cat saw the dog'"),
-    "a layer to patch": (lambda s, r: app(["patch", NAME, "--layer", "1"]), "at every layer and position"),
+    "no prompts": (lambda s, r: app(["patch", NAME]), f"patch {NAME} --clean"),
     "a position to measure": (lambda s, r: app(["measure", NAME, "--position", "1"]), "every position is measured"),
->>>>>>> t-f
     "a flag in place of a file": (lambda s, r: app(["measure", NAME, "--save"]), "such as --save sinks.csv"),
     "a model in place of a command": (lambda s, r: app(["gpt2"]), "sinkinterp measure gpt2"),
     "two models": (lambda s, r: app(["view", NAME, NAME, "--text", "x"]), f"sinkinterp compare {NAME}"),
