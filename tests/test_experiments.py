@@ -234,7 +234,7 @@ def test_a_model_of_transformers_without_tokenizer_is_measured_as_in_the_paper(g
     module = load_module(TABLE07)
     monkeypatch.setattr(position_swap, "TARGETS", (5, 30))
     table = module.EXPERIMENT.table(Scope(Scale.SMOKE, models=[gpt2]))
-    assert {row["input"] for row in table.rows} == {"random", "repeated"} and "n=100 a row, T=64, no BOS" in table.note
+    assert {row["input"] for row in table.rows} == {"random", "repeated"} and "n=100, T=64, BOS none" in table.note
     assert [row["t"] for row in table.where(input="random", edit="p1 <- p_t").rows] == [5, 30]
 
 
@@ -338,7 +338,7 @@ def test_the_command_writes_the_table_that_it_prints(call):
     assert (
         f"{100 * swapped['Sink_t']:.1f}" in output
         and len(output.splitlines()) <= 40
-        and "n=67 a row, T=16" in output
+        and "n=67, T=16" in output
         and swapped["model"] == SOFTMAX
     )
 
