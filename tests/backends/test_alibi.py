@@ -38,9 +38,6 @@ KERNELS = {
     "softpick": PatchNormalization(
         kernels.Kernel(similarity=kernels.ExpMinusOne(), normaliser=kernels.PositiveShare())
     ),
-    "scaled": PatchNormalization(
-        kernels.Kernel(scaling=kernels.LogLength(), similarity=kernels.Sigmoid(), normaliser=kernels.Unit())
-    ),
     "off by one": AddSinkLogit(0.0),
     "a large sink logit": AddSinkLogit(5.0),
 }
