@@ -25,16 +25,12 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3) -> Table:
     check_epsilon(epsilon)
     old, new = ({q.name: q for q in quantities(report, epsilon)} for report in (before, after))
     paired = _is_paired(before, after)
-    rows = tuple(
-        {
-            QUANTITY: name,
-            **old[name].cells("before"),
-            **new[name].cells("after"),
-            **bootstrap.estimate_cells("change", _change(old[name], new[name], paired)),
-        }
-        for name in old
-        if name in new
-    )
+
+    def row(name: str) -> dict[str, Cell]:
+        change = bootstrap.estimate_cells("change", _change(old[name], new[name], paired))
+        return {QUANTITY: name, **old[name].cells("before"), **new[name].cells("after"), **change}
+
+    rows = tuple(row(name) for name in old if name in new)
     same = "sequences" if before.tokens.equal(after.tokens) else "texts as other tokens"
     pairing = f"the same {same}, change by sequence" if paired else "different sequences, change of means"
     note = f"before: {protocol_note(before, epsilon)}; after: {protocol_note(after, epsilon)}; {pairing}"
