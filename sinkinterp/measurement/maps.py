@@ -61,9 +61,8 @@ def attention_map(
     given_edits = edits_of(edits)
     texts, subjects = _texts_of(text), {name: subject_of(each) for name, each in models.items()}
     inputs = {
-        " · ".join(filter(None, pair)): equal_inputs_of(subject, given)
+        " · ".join(filter(None, (model_name, text_name))): equal_inputs_of(subject, given)
         for (model_name, subject), (text_name, given) in product(subjects.items(), texts.items())
-        for pair in [(model_name, text_name)]
     }
     asked = _heads_of_all(list(subjects.values()), layers, heads)
     runs: dict[str, Sequence[Edit]] = {"before": (), "after": given_edits} if given_edits else {"": ()}

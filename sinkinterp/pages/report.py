@@ -128,23 +128,11 @@ def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> s
     protocol = protocol_table(report, epsilon)
     views = {view.heading: view.table(report, epsilon, word) for view in views_of(report) if view.heading}
     heads, *figures = (Section.of(with_short_note(table, report, epsilon), name) for name, table in views.items())
-    sections = [
-        heads,
-        _in_numbers(summary),
-        *figures,
-        *map(_in_numbers, others),
-        Section("Every head in numbers", tables=[sinks_by_head(report, epsilon)]),
-        Section(
-            protocol.title,
-            "Positions count from 0; Sink_1 and alpha_1 are those of position 0, the first token.",
-            tables=[protocol],
-        ),
-    ]
+    in_numbers, *more = (Section(table.title, table.note, tables=[table]) for table in (summary, *others))
+    every = Section("Every head in numbers", tables=[sinks_by_head(report, epsilon)])
+    positions = "Positions count from 0; Sink_1 and alpha_1 are those of position 0, the first token."
+    sections = [heads, in_numbers, *figures, *more, every, Section(protocol.title, positions, tables=[protocol])]
     return page(f"{short_name(report.protocol.model)}: attention sinks", sink_verdict(report, epsilon, word), sections)
-
-
-def _in_numbers(table: Table) -> Section:
-    return Section(table.title, table.note, tables=[table])
 
 
 MOST = 100  # rows of words on a page

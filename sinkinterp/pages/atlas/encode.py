@@ -209,22 +209,9 @@ def _theme(theme: Theme) -> schema.ThemeData:
     return schema.ThemeData([*theme.sequential], [*theme.diverging], axis=theme.quiet, mark=theme.colours[1])
 
 
-FIGURES = (
-    "shared/checked.js",
-    "shared/palette.js",
-    "shared/grid.js",
-    "shared/tip.js",
-    "atlas/cells.js",
-    "atlas/data.js",
-    "atlas/look.js",
-    "atlas/overview.js",
-    "atlas/thumbnails.js",
-    "atlas/head.js",
-    "atlas/hover.js",
-    "atlas/words.js",
-    "atlas/controls.js",
-    "atlas/show.js",
-)  # what draws an atlas, here and on the live page; joined to one script, in this order
+_SHARED, _OWN = "checked palette grid tip", "cells data look overview thumbnails head hover words controls show"
+# what draws an atlas, here and on the live page; joined to one script, in this order
+FIGURES = (*(f"shared/{name}.js" for name in _SHARED.split()), *(f"atlas/{name}.js" for name in _OWN.split()))
 SCRIPTS = (*FIGURES, "atlas/start.js")
 
 
