@@ -271,10 +271,9 @@ class Case(Frozen):
         (sequences, length), vocab = size, self.subject.shape.vocab
         first = self.bos_token if bos is Bos.ALWAYS else None
         natural = self.natural_tokens(size, bos, progress(READING))
-        return ({} if natural is None else {"natural": natural}) | {
-            "random": random_tokens(vocab, length, sequences, first=first),
-            "repeated": repeated_token(vocab, length, sequences, first=first),
-        }
+        drawn = (("random", random_tokens), ("repeated", repeated_token))
+        sets = {name: draw(vocab, length, sequences, first=first) for name, draw in drawn}
+        return sets if natural is None else {"natural": natural} | sets
 
 
 def open_case(
