@@ -100,9 +100,8 @@ def smoke(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules[measured.__module__], "measured", measured_once)
         patch.setattr(trained_runs, "evaluation_on", evaluated_once)
-        load_module("figure10_downstream")
-        shared = sys.modules[f"{catalogue.PACKAGE}.shared.downstream"]
-        patch.setattr(shared, "accuracy", accuracy_without_harness)  # tests/runs/test_downstream.py compares the two
+        figure10 = load_module("figure10_downstream")
+        patch.setattr(figure10, "accuracy", accuracy_without_harness)  # tests/runs/test_downstream.py compares the two
         return {name: load_experiment(name).table(scope) for name in names}
 
 

@@ -89,7 +89,7 @@ class Inputs(Frozen):
             return _DRAW[self.drawn](subject.shape.vocab, self.length, self.sequences, self.seed, first)
         if self.chat is not None:
             return self._from_chats(self.chat, text_to_tokens(subject))
-        if tokenizer is None:
+        if tokenizer is None and not (self.text and is_text(self.text)):
             return self._task_tokens(Path(located(source)))
         if self.text is None:
             return docstrings_for(subject, self.length, self.sequences, self.bos, on_file)
@@ -97,6 +97,8 @@ class Inputs(Frozen):
 
     def _from_text(self, text: str, to_tokens: TextToTokens) -> TokenSet:
         """The texts that the user named; where too few are long enough, those that there are, if that may be."""
+        if is_text(text) and self.may_be_shorter:
+            return to_tokens.one(text, self.length)
         name = "text" if is_text(text) else Path(text).name if is_path(text) else text
         try:
             return to_tokens.of_length(texts_of(text, self.column), self.length, self.sequences, name)
@@ -269,10 +271,9 @@ class Case(Frozen):
         (sequences, length), vocab = size, self.subject.shape.vocab
         first = self.bos_token if bos is Bos.ALWAYS else None
         natural = self.natural_tokens(size, bos, progress(READING))
-        return ({} if natural is None else {"natural": natural}) | {
-            "random": random_tokens(vocab, length, sequences, first=first),
-            "repeated": repeated_token(vocab, length, sequences, first=first),
-        }
+        drawn = (("random", random_tokens), ("repeated", repeated_token))
+        sets = {name: draw(vocab, length, sequences, first=first) for name, draw in drawn}
+        return sets if natural is None else {"natural": natural} | sets
 
 
 def open_case(
