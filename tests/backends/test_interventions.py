@@ -10,7 +10,6 @@ from backends import zoo
 from refusals import refused
 from transformers import AutoModelForCausalLM, GPTBigCodeConfig
 
-import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveShare, Sigmoid
 from sinkinterp.backends.load import BACKENDS, load
@@ -374,15 +373,6 @@ def test_positions_are_rows_of_a_table_edited_by_hand(name):
         iv.ChangePositionEmbedding(iv.Scale(0.5)): lambda rows: rows / 2,
     }
     assert_as_by_hand(model, subjects, {edit: partial(changed, change) for edit, change in oracles.items()})
-
-
-def test_each_batch_of_a_measurement_gets_its_own_rows(monkeypatch):
-    subject = zoo.subject_of("gpt2")
-    values = {1: torch.randn(5, LENGTH, 48)}
-    edits = [iv.ChangeResidual(iv.Put(values), layers=[1])]
-    whole = si.measure(subject, TOKENS, edits=edits)
-    monkeypatch.setattr("sinkinterp.measurement.measure.sequences_per_pass", lambda *_: 2)
-    torch.testing.assert_close(si.measure(subject, TOKENS, edits=edits).importance, whole.importance)
 
 
 def test_gradients_pass_edits_of_activations_and_of_weights():
