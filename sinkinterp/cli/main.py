@@ -39,7 +39,7 @@ class Command(TyperCommand):
         _, more, order = self.make_parser(ctx).parse_args(args=list(args))
         options = {name for param in self.params for name in param.opts}
         has_model = "model" in {param.name for param in self.params if param.param_type_name == "argument"}
-        is_text = len(more) == 1 and not NUMBERS.fullmatch(more[0])
+        is_text = len(more) == 1 and not NUMBERS.fullmatch(more[0]) and bool(re.search(r"[\s./]", more[0]))
         if is_text and has_model and "--text" in options - {*args}:  # a text after the model
             at = len(args) - 1 - args[::-1].index(more[0])
             args = [*args[:at], "--text", *args[at:]]
