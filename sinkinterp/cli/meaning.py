@@ -98,10 +98,11 @@ class Options:
         return [usual, *words] if usual and words and all(option for option, _ in self._groups(words)) else words
 
     def _with_heads(self, groups: list[Group]) -> list[Group]:
-        """The groups with `--head 5.3` for --layer 5 --head 3, where the command takes no layer."""
+        """The groups with `--head 5.3` for --layer 5 --head 3, where a head is named by both."""
         named = {self._own(option): values for option, values in groups}
         layers, heads = named.get("--layer", []), named.get("--head", [])
-        if "--layer" in self.own or not (len(layers) == 1 and heads and all(map(str.isdecimal, layers + heads))):
+        is_whole = getattr(self.own.get("--head"), "metavar", "") == "LAYER.HEAD"
+        if not (is_whole and len(layers) == 1 and heads and all(map(str.isdecimal, layers + heads))):
             return groups
         others = [(option, values) for option, values in groups if self._own(option) not in ("--layer", "--head")]
         return [*others, *(("--head", [f"{layers[0]}.{head}"]) for head in heads)]
