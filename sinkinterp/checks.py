@@ -88,7 +88,8 @@ def reason_of(error: Exception) -> str:
     """Why something failed, in one line: what the system says, or the beginning of the message, or the error's type."""
     if isinstance(error, InputError):
         return str(error)
-    said = textwrap.shorten(getattr(error, "strerror", None) or str(error), 300).rstrip(".")
+    whole = (getattr(error, "strerror", None) or str(error)).partition("\nCheck your internet connection")[0]
+    said = textwrap.shorten(whole, 300).rstrip(".")
     return said if " " in said else f"{type(error).__name__} {said}".strip()
 
 

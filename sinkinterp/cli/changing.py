@@ -14,7 +14,7 @@ from .terminal import deliver, print_text
 
 
 def compare(
-    names: Annotated[list[str], typer.Argument(metavar="MODEL...", parser=options.source)],
+    model: Annotated[list[str], typer.Argument(metavar="MODEL...", parser=options.source)],
     given: Input = Input(),
     how: Settings = Settings(),
     loading: options.Loading = options.Loading(),
@@ -22,19 +22,19 @@ def compare(
     force: bool = False,
 ) -> None:
     """Put the sinks of several models side by side, or those of a model before and after edits."""
-    each_once(names, "MODEL")
-    runs = {name: (name, how.edit) for name in names}
-    if len(names) == 1:
+    each_once(model, "MODEL")
+    runs = {name: (name, how.edit) for name in model}
+    if len(model) == 1:
         if not how.edit:
             raise InputError("name two models, or edits of one, such as `sinkinterp compare MODEL --edit ZeroKeyBias`")
-        runs = {"before": (names[0], []), "after": (names[0], how.edit)}
+        runs = {"before": (model[0], []), "after": (model[0], how.edit)}
     with progress_bars() as progress:
         from ..backends.files.model_files import check_named
         from ..pages.page import Section, page
         from ..pages.report import PAGES, content
         from ..report.compare import side_by_side
 
-        for name in names:
+        for name in model:
             check_named(name)
         given.check()
         settings = how.over_preset(given, loading.dtype)
@@ -59,4 +59,4 @@ def generate(
     from ..measurement.tabulate import generate as continued
 
     subject = loading.subject(model)
-    print_text(continued(subject, prompt, edits=edit, max_new_tokens=tokens, do_sample=False))
+    print_text(continued(subject, prompt, edits=edit, max_new_tokens=tokens, do_sample=False, verbose=False))

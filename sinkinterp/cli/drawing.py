@@ -57,8 +57,6 @@ def view(
         from ..pages.atlas.encode import atlas_page
         from ..pages.report import PICTURES, picture
 
-        if len(layer) == 1 and all(map(str.isdecimal, head)):
-            layer, head = [] if head else layer, [f"{layer[0]}.{name}" for name in head]
         heads = heads_named(head)
         if heads and layer:
             raise InputError("--head names its layer; leave --layer out")

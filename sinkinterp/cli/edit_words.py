@@ -43,12 +43,13 @@ def with_edits(groups: list[Group], edit_named: Callable[[str], str], is_foreign
         return groups
     fields = signature(resolve_name(f"{PACKAGE.name}.interventions.{edit}")).parameters
     places = [field for field in fields.values() if field.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    is_named = bool(places) and places[0].annotation not in (int, float)
     needed = sum(field.default is field.empty for field in places)
     given, named, others = list[str](), list[str](), list[Group]()
     for option, values in groups:
         is_edit, field = edit_named(option) == edit, _field_of(option, fields)
         is_number = not option and NUMBERS.fullmatch(values[0]) and len(given) < max(2, len(places))
-        is_after_model = not option and any(not other for other, _ in others)
+        is_after_model = not option and is_named and any(not other for other, _ in others)
         is_missing = len(given) < needed and (is_after_model or (is_foreign(option) and not field))
         if places and (is_edit or is_number or is_missing):
             given += [part for value in values for part in value.strip("()[]").split(",")]
@@ -65,9 +66,10 @@ def with_edits(groups: list[Group], edit_named: Callable[[str], str], is_foreign
 
 
 def _as_option(group: Group) -> Group:
-    """An edit that is written in words, as in --edit "swap 0 4", as the option --swap."""
+    """An edit that is written in words, as in --edit "swap 0 4" and `edit MODEL zero-key-bias`, as an option."""
     option, values = group
-    name, *given = re.split(r"[\s(,)]+", " ".join(values)) if option == "--edit" else [""]
+    is_word = not option and re.fullmatch(r"[a-z]+([-_][a-z]+)+", values[0])
+    name, *given = re.split(r"[\s(,)]+", " ".join(values)) if option == "--edit" or is_word else [""]
     is_edit = name.islower() and "=" not in "".join(values) and edit_of(name, EDITS)
     return (f"--{name}", [*filter(None, given)]) if is_edit else group
 

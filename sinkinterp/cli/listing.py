@@ -14,7 +14,9 @@ from .terminal import print_table, print_text
 Row = dict[str, Cell]
 
 
-Listed = StrEnum("Listed", ["VARIANTS", "RECIPES", "EXPERIMENTS", "CHECKPOINTS", "MODELS"])  # what can be listed
+Listed = StrEnum(
+    "Listed", ["VARIANTS", "RECIPES", "EXPERIMENTS", "EDITS", "CHECKPOINTS", "MODELS"]
+)  # what can be listed
 
 
 def listing(what: Annotated[Listed | None, typer.Argument(show_default="all")] = None) -> None:
@@ -72,6 +74,14 @@ def _experiments() -> list[Row]:
     return [{"experiment": name, "what it reproduces": summary_of(name)} for name in experiment_names()]
 
 
+def _edits() -> list[Row]:
+    from .. import interventions
+
+    public = {name: getattr(interventions, name) for name in interventions.__all__}
+    edits = {name: kind for name, kind in public.items() if name == "Ablate" or interventions.Edit in kind.__mro__[1:]}
+    return [{"edit": name, "what it does": str(kind.__doc__).split("\n")[0]} for name, kind in edits.items()]
+
+
 def _folders(what: str, folders: Mapping[str, Path]) -> list[Row]:
     return [{what: name, "folder": str(folder)} for name, folder in folders.items()]
 
@@ -80,6 +90,7 @@ _LISTS: dict[Listed, tuple[str, Callable[[], list[Row]]]] = {
     Listed.VARIANTS: ("sinkinterp train VARIANT; `change` is against softmax, at the demo's sizes", _variants),
     Listed.RECIPES: ("sinkinterp train VARIANT --recipe RECIPE --set steps=100", _recipes),
     Listed.EXPERIMENTS: ("sinkinterp reproduce EXPERIMENT; the beginning of a name is enough: table07", _experiments),
+    Listed.EDITS: ("sinkinterp measure MODEL --edit EDIT; compare, view and generate take it, too", _edits),
     Listed.CHECKPOINTS: (
         "sinkinterp measure CHECKPOINT; they ship with sinkinterp",
         lambda: _folders("checkpoint", shipped()),

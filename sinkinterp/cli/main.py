@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..backends.files.named_models import models, without_cache
+from ..backends.files.named_models import without_cache
 from ..checks import READABLE, InputError, fix_of, nearest, said_of
 from ..data.progress import BARS
 from ..files import data_of
@@ -39,7 +39,7 @@ class Command(TyperCommand):
         _, more, order = self.make_parser(ctx).parse_args(args=list(args))
         options = {name for param in self.params for name in param.opts}
         has_model = "model" in {param.name for param in self.params if param.param_type_name == "argument"}
-        is_text = len(more) == 1 and not NUMBERS.fullmatch(more[0])
+        is_text = len(more) == 1 and not NUMBERS.fullmatch(more[0]) and bool(re.search(r"[\s./]", more[0]))
         if is_text and has_model and "--text" in options - {*args}:  # a text after the model
             at = len(args) - 1 - args[::-1].index(more[0])
             args = [*args[:at], "--text", *args[at:]]
@@ -74,17 +74,11 @@ class Program(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         word = args[0]
-        if word in self.commands:
-            return super().resolve_command(ctx, args)
-        fix, near = said_of(word, "sinkinterp"), nearest(word, self.commands)
-        if "/" in word or word in models():
-            fix = f"; write sinkinterp measure {word}"
-        fix = fix or ("" if near else fix_of(word, "sinkinterp"))
-        if fix:
-            raise InputError(f"no such command {word!r}{fix}; see sinkinterp --help")
-        if not near:
-            fix = f"sinkinterp measure {word} measures a model of that name; " * (not word.isalpha())
-            raise InputError(f"no such command {word!r}; {fix}the commands are {', '.join(self.commands)}")
+        if word not in self.commands:
+            meant = f"; write `sinkinterp measure {shlex.quote(word)}`" * is_model(word)
+            fix = said_of(word, "sinkinterp") or meant or nearest(word, self.commands) or fix_of(word, "sinkinterp")
+            known = f"; the commands are {', '.join(self.commands)}"
+            raise InputError(f"no such command {word!r}{fix or known}; see sinkinterp --help")
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **options: Any) -> Any:

@@ -35,11 +35,12 @@ def line_meant(words: list[str], commands: Mapping[str, Any]) -> list[str]:
     if command not in commands:
         return [command, *rest, *more]
     given = Options(commands[command])
-    thing, others = given.thing_in(rest) if command in ("measure", "view", "check") else ([], rest)
-    if thing:
+    thing, others = given.thing_in(rest) if command in ("measure", "view", "check", "list") else ([], rest)
+    if thing and (command != "list" or thing[0] == "list"):
         is_drawn = command == "view" and thing[0] == "measure" and not any(map(_is_output, others))
         return line_meant([*thing[:1], *others, *thing[1:], *["--html"] * is_drawn], commands)
-    return [given.command(rest), *rest, *more]
+    words = [word for word in more[:1] if word[:1] != "-"]  # which an option before them would take
+    return [given.command(rest), *words, *rest, *more[len(words) :]]
 
 
 def command_meant(word: str) -> list[str]:
@@ -82,6 +83,7 @@ class Options:
     def meant(self, args: list[str]) -> list[str]:
         """The words with the command's own options; a model named by an option is an argument."""
         words, groups = list[str](), [each for group in self._groups(args) for each in self._with_settings(group)]
+        groups = self._with_heads(groups)
         groups = with_edits(groups, self._edit_in, self._is_foreign) if "--edit" in self.own else groups
         while groups:
             option, values = groups.pop(0)
@@ -94,6 +96,16 @@ class Options:
             words += self._with_values(own, values)
         usual = option_of(f"{self.name}:")  # of `train --steps 5`
         return [usual, *words] if usual and words and all(option for option, _ in self._groups(words)) else words
+
+    def _with_heads(self, groups: list[Group]) -> list[Group]:
+        """The groups with `--head 5.3` for --layer 5 --head 3, where a head is named by both."""
+        named = {self._own(option): values for option, values in groups}
+        layers, heads = named.get("--layer", []), named.get("--head", [])
+        is_whole = getattr(self.own.get("--head"), "metavar", "") == "LAYER.HEAD"
+        if not (is_whole and len(layers) == 1 and heads and all(map(str.isdecimal, layers + heads))):
+            return groups
+        others = [(option, values) for option, values in groups if self._own(option) not in ("--layer", "--head")]
+        return [*others, *(("--head", [f"{layers[0]}.{head}"]) for head in heads)]
 
     def _with_values(self, option: str, values: list[str]) -> list[str]:
         """An option with its values, and one that is a list before each of its numbers."""
@@ -116,7 +128,7 @@ class Options:
         for i, (option, values) in enumerate(groups):
             is_named = i == 0 and not option and values[0] not in models() and not Path(values[0]).exists()
             is_thing = is_named or (values and option_of(f"what:{option}") is not None)
-            if is_thing and (meant := command_meant(values[0])) != values[:1]:
+            if is_thing and (meant := command_meant(values[0])) not in (values[:1], [self.name, *values[:1]]):
                 return meant, [
                     word for other, given in groups[:i] + groups[i + 1 :] for word in (other, *given) if word
                 ]
@@ -175,10 +187,11 @@ class Options:
         name, value = plain(option).replace("_", "-"), "".join(values[:1])
         if not option:
             return None
-        places = [f"{self.name}:", *[""] * (self._is_foreign(option) or option in self.own)]
         has = {*self.own, *["--out"] * any(map(_is_output, self.own))}
-        for key in (f"{place}--{name}{of}" for place in places for of in (f"={value}", "")):
-            said = option_of(key) if "=" in key or option not in self.own else None
+        keys = [f"{place}--{name}={value}" for place in (f"{self.name}:", "")]
+        keys += [f"{self.name}:--{name}"] * (option not in self.own) + [f"--{name}"] * self._is_foreign(option)
+        for key in keys:
+            said = option_of(key)
             if said is not None and {*re.findall(r"--[a-z][\w-]*", said)} <= has:
                 return f"{said} {{:.0}}" if "=" in key else said  # its value is taken away
         table = command_of(name).removeprefix("measure ")
@@ -198,7 +211,8 @@ def _is_output(option: str) -> bool:
 
 def _settings_in(path: str) -> Iterator[str]:
     """The settings of a YAML or JSON file as options; a key inside another one is a setting of the recipe."""
-    with refusal(f"cannot read the settings of {path}", "it holds settings such as lr: 1e-3, a line each"):
+    fix = "write them as options: `sinkinterp train sigmoid --steps 100`"
+    with refusal(f"cannot read the settings of {path}", fix):
         tree = import_module("yaml").safe_load(Path(path).read_text(encoding="utf-8"))
         for key, value in flat(tree).items():
             text = ",".join(map(str, value)) if isinstance(value, list) else value

@@ -16,17 +16,17 @@ from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 
 from ..backends.files.named_models import SHIPPED, check_no_model, downloads, located, models
-from ..checks import Frozen, InputError, check_context, choice, finite_number, refusing
+from ..checks import Frozen, InputError, check_context, finite_number, refusing
 from ..data.choices import Bos, Dtype, dtype_name
 from ..files import cache_folder, check_writable, data_of
 from ..runs.catalogue import experiment_names
 from ..seals import check_ours
-from .terminal import OR_FORCE, TABLE_FORMAT, TABLE_WRITERS, quiet_libraries
+from .terminal import OR_FORCE, TABLE_FORMAT, quiet_libraries
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
@@ -183,12 +183,6 @@ def backend_named(text: str) -> str:
 
 
 @parser
-def table_format(text: str) -> str:
-    """The name of a format in which tables are printed."""
-    return text and text * (choice(text, TABLE_WRITERS, "format of tables") is not None)
-
-
-@parser
 def token_file(text: str | Path) -> Path:
     """The path of a file of token ids."""
     from ..runs.case import token_ids
@@ -278,7 +272,7 @@ Save = Annotated[Path | None, typer.Option("--save", parser=table_file)]
 DrawnOut = Annotated[Path, typer.Option("--out", "--output", "-o", parser=drawn_file)]
 Edits = Annotated[list[str], typer.Option("--edit", parser=filled)]
 
-TableFormat = Annotated[str, typer.Option(parser=table_format, show_default="a grid")]
+TableFormat = Annotated[Literal["csv", "json", "markdown"] | None, typer.Option(show_default="a grid")]
 Settings = Annotated[list[str], typer.Option("--set")]
 OnRay = Annotated[str | None, typer.Option("--ray", parser=filled)]
 
@@ -363,7 +357,7 @@ def check_run(folder: Path | None, force: bool) -> None:
 
 
 NO_TABLES = ("train", "finetune", "view", "serve", "gallery", "generate", "story", "book")  # commands that print none
-FORMAT_OPTION = Parameter("format", Parameter.KEYWORD_ONLY, default="", annotation=TableFormat)
+FORMAT_OPTION = Parameter("format", Parameter.KEYWORD_ONLY, default=None, annotation=TableFormat)
 
 
 def checked(command: Callable[..., None]) -> Callable[..., None]:
@@ -390,7 +384,7 @@ def checked(command: Callable[..., None]) -> Callable[..., None]:
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
         context = copy_context()
-        context.run(TABLE_FORMAT.set, given.pop("format", ""))
+        context.run(TABLE_FORMAT.set, given.pop("format", None))
         context.run(command, **given)
 
     run.__signature__ = Signature(options)  # type: ignore[attr-defined]

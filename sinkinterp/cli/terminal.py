@@ -91,12 +91,12 @@ def streams() -> Iterator[Stream | None]:
             stream.close()
 
 
-TABLE_WRITERS: dict[str, Callable[[Table], str]] = {
+_WRITERS: dict[str, Callable[[Table], str]] = {
     "csv": lambda table: table.to_csv() or "",
     "json": lambda table: json.dumps(table.to_dict(), indent=1),
     "markdown": Table.to_markdown,
 }
-TABLE_FORMAT: ContextVar[str] = ContextVar("sinkinterp_table_format", default="")
+TABLE_FORMAT: ContextVar[str | None] = ContextVar("sinkinterp_table_format", default=None)
 """How a command prints tables, in place of a grid. Everything else that it prints is on standard error then."""
 
 
@@ -124,7 +124,7 @@ def print_line(text: str, **style: Any) -> None:
 def print_table(table: Table) -> None:
     """Prints a table with its title above, and its note below in lines as wide as the terminal."""
     if chosen := TABLE_FORMAT.get():
-        print(TABLE_WRITERS[chosen](table).rstrip("\n"))
+        print(_WRITERS[chosen](table).rstrip("\n"))
         return
     rows = [{on_one_line(name): on_one_line(row[name]) for name in row} for row in table.display_rows()]
     texts = {name: [name, *(row[name] for row in rows)] for name in (rows[0] if rows else ())}
