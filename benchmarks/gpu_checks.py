@@ -30,7 +30,7 @@ TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.05}  # of outputs, log-sum-
 EDITS: tuple[iv.Edit, ...] = (
     iv.SwapPositions(0, 4), iv.ReplacePosition(0, 4), iv.ShiftPositions(3), iv.RemovePosition([0]), iv.ZeroKeyBias(),
     iv.ZeroQueryBias(), iv.ZeroValueBias(), iv.BlindKeys(range(4)), iv.PatchNormalization(Sigmoid()),
-    iv.Temperature(2.0), iv.ClipPattern(), iv.BiasColumn(-3.0), iv.RemoveColumn(), iv.RemoveColumn(iv.SpreadEvenly()),
+    iv.Temperature(2.0), iv.BiasColumn(-3.0), iv.RemoveColumn(), iv.RemoveColumn(iv.SpreadEvenly()),
     iv.RemoveColumn(iv.Dropped()), iv.AttendSelfOnly(positions=[5]), iv.Evict(4, 1), iv.KeepHeaviest(4, 2),
     iv.RemoveKeySlot(),
     iv.ZeroKeySlot(), iv.AddSinkLogit(1.0), iv.ChangeTokenEmbedding(iv.Zero(), positions=[0]),

@@ -24,7 +24,7 @@ _SWEPT: set[Path] = set()  # folders in which this process has removed the draft
 
 
 def cache_folder() -> Path:
-    """The folder of runs, texts and converted models: $SINKINTERP_CACHE, else `sinkinterp` in the user's cache."""
+    """The folder of runs, texts and models: $SINKINTERP_CACHE, else `sinkinterp` in the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("SINKINTERP_CACHE") or Path(home) / "sinkinterp").expanduser()
 

@@ -514,7 +514,7 @@ TAKES_A_MODEL = {
 
 @pytest.mark.parametrize("takes", TAKES_A_MODEL)
 def test_an_edited_model_is_a_model_wherever_one_is_taken(takes, subject):
-    call, swap, clip = TAKES_A_MODEL[takes], si.SwapPositions(0, 4), si.interventions.ClipPattern(-0.1)
+    call, swap, clip = TAKES_A_MODEL[takes], si.SwapPositions(0, 4), si.interventions.Temperature(2.0)
     edited = si.patched(subject, swap)
     assert call(edited) == call(subject, edits=swap) != call(subject)
     assert call(si.edit(edited, clip)) == call(subject, edits=[swap, clip]) == call(edited, edits=clip)
@@ -530,8 +530,8 @@ def test_an_edited_model_computes_inside_its_block(subject):
     assert edited.forward(ids).logits.equal(logits) and edited.generate(ids, max_new_tokens=3).equal(written)
     assert si.sink_rate(edited, TEXTS).equal(rate) and rate.equal(si.sink_rate(si.measure(model, TEXTS, edits=swap)))
     assert edited.config is model.config and one_line(repr(edited)) and "SwapPositions(0, 4)" in repr(edited)
-    twice = si.intervene(model, TEXTS, swap, si.interventions.ClipPattern(-0.1)).protocol.edits
-    assert twice == si.intervene(model, TEXTS, [swap, si.interventions.ClipPattern(-0.1)]).protocol.edits
+    twice = si.intervene(model, TEXTS, swap, si.interventions.Temperature(2.0)).protocol.edits
+    assert twice == si.intervene(model, TEXTS, [swap, si.interventions.Temperature(2.0)]).protocol.edits
     assert repr(si.intervene(model, swap, swap)) == repr(si.patched(edited, swap))
 
 

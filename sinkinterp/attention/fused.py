@@ -24,12 +24,11 @@ from .slots import SinkLogit, Slot, SlotRow, Summaries
 Attended = tuple[HeadOutput, PerQuery]  # what the heads return, and the log-sum-exp of every row in fp32
 _Returned = tuple[Tensor, Tensor]  # the same as a kernel of CUDA pads it
 
-_CHOICE = getattr(torch, "_fused_sdp_choice", None)
+_CHOICE = getattr(torch, "_fused_sdp_choice", None)  # None where this torch has no such operator
 _FLASH_ON_CPU = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 _FLASH = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention", None)
 _EFFICIENT = getattr(torch.ops.aten, "_scaled_dot_product_efficient_attention", None)
 _CUDNN = getattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention", None)
-PRIVATE = ("_CHOICE", "_FLASH_ON_CPU", "_FLASH", "_EFFICIENT", "_CUDNN")  # None where this torch has no such operator
 FLASH, EFFICIENT, CUDNN = 1, 2, 3  # as in torch.nn.attention.SDPBackend, whose members do not equal numbers
 LONG = 512  # keys; below, a slot's mask is small
 ALIGNED = 8  # CUDA's flash kernel takes heads, and its memory-efficient one rows of masks, in multiples of so many

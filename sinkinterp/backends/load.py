@@ -76,8 +76,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
         name = name or str(source)
         origin, folder = origin_of(source), folder_of(source)
         if backend in (None, "huggingface") and folder is not None:
-            config = config_here(folder)  # before its weights are read
-            check_encoder(encoder, config is not None and config.is_encoder_decoder, name)
+            check_encoder(encoder, getattr(config_here(folder), "is_encoder_decoder", False), name)  # reads no weights
         source = load_model(source, dtype or torch.float32, device_map)
     source = source if adapter is None else with_adapter(source, adapter)
     own = {"forward": forward, "blocks": blocks, "positions": positions, "attention": attention}

@@ -74,17 +74,6 @@ class Layout(Frozen):
         mask = pairs(call.allowed().expand(-1, -1, self.n_new, -1), False)
         return replace(call, q=group.of(call.q), k=k, v=v, mask=mask, bias=bias)
 
-    def hidden_later(self, call: AttentionCall) -> Iterator[Bool[Tensor, " key"]]:
-        """Sets of keys of which later calls of this layer may lack one: every two keys are told apart by one of them.
-
-        The last key is one more than the call has.
-        """
-        keys = torch.arange(call.k.shape[2] + 1, device=call.k.device)
-        if call.layer < len(self.forgets) and self.forgets[call.layer]:
-            for bit in range(call.k.shape[2].bit_length()):
-                yield ((keys >> bit) & 1 == 0) & (keys < len(keys) - 1)
-        yield keys < 0
-
     def takes(self, call: AttentionCall) -> bool:
         """Whether a call has to be shown in parts: the others are as edits expect them."""
         return not self.is_plain or call.k.shape[2] != self.n
@@ -291,14 +280,20 @@ class Recorder:
         return call
 
     def _rehearse(self, call: AttentionCall, layout: Layout, edits: Sequence[Edit]) -> None:
-        """Raises InputError where an edit could not be made in a later pass, whose cache has forgotten keys."""
-        if layout.forgets:
-            k, v = (torch.cat((x, x[:, :, -1:]), 2) for x in (call.k, call.v))
-            bias = None if call.bias is None else call.bias[:, :, -1:, [*range(call.bias.shape[-1]), -1]]
-            mask = torch.ones(1, 1, 1, k.shape[2], dtype=torch.bool, device=k.device)
-            later = replace(call, q=call.q[:, :, -1:], k=k, v=v, bias=bias, mask=mask)
-            for hidden in layout.hidden_later(call):
-                self._check_blind(later, hidden, edits)
+        """Raises InputError where an edit could not be made in a later pass, whose cache has forgotten keys.
+
+        That may be any keys but the last: of every two, one is hidden here at least once, and the other is not.
+        """
+        if not layout.forgets:
+            return
+        n, k, v = call.k.shape[2], *(torch.cat((x, x[:, :, -1:]), 2) for x in (call.k, call.v))
+        bias = None if call.bias is None else call.bias[:, :, -1:, [*range(call.bias.shape[-1]), -1]]
+        mask = torch.ones(1, 1, 1, n + 1, dtype=torch.bool, device=k.device)
+        later = replace(call, q=call.q[:, :, -1:], k=k, v=v, bias=bias, mask=mask)
+        keys = torch.arange(n + 1, device=k.device)
+        bits = range(n.bit_length() if call.layer < len(layout.forgets) and layout.forgets[call.layer] else 0)
+        for hidden in (*(((keys >> bit) & 1 == 0) & (keys < n) for bit in bits), keys < 0):
+            self._check_blind(later, hidden, edits)
 
     def _check_blind(self, call: AttentionCall, hidden: Tensor, edits: Sequence[Edit]) -> None:
         """Raises InputError where edits read hidden keys, which have numbers of no meaning then."""

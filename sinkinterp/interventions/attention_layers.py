@@ -1,4 +1,4 @@
-"""Interventions on how attention layers compute: another kernel, clipped weights, other projections, other columns.
+"""Interventions on how attention layers compute: another kernel, other projections, other columns.
 
 A column of the pattern belongs to a token, such as the sink, or to a slot: a learned k*, v* or a learned sink logit.
 Edits of columns change their scores, their weights, and the queries that see them, as masks of caches do.
@@ -62,28 +62,6 @@ class Temperature(InCalls, OnHeads):
 
     def changed(self, call: AttentionCall) -> AttentionCall:
         return self.rescored(call, scale=call.scale / self.temperature)
-
-
-class ClipPattern(InCalls, OnHeads):
-    """Clipped softmax: weights become min(max((high - low) A + low, 0), 1), on pairs that may attend. For small T.
-
-    Bondarenko et al. 2023, arXiv:2306.12929; low below 0 lets heads give exactly nothing. The slot's column is kept.
-    """
-
-    low: float = -0.03
-    high: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.low < self.high:
-            raise InputError(f"weights are stretched from low to a higher number; got {self.low} and {self.high}")
-
-    def changed(self, call: AttentionCall) -> AttentionCall:
-        pattern = call.pattern()
-        clipped = ((self.high - self.low) * pattern + self.low).clamp(0, 1) * (pattern > 0)
-        first = pattern.shape[-1] - call.k.shape[2]
-        clipped[..., :first] = pattern[..., :first]
-        return self.on_heads(call, call.with_pattern(clipped))
 
 
 # Projections: the biases b_Q, b_K and b_V, and what keys read of the residual stream

@@ -28,7 +28,7 @@ EDITS = (
     iv.SwapPositions(0, 4), iv.ReplacePosition(0, 4), iv.ShiftPositions(3), iv.RemovePosition([0]),
     iv.ZeroKeyBias(), iv.ZeroQueryBias(), iv.ZeroValueBias(layers=[1]), iv.BlindKeys(range(0, 48, 2)),
     iv.PatchNormalization(Sigmoid(), layers=[1]), iv.PatchNormalization(Sigmoid(), heads=[(1, 0), (1, 3)]),
-    iv.Temperature(2.0), iv.ClipPattern(), iv.BiasColumn(-3.0), iv.RemoveColumn(),
+    iv.Temperature(2.0), iv.BiasColumn(-3.0), iv.RemoveColumn(),
     iv.RemoveColumn(iv.SpreadEvenly(), heads=[(1, 2)]),
     iv.RemoveColumn(iv.Dropped(), positions=[0, 3]), iv.AttendSelfOnly(positions=[5]), iv.Evict(4, 1),
     iv.KeepHeaviest(5, 2), iv.KeepHeaviest(4, 1, iv.First.EVICTED, seed=3),
@@ -128,7 +128,7 @@ IDENTITIES = (
 NEAR_IDENTITIES = (
     iv.PatchNormalization(SOFTMAX), iv.PatchNormalization(SOFTMAX, heads=[(1, 2)]), iv.Temperature(1.0),
     iv.BiasColumn(0.0),
-    iv.ClipPattern(0.0, 1.0), iv.ChangeValues(iv.Scale(1.0)), iv.ChangePattern(iv.Scale(1.0)),
+    iv.ChangeValues(iv.Scale(1.0)), iv.ChangePattern(iv.Scale(1.0)),
     iv.ChangeResidual(iv.ClampNorm(1e6)),
 )  # fmt: skip
 
