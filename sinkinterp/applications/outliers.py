@@ -26,17 +26,7 @@ from ..backends.anatomy.modules import LinearMap, linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
-from ..checks import (
-    LARGEST,
-    Frozen,
-    InputError,
-    check_count,
-    finite_number,
-    instance_of,
-    is_whole,
-    keywords,
-    whole_number,
-)
+from ..checks import LARGEST, Frozen, InputError, check_count, finite_number, instance_of, keywords, whole_number
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual
@@ -404,7 +394,7 @@ def fake_quantised(
     """
     numbers(x, "... row column", "what is quantised")
     levels = 2 ** (whole_number(bits, "bits of a symmetric integer", 2, 32) - 1) - 1
-    if not over or not all(is_whole(axis) and -x.ndim <= axis < x.ndim for axis in over):
+    if not over or not all(type(axis) is int and -x.ndim <= axis < x.ndim for axis in over):
         raise InputError(f"over names axes of {tuple(x.shape)}, such as (-1,); got {over}")
     kept = kept.to(x.device)
     wide = x.to(torch.promote_types(x.dtype, torch.float32)).masked_fill(kept, 0)

@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -73,7 +72,7 @@ def attention_map(
     n, lengths = len(next(iter(inputs.values()))[1]), sorted({tokens.shape[1] for _, tokens in inputs.values()})
     shown, side = detail(before, lengths[-1], n_panels, all_of_them=layers is not None or heads is not None)
     panels = {
-        f"{name} {run}".strip(): _with_words(head_maps(subject, tokens, shown, given, side), subject, tokens)
+        f"{name} {run}".strip(): head_maps(subject, tokens, shown, given, side)
         for name, (subject, tokens) in inputs.items()
         for run, given in runs.items()
     }
@@ -112,11 +111,6 @@ def _texts_of(given: Any) -> dict[str, Any]:
         return {f"{i} {textwrap.shorten(text, 28, placeholder='…')}": text for i, text in enumerate(given, 1)}
     is_named = isinstance(given, Mapping) and given and all(isinstance(text, str) for text in given.values())
     return {str(name): text for name, text in given.items()} if is_named else {"": given}
-
-
-def _with_words(maps: HeadMaps, subject: Subject, tokens: Tokens) -> HeadMaps:
-    """The maps of one sequence with the texts of its tokens."""
-    return replace(maps, words=list(map(subject.label, tokens[0].tolist()))) if len(tokens) == 1 else maps
 
 
 def _heads_of_all(subjects: Sequence[Subject], layers: Any, heads: Any) -> Heads:
@@ -190,6 +184,7 @@ def head_maps(
     """Maps of some heads, by default of all, mean over sequences: weights, scores, cosines and norm products.
 
     Weights are proxies where rows do not sum to one. A cell of several pairs, `side` x `side`, holds the largest.
+    Maps of one sequence have the texts of its tokens.
     Raises InputError for heads that are not there, and for sequences of different lengths.
     """
     subject, rows = equal_inputs_of(model, tokens)
@@ -201,7 +196,8 @@ def head_maps(
     answers = {name: chosen.of_maps(answer.mean(0), layers)[:, 0] for name, answer in trace.answers.items()}
     slot, alpha = answers.pop("slot"), answers.pop("alpha")
     slots = None if np.isnan(slot).all() else slot
-    return HeadMaps(chosen.maps, answers, rows.shape[1], slots, side, tuple(alpha.tolist()))
+    words = list(map(subject.label, rows[0].tolist())) if len(rows) == 1 else None
+    return HeadMaps(chosen.maps, answers, rows.shape[1], slots, side, tuple(alpha.tolist()), words)
 
 
 def _alphas(subject: Subject, tokens: Tokens, heads: Heads) -> dict[tuple[int, int], float]:

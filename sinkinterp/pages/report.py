@@ -1,13 +1,10 @@
 """Pages from Python (of a report, of every head on a text, of shaded tokens), and figures as pictures."""
 
 import sys
-import warnings
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import field
 from html import escape
-from importlib import import_module
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -273,28 +270,9 @@ def save_pictures(figures: Mapping[Path, go.Figure], force: bool = False) -> Ite
 
     Raises InputError where kaleido or a browser is missing, and unless `force` for a file that is not ours.
     """
-    with ExitStack() as stack:
-        for i, (path, figure) in enumerate(figures.items()):
-            if i == 1:  # the first picture says in one line where the browser is missing
-                stack.enter_context(_one_browser())
-            write_output(path, picture_bytes(_image(without_menus(figure), "png", SCALE)), force)
-            yield path
-
-
-@contextmanager
-def _one_browser() -> Iterator[None]:
-    """Draws all pictures of the block in one browser: each picture outside of it takes seconds to start its own.
-
-    A browser must be there: kaleido's server waits forever for one that cannot be started.
-    """
-    kaleido = import_module("kaleido")
-    kaleido.start_sync_server(silence_warnings=True)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The kopts argument is ignored")  # plotly passes its defaults
-            yield
-    finally:
-        kaleido.stop_sync_server(silence_warnings=True)
+    for path, figure in figures.items():
+        write_output(path, picture_bytes(_image(without_menus(figure), "png", SCALE)), force)
+        yield path
 
 
 def _image(figure: go.Figure, kind: str, scale: float) -> bytes:

@@ -142,17 +142,16 @@ def _kind(value_ratio: torch.Tensor) -> str:
 
 def heads_svg(table: Table) -> str:
     """alpha_1 of every head, a row per layer, dark for much; from `sinks_by_head`."""
-    layers, heads = (list(dict.fromkeys(table.column(name))) for name in (LAYER, HEAD))
-    side = max(4, min(LARGEST_CELL, SIDE // max(len(layers), len(heads))))
-    shares = [min(1.0, max(0.0, float(row[ALPHA_1] or 0))) for row in table.rows]
+    layers, grid = unique_values(table, LAYER), grid_of(table, ALPHA_1)
+    side = max(4, min(LARGEST_CELL, SIDE // max(grid.shape)))
+    colours = iter(sample_colorscale([*LIGHT.sequential], grid.clip(0, 1).ravel().tolist()))
     cells = "".join(
-        f'<rect x="{heads.index(row[HEAD]) * side}" y="{layers.index(row[LAYER]) * side}" width="{side - 1}" '
-        f'height="{side - 1}" fill="{colour}">'
-        f"<title>layer {row[LAYER]}, head {row[HEAD]}: {float(row[ALPHA_1] or 0):.3f}</title></rect>"
-        for row, colour in zip(table.rows, sample_colorscale([*LIGHT.sequential], shares), strict=True)
+        f'<rect x="{head * side}" y="{i * side}" width="{side - 1}" height="{side - 1}" fill="{next(colours)}">'
+        f"<title>layer {layers[i]}, head {head}: {alpha:.3f}</title></rect>"
+        for (i, head), alpha in np.ndenumerate(grid)
     )
-    width, height = len(heads) * side, len(layers) * side
-    label = escape(f"alpha_1 of {len(layers)} layers (down) x {len(heads)} heads (across), 0 to 1")
+    height, width = (n * side for n in grid.shape)
+    label = escape(f"alpha_1 of {len(layers)} layers (down) x {grid.shape[1]} heads (across), 0 to 1")
     return (
         f'<figure style="margin:0"><svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'role="img" aria-label="{label}">{cells}</svg><figcaption><small>{label}</small></figcaption></figure>'

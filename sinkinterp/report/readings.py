@@ -19,18 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..checks import (
-    Frozen,
-    InputError,
-    Told,
-    finite_number,
-    fix_of,
-    instance_of,
-    keywords,
-    nearest,
-    refusal,
-    whole_number,
-)
+from ..checks import Frozen, InputError, Told, fix_of, instance_of, keywords, nearest, refusal, whole_number
 from ..files import path_of
 from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE, Alpha, AnyMetric, PerHead, sink_rate
@@ -76,6 +65,7 @@ class Protocol(Frozen):
 
     def line(self, *varying: str) -> str:
         """The part of the protocol that belongs beside every number, without the fields that vary from row to row."""
+        skipped = self.texts_too_short
         parts = {
             "sequences": f"n={self.sequences}" + (f" ({self.ended})" if self.ended else ""),
             "length": f"T={self.lengths}",
@@ -84,20 +74,11 @@ class Protocol(Frozen):
             "dtype": self.dtype,
             "attention": self.attention_note,
             "source": self.source,
-            "texts_too_short": self._skipped(),
+            "texts_too_short": skipped and f"{skipped} {'text' if skipped == 1 else 'texts'} too short",
             "revision": self.revision and f"weights: {self.revision}",
             "edits": self.edits and f"edits {'; '.join(self.edits)}",
         }
         return ", ".join(str(part) for name, part in parts.items() if part and name not in varying)
-
-    def _skipped(self) -> str:
-        count = self.texts_too_short
-        return f"{count} {'text' if count == 1 else 'texts'} too short" if count else ""
-
-    @staticmethod
-    def from_dict(plain: Mapping[str, Any]) -> "Protocol":
-        """The inverse of `dataclasses.asdict`, through JSON or not."""
-        return Protocol(**{**plain, "edits": tuple(plain["edits"])})
 
 
 def public_name(model: str) -> str:
@@ -247,7 +228,7 @@ class Readings(metaclass=Told, repr=False, eq=False):
 
     def steps(self, least: float = 2.0) -> Steps | None:
         """The blocks between which the first token's residual is long, by its ratio's mean over sequences."""
-        return steps(self.residual_ratio().mean(0), finite_number(least, "the least ratio of a step"))
+        return steps(self.residual_ratio().mean(0), least)
 
     def save(self, path: Path | str, force: bool = False) -> None:
         """Writes the report to a file, whole or not at all; the suffix says in which format.
@@ -413,7 +394,7 @@ def _fields(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
         **own,
         "positions": tuple(about["positions"]),
         "attention_layers": tuple(about["attention_layers"]),
-        "protocol": Protocol.from_dict(about["protocol"]),
+        "protocol": Protocol(**about["protocol"] | {"edits": tuple(about["protocol"]["edits"])}),
         "extras": {name.removeprefix(EXTRA): value for name, value in tensors.items() if name.startswith(EXTRA)},
     }
 
