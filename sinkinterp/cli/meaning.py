@@ -99,12 +99,13 @@ class Options:
 
     def _with_heads(self, groups: list[Group]) -> list[Group]:
         """The groups with `--head 5.3` for --layer 5 --head 3, where a head is named by both."""
-        named = {self._own(option): values for option, values in groups}
-        layers, heads = named.get("--layer", []), named.get("--head", [])
+        words = [synonym(plain(option), ("layer", "head")) for option, _ in groups]
+        named = {word: values for word, (_, values) in zip(words, groups, strict=True)}
+        layers, heads = named.get("layer", []), named.get("head", [])
         is_whole = getattr(self.own.get("--head"), "metavar", "") == "LAYER.HEAD"
         if not (is_whole and len(layers) == 1 and heads and all(map(str.isdecimal, layers + heads))):
             return groups
-        others = [(option, values) for option, values in groups if self._own(option) not in ("--layer", "--head")]
+        others = [group for word, group in zip(words, groups, strict=True) if word not in ("layer", "head")]
         return [*others, *(("--head", [f"{layers[0]}.{head}"]) for head in heads)]
 
     def _with_values(self, option: str, values: list[str]) -> list[str]:
