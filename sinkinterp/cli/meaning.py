@@ -3,6 +3,7 @@
 `guesses.toml` has the words. A word without a meaning stays as it is, and the parser refuses it.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -63,7 +64,7 @@ def tables_named(text: str) -> str:
 def is_model(word: str) -> bool:
     """Whether a word is, or looks like, the name or the folder of a model: smollm2, gpt2-medium, OWNER/NAME."""
     name = r"[A-Za-z][A-Za-z._-]*\d[\w.-]*|[\w.-]+/[\w./-]+"
-    return word in models() or bool(re.fullmatch(name, word)) or (" " not in word and Path(word).is_dir())
+    return word in models() or bool(re.fullmatch(name, word)) or os.path.isdir(word)
 
 
 class Options:
@@ -93,7 +94,10 @@ class Options:
                 groups[:0] = [*(group for group in more if group not in told), *self._groups(values["{" in said :])]
                 continue
             own = self._output_for(option, values) or self._own(option)
-            words += self._with_values(own, values)
+            if option and own[:1] != "-":  # an argument
+                groups[:0] = self._groups(values)
+            else:
+                words += self._with_values(own, values)
         usual = option_of(f"{self.name}:")  # of `train --steps 5`
         return [usual, *words] if usual and words and all(option for option, _ in self._groups(words)) else words
 
@@ -127,7 +131,7 @@ class Options:
         """The command that the first word means, or an option such as --what, and the other words."""
         groups = self._groups(args)
         for i, (option, values) in enumerate(groups):
-            is_named = i == 0 and not option and values[0] not in models() and not Path(values[0]).exists()
+            is_named = i == 0 and not option and values[0] not in models() and not os.path.exists(values[0])
             is_thing = is_named or (values and option_of(f"what:{option}") is not None)
             if is_thing and (meant := command_meant(values[0])) not in (values[:1], [self.name, *values[:1]]):
                 return meant, [
@@ -174,7 +178,8 @@ class Options:
 
     def _output_for(self, option: str, values: list[str]) -> str:
         """The command's option for a file of this ending; empty if the option is not one for a file to write."""
-        if len(values) != 1 or not _is_output(option):
+        is_of_format = f".{plain(option)}" in self.endings.get(option, ())  # --json, whatever the file is called
+        if len(values) != 1 or not _is_output(option) or is_of_format:
             return ""
         own = self._own(option)
         is_folder = re.search("dir|folder", option) or values[0].endswith("/")
@@ -187,9 +192,10 @@ class Options:
         """The words in place of an option that the command lacks, or of its own one with a value; `{}` is the value."""
         name, value = plain(option).replace("_", "-"), "".join(values[:1])
         if not option:
-            return None
+            said = option_of(f"{self.name}:{value}")
+            return said and f"{said} {{:.0}}"
         has = {*self.own, *["--out"] * any(map(_is_output, self.own))}
-        keys = [f"{place}--{name}={value}" for place in (f"{self.name}:", "")]
+        keys = [f"{place}--{name}={value}" for place in (f"{self.name}:", "") if values != [""]]
         keys += [f"{self.name}:--{name}"] * (option not in self.own) + [f"--{name}"] * self._is_foreign(option)
         for key in keys:
             said = option_of(key)

@@ -33,7 +33,7 @@ NUMBERS = [
     *(f"{start} {text}" for start, text in itertools.product(SEEDS, ("-5", "1.5", "x", str(2**64)))),
     *(f"{MEASURE} --epsilon {text}" for text in NOT_A_SHARE),
     f"domains {GOOD} x --epsilon nan",
-    *(f"view {SHIPPED} --swap {text}" for text in ("-1 2", "0 x", "0 1.5", f"0 {2**70}", "0 99")),
+    *(f"view {SHIPPED} --edit 'SwapPositions({text})'" for text in ("-1, 2", "0, x", "0, 1.5", f"0, {2**70}", "0, 99")),
     *(f"view {SHIPPED} --head {text}" for text in ("x.y", "0.0.0", "-1.0", "''", f"0.{2**70}", "0.1.")),
     f"measure {SHIPPED} --drawn random --length 17",
     f"measure {SHIPPED} --drawn random --length 2147483647",
@@ -210,8 +210,8 @@ CONFLICTS = [
     f"measure {SHIPPED} --length",
     f"measure {SHIPPED} --first-only=maybe",
     f"measure {SHIPPED} --json out.json --html out.json --drawn random --length 8",
-    "view --swap 1",
-    f"view {SHIPPED} --swap 1",
+    "view --edit",
+    f"view {SHIPPED} --edit 'SwapPositions(1)'",
 ]
 
 HANGS = [  # what nobody writes to, and what has no end
@@ -274,7 +274,7 @@ SAYS = {  # lines whose error says what to type
     f"view {GOOD} --text {{files}}/absent.txt": "there is no file",
     f"view {SHIPPED} --head 3": "such as 3.7",
     f"view {SHIPPED} --head 9.9": "there is no head",
-    f"view {SHIPPED} --swap 3 3": "two different positions",
+    f"view {SHIPPED} --edit 'SwapPositions(3, 3)'": "two different positions",
     f"view {SHIPPED} --text 'hello world'": "has no tokenizer",
 }
 STRANGERS = {  # what people type who have not read the help, and what the error says
