@@ -84,7 +84,7 @@ class Options:
     def meant(self, args: list[str]) -> list[str]:
         """The words with the command's own options; a model named by an option is an argument."""
         words, groups = list[str](), [each for group in self._groups(args) for each in self._with_settings(group)]
-        groups = self._with_heads(groups)
+        groups = self._with_second_model(self._with_heads(groups))
         groups = with_edits(groups, self._edit_in, self._is_foreign) if "--edit" in self.own else groups
         while groups:
             option, values = groups.pop(0)
@@ -111,6 +111,15 @@ class Options:
             return groups
         others = [group for word, group in zip(words, groups, strict=True) if word not in ("layer", "head")]
         return [*others, *(("--head", [f"{layers[0]}.{head}"]) for head in heads)]
+
+    def _with_second_model(self, groups: list[Group]) -> list[Group]:
+        """The groups with `MODEL --into TWIN` for two models, however they are named, where the command takes them."""
+        of_words = [values[0] for option, values in groups if not option and re.fullmatch(r"[\w./-]+", values[0])]
+        named = [values[0] for _, values in groups if values and (values[0] in of_words or os.path.isdir(values[0]))]
+        if "--into" not in self.own or len(named) != 2 or any(option == "--into" for option, _ in groups):
+            return groups
+        others = [(option, values) for option, values in groups if values[:1] not in ([named[0]], [named[1]])]
+        return [("", named[:1]), ("--into", named[1:]), *others]
 
     def _with_values(self, option: str, values: list[str]) -> list[str]:
         """An option with its values, and one that is a list before each of its numbers."""

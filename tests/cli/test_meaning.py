@@ -158,6 +158,7 @@ SAME_LINE = {
     "explain m --head 5.3": ("explain m --layer 5 --head 3", "why m --layers 5 --heads 3"),
     "generate m --text x --edit ZeroKeyBias() --max-new-tokens 5": ("generate m -p x -n 5 --edit zero-key-bias",),
     "patch m --clean a --corrupted b --site residual": ("patch m --clean a --corrupt b --component resid_pre",),
+    "patch a/b --into c/d --text x": ("patch a/b c/d --text x", "patch a/b c/d --prompt x"),
     "reproduce table7 --save a.pdf --out b": ("reproduce --table table7 -o a.pdf --output-dir b",),
     "train sigmoid --dry-run --set lr=1": ("train --variant sigmoid --lr 1 --dry-run",),
 }
