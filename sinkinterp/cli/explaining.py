@@ -153,7 +153,9 @@ class Prompts(Frozen):
 
         given = [bool(each) for each in (self.clean, self.corrupted, self.into, self.text)]
         if given not in ([True, True, False, False], [False, False, True, True]):
-            yield "write two prompts, --clean TEXT --corrupted TEXT, or another model, --into MODEL --text TEXT"
+            text, twin = "'The cat saw the dog'", self.into or "TWIN"
+            two = f"two prompts, `sinkinterp patch MODEL --clean {text} --corrupted 'The dog saw the cat'`"
+            yield f"write {two}, or a text of two models, `sinkinterp patch MODEL --into {twin} --text {text}`"
         both_or_none(self.answer, self.instead, "--answer and --instead", ", or --sink")
         if self.sink and self.answer is not None:
             yield "--answer and --instead are a metric themselves; leave --sink out"

@@ -57,11 +57,12 @@ class Command(TyperCommand):
         return Options(self).meant(args)
 
     def without(self, words: list[str]) -> str:
-        """The end of a message: the command line without the options that the command lacks; empty if it is none."""
-        needed = [param.opts for param in self.params if param.required and param.param_type_name == "option"]
-        if not all({*names} & {*words} for names in needed):
-            return ""
+        """The end of a message: the command line without the options that the command lacks; empty if that fails."""
         kept = Options(self).kept(words)
+        try:
+            self.make_context(str(self.name), list(kept))
+        except (ClickException, InputError):
+            return ""
         return f"; without it: sinkinterp {shlex.join([str(self.name), *kept])}"
 
 

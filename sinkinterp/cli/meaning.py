@@ -3,6 +3,7 @@
 `guesses.toml` has the words. A word without a meaning stays as it is, and the parser refuses it.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -63,7 +64,7 @@ def tables_named(text: str) -> str:
 def is_model(word: str) -> bool:
     """Whether a word is, or looks like, the name or the folder of a model: smollm2, gpt2-medium, OWNER/NAME."""
     name = r"[A-Za-z][A-Za-z._-]*\d[\w.-]*|[\w.-]+/[\w./-]+"
-    return word in models() or bool(re.fullmatch(name, word)) or (" " not in word and Path(word).is_dir())
+    return word in models() or bool(re.fullmatch(name, word)) or os.path.isdir(word)
 
 
 class Options:
@@ -83,7 +84,7 @@ class Options:
     def meant(self, args: list[str]) -> list[str]:
         """The words with the command's own options; a model named by an option is an argument."""
         words, groups = list[str](), [each for group in self._groups(args) for each in self._with_settings(group)]
-        groups = self._with_heads(groups)
+        groups = self._with_second_model(self._with_heads(groups))
         groups = with_edits(groups, self._edit_in, self._is_foreign) if "--edit" in self.own else groups
         while groups:
             option, values = groups.pop(0)
@@ -93,19 +94,32 @@ class Options:
                 groups[:0] = [*(group for group in more if group not in told), *self._groups(values["{" in said :])]
                 continue
             own = self._output_for(option, values) or self._own(option)
-            words += self._with_values(own, values)
+            if option and own[:1] != "-":  # an argument
+                groups[:0] = self._groups(values)
+            else:
+                words += self._with_values(own, values)
         usual = option_of(f"{self.name}:")  # of `train --steps 5`
         return [usual, *words] if usual and words and all(option for option, _ in self._groups(words)) else words
 
     def _with_heads(self, groups: list[Group]) -> list[Group]:
         """The groups with `--head 5.3` for --layer 5 --head 3, where a head is named by both."""
-        named = {self._own(option): values for option, values in groups}
-        layers, heads = named.get("--layer", []), named.get("--head", [])
+        words = [synonym(plain(option), ("layer", "head")) for option, _ in groups]
+        named = {word: values for word, (_, values) in zip(words, groups, strict=True)}
+        layers, heads = named.get("layer", []), named.get("head", [])
         is_whole = getattr(self.own.get("--head"), "metavar", "") == "LAYER.HEAD"
         if not (is_whole and len(layers) == 1 and heads and all(map(str.isdecimal, layers + heads))):
             return groups
-        others = [(option, values) for option, values in groups if self._own(option) not in ("--layer", "--head")]
+        others = [group for word, group in zip(words, groups, strict=True) if word not in ("layer", "head")]
         return [*others, *(("--head", [f"{layers[0]}.{head}"]) for head in heads)]
+
+    def _with_second_model(self, groups: list[Group]) -> list[Group]:
+        """The groups with `MODEL --into TWIN` for two models, however they are named, where the command takes them."""
+        of_words = [values[0] for option, values in groups if not option and re.fullmatch(r"[\w./-]+", values[0])]
+        named = [values[0] for _, values in groups if values and (values[0] in of_words or os.path.isdir(values[0]))]
+        if "--into" not in self.own or len(named) != 2 or any(option == "--into" for option, _ in groups):
+            return groups
+        others = [(option, values) for option, values in groups if values[:1] not in ([named[0]], [named[1]])]
+        return [("", named[:1]), ("--into", named[1:]), *others]
 
     def _with_values(self, option: str, values: list[str]) -> list[str]:
         """An option with its values, and one that is a list before each of its numbers."""
@@ -126,7 +140,7 @@ class Options:
         """The command that the first word means, or an option such as --what, and the other words."""
         groups = self._groups(args)
         for i, (option, values) in enumerate(groups):
-            is_named = i == 0 and not option and values[0] not in models() and not Path(values[0]).exists()
+            is_named = i == 0 and not option and values[0] not in models() and not os.path.exists(values[0])
             is_thing = is_named or (values and option_of(f"what:{option}") is not None)
             if is_thing and (meant := command_meant(values[0])) not in (values[:1], [self.name, *values[:1]]):
                 return meant, [
@@ -173,7 +187,8 @@ class Options:
 
     def _output_for(self, option: str, values: list[str]) -> str:
         """The command's option for a file of this ending; empty if the option is not one for a file to write."""
-        if len(values) != 1 or not _is_output(option):
+        is_of_format = f".{plain(option)}" in self.endings.get(option, ())  # --json, whatever the file is called
+        if len(values) != 1 or not _is_output(option) or is_of_format:
             return ""
         own = self._own(option)
         is_folder = re.search("dir|folder", option) or values[0].endswith("/")
@@ -186,9 +201,10 @@ class Options:
         """The words in place of an option that the command lacks, or of its own one with a value; `{}` is the value."""
         name, value = plain(option).replace("_", "-"), "".join(values[:1])
         if not option:
-            return None
+            said = option_of(f"{self.name}:{value}")
+            return said and f"{said} {{:.0}}"
         has = {*self.own, *["--out"] * any(map(_is_output, self.own))}
-        keys = [f"{place}--{name}={value}" for place in (f"{self.name}:", "")]
+        keys = [f"{place}--{name}={value}" for place in (f"{self.name}:", "") if values != [""]]
         keys += [f"{self.name}:--{name}"] * (option not in self.own) + [f"--{name}"] * self._is_foreign(option)
         for key in keys:
             said = option_of(key)

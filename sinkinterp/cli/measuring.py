@@ -158,8 +158,12 @@ class Results(options.Tables):
 
         suffix = (self.save or Path()).suffix.lower() or ".csv" * bool(asked)
         saved = page if suffix in PAGES else lambda: content((*asked, report)[0], suffix)
-        json_file = (self.json_out, lambda: tables_as_json(report, epsilon))
-        return ((self.save, saved), json_file, (self.html_out, page))
+
+        def as_json() -> Content:
+            data = tables_as_json(report, epsilon)
+            return data | {"tables": [table.to_dict() for table in asked]} if asked else data
+
+        return ((self.save, saved), (self.json_out, as_json), (self.html_out, page))
 
 
 def measure(model: options.Model, given: Input, how: Settings, loading: options.Loading, results: Results) -> None:

@@ -26,7 +26,7 @@ from ..data.choices import Bos, Dtype, dtype_name
 from ..files import cache_folder, check_writable, data_of
 from ..runs.catalogue import experiment_names
 from ..seals import check_ours
-from .terminal import OR_FORCE, TABLE_FORMAT, quiet_libraries
+from .terminal import OR_FORCE, TABLE_FORMAT, format_of_redirect, quiet_libraries
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
@@ -384,7 +384,7 @@ def checked(command: Callable[..., None]) -> Callable[..., None]:
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
         context = copy_context()
-        context.run(TABLE_FORMAT.set, given.pop("format", None))
+        context.run(TABLE_FORMAT.set, given.pop("format", None) or format_of_redirect())
         context.run(command, **given)
 
     run.__signature__ = Signature(options)  # type: ignore[attr-defined]

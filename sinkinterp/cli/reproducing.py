@@ -133,7 +133,8 @@ def _check_inputs(models: Sequence[str], scale: Scale | None, text: str | None) 
         check_named(model)
     options.check_text(text)
     if models and scale is Scale.SMOKE:
-        raise InputError("--scale smoke runs what ships, and --model names another one; leave one of them out")
+        fix = f"leave one of them out, as in `sinkinterp reproduce table07 --model {models[0]}`"
+        raise InputError(f"--scale smoke runs what ships, and --model names another one; {fix}")
 
 
 def _workers(ray: str | None, are_large: bool, are_placed: bool) -> tuple["Workers", "Workers"]:

@@ -100,6 +100,14 @@ TABLE_FORMAT: ContextVar[str | None] = ContextVar("sinkinterp_table_format", def
 """How a command prints tables, in place of a grid. Everything else that it prints is on standard error then."""
 
 
+def format_of_redirect() -> str | None:
+    """The format of the file into which a shell sends standard output, such as heads.csv; None for another one."""
+    with suppress(OSError, ValueError):  # a system without /proc, and a stream without a file
+        name = os.readlink(f"/proc/self/fd/{sys.stdout.fileno()}")
+        return {".csv": "csv", ".json": "json", ".md": "markdown"}.get(Path(name).suffix)
+    return None
+
+
 def quiet_libraries() -> None:
     """Turns the progress bars and warnings of transformers off: the commands show their own."""
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error

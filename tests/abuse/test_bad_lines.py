@@ -33,7 +33,7 @@ NUMBERS = [
     *(f"{start} {text}" for start, text in itertools.product(SEEDS, ("-5", "1.5", "x", str(2**64)))),
     *(f"{MEASURE} --epsilon {text}" for text in NOT_A_SHARE),
     f"domains {GOOD} x --epsilon nan",
-    *(f"view {SHIPPED} --swap {text}" for text in ("-1 2", "0 x", "0 1.5", f"0 {2**70}", "0 99")),
+    *(f"view {SHIPPED} --edit 'SwapPositions({text})'" for text in ("-1, 2", "0, x", "0, 1.5", f"0, {2**70}", "0, 99")),
     *(f"view {SHIPPED} --head {text}" for text in ("x.y", "0.0.0", "-1.0", "''", f"0.{2**70}", "0.1.")),
     f"measure {SHIPPED} --drawn random --length 17",
     f"measure {SHIPPED} --drawn random --length 2147483647",
@@ -209,8 +209,8 @@ CONFLICTS = [
     f"measure {SHIPPED} --length",
     f"measure {SHIPPED} --first-only=maybe",
     f"measure {SHIPPED} --json out.json --html out.json --drawn random --length 8",
-    "view --swap 1",
-    f"view {SHIPPED} --swap 1",
+    "view --edit",
+    f"view {SHIPPED} --edit 'SwapPositions(1)'",
 ]
 
 HANGS = [  # what nobody writes to, and what has no end
@@ -259,7 +259,7 @@ SAYS = {  # lines whose error says what to type
     "reproduce ''": "it is empty",
     f"view {GOOD} --text the": "at least 2",
     f"cache {GOOD} --text 'the cat sat'": "use --length 4, or more",
-    f"view {SHIPPED} --swap 3 3": "two different positions",
+    f"view {SHIPPED} --edit 'SwapPositions(3, 3)'": "two different positions",
 }
 STRANGERS = {  # what people type who have not read the help, and what the error says
     f"finetune {GOOD} {{files}}/folder.txt --out run": "files in the folder",

@@ -46,6 +46,12 @@ WORKS = {
     ("measure", "sinkinterp/text-softmax", "--text", "hello world, here is a text"): "Sink_1",
     ("measure", "sinkinterp/demo-softmax", "--length", 8, "--sequences", 3): "Sink_1",
     ("view", "sinkinterp/text-softmax", "--text", "hello world"): "wrote figures/view.html",
+    ("list", "edits"): "SwapPositions",
+    ("list", "recipes", "--format", "csv"): "recipe,data,layers",
+    ("compare", "sinkinterp/text-softmax", "sinkinterp/text-sigmoid", "--text", "hello world, a text"): "change",
+    ("compare", "sinkinterp/text-softmax", "--edit", "RemoveColumn", "--text", "hello world, a text"): "before",
+    ("generate", "sinkinterp/text-softmax", "The cat", "--max-new-tokens", 3): "The cat",
+    ("train", "sigmoid", "--dry-run"): "1 runs",
 }
 
 

@@ -140,6 +140,50 @@ def test_a_training_without_a_variant_is_that_of_softmax():
     assert CliRunner().invoke(app, ["train"]).exit_code == 2
 
 
+SAME_LINE = {
+    "measure m --layer 0 --layer 1 --layer 2 --table norms": (
+        *("norms m --layers 0-2", "kv-norms m --layers 0,1,2", "key_norms m --layers 0:3"),
+        *("plot norms m --layers 0..2", "view m --what norms --layers 0-2"),
+        "measure m --metric norms --layers 0 1 2",
+    ),
+    "measure m --save a.pdf": ("plot sink-rate m -o a.pdf", "measure m --output a.pdf", "measure m --pdf a.pdf"),
+    "compare a/b c/d --format json": (
+        "sink-rate a/b c/d --json",
+        "compare a/b c/d --format=json",
+        "diff a/b c/d --json",
+    ),
+    "compare a/b c/d --save a.html": ("compare --model a/b --model-b c/d --out a.html", "vs a/b c/d --html a.html"),
+    "compare m --edit ZeroKeyBias()": ("edit m --zero-key-bias --compare", "compare m --zero-key-bias"),
+    "serve m --port 80": ("view m --port 80", "show m --port 80", "dashboard m --port=80"),
+    "explain m --head 5.3": ("explain m --layer 5 --head 3", "why m --layers 5 --heads 3"),
+    "generate m --text x --edit ZeroKeyBias() --max-new-tokens 5": ("generate m -p x -n 5 --edit zero-key-bias",),
+    "patch m --clean a --corrupted b --site residual": ("patch m --clean a --corrupt b --component resid_pre",),
+    "patch a/b --into c/d --text x": ("patch a/b c/d --text x", "patch a/b c/d --prompt x"),
+    "reproduce table7 --save a.pdf --out b": ("reproduce --table table7 -o a.pdf --output-dir b",),
+    "train sigmoid --dry-run --set lr=1": ("train --variant sigmoid --lr 1 --dry-run",),
+}
+
+
+@pytest.mark.parametrize("line", SAME_LINE)
+def test_a_line_is_the_same_however_its_words_are_chosen(line):
+    def sorted_words(line):
+        return sorted(word for word in meant(line) if word not in ("--html", "sinks.html"))
+
+    assert all(sorted_words(other) == sorted(shlex.split(line)) for other in SAME_LINE[line])
+
+
+def test_a_file_of_settings_is_options(tmp_path):
+    (tmp_path / "a.yaml").write_text("variant: sigmoid\nlr: 1e-3\nmodel:\n  n_layers: 2\ndry_run: true\nforce: false\n")
+    words = meant(f"train --config {tmp_path}/a.yaml")
+    assert words == ["train", "sigmoid", "--set", "lr=1e-3", "--set", "model.n_layers=2", "--dry-run"]
+
+
+def test_the_name_of_an_edit_or_a_model_is_not_a_text():
+    assert meant("edit m zero-key-bias") == ["measure", "m", "--edit", "ZeroKeyBias()"]
+    for line in ("measure a/b gpt2-medium c", "view a/b gpt2", "measure m word"):
+        assert "--text" not in meant(line) and CliRunner().invoke(app, shlex.split(line)).exit_code == 2
+
+
 def test_what_a_line_was_read_as_is_said_once():
     result = CliRunner().invoke(app, ["norms", NAME, "--text", TEXT, "--layer", "1"])
     assert result.stderr == f"read as: sinkinterp measure {NAME} --text '{TEXT}' --layer 1 --table norms\n"
@@ -170,7 +214,7 @@ def test_a_table_alone_has_the_rows_that_are_asked_for(tmp_path, monkeypatch):
 
 @forks
 def test_json_and_csv_without_a_file_are_on_standard_output(tmp_path):
-    for words, beginning in ((["--json"], "{"), (["--format", "csv"], "layer,head,")):
+    for words, beginning in ((["--json"], "{"), (["--format", "csv"], "quantity,value,")):
         out = tmp_path / words[-1]
         assert in_a_fork(["measure", NAME, TEXT, *words], out, "/dev/null") == 0
         assert out.read_text().startswith(beginning)
