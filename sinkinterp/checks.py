@@ -486,6 +486,9 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
         meant = {word: table.get(f"{at}:{text}", table.get(text)) for word, text in foreign.items()}
         free = [word for word in (*[*known][in_place:], *handed, *["path"] * is_saved) if word not in given]
         own = {x for x in given if f"{at}:{x}" in _words("instead") and _parts(x) not in map(_parts, free)} | {*known}
+        if "position" in free and "k" in given and not {"k", "top"} & {*known}:
+            k = whole_number(given["k"], "k, as in Sink_k,", 0)
+            given = {x: value for x, value in given.items() if x != "k"} | {"position": max(k - 1, 0)}
         kept = {synonym(x, [x] if x in own else free): given[x] for x in given if meant.get(x) is None}
         pairs = (pair.split("=") for pair in meant.values() if pair)
         return kept | {word: literal_eval(value) for word, value in pairs if word in known}

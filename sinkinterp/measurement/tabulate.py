@@ -1,33 +1,34 @@
 """Tables and figures of a report, and methods of a subject, as functions of a model and a text."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial, wraps
 from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..attention import Edit
+from ..attention import ALL, CALL, RESIDUAL, AttentionCall, Edit, maps
 from ..backends.load import subject_of
 from ..backends.patched import patched, with_block_edits
-from ..checks import InputError, fix_of, is_whole, keywords, synonym, whole_number, whole_numbers
+from ..checks import InputError, choice, fix_of, is_whole, keywords, synonym, whole_numbers
 from ..data.tokens import TokensLike
 from ..interventions.edit import Edits, edits_of
+from ..metrics.importance import Metric
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.residuals import TOP_ENTRIES
 from ..report.compare import compare as compare_reports
-from ..report.norms import NORM, PEAK, RESIDUAL, largest_entries
+from ..report.answers import NamedTensor, OfTable
+from ..report.norms import largest_entries
 from ..report.report import NAMED, Report, View
-from ..table import ALPHA_1, BLOCK, HEAD, LAYER, QUANTITY, Table
+from ..table import BLOCK, HEAD, KV_HEAD, LAYER, POSITION, Table
 from .measure import ModelLike, inputs_of, measure
 
-_SIZES = (ALPHA_1, "alpha", NORM, PEAK, "largest |value|")  # by which rows of a table are ranked, where it has one
 _VIEWS = {**NAMED, "entries": View(largest_entries, needs=(TOP_ENTRIES,))}
 
 
-def _table_of(view: str, quantity: str | None = None) -> Callable[..., Table]:
-    """A function that measures what a view of `Report.plot` needs and returns its table, of one quantity or of all."""
+def _table_of(view: str) -> Callable[..., Table]:
+    """A function that measures what a view of `Report.plot` needs and returns its table."""
 
     def tabulate(
         model: ModelLike,
@@ -46,10 +47,11 @@ def _table_of(view: str, quantity: str | None = None) -> Callable[..., Table]:
         """
         subject, shown = subject_of(model), _VIEWS["entries" if view == "massive" and top is not None else view]
         report = measure(subject, tokens, edits=edits, instruments=INSTRUMENTS.get(shown.instrument, ()))
-        table = shown.table(report, epsilon, subject.label)
-        return chosen_rows(table if quantity is None else table.where(**{QUANTITY: quantity}), layers, heads, top)
+        if shown is _VIEWS["entries"] and is_whole(layers):
+            return chosen_rows(largest_entries(report, epsilon, subject.label, block=layers), top=top)
+        return chosen_rows(shown.table(report, epsilon, subject.label), layers, heads, top)
 
-    tabulate.__name__ = quantity or view
+    tabulate.__name__ = view
     return keywords(with_block_edits(tabulate))
 
 
@@ -65,11 +67,71 @@ def chosen_rows(table: Table, layers: Any = None, heads: Any = None, top: int | 
     if not len(table):
         absent = "heads=... out" if HEAD not in table.columns and heads is not None else "layers=... and heads=... out"
         raise InputError(f"{table.title!r} has no such layers and heads; leave {absent}")
-    if top is None:
-        return table
-    by = next((column for column in _SIZES if column in table.columns), None)
-    largest = sorted(table, key=lambda row: float(row[by] or 0), reverse=True) if by else table
-    return table.with_rows([*largest][: whole_number(top, "top", 1)])
+    return table if top is None else table.top(top)
+
+
+def _numbers_of(
+    quantity: str, axes: Sequence[str], read: Callable[[Any], Tensor], metric: Callable[[int], Metric] | None = None
+) -> Callable[..., NamedTensor]:
+    """A function that measures a number of each token, or with a metric of each query for the key at a position."""
+
+    def measured(
+        model: ModelLike,
+        tokens: TokensLike | Any = None,
+        layers: int | Sequence[int] | None = None,
+        heads: int | Sequence[int] | None = None,
+        position: int | None = None,
+        *,
+        edits: Edits = (),
+    ) -> NamedTensor:
+        """The numbers of a model on tokens that `measure` takes, mean over the texts that are so long; `axes` names them.
+
+        One layer or head, from 0, leaves its axis out, a list keeps it. Raises InputError as `measure` does.
+        """
+        added = [] if metric is None else [metric(position or 0)]
+        report = model
+        if not isinstance(report, Report):
+            report = measure(model, tokens, positions=0, edits=edits, instruments=[(each,) for each in added])
+        values = read(report.extra(added[0]) if added else report)
+        places: Any = dict(zip(axes, values.shape[1:], strict=True))
+        places |= {LAYER: report.attention_layers} if LAYER in axes else {}
+        if heads is not None and len(axes) < 3:
+            raise InputError("residuals have no heads; leave heads=... out")
+        chosen = {axes[0]: layers, axes[-1]: None if added else position} | ({axes[1]: heads} if len(axes) > 2 else {})
+        return NamedTensor.of(values.nanmean(0), quantity, **places).at(**chosen)
+
+    measured.__name__ = quantity
+    return keywords(with_block_edits(measured))
+
+
+def _cosines_to(position: int) -> Metric:
+    """cos(q_i, k) of every query that can see the key at a position; NaN for the others."""
+
+    def read(call: AttentionCall) -> Tensor:
+        key = call.keys[position : position + 1]
+        return maps.COSINE.values_of(call)(key, ALL).masked_fill(~call.allowed(key), torch.nan)[..., 0]
+
+    return Metric(f"cosines_to_{position}", CALL, read)
+
+
+class Norms(OfTable):
+    """Lengths of keys and values, `layer kv_head position`, and of residuals, `block position`: tensors; see `table`."""
+
+    kind = "norms"
+
+    def __init__(self, table: Table, **tensors: NamedTensor) -> None:
+        self.table = table
+        self.keys, self.values, self.residuals = (tensors[name] for name in ("keys", "values", "residuals"))
+
+    def __iter__(self) -> Iterator[NamedTensor]:
+        return iter((self.keys, self.values))
+
+    def __getitem__(self, name: str) -> NamedTensor:
+        return choice(name, {form: x for each, x in vars(self).items() for form in (each, each[:-1], each[0])}, "norms")
+
+    def __repr__(self) -> str:
+        shapes = (f"{name} {tuple(x.shape)}" for name, x in vars(self).items() if isinstance(x, Tensor))
+        return f"<Norms of {', '.join(shapes)}>"
 
 
 def _figure_of(table: Callable[..., Table]) -> Callable[..., Any]:
@@ -88,11 +150,35 @@ def _method(name: str) -> Callable[..., Any]:
     return called
 
 
-massive, entries, norms, angles, heads, positions = map(
-    _table_of, ["massive", "entries", "norms", "angles", "sinks", "positions"]
-)
-keys, values, residuals = (_table_of("norms", quantity) for quantity in ("key", "value", RESIDUAL))
-plot_massive, plot_norms, plot_angles, plot_heads = map(_figure_of, (massive, norms, angles, heads))
+massive, entries, heads, positions, _angles = map(_table_of, ["massive", "entries", "sinks", "positions", "angles"])
+keys = _numbers_of("key_norm", (LAYER, KV_HEAD, POSITION), lambda report: report.key_norms)
+values = _numbers_of("value_norm", (LAYER, KV_HEAD, POSITION), lambda report: report.value_norms)
+residuals = _numbers_of("residual_norm", (BLOCK, POSITION), lambda report: report.residual_norms)
+cosines = _numbers_of("cosine", (LAYER, HEAD, "query"), lambda cosines: cosines, _cosines_to)
+angles = _numbers_of("degrees", (LAYER, HEAD, "query"), lambda x: x.clamp(-1, 1).acos().rad2deg(), _cosines_to)
+
+
+@keywords
+@with_block_edits
+def norms(
+    model: ModelLike,
+    tokens: TokensLike | Any = None,
+    layers: int | Sequence[int] | None = None,
+    heads: int | Sequence[int] | None = None,
+    position: int | None = None,
+    *,
+    edits: Edits = (),
+) -> Norms:
+    """The norms of keys, values and residuals as tensors, of some layers, heads of keys and positions."""
+    subject = subject_of(model)
+    report = measure(subject, tokens, positions=0, edits=edits)
+    of_heads: Any = {"layers": layers, "heads": heads, "position": position}
+    tensors = {"keys": keys(report, **of_heads), "values": values(report, **of_heads)}
+    tensors["residuals"] = residuals(report, layers=layers, position=position)
+    return Norms(NAMED["norms"].table(report, 0.3, subject.label), **tensors)
+
+
+plot_massive, plot_norms, plot_angles, plot_heads = map(_figure_of, (massive, norms, _angles, heads))
 run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
 
 
@@ -100,16 +186,38 @@ run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
 @with_block_edits
 def attention(
     model: ModelLike, tokens: TokensLike | Any, layers: Any = None, heads: Any = None, *, edits: Edits = ()
-) -> Tensor:
+) -> NamedTensor:
     """The attention weights of `subject.attention`; one layer or head, from 0, leaves its axis out, a list keeps it."""
     subject, token_set = inputs_of(model, tokens)
     weights = subject.attention(token_set, edits)
-    for axis, what, chosen in ((2, "heads", heads), (1, "layers", layers)):
-        if chosen is not None:
-            numbers = torch.tensor(whole_numbers(chosen, what, 0, weights.shape[axis] - 1), device=weights.device)
-            kept = weights.index_select(axis, numbers)
-            weights = kept.squeeze(axis) if is_whole(chosen) else kept
-    return weights
+    sizes: Any = dict(zip(("sequence", LAYER, HEAD, "query", "key"), weights.shape, strict=True))
+    named = NamedTensor.of(weights, "attention", **sizes | {LAYER: subject.shape.attention_layers})
+    return named.at(layer=layers, head=heads)
+
+
+@keywords
+@with_block_edits
+def hidden_states(
+    model: ModelLike,
+    tokens: TokensLike | Any,
+    layers: Any = None,
+    position: int | Sequence[int] | None = None,
+    *,
+    edits: Edits = (),
+) -> NamedTensor:
+    """The residual stream, `block sequence position d_model`: what each block reads, then the last block's output.
+
+    It is before the final norm. One block or position, from 0, leaves its axis out. Raises InputError for texts of
+    different lengths.
+    """
+    subject, given = inputs_of(model, tokens)
+    reads = {"x": RESIDUAL.read(lambda x: x)}
+    x = subject.run(given.of_one_length(), reads=reads, edits=edits_of(edits), logits=False)["x"].movedim(1, 0)
+    sizes = dict(zip((BLOCK, "sequence", POSITION, "channel"), x.shape, strict=True))
+    return NamedTensor.of(x, "hidden_state", **sizes).at(block=layers, position=position)
+
+
+first_token_states = partial(hidden_states, position=0)
 
 
 @keywords

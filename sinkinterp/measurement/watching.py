@@ -35,7 +35,7 @@ _SHARDED = ("full_tensor", "ds_id", "_is_flat_param")  # what only weights have 
 def sinks_of(report: Readings, epsilon: float = 0.3) -> Numbers:
     """alpha_1, Sink_1 and Sink_*, 0 without a slot: means over sequences, layers and heads."""
     alpha, slot = report.alpha().mean().item(), report.slot_rate(epsilon)
-    return {"alpha_1": alpha, "sink_1": report.sink_rate(0, epsilon), "sink_slot": slot.mean if slot else 0.0}
+    return {"alpha_1": alpha, "sink_1": report.sink_rate(0, epsilon).item(), "sink_slot": slot.mean if slot else 0.0}
 
 
 class SinkCallback(TrainerCallback):

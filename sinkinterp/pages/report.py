@@ -240,7 +240,7 @@ def content(
         raise InputError(f"a figure is not saved as {suffix or 'a file without suffix'}; use .pdf, .svg, .png or .html")
     if isinstance(what, Report):
         return writer_of(f"report{suffix}")(what)
-    return csv_bytes(what.to_pandas()) if suffix == ".csv" else what.to_dict()
+    return csv_bytes(what.as_written()) if suffix == ".csv" else what.to_dict()
 
 
 def picture(figure: go.Figure, suffix: str, width: float = 5.5, height: float | None = None) -> Any:

@@ -293,7 +293,7 @@ def _watch_on(held_out: Chats) -> Callable[[PreTrainedModel], dict[str, float]]:
         except InputError:  # a model outside the attention interface can be trained, though not measured
             return {"valid_loss": loss}
         report = measure(subject, torch.tensor(beginnings), positions=(0,))
-        return {"valid_loss": loss, "alpha_1": report.alpha().mean().item(), "sink_1": report.sink_rate()}
+        return {"valid_loss": loss, "alpha_1": report.alpha().mean().item(), "sink_1": report.sink_rate().item()}
 
     return watch
 
