@@ -576,8 +576,10 @@ class Told(type):
         return cls
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        known = inspect.signature(cls).parameters
+        meant = {synonym(word, known): value for word, value in kwargs.items()} if not {*kwargs} <= {*known} else kwargs
         try:
-            return super().__call__(*args, **kwargs)
+            return super().__call__(*args, **meant)
         except TypeError:
             _check_fit(cls, args, kwargs)
             raise
@@ -620,7 +622,8 @@ class Bound(partial[Any]):
     def answers(self) -> bool:
         """Whether it is a method of a value that needs no argument."""
         _, *given = inspect.signature(self.func).parameters.values()
-        return self.args[0].is_value and all(each.default is not each.empty for each in given)
+        needed = [each for each in given if each.default is each.empty and each.kind < each.VAR_POSITIONAL]
+        return self.args[0].is_value and not needed
 
     def __repr__(self) -> str:
         path = f"{self.args[0].kind}.{self.func.__name__}"
@@ -682,8 +685,7 @@ class Answering:
                 for part in self.parts:
                     if hasattr(vars(self).get(part), name):
                         return getattr(vars(self)[part], name)
-                function = _public(name)
-                if function and next(iter(inspect.signature(function).parameters)) == self.role:
+                if function := _public(name, self.role):
                     return Bound(function, self)
             raise Unknown(f"a {self.kind} has no attribute {name!r}", name, partial(self._fix_of, name))
 
@@ -695,11 +697,13 @@ class Answering:
         return fix_of(name, self.kind) or inside or fix_of("", self.kind) or nearest(name, names) or known
 
 
-def _public(name: str) -> Callable[..., Any] | None:
-    """The public function of a name, or of a word that means one."""
-    meant = _meant(name, _public_functions())
-    function = meant and getattr(sys.modules[_ROOT.name], meant)
-    return function if inspect.isfunction(function) and inspect.signature(function).parameters else None
+def _public(name: str, role: str) -> Callable[..., Any] | None:
+    """What `si` has under a name, if it is a function that takes an object of this role first, or a maker of edits."""
+    function = getattr(sys.modules[_ROOT.name], name, None)
+    is_function = inspect.isfunction(function) or isinstance(function, partial)
+    first = next(iter(inspect.signature(function).parameters.values()), None) if is_function else None
+    makes_edits = role == "model" and first is not None and first.kind is first.VAR_POSITIONAL
+    return function if first is not None and (first.name == role or makes_edits) else None
 
 
 def _meant(name: str, public: Iterable[str]) -> str:

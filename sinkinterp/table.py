@@ -172,13 +172,17 @@ class Table(Answering, Frozen, repr=False):
         return self.with_rows([*largest][: whole_number(n, "n", 1)])
 
     @keywords
-    def plot(self, x: str | None = None, y: str | Sequence[str] | None = None, **named: Any) -> Any:
-        """The plotly figure that shows this table, or with `x` or `y` the one that pandas draws of these columns.
+    def plot(self, x: str | None = None, y: str | None = None, kind: str = "line", **named: Any) -> Any:
+        """The plotly figure that shows this table, or of columns `x` and `y` that of plotly.express: "line" or "bar".
 
-        Raises InputError where it has none.
+        `named` are words of plotly.express. Raises InputError where the table has no figure.
         """
-        if x is not None or y is not None or named:
-            return self.to_pandas().plot(x=x, y=y, **named)
+        if x is not None or y is not None:
+            from plotly import express
+
+            chosen = {word: self.to_pandas().named(column) for word, column in (("x", x), ("y", y)) if column}
+            draw = choice(kind, {name: getattr(express, name) for name in ("line", "bar", "scatter")}, "kind of figure")
+            return draw(self.to_pandas(), **chosen, **named)
         if self.draw is None:
             raise InputError(f"{self.title!r} has no figure; print it, or take table.to_pandas() and draw that")
         return self.draw(self)

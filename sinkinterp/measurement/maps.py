@@ -25,7 +25,9 @@ from ..plots.theme import escaped
 from ..report import patterns
 from ..report.maps import HeadMaps, Heads, attention_figure, detail, which_heads
 from ..report.patterns import holds_attention, patterns_of
+from ..report.answers import drawn
 from ..report.readings import short_name
+from ..report.report import Report
 from ..table import Table
 from .measure import ModelLike, equal_inputs_of
 
@@ -86,6 +88,19 @@ def attention_map(
     return figure.update_layout(title_subtitle={"text": escaped(note), "font": {"size": 12}})
 
 
+def imshow(values: Any, text: TokensLike | Any = None, **named: Any) -> go.Figure:
+    """The picture of a tensor or array of one or two axes; anything else is drawn by `attention_map`.
+
+    `named` are words of `plotly.express.imshow`; xaxis and yaxis are its labels.
+    """
+    if text is not None or not isinstance(values, Tensor | np.ndarray) or values.ndim > 2:
+        return attention_map(values, text, **named)
+    labels = {axis: named.pop(f"{axis}axis") for axis in "xy" if f"{axis}axis" in named}
+    named |= {"labels": labels | dict(named.get("labels", {}))} if labels else {}
+    title = named.pop("title", getattr(values, "quantity", ""))
+    return drawn(values, title, getattr(values, "axes", {}), **named)
+
+
 def weights_first(model: Any, text: Any) -> tuple[Any, Any]:
     """Both as given; weights before their tokens, which CircuitsVis takes the other way round."""
     are_weights = isinstance(text, np.ndarray | Tensor) and "float" in str(text.dtype)
@@ -99,12 +114,23 @@ def _models_of(given: Any) -> dict[str, Any]:
     models = list(given.values() if isinstance(given, Mapping) else given) if isinstance(given, _SEVERAL) else []
     if not all(isinstance(model, str | torch.nn.Module | Subject) for model in models):
         return {}
-    if isinstance(given, Mapping):
-        return {str(name): model for name, model in given.items()}
-    subjects = list(map(subject_of, models))
-    names = [short_name(subject.name) for subject in subjects]
-    numbered = [f"{name} {i}" if names.count(name) > 1 else name for i, name in enumerate(names, 1)]
-    return dict(zip(numbered, subjects, strict=True))
+    return by_name(given)
+
+
+def by_name(models: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Models or reports by their names: those given, those of a mapping, or their own, numbered where two are alike."""
+    if isinstance(models, Mapping) and names is None:
+        return {str(name): model for name, model in models.items()}
+    given = (
+        [*models.values()] if isinstance(models, Mapping) else models if isinstance(models, list | tuple) else [models]
+    )
+    each = [x if isinstance(x, Report) else subject_of(x) for x in given]
+    own = [short_name(x.protocol.model if isinstance(x, Report) else x.name) for x in each]
+    called = [str(name) for name in [names] if isinstance(name, str)] or [*map(str, names or own)]
+    numbered = [f"{name} {i}" if called.count(name) > 1 else name for i, name in enumerate(called, 1)]
+    if len(numbered) != len(each):
+        raise InputError(f"names are those of {len(each)} models; got {len(numbered)}")
+    return dict(zip(numbered, each, strict=True))
 
 
 def _texts_of(given: Any) -> dict[str, Any]:

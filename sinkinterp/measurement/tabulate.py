@@ -1,6 +1,7 @@
 """Tables and figures of a report, and methods of a subject, as functions of a model and a text."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial, wraps
 from inspect import signature
 from typing import Any
@@ -8,20 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import interventions
 from ..attention import ALL, CALL, RESIDUAL, AttentionCall, Edit, maps
 from ..backends.load import subject_of
-from ..backends.patched import patched, with_block_edits
-from ..checks import InputError, choice, fix_of, is_whole, keywords, synonym, whole_numbers
+from ..backends.patched import hooked, patched, with_block_edits
+from ..checks import InputError, choice, edit_of, fix_of, is_whole, keywords, synonym, whole_numbers
 from ..data.tokens import TokensLike
-from ..interventions.edit import Edits, edits_of
+from ..interventions.edit import Edits, edits_of, is_hook
 from ..metrics.importance import Metric
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.residuals import TOP_ENTRIES
-from ..report.compare import compare as compare_reports
+from ..report.compare import compare as compare_reports, sinks_by
 from ..report.answers import NamedTensor, OfTable
-from ..report.norms import largest_entries
+from ..report.norms import largest_entries, residual_norms_by_block
 from ..report.report import NAMED, Report, View
-from ..table import BLOCK, HEAD, KV_HEAD, LAYER, POSITION, Table
+from ..table import BLOCK, HEAD, KV_HEAD, LAYER, MODEL, POSITION, Table
+from .maps import by_name
 from .measure import ModelLike, inputs_of, measure
 
 _VIEWS = {**NAMED, "entries": View(largest_entries, needs=(TOP_ENTRIES,))}
@@ -233,23 +236,78 @@ def activations(model: ModelLike, tokens: TokensLike | Any, layers: int | Sequen
 
 
 @keywords
-def compare(before: Any, after: Any = None, tokens: Any = None, epsilon: float = 0.3, **how: Any) -> Table:
-    """The table of `report.compare.compare` for two reports, or for two models, measured on tokens with `how`."""
-    before = list(before.values()) if isinstance(before, Mapping) else before
-    if isinstance(before, list | tuple):
-        if len(before) != 2:
-            raise InputError(f"two are compared, and {len(before)} are given{fix_of('compare')}")
-        (before, after), tokens = before, after if tokens is None else tokens
-    old, new = (x if tokens is None and isinstance(x, Report) else measure(x, tokens, **how) for x in (before, after))
-    return compare_reports(old, new, epsilon)
+def compare(
+    before: Any,
+    after: Any = None,
+    tokens: Any = None,
+    epsilon: float = 0.3,
+    *,
+    names: Sequence[str] | None = None,
+    **how: Any,
+) -> Table:
+    """The table of `report.compare.compare` of two reports, two models on tokens, or one model on two texts.
+
+    Models are measured with `how`. Several in a list with `names`, or in a mapping from names, are one row each, as are
+    more than two. Raises InputError for others.
+    """
+    if _is_text(after) and _is_text(tokens):
+        return compare_reports(measure(before, after, **how), measure(before, tokens, **how), epsilon)
+    if isinstance(before, list | tuple | Mapping):
+        given, tokens = before, after if tokens is None else tokens
+    else:
+        given = [before, after]
+    models = by_name(given, names)
+    reports = {name: x if isinstance(x, Report) else measure(x, tokens, **how) for name, x in models.items()}
+    if names is None and len(reports) == 2 and not isinstance(before, Mapping):
+        return compare_reports(*reports.values(), epsilon)
+    return sinks_by(MODEL, reports, epsilon)
+
+
+def _is_text(given: Any) -> bool:
+    """Whether something is texts or tokens, and not a model or its name."""
+    first = given[0] if isinstance(given, list | tuple) and given else given
+    return isinstance(first, Tensor | int) or (isinstance(first, str) and len(first.split()) > 1)
 
 
 @keywords
-def intervene(model: ModelLike, *given: Any, edits: Edits = ()) -> Any:
-    """The report of an edited model on the tokens before the edits; without tokens, the block of `patched`."""
+def plot_residuals(model: Any, tokens: Any = None, names: Sequence[str] | None = None, *, edits: Edits = ()) -> Any:
+    """The figure of the residual norms of one model, or of several in a list or a mapping from names."""
+    models = by_name(model, names)
+    return residual_norms_by_block({name: measure(x, tokens, edits=edits) for name, x in models.items()}).plot()
+
+
+@keywords
+def intervene(model: ModelLike, *given: Any, edits: Edits = (), **named: Any) -> Any:
+    """The report of an edited model on the tokens before the edits; without tokens, the block of `patched`.
+
+    `named` are edits by their names, with their first values: normalization="sigmoid", swap_positions=(0, 4).
+    """
+    given += tuple(_edit_named(word, value) for word, value in named.items())
     n = int((len(given) > 1 or bool(given and edits_of(edits))) and not isinstance(given[0], Edit))
     every = [edit for each in (edits, *given[n:]) for edit in edits_of(each)]
     return measure(model, given[0], edits=every) if n else patched(model, edits=every)
+
+
+def _edit_named(word: str, value: Any) -> Edit:
+    """The edit of a name, with the value, or the values, that it takes first; True where it needs none."""
+    public = vars(interventions)
+    name = edit_of(word, public["__all__"])
+    if name not in public:
+        known = fix_of(word, "intervene", ("edits", *public["__all__"]))
+        raise InputError(f"intervene: {word!r} is not an edit{known}")
+    values = () if value is True else value if isinstance(value, tuple) else (value,)
+    made: Edit = public[name](*values)
+    return made
+
+
+def hooks(model: ModelLike, fwd_hooks: Edits = (), **named: Any) -> AbstractContextManager[Any]:
+    """A block with edits, or with hooks by the names of TransformerLens, whose other words `named` are.
+
+    Passes of TransformerLens and measurements see the hooks. Raises InputError for edits that do not fit.
+    """
+    given = [fwd_hooks] if isinstance(fwd_hooks, Edit | str) or is_hook(fwd_hooks) else [*fwd_hooks]
+    subject = subject_of(model)
+    return hooked(subject, given, **named) if all(map(is_hook, given)) else patched(subject, edits=given)
 
 
 def edited(kind: Callable[..., Edit]) -> Callable[..., Any]:

@@ -111,7 +111,9 @@ def drawn(values: Any, title: str = "", axes: Mapping[str, Sequence[int]] = {}, 
     x = x if x.ndim < 3 else x.squeeze()
     if x.ndim < 2:
         about = {"xaxis_title": names[0] if names else "", "yaxis_title": title}
-        return themed(go.Figure().add_scatter(y=x.reshape(-1).numpy(), mode="lines+markers").update_layout(about), title)
+        return themed(
+            go.Figure().add_scatter(y=x.reshape(-1).numpy(), mode="lines+markers").update_layout(about), title
+        )
     panel = min(range(x.ndim), key=lambda axis: x.shape[axis]) if x.ndim == 3 else None
     if x.ndim > 3 or (panel is not None and x.shape[panel] > _MOST_PANELS):
         fix = "choose a layer and a head: layer=3, head=5"
@@ -119,8 +121,9 @@ def drawn(values: Any, title: str = "", axes: Mapping[str, Sequence[int]] = {}, 
     if panel is not None:
         named |= {"facet_col": 0, "facet_col_wrap": 4}
         x, names = x.movedim(panel, 0), [names[panel], *names[:panel], *names[panel + 1 :]] if names else names
-    words = {"labels": dict(zip("yx", names[-2:], strict=False)), "color_continuous_scale": MAGNITUDE, "aspect": "auto"}
-    return themed(px.imshow(x.numpy(), **words | named), named.get("title", title))
+    labels = dict(zip("yx", names[-2:], strict=False)) | {"color": title} | dict(named.pop("labels", {}))
+    words = {"labels": labels, "color_continuous_scale": MAGNITUDE, "aspect": "auto"}
+    return themed(px.imshow(x.numpy(), **words | named), title)
 
 
 def several_of(chosen: Any) -> Any:
@@ -179,7 +182,12 @@ class Rate(OfTable, float):
         """A row for each head."""
         rates, alpha = self.per_head, self._alpha
         rows = (
-            {LAYER: layer, HEAD: head, **mean_cells(alpha.quantity, alpha[:, i, j], SHARES), SINK_RATE: rates[i, j].item()}
+            {
+                LAYER: layer,
+                HEAD: head,
+                **mean_cells(alpha.quantity, alpha[:, i, j], SHARES),
+                SINK_RATE: rates[i, j].item(),
+            }
             for i, layer in enumerate(alpha.axes[LAYER])
             for j, head in enumerate(alpha.axes[HEAD])
         )

@@ -8,8 +8,8 @@ from plotly.subplots import make_subplots
 from ..checks import check_count, keywords
 from ..metrics import bootstrap
 from ..metrics.importance import check_epsilon, epsilons_of
-from ..plots.theme import PERCENT, add_curve, colour, escaped, sweep_figure, themed, unique_values
-from ..table import ALPHA_1, EPSILON, LENGTH, MODEL, NULL, QUANTITY, SINK_1, VALUE_RATIO, Cell, Table
+from ..plots.theme import PERCENT, add_curve, colour, error_bars, escaped, sweep_figure, themed, unique_values
+from ..table import ALPHA_1, EPSILON, LENGTH, MODEL, NULL, QUANTITY, SINK_1, VALUE_RATIO, Cell, Table, high_of, low_of
 from .readings import Readings, check_report, check_reports, protocol_note
 from .summary import Quantity, quantities
 
@@ -38,7 +38,22 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3) -> Table:
     same = "sequences" if before.tokens.equal(after.tokens) else "texts as other tokens"
     pairing = f"the same {same}, change by sequence" if paired else "different sequences, change of means"
     note = f"before: {protocol_note(before, epsilon)}; after: {protocol_note(after, epsilon)}; {pairing}"
-    return Table("What changed?", note, rows)
+    return Table("What changed?", note, rows, changes)
+
+
+ENDS = ("before", "after")
+
+
+def changes(table: Table) -> go.Figure:
+    """A panel per quantity: its value before and after, with intervals; from `compare`."""
+    names = table.column(QUANTITY)
+    figure = make_subplots(1, len(names), subplot_titles=[str(name).replace(", ", "<br>") for name in names])
+    for i, row in enumerate(table, 1):
+        ends = [{side("value"): row[side(end)] for side in (str, low_of, high_of)} for end in ENDS]
+        values = Table("", "", tuple(ends))
+        bars = {"x": ENDS, "y": values.numbers("value"), "error_y": error_bars(values, "value"), "showlegend": False}
+        figure.add_bar(**bars, marker_color=[colour(0), colour(1)], row=1, col=i)
+    return themed(figure, table.title, caption=table.note)
 
 
 def _is_paired(before: Readings, after: Readings) -> bool:
@@ -57,10 +72,15 @@ def _change(old: Quantity, new: Quantity, paired: bool) -> bootstrap.Estimate:
 
 def sinks_by_domain(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Table:
     """The sink on many kinds of text (Gu et al. 2025, Figure 9): a row per domain, each beside its null."""
+    return sinks_by(DOMAIN, reports, epsilon, "Does the sink depend on the text?")
+
+
+def sinks_by(column: str, reports: Mapping[str, Readings], epsilon: float = 0.3, title: str = "Sinks") -> Table:
+    """A row per report, by its name in this column: Sink_1 beside its null, alpha_1 and the value-norm ratio."""
 
     def row(name: str, report: Readings) -> dict[str, Cell]:
         return {
-            DOMAIN: name,
+            column: name,
             **bootstrap.estimate_cells(SINK_1, report.sink(0, epsilon)),
             "null rate": report.null_sink_rate(0, epsilon),
             **bootstrap.mean_cells(ALPHA_1, report.alpha().mean((1, 2)), bootstrap.SHARES),
@@ -68,13 +88,13 @@ def sinks_by_domain(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Ta
             "n": report.protocol.sequences,
         }
 
-    check_reports(reports, "sinks_by_domain")
+    check_reports(reports, f"sinks_by_{column}")
     rows = tuple(row(name, report) for name, report in reports.items())
-    protocol = next(iter(reports.values())).protocol
-    measured = f"{protocol.model}: {protocol.line('sequences', 'source')}"
+    protocols = {report.protocol.model: report.protocol for report in reversed(reports.values())}
+    measured = "; ".join(f"{model}: {of_model.line('sequences', 'source')}" for model, of_model in protocols.items())
     most = max(report.protocol.sequences for report in reports.values())
     note = f"{measured}, epsilon={epsilon}; {bootstrap.intervals(most)}"
-    return Table("Does the sink depend on the text?", note, rows, lambda table: sweep_figure(table, DOMAIN, (SINK_1,)))
+    return Table(title, note, rows, lambda table: sweep_figure(table, column, (SINK_1,)))
 
 
 DOMAIN = "domain"
