@@ -478,6 +478,7 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     known = inspect.signature(function).parameters
     words = _OF_LOAD * ("model" in known) + _OF_TOKENS * ({"tokens", "text"} & {*known} != set()) * ("model" in known)
     handed = [word for word in words if word not in known]
+    takes_text = "tokenizer" not in known and bool({"tokens", "text"} & {*known})
     is_saved = "path" not in known and bool({"model", "self"} & {*known})
 
     def meant_by(given: Mapping[str, Any], in_place: int) -> dict[str, Any]:
@@ -495,12 +496,16 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        named: Any = meant_by(kwargs, len(args))
-        model: Any = (dict(zip(known, args, strict=False)) | named).get("model")
+        told: Any = kwargs
+        by_place: Any = args
+        if takes_text and (found := [x for x in args if callable(getattr(x, "convert_ids_to_tokens", None))]):
+            told, by_place = kwargs | {"tokenizer": found[0]}, tuple(x for x in args if x is not found[0])
+        named = meant_by(told, len(by_place))
+        model: Any = (dict(zip(known, by_place, strict=False)) | named).get("model")
         if getattr(type(model), "kind", "") == "block":
-            return model.as_model(checked, args, named)
+            return model.as_model(checked, by_place, named)
         path = named.pop("path", None) if is_saved else None
-        given = _prepared([*known], args, named, handed) if handed else args
+        given = _prepared([*known], by_place, named, handed) if handed else by_place
         _check_fit(function, given, named)
         answer = function(*given, **named)
         if path is not None:
@@ -513,9 +518,6 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
 def _prepared(names: list[str], args: tuple[Any, ...], named: dict[str, Any], handed: list[str]) -> tuple[Any, ...]:
     """The arguments by place, with the model loaded and the text read as other arguments say, which are taken away."""
     how = {word: value for word in handed if word in named and (value := named.pop(word)) is not None}
-    for value in args:
-        if "tokenizer" in handed and callable(getattr(value, "convert_ids_to_tokens", None)):
-            args, how["tokenizer"] = tuple(each for each in args if each is not value), value
     if not how or not {*names[: len(args)], *named} & {"model"}:
         return args
     values = dict(zip(names, args, strict=False)) | named
@@ -699,7 +701,7 @@ class Answering:
 
 def _public(name: str, role: str) -> Callable[..., Any] | None:
     """What `si` has under a name, if it is a function that takes an object of this role first, or a maker of edits."""
-    function = getattr(sys.modules[_ROOT.name], name, None)
+    function: Any = getattr(sys.modules[_ROOT.name], name, None)
     is_function = inspect.isfunction(function) or isinstance(function, partial)
     first = next(iter(inspect.signature(function).parameters.values()), None) if is_function else None
     makes_edits = role == "model" and first is not None and first.kind is first.VAR_POSITIONAL

@@ -63,7 +63,10 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     """
     source = source.folder if getattr(type(source), "kind", "") == "run" else inside_compiled(source)
     if isinstance(source, Subject):
-        raise InputError(f"{source.name} is loaded already; use it as it is")
+        others = (tokenizer, backend, dtype, device_map, name, encoder, forward, blocks, positions, attention, adapter)
+        if beyond_context or any(other is not None for other in others):
+            raise InputError(f"{source.name} is loaded already; use it as it is")
+        return source
     dtype = _dtype(dtype)
     instance_of(encoder, EncoderInput | None, "encoder is Silence(), NoEncoder(), Sound(file) or Text(text)")
     instance_of(name, str | None, "a model's name is a text")

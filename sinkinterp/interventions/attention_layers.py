@@ -44,26 +44,32 @@ class PatchNormalization(InCalls, OnHeads):
             return self.rescored(call, kernel=self._kernel)
         allowed = call.allowed()
         given = call.scores().masked_fill(~allowed, -torch.inf)
-        weights = instance_of(self.kernel(given), Tensor, "a normalisation returns a tensor of weights")
+        function: Any = self.kernel
+        weights = instance_of(function(given), Tensor, "a normalisation returns a tensor of weights")
         return self.on_heads(call, call.with_pattern(weights.masked_fill(~allowed, 0)))
 
     @property
     def _kernel(self) -> Kernel:
         if isinstance(self.kernel, Kernel):
             return self.kernel
-        return Kernel(similarity=self.kernel, normaliser=PNorm() if self.kernel.drops_factor else Unit())
+        kernel = instance_of(self.kernel, Similarity, "a normalisation is a kernel, a similarity or its name")
+        return Kernel(similarity=kernel, normaliser=PNorm() if kernel.drops_factor else Unit())
 
 
 SOFTMAX_1 = "softmax1"  # softmax off by one
 _OFF_BY_ONE = re.compile("(softmax|quiet).*(1|one)|off_by_one|softmax_plus_one|quiet_softmax")
 
 
+_SAYS_LITTLE = re.compile("_?(attention|attn|(no|without)_(norm|normali[sz]ation)|un_?normali[sz]ed|unnormed)$")
+
+
 def _named(name: str) -> Similarity | str:
-    if _OFF_BY_ONE.fullmatch(name.lower()):
+    name = _SAYS_LITTLE.sub("", name.lower())
+    if _OFF_BY_ONE.fullmatch(name):
         return SOFTMAX_1
     kinds = {kind.__name__.lower(): kind for kind in Similarity.__subclasses__() if not kind.__name__.startswith("_")}
     words = kinds | {"softmax": Exp}
-    return choice(name.lower(), words, "similarity")()
+    return choice(name, words, "similarity")()
 
 
 class Temperature(InCalls, OnHeads):

@@ -23,9 +23,9 @@ from ..interventions.selectors import is_pair, named_heads, several
 from ..metrics.importance import first_importance
 from ..plots.theme import escaped
 from ..report import patterns
+from ..report.answers import drawn
 from ..report.maps import HeadMaps, Heads, attention_figure, detail, which_heads
 from ..report.patterns import holds_attention, patterns_of
-from ..report.answers import drawn
 from ..report.readings import short_name
 from ..report.report import Report
 from ..table import Table
@@ -114,7 +114,7 @@ def _models_of(given: Any) -> dict[str, Any]:
     models = list(given.values() if isinstance(given, Mapping) else given) if isinstance(given, _SEVERAL) else []
     if not all(isinstance(model, str | torch.nn.Module | Subject) for model in models):
         return {}
-    return by_name(given)
+    return by_name(given if isinstance(given, Mapping) else models)
 
 
 def by_name(models: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _held_map(patterns: Any, tokens: Any, layers: Any, heads: Any, edits: Sequen
     """The figure of attention weights that someone holds. Raises InputError for edits, which need a model."""
     if edits:
         raise InputError("attention weights cannot be edited any more; give the model: si.attention_map(model, text)")
-    held = patterns_of(patterns)
+    held = patterns_of(patterns, rows_of(tokens))
     n, n_heads, length, _ = next(iter(held.values())).shape
     asked = heads_asked(tuple(held), n_heads, layers, heads)
     alphas = {(layer, head): held[layer][:, head, :, 0].mean().item() for layer, head in asked}
@@ -192,14 +192,22 @@ def sinks(
     if text is None and not isinstance(model, str | Path | torch.nn.Module | Subject):
         return patterns.sinks(model, position, epsilon, attention_mask)
     if holds_attention(model):
-        first = next(iter(patterns_of(model).values()))
+        first = next(iter(patterns_of(model, rows_of(text)).values()))
         _words_held(text, len(first), first.shape[-1])
+        if attention_mask is None and rows_of(text) > 1:
+            attention_mask = torch.ones(len(first), first.shape[-1])
         return patterns.sinks(model, position, epsilon, attention_mask)
     subject, tokens = equal_inputs_of(model, text)
     read = {"weights": lambda call: call.pattern()[..., -call.k.shape[2] :]}
     weights = subject.run(tokens, reads=read, logits=False)["weights"].unbind(1)
     named = {f"blocks.{i}.hook_pattern": each for i, each in zip(subject.shape.attention_layers, weights, strict=True)}
     return patterns.sinks(named, position, epsilon, attention_mask)
+
+
+def rows_of(tokens: Any) -> int:
+    """How many sequences tokens are of: the rows of a tensor or of lists, else one."""
+    is_table = isinstance(tokens, Tensor | np.ndarray) and tokens.ndim == 2
+    return len(tokens) if is_table or (isinstance(tokens, list) and tokens and isinstance(tokens[0], list)) else 1
 
 
 def _words_held(tokens: Any, n: int, length: int) -> list[str] | None:

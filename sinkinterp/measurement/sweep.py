@@ -82,14 +82,13 @@ def sink_scores(
 
 def _alphas(model: Report | ModelLike, tokens: TokensLike | Any, position: int, edits: Edits) -> NamedTensor:
     """alpha of a position, by sequence, layer and head."""
-    is_report = isinstance(model, Report)
-    if tokens is None and (is_report or holds_attention(model)):
-        if edits_of(edits):
-            raise InputError("what is measured already is not edited any more; give the model and its text")
-        if not is_report:
-            return _held_alphas(alphas_of(model, position)[0], f"alpha_{position + 1}")
-    report = model if is_report and tokens is None else measure(model, tokens, positions=(position,), edits=edits)
-    return report.named_alpha(position)
+    if tokens is not None or not (isinstance(model, Report) or holds_attention(model)):
+        return measure(model, tokens, positions=(position,), edits=edits).named_alpha(position)
+    if edits_of(edits):
+        raise InputError("what is measured already is not edited any more; give the model and its text")
+    if isinstance(model, Report):
+        return model.named_alpha(position)
+    return _held_alphas(alphas_of(model, position)[0], f"alpha_{position + 1}")
 
 
 def _held_alphas(alphas: Mapping[int, Float[Tensor, "sequence head"]], name: str) -> NamedTensor:

@@ -19,8 +19,8 @@ from ..interventions.edit import Edits, edits_of, is_hook
 from ..metrics.importance import Metric
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.residuals import TOP_ENTRIES
-from ..report.compare import compare as compare_reports, sinks_by
 from ..report.answers import NamedTensor, OfTable
+from ..report.compare import compare as compare_reports, sinks_by
 from ..report.norms import largest_entries, residual_norms_by_block
 from ..report.report import NAMED, Report, View
 from ..table import BLOCK, HEAD, KV_HEAD, LAYER, MODEL, POSITION, Table
@@ -87,7 +87,7 @@ def _numbers_of(
         *,
         edits: Edits = (),
     ) -> NamedTensor:
-        """The numbers of a model on tokens that `measure` takes, mean over the texts that are so long; `axes` names them.
+        """The numbers of a model on tokens that `measure` takes, mean over the texts that have the position.
 
         One layer or head, from 0, leaves its axis out, a list keeps it. Raises InputError as `measure` does.
         """
@@ -118,26 +118,32 @@ def _cosines_to(position: int) -> Metric:
 
 
 class Norms(OfTable):
-    """Lengths of keys and values, `layer kv_head position`, and of residuals, `block position`: tensors; see `table`."""
+    """Lengths of keys and values, tensors `layer kv_head position`, and of residuals, `block position`."""
 
     kind = "norms"
 
-    def __init__(self, table: Table, **tensors: NamedTensor) -> None:
-        self.table = table
+    def __init__(self, by_kind: Table, **tensors: NamedTensor) -> None:
+        self._by_kind = by_kind
         self.keys, self.values, self.residuals = (tensors[name] for name in ("keys", "values", "residuals"))
+
+    @property
+    def table(self) -> Table:
+        """The norms of the first token and of the others, by kind of token."""
+        return self._by_kind
 
     def __iter__(self) -> Iterator[NamedTensor]:
         return iter((self.keys, self.values))
 
     def __getitem__(self, name: str) -> NamedTensor:
-        return choice(name, {form: x for each, x in vars(self).items() for form in (each, each[:-1], each[0])}, "norms")
+        tensors = {"keys": self.keys, "values": self.values, "residuals": self.residuals}
+        return choice(name, tensors | {word[:-1]: x for word, x in tensors.items()}, "norms")
 
     def __repr__(self) -> str:
         shapes = (f"{name} {tuple(x.shape)}" for name, x in vars(self).items() if isinstance(x, Tensor))
         return f"<Norms of {', '.join(shapes)}>"
 
 
-def _figure_of(table: Callable[..., Table]) -> Callable[..., Any]:
+def _figure_of(table: Callable[..., Any]) -> Callable[..., Any]:
     """A function that draws what `table` returns."""
     return wraps(table)(lambda *args, **named: table(*args, **named).plot())
 
@@ -181,7 +187,8 @@ def norms(
     return Norms(NAMED["norms"].table(report, 0.3, subject.label), **tensors)
 
 
-plot_massive, plot_norms, plot_angles, plot_heads = map(_figure_of, (massive, norms, _angles, heads))
+_tables: tuple[Any, ...] = (massive, norms, _angles, heads)
+plot_massive, plot_norms, plot_angles, plot_heads = map(_figure_of, _tables)
 run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
 
 
@@ -259,7 +266,8 @@ def compare(
     models = by_name(given, names)
     reports = {name: x if isinstance(x, Report) else measure(x, tokens, **how) for name, x in models.items()}
     if names is None and len(reports) == 2 and not isinstance(before, Mapping):
-        return compare_reports(*reports.values(), epsilon)
+        old, new = reports.values()
+        return compare_reports(old, new, epsilon)
     return sinks_by(MODEL, reports, epsilon)
 
 
@@ -305,7 +313,8 @@ def hooks(model: ModelLike, fwd_hooks: Edits = (), **named: Any) -> AbstractCont
 
     Passes of TransformerLens and measurements see the hooks. Raises InputError for edits that do not fit.
     """
-    given = [fwd_hooks] if isinstance(fwd_hooks, Edit | str) or is_hook(fwd_hooks) else [*fwd_hooks]
+    several: Any = fwd_hooks
+    given = [several] if isinstance(several, Edit | str) or is_hook(several) else [*several]
     subject = subject_of(model)
     return hooked(subject, given, **named) if all(map(is_hook, given)) else patched(subject, edits=given)
 

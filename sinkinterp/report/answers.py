@@ -1,4 +1,4 @@
-"""Answers of functions of a model: numbers that people print and compare, and the table, figure and file behind them."""
+"""Answers of functions of a model: numbers that people print and compare, with the table behind them."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -23,7 +23,11 @@ class OfTable:
     """The base of answers with a table, whose attributes and methods are theirs too: `to_pandas`, `plot`, `save`."""
 
     kind = "answer"
-    table: Table
+
+    @property
+    def table(self) -> Table:
+        """What is handed to pandas, drawn and saved."""
+        raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
         if name[0] == "_" or name == "table":
@@ -40,7 +44,7 @@ class NamedTensor(OfTable, Tensor):
     axes: by its name, the number of each place along an axis. quantity: what the numbers are.
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
     kind = "tensor"
 
     quantity: str
@@ -90,7 +94,7 @@ class NamedTensor(OfTable, Tensor):
         return deepcopy(self.as_subclass(Tensor), memo)
 
     @property
-    def table(self) -> Table:  # type: ignore[override]
+    def table(self) -> Table:
         """A row for each number that is not missing."""
         rows = (
             {**dict(zip(self.axes, places, strict=True)), identifier(self.quantity): value}
@@ -140,15 +144,19 @@ class Rate(OfTable, float):
 
     kind = "rate"
 
+    low: float
+    high: float
+
     def __new__(cls, alpha: NamedTensor, position: int = 0, epsilon: float = 0.3) -> "Rate":
         """The rate of the importance `alpha` of a position, by sequence, layer and head."""
         estimate = rate(sink_rate(alpha, epsilon))
-        self = super().__new__(cls, estimate.mean)
+        self: Any = super().__new__(cls, estimate.mean)
         self.low, self.high, self._estimate = estimate.low, estimate.high, estimate
         self._alpha, self._k, self._epsilon = alpha, position + 1, epsilon
         above = (alpha > epsilon).float().masked_fill(alpha.isnan(), torch.nan)
         self._above = NamedTensor.of(above, SINK_RATE, **alpha.axes)
-        return self
+        rate_made: Rate = self
+        return rate_made
 
     def __repr__(self) -> str:
         return str(self._estimate)
@@ -178,7 +186,7 @@ class Rate(OfTable, float):
         return self._above.over("sequence")
 
     @property
-    def table(self) -> Table:  # type: ignore[override]
+    def table(self) -> Table:
         """A row for each head."""
         rates, alpha = self.per_head, self._alpha
         rows = (

@@ -90,7 +90,7 @@ def sinks_by(column: str, reports: Mapping[str, Readings], epsilon: float = 0.3,
 
     check_reports(reports, f"sinks_by_{column}")
     rows = tuple(row(name, report) for name, report in reports.items())
-    protocols = {report.protocol.model: report.protocol for report in reversed(reports.values())}
+    protocols = {report.protocol.model: report.protocol for report in reversed([*reports.values()])}
     measured = "; ".join(f"{model}: {of_model.line('sequences', 'source')}" for model, of_model in protocols.items())
     most = max(report.protocol.sequences for report in reports.values())
     note = f"{measured}, epsilon={epsilon}; {bootstrap.intervals(most)}"
