@@ -444,8 +444,9 @@ def option_of(word: str) -> str | None:
 def edit_of(word: str, edits: Iterable[str]) -> str:
     """The one of the edits that a word means; empty if it means none."""
     same = _words("same")
-    meant = same.get(_known(word.replace("-", "_"), same), "").removeprefix(f"{_ROOT.name}.interventions.")
-    return meant if meant.isidentifier() and meant[0].isupper() else _known(word.replace("-", "_"), edits)
+    of_all = same.get(_known(word.replace("-", "_"), same), "")
+    meant = of_all.removeprefix(f"{_ROOT.name}.interventions.")
+    return meant if meant != of_all and meant.isidentifier() else _known(word.replace("-", "_"), edits)
 
 
 @cache

@@ -266,13 +266,11 @@ SAID = {  # what is tried, and what the one line says
     "an unknown list": (lambda s, r: app(["list", "nosuch"]), "invalid value for 'what': 'nosuch' is not one of"),
     "a list of a report": (lambda s, r: pandas.DataFrame([r]), "pandas.DataFrame(report)"),
     "a slip in a keyword": (lambda s, r: si.measure(s, TEXT, editz=()), "did you mean 'edits'"),
-    "a subject again": (lambda s, r: si.load(s), "is loaded already"),
     "a report as a model": (lambda s, r: si.measure(r, TEXT), "not a model"),
     "a slip in an attribute": (lambda s, r: r.summry, "did you mean 'summary'"),
     "an item": (lambda s, r: r["import"], "did you mean 'importance'"),
-    "one report": (lambda s, r: si.compare([r, r, r]), "takes two reports, or two models and a text"),
+    "one report": (lambda s, r: si.compare(r, 3), "not a model"),
     "a module": (lambda s, r: s.parameters, "subject.model.parameters"),
-    "a method without brackets": (lambda s, r: r.heads.sort_values, "to_pandas().sort_values"),
     "several models in a view": (lambda s, r: si.view([NAME, NAME], TEXT), "si.attention_map(models, text)"),
     "ids on no device": (lambda s, r: s.run(torch.ones(1, 4, dtype=torch.long, device="meta")), "give their list"),
     "sparse ids": (lambda s, r: s.run(torch.ones(2, 4, dtype=torch.long).to_sparse()), "tokens.to_dense()"),
@@ -282,18 +280,15 @@ SAID = {  # what is tried, and what the one line says
     "a word that generating does not know": (lambda s, r: si.generate(s, TEXT, hide_the_sink=True), "and edits"),
     "a misspelt word of generating": (lambda s, r: si.generate(s, TEXT, max_tokens=3), "did you mean 'max_new_tokens'"),
     "axes of a view": (lambda s, r: si.view(s, TEXT, ax=1), "si.attention_map(model, text) is a plotly figure"),
-    "softmax-off-by-one": (lambda s, r: si.PatchNormalization("softmax1"), "si.interventions.AddSinkLogit()"),
-    "a function as a kernel": (lambda s, r: si.PatchNormalization(lambda x: x), "hook_pattern"),
-    "a cell as a column": (lambda s, r: si.key_norms(s, TEXT)["key"], "table.where(quantity='key')"),
+    "a cell as a column": (lambda s, r: si.norms(s, TEXT).table["key"], "table.where(quantity='key')"),
     "an array in a table": (lambda s, r: r.heads()[:, 0], "table['COLUMN']"),
     "a threshold of massive": (lambda s, r: si.massive_activations(s, TEXT, threshold=50), "for row in table if"),
-    "rates by head": (lambda s, r: si.sink_rate(s, TEXT, per_head=True), ".float().mean(0)"),
     "a model to train": (lambda s, r: si.train(s.model, TEXTS, steps=2), 'si.train("sigmoid", steps=100)'),
     "what a model returned": (lambda s, r: si.norms((torch.ones(1, 2, 3),)), "si.norms(model, tokens)"),
     "half a swap": (lambda s, r: si.SwapPositions(1), "it takes first, second"),
     "a report of a model": (lambda s, r: si.Report(s), "si.measure(model, tokens) makes a report"),
     "a report of keywords": (lambda s, r: si.Report(model=s, tokens=TEXT), "si.measure(model, tokens) makes a report"),
-    "a recipe's slip": (lambda s, r: si.Recipe(step=3), "did you mean 'steps'"),
+    "a recipe's slip": (lambda s, r: si.Recipe(stepz=3), "did you mean 'steps'"),
     "a kernel": (lambda s, r: si.Sigmoid(), "from sinkinterp.attention.kernels import Sigmoid"),
     "a measurement": (lambda s, r: si.logit_parts(s), "from sinkinterp.measurement.lens import logit_parts"),
     "two values": (lambda s, r: [*s], "subject = si.load(NAME), then subject.tokenizer"),
@@ -481,8 +476,8 @@ def test_a_function_of_a_model_is_a_method_of_a_subject_and_a_word_means_an_attr
         si.sinks(subject, TEXT)
     )
     assert subject.plot_attention(TEXT) == si.attention_map(subject, TEXT)
-    for rate in (si.sink_rate(report), si.sink_rate(subject, TEXTS), subject.sink_rate(text=TEXTS, eps=0.3)):
-        assert rate.equal(si.sink_rate(si.measure(subject, TEXTS)))
+    for rate in (si.sink_rate(report), si.sink_rate(subject, TEXTS), subject.sink_rate(text=TEXTS, eps=0.3, k=1)):
+        assert rate == report.sink().mean and rate.per_head.equal((report.alpha() > 0.3).float().mean(0))
     assert (subject.n_heads, subject.vocab) == (subject.shape.n_heads, subject.shape.vocab)
     assert report.length == report.T == report.protocol.length and report.model == NAME
     assert si.attention_map(subject, TEXT).savefig(tmp_path / "a.html").is_file()
@@ -529,7 +524,7 @@ def test_an_edit_in_small_letters_edits_the_model_or_measures_it_edited(subject)
             assert both.protocol.edits == ("SwapPositions(0, 4)", "SwapPositions(1, 2)")
             weights, norms = si.attention(subject, TEXT), si.key_norms(subject, TEXTS)
         assert weights.equal(si.attention(subject, TEXT, edits=swapped))
-        assert list(norms) == list(si.key_norms(subject, TEXTS, edits=swapped))
+        assert norms.equal(si.key_norms(subject, TEXTS, edits=swapped))
     assert si.measure(subject, TEXTS).protocol.edits == ()
 
 
@@ -542,7 +537,7 @@ TAKES_A_MODEL = {
     "a report": lambda model, **how: si.measure(model, TEXTS, **how).alpha().tolist(),
     "scores": lambda model, edits=(): si.sink_scores(si.edit(model, edits) if edits else model, TEXTS).tolist(),
     "weights": lambda model, **how: si.attention(model, TEXT, **how).tolist(),
-    "a table": lambda model, **how: [*si.key_norms(model, TEXTS, **how)],
+    "a table": lambda model, **how: [*si.heads(model, TEXTS, **how)],
     "a map": lambda model, **how: str(si.attention_map(model, TEXT, layers=1, **how).data),
 }
 
@@ -563,7 +558,7 @@ def test_an_edited_model_computes_inside_its_block(subject):
         logits, written = model(ids).logits, model.generate(ids, max_new_tokens=3)
         rate = si.sink_rate(model, TEXTS, tokenizer=subject.tokenizer)
     assert edited.forward(ids).logits.equal(logits) and edited.generate(ids, max_new_tokens=3).equal(written)
-    assert si.sink_rate(edited, TEXTS).equal(rate) and rate.equal(si.sink_rate(si.measure(model, TEXTS, edits=swap)))
+    assert si.sink_rate(edited, TEXTS) == rate == si.sink_rate(si.measure(model, TEXTS, edits=swap))
     assert edited.config is model.config and one_line(repr(edited)) and "SwapPositions(0, 4)" in repr(edited)
     twice = si.intervene(model, TEXTS, swap, si.interventions.ClipPattern(-0.1)).protocol.edits
     assert twice == si.intervene(model, TEXTS, [swap, si.interventions.ClipPattern(-0.1)]).protocol.edits
@@ -641,9 +636,12 @@ def test_a_variant_is_trained_by_its_name_with_settings(tmp_path):
 def test_a_run_is_a_model_and_answers_for_what_trainers_call_its_parts(tmp_path):
     run, ids = si.train(steps=2, batch=4, cache=tmp_path), torch.arange(2, 14)[None]
     expected = si.measure(run.subject(), ids)
-    assert si.sink_rate(run, ids).equal(si.sink_rate(expected)) and run.measure(ids).alpha().equal(expected.alpha())
-    assert isinstance(run.model, torch.nn.Module) and one_line(repr(run)) and run.out_dir == run.folder
-    assert run.history[-1] == run.history()[-1] and [*run.history] == run.history()
+    assert si.sink_rate(run, ids) == run.sink_rate(ids) == si.sink_rate(expected) and run.measure(ids).alpha().equal(
+        expected.alpha()
+    )
+    assert isinstance(run.net, torch.nn.Module) and one_line(repr(run)) and run.out_dir == run.folder
+    assert run.history[-1] == run.history()[-1] and [*run.history] == [*run.history()]
+    assert run.history.plot(x="step", y="sink_rate").data and si.load(run.save(tmp_path / "a")).folder == tmp_path / "a"
     assert len(si.compare(run, run, ids)) and run.recipe.model == described("softmax", {}).model
 
 
@@ -668,20 +666,34 @@ def test_options_that_are_settings_or_edits(tmp_path, monkeypatch):
 
 
 def test_a_quantity_of_a_report_is_a_function_of_a_model_and_a_text(subject, report, tmp_path):
-    views = {"massive_activations": "massive", "norms": "norms", "qk_angles": "angles", "sinks_by_head": "sinks"}
+    views = {"massive_activations": "massive", "sinks_by_head": "sinks"}
     for word, view in views.items():
         table, drawn = getattr(si, word)(subject, TEXTS), report.plot(view, token_text=subject.label)
         assert table.plot().savefig(tmp_path / f"{view}.html").is_file()
         assert len(table) and table.plot().data == drawn.data == getattr(si, f"plot_{word}")(NAME, TEXTS).data
-    norms = si.kv_norms(subject, TEXT)
-    for word, quantity in {"key_norms": "key", "value_norms": "value", "residual_norms": "residual"}.items():
-        assert list(getattr(si, word)(subject, TEXT)) == list(norms.where(quantity=quantity))
-    angles = si.qk_angles(subject, TEXT)
-    assert list(subject.qk_angles(TEXT, layer=1, head=0)) == list(angles.where(layer=1, head=0))
-    for name, size in {"qk_angles": "alpha_1", "heads": "alpha_1", "key_norms": "norm"}.items():
-        of_all = sorted(getattr(si, name)(subject, TEXT), key=lambda row: row[size], reverse=True)
-        assert list(getattr(si, name)(subject, TEXT, top_k=2)) == of_all[:2] != of_all[2:4]
-    refused(lambda: si.qk_angles(subject, TEXT, layer=9), "leave layers=... and heads=... out")
+    top = sorted(si.heads(subject, TEXT), key=lambda row: row["alpha_1"], reverse=True)[:2]
+    assert list(si.heads(subject, TEXT, top_k=2)) == top == list(subject.heads(TEXT).top(2))
+    refused(lambda: si.heads(subject, TEXT, layer=9), "leave layers=... and heads=... out")
+
+
+def test_a_number_of_each_token_is_a_tensor_that_knows_its_axes(subject, report):
+    norms, maps = subject.norms(TEXTS), report.extras
+    assert norms.keys.equal(si.key_norms(subject, TEXTS)) and norms.values.equal(subject.value_norms(TEXTS))
+    assert norms.keys.equal(report.key_norms.nanmean(0)) and norms.residuals[:, 0].equal(
+        si.hidden_norms(subject, TEXTS, position=0)
+    )
+    cosines = si.qk_cosines(subject, TEXTS, layer=1, head=0)
+    first = maps["cosine_maps"][:, 1, 0, :, 0].nanmean(0)
+    torch.testing.assert_close(cosines, first, equal_nan=True)
+    torch.testing.assert_close(si.qk_angles(subject, TEXTS)[1, 0], first.acos().rad2deg(), equal_nan=True)
+    states, first = si.hidden_states(subject, TEXT), subject.first_token(TEXT).hidden_states
+    assert states.shape[:2] == (4, 1) and si.first_token_hidden_states(subject, TEXT).movedim(0, 1).equal(first)
+    frame = si.sink_scores(subject, TEXTS).to_pandas()
+    assert frame.pivot(index="layer", columns="head", values="score").to_numpy().tolist() == pytest.approx(
+        report.alpha().mean(0).numpy()
+    )
+    assert si.key_norms(subject, TEXTS, layer=-1, head=0, position=2) == report.key_norms[:, -1, 0, 2].mean()
+    refused(lambda: si.key_norms(subject, TEXT, layer=9), "choose from 0, 1, 2")
 
 
 def test_a_method_of_a_subject_is_a_function_that_takes_the_model_first(subject):
@@ -745,8 +757,10 @@ def test_the_name_of_a_model_is_no_text(subject, name):
 def test_weights_that_someone_holds_have_the_sink_rate_of_their_table(subject):
     cache = subject.run_with_cache(TEXT)[1]
     rate = si.sink_rate(cache, epsilon=0.4)
-    assert rate.tolist() == pytest.approx([si.sinks(cache, epsilon=0.4)[0]["Sink_1"]])
-    torch.testing.assert_close(rate, si.sink_rate(subject, TEXT, epsilon=0.4))
+    assert rate == pytest.approx(si.sinks(cache, epsilon=0.4)[0]["Sink_1"])
+    assert rate == pytest.approx(si.sink_rate(subject, TEXT, epsilon=0.4))
+    stacked = si.attention(subject, TEXT)[0]  # layer head query key
+    torch.testing.assert_close(si.sink_scores(stacked), si.sink_scores(subject, TEXT).as_subclass(torch.Tensor))
 
 
 def test_what_a_tokenizer_returned_text_by_text_is_read_as_the_texts(subject, report):

@@ -1,7 +1,7 @@
 """A model that stays edited while its user generates with it, evaluates it, trains it, or caches its activations."""
 
+import logging
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import Context, copy_context
@@ -47,8 +47,8 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
     def __del__(self) -> None:
         if not vars(self).get("_is_used", True):
             changes = ", ".join(f"si.interventions.{description(edit)}" for edit in self._edits)
-            fix = f"an edited model is another model, which was not used: write model = si.edit(model, {changes})"
-            warnings.warn(fix, stacklevel=2)
+            fix = f"write model = si.edit(model, {changes})"
+            logging.getLogger(__name__).warning("an edited model was not used, and the model is as it was; %s", fix)
 
     def __repr__(self) -> str:
         self._is_used = True

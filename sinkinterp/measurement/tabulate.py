@@ -195,14 +195,23 @@ run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
 @keywords
 @with_block_edits
 def attention(
-    model: ModelLike, tokens: TokensLike | Any, layers: Any = None, heads: Any = None, *, edits: Edits = ()
+    model: ModelLike,
+    tokens: TokensLike | Any,
+    layers: Any = None,
+    heads: Any = None,
+    position: Any = None,
+    *,
+    edits: Edits = (),
 ) -> NamedTensor:
-    """The attention weights of `subject.attention`; one layer or head, from 0, leaves its axis out, a list keeps it."""
+    """The attention weights of `subject.attention`, of all keys or of the key at a position.
+
+    One layer, head or position, from 0, leaves its axis out, a list keeps it.
+    """
     subject, token_set = inputs_of(model, tokens)
     weights = subject.attention(token_set, edits)
     sizes: Any = dict(zip(("sequence", LAYER, HEAD, "query", "key"), weights.shape, strict=True))
     named = NamedTensor.of(weights, "attention", **sizes | {LAYER: subject.shape.attention_layers})
-    return named.at(layer=layers, head=heads)
+    return named.at(layer=layers, head=heads, key=position)
 
 
 @keywords

@@ -20,12 +20,12 @@ from ..checks import Answering, Frozen, InputError, extra, finite_number, instan
 from ..data.tokens import TokensLike
 from ..files import path_of
 from ..interventions.edit import Edits, edits_of
-from ..measurement.maps import attention_map, heads_asked, weights_first
+from ..measurement.maps import attention_map, heads_asked, sinks, weights_first
 from ..measurement.measure import ModelLike, inputs_of
 from ..plots.theme import COLOURS
 from ..report.heads import sinks_by_head
 from ..report.maps import Heads
-from ..report.patterns import holds_attention, sinks
+from ..report.patterns import holds_attention
 from ..report.readings import TokenText, short_name, writer_of
 from ..report.report import Report, overview_tables, views_of
 from ..report.summary import protocol_table, sink_verdict, with_short_note

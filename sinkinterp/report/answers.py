@@ -30,7 +30,7 @@ class OfTable:
         raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
-        if name[0] == "_" or name == "table":
+        if name[0] == "_" or name == "table" or not vars(self):  # while it is made
             raise AttributeError(name)
         if hasattr(Tensor, name) or not hasattr(self.table, name):
             fix = said_of(name, self.kind) or said_of("", self.kind)
@@ -86,6 +86,9 @@ class NamedTensor(OfTable, Tensor):
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"{self.as_subclass(Tensor)!r}  # {self.quantity} by {', '.join(self.axes)}"
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.table[index] if isinstance(index, str) else super().__getitem__(index)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.as_subclass(Tensor).__reduce_ex__(protocol)

@@ -95,6 +95,12 @@ class Run(Answering, Frozen, repr=False):
             return shutil.copytree(self.folder, path_of(path, "where the checkpoint is saved"))
 
 
+def twins(**given: Any) -> tuple[Run, Run]:
+    """The runs of a model with a sink, "softmax", and of one without, "sigmoid", trained alike; `trained` says how."""
+    with_sink, without = (trained(name, **given) for name in ("softmax", "sigmoid"))
+    return with_sink, without
+
+
 @keywords
 def settings(recipe: Recipe | str = "softmax", **given: Any) -> Recipe:
     """The recipe that `trained` makes of a variant and settings, which it takes in their place."""
