@@ -299,7 +299,7 @@ SAID = {  # what is tried, and what the one line says
     "view without a text": (lambda s, r: si.view(s), "it takes model, text"),
     "sinks of a report": (lambda s, r: si.sinks(r), "report.sink()"),
     "all layers": (lambda s, r: si.attention_map(s, TEXT, layers="all"), "whole numbers"),
-    "angles of the first token": (lambda s, r: s.first_token(TEXT).angles, "qk_cosines"),
+    "angles of the first token": (lambda s, r: s.first_token(TEXT), "qk_cosines"),
     "a model's near name": (lambda s, r: si.load("smollm"), "did you mean 'smollm2'"),
     "experiments": (lambda s, r: full_name("list"), "sinkinterp list experiments"),
     "--lr": (lambda s, r: app(["train", "softmax", "--epochs", "3"]), "such as --set steps=100"),
@@ -686,8 +686,9 @@ def test_a_number_of_each_token_is_a_tensor_that_knows_its_axes(subject, report)
     first = maps["cosine_maps"][:, 1, 0, :, 0].nanmean(0)
     torch.testing.assert_close(cosines, first, equal_nan=True)
     torch.testing.assert_close(si.qk_angles(subject, TEXTS)[1, 0], first.acos().rad2deg(), equal_nan=True)
-    states, first = si.hidden_states(subject, TEXT), subject.first_token(TEXT).hidden_states
-    assert states.shape[:2] == (4, 1) and si.first_token_hidden_states(subject, TEXT).movedim(0, 1).equal(first)
+    states = si.hidden_states(subject, TEXT)
+    assert states.shape[:2] == (4, 1) and si.first_token_hidden_states(subject, TEXT).equal(states[:, :, 0])
+    torch.testing.assert_close(states.norm(dim=-1)[:, 0], si.measure(subject, TEXT).residual_norms[0])
     frame = si.sink_scores(subject, TEXTS).to_pandas()
     assert frame.pivot(index="layer", columns="head", values="score").to_numpy().tolist() == pytest.approx(
         report.alpha().mean(0).numpy()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import field
 from functools import partial, wraps
 from inspect import signature
 from typing import Any
@@ -13,7 +14,7 @@ from .. import interventions
 from ..attention import ALL, CALL, RESIDUAL, AttentionCall, Edit, maps
 from ..backends.load import subject_of
 from ..backends.patched import hooked, patched, with_block_edits
-from ..checks import InputError, choice, edit_of, fix_of, is_whole, keywords, synonym, whole_numbers
+from ..checks import Frozen, InputError, edit_of, fix_of, is_whole, keywords, synonym, whole_numbers
 from ..data.tokens import TokensLike
 from ..interventions.edit import Edits, edits_of, is_hook
 from ..metrics.importance import Metric
@@ -117,30 +118,22 @@ def _cosines_to(position: int) -> Metric:
     return Metric(f"cosines_to_{position}", CALL, read)
 
 
-class Norms(OfTable):
+class Norms(OfTable, Frozen, eq=False):
     """Lengths of keys and values, tensors `layer kv_head position`, and of residuals, `block position`."""
 
     kind = "norms"
 
-    def __init__(self, by_kind: Table, **tensors: NamedTensor) -> None:
-        self._by_kind = by_kind
-        self.keys, self.values, self.residuals = (tensors[name] for name in ("keys", "values", "residuals"))
+    keys: NamedTensor
+    values: NamedTensor
+    residuals: NamedTensor
+    by_token: Table = field(repr=False)
 
     @property
     def table(self) -> Table:
-        """The norms of the first token and of the others, by kind of token."""
-        return self._by_kind
+        return self.by_token
 
     def __iter__(self) -> Iterator[NamedTensor]:
         return iter((self.keys, self.values))
-
-    def __getitem__(self, name: str) -> NamedTensor:
-        tensors = {"keys": self.keys, "values": self.values, "residuals": self.residuals}
-        return choice(name, tensors | {word[:-1]: x for word, x in tensors.items()}, "norms")
-
-    def __repr__(self) -> str:
-        shapes = (f"{name} {tuple(x.shape)}" for name, x in vars(self).items() if isinstance(x, Tensor))
-        return f"<Norms of {', '.join(shapes)}>"
 
 
 def _figure_of(table: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,9 +175,9 @@ def norms(
     subject = subject_of(model)
     report = measure(subject, tokens, positions=0, edits=edits)
     of_heads: Any = {"layers": layers, "heads": heads, "position": position}
-    tensors = {"keys": keys(report, **of_heads), "values": values(report, **of_heads)}
-    tensors["residuals"] = residuals(report, layers=layers, position=position)
-    return Norms(NAMED["norms"].table(report, 0.3, subject.label), **tensors)
+    stream = residuals(report, layers=layers, position=position)
+    table = NAMED["norms"].table(report, 0.3, subject.label)
+    return Norms(keys(report, **of_heads), values(report, **of_heads), stream, table)
 
 
 _tables: tuple[Any, ...] = (massive, norms, _angles, heads)

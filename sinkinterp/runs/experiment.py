@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 from .. import table as col
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import downloads
-from ..checks import Frozen, InputError, choice, different_numbers, instance_of, is_whole, keywords
+from ..checks import Frozen, InputError, choice, instance_of, keywords
 from ..data.progress import Progress, progress_bars, silent
 from ..data.texts import check_readable
 from ..measurement.measure import PACKAGES
@@ -273,10 +273,7 @@ def check_default(experiment: Experiment, scope: Scope, chosen: Scale | None) ->
 
 @keywords
 def reproduce(
-    name: str | int,
-    model: str | list[str] | None = None,
-    scale: str | None = None,
-    seeds: int | Sequence[int] | None = None,
+    name: str | int, model: str | list[str] | None = None, scale: str | None = None, seeds: int = SEEDS
 ) -> Table:
     """The table of an experiment in short, as `sinkinterp reproduce NAME` prints it: "table07", 7, "figure02".
 
@@ -289,21 +286,10 @@ def reproduce(
     models = [instance_of(each, str, "a model is its name here, such as 'gpt2'") for each in given]
     experiment = load_experiment(full)
     with progress_bars() as progress:
-        many = {} if seeds is None else {"seeds": seeds if is_whole(seeds) else _count(seeds)}
-        scope = Scope(chosen or experiment.default_scale(), models, workers=Here(), progress=progress, **many)
+        scope = Scope(chosen or experiment.default_scale(), models, seeds, workers=Here(), progress=progress)
         check_scope(full, experiment, scope)
         rows = experiment.table(scope)
     return replace(experiment.digest(rows), title=summary_of(full), draw=lambda digest: experiment.draw(rows))
-
-
-def _count(seeds: Any) -> int:
-    """How many seeds these are, from 0 on. Raises InputError for others."""
-    numbers = different_numbers(seeds, "seeds", 0)
-    if sorted(numbers) != [*range(len(numbers))]:
-        raise InputError(
-            f"seeds count from 0; write seeds={max(numbers) + 1}, or its numbers from 0 on; got {seeds!r:.40}"
-        )
-    return len(numbers)
 
 
 def of_first_model(table: Table, title: str) -> Table:
