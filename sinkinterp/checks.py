@@ -467,7 +467,7 @@ def home_of(name: str) -> tuple[str, bool]:
     return "", False
 
 
-_OF_LOAD, _OF_TOKENS = ("tokenizer", "backend", "dtype", "device_map"), ("bos", "length", "attention_mask")
+_OF_LOAD, _OF_TOKENS = ("tokenizer", "backend", "dtype", "device_map"), ("bos", "length", "sequences", "attention_mask")
 
 
 def keywords(function: Callable[P, R]) -> Callable[P, R]:
@@ -486,6 +486,7 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
         at, table = function.__name__, _words("argument")
         foreign = {word: f"{word}={value!r:.20}" for word, value in given.items() if word not in known}
         meant = {word: table.get(f"{at}:{text}", table.get(text)) for word, text in foreign.items()}
+        meant = {word: value for word, value in meant.items() if not value or value.split("=")[0] in known}
         free = [word for word in (*[*known][in_place:], *handed, *["path"] * is_saved) if word not in given]
         own = {x for x in given if f"{at}:{x}" in _words("instead") and _parts(x) not in map(_parts, free)} | {*known}
         if "position" in free and "k" in given and not {"k", "top"} & {*known}:
@@ -493,7 +494,7 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
             given = {x: value for x, value in given.items() if x != "k"} | {"position": max(k - 1, 0)}
         kept = {synonym(x, [x] if x in own else free): given[x] for x in given if meant.get(x) is None}
         pairs = (pair.split("=") for pair in meant.values() if pair)
-        return kept | {word: literal_eval(value) for word, value in pairs if word in known}
+        return kept | {word: literal_eval(value) for word, value in pairs}
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -316,7 +316,7 @@ SAID = {  # what is tried, and what the one line says
     "two texts": (lambda s, r: app(["view", NAME, "The cat", "sat"]), "with --text TEXT"),
     "a made model in place of a command": (lambda s, r: app(["smollm2"]), "sinkinterp measure smollm2"),
     "an unknown command": (lambda s, r: app(["zzz"]), "the commands are train, finetune"),
-    "a layer of attention": (lambda s, r: s.attention(TEXT, layer=1), "si.attention(subject, text, layers=3, heads=5)"),
+    "a layer of attention": (lambda s, r: s.attention(TEXT, layer=9), "choose from 0, 1, 2"),
     "a name in place of a command": (lambda s, r: app([NAME]), f"sinkinterp measure {NAME}"),
 }
 
@@ -695,6 +695,99 @@ def test_a_number_of_each_token_is_a_tensor_that_knows_its_axes(subject, report)
     )
     assert si.key_norms(subject, TEXTS, layer=-1, head=0, position=2) == report.key_norms[:, -1, 0, 2].mean()
     refused(lambda: si.key_norms(subject, TEXT, layer=9), "choose from 0, 1, 2")
+
+
+def test_a_rate_is_a_number_with_the_table_of_its_heads(subject, report, tmp_path):
+    rate = subject.sink_rate(TEXTS, position=1)
+    expected = (report.alpha(1) > 0.3).float()
+    assert f"{rate:.3f}" == f"{expected.mean():.3f}" and rate == subject.sink_rate(TEXTS, k=2) == rate.item()
+    for by, axes in {"sequence": (1, 2), "layer": (0, 2), "head": (0,)}.items():
+        assert si.sink_rate(subject, TEXTS, by=by).equal(expected.mean(axes))
+    assert si.sink_rate(subject, TEXTS, per_head=True).df["rate"].mean() == pytest.approx(rate)
+    assert rate.save(tmp_path / "a.csv").is_file() and rate.plot().data and rate.top(1)[0]["alpha_2"] <= 1
+    assert si.sink_rate(subject, TEXTS, layer=1, head=0, num_samples=2) == 1
+    refused(lambda: si.sink_rate(report, edits="sigmoid"), "give the model")
+    for wrong in ("shape", "tolist", "nothing"):
+        with pytest.raises(AttributeError, match="per_sequence, rate.per_layer and rate.per_head"):
+            getattr(rate, wrong)
+
+
+@pytest.mark.parametrize("name", ["groupby", "sort_values", "nlargest", "describe", "iloc", "pivot", "query"])
+def test_a_table_has_what_a_frame_of_it_has(report, name):
+    assert callable(getattr(report.heads(), name)) and getattr(report.heads().df, name)
+
+
+def test_columns_answer_to_the_words_that_people_use(report):
+    heads = report.heads()
+    frame = heads.to_pandas()
+    assert list(frame["score"]) == list(frame.alpha_1) == heads["importance"] == heads["alpha_1"]
+    assert list(frame["sink rate"]) == list(frame.sink_rate) == heads.sink_rate == heads["sink rate"]
+    with pytest.raises(KeyError, match="the columns are layer, head, alpha_1"):
+        _ = frame["no such"]
+
+
+EDITED = {  # a way to name an edited model, and the edit that it makes
+    "a method": (lambda s: s.swap_pos_embed(0, 4), si.SwapPositions(0, 4)),
+    "words": (lambda s: s.swap_positions(src=0, dst=4), si.SwapPositions(0, 4)),
+    "a word of edit": (lambda s: s.edit(normalization="sigmoid"), "sigmoid"),
+    "softmax1": (lambda s: si.replace_softmax(s, "softmax_off_by_one"), si.interventions.AddSinkLogit()),
+    "a function": (lambda s: s.replace_softmax(lambda x: x.sigmoid()), "sigmoid"),
+    "hooks": (lambda s: s.hooks(fwd_hooks=[si.swap_positions(0, 4)]), si.SwapPositions(0, 4)),
+    "edits": (lambda s: s.edit(si.edits.ablate_heads([(1, 0)])), si.Ablate(heads=[(1, 0)])),
+}
+
+
+@pytest.mark.parametrize("way", EDITED)
+def test_an_edited_model_has_the_methods_of_the_model_and_answers_as_edited(subject, way):
+    made, edit = EDITED[way]
+    expected = si.sink_scores(subject, TEXTS, edits=edit)
+    assert not expected.equal(si.sink_scores(subject, TEXTS))
+    edited = made(subject)
+    torch.testing.assert_close(edited.sink_scores(TEXTS), expected)
+    torch.testing.assert_close(edited.measure(TEXTS).alpha().mean(0), expected.as_subclass(torch.Tensor))
+    with made(subject) as model:
+        torch.testing.assert_close(si.sink_scores(model, TEXTS), expected)
+
+
+def test_hooks_by_their_names_are_seen_by_measurements_in_their_block(subject):
+    hook = ("blocks.1.attn.hook_z", lambda z, hook: 0 * z)
+    with subject.hooks([hook]):
+        inside, logits = subject.sink_scores(TEXT), subject.run_with_cache(TEXT)[0]
+    assert inside.equal(subject.sink_scores(TEXT, edits=[hook])) and not inside.equal(subject.sink_scores(TEXT))
+    torch.testing.assert_close(logits, subject.run(TEXT, edits=[hook]).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_an_edited_model_that_nothing_uses_says_that_the_model_is_not_changed(subject, caplog):
+    si.swap_positional_embeddings(subject, 0, 5)
+    assert "model = si.edit(model, si.interventions.SwapPositions(0, 5))" in caplog.text
+
+
+COMPARED = {  # what is compared, and the names of its rows; None: what changed
+    "two models": (lambda s, t: si.compare(s, t, TEXTS), None),
+    "two texts": (lambda s, t: si.compare(s, *TEXTS[:2]), None),
+    "an edited model": (lambda s, t: si.compare(s, s.edit("sigmoid"), TEXTS), None),
+    "names": (lambda s, t: si.compare([s, t], TEXTS, names=["a", "b"]), ["a", "b"]),
+    "a mapping": (lambda s, t: si.compare({"a": s, "b": t}, TEXTS, eps=0.3), ["a", "b"]),
+    "three": (lambda s, t: si.compare([s, t, t], TEXT), ["text-softmax", "text-sigmoid 2", "text-sigmoid 3"]),
+}
+
+
+@pytest.mark.parametrize("what", COMPARED)
+def test_models_and_texts_are_compared(subject, what):
+    call, names = COMPARED[what]
+    table = call(subject, si.load("sinkinterp/text-sigmoid"))
+    assert table.plot().data and (table["quantity"] if names is None else table["model"] == names)
+
+
+def test_a_recipe_of_words_is_what_train_makes_of_them(subject, tmp_path):
+    words = {"n_layer": 1, "batch_size": 4, "max_steps": 2}
+    recipe = si.TrainConfig(attention="softmax", kv_bias=True, **words)
+    assert recipe == si.train("kv_bias", cache=tmp_path, **words).recipe and recipe == si.TrainConfig(
+        "kv_bias", **words
+    )
+    watch = si.callbacks.SinkRateCallback(subject.tokenizer, TEXTS, every_n_steps=2, most=1)
+    assert [watch(subject.model, step) is not None for step in range(4)] == [True, False, True, False]
+    assert watch.df["step"].tolist() == [0, 2] and "sigmoid" in si.list_variants() and si.variants["sigmoid"]
 
 
 def test_a_method_of_a_subject_is_a_function_that_takes_the_model_first(subject):

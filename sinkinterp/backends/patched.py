@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention import Edit
-from ..checks import Answering, InputError, check_count, keywords, refusing, said_of
+from ..checks import Answering, Bound, InputError, check_count, keywords, refusing, said_of
 from ..interventions.edit import Edits, description, edits_of, is_hook
 from .anatomy.modules import removed_after
 from .exclusive import BLOCKS, Attached, Block, computed_by, edits_around, exclusive, holds, is_recorded_by, recorded_by
@@ -38,7 +38,7 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
     Its attributes are those of the model. They compute inside the block.
     """
 
-    kind = "block"
+    kind, role = "block", "model"
 
     def __init__(self, model: Any, edits: Sequence[Edits]) -> None:
         self._model, self._edits = model, tuple(edit for several in edits for edit in edits_of(several))
@@ -61,6 +61,10 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
             if name[0] == "_" or not hasattr(self._model, name):
                 return super().__getattr__(name)
             value = getattr(self._model, name)
+            if isinstance(value, Bound) and not hasattr(type(self._model), name):  # of any model, not of its class
+                return Bound(value.func, self)
+            if isinstance(value, Bound):
+                return partial(self._called, name)
             return wraps(value)(partial(self._called, name)) if isroutine(value) else value
 
     def _called(self, name: str, *args: Any, **named: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention import CALL, AttentionCall, ModelShape, Reads
+from ..attention import ModelShape, Reads
 from ..checks import Answering, Frozen, InputError, choice, keywords, whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
@@ -128,24 +128,27 @@ class Subject(Answering):
         length: int | None = None,
         bos: Bos | str | bool = Bos.TOKENIZER,
         column: str = "text",
+        sequences: int | None = None,
     ) -> TokenSet:
         """The tokens of a text or of several, one text per sequence, or of chats in the tokenizer's template.
 
         A path stands for the first texts of a file or folder, in its `column`.
 
         Without `length` every sequence is as long as its text. With it every sequence has that many tokens: longer
-        texts are cut, shorter ones are passed over and counted. `bos`: whether sequences begin with BOS, "tokenizer"
-        (as it decides; none where `si.mend` put a slot in its place), "always" or "never". Raises InputError for a
-        model without a tokenizer, and for texts that are too short for it or too long.
+        texts are cut, shorter ones are passed over and counted. `sequences` reads the first texts alone. `bos`:
+        whether sequences begin with BOS, "tokenizer" (as it decides; none where `si.mend` put a slot in its place),
+        "always" or "never". Raises InputError for a model without a tokenizer, and for texts that are too short for it
+        or too long.
         """
         rule = BOS_RULES.get(bos) if isinstance(bos, bool | str) else None
         if rule is None:
             raise InputError(f"bos is 'tokenizer', 'always' or 'never'; got {bos!r}")
         if isinstance(texts, Path) or (isinstance(texts, str) and is_path(texts)):
-            return of_source(texts, partial(self.tokens, length=length, bos=rule), column)
+            return of_source(texts, partial(self.tokens, length=length, bos=rule, sequences=sequences), column)
         given: list[Any] = [texts] if isinstance(texts, str) or is_chat(texts) else items_of(texts)
         if given and all(map(is_chat, given)):
             return text_to_tokens(self).chats(given, f"{len(given)} chats in memory")
+        given = given if sequences is None else given[: whole_number(sequences, "sequences", 1)]
         check_texts(given)
         to_tokens = text_to_tokens(self, rule)
         source = "text in memory" if len(given) == 1 else f"{len(given)} texts in memory"
@@ -154,12 +157,6 @@ class Subject(Answering):
             if length is None:
                 return to_tokens.whole(given, most, source)
             return to_tokens.of_length(given, whole_number(length, "length", 2, most), None, source)
-
-    @keywords
-    def attention(self, tokens: TokensLike | Any, edits: Edits = ()) -> Float[Tensor, "sequence layer head query key"]:
-        """The attention weights of every head on tokens that `run` takes; `layer` counts attention layers."""
-        reads = {"pattern": CALL.read(AttentionCall.pattern)}
-        return self.run(tokens, reads=reads, edits=edits, logits=False)["pattern"]
 
     def ids_of(self, tokens: TokensLike | Any) -> Tokens:
         """The tokens as they are, or those of one text, or of several of one length."""

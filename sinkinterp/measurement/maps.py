@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..attention import AttentionCall, CallRead, Edit, maps
 from ..backends.load import subject_of
+from ..backends.patched import EditedBlock
 from ..backends.subject import Subject
 from ..checks import InputError, fix_of, is_whole, keywords
 from ..data.tokens import Tokens, TokensLike
@@ -124,8 +125,8 @@ def by_name(models: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
     given = (
         [*models.values()] if isinstance(models, Mapping) else models if isinstance(models, list | tuple) else [models]
     )
-    each = [x if isinstance(x, Report) else subject_of(x) for x in given]
-    own = [short_name(x.protocol.model if isinstance(x, Report) else x.name) for x in each]
+    each = [x if isinstance(x, Report | EditedBlock) else subject_of(x) for x in given]
+    own = [short_name(x.protocol.model) if isinstance(x, Report) else getattr(x, "name", "edited") for x in each]
     called = [str(name) for name in [names] if isinstance(name, str)] or [*map(str, names or own)]
     numbered = [f"{name} {i}" if called.count(name) > 1 else name for i, name in enumerate(called, 1)]
     if len(numbered) != len(each):

@@ -135,6 +135,9 @@ class Norms(OfTable, Frozen, eq=False):
     def __iter__(self) -> Iterator[NamedTensor]:
         return iter((self.keys, self.values))
 
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name if hasattr(self, name) else f"{name}s")
+
 
 def _figure_of(table: Callable[..., Any]) -> Callable[..., Any]:
     """A function that draws what `table` returns."""
@@ -196,12 +199,13 @@ def attention(
     *,
     edits: Edits = (),
 ) -> NamedTensor:
-    """The attention weights of `subject.attention`, of all keys or of the key at a position.
+    """The attention weights, `sequence layer head query key`, of all keys or of the key at a position.
 
     One layer, head or position, from 0, leaves its axis out, a list keeps it.
     """
     subject, token_set = inputs_of(model, tokens)
-    weights = subject.attention(token_set, edits)
+    read = {"pattern": CALL.read(AttentionCall.pattern)}
+    weights = subject.run(token_set, reads=read, edits=edits, logits=False)["pattern"]
     sizes: Any = dict(zip(("sequence", LAYER, HEAD, "query", "key"), weights.shape, strict=True))
     named = NamedTensor.of(weights, "attention", **sizes | {LAYER: subject.shape.attention_layers})
     return named.at(layer=layers, head=heads, key=position)

@@ -18,7 +18,7 @@ from ..backends.exclusive import exclusive, holds
 from ..backends.hooks import BASES, OURS, attention_set_to, inside_compiled
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import InputError, accepting, finite_number, instance_of, keywords, whole_number
+from ..checks import InputError, accepting, finite_number, fix_of, instance_of, keywords, whole_number
 from ..data.tokens import TokenSet, TokensLike, token_set_of
 from ..lm.attention import GateMap
 from ..metrics import residuals
@@ -87,7 +87,8 @@ class SinkCallback(OfTable, TrainerCallback):
         **loading: Any,
     ) -> None:
         if absent := loading.keys() - signature(load).parameters.keys():
-            raise InputError(f"there is no argument {min(absent)!r}; write SinkCallback(tokens, every=100)")
+            fix = fix_of(min(absent), "SinkCallback", ("tokens", "every", "name", "epsilon", "most", "log"))
+            raise InputError(f"there is no argument {min(absent)!r}; write SinkCallback(tokens, every=100){fix}")
         self.every = whole_number(every, "every, a number of steps,", 1)
         instance_of(name, str, "name is a text")
         finite_number(most, "most, a share of the time,", above=0, most=1)

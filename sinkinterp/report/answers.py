@@ -164,14 +164,13 @@ class Rate(OfTable, float):
     def __repr__(self) -> str:
         return str(self._estimate)
 
-    def __getitem__(self, index: Any) -> Any:
-        raise TypeError(f"a rate is one number{said_of('', self.kind)}")
-
     def item(self) -> float:
         """The number itself."""
         return float(self)
 
-    mean = item  # it is one
+    def mean(self) -> float:
+        """The number itself, which is a mean."""
+        return float(self)
 
     @property
     def per_sequence(self) -> NamedTensor:
