@@ -88,6 +88,7 @@ class NamedTensor(OfTable, Tensor):
         return f"{self.as_subclass(Tensor)!r}  # {self.quantity} by {', '.join(self.axes)}"
 
     def __getitem__(self, index: Any) -> Any:
+        """Numbers by their places, or the column of the table that a text names."""
         return self.table[index] if isinstance(index, str) else super().__getitem__(index)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -117,10 +118,8 @@ def drawn(values: Any, title: str = "", axes: Mapping[str, Sequence[int]] = {}, 
     names = [name for name, n in zip(axes, x.shape, strict=False) if n > 1 or x.ndim < 3]
     x = x if x.ndim < 3 else x.squeeze()
     if x.ndim < 2:
-        about = {"xaxis_title": names[0] if names else "", "yaxis_title": title}
-        return themed(
-            go.Figure().add_scatter(y=x.reshape(-1).numpy(), mode="lines+markers").update_layout(about), title
-        )
+        figure = go.Figure().add_scatter(y=x.reshape(-1).numpy(), mode="lines+markers")
+        return themed(figure.update_layout(xaxis_title="".join(names), yaxis_title=title), title)
     panel = min(range(x.ndim), key=lambda axis: x.shape[axis]) if x.ndim == 3 else None
     if x.ndim > 3 or (panel is not None and x.shape[panel] > _MOST_PANELS):
         fix = "choose a layer and a head: layer=3, head=5"
@@ -164,13 +163,14 @@ class Rate(OfTable, float):
     def __repr__(self) -> str:
         return str(self._estimate)
 
-    def item(self) -> float:
-        """The number itself."""
-        return float(self)
+    def __reduce__(self) -> Any:
+        return float, (float(self),)
 
-    def mean(self) -> float:
+    def item(self) -> float:
         """The number itself, which is a mean."""
         return float(self)
+
+    mean = item
 
     @property
     def per_sequence(self) -> NamedTensor:
@@ -191,15 +191,8 @@ class Rate(OfTable, float):
     def table(self) -> Table:
         """A row for each head."""
         rates, alpha = self.per_head, self._alpha
-        rows = (
-            {
-                LAYER: layer,
-                HEAD: head,
-                **mean_cells(alpha.quantity, alpha[:, i, j], SHARES),
-                SINK_RATE: rates[i, j].item(),
-            }
-            for i, layer in enumerate(alpha.axes[LAYER])
-            for j, head in enumerate(alpha.axes[HEAD])
-        )
+        places = product(enumerate(alpha.axes[LAYER]), enumerate(alpha.axes[HEAD]))
+        cells = [(layer, head, alpha[:, i, j], rates[i, j].item()) for (i, layer), (j, head) in places]
+        rows = [{LAYER: i, HEAD: j, **mean_cells(alpha.quantity, x, SHARES), SINK_RATE: y} for i, j, x, y in cells]
         note = f"Sink_{self._k} {self} at epsilon {self._epsilon}; {intervals(len(self._alpha))}"
         return Table(f"Sink_{self._k} of each head", note, tuple(rows), lambda table: rates.plot())
