@@ -163,13 +163,13 @@ class Table(Answering, Frozen, repr=False):
         """The first `n` rows, as a table."""
         return self[: whole_number(n, "n", 0)]
 
-    def top(self, n: int = 5, by: str = "") -> "Table":
+    def largest(self, n: int = 5, by: str = "") -> "Table":
         """The `n` rows with the largest numbers of a column; by default of the first that is no name of a place."""
         sizes = [name for name in self.columns if name not in _PLACES and not self.is_text(name)]
         by = column_meant(by, self.columns) or by or next(iter(sizes), self.columns[0])
-        largest = sorted(self.rows, key=lambda row: float(row[by] or 0), reverse=True) if by in sizes else self.rows
+        ranked = sorted(self.rows, key=lambda row: float(row[by] or 0), reverse=True) if by in sizes else self.rows
         self._check_columns(by)
-        return self.with_rows([*largest][: whole_number(n, "n", 1)])
+        return self.with_rows([*ranked][: whole_number(n, "n", 1)])
 
     @keywords
     def plot(self, x: str | None = None, y: str | None = None, kind: str = "line", **named: Any) -> Any:

@@ -71,7 +71,7 @@ def chosen_rows(table: Table, layers: Any = None, heads: Any = None, top: int | 
     if not len(table):
         absent = "heads=... out" if HEAD not in table.columns and heads is not None else "layers=... and heads=... out"
         raise InputError(f"{table.title!r} has no such layers and heads; leave {absent}")
-    return table if top is None else table.top(top)
+    return table if top is None else table.largest(top)
 
 
 def _numbers_of(
@@ -140,8 +140,13 @@ class Norms(OfTable, Frozen, eq=False):
 
 
 def _figure_of(table: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that draws what `table` returns."""
-    return wraps(table)(lambda *args, **named: table(*args, **named).plot())
+    """A function that draws what `table` returns, or an answer that it is given."""
+
+    @wraps(table)
+    def drawn(*args: Any, **named: Any) -> Any:
+        return (args[0] if args and isinstance(args[0], OfTable) else table(*args, **named)).plot()
+
+    return drawn
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -277,6 +282,9 @@ def compare(
     return sinks_by(MODEL, reports, epsilon)
 
 
+plot_compare = _figure_of(compare)
+
+
 def _is_text(given: Any) -> bool:
     """Whether something is texts or tokens, and not a model or its name."""
     first = given[0] if isinstance(given, list | tuple) and given else given
@@ -314,6 +322,7 @@ def _edit_named(word: str, value: Any) -> Edit:
     return made
 
 
+@keywords
 def hooks(model: ModelLike, fwd_hooks: Edits = (), **named: Any) -> AbstractContextManager[Any]:
     """A block with edits, or with hooks by the names of TransformerLens, whose other words `named` are.
 

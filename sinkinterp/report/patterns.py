@@ -153,7 +153,8 @@ def _by_layer(given: Any, sequences: int) -> dict[int, Any]:
     given = given.to_numpy() if callable(getattr(given, "to_numpy", None)) else given  # a data frame, of one map
     if isinstance(given, Tensor | np.ndarray):
         whole = given[(None,) * max(0, 4 - given.ndim)] if given.ndim > 1 else given
-        return dict(enumerate(whole)) if whole.ndim == 5 or len(whole) not in (1, sequences) else {0: whole}
+        is_layers = whole.ndim == 4 and len(whole) not in (1, sequences)
+        return dict(enumerate(whole)) if whole.ndim == 5 or is_layers else {0: whole}
     if isinstance(given, Mapping) or callable(getattr(given, "items", None)):
         found = {int(m[1]): value for name, value in given.items() if (m := _LAYER_OF_HOOK.search(str(name)))}
         if found:
