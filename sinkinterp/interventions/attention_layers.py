@@ -35,6 +35,8 @@ class PatchNormalization(InCalls, OnHeads):
     def __post_init__(self) -> None:
         if isinstance(self.kernel, str):
             object.__setattr__(self, "kernel", _named(self.kernel))
+        elif isinstance(self.kernel, type) or not callable(self.kernel):
+            instance_of(self.kernel, Kernel | Similarity, "a normalisation is a kernel, a name of one, or a function")
         super().__post_init__()
 
     def changed(self, call: AttentionCall) -> AttentionCall:

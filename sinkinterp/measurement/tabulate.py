@@ -275,7 +275,9 @@ def compare(
     else:
         given = [before, after]
     models = by_name(given, names)
-    reports = {name: x if isinstance(x, Report) else measure(x, tokens, **how) for name, x in models.items()}
+    reports = {
+        name: x if tokens is None and isinstance(x, Report) else measure(x, tokens, **how) for name, x in models.items()
+    }
     if names is None and len(reports) == 2 and not isinstance(before, Mapping):
         old, new = reports.values()
         return compare_reports(old, new, epsilon)
