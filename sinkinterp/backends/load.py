@@ -64,7 +64,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     """
     source = source.folder if getattr(type(source), "kind", "") == "run" else inside_compiled(source)
     if isinstance(source, Subject):
-        raise InputError(f"{source.name} is loaded already; use it as it is")
+        return _as_it_is(source, tokenizer, backend, dtype, device_map, name, encoder, adapter, beyond_context or None)
     dtype = _dtype(dtype)
     instance_of(encoder, EncoderInput | None, "encoder is Silence(), NoEncoder(), Sound(file) or Text(text)")
     instance_of(name, str | None, "a model's name is a text")
@@ -119,6 +119,13 @@ def _in_memory(
         return EncoderDecoderSubject(model, encoder, name)
     subject = _SUBJECTS[backend](model, name)
     check_encoder(encoder, False, subject.name)
+    return subject
+
+
+def _as_it_is(subject: Subject, *others: Any) -> Subject:
+    """The subject. Raises InputError for other arguments, which come too late."""
+    if any(other is not None for other in others):
+        raise InputError(f"{subject.name} is loaded already; use it as it is")
     return subject
 
 

@@ -17,12 +17,12 @@ from ..checks import Answering, Frozen, InputError, extra, finite_number, instan
 from ..data.tokens import TokensLike
 from ..files import path_of
 from ..interventions.edit import Edits, edits_of
-from ..measurement.maps import attention_map, heads_asked, weights_first
+from ..measurement.maps import attention_map, heads_asked, sinks, weights_first
 from ..measurement.measure import ModelLike, inputs_of
 from ..plots.theme import COLOURS
 from ..report.heads import sinks_by_head
 from ..report.maps import Heads
-from ..report.patterns import holds_attention, sinks
+from ..report.patterns import holds_attention
 from ..report.readings import TokenText, short_name, writer_of
 from ..report.report import Report, overview_tables, views_of
 from ..report.summary import protocol_table, sink_verdict, with_short_note
@@ -101,7 +101,7 @@ def _atlas_page(model: ModelLike, text: TokensLike | Any, edits: Edits, layers: 
 def _held_page(patterns: Any, tokens: Any, edits: Edits, layers: Any, heads: Any) -> Page:
     """The page of the attention weights that someone holds."""
     figure = attention_map(patterns, tokens, layers, heads, edits)
-    table = sinks(patterns)
+    table = sinks(patterns, tokens)
     sections = [Section("Where heads look", "", [figure]), Section(table.title, table.note, tables=[table])]
     return Page(page("Attention weights", "Every query of a head over the keys that it sees.", sections), "attention")
 
@@ -225,7 +225,7 @@ def content(
         raise InputError(f"a figure is not saved as {suffix or 'a file without suffix'}; use .pdf, .svg, .png or .html")
     if isinstance(what, Report):
         return writer_of(f"report{suffix}")(what)
-    return csv_bytes(what.to_pandas()) if suffix == ".csv" else what.to_dict()
+    return csv_bytes(what.as_written()) if suffix == ".csv" else what.to_dict()
 
 
 def picture(figure: go.Figure, suffix: str, width: float = 5.5, height: float | None = None) -> Any:

@@ -25,6 +25,7 @@ from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE, Alpha, AnyMetric, PerHead, sink_rate
 from ..metrics.residuals import Steps, norm_ratio, steps
 from ..seals import SEALED, SHA256, STAMP, Damaged, check_signed, check_stamp, csv_bytes, signed, stamped, write_output
+from .answers import NamedTensor, Rate
 
 
 class Protocol(Frozen):
@@ -193,9 +194,15 @@ class Readings(metaclass=Told, repr=False, eq=False):
         return own | {EXTRA + name: value for name, value in self.extras.items()}
 
     @keywords
-    def sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
+    def sink_rate(self, position: int = 0, epsilon: float = 0.3) -> Rate:
         """Sink_k^epsilon, k = position + 1: the share of (sequence, layer, head) above epsilon, strictly; 0..1."""
-        return self.sink(position, epsilon).mean
+        return Rate(self.named_alpha(position), position, epsilon)
+
+    def named_alpha(self, position: int = 0) -> NamedTensor:
+        """As `alpha`, with the numbers of its layers."""
+        alpha = self.alpha(position)
+        names: Any = {"sequence": len(alpha), "layer": self.attention_layers, "head": alpha.shape[2]}
+        return NamedTensor.of(alpha, f"alpha_{position + 1}", **names)
 
     @keywords
     def sink(self, position: int = 0, epsilon: float = 0.3) -> Estimate:
