@@ -310,7 +310,7 @@ SAID = {  # what is tried, and what the one line says
     "--lr": (lambda s, r: app(["train", "softmax", "--epochs", "3"]), "such as --set steps=100"),
     "--layer": (lambda s, r: app(["explain", NAME, "--layer", "0"]), "write --head LAYER.HEAD"),
     "no prompts": (lambda s, r: app(["patch", NAME]), f"patch {NAME} --clean 'The cat saw the dog'"),
-    "a layer to patch": (lambda s, r: app(["patch", NAME, "--layer", "1"]), "at every layer and position"),
+    "a layer to patch": (lambda s, r: app(["patch", NAME, "--layer", "1"]), "write two prompts"),
     "a position to measure": (lambda s, r: app(["measure", NAME, "--position", "1"]), "every position is measured"),
     "a flag in place of a file": (lambda s, r: app(["measure", NAME, "--save"]), "such as --save sinks.csv"),
     "a model in place of a command": (lambda s, r: app(["gpt2"]), "sinkinterp measure gpt2"),
