@@ -168,6 +168,7 @@ def patch(
     prompts: Prompts,
     what: What = What(),
     loading: options.Loading = options.Loading(),
+    layers: Annotated[list[int], typer.Option("--layer", parser=options.whole(0))] = [],
     out: options.TableOut = Path("figures/patch.html"),
     full: bool = False,
     force: bool = False,
@@ -178,6 +179,7 @@ def patch(
     with progress_bars() as progress:
         from ..measurement.activation_patching import first_alpha
         from ..measurement.patching import RESTORED
+        from ..measurement.tabulate import chosen_rows
         from ..pages.page import Section, page
         from ..pages.report import PAGES, content
         from ..report.readings import short_name
@@ -188,7 +190,7 @@ def patch(
         asked: dict[str, Any] = {"clean": other or prompts.clean, "corrupted": prompts.text or prompts.corrupted}
         asked |= {"answer": prompts.answer, "instead": prompts.instead}
         asked |= {"metric": first_alpha()} if prompts.sink else {}
-        table = what.table(subject, **asked, progress=progress("patching"))
+        table = chosen_rows(what.table(subject, **asked, progress=progress("patching")), layers or None)
     strongest = table.with_rows(sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0))))
     lead = f"Clean: {' | '.join(prompts.clean)}. Corrupted: {' | '.join(prompts.corrupted)}."
     lead = lead if other is None else f"{subject.name} into {other.name}: {' | '.join(prompts.text)}."

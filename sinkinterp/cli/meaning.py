@@ -201,7 +201,7 @@ class Options:
         """The words in place of an option that the command lacks, or of its own one with a value; `{}` is the value."""
         name, value = plain(option).replace("_", "-"), "".join(values[:1])
         if not option:
-            said = option_of(f"{self.name}:{value}")
+            said = option_of(f"{self.name}:{value}") if value else None
             return said and f"{said} {{:.0}}"
         has = {*self.own, *["--out"] * any(map(_is_output, self.own))}
         keys = [f"{place}--{name}={value}" for place in (f"{self.name}:", "") if values != [""]]

@@ -167,3 +167,12 @@ def test_a_cache_from_before_the_block_keeps_what_it_holds_as_with_hooks_in_plai
     with si.patched(model, iv.ChangeOutputs(iv.Zero(), heads=[(1, 2)])):
         edited = model(PADDED[:, 4:], past_key_values=cache).logits
     torch.testing.assert_close(edited, expected, rtol=0, atol=1e-6)
+
+
+def test_what_an_edited_subject_generates_is_what_the_subject_generates_inside_the_block():
+    subject, edit = si.load("sinkinterp/text-softmax"), iv.RemoveColumn()
+    how = {"max_new_tokens": 8, "do_sample": False}
+    with si.patched(subject, edit):
+        inside = subject.generate("The cat sat", **how)
+    assert si.generate(subject, "The cat sat", edits=edit, **how) == inside
+    assert si.patched(subject, edit).generate("The cat sat", **how) == inside != subject.generate("The cat sat", **how)
