@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM
 
 import sinkinterp as si
 from sinkinterp.backends.files.named_models import MADE, downloads
@@ -37,15 +38,13 @@ def queries_that_see_the_first(config, length):
 @pytest.mark.timeout(400)  # of genuine models, on machines that are shared
 @pytest.mark.parametrize(("name", "sequences", "length"), CASES)
 def test_the_first_tokens_numbers_are_those_of_eager_attention(name, sequences, length):
-    subject = si.load(name)
-    tokens, model = tokens_of(subject.tokenizer, sequences, length), subject.model
-    attention = model.config._attn_implementation
-    model.set_attn_implementation("eager")
+    subject, folder = si.load(name), downloads() / MADE[name]
+    tokens = tokens_of(subject.tokenizer, sequences, length)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
         kept = 1 if length > 512 else 0  # logits: of a vocabulary of 262,144 they take as long as the blocks
         told = {"output_attentions": True, "output_hidden_states": True, "use_cache": False, "logits_to_keep": kept}
         output = model(tokens, **told)
-    model.set_attn_implementation(attention)
     received = torch.stack(output.attentions, 1)[..., 0].sum(-1)  # sequence layer head
     alpha = received / queries_that_see_the_first(model.config, length)[:, None]
     streams = torch.stack(output.hidden_states[:-1], 1)  # the last one is after the final norm
