@@ -396,7 +396,7 @@ def fake_quantised(
     levels = 2 ** (whole_number(bits, "bits of a symmetric integer", 2, 32) - 1) - 1
     if not over or not all(type(axis) is int and -x.ndim <= axis < x.ndim for axis in over):
         raise InputError(f"over names axes of {tuple(x.shape)}, such as (-1,); got {over}")
-    kept = kept.to(x.device)
+    kept = instance_of(kept, Tensor, "kept is a tensor of bool, True where a number stays").to(x.device)
     wide = x.to(torch.promote_types(x.dtype, torch.float32)).masked_fill(kept, 0)
     scale = wide.abs().amax(over, keepdim=True).clamp(min=torch.finfo(wide.dtype).tiny) / levels
     return torch.where(kept, x, ((wide / scale).round().clamp(-levels, levels) * scale).to(x.dtype))
