@@ -271,9 +271,7 @@ def check_default(experiment: Experiment, scope: Scope, chosen: Scale | None) ->
 
 
 @keywords
-def reproduce(
-    name: str | int, model: str | list[str] | None = None, scale: str | None = None, seeds: int = 5
-) -> Table:
+def reproduce(name: str | int, model: str | list[str] | None = None, scale: str | None = None, seeds: int = 5) -> Table:
     """The table of an experiment in short, as `sinkinterp reproduce NAME` prints it: "table07", 7, "figure02".
 
     `model` is the name of one, or a list of names, in place of its own. `seeds` is how many models of each kind are
