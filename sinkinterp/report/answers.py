@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import plotly.express as px
@@ -28,6 +29,10 @@ class OfTable:
     def table(self) -> Table:
         """What is handed to pandas, drawn and saved."""
         raise NotImplementedError
+
+    def save(self, path: Path | str, **how: Any) -> Path:
+        """Writes the table, or its figure, as `si.save` does, and returns the path."""
+        return self.table.save(path, **how)
 
     def __getattr__(self, name: str) -> Any:
         if name[0] == "_" or name in ("table", "columns") or not vars(self):  # plotly takes columns for a frame
