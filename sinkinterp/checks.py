@@ -526,10 +526,16 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
         _check_fit(function, given, named)
         answer = function(*given, **named)
         if path is not None:
-            import_module(f"{_ROOT.name}.pages.report").save(answer, path)
+            saved(answer, path)
         return answer
 
     return checked
+
+
+def saved(what: Any, path: Any, **how: Any) -> Path:
+    """The path at which `si.save` writes something."""
+    written: Path = import_module(f"{_ROOT.name}.pages.report").save(what, path, **how)
+    return written
 
 
 def _prepared(names: list[str], args: tuple[Any, ...], named: dict[str, Any], handed: list[str]) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ from .checks import (
     is_whole,
     keywords,
     said_of,
+    saved,
     whole_number,
 )
 
@@ -191,6 +192,10 @@ class Table(Answering, Frozen, repr=False):
         if self.draw is None:
             raise InputError(f"{self.title!r} has no figure; print it, or take table.to_pandas() and draw that")
         return self.draw(self)
+
+    def save(self, path: Path | str, **how: Any) -> Path:  # nnsight gives every object a `save`
+        """Writes the table, or its figure, as `si.save` does, and returns the path."""
+        return saved(self, path, **how)
 
     def show(self) -> None:
         """Shows the figure in a notebook or a browser; prints a table that has none."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import plotly.express as px
@@ -29,8 +30,12 @@ class OfTable:
         """What is handed to pandas, drawn and saved."""
         raise NotImplementedError
 
+    def save(self, path: Path | str, **how: Any) -> Path:
+        """Writes the table, or its figure, as `si.save` does, and returns the path."""
+        return self.table.save(path, **how)
+
     def __getattr__(self, name: str) -> Any:
-        if name[0] == "_" or name == "table" or not vars(self):  # while it is made
+        if name[0] == "_" or name in ("table", "columns") or not vars(self):  # plotly takes columns for a frame
             raise AttributeError(name)
         if hasattr(Tensor, name) or not hasattr(self.table, name):
             fix = said_of(name, self.kind) or said_of("", self.kind)
@@ -167,10 +172,12 @@ class Rate(OfTable, float):
         return float, (float(self),)
 
     def item(self) -> float:
-        """The number itself, which is a mean."""
+        """The number itself."""
         return float(self)
 
-    mean = item
+    def mean(self, axis: None = None, dtype: Any = None, out: Any = None) -> float:
+        """The number itself, which is a mean; numpy.mean calls this."""
+        return float(self)
 
     @property
     def per_sequence(self) -> NamedTensor:
