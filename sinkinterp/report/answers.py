@@ -38,8 +38,7 @@ class OfTable:
         if name[0] == "_" or name in ("table", "columns") or not vars(self):  # plotly takes columns for a frame
             raise AttributeError(name)
         if hasattr(Tensor, name) or not hasattr(self.table, name):
-            fix = said_of(name, self.kind) or said_of("", self.kind)
-            raise Unknown(f"a {self.kind} has no attribute {name!r}{fix}", name)
+            raise Unknown(f"a {self.kind} has no attribute {name!r}{said_of('', self.kind)}", name)
         return getattr(self.table, name)
 
 
