@@ -14,7 +14,7 @@ from .. import interventions
 from ..attention import ALL, CALL, RESIDUAL, AttentionCall, Edit, maps
 from ..backends.load import subject_of
 from ..backends.patched import hooked, patched, with_block_edits
-from ..checks import Frozen, InputError, edit_of, fix_of, is_whole, keywords, synonym, whole_numbers
+from ..checks import Frozen, InputError, edit_of, fix_of, is_whole, keywords, synonym, whole_number, whole_numbers
 from ..data.tokens import TokensLike
 from ..interventions.edit import Edits, edits_of, is_hook
 from ..metrics.importance import Metric
@@ -52,7 +52,8 @@ def _table_of(view: str) -> Callable[..., Table]:
         subject, shown = subject_of(model), _VIEWS["entries" if view == "massive" and top is not None else view]
         report = measure(subject, tokens, edits=edits, instruments=INSTRUMENTS.get(shown.instrument, ()))
         if shown is _VIEWS["entries"] and is_whole(layers):
-            return chosen_rows(largest_entries(report, epsilon, subject.label, block=layers), top=top)
+            block = whole_number(layers, "layer", 0, subject.shape.n_layers)
+            return chosen_rows(largest_entries(report, epsilon, subject.label, block), top=top)
         return chosen_rows(shown.table(report, epsilon, subject.label), layers, heads, top)
 
     tabulate.__name__ = view
