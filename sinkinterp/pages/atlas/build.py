@@ -238,9 +238,7 @@ def _places(reports: Sequence[Report]) -> list[int]:
 
 
 def _tables(reports: Sequence[Report], word: TokenText) -> list[Table]:
-    if len(reports) == 2:
-        return [compare(reports[0], reports[1])]
-    return overview_tables(reports[0], token_text=word)[:3]
+    return [compare(reports[0], reports[1])] if len(reports) == 2 else overview_tables(reports[0], token_text=word)[:3]
 
 
 def _protocol(reports: Iterable[Report]) -> str:
