@@ -298,7 +298,7 @@ STRANGERS = {  # what people type who have not read the help, and what the error
     f"patch {GOOD} --clean 'the cat' --corrupted 'the cat' --answer '' --instead ''": "a text of one token",
     "cache sinkinterp/demo-softmax --length 3": "use --length 4",
     "mask sinkinterp/demo-softmax --times 1": "above 1",
-    "cache sinkinterp/demo-softmax --text 'a book of sinks'": "not on text",
+    "cache sinkinterp/demo-softmax --text 'a book of sinks'": "so it reads no text",
     "serve sinkinterp/none": "no checkpoint sinkinterp/none",
     "serve sinkinterp/demo-softmax --backend none": "is not a library that runs models",
     "serve sinkinterp/demo-softmax --port 99999": "65535",
