@@ -276,7 +276,7 @@ STRANGERS = {  # what people type who have not read the help, and what the error
     f"patch {GOOD} --clean {{files}}/a.txt --corrupted 'the cat'": "give the prompt itself",
     f"patch {GOOD} --clean 'the cat' --corrupted 'the cat' --answer '' --instead ''": "a text of one token",
     "mask sinkinterp/demo-softmax --times 1": "above 1",
-    "cache sinkinterp/demo-softmax --text 'a book of sinks'": "not on text",
+    "cache sinkinterp/demo-softmax --text 'a book of sinks'": "so it reads no text",
     "serve sinkinterp/none": "no checkpoint sinkinterp/none",
     "serve sinkinterp/demo-softmax --port 99999": "65535",
     "serve sinkinterp/demo-softmax --dtype none": "bfloat16",
