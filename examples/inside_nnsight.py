@@ -16,4 +16,4 @@ for name, edit in {"p1 <-> p5": si.SwapPositions(0, 4), "b_K = 0": ZeroKeyBias()
     with si.patched(model, edit), model.trace(tokens, output_attentions=True):
         attentions = model.output.attentions.save()
     print(f"{name:15} {si.sinks(attentions, epsilon=0.1).display_rows()[0]}")
-print("cosines with the first key, and with others:", si.load(model).first_token(tokens).qk_cosines.mean((0, 1, 2)))
+print("mean cosine with the first key:", si.qk_cosines(model, tokens).nanmean())

@@ -16,4 +16,4 @@ for name, edit in {"p1 <-> p5": si.SwapPositions(0, 4), "b_K = 0": ZeroKeyBias()
     with si.patched(bridge, edit):
         _, cache = bridge.run_with_cache(tokens)
     print(f"{name:15} {si.sinks(cache, epsilon=0.1).display_rows()[0]}")
-print("cosines with the first key, and with others:", si.load(bridge).first_token(tokens).qk_cosines.mean((0, 1, 2)))
+print("mean cosine with the first key:", si.qk_cosines(bridge, tokens).nanmean())

@@ -37,6 +37,7 @@ from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import Cell, Table
 
 from .shared.figures import beside_published
+from .shared.positions import check_positions
 from .shared.rules import within
 
 CLAIM = (
@@ -147,7 +148,7 @@ CUTS: dict[str, Cut] = {
 
 def measure(case: Case, progress: Progress) -> Table:
     """A row per cut: mean alpha_1 over layers and heads, and its share of the untouched model's."""
-    case.check_positions()
+    check_positions(case)
     subject, size = case.subject, case.size(*SIZE)
     token_set = case.tokens(size, progress)
     on_cut = progress(f"measuring {subject.name}")

@@ -18,6 +18,7 @@ from sinkinterp.table import ALPHA_1, INPUT, MODEL, SINK_1, Cell, Table, high_of
 from .shared.figures import beside_published
 from .shared.genuine import text_models
 from .shared.papers_models import CHAT_OF, GPT2_XL, LLAMA2_7B, LLAMA2_13B, LLAMA3, MISTRAL
+from .shared.positions import check_positions
 from .shared.rules import above, times, within
 
 CLAIM = (
@@ -78,7 +79,7 @@ def measure(case: Case, progress: Progress) -> Table:
 def _has_table(case: Case) -> bool:
     """Tells if the model has a table of learned positions, so that copies of a token differ by their places."""
     try:
-        case.check_positions()
+        check_positions(case)
     except InputError:
         return False
     return True

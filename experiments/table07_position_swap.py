@@ -18,6 +18,7 @@ from sinkinterp.train.recipe import RECIPES, demo_recipe, with_variant
 
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2_XL
+from .shared.positions import check_positions
 from .shared.rules import above, times
 
 CLAIM = "Replacing p1 by p_t removes the sink; swapping p1 with p_t moves it to position t."
@@ -35,7 +36,7 @@ def measure(case: Case, progress: Progress) -> Table:
 
     Without BOS, as in the paper, and with BOS first where the model has a tokenizer with one.
     """
-    case.check_positions()
+    check_positions(case)
     size = case.size()
     token_sets = case.token_sets(size, Bos.NEVER, progress)
     if case.bos is Bos.ALWAYS:

@@ -6,7 +6,6 @@ from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerBase
 
 from sinkinterp.backends.files.model_files import load_model, load_tokenizer
-from sinkinterp.backends.files.named_models import without_cache
 
 
 def convert(file: Path, folder: Path) -> None:
@@ -25,8 +24,7 @@ def convert_smollm2(file: Path, folder: Path) -> None:
 
 def _convert(file: Path, folder: Path) -> PreTrainedTokenizerBase:
     """Writes the model, and returns the tokenizer that the file holds."""
-    with without_cache():  # the folder itself is what is kept
-        load_model(file).save_pretrained(folder)
-        tokenizer = load_tokenizer(file)
+    load_model(file).save_pretrained(folder)
+    tokenizer = load_tokenizer(file)
     assert tokenizer is not None, "the file holds no tokenizer"
     return tokenizer

@@ -271,17 +271,12 @@ def _span(limit: Any) -> Any:
 
 def check_memory(n_bytes: int, what: str, fix: str) -> None:
     """Raises InputError where `what` takes more bytes than the machine has memory."""
-    memory = memory_bytes()
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # the system does not tell
+        return
     if n_bytes > memory:
         raise InputError(f"{what} take about {n_bytes / 1e9:,.0f} GB and this machine has {memory / 1e9:.0f} GB; {fix}")
-
-
-def memory_bytes() -> int:
-    """The machine's memory; 2**62 where the system does not tell."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return 2**62
 
 
 def _index(value: Any) -> int | None:
@@ -460,8 +455,9 @@ def option_of(word: str) -> str | None:
 def edit_of(word: str, edits: Iterable[str]) -> str:
     """The one of the edits that a word means; empty if it means none."""
     same = _words("same")
-    meant = same.get(_known(word.replace("-", "_"), same), "").removeprefix(f"{_ROOT.name}.interventions.")
-    if meant.isidentifier() and meant[0].isupper():
+    of_all = same.get(_known(word.replace("-", "_"), same), "")
+    meant = of_all.removeprefix(f"{_ROOT.name}.interventions.")
+    if meant != of_all and meant.isidentifier():
         return meant
     own, parts = _alike(word), {edit: _alike(edit) for edit in edits}
     near = (edit for edit in parts if parts[edit] <= own and len(own - parts[edit]) < 2 <= len(parts[edit]))
@@ -486,7 +482,7 @@ def home_of(name: str) -> tuple[str, bool]:
     return "", False
 
 
-_OF_LOAD, _OF_TOKENS = ("tokenizer", "backend", "dtype", "device_map"), ("bos", "length", "attention_mask")
+_OF_LOAD, _OF_TOKENS = ("tokenizer", "backend", "dtype", "device_map"), ("bos", "length", "sequences", "attention_mask")
 
 
 def keywords(function: Callable[P, R]) -> Callable[P, R]:
@@ -498,26 +494,35 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     known = inspect.signature(function).parameters
     words = _OF_LOAD * ("model" in known) + _OF_TOKENS * ({"tokens", "text"} & {*known} != set()) * ("model" in known)
     handed = [word for word in words if word not in known]
+    takes_text = "tokenizer" not in known and bool({"tokens", "text"} & {*known})
     is_saved = "path" not in known and bool({"model", "self"} & {*known})
 
     def meant_by(given: Mapping[str, Any], in_place: int) -> dict[str, Any]:
         at, table = function.__name__, _words("argument")
         foreign = {word: f"{word}={value!r:.20}" for word, value in given.items() if word not in known}
         meant = {word: table.get(f"{at}:{text}", table.get(text)) for word, text in foreign.items()}
+        meant = {word: value for word, value in meant.items() if not value or value.split("=")[0] in known}
         free = [word for word in (*[*known][in_place:], *handed, *["path"] * is_saved) if word not in given]
         own = {x for x in given if f"{at}:{x}" in _words("instead") and _parts(x) not in map(_parts, free)} | {*known}
+        if "position" in free and "k" in given and not {"k", "top"} & {*known}:
+            k = whole_number(given["k"], "k, as in Sink_k,", 0)
+            given = {x: value for x, value in given.items() if x != "k"} | {"position": max(k - 1, 0)}
         kept = {synonym(x, [x] if x in own else free): given[x] for x in given if meant.get(x) is None}
         pairs = (pair.split("=") for pair in meant.values() if pair)
-        return kept | {word: literal_eval(value) for word, value in pairs if word in known}
+        return kept | {word: literal_eval(value) for word, value in pairs}
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        named: Any = meant_by(kwargs, len(args))
-        model: Any = (dict(zip(known, args, strict=False)) | named).get("model")
+        told: Any = kwargs
+        by_place: Any = args
+        if takes_text and (found := [x for x in args if callable(getattr(x, "convert_ids_to_tokens", None))]):
+            told, by_place = kwargs | {"tokenizer": found[0]}, tuple(x for x in args if x is not found[0])
+        named = meant_by(told, len(by_place))
+        model: Any = (dict(zip(known, by_place, strict=False)) | named).get("model")
         if getattr(type(model), "kind", "") == "block":
-            return model.as_model(checked, args, named)
+            return model.as_model(checked, by_place, named)
         path = named.pop("path", None) if is_saved else None
-        given = _prepared([*known], args, named, handed) if handed else args
+        given = _prepared([*known], by_place, named, handed) if handed else by_place
         _check_fit(function, given, named)
         answer = function(*given, **named)
         if path is not None:
@@ -530,9 +535,6 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
 def _prepared(names: list[str], args: tuple[Any, ...], named: dict[str, Any], handed: list[str]) -> tuple[Any, ...]:
     """The arguments by place, with the model loaded and the text read as other arguments say, which are taken away."""
     how = {word: value for word in handed if word in named and (value := named.pop(word)) is not None}
-    for value in args:
-        if "tokenizer" in handed and callable(getattr(value, "convert_ids_to_tokens", None)):
-            args, how["tokenizer"] = tuple(each for each in args if each is not value), value
     if not how or not {*names[: len(args)], *named} & {"model"}:
         return args
     values = dict(zip(names, args, strict=False)) | named
@@ -593,8 +595,10 @@ class Told(type):
         return cls
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        known = inspect.signature(cls).parameters
+        meant = {synonym(word, known): value for word, value in kwargs.items()} if not {*kwargs} <= {*known} else kwargs
         try:
-            return super().__call__(*args, **kwargs)
+            return super().__call__(*args, **meant)
         except TypeError:
             _check_fit(cls, args, kwargs)
             raise
@@ -637,7 +641,8 @@ class Bound(partial[Any]):
     def answers(self) -> bool:
         """Whether it is a method of a value that needs no argument."""
         _, *given = inspect.signature(self.func).parameters.values()
-        return self.args[0].is_value and all(each.default is not each.empty for each in given)
+        needed = [each for each in given if each.default is each.empty and each.kind < each.VAR_POSITIONAL]
+        return self.args[0].is_value and not needed
 
     def __repr__(self) -> str:
         path = f"{self.args[0].kind}.{self.func.__name__}"
@@ -699,8 +704,7 @@ class Answering:
                 for part in self.parts:
                     if hasattr(vars(self).get(part), name):
                         return getattr(vars(self)[part], name)
-                function = _public(name)
-                if function and next(iter(inspect.signature(function).parameters)) == self.role:
+                if function := _public(name, self.role):
                     return Bound(function, self)
             raise Unknown(f"a {self.kind} has no attribute {name!r}", name, partial(self._fix_of, name))
 
@@ -712,11 +716,13 @@ class Answering:
         return fix_of(name, self.kind) or inside or fix_of("", self.kind) or nearest(name, names) or known
 
 
-def _public(name: str) -> Callable[..., Any] | None:
-    """The public function of a name, or of a word that means one."""
-    meant = _meant(name, _public_functions())
-    function = meant and getattr(sys.modules[_ROOT.name], meant)
-    return function if inspect.isfunction(function) and inspect.signature(function).parameters else None
+def _public(name: str, role: str) -> Callable[..., Any] | None:
+    """What `si` has under a name, if it is a function that takes an object of this role first, or a maker of edits."""
+    function: Any = getattr(sys.modules[_ROOT.name], name, None)
+    is_function = inspect.isfunction(function) or isinstance(function, partial)
+    first = next(iter(inspect.signature(function).parameters.values()), None) if is_function else None
+    makes_edits = role == "model" and first is not None and first.kind is first.VAR_POSITIONAL
+    return function if first is not None and (first.name == role or makes_edits) else None
 
 
 def _meant(name: str, public: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ _SWEPT: set[Path] = set()  # folders in which this process has removed the draft
 
 
 def cache_folder() -> Path:
-    """The folder of runs, texts and converted models: $SINKINTERP_CACHE, else `sinkinterp` in the user's cache."""
+    """The folder of runs, texts and models: $SINKINTERP_CACHE, else `sinkinterp` in the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("SINKINTERP_CACHE") or Path(home) / "sinkinterp").expanduser()
 
@@ -64,12 +64,6 @@ def write_text(path: Path | str, text: str) -> None:
     """Writes a text file (UTF-8), whole or not at all. Raises InputError where the system refuses."""
     with replacing(path) as draft:
         draft.write_text(text, encoding="utf-8")
-
-
-def write_bytes(path: Path | str, data: bytes) -> None:
-    """Writes a file, whole or not at all. Raises InputError where the system refuses."""
-    with replacing(path) as draft:
-        draft.write_bytes(data)
 
 
 def write_json(path: Path | str, value: Any, indent: int | None = None) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .checks import InputError, refusal, refusing
-from .files import is_output, replacing, set_aside, shown_path, write_bytes
+from .files import is_output, replacing, set_aside, shown_path
 from .spec import key_of
 
 T = TypeVar("T")
@@ -32,7 +32,6 @@ STAMP = "0" * 64  # in a draft: where the hash of the file itself is to stand
 SHA256 = "sha256"  # in a dictionary: the hash of all else that it holds
 SEALED = "sealed"  # in a dictionary: that it has such a hash
 RECIPE = "recipe.json"  # in a folder: that it is a checkpoint of ours, which has a seal
-LARGE = 1 << 24  # bytes; fewer are read at once, and take less time than to start a thread
 Content = bytes | str | Mapping[str, Any]  # of a file
 Of = Mapping[str, str | int]  # what a file or a folder is of
 _OF, _IS = "of", "is"  # the two entries of a record that says what it is of
@@ -158,15 +157,11 @@ def _run_of(folder: Path) -> str | int:
 
 @contextmanager
 def verifying(folder: Path, *patterns: str) -> Iterator[None]:
-    """Verifies a folder as `verify` and `check_beside` do: a large one in another thread, while the block reads it.
+    """Verifies a folder as `verify` and `check_beside` do, in another thread, while the block reads it.
 
-    Raises Damaged before the block, or when it ends, also where the block fails.
+    Raises Damaged when the block ends, also where it fails.
     """
     check_beside(folder)
-    if not (folder / SEAL).exists() or sum(file.stat().st_size for file in folder.iterdir()) < LARGE:
-        verify(folder, *patterns)
-        yield
-        return
     with ThreadPoolExecutor(1) as pool:
         verification = pool.submit(verify, folder, *patterns)
         try:
@@ -190,7 +185,8 @@ def check(folder: Path, expected: Mapping[str, str]) -> None:
 
 def write_record(path: Path, value: Any, of: Of = {}) -> None:
     """Writes a JSON file that begins with the sha256 of its content, whole or not at all."""
-    write_bytes(path, _record(value, of))
+    with replacing(path) as draft:
+        draft.write_bytes(_record(value, of))
 
 
 def read_record(path: Path, of: Of = {}) -> Any:
@@ -254,14 +250,11 @@ def _sha256(path: Path) -> str:
 
 def _read(path: Path, read: Callable[[BufferedReader], T]) -> T:
     """What `read` makes of a file. Raises Damaged where it cannot be read, and InputError without the permission."""
-    with refusal(f"cannot read {path}", of=PermissionError):
-        try:
-            with path.open("rb") as file:
-                return read(file)
-        except PermissionError:
-            raise
-        except OSError as error:
-            raise Damaged(path, error.strerror or "it cannot be read") from error
+    try:
+        with refusal(f"cannot read {path}", of=PermissionError), path.open("rb") as file:
+            return read(file)
+    except OSError as error:
+        raise Damaged(path, error.strerror or "it cannot be read") from error
 
 
 MARK = f"sinkinterp sha256 {STAMP}"
@@ -343,7 +336,10 @@ def _is_ours(file: Path) -> bool:
     """Whether a file carries the mark of its content."""
     try:
         content = file.read_bytes()
-        return _is_stamped(content) or (content.lstrip().startswith(b"{") and _is_signed(json.loads(content)))
+        if not content.lstrip().startswith(b"{"):
+            return _is_stamped(content)
+        plain = json.loads(content)
+        return plain.get(SHA256) == _content_sha256(plain) and plain.get(SEALED, True) is True
     except (OSError, ValueError, RecursionError):
         return False
 
@@ -354,10 +350,6 @@ def _mark_in(content: bytes) -> re.Match[bytes] | None:
 
 def _is_stamped(content: bytes) -> bool:
     return _mark_in(content) is not None and content == stamped(_with(content, STAMP.encode()))
-
-
-def _is_signed(plain: Mapping[str, Any]) -> bool:
-    return plain.get(SHA256) == _content_sha256(plain) and plain.get(SEALED, True) is True
 
 
 def _with(content: bytes, digits: bytes) -> bytes:

@@ -1,13 +1,27 @@
 """Table: rows of numbers and text, how they were measured, and the function that draws them."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import cache, partial, wraps
 from html import escape
+from inspect import isroutine, signature
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from .checks import Answering, Frozen, InputError, choice, instance_of, is_whole, said_of, whole_number
+from .checks import (
+    Answering,
+    Frozen,
+    InputError,
+    choice,
+    guesses,
+    instance_of,
+    is_whole,
+    keywords,
+    said_of,
+    whole_number,
+)
 
 Cell = str | float | int | None
 NULL = "null"  # the column with what chance alone would give, beside the first quantity of a table
@@ -46,6 +60,7 @@ STRONGEST = "strongest position"  # from 1
 ALPHA_THERE = "alpha there"  # at the strongest position
 NULL_THERE = "null there"
 ONSET = "onset step"
+_PLACES = {LAYER, HEAD, KV_HEAD, BLOCK, POSITION, "sequence", "query", "key", "token", "channel", "step"}
 
 
 def low_of(column: str) -> str:
@@ -114,8 +129,17 @@ class Table(Answering, Frozen, repr=False):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            is_column = "rows" in vars(self) and name in self.columns  # a copy has no rows yet
-            return self.column(name) if is_column else super().__getattr__(name)
+            """A column, or what a DataFrame of the table has; its means and the like are of the columns of numbers."""
+            if "rows" not in vars(self) or name[0] == "_":  # a copy has no rows yet
+                return super().__getattr__(name)
+            if column := column_meant(name, self.columns):
+                return self.column(column)
+            frame = self.to_pandas()
+            if not hasattr(frame, name):
+                return super().__getattr__(name)
+            value = getattr(frame, name)
+            is_of_numbers = isroutine(value) and "numeric_only" in signature(value).parameters
+            return partial(value, numeric_only=True) if is_of_numbers else value
 
     @overload
     def __getitem__(self, key: str) -> list[Cell]: ...
@@ -129,7 +153,9 @@ class Table(Answering, Frozen, repr=False):
         Raises InputError for a name that no column has, and for anything else; IndexError where there is no such row.
         """
         if isinstance(key, str):
-            return self.column(key)
+            return self.column(column_meant(key, self.columns) or key)
+        if isinstance(key, list):
+            return self.to_pandas()[key]
         if isinstance(key, slice):
             return self.with_rows(self.rows[key])
         if not is_whole(key):
@@ -142,11 +168,36 @@ class Table(Answering, Frozen, repr=False):
         """The first `n` rows, as a table."""
         return self[: whole_number(n, "n", 0)]
 
-    def plot(self) -> Any:
-        """The plotly figure that shows this table. Raises InputError where it has none."""
+    def largest(self, n: int = 5, by: str = "") -> "Table":
+        """The `n` rows with the largest numbers of a column; by default of the first that is no name of a place."""
+        sizes = [name for name in self.columns if name not in _PLACES and not self.is_text(name)]
+        by = column_meant(by, self.columns) or by or next(iter(sizes), self.columns[0])
+        ranked = sorted(self.rows, key=lambda row: float(row[by] or 0), reverse=True) if by in sizes else self.rows
+        self._check_columns(by)
+        return self.with_rows([*ranked][: whole_number(n, "n", 1)])
+
+    @keywords
+    def plot(self, x: str | None = None, y: str | None = None, kind: str = "line", **named: Any) -> Any:
+        """The plotly figure that shows this table, or of columns `x` and `y` that of plotly.express: "line" or "bar".
+
+        `named` are words of plotly.express. Raises InputError where the table has no figure.
+        """
+        if x is not None or y is not None:
+            from plotly import express
+
+            chosen = {word: self.to_pandas().named(column) for word, column in (("x", x), ("y", y)) if column}
+            draw = choice(kind, {name: getattr(express, name) for name in ("line", "bar", "scatter")}, "kind of figure")
+            return draw(self.to_pandas(), **chosen, **named)
         if self.draw is None:
             raise InputError(f"{self.title!r} has no figure; print it, or take table.to_pandas() and draw that")
         return self.draw(self)
+
+    def show(self) -> None:
+        """Shows the figure in a notebook or a browser; prints a table that has none."""
+        if self.draw is None:
+            print(self)
+        else:
+            self.plot().show()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -212,16 +263,18 @@ class Table(Answering, Frozen, repr=False):
         return Table(plain["title"], plain["note"], tuple(rows))
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas DataFrame, with title and note in its `attrs`."""
-        import pandas
+        """The rows as a pandas DataFrame, with title and note in its `attrs`; "sink rate" is its column sink_rate."""
+        return self.as_written().rename(columns=identifier)
 
-        frame = pandas.DataFrame([dict(row) for row in self.rows])
+    def as_written(self) -> Any:
+        """As `to_pandas`, with the names of the columns as files have them."""
+        frame = _frames()([dict(row) for row in self.rows])
         frame.attrs = {"title": self.title, "note": self.note}
         return frame
 
-    def to_csv(self, path: Path | str | None = None) -> str | None:
+    def to_csv(self, path: Path | str | None = None, index: bool = False, **named: Any) -> str | None:
         """The rows as CSV text; with a path, they are written there instead, over the file of that name."""
-        return self.to_pandas().to_csv(path, index=False)
+        return self.as_written().to_csv(path, index=index, **named)
 
     def to_html(self) -> str:
         """The rows as an HTML table without title and note. All text is escaped."""
@@ -246,6 +299,58 @@ class Table(Answering, Frozen, repr=False):
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return f"<b>{escape(self.title)}</b>{self.to_html()}<small>{escape(self.note)}</small>"
+
+
+def identifier(column: str) -> str:
+    """The name of a column as Python's names are written."""
+    return re.sub(r"\W+", "_", str(column)).strip("_")
+
+
+def column_meant(word: Any, columns: Iterable[str]) -> str:
+    """The one of the columns that a word means; empty if it means none."""
+    named = {identifier(column): column for column in columns if isinstance(column, str)}
+    own = identifier(word) if isinstance(word, str) else ""
+    groups = (words.split() for words in guesses()["columns"])
+    meant = (named[each] for words in groups if own in words for each in words if each in named)
+    return named.get(own) or next(meant, "")
+
+
+@cache
+def _frames() -> Any:
+    """The DataFrame whose columns also answer to the words that people use for them."""
+    import pandas
+
+    class Frame(pandas.DataFrame):
+        """Columns also answer to the words that people use for them."""
+
+        @property
+        def _constructor(self) -> Any:
+            return Frame
+
+        def named(self, word: str) -> str:
+            return column_meant(word, self.columns) or word
+
+    def meaning(name: str) -> Callable[..., Any]:
+        of_pandas = getattr(pandas.DataFrame, name)
+
+        @wraps(of_pandas)
+        def called(self: Any, *args: Any, **named: Any) -> Any:
+            def meant(word: Any) -> Any:
+                if isinstance(word, list):
+                    return [meant(each) for each in word]
+                return word if not isinstance(word, str) or word in self.columns else self.named(word)
+
+            try:
+                return of_pandas(self, *map(meant, args), **{key: meant(value) for key, value in named.items()})
+            except KeyError as error:
+                names = ", ".join(map(str, self.columns))
+                raise KeyError(f"{error.args[0]!s:.60}; the columns are {names}") from None
+
+        return called
+
+    for name in ("__getitem__", "sort_values", "pivot", "pivot_table", "groupby", "nlargest", "nsmallest", "set_index"):
+        setattr(Frame, name, meaning(name))
+    return Frame
 
 
 Sequence.register(Table)  # pandas makes a frame of the rows of a sequence

@@ -12,6 +12,7 @@ from benchmarks import costs, gpu, gpu_checks
 from benchmarks.costs import CAN_READ_PEAKS
 from benchmarks.rows import Row
 from sinkinterp import interventions as iv
+from sinkinterp.attention import fused
 
 pytestmark = pytest.mark.timeout(600)
 README = (Path(__file__).parents[1] / "benchmarks" / "README.md").read_text()
@@ -60,12 +61,11 @@ def test_a_row_that_fails_says_why_and_rows_after_the_deadline_are_named():
 
 
 def test_a_check_sees_a_wrong_log_sum(monkeypatch):
-    call, path = gpu_checks.calls(gpu_checks.Size(29, 16), torch.float32)["causal, grouped queries"]
-    assert gpu_checks.kernel_difference(call, "cpu", path) < 1e-5
-    taken = gpu_checks.fused.path_of
-    wrong = lambda call: (path, (taken(call)[1][0], taken(call)[1][1] * 1.443))  # noqa: E731  log2
-    monkeypatch.setattr(gpu_checks.fused, "path_of", wrong)
-    assert gpu_checks.kernel_difference(replace(call), "cpu", path) > 0.1
+    call, is_fused = gpu_checks.calls(gpu_checks.Size(29, 16), torch.float32)["causal, grouped queries"]
+    assert gpu_checks.kernel_difference(call, "cpu", is_fused) < 1e-5
+    attended = fused.attended
+    monkeypatch.setattr(fused, "attended", lambda call: (attended(call)[0], attended(call)[1] * 1.443))  # log2
+    assert gpu_checks.kernel_difference(replace(call), "cpu", is_fused) > 0.1
 
 
 def test_every_kind_of_intervention_is_checked():

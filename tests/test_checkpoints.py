@@ -108,10 +108,3 @@ def test_a_text_checkpoint_was_made_by_the_command_of_its_card_and_reads_text(na
 def test_a_checkpoint_was_made_by_the_command_of_its_card(name):
     recipe = recipe_of(SHIPPED / name)
     assert recipe == si.Recipe(model=si.VARIANTS[name.removeprefix("demo-")], seed=0)
-
-
-def test_moving_p1_moves_the_sink_of_the_shipped_model():
-    subject = si.load("sinkinterp/demo-softmax")
-    token_set = Inputs(16, 64).token_set(subject, "sinkinterp/demo-softmax")
-    swapped = si.measure(subject, token_set, edits=[si.SwapPositions(0, 4)])
-    assert swapped.sink_rate(0) < 0.1 and swapped.sink_rate(4) > 0.8

@@ -1,6 +1,7 @@
 import json
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from runpy import run_path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from sinkinterp.applications.position_swap import paper_targets
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.encoder import Silence
 from sinkinterp.cli import reproducing
+from sinkinterp.data import sources
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import silent
 from sinkinterp.lm.model import build
@@ -42,8 +44,13 @@ SOFTMAX = "sinkinterp/demo-softmax"
 
 @pytest.fixture(scope="module", autouse=True)
 def few():
-    """67 sequences in place of 512, 16 in place of 256 while models train, 67 chats in place of 2,000."""
+    """67 sequences in place of 512, 16 in place of 256 while models train, 67 chats in place of 2,000.
+
+    The docstrings are read once.
+    """
+    docstrings = cache(sources.read_record)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "read_record", lambda file, of: docstrings(file))
         patch.setattr(cases, "OUR_SEQUENCES", 67)
         patch.setattr("sinkinterp.runs.trained.EVALUATION_SEQUENCES", 16)
         read = trained_runs.read_chats
@@ -93,9 +100,8 @@ def smoke(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules[measured.__module__], "measured", measured_once)
         patch.setattr(trained_runs, "evaluation_on", evaluated_once)
-        load_module("figure10_downstream")
-        shared = sys.modules[f"{catalogue.PACKAGE}.shared.downstream"]
-        patch.setattr(shared, "accuracy", accuracy_without_harness)  # tests/runs/test_downstream.py compares the two
+        figure10 = load_module("figure10_downstream")
+        patch.setattr(figure10, "accuracy", accuracy_without_harness)  # tests/runs/test_downstream.py compares the two
         return {name: load_experiment(name).table(scope) for name in names}
 
 
@@ -227,7 +233,7 @@ def test_a_model_of_transformers_without_tokenizer_is_measured_as_in_the_paper(g
     module = load_module(TABLE07)
     monkeypatch.setattr(position_swap, "TARGETS", (5, 30))
     table = module.EXPERIMENT.table(Scope(Scale.SMOKE, models=[gpt2]))
-    assert {row["input"] for row in table.rows} == {"random", "repeated"} and "n=100 a row, T=64, no BOS" in table.note
+    assert {row["input"] for row in table.rows} == {"random", "repeated"} and "n=100, T=64, BOS none" in table.note
     assert [row["t"] for row in table.where(input="random", edit="p1 <- p_t").rows] == [5, 30]
 
 
@@ -331,7 +337,7 @@ def test_the_command_writes_the_table_that_it_prints(call):
     assert (
         f"{100 * swapped['Sink_t']:.1f}" in output
         and len(output.splitlines()) <= 40
-        and "n=67 a row, T=16" in output
+        and "n=67, T=16" in output
         and swapped["model"] == SOFTMAX
     )
 

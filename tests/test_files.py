@@ -3,12 +3,12 @@ import stat
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from abuse.test_full_disk import limited
 from refusals import refused
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
@@ -24,7 +24,7 @@ def names(folder):
 def test_a_file_is_replaced_whole_and_missing_folders_are_made(tmp_path):
     file = tmp_path / "a" / "b" / "page.html"
     files.write_text(file, "häuser")
-    files.write_bytes(file, b"13")
+    files.write_text(file, "13")
     assert file.read_bytes() == b"13" and names(file.parent) == ["page.html"]
     files.write_json(file, {"a": [1, None]})
     assert file.read_text() == '{"a": [1, null]}'
@@ -177,18 +177,6 @@ def test_a_folder_does_not_replace_a_file_nor_a_file_a_folder(tmp_path):
     assert names(tmp_path) == ["file", "folder"] and (tmp_path / "file").read_text() == "old"
 
 
-@contextmanager
-def full_disk(limit=100):
-    """No file may grow beyond `limit` bytes."""
-    resource = pytest.importorskip("resource")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 WRITERS = {
     "text": lambda draft: draft.write_text("x" * 1000),
     "safetensors": lambda draft: save_file({"x": torch.zeros(1000)}, draft),
@@ -201,7 +189,7 @@ def test_a_full_disk_is_one_line_whichever_library_meets_it(tmp_path, write):
     file = tmp_path / "file"
     file.write_text("old")
     refused = pytest.raises(InputError, match=rf"^cannot write {file}: [^\n]+; free some space or [a-z ]+$")
-    with full_disk(), refused, files.replacing(file) as draft:
+    with limited(100), refused, files.replacing(file) as draft:
         write(draft)
     assert file.read_text() == "old" and names(tmp_path) == ["file"]
 

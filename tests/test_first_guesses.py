@@ -29,7 +29,6 @@ from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.checks import InputError, guesses
 from sinkinterp.cli.main import app
 from sinkinterp.data import progress
-from sinkinterp.data.tokens import TokenSet
 from sinkinterp.metrics import instruments
 from sinkinterp.runs.case import Inputs
 from sinkinterp.runs.catalogue import full_name
@@ -242,17 +241,11 @@ SAID = {  # what is tried, and what the one line says
     "a view": (lambda s, r: si.measure(s, TEXT).plot("norm"), "did you mean 'norms'"),
     "an instrument": (lambda s, r: si.measure(s, TEXT, instruments="MASIVE"), "did you mean 'MASSIVE'"),
     "a metric": (lambda s, r: si.sweep(s, TEXT, si.SwapPositions(0, 1), metric="sink_rte"), "si.sink_rate"),
-    "a metric of a report": (lambda s, r: r.extra("los"), "mean 'loss'"),
-    "a variant": (lambda s, r: si.VARIANTS["sofmax"], "did you mean 'softmax'"),
     "a checkpoint": (lambda s, r: si.load("sinkinterp/text-sofmax"), "did you mean 'sinkinterp/text-softmax'"),
-    "a backend": (lambda s, r: si.load(NAME, backend="hugingface"), "did you mean 'huggingface'"),
     "text for a model of symbols": (lambda s, r: si.measure("sinkinterp/demo-softmax"), "[[5, 7, 9]]"),
     "a shipped name alone": (lambda s, r: si.load("demo-softmax"), "did you mean sinkinterp/demo-softmax?"),
-    "no such file": (lambda s, r: si.measure(s, Path("nope.txt")), "there is no file nope.txt"),
-    "an empty text": (lambda s, r: si.measure(s, ""), "give a longer one"),
     "a chat without a template": (lambda s, r: si.measure(s, [{"role": "user", "content": "Hi"}]), "chat template"),
     "both words": (lambda s, r: si.load(NAME, dtype="bf16", torch_dtype="bf16"), 'dtype="bfloat16"'),
-    "dtype": (lambda s, r: si.load(NAME, dtype="float7"), "bfloat16"),
     "quantization_config": (lambda s, r: si.load(NAME, quantization_config=object()), HUGE),
     "batch_size of measure": (lambda s, r: si.measure(s, TEXT, batch_size=4), "measure chooses how many"),
     "a model without tokenizer": (lambda s, r: si.measure(model_of("gpt2"), TEXT), "tokenizer=..."),
@@ -261,68 +254,37 @@ SAID = {  # what is tried, and what the one line says
     "a title": (lambda s, r: si.attention_map(s, TEXT, title="t"), "figure.update_layout(title_text=...)"),
     "a mean of heads": (lambda s, r: si.attention_map(s, TEXT, heads="mean"), ".mean(1), tokens)"),
     "attention of a call": (lambda s, r: s(TEXT, output_attentions=True), "si.view(subject, text)"),
-    "weights that are measured": (lambda s, r: si.measure((torch.eye(3)[None, None],)), "si.sinks(weights)"),
     "an edit by a name": (lambda s, r: si.patched(s, mask_sink=True), "RemoveColumn()"),
-    "an unknown list": (lambda s, r: app(["list", "nosuch"]), "invalid value for 'what': 'nosuch' is not one of"),
     "a list of a report": (lambda s, r: pandas.DataFrame([r]), "pandas.DataFrame(report)"),
     "a slip in a keyword": (lambda s, r: si.measure(s, TEXT, editz=()), "did you mean 'edits'"),
-    "a subject again": (lambda s, r: si.load(s), "is loaded already"),
-    "a report as a model": (lambda s, r: si.measure(r, TEXT), "not a model"),
-    "a slip in an attribute": (lambda s, r: r.summry, "did you mean 'summary'"),
     "an item": (lambda s, r: r["import"], "did you mean 'importance'"),
-    "one report": (lambda s, r: si.compare([r, r, r]), "takes two reports, or two models and a text"),
+    "one report": (lambda s, r: si.compare(r, 3), "not a model"),
     "a module": (lambda s, r: s.parameters, "subject.model.parameters"),
-    "a method without brackets": (lambda s, r: r.heads.sort_values, "to_pandas().sort_values"),
     "several models in a view": (lambda s, r: si.view([NAME, NAME], TEXT), "si.attention_map(models, text)"),
-    "ids on no device": (lambda s, r: s.run(torch.ones(1, 4, dtype=torch.long, device="meta")), "give their list"),
-    "sparse ids": (lambda s, r: s.run(torch.ones(2, 4, dtype=torch.long).to_sparse()), "tokens.to_dense()"),
-    "a list as a token set": (lambda s, r: TokenSet.of([1, 2]), "TokenSet.of_rows"),
     "an estimate as a number": (lambda s, r: r.sink() > 0.2, "report.sink().low"),
     "a word of an operation": (lambda s, r: si.interventions.Zero(dims=[3]), "Zero: got an unexpected keyword"),
     "a word that generating does not know": (lambda s, r: si.generate(s, TEXT, hide_the_sink=True), "and edits"),
-    "a misspelt word of generating": (lambda s, r: si.generate(s, TEXT, max_tokens=3), "did you mean 'max_new_tokens'"),
     "axes of a view": (lambda s, r: si.view(s, TEXT, ax=1), "si.attention_map(model, text) is a plotly figure"),
-    "softmax-off-by-one": (lambda s, r: si.PatchNormalization("softmax1"), "si.interventions.AddSinkLogit()"),
-    "a function as a kernel": (lambda s, r: si.PatchNormalization(lambda x: x), "hook_pattern"),
-    "a cell as a column": (lambda s, r: si.key_norms(s, TEXT)["key"], "table.where(quantity='key')"),
+    "a cell as a column": (lambda s, r: si.norms(s, TEXT).table["key"], "table.where(quantity='key')"),
     "an array in a table": (lambda s, r: r.heads()[:, 0], "table['COLUMN']"),
     "a threshold of massive": (lambda s, r: si.massive_activations(s, TEXT, threshold=50), "for row in table if"),
-    "rates by head": (lambda s, r: si.sink_rate(s, TEXT, per_head=True), ".float().mean(0)"),
     "a model to train": (lambda s, r: si.train(s.model, TEXTS, steps=2), 'si.train("sigmoid", steps=100)'),
-    "what a model returned": (lambda s, r: si.norms((torch.ones(1, 2, 3),)), "si.norms(model, tokens)"),
     "half a swap": (lambda s, r: si.SwapPositions(1), "it takes first, second"),
     "a report of a model": (lambda s, r: si.Report(s), "si.measure(model, tokens) makes a report"),
-    "a report of keywords": (lambda s, r: si.Report(model=s, tokens=TEXT), "si.measure(model, tokens) makes a report"),
-    "a recipe's slip": (lambda s, r: si.Recipe(step=3), "did you mean 'steps'"),
     "a kernel": (lambda s, r: si.Sigmoid(), "from sinkinterp.attention.kernels import Sigmoid"),
     "a measurement": (lambda s, r: si.logit_parts(s), "from sinkinterp.measurement.lens import logit_parts"),
-    "two values": (lambda s, r: [*s], "subject = si.load(NAME), then subject.tokenizer"),
     "an attribute of no edited model": (lambda s, r: si.patched(s, si.SwapPositions(0, 1)).nothing, "with si.patched("),
-    "an intervention": (lambda s, r: si.interventions.Zeros, "did you mean 'Zero'"),
-    "a variant's attribute": (lambda s, r: si.VARIANTS.softmax, "si.VARIANTS['softmax']"),
-    "an instrument's beginning": (lambda s, r: instruments.GEOM, "did you mean 'GEOMETRY'"),
-    "view without a text": (lambda s, r: si.view(s), "it takes model, text"),
     "sinks of a report": (lambda s, r: si.sinks(r), "report.sink()"),
     "all layers": (lambda s, r: si.attention_map(s, TEXT, layers="all"), "whole numbers"),
-    "angles of the first token": (lambda s, r: s.first_token(TEXT).angles, "qk_cosines"),
-    "a model's near name": (lambda s, r: si.load("smollm"), "did you mean 'smollm2'"),
-    "experiments": (lambda s, r: full_name("list"), "sinkinterp list experiments"),
-    "--lr": (lambda s, r: app(["train", "softmax", "--epochs", "3"]), "such as --set steps=100"),
-    "--layer": (lambda s, r: app(["explain", NAME, "--layer", "0"]), "write --head LAYER.HEAD"),
-    "no prompts": (lambda s, r: app(["patch", NAME]), f"patch {NAME} --clean 'The cat saw the dog'"),
-    "a layer to patch": (lambda s, r: app(["patch", NAME, "--layer", "1"]), "write two prompts"),
+    "angles of the first token": (lambda s, r: s.first_token(TEXT), "qk_cosines"),
+    "no prompts": (lambda s, r: app(["patch", NAME]), f"patch {NAME} --clean"),
     "a position to measure": (lambda s, r: app(["measure", NAME, "--position", "1"]), "every position is measured"),
     "a flag in place of a file": (lambda s, r: app(["measure", NAME, "--save"]), "such as --save sinks.csv"),
     "a model in place of a command": (lambda s, r: app(["gpt2"]), "sinkinterp measure gpt2"),
     "two models": (lambda s, r: app(["view", NAME, NAME, "--text", "x"]), f"sinkinterp compare {NAME}"),
     "a hook to patch": (lambda s, r: si.patch(s, TEXT, TEXT, hook_name="blocks.0.hook_resid_pre"), "site='resid_pre'"),
     "two models to patch": (lambda s, r: si.patch(NAME, NAME), "two texts of one model"),
-    "--edit": (lambda s, r: app(["measure", NAME, "--edit", "zero"]), "such as ZeroKeyBias"),
-    "two texts": (lambda s, r: app(["view", NAME, "The cat", "sat"]), "with --text TEXT"),
-    "a made model in place of a command": (lambda s, r: app(["smollm2"]), "sinkinterp measure smollm2"),
-    "an unknown command": (lambda s, r: app(["zzz"]), "the commands are train, finetune"),
-    "a layer of attention": (lambda s, r: s.attention(TEXT, layer=1), "si.attention(subject, text, layers=3, heads=5)"),
-    "a name in place of a command": (lambda s, r: app([NAME]), f"sinkinterp measure {NAME}"),
+    "a layer of attention": (lambda s, r: s.attention(TEXT, layer=9), "choose from 0, 1, 2"),
 }
 
 
@@ -481,8 +443,8 @@ def test_a_function_of_a_model_is_a_method_of_a_subject_and_a_word_means_an_attr
         si.sinks(subject, TEXT)
     )
     assert subject.plot_attention(TEXT) == si.attention_map(subject, TEXT)
-    for rate in (si.sink_rate(report), si.sink_rate(subject, TEXTS), subject.sink_rate(text=TEXTS, eps=0.3)):
-        assert rate.equal(si.sink_rate(si.measure(subject, TEXTS)))
+    for rate in (si.sink_rate(report), si.sink_rate(subject, TEXTS), subject.sink_rate(text=TEXTS, eps=0.3, k=1)):
+        assert rate == report.sink().mean and rate.per_head.equal((report.alpha() > 0.3).float().mean(0))
     assert (subject.n_heads, subject.vocab) == (subject.shape.n_heads, subject.shape.vocab)
     assert report.length == report.T == report.protocol.length and report.model == NAME
     assert si.attention_map(subject, TEXT).savefig(tmp_path / "a.html").is_file()
@@ -529,7 +491,7 @@ def test_an_edit_in_small_letters_edits_the_model_or_measures_it_edited(subject)
             assert both.protocol.edits == ("SwapPositions(0, 4)", "SwapPositions(1, 2)")
             weights, norms = si.attention(subject, TEXT), si.key_norms(subject, TEXTS)
         assert weights.equal(si.attention(subject, TEXT, edits=swapped))
-        assert list(norms) == list(si.key_norms(subject, TEXTS, edits=swapped))
+        assert norms.equal(si.key_norms(subject, TEXTS, edits=swapped))
     assert si.measure(subject, TEXTS).protocol.edits == ()
 
 
@@ -542,14 +504,14 @@ TAKES_A_MODEL = {
     "a report": lambda model, **how: si.measure(model, TEXTS, **how).alpha().tolist(),
     "scores": lambda model, edits=(): si.sink_scores(si.edit(model, edits) if edits else model, TEXTS).tolist(),
     "weights": lambda model, **how: si.attention(model, TEXT, **how).tolist(),
-    "a table": lambda model, **how: [*si.key_norms(model, TEXTS, **how)],
+    "a table": lambda model, **how: [*si.heads(model, TEXTS, **how)],
     "a map": lambda model, **how: str(si.attention_map(model, TEXT, layers=1, **how).data),
 }
 
 
 @pytest.mark.parametrize("takes", TAKES_A_MODEL)
 def test_an_edited_model_is_a_model_wherever_one_is_taken(takes, subject):
-    call, swap, clip = TAKES_A_MODEL[takes], si.SwapPositions(0, 4), si.interventions.ClipPattern(-0.1)
+    call, swap, clip = TAKES_A_MODEL[takes], si.SwapPositions(0, 4), si.interventions.Temperature(2.0)
     edited = si.patched(subject, swap)
     assert call(edited) == call(subject, edits=swap) != call(subject)
     assert call(si.edit(edited, clip)) == call(subject, edits=[swap, clip]) == call(edited, edits=clip)
@@ -563,10 +525,10 @@ def test_an_edited_model_computes_inside_its_block(subject):
         logits, written = model(ids).logits, model.generate(ids, max_new_tokens=3)
         rate = si.sink_rate(model, TEXTS, tokenizer=subject.tokenizer)
     assert edited.forward(ids).logits.equal(logits) and edited.generate(ids, max_new_tokens=3).equal(written)
-    assert si.sink_rate(edited, TEXTS).equal(rate) and rate.equal(si.sink_rate(si.measure(model, TEXTS, edits=swap)))
+    assert si.sink_rate(edited, TEXTS) == rate == si.sink_rate(si.measure(model, TEXTS, edits=swap))
     assert edited.config is model.config and one_line(repr(edited)) and "SwapPositions(0, 4)" in repr(edited)
-    twice = si.intervene(model, TEXTS, swap, si.interventions.ClipPattern(-0.1)).protocol.edits
-    assert twice == si.intervene(model, TEXTS, [swap, si.interventions.ClipPattern(-0.1)]).protocol.edits
+    twice = si.intervene(model, TEXTS, swap, si.interventions.Temperature(2.0)).protocol.edits
+    assert twice == si.intervene(model, TEXTS, [swap, si.interventions.Temperature(2.0)]).protocol.edits
     assert repr(si.intervene(model, swap, swap)) == repr(si.patched(edited, swap))
 
 
@@ -641,9 +603,12 @@ def test_a_variant_is_trained_by_its_name_with_settings(tmp_path):
 def test_a_run_is_a_model_and_answers_for_what_trainers_call_its_parts(tmp_path):
     run, ids = si.train(steps=2, batch=4, cache=tmp_path), torch.arange(2, 14)[None]
     expected = si.measure(run.subject(), ids)
-    assert si.sink_rate(run, ids).equal(si.sink_rate(expected)) and run.measure(ids).alpha().equal(expected.alpha())
-    assert isinstance(run.model, torch.nn.Module) and one_line(repr(run)) and run.out_dir == run.folder
-    assert run.history[-1] == run.history()[-1] and [*run.history] == run.history()
+    assert si.sink_rate(run, ids) == run.sink_rate(ids) == si.sink_rate(expected) and run.measure(ids).alpha().equal(
+        expected.alpha()
+    )
+    assert isinstance(run.net, torch.nn.Module) and one_line(repr(run)) and run.out_dir == run.folder
+    assert run.history[-1] == run.history()[-1] and [*run.history] == [*run.history()]
+    assert run.history.plot(x="step", y="sink_rate").data and si.load(run.save(tmp_path / "a")).folder == tmp_path / "a"
     assert len(si.compare(run, run, ids)) and run.recipe.model == described("softmax", {}).model
 
 
@@ -668,20 +633,130 @@ def test_options_that_are_settings_or_edits(tmp_path, monkeypatch):
 
 
 def test_a_quantity_of_a_report_is_a_function_of_a_model_and_a_text(subject, report, tmp_path):
-    views = {"massive_activations": "massive", "norms": "norms", "qk_angles": "angles", "sinks_by_head": "sinks"}
+    views = {"massive_activations": "massive", "sinks_by_head": "sinks"}
     for word, view in views.items():
         table, drawn = getattr(si, word)(subject, TEXTS), report.plot(view, token_text=subject.label)
         assert table.plot().savefig(tmp_path / f"{view}.html").is_file()
         assert len(table) and table.plot().data == drawn.data == getattr(si, f"plot_{word}")(NAME, TEXTS).data
-    norms = si.kv_norms(subject, TEXT)
-    for word, quantity in {"key_norms": "key", "value_norms": "value", "residual_norms": "residual"}.items():
-        assert list(getattr(si, word)(subject, TEXT)) == list(norms.where(quantity=quantity))
-    angles = si.qk_angles(subject, TEXT)
-    assert list(subject.qk_angles(TEXT, layer=1, head=0)) == list(angles.where(layer=1, head=0))
-    for name, size in {"qk_angles": "alpha_1", "heads": "alpha_1", "key_norms": "norm"}.items():
-        of_all = sorted(getattr(si, name)(subject, TEXT), key=lambda row: row[size], reverse=True)
-        assert list(getattr(si, name)(subject, TEXT, top_k=2)) == of_all[:2] != of_all[2:4]
-    refused(lambda: si.qk_angles(subject, TEXT, layer=9), "leave layers=... and heads=... out")
+    top = sorted(si.heads(subject, TEXT), key=lambda row: row["alpha_1"], reverse=True)[:2]
+    assert list(si.heads(subject, TEXT, top_k=2)) == top == list(subject.heads(TEXT).top(2))
+    refused(lambda: si.heads(subject, TEXT, layer=9), "leave layers=... and heads=... out")
+
+
+def test_a_number_of_each_token_is_a_tensor_that_knows_its_axes(subject, report):
+    norms, maps = subject.norms(TEXTS), report.extras
+    assert norms.keys.equal(si.key_norms(subject, TEXTS)) and norms.values.equal(subject.value_norms(TEXTS))
+    assert norms.keys.equal(report.key_norms.nanmean(0)) and norms.residuals[:, 0].equal(
+        si.hidden_norms(subject, TEXTS, position=0)
+    )
+    cosines = si.qk_cosines(subject, TEXTS, layer=1, head=0)
+    first = maps["cosine_maps"][:, 1, 0, :, 0].nanmean(0)
+    torch.testing.assert_close(cosines, first, equal_nan=True)
+    torch.testing.assert_close(
+        si.qk_angles(subject, TEXTS)[1, 0], first.acos().rad2deg(), equal_nan=True, atol=1, rtol=0
+    )
+    states = si.hidden_states(subject, TEXT)
+    assert states.shape[:2] == (4, 1) and si.first_token_hidden_states(subject, TEXT).equal(states[:, :, 0])
+    torch.testing.assert_close(states.norm(dim=-1)[:, 0], si.measure(subject, TEXT).residual_norms[0])
+    frame = si.sink_scores(subject, TEXTS).to_pandas()
+    assert frame.pivot(index="layer", columns="head", values="score").to_numpy().tolist() == pytest.approx(
+        report.alpha().mean(0).numpy()
+    )
+    assert si.key_norms(subject, TEXTS, layer=-1, head=0, position=2) == report.key_norms[:, -1, 0, 2].mean()
+    refused(lambda: si.key_norms(subject, TEXT, layer=9), "choose from 0, 1, 2")
+
+
+def test_a_rate_is_a_number_with_the_table_of_its_heads(subject, report, tmp_path):
+    rate = subject.sink_rate(TEXTS, position=1)
+    expected = (report.alpha(1) > 0.3).float()
+    assert f"{rate:.3f}" == f"{expected.mean():.3f}" and rate == subject.sink_rate(TEXTS, k=2) == rate.item()
+    for by, axes in {"sequence": (1, 2), "layer": (0, 2), "head": (0,)}.items():
+        assert si.sink_rate(subject, TEXTS, position=1, by=by).equal(expected.mean(axes))
+    assert si.sink_rate(subject, TEXTS, k=2, per_head=True).df["rate"].mean() == pytest.approx(rate)
+    assert rate.save(tmp_path / "a.csv").is_file() and rate.plot().data and rate.top(1)[0]["alpha_2"] <= 1
+    assert si.sink_rate(subject, TEXTS, layer=1, head=0, num_samples=2) == 1
+    refused(lambda: si.sink_rate(report, edits="sigmoid"), "give the model")
+    for wrong in ("shape", "tolist", "nothing"):
+        with pytest.raises(AttributeError, match=r"per_sequence, rate\.per_layer and rate\.per_head"):
+            getattr(rate, wrong)
+
+
+@pytest.mark.parametrize("name", ["groupby", "sort_values", "nlargest", "describe", "iloc", "pivot", "query"])
+def test_a_table_has_what_a_frame_of_it_has(report, name):
+    assert callable(getattr(report.heads(), name)) and getattr(report.heads().df, name)
+
+
+def test_columns_answer_to_the_words_that_people_use(report):
+    heads = report.heads()
+    frame = heads.to_pandas()
+    assert list(frame["score"]) == list(frame.alpha_1) == heads["importance"] == heads["alpha_1"]
+    assert list(frame["sink rate"]) == list(frame.sink_rate) == heads.sink_rate == heads["sink rate"]
+    with pytest.raises(KeyError, match="the columns are layer, head, alpha_1"):
+        _ = frame["no such"]
+
+
+EDITED = {  # a way to name an edited model, and the edit that it makes
+    "a method": (lambda s: s.swap_pos_embed(0, 4), si.SwapPositions(0, 4)),
+    "words": (lambda s: s.swap_positions(src=0, dst=4), si.SwapPositions(0, 4)),
+    "a word of edit": (lambda s: s.edit(normalization="sigmoid"), "sigmoid"),
+    "softmax1": (lambda s: si.replace_softmax(s, "softmax_off_by_one"), si.interventions.AddSinkLogit()),
+    "a function": (lambda s: s.replace_softmax(lambda x: x.sigmoid()), "sigmoid"),
+    "hooks": (lambda s: s.hooks(fwd_hooks=[si.swap_positions(0, 4)]), si.SwapPositions(0, 4)),
+    "edits": (lambda s: s.edit(si.edits.ablate_heads([(1, 0)])), si.Ablate(heads=[(1, 0)])),
+}
+
+
+@pytest.mark.parametrize("way", EDITED)
+def test_an_edited_model_has_the_methods_of_the_model_and_answers_as_edited(subject, way):
+    made, edit = EDITED[way]
+    expected = si.sink_scores(subject, TEXTS, edits=edit)
+    assert not expected.equal(si.sink_scores(subject, TEXTS))
+    edited = made(subject)
+    torch.testing.assert_close(edited.sink_scores(TEXTS), expected)
+    torch.testing.assert_close(edited.measure(TEXTS).alpha().mean(0), expected.as_subclass(torch.Tensor))
+    with made(subject) as model:
+        torch.testing.assert_close(si.sink_scores(model, TEXTS), expected)
+
+
+def test_hooks_by_their_names_are_seen_by_measurements_in_their_block(subject):
+    hook = ("blocks.1.attn.hook_z", lambda z, hook: 0 * z)
+    with subject.hooks([hook]):
+        inside, logits = subject.sink_scores(TEXT), subject.run_with_cache(TEXT)[0]
+    assert inside.equal(subject.sink_scores(TEXT, edits=[hook])) and not inside.equal(subject.sink_scores(TEXT))
+    torch.testing.assert_close(logits, subject.run(TEXT, edits=[hook]).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_an_edited_model_that_nothing_uses_says_that_the_model_is_not_changed(subject, caplog):
+    si.swap_positional_embeddings(subject, 0, 5)
+    assert "model = si.edit(model, si.interventions.SwapPositions(0, 5))" in caplog.text
+
+
+COMPARED = {  # what is compared, and the names of its rows; None: what changed
+    "two models": (lambda s, t: si.compare(s, t, TEXTS), None),
+    "two texts": (lambda s, t: si.compare(s, *TEXTS[:2]), None),
+    "an edited model": (lambda s, t: si.compare(s, s.edit("sigmoid"), TEXTS), None),
+    "names": (lambda s, t: si.compare([s, t], TEXTS, names=["a", "b"]), ["a", "b"]),
+    "a mapping": (lambda s, t: si.compare({"a": s, "b": t}, TEXTS, eps=0.3), ["a", "b"]),
+    "three": (lambda s, t: si.compare([s, t, t], TEXT), [NAME, *(f"sinkinterp/text-sigmoid {i}" for i in (2, 3))]),
+}
+
+
+@pytest.mark.parametrize("what", COMPARED)
+def test_models_and_texts_are_compared(subject, what):
+    call, names = COMPARED[what]
+    table = call(subject, si.load("sinkinterp/text-sigmoid"))
+    assert table.plot().data and (table["quantity"] if names is None else table["model"] == names)
+
+
+def test_a_recipe_of_words_is_what_train_makes_of_them(subject, tmp_path):
+    words = {"n_layer": 1, "batch_size": 4, "max_steps": 2}
+    recipe = si.TrainConfig(attention="softmax", kv_bias=True, **words)
+    assert recipe == si.train("kv_bias", cache=tmp_path, **words).recipe and recipe == si.TrainConfig(
+        "kv_bias", **words
+    )
+    watch = si.callbacks.SinkRateCallback(subject.tokenizer, TEXTS, every_n_steps=2, most=1)
+    assert [watch(subject.model, step) is not None for step in range(4)] == [True, False, True, False]
+    assert watch.df["step"].tolist() == [0, 2] and "sigmoid" in si.list_variants() and si.variants["sigmoid"]
 
 
 def test_a_method_of_a_subject_is_a_function_that_takes_the_model_first(subject):
@@ -745,8 +820,10 @@ def test_the_name_of_a_model_is_no_text(subject, name):
 def test_weights_that_someone_holds_have_the_sink_rate_of_their_table(subject):
     cache = subject.run_with_cache(TEXT)[1]
     rate = si.sink_rate(cache, epsilon=0.4)
-    assert rate.tolist() == pytest.approx([si.sinks(cache, epsilon=0.4)[0]["Sink_1"]])
-    torch.testing.assert_close(rate, si.sink_rate(subject, TEXT, epsilon=0.4))
+    assert rate == pytest.approx(si.sinks(cache, epsilon=0.4)[0]["Sink_1"])
+    assert rate == pytest.approx(si.sink_rate(subject, TEXT, epsilon=0.4))
+    stacked = si.attention(subject, TEXT)[0]  # layer head query key
+    torch.testing.assert_close(si.sink_scores(stacked), si.sink_scores(subject, TEXT).as_subclass(torch.Tensor))
 
 
 def test_what_a_tokenizer_returned_text_by_text_is_read_as_the_texts(subject, report):

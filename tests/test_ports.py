@@ -136,14 +136,11 @@ SAID = {
     "si.attention_patterns(tokens, pattern, attention_head_names=['a'])": (HELD, "LAYER.HEAD"),
     "si.logits.token_log_probs(inputs.input_ids[0], outputs.logits[0], tokenizer.decode)": (HELD, "colored_tokens"),
     "si.tokens.colored_tokens(tokens, values[1:])": (HELD, "finite numbers, one or a row for each"),
-    "si.pipeline('text-generation', model=name)": ("", "si.load(NAME).generate(text)"),
-    "si.help()": ("", "sinkinterp --help"),
     "si.view(name)": ("", "si.view(model, text)"),
     "model.blocks; model.lens().W_E.data[[1, 2]] = model.W_E.data[[2, 1]].clone(); si.sinks(model)": (
         SUBJECT,
         "change those of subject.model",
     ),
-    "si.compare([name, name, name])": ("", "takes two reports, or two models and a text"),
 }
 LINES = [(user, start, line) for user, (start, lines) in WORKS.items() for line in lines]
 

@@ -91,7 +91,6 @@ def test_our_types_and_functions_are_known_whatever_is_imported_first(tmp_path):
     said = {
         f"{ours}; {theirs}; {load}": "SinkForCausalLM",
         f"{theirs}; {ours}; {load}": "SinkForCausalLM",
-        f"{ours}; from transformers import GPT2LMHeadModel; {of_type}": "sinkinterp",
         f"{ours}; from transformers import AutoTokenizer; {of_type}": "sinkinterp",
         f"from pathlib import Path; from sinkinterp.runs.trained import recipe_of; {key_of_text}": recipe.key(),
         of_functions: "True True",  # no module hides the function of its name

@@ -28,6 +28,7 @@ from sinkinterp.runs.trained import SINK_LENGTH, Run, held_out_tokens, trained, 
 from sinkinterp.runs.workers import in_order
 from sinkinterp.spec import changed
 from sinkinterp.table import NULL, Cell, Table, at_this_loss, high_of, low_of, published
+from sinkinterp.train import checkpoint
 from sinkinterp.train.loop import Diverged, prepared
 from sinkinterp.train.recipe import RECIPES, Recipe, demo_recipe, on_text, with_variant
 
@@ -125,13 +126,13 @@ def measured(
         run = trained(recipe, cache, device=device_of(recipe))
     except Diverged as error:
         return _nothing() | {col.STATE: str(error).partition(";")[0]}, ()
-    curve = [(row["valid_loss"], row["alpha_1"]) for row in run.history()]
+    curve = [(row["valid_loss"], row["alpha_1"]) for row in checkpoint.history_of(run.folder)]
     return {**numbers_of(run, held_out), **(more(run, held_out) if more else {})}, curve
 
 
 def history_of(recipe: Recipe, cache: Path | None = None) -> list[dict[str, Any]]:
     """Losses and sinks during a recipe's run, which is made where it is not in the cache."""
-    return trained(recipe, cache, device=device_of(recipe)).history()
+    return checkpoint.history_of(trained(recipe, cache, device=device_of(recipe)).folder)
 
 
 def device_of(recipe: Recipe) -> str:
@@ -162,7 +163,7 @@ def numbers_of(run: Run, held_out: TokenSet) -> dict[str, Cell]:
         col.VALUE_RATIO: report.value_ratio().mean().item(),
         col.KEY_RATIO: report.key_ratio().mean().item(),
         col.RESIDUAL_RATIO: report.residual_ratio().mean(0).max().item(),
-        col.ONSET: onset(run.history(), null),
+        col.ONSET: onset(checkpoint.history_of(run.folder), null),
         **without_bos(subject, run.recipe, held_out),
     }
 

@@ -26,17 +26,7 @@ from ..backends.anatomy.modules import LinearMap, linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
-from ..checks import (
-    LARGEST,
-    Frozen,
-    InputError,
-    check_count,
-    finite_number,
-    instance_of,
-    is_whole,
-    keywords,
-    whole_number,
-)
+from ..checks import LARGEST, Frozen, InputError, check_count, finite_number, instance_of, keywords, whole_number
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual
@@ -46,7 +36,7 @@ from ..metrics.bootstrap import SIZES, Estimate, estimate_cells, intervals, mean
 from ..metrics.residuals import vector_norms
 from ..plots.theme import colour, sweep_figure, themed
 from ..spec import Limits
-from ..table import BLOCK, Cell, Table
+from ..table import BLOCK, Table
 from .streaming import Loss, loss_of
 
 TOKENS_BY_KIND = ("first", "delimiters", "repeats", "other tokens")
@@ -108,12 +98,10 @@ class Mask(Frozen, repr=False, eq=False):
     def table(self) -> Table:
         """The share of the tokens of every kind that are outliers, and the outlier dimensions, by block."""
         rows = []
+        of_kind = {kind: self.kinds == i for i, kind in enumerate(TOKENS_BY_KIND)}
         for block, dims in enumerate(self.dims):
-            found = self.tokens[:, block]
-            shares: dict[str, Cell] = {}
-            for i, kind in enumerate(TOKENS_BY_KIND):
-                of_kind = found[self.kinds == i]
-                shares[kind] = of_kind.float().mean().item() if len(of_kind) else None
+            found = {kind: self.tokens[:, block][where].float() for kind, where in of_kind.items()}
+            shares = {kind: x.mean().item() if len(x) else None for kind, x in found.items()}
             rows.append({BLOCK: block, **shares, LONGEST: self.longest[block], OUTLIER_DIMS: _some(dims)})
         return Table("Which tokens and dimensions are outliers?", self.note, tuple(rows), outliers_figure)
 
@@ -190,12 +178,10 @@ def _kinds(subject: Subject, tokens: Tokens) -> Tensor:
 
 def outliers_figure(table: Table) -> go.Figure:
     """Outlier tokens of every kind, and how long the longest token is, by block."""
-    figure = make_subplots(1, 2, subplot_titles=("outlier tokens, share of the kind", LONGEST))
+    figure, x = make_subplots(1, 2, subplot_titles=("outlier tokens, share of the kind", LONGEST)), table.column(BLOCK)
     for i, kind in enumerate(TOKENS_BY_KIND):
-        bar = {"x": table.column(BLOCK), "y": table.numbers(kind), "name": kind, "marker": {"color": colour(i)}}
-        figure.add_bar(**bar, row=1, col=1)
-    line = {"color": colour(4)}
-    figure.add_scatter(x=table.column(BLOCK), y=table.numbers(LONGEST), name=LONGEST, line=line, row=1, col=2)
+        figure.add_bar(x=x, y=table.numbers(kind), name=kind, marker={"color": colour(i)}, row=1, col=1)
+    figure.add_scatter(x=x, y=table.numbers(LONGEST), name=LONGEST, line={"color": colour(4)}, row=1, col=2)
     figure.update_xaxes(title="block (0: embedding)").update_yaxes(tickformat=".0%", range=[0, 1.03], col=1)
     figure.update_yaxes(type="log", exponentformat="power", col=2)
     return themed(figure, table.title, 440, table.note)
@@ -249,10 +235,9 @@ def left_out(mask: Mask) -> dict[str, Left]:
 def worth_trying(mask: Mask, block: int | None = None) -> list[str]:
     """The names of what can be left out: without outliers in any block, or in `block`, there is nothing."""
     blocks = range(len(mask.dims)) if block is None else (block,)
-    names = [NOTHING]
-    names += [TOKENS, RANDOM_TOKENS] if mask.tokens[:, list(blocks)].any() else []
-    names += [DIMS, RANDOM_DIMS] if any(mask.dims[i] for i in blocks) else []
-    return [*names, BOTH] if len(names) == 5 else names
+    tokens = [TOKENS, RANDOM_TOKENS] if mask.tokens[:, list(blocks)].any() else []
+    dims = [DIMS, RANDOM_DIMS] if any(mask.dims[i] for i in blocks) else []
+    return [NOTHING, *tokens, *dims, *([BOTH] if tokens and dims else [])]
 
 
 def others(chosen: Bool[Tensor, "*axes"], axis: int, seed: int = 0) -> Bool[Tensor, "*axes"]:
@@ -376,8 +361,7 @@ def explained(
 
 def _check_texts(x: Any, mask: Any) -> None:
     instance_of(mask, Mask, _WHAT)
-    what = "texts, every other one to fit, the others to test"
-    check_count(numbers(x, "sequence pos d_model", "activations"), what, 2)
+    check_count(numbers(x, "sequence pos d_model", "activations"), "texts, one half to fit, the others to test", 2)
 
 
 def _split(x: Texts, mask: Mask, name: str) -> tuple[Stack, Float[Tensor, "_ pos d_model"], Bool[Tensor, "_ pos"]]:
@@ -410,7 +394,7 @@ def fake_quantised(
     """
     numbers(x, "... row column", "what is quantised")
     levels = 2 ** (whole_number(bits, "bits of a symmetric integer", 2, 32) - 1) - 1
-    if not over or not all(is_whole(axis) and -x.ndim <= axis < x.ndim for axis in over):
+    if not over or not all(type(axis) is int and -x.ndim <= axis < x.ndim for axis in over):
         raise InputError(f"over names axes of {tuple(x.shape)}, such as (-1,); got {over}")
     kept = kept.to(x.device)
     wide = x.to(torch.promote_types(x.dtype, torch.float32)).masked_fill(kept, 0)

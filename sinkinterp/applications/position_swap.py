@@ -1,6 +1,7 @@
 """Table 7 of Gu et al. (2025): in a model with learned positions, the sink goes where p1 goes."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import isfinite
 from statistics import fmean
@@ -134,18 +135,14 @@ def _note(report: Report, token_sets: Mapping[str, TokenSet], epsilon: float) ->
     protocol = report.protocol
     sources = ", ".join(f"{name}: {token_set.source}" for name, token_set in token_sets.items())
     has_bos = any(" first" in token_set.bos for token_set in token_sets.values())
-    bos = "no BOS unless the input says so" if has_bos else "no BOS"
-    weights = f", weights: {protocol.revision}" if protocol.revision else ""
-    encoder = f", encoder {protocol.encoder}" if protocol.encoder else ""
+    line = replace(protocol, bos="only where the input says so" if has_bos else "none").line("source", "edits")
     return (
-        f"{protocol.model}: n={protocol.sequences} a row, T={protocol.length}, {bos}{encoder}{weights}, "
-        f"{protocol.dtype}, epsilon={epsilon}; {intervals(protocol.sequences)}; t counts from 1; "
-        f"null: the larger rate under uniform attention; {sources}; "
-        "paper: GPT2-XL, repeated tokens, T=64"
+        f"{protocol.model}: {line}, epsilon={epsilon}; {intervals(protocol.sequences)}; t counts from 1; null: the "
+        f"larger rate under uniform attention; {sources}; paper: GPT2-XL, repeated tokens, T=64"
     )
 
 
-def swap_chart(table: Table, reported: str = "GPT2-XL in the paper") -> go.Figure:
+def swap_chart(table: Table) -> go.Figure:
     """Sink_1 and Sink_t under each edit of the positions, one panel per input; from `swap_table`.
 
     Grey dashes: the null, where the table has one; hollow marks: the values that the paper reports, where it has them.
@@ -157,7 +154,7 @@ def swap_chart(table: Table, reported: str = "GPT2-XL in the paper") -> go.Figur
     for i, name in enumerate(inputs):
         rows = table.where(**{INPUT: name})
         x = [[escaped(edit) for edit in rows.column(EDIT)], [str(t) for t in rows.column(TARGET)]]
-        for trace in _traces(rows, reported):
+        for trace in _traces(rows):
             figure.add_trace(trace.update(x=x), row=i + 1, col=1)
     figure.update_xaxes(title="position t (from 1, as in the paper), and the edit", row=len(inputs), col=1)
     figure.update_layout(scattermode="group", bargap=0.3)
@@ -169,7 +166,7 @@ def swap_chart(table: Table, reported: str = "GPT2-XL in the paper") -> go.Figur
     return themed(figure, table.title, 140 + 190 * len(inputs), f"{caption} {table.note}")
 
 
-def _traces(rows: Table, reported: str) -> Iterator[Any]:
+def _traces(rows: Table) -> Iterator[Any]:
     """Bars of what was measured; marks of what the paper reports, and of the nulls."""
     marks = {"mode": "markers", "cliponaxis": False}
     for i, rate in enumerate(RATES):
@@ -179,7 +176,7 @@ def _traces(rows: Table, reported: str) -> Iterator[Any]:
     for i, (rate, symbol) in enumerate(zip(RATES, ("circle-open", "diamond-open"), strict=True)):
         if published(rate) in rows.columns:
             mark = {"color": colour(i + 2), "symbol": symbol, "size": 12, "line": {"width": 3}}
-            about = {"name": f"{rate}, {escaped(reported)}", "legendgroup": published(rate), "offsetgroup": rate}
+            about = {"name": f"{rate}, GPT2-XL in the paper", "legendgroup": published(rate), "offsetgroup": rate}
             yield go.Scatter(y=rows.column(published(rate)), marker=mark, **about, **marks)
     for rate in RATES if NULL in rows.columns else ():
         mark = {"color": GREY, "symbol": "line-ew-open", "size": 24, "line": {"width": 3}}

@@ -92,7 +92,7 @@ class AttentionCall(Inputs, eq=False, repr=False):
         return self.visibility.n_visible + (self.slot is not None)
 
     def scores(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomePairs:
-        """Scores of a run of queries with the chosen keys (default all), masked pairs included; bias and scaling count.
+        """Scores of a run of queries with the chosen keys (default all), masked pairs included.
 
         The tensor is new and has at least fp32.
         """
@@ -105,7 +105,7 @@ class AttentionCall(Inputs, eq=False, repr=False):
         if self.bias is not None:
             bias = self.bias[..., rows, :]
             scores = scores + (bias if keys is None else bias[..., keys])
-        return self.kernel.scaling(scores, self.visibility, rows)
+        return scores
 
     @cached_property
     def scaled_queries(self) -> Queries:
@@ -114,10 +114,7 @@ class AttentionCall(Inputs, eq=False, repr=False):
 
     def slot_scores(self) -> Float[Tensor, "batch head query 1"] | None:
         """Scores of every query with the slot; None without a slot."""
-        if self.slot is None:
-            return None
-        scores = self.slot.scores(self.kernel.feature(_at_least_fp32(self.q)), self.scale)
-        return self.kernel.scaling(scores, self.visibility, ALL)
+        return None if self.slot is None else self.slot.scores(self.kernel.feature(_at_least_fp32(self.q)), self.scale)
 
     def computed_pattern(self, hidden: Bool[Tensor, " column"] | None = None) -> Pattern:
         """The weights that the kernel computes from all scores, with gradients; a slot's column comes first.
@@ -238,8 +235,7 @@ class AttentionCall(Inputs, eq=False, repr=False):
 
     @cached_property
     def _fused(self) -> Attended | None:
-        taken = fused.path_of(self) if self.set_pattern is None else None
-        return None if taken is None else taken[1]
+        return fused.attended(self) if self.set_pattern is None else None
 
     def log_normaliser(self) -> PerQuery:
         """log Z of every row: what divides its weights. For softmax, the log-sum-exp of its scores; fp32.

@@ -1,28 +1,20 @@
 """Fused attention kernels: the output of the heads and the log-sum-exp of every row, without a T x T map.
 
-`path_of` tries the paths of `PATHS` from the top. If none takes a call, its log-sum-exp is gathered in blocks of keys.
-Its output then comes from `output_alone` or, for small T, from the dense pattern. `docs/concepts/kernels.md` says which
-call takes which path, and a test sends a call of every kind down its own.
+A call that no kernel takes has its log-sum-exp gathered in blocks of keys. Its output then comes from `output_alone` or
+from the dense pattern. `docs/concepts/kernels.md` says which call takes which path, and a test sends a call of every
+kind down its own.
 
 This is the only file that uses private operators of PyTorch. If they are missing, or if PyTorch would choose a kernel
 that makes the T x T map, `attend` returns None.
-
-FlexAttention is PyTorch's public kernel with changes of scores, on CUDA. It takes what the other kernels do not: a soft
-cap, a bias in fp32 beside queries in bf16, and masks without their additive copy. On a CPU torch 2.13 compiles it
-without the log-sum-exp, and uncompiled it makes the T x T map. There it is only a reference in tests.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, lru_cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
-from torch.utils._triton import has_triton_package
 
 from ..checks import Frozen
 from .kernels import SOFTMAX, Kernel
@@ -32,16 +24,14 @@ from .slots import SinkLogit, Slot, SlotRow, Summaries
 Attended = tuple[HeadOutput, PerQuery]  # what the heads return, and the log-sum-exp of every row in fp32
 _Returned = tuple[Tensor, Tensor]  # the same as a kernel of CUDA pads it
 
-_CHOICE = getattr(torch, "_fused_sdp_choice", None)
+_CHOICE = getattr(torch, "_fused_sdp_choice", None)  # None where this torch has no such operator
 _FLASH_ON_CPU = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 _FLASH = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention", None)
 _EFFICIENT = getattr(torch.ops.aten, "_scaled_dot_product_efficient_attention", None)
 _CUDNN = getattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention", None)
-PRIVATE = ("_CHOICE", "_FLASH_ON_CPU", "_FLASH", "_EFFICIENT", "_CUDNN")  # None where this torch has no such operator
 FLASH, EFFICIENT, CUDNN = 1, 2, 3  # as in torch.nn.attention.SDPBackend, whose members do not equal numbers
 LONG = 512  # keys; below, a slot's mask is small
 ALIGNED = 8  # CUDA's flash kernel takes heads, and its memory-efficient one rows of masks, in multiples of so many
-REFUSED: dict[tuple[object, ...], str] = {}  # why FlexAttention did not compile kinds of calls; blocks serve them
 
 
 class Inputs(Frozen, eq=False, repr=False):
@@ -68,20 +58,21 @@ class Inputs(Frozen, eq=False, repr=False):
     kernel: Kernel = SOFTMAX
 
 
-# Which path takes a call
+# Which call a kernel takes
 
 
-def path_of(call: Inputs) -> tuple[str, Attended] | None:
-    """The name of the path that takes a call, and its result; None if no kernel computes output and log-sum-exp."""
-    if not call.kernel.is_softmax or isinstance(call.slot, Summaries) or _trains_what_kernels_do_not(call):
+def attended(call: Inputs) -> Attended | None:
+    """Output and log-sum-exp of softmax by PyTorch's kernel; None if none computes them.
+
+    Kernels know no soft cap, and hold a bias in the precision of the queries.
+    """
+    bias, logit = call.bias, call.slot if isinstance(call.slot, SinkLogit) else None
+    rounds_bias = bias is not None and torch.promote_types(bias.dtype, call.q.dtype) != call.q.dtype
+    is_plain = call.kernel.is_softmax and call.softcap is None and not isinstance(call.slot, Summaries)
+    if rounds_bias or not is_plain or _trains_what_kernels_do_not(call):
         return None
-    logit = call.slot if isinstance(call.slot, SinkLogit) else None
-    tokens = call if logit is None else replace(call, slot=None)
-    for name, attend_by in PATHS.items():
-        result = attend_by(tokens)
-        if result is not None:
-            return name, result if logit is None else _with_logit(*result, logit)
-    return None
+    result = attend(call if logit is None else replace(call, slot=None))
+    return result if result is None or logit is None else _with_logit(*result, logit)
 
 
 def output_alone(call: Inputs) -> HeadOutput | None:
@@ -115,13 +106,8 @@ def _with_logit(z: HeadOutput, log_sum: Tensor, slot: SinkLogit) -> Attended:
 
 def _trains_what_kernels_do_not(call: Inputs) -> bool:
     """Tells if a gradient is asked for that kernels do not give: through the log-sum-exp, or to a bias."""
-    trains_bias = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
-    return trains_bias or (isinstance(call.slot, SinkLogit) and _has_gradient(call))
-
-
-def _has_gradient(call: Inputs) -> bool:
-    tensors = (call.q, call.k, call.v, call.bias, *(vars(call.slot).values() if call.slot else ()))
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    of_logit = (call.q, call.k, call.v, call.slot.logit) if isinstance(call.slot, SinkLogit) else ()
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (call.bias, *of_logit))
 
 
 def takes_all_columns(call: Inputs) -> bool:
@@ -321,81 +307,3 @@ def _cudnn(call: Inputs, added: Tensor | None) -> _Returned | None:
 
 
 _ON_CUDA: Mapping[int, Callable[..., _Returned | None]] = {FLASH: _flash, EFFICIENT: _efficient, CUDNN: _cudnn}
-
-
-def _by_torch(call: Inputs) -> Attended | None:
-    """By PyTorch's kernels, which know no soft cap, and hold a bias in the precision of the queries."""
-    bias = call.bias
-    rounds_bias = bias is not None and torch.promote_types(bias.dtype, call.q.dtype) != call.q.dtype
-    return None if call.softcap is not None or rounds_bias else attend(call)
-
-
-# FlexAttention
-
-
-def _by_flex(call: Inputs) -> Attended | None:
-    """By the compiled kernel; None without a CUDA device, Triton, or such a kernel.
-
-    It takes no gradients, and no slot's row beside a soft cap, since that row has none. The first call of a kind
-    compiles it, which takes some seconds.
-    """
-    if _has_gradient(call) or (call.softcap is not None and isinstance(call.slot, SlotRow)):
-        return None
-    kind = (call.q.shape[-1], call.v.shape[-1], call.q.dtype, call.softcap is None, call.bias is None)
-    if call.q.device.type != "cuda" or not has_triton_package() or kind in REFUSED:
-        return None
-    try:
-        return flex(call, _compiled())
-    except torch.cuda.OutOfMemoryError:
-        raise
-    except RuntimeError as error:  # of which the errors of the compiler are a kind
-        REFUSED[kind] = str(error).strip().splitlines()[0]
-        return None
-
-
-TORCH, FLEX = "PyTorch's kernel", "FlexAttention"
-PATHS: Mapping[str, Callable[[Inputs], Attended | None]] = {TORCH: _by_torch, FLEX: _by_flex}
-
-
-def flex(call: Inputs, kernel: Callable[..., Any]) -> Attended:
-    """Output and log-sum-exp by `flex_attention` or its compiled form. Queries that see nothing get 0 and -inf."""
-    given = _with_row_as_key(call)
-    block_mask = _block_mask(given)
-    given = _repeated(given) if is_grouped(given) else given  # compiled kernels take powers of two per group only
-    q, k, v = (t.contiguous() for t in (given.q, given.k, given.v))
-    score_mod = _changed_scores(given.bias, call.softcap)
-    how = {"score_mod": score_mod, "block_mask": block_mask, "scale": call.scale}
-    z, aux = kernel(q, k, v, **how, return_aux=AuxRequest(lse=True))
-    return _asked(call, z), _asked(call, aux.lse)
-
-
-@cache
-def _compiled() -> Callable[..., Any]:
-    return torch.compile(flex_attention)
-
-
-def _changed_scores(bias: Tensor | None, softcap: float | None) -> Callable[..., Tensor] | None:
-    """Applies the soft cap to a score, then the bias, as `AttentionCall.scores` does.
-
-    Lambdas, since PyTorch counts their parameters, and type checks of named functions are side effects to its tracer.
-    """
-    if bias is None:
-        return None if softcap is None else lambda s, b, h, i, j: softcap * torch.tanh(s / softcap)
-    n, m = bias.shape[:2]
-    if softcap is None:
-        return lambda s, b, h, i, j: s + bias[b % n, h % m, i, j]
-    return lambda s, b, h, i, j: softcap * torch.tanh(s / softcap) + bias[b % n, h % m, i, j]
-
-
-def _block_mask(call: Inputs) -> BlockMask | None:
-    mask, n_queries, n_keys, device = call.mask, call.q.shape[2], call.k.shape[2], call.q.device
-    if mask is None:
-        return None if n_queries == 1 else _causal_blocks(n_queries, n_keys, device)
-    n, m = mask.shape[:2]
-    return create_block_mask(lambda b, h, i, j: mask[b % n, h % m, i, j], n, m, n_queries, n_keys, device=str(device))
-
-
-@lru_cache(maxsize=8)
-def _causal_blocks(n_queries: int, n_keys: int, device: torch.device) -> BlockMask:
-    past = n_keys - n_queries
-    return create_block_mask(lambda b, h, i, j: j <= i + past, None, None, n_queries, n_keys, device=str(device))

@@ -1,6 +1,6 @@
-"""From scores to attention weights: a feature map, a scaling, a similarity and a normaliser make a kernel.
+"""From scores to attention weights: a feature map, a similarity and a normaliser make a kernel.
 
-Row i of the pattern is  alpha * sim(t_i s_ij) / Z_i  (Gu et al. 2025, section 7.2 and equation 8). t_i is the scaling.
+Row i of the pattern is  alpha * sim(s_ij) / Z_i  (Gu et al. 2025, section 7.2 and equation 8).
 The feature map phi is applied to queries and keys alike, after any rotation and before their product s_ij.
 
 Similarities and normalisers come in two forms, and a test holds them equal. Values make a dense pattern that trains.
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from ..checks import InputError
 from ..spec import ABOVE_ZERO, Dims, Limits, Part, Spec, added_later
-from .masks import Visibility
 from .shapes import Allowed, PerQuery, Scores
 
 Vectors = Float[Tensor, "batch some_head pos d_head"]
@@ -62,40 +61,6 @@ class _MLP(nn.Module):
     def forward(self, x: Vectors) -> Vectors:
         """The mapped vectors, in the precision of `x`; attention calls pass fp32."""
         return F.linear(F.linear(x, self.up.weight.to(x.dtype)).relu(), self.down.weight.to(x.dtype))
-
-
-class Scaling(Spec):
-    """Multiplies all scores of a query by one factor, an inverse temperature, before the similarity.
-
-    The factor may depend on how many keys the query sees. The slot's score is multiplied too.
-    """
-
-    def __call__(self, scores: Scores, visibility: Visibility, rows: slice) -> Scores:
-        """The scaled scores of a run of queries with any columns."""
-        return scores * self.factor(visibility)[..., rows, None]
-
-    def factor(self, visibility: Visibility) -> Float[Tensor, "#batch #head query"]:
-        """The factor of each query."""
-        raise NotImplementedError
-
-
-class Unscaled(Scaling):
-    """Scores as they are."""
-
-    def __call__(self, scores: Scores, visibility: Visibility, rows: slice) -> Scores:
-        return scores
-
-
-class LogLength(Scaling):
-    """s * log(n) for a query that sees n keys: with softmax, SSMax with a fixed s (Nakanishi 2025, arXiv:2501.19399).
-
-    A query that sees one key or none has a factor of 0.
-    """
-
-    s: float = 1.0
-
-    def factor(self, visibility: Visibility) -> Float[Tensor, "#batch #head query"]:
-        return self.s * visibility.n_visible.clamp(min=1).log()
 
 
 SignedLog = tuple[Scores, Scores]
@@ -362,7 +327,6 @@ class Kernel(Spec):
     similarity: Similarity = Exp()
     normaliser: Normaliser = PNorm()
     alpha: float = 1.0
-    scaling: Scaling = added_later(Unscaled(), kw_only=True)
     clip: Clip = added_later(Clip(), kw_only=True)
 
     def __post_init__(self) -> None:

@@ -35,13 +35,11 @@ def check_positions(answer: Any, ids: PositionIds, who: str) -> None:
 class HeadWeights(Frozen, repr=False):
     """The linear map from a block's normed residual to the queries, keys or values of its heads.
 
-    For keys and values, `head` counts kv heads, each shared by `group` query heads. `bias` is None where the map has
-    none.
+    For keys and values, `head` counts kv heads. `bias` is None where the map has none.
     """
 
     weight: Float[Tensor, "head d_head d_model"]
     bias: Float[Tensor, "head d_head"] | None
-    group: int = 1
 
     def with_bias(self, bias: Float[Tensor, "head d_head"]) -> "HeadWeights":
         """The same weight with another bias; `weight` is not computed for it."""
@@ -57,8 +55,8 @@ class HeadWeights(Frozen, repr=False):
 class LazyWeights(HeadWeights):
     """Weights whose `weight` is computed when an edit asks for it."""
 
-    def __init__(self, weight: Tensor | Callable[[], Tensor], bias: Tensor | None, group: int = 1) -> None:
-        vars(self).update({"make" if callable(weight) else "weight": weight}, bias=bias, group=group)
+    def __init__(self, weight: Tensor | Callable[[], Tensor], bias: Tensor | None) -> None:
+        vars(self).update({"make" if callable(weight) else "weight": weight}, bias=bias)
 
     @cached_property  # type: ignore[misc]  # computed once, where the field of its base is given
     def weight(self) -> Tensor:

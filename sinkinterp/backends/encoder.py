@@ -281,7 +281,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
             crossing._check_contract(self._forward(tokens, None))
         return crossing
 
-    def maps(self) -> Iterable[tuple[nn.Module, HeadMap]]:
+    def maps(self) -> Iterable[HeadMap]:
         if not self.modules.is_cross:
             return super().maps()
         crossing = {i: next(iter(cross_attention(self.modules.blocks[i]))) for i in self.shape.attention_layers}

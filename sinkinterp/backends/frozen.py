@@ -11,7 +11,7 @@ Blocks run as they are, so this holds for every family whose blocks pass on one 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -150,20 +150,19 @@ def frozen(subject: Subject, tokens: Tokens, logits: bool = False) -> Iterator[F
             raise InputError(f"a {type(module).__name__} runs twice in one pass; take another family")
         seen[module] = (args, kwargs, output)
 
-    with exclusive(hf.model), torch.no_grad(), eval_mode(hf.model), ExitStack() as stack:
+    with exclusive(hf.model), torch.no_grad(), eval_mode(hf.model):
         watched = {*blocks, *tables, *silent, *norms}
         with removed_after([module.register_forward_hook(see, with_kwargs=True) for module in watched]):
             reads = {"calls": CALL.read(keep), "x": RESIDUAL.read(lambda x: x), "mlp": MLP.read(lambda x: x)}
             trace = hf.run(tokens, reads=reads, logits=logits)
-        for module in silent & seen.keys():
-            stack.enter_context(computed_by({module: partial(_nothing_like, seen[module][2])}))
+        linear: dict[nn.Module, Any] = {m: partial(_nothing_like, seen[m][2]) for m in silent & seen.keys()}
         for module in norms & seen.keys():
             args, _, y = seen[module]
             if len(args) == 1 and isinstance(y, Tensor):  # where others are not linear, parts do not add up
-                stack.enter_context(computed_by({module: FrozenNorm.of(module, args[0], y)}))
-        stack.enter_context(attention_set_to(hf.model, hf.recorded_attention))
+                linear[module] = FrozenNorm.of(module, args[0], y)
         position = sum(seen[table][2] for table in tables) if tables else None
-        yield FrozenRun(hf, trace, calls, position, [seen[block][:2] for block in blocks])
+        with computed_by(linear), attention_set_to(hf.model, hf.recorded_attention):
+            yield FrozenRun(hf, trace, calls, position, [seen[block][:2] for block in blocks])
 
 
 def cross_attention_kept(subject: Subject, tokens: Tokens) -> AbstractContextManager[None]:

@@ -380,14 +380,11 @@ def _one_stream(record: Record, stacked: bool, x: Tensor) -> Tensor:
 
 
 @contextmanager
-def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iterator[None]:
-    """In the block, the model has another attention implementation; None leaves its own.
+def attention_set_to(model: PreTrainedModel, implementation: str) -> Iterator[None]:
+    """In the block, the model has another attention implementation.
 
     Modules outside transformers' attention interface show their calls to the recorder instead; see `own_attention`.
     """
-    if implementation is None:
-        yield
-        return
     parts = (model, model.get_decoder())  # GOT-OCR: its decoder alone can
     can_set = next((p for p in parts if isinstance(p, PreTrainedModel) and p._can_set_attn_implementation()), None)
     with ExitStack() as stack:

@@ -49,7 +49,7 @@ KEPT = "logits_to_keep"  # transformers' argument: of how many positions, from t
 
 _OF_BRIDGES = (  # names of TransformerLens
     *("run_with_cache", "run_with_hooks", "generate", "to_tokens", "to_str_tokens", "to_string", "to_single_token"),
-    *("tokens_to_residual_directions", "add_hook", "hooks", "reset_hooks", "hook_dict", "set_use_attn_result"),
+    *("tokens_to_residual_directions", "add_hook", "reset_hooks", "hook_dict", "set_use_attn_result"),
     *("cfg", "blocks", "embed", "pos_embed", "unembed", "ln_final", "W_E", "W_U", "W_pos", "W_Q", "W_K", "W_V", "W_O"),
     *("W_in", "W_out", "b_U", "b_Q", "b_K", "b_V", "b_O", "b_in", "b_out"),
 )
@@ -63,6 +63,7 @@ class HuggingFaceSubject(Subject):
 
     reads_caches = True  # whether calls of a pass that continues a cache hold all its keys
     takes_position_ids = True  # whether the model takes positions as a keyword
+    is_in_hooks = False  # whether hooks of its bridge are edits of a measurement
     has_encoder = False  # whether this class runs encoder-decoder models
 
     def __init__(self, model: PreTrainedModel, name: str | None = None) -> None:
@@ -272,7 +273,7 @@ class HuggingFaceSubject(Subject):
         with recorded_stream(self.modules, recorder):
             return self._forward(tokens, recorder, gradients=recorder.gradients, **positions)
 
-    def maps(self) -> Iterable[tuple[nn.Module, anatomy.HeadMap]]:
+    def maps(self) -> Iterable[anatomy.HeadMap]:
         """The modules that make queries, keys and values, where they are known."""
         blocks = {layer: self.modules.blocks[layer] for layer in self.shape.attention_layers}
         return anatomy.maps_of(blocks, self.shape.d_head)
@@ -419,7 +420,7 @@ class HuggingFaceSubject(Subject):
         bridge, _, made = vars(self).get("_kept_bridge", (None,) * 3)
         if bridge is not None and _weights_of(bridge.parameters()) != made:
             raise InputError(f"the weights of {self.name}'s copy, subject.lens(), were changed{fix_of('lens')}")
-        if bridge is not None and (hooked := hooked_points(bridge)):
+        if bridge is not None and not self.is_in_hooks and (hooked := hooked_points(bridge)):
             raise InputError(
                 f"{self.name} has hooks on {', '.join(hooked)[:200]}, which a measurement does not see; take them off, "
                 f"subject.reset_hooks(), and give edits=[({hooked[-1]!r}, function)]"

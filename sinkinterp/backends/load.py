@@ -16,7 +16,7 @@ from ..checks import InputError, instance_of, keywords, nearest, said_of
 from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
-from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
+from .files.model_files import DeviceMap, config_here, load_model, load_tokenizer, origin_of
 from .files.named_models import folder_of, models
 from .hooks import inside_compiled
 from .huggingface import HuggingFaceSubject
@@ -64,7 +64,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     """
     source = source.folder if getattr(type(source), "kind", "") == "run" else inside_compiled(source)
     if isinstance(source, Subject):
-        raise InputError(f"{source.name} is loaded already; use it as it is")
+        return _as_it_is(source, tokenizer, backend, dtype, device_map, name, encoder, adapter, beyond_context or None)
     dtype = _dtype(dtype)
     instance_of(encoder, EncoderInput | None, "encoder is Silence(), NoEncoder(), Sound(file) or Text(text)")
     instance_of(name, str | None, "a model's name is a text")
@@ -76,7 +76,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
         name = name or str(source)
         origin, folder = origin_of(source), folder_of(source)
         if backend in (None, "huggingface") and folder is not None:
-            check_encoder(encoder, has_encoder(folder), name)  # before its weights are read
+            check_encoder(encoder, getattr(config_here(folder), "is_encoder_decoder", False), name)  # reads no weights
         source = load_model(source, dtype or torch.float32, device_map)
     source = source if adapter is None else with_adapter(source, adapter)
     own = {"forward": forward, "blocks": blocks, "positions": positions, "attention": attention}
@@ -119,6 +119,13 @@ def _in_memory(
         return EncoderDecoderSubject(model, encoder, name)
     subject = _SUBJECTS[backend](model, name)
     check_encoder(encoder, False, subject.name)
+    return subject
+
+
+def _as_it_is(subject: Subject, *others: Any) -> Subject:
+    """The subject. Raises InputError for other arguments, which come too late."""
+    if any(other is not None for other in others):
+        raise InputError(f"{subject.name} is loaded already; use it as it is")
     return subject
 
 

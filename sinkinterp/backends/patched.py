@@ -1,5 +1,6 @@
 """A model that stays edited while its user generates with it, evaluates it, trains it, or caches its activations."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -17,13 +18,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention import Edit
-from ..checks import Answering, InputError, check_count, keywords, refusing, said_of
+from ..checks import Answering, Bound, InputError, check_count, keywords, refusing, said_of
 from ..interventions.edit import Edits, description, edits_of, is_hook
 from .anatomy.modules import removed_after
 from .exclusive import BLOCKS, Attached, Block, computed_by, edits_around, exclusive, holds, is_recorded_by, recorded_by
 from .hooks import inside_compiled, uncompiled
 from .huggingface import HuggingFaceSubject
-from .load import load
+from .load import load, subject_of
 from .module.module_subject import ModuleSubject
 from .recorder import Group, Layout, Recorder, edits_for, layout_of
 
@@ -37,22 +38,36 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
     Its attributes are those of the model. They compute inside the block.
     """
 
-    kind = "block"
+    kind, role = "block", "model"
 
     def __init__(self, model: Any, edits: Sequence[Edits]) -> None:
         self._model, self._edits = model, tuple(edit for several in edits for edit in edits_of(several))
+        self._is_used = False
+
+    def __del__(self) -> None:
+        if not vars(self).get("_is_used", True):
+            changes = ", ".join(f"si.interventions.{description(edit)}" for edit in self._edits)
+            fix = f"write model = si.edit(model, {changes})"
+            logging.getLogger(__name__).warning("an edited model was not used, and the model is as it was; %s", fix)
 
     def __repr__(self) -> str:
+        self._is_used = True
         return f"<Model with {', '.join(map(description, self._edits))}>"
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
+            self._is_used = True
             if name[0] == "_" or not hasattr(self._model, name):
                 return super().__getattr__(name)
             value = getattr(self._model, name)
-            is_method = isroutine(value) or isinstance(value, partial)
-            return wraps(value)(partial(self._called, name)) if is_method else value
+            if isinstance(value, Bound) and not hasattr(type(self._model), name):  # of any model, not of its class
+                return Bound(value.func, self)
+            if isinstance(value, Bound):
+                return partial(self._called, name)
+            return (
+                wraps(value)(partial(self._called, name)) if isroutine(value) or isinstance(value, partial) else value
+            )
 
     def _called(self, name: str, *args: Any, **named: Any) -> Any:
         """What a method of the model returns in the block."""
@@ -65,6 +80,7 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
 
     def as_model(self, function: Callable[..., R], args: tuple[Any, ...], named: dict[str, Any]) -> R:
         """The answer of a function of this model: of the model with these edits and its own, or inside the block."""
+        self._is_used = True
         is_told = getattr(signature(function).parameters.get("edits"), "default", None) == ()
         named |= {"edits": [*self._edits, *edits_of(named.get("edits", ()))]} if is_told else {}
         with nullcontext(self._model) if is_told else _patched(self._model, self._edits) as model:
@@ -72,6 +88,7 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
             return function(*given, **{word: model if each is self else each for word, each in named.items()})
 
     def __enter__(self) -> Any:
+        self._is_used = True
         self._block = _patched(self._model, self._edits)
         return self._block.__enter__()
 
@@ -110,20 +127,35 @@ def patched(model: Any, *more: Any, edits: Edits = ()) -> EditedBlock:
     return EditedBlock(model, (edits, *((more,) if is_hook(more) else more)))
 
 
+@contextmanager
+def hooked(subject: Any, hooks: Sequence[Any], **named: Any) -> Iterator[Any]:
+    """In the block, the subject's bridge has these hooks of TransformerLens, and measurements make them as edits."""
+    edits, around = edits_of(hooks), BLOCKS.get()
+    with subject.lens().hooks(fwd_hooks=hooks, **named):
+        BLOCKS.set((*around, Block(subject, edits)))
+        subject.is_in_hooks = True
+        try:
+            yield subject
+        finally:
+            subject.is_in_hooks = False
+            BLOCKS.set(around)
+
+
 def with_block_edits(function: Callable[P, R]) -> Callable[P, R]:
     """A function of a model and `edits`, which in blocks of the model makes their edits first, as outside of them."""
 
     @wraps(function)
     def called(*args: P.args, **named: P.kwargs) -> R:
-        model: Any = _inner(args[0] if args else named.get("model"))
-        parts = [model, *(getattr(model, name, None) for name in ("_module", "original_model", "model"))]
+        given: Any = args[0] if args else named.get("model")
+        model: Any = _inner(given)
+        parts = [given, model, *(getattr(model, name, None) for name in ("_module", "original_model", "model"))]
         around = [edit for block in BLOCKS.get() if any(block.model is x for x in parts) for edit in block.edits]
         if not around:
             return function(*args, **named)
         outside = copy_context()
         outside.run(BLOCKS.set, ())
-        given: Any = named | {"edits": (*around, *edits_of(named.get("edits", ())))}
-        return outside.run(partial(function, *args, **given))
+        told: Any = named | {"edits": (*around, *edits_of(named.get("edits", ())))}
+        return outside.run(partial(function, *args, **told))
 
     return called
 
@@ -138,8 +170,7 @@ def _inner(model: Any) -> Any:
 @contextmanager
 def _patched(model: Any, edits: tuple[Edit, ...]) -> Iterator[Any]:
     check_count(edits, "edits of patched")
-    is_named = isinstance(model, str | Path)
-    subject = load(model) if is_named else model
+    subject = load(model) if isinstance(model, str | Path) else model
     model = _inner(subject)
     module = _module_of(model)
     block = Block(module, edits)
@@ -148,7 +179,7 @@ def _patched(model: Any, edits: tuple[Edit, ...]) -> Iterator[Any]:
         try:
             with exclusive(module):
                 _enter(block, model, module)
-            yield subject if is_named else model
+            yield subject
         finally:
             with exclusive(module):
                 _leave(block)
@@ -158,7 +189,9 @@ def _enter(block: Block, model: Any, module: nn.Module) -> None:
     """Adds a block to those around its model, whose hooks the first one adds. Raises InputError as `patched` does."""
     with ExitStack() as stack:
         stack.enter_context(uncompiled([*(model if isinstance(model, nn.Module) else module).modules()]))
-        patch = _PATCHES.get(module) or _patch_of(inside_compiled(model))
+        if (patch := _PATCHES.get(module)) is None:
+            subject: Any = subject_of(inside_compiled(model))
+            patch = _Patch(subject)
         Context().run(patch.check, block.edits)  # as a measurement, whose passes are those of no block
         if not patch.blocks:
             stack.enter_context(patch.attached())
@@ -197,13 +230,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 def _attention_of(model: nn.Module) -> str | None:
     """The attention implementation that the configuration of a model names; None without one."""
     return getattr(getattr(model, "config", None), "_attn_implementation", None)
-
-
-def _patch_of(model: Any) -> "_Patch":
-    if isinstance(model, ModuleSubject):
-        return _Patch(model)
-    subject: Any = HuggingFaceSubject(model) if isinstance(model, PreTrainedModel) else load(model)
-    return _Patch(subject)
 
 
 def _module_of(model: Any) -> nn.Module:

@@ -5,7 +5,7 @@ first real token. Sequences with the same padding are shown together.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,17 +73,6 @@ class Layout(Frozen):
         bias = None if call.bias is None else pairs(call.bias.expand(-1, -1, self.n_new, -1), 0.0)
         mask = pairs(call.allowed().expand(-1, -1, self.n_new, -1), False)
         return replace(call, q=group.of(call.q), k=k, v=v, mask=mask, bias=bias)
-
-    def hidden_later(self, call: AttentionCall) -> Iterator[Bool[Tensor, " key"]]:
-        """Sets of keys of which later calls of this layer may lack one: every two keys are told apart by one of them.
-
-        The last key is one more than the call has.
-        """
-        keys = torch.arange(call.k.shape[2] + 1, device=call.k.device)
-        if call.layer < len(self.forgets) and self.forgets[call.layer]:
-            for bit in range(call.k.shape[2].bit_length()):
-                yield ((keys >> bit) & 1 == 0) & (keys < len(keys) - 1)
-        yield keys < 0
 
     def takes(self, call: AttentionCall) -> bool:
         """Whether a call has to be shown in parts: the others are as edits expect them."""
@@ -187,21 +176,6 @@ def trimmed(layout: Layout | None, *tensors: Tensor | None) -> tuple[Any, ...]:
     return tuple(x if x is None else x[:, :, :n] if i < 2 else x[..., :n] for i, x in enumerate(tensors))
 
 
-Change = Callable[[Group, Tensor], Tensor]
-
-
-def changed(layout: Layout, x: Tensor, change: Change) -> Tensor:
-    """A tensor `batch ... pos d` of a pass, after `change` of the real tokens of each group."""
-    if len(x) == 1 and not layout.is_plain:
-        x = x.expand(1 + max(int(group.rows.max()) for group in layout.groups), *x.shape[1:])
-    edited = x
-    for group in layout.groups:
-        shown = group.of(x)
-        new = change(group, shown)
-        edited = edited if new is shown else group.put(edited, new)
-    return edited
-
-
 Answers = dict[str, Tensor]  # by the name of the read
 
 
@@ -286,7 +260,7 @@ class Recorder:
         self.answers[sites.CALL][call.layer] = self.answers[sites.OUTPUT][call.layer] = {}
         edited = tuple(self._edited_part(call, group, layout) for group in layout.groups)
         parts = zip(edited, layout.groups, strict=True)
-        outputs = tuple(self._edited_group(sites.OUTPUT, part.output(), group, part) for part, group in parts)
+        outputs = tuple(self._edited_group(sites.OUTPUT, part.output(), layout, group, part) for part, group in parts)
         return Parts(call, layout, edited, outputs)
 
     def attend(self, call: AttentionCall) -> AttentionCall:
@@ -306,14 +280,20 @@ class Recorder:
         return call
 
     def _rehearse(self, call: AttentionCall, layout: Layout, edits: Sequence[Edit]) -> None:
-        """Raises InputError where an edit could not be made in a later pass, whose cache has forgotten keys."""
-        if layout.forgets:
-            k, v = (torch.cat((x, x[:, :, -1:]), 2) for x in (call.k, call.v))
-            bias = None if call.bias is None else call.bias[:, :, -1:, [*range(call.bias.shape[-1]), -1]]
-            mask = torch.ones(1, 1, 1, k.shape[2], dtype=torch.bool, device=k.device)
-            later = replace(call, q=call.q[:, :, -1:], k=k, v=v, bias=bias, mask=mask)
-            for hidden in layout.hidden_later(call):
-                self._check_blind(later, hidden, edits)
+        """Raises InputError where an edit could not be made in a later pass, whose cache has forgotten keys.
+
+        That may be any keys but the last: of every two, one is hidden here at least once, and the other is not.
+        """
+        if not layout.forgets:
+            return
+        n, k, v = call.k.shape[2], *(torch.cat((x, x[:, :, -1:]), 2) for x in (call.k, call.v))
+        bias = None if call.bias is None else call.bias[:, :, -1:, [*range(call.bias.shape[-1]), -1]]
+        mask = torch.ones(1, 1, 1, n + 1, dtype=torch.bool, device=k.device)
+        later = replace(call, q=call.q[:, :, -1:], k=k, v=v, bias=bias, mask=mask)
+        keys = torch.arange(n + 1, device=k.device)
+        bits = range(n.bit_length() if call.layer < len(layout.forgets) and layout.forgets[call.layer] else 0)
+        for hidden in (*(((keys >> bit) & 1 == 0) & (keys < n) for bit in bits), keys < 0):
+            self._check_blind(later, hidden, edits)
 
     def _check_blind(self, call: AttentionCall, hidden: Tensor, edits: Sequence[Edit]) -> None:
         """Raises InputError where edits read hidden keys, which have numbers of no meaning then."""
@@ -361,20 +341,28 @@ class Recorder:
 
     def edited(self, site: Site, x: Tensor, *place: int | AttentionCall) -> Tensor:
         """What is at a site after the edits; `x` itself where they do not change it. place: see `Edit`."""
+        layout = self.layout
         if not self.edits_at(site):
             return x
-        if self.layout is None or self.layout.is_plain:
-            group = None if self.layout is None else self.layout.groups[0]
-            return self._edited_group(site, x, group, *place)
-        return changed(self.layout, x, lambda group, shown: self._edited_group(site, shown, group, *place))
+        if layout is None:
+            return self._edited_from(site, x, 0, self.edits, *place)
+        if layout.is_plain:
+            return self._edited_group(site, x, layout, layout.groups[0], *place)
+        if len(x) == 1:
+            x = x.expand(1 + max(int(group.rows.max()) for group in layout.groups), *x.shape[1:])
+        edited = x
+        for group in layout.groups:
+            shown = group.of(x)
+            new = self._edited_group(site, shown, layout, group, *place)
+            edited = edited if new is shown else group.put(edited, new)
+        return edited
 
-    def _edited_group(self, site: Site, x: Tensor, group: Group | None, *place: int | AttentionCall) -> Tensor:
+    def _edited_group(self, site: Site, x: Tensor, layout: Layout, group: Group, *place: int | AttentionCall) -> Tensor:
         """The real tokens of some sequences after the edits; `x` itself where they do not change it."""
-        past = 0 if group is None else group.past
-        edits = self.edits if group is None or self.layout is None else edits_for(self.edits, group, self.layout)
-        if group is not None and self.layout is not None and self.layout.forgets and site is not sites.OUTPUT:
-            self._edited_from(site, x[..., -1:, :], past + x.shape[-2], edits, *place)  # as in the next pass
-        return self._edited_from(site, x, past, edits, *place)
+        edits = edits_for(self.edits, group, layout)
+        if layout.forgets and site is not sites.OUTPUT:
+            self._edited_from(site, x[..., -1:, :], group.past + x.shape[-2], edits, *place)  # as in the next pass
+        return self._edited_from(site, x, group.past, edits, *place)
 
     def _edited_from(
         self, site: Site, x: Tensor, past: int, edits: Sequence[Edit], *place: int | AttentionCall

@@ -1,16 +1,15 @@
 """The model of a measurement, on any library, and how text becomes its tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from ..attention import CALL, RESIDUAL, AttentionCall, Edit, ModelShape, Reads, Residual
+from ..attention import ModelShape, Reads
 from ..checks import Answering, Frozen, InputError, choice, keywords, whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
@@ -28,10 +27,7 @@ from ..data.tokens import (
     said_of_padding,
     token_set_of,
 )
-from ..interventions.edit import Edits, edits_of
-from ..metrics.importance import importance
-from ..metrics.qk import qk_angles, qk_norm_products
-from ..metrics.residuals import is_massive, vector_norms
+from ..interventions.edit import Edits
 from .anatomy.modules import running_device
 from .exclusive import lock_of
 from .files.named_models import check_no_model
@@ -58,65 +54,6 @@ class Trace(Frozen, repr=False, eq=False):
     def __repr__(self) -> str:
         answers = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.answers.items())
         return f"<Trace: {answers or 'no reads'}; logits {tuple(self.logits.shape)}>"
-
-
-class FirstToken(Answering, Frozen, repr=False):
-    """Tensors of one token of every sequence, the first by default. `layer` counts attention layers.
-
-    hidden_states: inputs of all blocks, then the last block's output before the final norm. norms: their lengths, and
-    `norms_of_others` the mean length of the other tokens. massive: which entries are massive activations (above 100,
-    and 1,000 times the median of the sequence). importance: alpha, the mean attention that the token receives.
-    qk_cosines, qk_norms: [this token, the others], mean over queries of cos(q, k) and of `|q| |k| * scale`.
-    key_norms, value_norms: lengths of its key and value.
-    """
-
-    kind = "first token"
-
-    hidden_states: Float[Tensor, "sequence block d_model"]
-    norms: Float[Tensor, "sequence block"]
-    norms_of_others: Float[Tensor, "sequence block"]
-    massive: Bool[Tensor, "sequence block d_model"]
-    importance: Float[Tensor, "sequence layer head"]
-    qk_cosines: Float[Tensor, "sequence layer head 2"]
-    qk_norms: Float[Tensor, "sequence layer head 2"]
-    key_norms: Float[Tensor, "sequence layer kv_head"]
-    value_norms: Float[Tensor, "sequence layer kv_head"]
-
-    def __repr__(self) -> str:
-        shapes = ", ".join(f"{field.name} {tuple(getattr(self, field.name).shape)}" for field in fields(self))
-        return f"<FirstToken: {shapes}>"
-
-    def massive_activations(self) -> Int[Tensor, "activation 3"]:
-        """[sequence, block, channel] of every massive activation of the token."""
-        return self.massive.nonzero()
-
-
-def _first_token(subject: "Subject", tokens: Tokens, position: int, edits: Sequence[Edit]) -> FirstToken:
-    """The tensors of the token at `position`, from one pass."""
-    position = whole_number(position, "position", 0, tokens.shape[1] - 1)
-
-    def lengths(x: Residual) -> Float[Tensor, "batch 2"]:
-        norms = vector_norms(x)
-        others = torch.cat((norms[:, :position], norms[:, position + 1 :]), 1)
-        return torch.stack((norms[:, position], others.mean(1)), -1)
-
-    of_calls = {
-        "importance": lambda call: importance(call, call.keys[position : position + 1])[..., 0],
-        "qk_cosines": lambda call: qk_angles(call, position),
-        "qk_norms": lambda call: qk_norm_products(call, position),
-        "key_norms": lambda call: vector_norms(call.k[:, :, position]),
-        "value_norms": lambda call: vector_norms(call.v[:, :, position]),
-    }
-    of_residuals = {
-        "hidden_states": lambda x: x[:, position].clone(),
-        "lengths": lengths,
-        "massive": lambda x: is_massive(x)[:, position],
-    }
-    reads = {name: CALL.read(read) for name, read in of_calls.items()}
-    reads |= {name: RESIDUAL.read(read) for name, read in of_residuals.items()}
-    answers = subject.run(tokens, reads=reads, edits=edits, logits=False).answers
-    norms, others = answers.pop("lengths").unbind(-1)
-    return FirstToken(norms=norms, norms_of_others=others, **answers)
 
 
 BOS_RULES = {True: Bos.ALWAYS, False: Bos.NEVER} | {rule.value: rule for rule in Bos}
@@ -191,24 +128,27 @@ class Subject(Answering):
         length: int | None = None,
         bos: Bos | str | bool = Bos.TOKENIZER,
         column: str = "text",
+        sequences: int | None = None,
     ) -> TokenSet:
         """The tokens of a text or of several, one text per sequence, or of chats in the tokenizer's template.
 
         A path stands for the first texts of a file or folder, in its `column`.
 
         Without `length` every sequence is as long as its text. With it every sequence has that many tokens: longer
-        texts are cut, shorter ones are passed over and counted. `bos`: whether sequences begin with BOS, "tokenizer"
-        (as it decides; none where `si.mend` put a slot in its place), "always" or "never". Raises InputError for a
-        model without a tokenizer, and for texts that are too short for it or too long.
+        texts are cut, shorter ones are passed over and counted. `sequences` reads the first texts alone. `bos`:
+        whether sequences begin with BOS, "tokenizer" (as it decides; none where `si.mend` put a slot in its place),
+        "always" or "never". Raises InputError for a model without a tokenizer, and for texts that are too short for it
+        or too long.
         """
         rule = BOS_RULES.get(bos) if isinstance(bos, bool | str) else None
         if rule is None:
             raise InputError(f"bos is 'tokenizer', 'always' or 'never'; got {bos!r}")
         if isinstance(texts, Path) or (isinstance(texts, str) and is_path(texts)):
-            return of_source(texts, partial(self.tokens, length=length, bos=rule), column)
+            return of_source(texts, partial(self.tokens, length=length, bos=rule, sequences=sequences), column)
         given: list[Any] = [texts] if isinstance(texts, str) or is_chat(texts) else items_of(texts)
         if given and all(map(is_chat, given)):
             return text_to_tokens(self).chats(given, f"{len(given)} chats in memory")
+        given = given if sequences is None else given[: whole_number(sequences, "sequences", 1)]
         check_texts(given)
         to_tokens = text_to_tokens(self, rule)
         source = "text in memory" if len(given) == 1 else f"{len(given)} texts in memory"
@@ -217,21 +157,6 @@ class Subject(Answering):
             if length is None:
                 return to_tokens.whole(given, most, source)
             return to_tokens.of_length(given, whole_number(length, "length", 2, most), None, source)
-
-    @keywords
-    def first_token(self, tokens: TokensLike | Any, position: int = 0, edits: Edits = ()) -> FirstToken:
-        """Hidden states, massive activations, importance, QK angles and norms of the first token, as named tensors.
-
-        `tokens` are what `si.measure` takes, of one length; `position` takes another token than the first. Raises
-        InputError for anything else.
-        """
-        return _first_token(self, token_set_for(self, tokens).of_one_length(), position, edits_of(edits))
-
-    @keywords
-    def attention(self, tokens: TokensLike | Any, edits: Edits = ()) -> Float[Tensor, "sequence layer head query key"]:
-        """The attention weights of every head on tokens that `run` takes; `layer` counts attention layers."""
-        reads = {"pattern": CALL.read(AttentionCall.pattern)}
-        return self.run(tokens, reads=reads, edits=edits, logits=False)["pattern"]
 
     def ids_of(self, tokens: TokensLike | Any) -> Tokens:
         """The tokens as they are, or those of one text, or of several of one length."""

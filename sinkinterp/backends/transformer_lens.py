@@ -216,12 +216,12 @@ class TransformerLensSubject(HuggingFaceSubject):
         with recorded_stream(self.modules, recorder):
             return self._recorded(tokens, recorder, positions)
 
-    def maps(self) -> Iterable[tuple[nn.Module, HeadMap]]:
+    def maps(self) -> Iterable[HeadMap]:
         for layer in self.shape.attention_layers:
             attention: Any = self.modules.blocks[layer].attn  # fused maps are taken apart when a bridge boots
             for part, site in enumerate(WEIGHT_SITES):
                 linear = (attention.q, attention.k, attention.v)[part].original_component
-                yield linear, HeadMap(layer, site, partial(rows_of, alone, part, self.shape.d_head))
+                yield HeadMap(linear, layer, site, partial(rows_of, alone, part, self.shape.d_head))
 
     def _recorded(
         self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor], compares: bool = False

@@ -32,7 +32,8 @@ def compare(
         from ..backends.files.model_files import check_named
         from ..pages.page import Section, page
         from ..pages.report import PAGES, content
-        from ..report.compare import side_by_side
+        from ..report.compare import compare as compare_two, sinks_by
+        from ..table import MODEL
 
         for name in model:
             check_named(name)
@@ -42,7 +43,11 @@ def compare(
         for column, (name, edit) in runs.items():
             subject = loading.subject(name, settings.dtype)
             reports[column] = measured(subject, name, given, settings, replace(how, edit=edit), progress)
-        table = side_by_side(reports, settings.epsilon)
+        if len(reports) == 2:
+            before, after = reports.values()
+            table = compare_two(before, after, settings.epsilon, [*reports])
+        else:
+            table = sinks_by(MODEL, reports, settings.epsilon)
     suffix = "" if save is None else save.suffix.lower() or ".csv"
     as_page = partial(page, table.title, table.note, [Section("", "", tables=[table])])
     deliver([table], (save, as_page if suffix in PAGES else partial(content, table, suffix)), force=force)

@@ -14,15 +14,9 @@ from .terminal import print_table, print_text
 Row = dict[str, Cell]
 
 
-class Listed(StrEnum):
-    """What can be listed."""
-
-    VARIANTS = "variants"
-    RECIPES = "recipes"
-    EXPERIMENTS = "experiments"
-    EDITS = "edits"
-    CHECKPOINTS = "checkpoints"
-    MODELS = "models"
+Listed = StrEnum(
+    "Listed", ["VARIANTS", "RECIPES", "EXPERIMENTS", "EDITS", "CHECKPOINTS", "MODELS"]
+)  # what can be listed
 
 
 def listing(what: Annotated[Listed | None, typer.Argument(show_default="all")] = None) -> None:

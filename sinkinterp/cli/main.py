@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..backends.files.named_models import without_cache
 from ..checks import READABLE, InputError, fix_of, nearest, said_of
 from ..data.progress import BARS
 from ..files import data_of
@@ -49,7 +48,7 @@ class Command(TyperCommand):
             if times > 1:
                 raise typer.BadParameter(f"it is given {times} times; give it once", ctx, param)
         more, line = super().parse_args(ctx, list(args)), [str(self.name), *ctx.meta["words"]]
-        if ctx.obj and line != [word for word in ctx.obj if word != NO_CACHE]:
+        if ctx.obj and line != ctx.obj:
             print_line(f"read as: sinkinterp {shlex.join(line)}")
         return more
 
@@ -65,9 +64,6 @@ class Command(TyperCommand):
         except (ClickException, InputError):
             return ""
         return f"; without it: sinkinterp {shlex.join([str(self.name), *kept])}"
-
-
-NO_CACHE = "--no-cache"  # of every command, wherever it is written
 
 
 class Program(TyperGroup):
@@ -90,9 +86,9 @@ class Program(TyperGroup):
         given = options.pop("args", args[0] if args else None)
         words = list(sys.argv[1:] if given is None else given) or ["--help"]
         options |= {"prog_name": "sinkinterp", "standalone_mode": False, "obj": words}
-        meant = line_meant([word for word in words if word != NO_CACHE], self.commands)
+        meant = line_meant(words, self.commands)
         with streams() as output:
-            code = self._code_of(meant, NO_CACHE in words, options)
+            code = self._code_of(meant, options)
             if output is not None:
                 output.flush()
                 if output.error is not None and not isinstance(output.error, BrokenPipeError):
@@ -101,12 +97,11 @@ class Program(TyperGroup):
                     code = code or 2
         sys.exit(code)
 
-    def _code_of(self, words: list[str], no_cache: bool, options: dict[str, Any]) -> int:
+    def _code_of(self, words: list[str], options: dict[str, Any]) -> int:
         """The exit code of a command line."""
         bars = BARS.set(False)  # commands show bars of their own
         try:
-            with without_cache(no_cache):
-                code = super().main(words, **options)
+            code = super().main(words, **options)
         except (ClickException, InputError, MemoryError, OSError) as error:
             _print_error(_with_model(in_options(_message(error), self._options_of(words)), words))
             return 2
@@ -219,9 +214,6 @@ def _print_version(is_asked: bool) -> bool:
 def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-    no_cache: Annotated[
-        bool, typer.Option(NO_CACHE, help="Dequantise a .gguf file again; its conversion in the cache is left out.")
     ] = False,
 ) -> None:
     """Attention sinks: read them, move them, train them away."""

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 class Input(Frozen):
     """What a model reads, and how much of it."""
 
-    text: options.Text = None
+    text: Annotated[str | None, typer.Option(parser=options.source)] = None
     column: Annotated[str | None, typer.Option(parser=options.filled)] = None
     chat: Annotated[str | None, typer.Option(parser=options.source)] = None
-    tokens: options.TokenFile = None
+    tokens: Annotated[Path | None, typer.Option(parser=options.token_file)] = None
     drawn: Drawn | None = None
     seed: Annotated[int | None, typer.Option(parser=options.SEED)] = None
     length: Annotated[int | None, typer.Option(parser=options.TOKENS)] = None
@@ -94,11 +94,11 @@ class Input(Frozen):
         return replace(inputs, may_be_shorter=is_prompt).token_set(subject, model, on_file)
 
     def inputs(self, settings: "Preset", is_default: bool) -> "Inputs":
-        """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size."""
+        """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size, or one text."""
         from ..runs.case import Inputs
 
         given = {name: value for name, value in vars(self).items() if value is not None}
-        may_be_shorter = self.length is None and is_default
+        may_be_shorter = self.length is None and (is_default or self.is_one_text)
         may_be_fewer = self.sequences is None and not self.is_one_text and is_default
         sizes = {name: getattr(settings, name) for name in ("length", "sequences", "bos")}
         return Inputs(**given | sizes, may_be_shorter=may_be_shorter, may_be_fewer=may_be_fewer)
@@ -198,7 +198,6 @@ def measured(
     subject: "Subject", model: str, given: Input, settings: "Preset", how: Settings, progress: "Progress"
 ) -> "Report":
     """The report on the input: on one whole text, on the given ones, or on docstrings until the interval is narrow."""
-    from ..backends.subject import text_to_tokens
     from ..measurement.measure import measure as measure_sinks, measure_enough
     from ..metrics import instruments
 
@@ -217,8 +216,6 @@ def measured(
             progress=progress(f"measuring {n} {'more ' if why else ''}x {longest} tokens{why}"),
         )
 
-    if given.is_one_text and given.length is None and inputs.text is not None:
-        return report_on(text_to_tokens(subject, settings.bos).one(inputs.text, settings.length))
     if inputs.given or not inputs.may_be_fewer or subject.tokenizer is None:
         return report_on(inputs.token_set(subject, model))
     on_file = progress("reading docstrings")

@@ -44,7 +44,7 @@ def check_sizes(
     from ..backends.huggingface import context_of
     from ..interventions.selectors import named_heads
 
-    if (config := config_here(model)) is None:
+    if (config := config_here(model)) is None or config.is_encoder_decoder:
         return
     sizes = config.get_text_config()
     fix = "" if beyond is None else "; load it with --beyond-context to read on"
@@ -74,8 +74,6 @@ def check_bos(subject: "Subject", bos: Bos) -> None:
 V = TypeVar("V")
 PACKAGE = Path(__file__).parents[1]
 MOST = 2**31 - 1  # of anything that is counted
-MOST_SEEDS = 1000  # of a study, each of which trains every model again
-LARGEST_SEED = 2**63 - 1  # random generators take 64 bits
 
 
 def parser(parse: Callable[[Any], V]) -> Callable[[Any], V]:
@@ -126,7 +124,7 @@ def _output_file_of(what: str, *suffixes: str) -> Callable[[Any], Path]:
     @parser
     def parse(text: str | Path) -> Path:
         path = _output(text)
-        if path.is_dir() or str(text).endswith("/"):
+        if os.path.isdir(path) or str(text).endswith("/"):
             raise InputError(f"{path} is a folder; name a file in it, such as {path / 'sinks'}{suffixes[0]}")
         if what and path.suffix and path.suffix.lower() not in suffixes:
             raise InputError(f"{path} is written as {what}; give a name that ends in {suffixes[0]}")
@@ -156,9 +154,9 @@ def output_folder(text: str | Path) -> Path:
     path = _output(text)
     if os.path.isfile(path):
         raise InputError(f"{path} is a file; give the name of a folder")
+    check_writable(path / "lock")
     if path.suffix in (".html", ".json", ".csv", ".pdf", ".png", ".svg", ".pt", ".safetensors") and not path.exists():
         raise InputError(f"several files are written, into a folder; write --out {path.with_suffix('')}")
-    check_writable(path / "lock")
     return path
 
 
@@ -257,39 +255,32 @@ HELP = data_of("cli/help.toml")
 
 INPUTS = (token_file, source)
 
-SEED = whole(0, LARGEST_SEED)
-SEEDS = whole(1, MOST_SEEDS)
+SEED = whole(0, 2**63 - 1)  # random generators take 64 bits
+SEEDS = whole(1, 1000)  # of a study, each of which trains every model again
 TOKENS = whole(2)  # of a sequence: one token shows no attention to another
 SEQUENCES = whole(1)
 
 
 Model = Annotated[str, typer.Argument(parser=source, autocompletion=beginning(models))]
 Column = Annotated[str, typer.Option(parser=filled)]
-Backend = Annotated[str, typer.Option(parser=backend_named, autocompletion=beginning(BACKENDS))]
 Encoder = Annotated[str | None, typer.Option(parser=source)]
 DeviceMap = Annotated[str | None, typer.Option("--device-map", "--device", parser=filled)]
 Json = Annotated[Path | None, typer.Option("--json", parser=json_file)]
-Text = Annotated[str | None, typer.Option(parser=source)]
-Html = Annotated[Path | None, typer.Option("--html", parser=page_file)]
 Out = Annotated[Path, typer.Option("--out", "--output", "-o", parser=page_file)]
 TableOut = Annotated[Path, typer.Option("--out", "--output", "-o", parser=table_file)]
 Save = Annotated[Path | None, typer.Option("--save", parser=table_file)]
 DrawnOut = Annotated[Path, typer.Option("--out", "--output", "-o", parser=drawn_file)]
 Edits = Annotated[list[str], typer.Option("--edit", parser=filled)]
-TokenFile = Annotated[Path | None, typer.Option(parser=token_file)]
 
 TableFormat = Annotated[Literal["csv", "json", "markdown"] | None, typer.Option(show_default="a grid")]
 Settings = Annotated[list[str], typer.Option("--set")]
 OnRay = Annotated[str | None, typer.Option("--ray", parser=filled)]
-Device = Annotated[str, typer.Option(parser=filled)]
-
-NumbersOrDefault = Annotated[Dtype | None, typer.Option(parser=dtype_named)]
 
 
 class Page(Frozen):
     """The page of a command, and how many tables it prints."""
 
-    html_out: Html = None
+    html_out: Annotated[Path | None, typer.Option("--html", parser=page_file)] = None
     force: bool = False
     full: bool = False
 
@@ -305,7 +296,7 @@ class Training(Frozen):
 
     settings: Settings = field(default_factory=list)
     seed: Annotated[int, typer.Option(parser=SEED)] = 0
-    device: Device = "auto"
+    device: Annotated[str, typer.Option(parser=filled)] = "auto"
     force: bool = False
 
 
@@ -313,7 +304,7 @@ class Weights(Frozen):
     """How a command of the library transformers loads its model."""
 
     encoder: Encoder = None
-    dtype: NumbersOrDefault = None
+    dtype: Annotated[Dtype | None, typer.Option(parser=dtype_named)] = None
     device_map: DeviceMap = None
 
     def subject(self, model: str, dtype: str = Dtype.FLOAT32) -> "Subject":
@@ -328,7 +319,7 @@ class Weights(Frozen):
 class Loading(Weights):
     """How a command of any library loads its model."""
 
-    backend: Backend = "huggingface"
+    backend: Annotated[str, typer.Option(parser=backend_named, autocompletion=beginning(BACKENDS))] = "huggingface"
     beyond_context: bool = False
 
 
@@ -342,7 +333,10 @@ def check_places(reads: Iterable[Path], files: list[Path], folders: list[Path]) 
     These are inputs and what is inside them, models and texts of the caches, and two outputs that are one file. Links
     are followed.
     """
-    places = dict.fromkeys(reads, "this command reads") | dict.fromkeys(_caches(), "holds models and texts")
+    from huggingface_hub import constants
+
+    caches = (SHIPPED, downloads(), cache_folder() / "texts", Path(constants.HF_HUB_CACHE))
+    places = dict.fromkeys(reads, "this command reads") | dict.fromkeys(caches, "holds models and texts")
     fix = "choose another place for the output"
     for output in (*files, *folders):
         for place, what in places.items():
@@ -437,12 +431,6 @@ def _paths_in(value: Any) -> Iterator[Path]:
             path = Path(located(value))
             if path.exists():
                 yield path
-
-
-def _caches() -> Iterator[Path]:
-    from huggingface_hub import constants
-
-    yield from (SHIPPED, downloads(), cache_folder() / "texts", Path(constants.HF_HUB_CACHE))
 
 
 def _is_in(path: Path, place: Path) -> bool:

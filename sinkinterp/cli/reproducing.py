@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ..table import Table
 
 
-ALL = "all"
 TIMES = {"processor seconds": "of processor time", "seconds": "by the clock"}  # older chapters have the second alone
 COMPLETION = options.beginning(experiment_names)
 
@@ -77,18 +76,21 @@ def reproduce(
     index.html with the verdicts of all that lie in the folder.
     """
     with progress_bars(in_lines=True) as progress:
+        from ..pages.book import check_plotly, files_of, stem_of
         from ..runs import experiment as experiments
 
         scale = how.scale
         _check_inputs(other.model, scale, how.text)
-        is_all = list(names) == [ALL]
+        is_all = list(names) == ["all"]
         given = experiment_names() if is_all else dict.fromkeys(map(full_name, names))
         chosen = {name: experiments.load_experiment(name) for name in given}
         if is_all and scale is not None:
             chosen = {name: experiment for name, experiment in chosen.items() if scale in experiment.scales}
         if save is not None and len(chosen) > 1:
             raise InputError("--save writes the table or the figure of one experiment; leave it out, or name one")
-        _check_outputs(out, list(chosen), None if other.model else scale, force or dry_run)
+        stems = [stem_of(name, None if other.model else scale) for name in chosen]
+        check_ours(files_of(out, stems), OR_FORCE, force or dry_run)
+        check_plotly(out)
         models, left_out = other.loaded(), list[str]()
         trainers, measurers = _workers(how.ray, scale is Scale.PAPER, other.device_map is not None)
         costs: list[tuple[Sequence[Trainable], float, str]] = []
@@ -135,14 +137,6 @@ def _check_inputs(models: Sequence[str], scale: Scale | None, text: str | None) 
         raise InputError(f"--scale smoke runs what ships, and --model names another one; {fix}")
 
 
-def _check_outputs(out: Path, names: Sequence[str], scale: Scale | None, force: bool) -> None:
-    """Raises InputError for files of the user's in the place of chapters, unless `force`, and for another plotly."""
-    from ..pages.book import check_plotly, files_of, stem_of
-
-    check_ours(files_of(out, [stem_of(name, scale) for name in names]), OR_FORCE, force)
-    check_plotly(out)
-
-
 def _workers(ray: str | None, are_large: bool, are_placed: bool) -> tuple["Workers", "Workers"]:
     """Returns where models are trained and where they are measured.
 
@@ -181,12 +175,10 @@ def cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
     words = f"{cost.runs} runs, {cost.cached} of them in the cache"
     if cost.runs == cost.cached:
         return words
-    where, held = "here", "in"
-    if not all(map(has_its_device, recipes)):
-        where = f"on one GPU that computes at {GPU_SPEED / 1e12:.0f} teraflop/s (more for attention other than softmax)"
-        held = "in more than"
+    is_here = all(map(has_its_device, recipes))
+    where = "here" if is_here else f"on one GPU that computes all attention at {GPU_SPEED / 1e12:.0f} teraflop/s"
     words += f"; the others read {cost.tokens:,} tokens, {cost.hours:,.2f} hours one after the other {where}, "
-    return words + f"{held} {cost.memory:.3g} GB of memory, and leave {cost.gigabytes:.3g} GB of checkpoints"
+    return words + f"and leave {cost.gigabytes:.3g} GB of checkpoints"
 
 
 def _total(costs: Sequence[tuple[Sequence["Trainable"], float, str]], out: Path) -> str:

@@ -51,8 +51,6 @@ class Split(Frozen):
 
     def batch(self, n: int, seed: int, step: int) -> Int[Tensor, "{n}"]:
         """The `n` chunks of a step, counted from 1. Steps run through epochs that each hold every chunk once."""
-        if step < 1:
-            raise ValueError(f"steps are counted from 1; got {step}")
         return self.training[in_epochs("epoch", len(self.training), n, seed, step)]
 
 

@@ -11,6 +11,7 @@ import re
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -82,8 +83,14 @@ class PythonCode(Source):
                     raise ImportError("it has no folder of its own")
 
     def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
+        """The texts of the files, each once, in a mixed order, without short files and those that are not UTF-8."""
         self.check()
-        return code_texts(_library_files() + _package_files(self.packages), on_file)
+        files, texts = _library_files() + _package_files(self.packages), set[str]()
+        for i, file in enumerate(files, 1):
+            on_file(i, len(files))
+            with suppress(UnicodeDecodeError):
+                texts.add(file.read_text("utf-8"))
+        return mixed(text for text in texts if len(text) > MIN_CHARACTERS)
 
     def fingerprint(self) -> str:
         return " ".join((platform.python_version(), *map(importlib.metadata.version, self.packages)))
@@ -177,21 +184,6 @@ def embedded_texts(cache: Path, on_file: OnProgress = no_progress) -> list[str]:
     with refusal(f"cannot write the docstrings to {cache}", "set SINKINTERP_CACHE to a folder of yours", OSError):
         write_record(file, texts, {"docstrings": file.stem})
     return texts
-
-
-def code_texts(files: list[Path], on_file: OnProgress = no_progress) -> list[str]:
-    """The texts of Python files, each once, in a mixed order.
-
-    Short files, and files that are not UTF-8, are left out.
-    """
-    texts = []
-    for i, file in enumerate(files, 1):
-        on_file(i, len(files))
-        try:
-            texts.append(file.read_text("utf-8"))
-        except UnicodeDecodeError:
-            continue
-    return mixed(text for text in texts if len(text) > MIN_CHARACTERS)
 
 
 def _docstrings(files: list[Path], on_file: OnProgress) -> Iterator[str]:

@@ -10,7 +10,7 @@ __all__ = [
     "Ablate", "Add", "AddSinkLogit", "Apply", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change",
     "ChangeAttentionInput", "ChangeKeys", "ChangeMLP", "ChangeNeurons", "ChangeOutputs", "ChangePattern",
     "ChangePositionEmbedding",
-    "ChangeQueries", "ChangeResidual", "ChangeTokenEmbedding", "ChangeValues", "ClampNorm", "ClipPattern",
+    "ChangeQueries", "ChangeResidual", "ChangeTokenEmbedding", "ChangeValues", "ClampNorm",
     "Dropped", "Edit", "Evict", "First", "HeadWeights", "Keep", "KeepHeaviest", "MatchedNoise", "MeanOfOthers",
     "Operation", "PatchNormalization", "Put", "PutAt", "RemoveColumn", "RemoveKeySlot", "RemovePosition",
     "Renormalised", "ReplacePosition", "Scale", "SetTo", "ShiftPositions", "SpreadEvenly", "SwapPositions",

@@ -1,10 +1,11 @@
-"""Interventions on how attention layers compute: another kernel, clipped weights, other projections, other columns.
+"""Interventions on how attention layers compute: another kernel, other projections, other columns.
 
 A column of the pattern belongs to a token, such as the sink, or to a slot: a learned k*, v* or a learned sink logit.
 Edits of columns change their scores, their weights, and the queries that see them, as masks of caches do.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import field, replace
 from enum import Enum
 from typing import ClassVar
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from ..attention import AttentionCall, Edit, HeadWeights, Pattern, Prefix, SinkLogit, SlotRow, Summaries, Window
 from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
-from ..checks import Frozen, InputError, choice, whole_number
+from ..checks import Frozen, InputError, choice, instance_of, whole_number
 from ..spec import ABOVE_ZERO, Limits
 from .selectors import InCalls, InLayers, OnHeads, OnKVHeads, OnPairs
 
@@ -25,30 +26,52 @@ class PatchNormalization(InCalls, OnHeads):
 
     A similarity stands for its kernel without normalisation, as in `PatchNormalization(Sigmoid())`. Two drop a factor
     per row and so are normalised: `Exp()` stands for softmax, `ExpMinusOne()` is divided by the sum of its magnitudes.
-    A similarity may be given by its name, as in `PatchNormalization("sigmoid")`.
+    A similarity may be given by its name, as in `PatchNormalization("sigmoid")`; "softmax1" adds a sink logit of 0. A
+    function in its place takes scores, `batch head query key` with -inf at later keys, and returns weights.
     """
 
-    kernel: Kernel | Similarity
+    kernel: Kernel | Similarity | str | Callable[[Tensor], Tensor]
 
     def __post_init__(self) -> None:
         if isinstance(self.kernel, str):
             object.__setattr__(self, "kernel", _named(self.kernel))
+        elif isinstance(self.kernel, type) or not callable(self.kernel):
+            instance_of(self.kernel, Kernel | Similarity, "a normalisation is a kernel, a name of one, or a function")
         super().__post_init__()
 
     def changed(self, call: AttentionCall) -> AttentionCall:
-        return self.rescored(call, kernel=self._kernel)
+        if self.kernel == SOFTMAX_1:
+            return AddSinkLogit(layers=self.layers, heads=self.heads).changed(call)
+        if isinstance(self.kernel, Kernel | Similarity):
+            return self.rescored(call, kernel=self._kernel)
+        allowed = call.allowed()
+        given = call.scores().masked_fill(~allowed, -torch.inf)
+        function: Any = self.kernel
+        weights = instance_of(function(given), Tensor, "a normalisation returns a tensor of weights")
+        return self.on_heads(call, call.with_pattern(weights.masked_fill(~allowed, 0)))
 
     @property
     def _kernel(self) -> Kernel:
         if isinstance(self.kernel, Kernel):
             return self.kernel
-        return Kernel(similarity=self.kernel, normaliser=PNorm() if self.kernel.drops_factor else Unit())
+        kernel = instance_of(self.kernel, Similarity, "a normalisation is a kernel, a similarity or its name")
+        return Kernel(similarity=kernel, normaliser=PNorm() if kernel.drops_factor else Unit())
 
 
-def _named(name: str) -> Similarity:
+SOFTMAX_1 = "softmax1"  # softmax off by one
+_OFF_BY_ONE = re.compile("(softmax|quiet).*(1|one)|off_by_one|softmax_plus_one|quiet_softmax")
+
+
+_SAYS_LITTLE = re.compile("_?(attention|attn|(no|without)_(norm|normali[sz]ation)|un_?normali[sz]ed|unnormed)$")
+
+
+def _named(name: str) -> Similarity | str:
+    name = _SAYS_LITTLE.sub("", name.lower())
+    if _OFF_BY_ONE.fullmatch(name):
+        return SOFTMAX_1
     kinds = {kind.__name__.lower(): kind for kind in Similarity.__subclasses__() if not kind.__name__.startswith("_")}
     words = kinds | {"softmax": Exp}
-    return choice(name.lower(), words, "similarity")()
+    return choice(name, words, "similarity")()
 
 
 class Temperature(InCalls, OnHeads):
@@ -62,28 +85,6 @@ class Temperature(InCalls, OnHeads):
 
     def changed(self, call: AttentionCall) -> AttentionCall:
         return self.rescored(call, scale=call.scale / self.temperature)
-
-
-class ClipPattern(InCalls, OnHeads):
-    """Clipped softmax: weights become min(max((high - low) A + low, 0), 1), on pairs that may attend. For small T.
-
-    Bondarenko et al. 2023, arXiv:2306.12929; low below 0 lets heads give exactly nothing. The slot's column is kept.
-    """
-
-    low: float = -0.03
-    high: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.low < self.high:
-            raise InputError(f"weights are stretched from low to a higher number; got {self.low} and {self.high}")
-
-    def changed(self, call: AttentionCall) -> AttentionCall:
-        pattern = call.pattern()
-        clipped = ((self.high - self.low) * pattern + self.low).clamp(0, 1) * (pattern > 0)
-        first = pattern.shape[-1] - call.k.shape[2]
-        clipped[..., :first] = pattern[..., :first]
-        return self.on_heads(call, call.with_pattern(clipped))
 
 
 # Projections: the biases b_Q, b_K and b_V, and what keys read of the residual stream

@@ -183,20 +183,26 @@ class _WithValues(Operation, eq=False, repr=False):
         """The activations by layer; none for one vector."""
         return {} if isinstance(self.values, Tensor) else self.values
 
-    def _values_like(self, layer: int, x: Activation) -> Activation:
-        value = self.values.to(x) if isinstance(self.values, Tensor) else self._of_layer(layer, x)
-        if len(value) not in ((x.shape[-1],) if isinstance(self.values, Tensor) else (1, len(x))):
-            raise self._misfit(layer, value, x)
-        return value.expand_as(x)
-
     def _of_layer(self, layer: int, x: Activation) -> Tensor:
-        """The given activations of a layer. Raises InputError where there are none, or they do not fit `x`."""
-        if layer not in self._by_layer():
-            raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(self._by_layer())}")
-        value = self._by_layer()[layer].to(x)
+        """The given activations of a layer, of each sequence or of one.
+
+        Raises InputError where there are none, or they do not fit `x`.
+        """
+        by_layer = {layer: self.values} if isinstance(self.values, Tensor) else self.values
+        if layer not in by_layer:
+            raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(by_layer)}")
+        value = by_layer[layer].to(x)
+        if value.ndim == 1 and len(value) == x.shape[-1]:
+            value = value.expand(1, *x.shape[1:])
         if value.shape[1:] != x.shape[1:]:
             raise self._misfit(layer, value, x)
         return value
+
+    def _values_like(self, layer: int, x: Activation) -> Activation:
+        value = self._of_layer(layer, x)
+        if len(value) not in (1, len(x)):
+            raise self._misfit(layer, value, x)
+        return value.expand_as(x)
 
     def _misfit(self, layer: int, value: Tensor, x: Activation) -> InputError:
         what = f"activations {tuple(value.shape)} do not fit {tuple(x.shape)} of layer {layer}"

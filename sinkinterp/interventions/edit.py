@@ -83,6 +83,11 @@ def _named(text: str) -> Edit:
         return edit
 
 
+def edit_names() -> list[str]:
+    """The names of all edits in `si.interventions`."""
+    return [*vars(sys.modules[__package__])["__all__"]]
+
+
 def description(value: object) -> str:
     """An edit as code would write it, without fields that have their default value; tensors by their shape."""
     if isinstance(value, Tensor):

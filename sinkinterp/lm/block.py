@@ -141,7 +141,6 @@ class SinkBlock(nn.Module):
 
     gradient_checkpointing = False  # transformers sets it, and the function that `__call__` uses
     _gradient_checkpointing_func: Callable[..., Tensor]
-    forward_methods: ClassVar[tuple[str, ...]] = ("as_slot",)  # methods other than `forward` that use the weights
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__()

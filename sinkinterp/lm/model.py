@@ -109,6 +109,21 @@ class LMSpec(Spec):
         return Dims(self.d_model, self.n_heads, self.d_model // self.n_heads, self.n_ctx + self.before.count)
 
 
+def _sizes_of(lm: LMSpec) -> dict[str, Any]:
+    """Sizes by their names in transformers' configurations."""
+    return {
+        "vocab_size": lm.vocab,
+        "hidden_size": lm.d_model,
+        "num_hidden_layers": lm.n_layers,
+        "num_attention_heads": lm.n_heads,
+        "num_key_value_heads": lm.n_heads,
+        "head_dim": lm.dims.d_head,
+        "max_position_embeddings": lm.n_ctx,
+        "use_cache": True,
+        "tie_word_embeddings": False,
+    }
+
+
 class SinkConfig(PreTrainedConfig):
     """A transformers configuration that stores an `LMSpec` as JSON. Sizes that transformers reads come from the spec.
 
@@ -121,18 +136,7 @@ class SinkConfig(PreTrainedConfig):
     def __init__(self, spec: dict | None = None, **kwargs: Any) -> None:
         lm = LMSpec() if spec is None else LMSpec.from_dict(spec)
         self.spec = lm.to_dict()
-        sizes = {
-            "vocab_size": lm.vocab,
-            "hidden_size": lm.d_model,
-            "num_hidden_layers": lm.n_layers,
-            "num_attention_heads": lm.n_heads,
-            "num_key_value_heads": lm.n_heads,
-            "head_dim": lm.dims.d_head,
-            "max_position_embeddings": lm.n_ctx,
-            "use_cache": True,
-            "tie_word_embeddings": False,
-        }
-        super().__init__(**kwargs | sizes)
+        super().__init__(**kwargs | _sizes_of(lm))
 
     @property
     def lm(self) -> LMSpec:
@@ -355,17 +359,12 @@ class SinkForCausalLM(SinkPreTrainedModel, GenerationMixin):
         if not isinstance(spec.position, Rotary) or not isinstance(spec.ffn, GatedFFN) or spec != as_llama:
             raise InputError("only rotary positions, plain causal softmax attention and SwiGLU are Llama")
         config = LlamaConfig(
-            vocab_size=spec.vocab,
-            hidden_size=spec.d_model,
+            **_sizes_of(spec),
             intermediate_size=spec.ffn.width,
-            num_hidden_layers=spec.n_layers,
-            num_attention_heads=spec.n_heads,
-            max_position_embeddings=spec.n_ctx,
             rms_norm_eps=spec.norm_eps,
             rope_parameters={"rope_type": "default", "rope_theta": spec.position.base},
             bos_token_id=None,
             eos_token_id=None,
-            tie_word_embeddings=False,
         )
         with torch.random.fork_rng():
             llama = LlamaForCausalLM(config)

@@ -4,26 +4,12 @@ Importing transformers takes seconds, so `import sinkinterp` does not import it.
 """
 
 import sys
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
 _AUTO = "transformers.models.auto.modeling_auto"
-
-
-class _RegisteringLoader(Loader):
-    """The module's usual loader, followed by our registration."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        _register()
 
 
 class _AutoClassesFinder(MetaPathFinder):
@@ -35,7 +21,13 @@ class _AutoClassesFinder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path)
         if spec is not None and spec.loader is not None:
-            spec.loader = _RegisteringLoader(spec.loader)
+            load = spec.loader.exec_module
+
+            def load_and_register(module: ModuleType) -> None:
+                load(module)
+                _register()
+
+            spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
         return spec
 
 

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from ..attention import CALL, MLP, RESIDUAL, AttentionCall, CallRead, Edit, Residual, SlotRow
+from ..attention import CALL, MLP, NEURONS, RESIDUAL, AttentionCall, CallRead, Edit, Residual, SlotRow
 from ..backends.anatomy.modules import removed_after, token_mixer
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.huggingface import HuggingFaceSubject
@@ -37,24 +37,8 @@ from ..metrics.bootstrap import SHARES, SIZES, difference, estimate_cells, inter
 from ..metrics.importance import NEXT_TOKEN_LOSS, Metric, PerSequence, first_importance, slot_importance
 from ..metrics.instruments import LOSS
 from ..metrics.residuals import is_massive, lifetime
-from ..report.explained import (
-    CUT,
-    DIRECTLY,
-    IN_STREAM,
-    NOTHING,
-    RANDOM,
-    READER,
-    REMOVED,
-    STANDS_OUT,
-    CutMap,
-    Explanation,
-    Head,
-    HeadScore,
-    Neuron,
-    NoPath,
-    Path,
-    Written,
-)
+from ..report import explained
+from ..report.explained import Explanation, Head, HeadScore, Path
 from ..report.readings import public_name
 from ..report.report import Report
 from ..table import ALPHA_1, HEAD, Cell, Table, no_estimate
@@ -75,7 +59,7 @@ class Reads(NamedTuple):
 
 
 @reads_inputs
-def massive_path(subject: Subject, tokens: Tokens) -> Path | NoPath:
+def massive_path(subject: Subject, tokens: Tokens) -> Path | explained.NoPath:
     """Finds the writer of the first token's largest entry in the inputs of all blocks. One pass.
 
     An entry stands out where it is the largest of its block and `STANDS_OUT` times its mean size at other tokens. The
@@ -92,7 +76,7 @@ def massive_path(subject: Subject, tokens: Tokens) -> Path | NoPath:
     first, others, massive, mlp = (answer.mean(0) for answer in answers_of(hf, tokens, reads))
     dims = first[:-1].abs().argmax(-1, keepdim=True)
     sizes, means = (x[:-1].gather(1, dims)[:, 0] for x in (first.abs(), others))
-    times, stands_out = (sizes / means).nan_to_num(0), sizes >= STANDS_OUT * means
+    times, stands_out = (sizes / means).nan_to_num(0), sizes >= explained.STANDS_OUT * means
     in_order = [int(sizes.argmax()), *times.argsort(descending=True).tolist()]
     lives = [lifetime(massive[:, dim] > 0.5) for dim in dims[:, 0].tolist()]
     found = [block for block in in_order if stands_out[block]]
@@ -102,8 +86,8 @@ def massive_path(subject: Subject, tokens: Tokens) -> Path | NoPath:
         if path is not None:
             return replace(path, times=float(times[block]), life=lives[block])
     nearest = (found or in_order[1:])[0]
-    dim, is_embedding = int(dims[nearest]), bool(found)
-    return NoPath(dim, nearest, float(first[nearest, dim]), float(times[nearest]), lives[nearest], is_embedding)
+    dim, ratio = int(dims[nearest]), float(times[nearest])
+    return explained.NoPath(dim, nearest, float(first[nearest, dim]), ratio, lives[nearest], is_embedding=bool(found))
 
 
 def _path_to(hf: HuggingFaceSubject, block: int, dim: int, entry: Tensor, of_mlps: Tensor) -> Path | None:
@@ -155,7 +139,7 @@ def followed(path: Path, subject: Subject, tokens: Tokens, reads: Mapping[int, R
     readers = {}
     for layer, (made, whole, _) in reads.items():
         share = made.mean(0) / whole.mean(0)
-        for head in ((share >= READER) & (whole.mean(0) > 0)).nonzero().flatten().tolist():
+        for head in ((share >= explained.READER) & (whole.mean(0) > 0)).nonzero().flatten().tolist():
             readers[layer, head] = share[head].item()
     path = replace(path, readers=readers, n_heads=len(reads) * subject.shape.n_heads)
     if path.is_mlp and isinstance(subject, HuggingFaceSubject):
@@ -195,62 +179,45 @@ def path_cuts(
     }
 
 
-def path_row(cut: str, report: Report, before: Report, readers: Sequence[Head]) -> dict[str, Cell]:
-    """Returns what a cut does to the readers, to all heads, and to the loss."""
-    old, new = (r.extra(NEXT_TOKEN_LOSS).nanmean(1) for r in (before, report))
-    alpha, layers = report.alpha(), [report.attention_layers.index(layer) for layer, _ in readers]
-    return {
-        CUT: cut,
-        **mean_cells(f"{ALPHA_1} of readers", alpha[:, layers, [head for _, head in readers]].mean(1), SHARES),
-        **mean_cells(f"{ALPHA_1} of all heads", alpha.mean((1, 2)), SHARES),
-        **mean_cells("loss", new, SIZES),
-        **estimate_cells("change of loss", difference(old, new, paired=True)),
-    }
-
-
 # The neurons of a feed-forward layer: what each writes into a dimension, and which way its input points
 
-SHOWN = 5  # neurons that write most
+SHOWN, OUTPUT = 5, "output"  # neurons that write most; the name of the matrix that they write through
 
 
 def _with_neurons(path: Path, subject: HuggingFaceSubject, tokens: Tokens) -> Path:
     """The path with the neurons of its feed-forward layer, by their writes into its dimension at the first token.
 
-    It stays as it is if the layer has several output matrices, as with experts.
+    It stays as it is where no output matrix of the layer is found, as with experts.
     """
-    block, dim = path.at, path.dim
-    seen: list[tuple[str, Any, Tensor, Tensor]] = []
+    block, dim, seen = path.at, path.dim, dict[str, Tensor]()
+    tap = subject.modules.taps[NEURONS][block]
+    if tap is None:
+        return path
+    down: Any = tap.module
+    shape = _rows(down).T.shape
+    named = subject.modules.blocks[block].named_modules()
+    linears = {name: m for name, m in named if isinstance(m, nn.Linear | Conv1D) and _rows(m).shape == shape}
+    inputs = {name: m for name, m in linears.items() if "attn" not in name and "query" not in name}
 
     def keep(name: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-            if args[0].shape[:-1].numel() == tokens.numel():  # cross-attention reads the encoder's output
-                seen.append((name, module, args[0].view(*tokens.shape, -1), output.view(*tokens.shape, -1)))
+        return lambda module, args, output: seen.update({name: args[0]})
 
-        return hook
-
-    linears = {n: m for n, m in subject.modules.blocks[block].named_modules() if isinstance(m, nn.Linear | Conv1D)}
-    with removed_after([module.register_forward_hook(keep(name)) for name, module in linears.items()]):
+    with removed_after([m.register_forward_hook(keep(name)) for name, m in {**inputs, OUTPUT: down}.items()]):
         read, at = MLP.read(lambda x: x[:, 0]), subject.shape.mlp_layers.index(block)
         update = subject.run(tokens, reads={"mlp": read}, logits=False, blocks=range(block + 1))["mlp"][:, at]
-    _, down, hidden, output = seen[-1]
-    if output.shape[-1] != update.shape[-1] or not _is_alike(output[:, 0], update):
-        return path
-    writes = hidden[:, 0] * _rows(down)[dim]
-    writes = writes * (update[:, dim] / output[:, 0, dim])[:, None]  # a factor or a norm after it
+    x = {name: given.view(*tokens.shape, -1) for name, given in seen.items()}
+    made = x[OUTPUT][:, 0] * _rows(down)[dim]
+    output = made.sum(-1) + (0 if getattr(down, "bias", None) is None else down.bias.detach()[dim])
+    writes = made * (update[:, dim] / output)[:, None]  # a factor or a norm after it
     top = writes.mean(0).abs().topk(min(SHOWN, writes.shape[1])).indices
-    inputs = [(n, m, x) for n, m, x, y in seen[:-1] if y.shape[-1] == hidden.shape[-1] and "attn" not in n]
-    cosines = {
-        name.rpartition(".")[2]: F.cosine_similarity(x[:, :, None], _rows(module)[top], dim=-1)
-        for name, module, x in inputs
-        if x.shape[-1] == _rows(module).shape[-1] and "query" not in name
-    }
-    means = {name: (x[:, 0].mean(0).tolist(), x[:, 1:].mean((0, 1)).tolist()) for name, x in cosines.items()}
+    cosines = {n: F.cosine_similarity(x[n][:, :, None], _rows(m)[top], dim=-1) for n, m in inputs.items()}
+    means = {n.rpartition(".")[2]: (c[:, 0].mean(0), c[:, 1:].mean((0, 1))) for n, c in cosines.items()}
     shares = writes.mean(0) / path.value
     sums = shares.sort(descending=True).values.cumsum(0)
     count = int((sums < COVERED).sum().clamp(max=len(sums) - 1)) + 1
     shown = tuple(
-        Neuron(index, float(shares[index]), {name: (first[i], others[i]) for name, (first, others) in means.items()})
-        for i, index in enumerate(top.tolist())
+        explained.Neuron(n, float(shares[n]), {name: (float(a[i]), float(b[i])) for name, (a, b) in means.items()})
+        for i, n in enumerate(top.tolist())
     )
     return replace(path, neurons=shown, n_neurons=count, covered=float(sums[count - 1]))
 
@@ -260,25 +227,18 @@ def _rows(module: Any) -> Float[Tensor, "output input"]:
     return weight.T if isinstance(module, Conv1D) else weight
 
 
-def _is_alike(output: Tensor, update: Tensor) -> bool:
-    """Whether an update is a matrix's output up to a factor for each sequence."""
-    factor = (output * update).sum(-1, keepdim=True) / output.square().sum(-1, keepdim=True)
-    return torch.allclose(factor * output, update, rtol=1e-3, atol=1e-3 * float(update.abs().max()))
-
-
 TOP = 3  # heads that are explained by default
 TEXTS = 32  # of the default text
 DRAWS = 2  # of random parts
+EXPECTED = 7 + TOP * (1 + DRAWS)  # passes
 
 
 class Work:
     """The model, its inputs, and how many forward passes over all texts were made."""
 
-    def __init__(
-        self, subject: Subject, token_set: TokenSet, generator: torch.Generator, on_pass: OnProgress, expected: int
-    ) -> None:
+    def __init__(self, subject: Subject, token_set: TokenSet, generator: torch.Generator, show: OnProgress) -> None:
         self.subject, self.token_set, self.generator = subject, token_set, generator
-        self.on_pass, self.expected, self.passes = on_pass, expected, 0
+        self.show, self.passes = show, 0
         self.calls: dict[int, list[AttentionCall]] = {}  # of the layers that are explained, in the order of the texts
 
     def report(self, *edits: Edit) -> Report:
@@ -295,7 +255,7 @@ class Work:
     def count(self) -> None:
         """One more pass."""
         self.passes += 1
-        self.on_pass(min(self.passes, self.expected), self.expected)
+        self.show(min(self.passes, EXPECTED), EXPECTED)
 
 
 def alpha_of(report: Report, on_slot: bool) -> tuple[Tensor, Tensor]:
@@ -335,7 +295,7 @@ def explain(
     written = _written(subject, ids, answer, instead)
     with progress_of(progress, f"explaining {subject.name}") as on_pass:
         generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0, LARGEST))
-        work = Work(subject, token_set, generator, on_pass, 7 + TOP * (1 + DRAWS))
+        work = Work(subject, token_set, generator, on_pass)
         before = work.report()
         on_slot = before.slot_importance is not None and bool(before.slot_importance.mean() > before.alpha().mean())
         on_slot = on_slot and _has_learned_keys(subject, ids)
@@ -345,8 +305,9 @@ def explain(
         scores, reads = _scores(work, heads, path, before, on_slot)
         cuts = [row for score in scores for row in cut_rows(work, score, on_slot)]
         path = None if path is None else followed(path, subject, ids, reads)
-        path_rows = _rows_of_path(work, path, reads, before)
-    note = _note(before)
+        path_rows = tuple(_rows_of_path(work, path, reads, before))
+    name, how = public_name(before.protocol.model), "norms frozen, scores before any softcap"
+    note = f"{name}: {before.protocol.line()}; {how}; {intervals(before.protocol.sequences)}"
     ablation = (
         f"{note}; in the stream: at the first token, the part becomes its mean over the other tokens; directly: in the "
         f"keys of this head alone, norms frozen; random: as many other parts, the mean of {DRAWS} draws; removed: "
@@ -359,35 +320,37 @@ def explain(
         heads=tuple(scores),
         path=path,
         cuts=Table("What remains when the named parts are cut?", ablation, tuple(cuts)),
-        path_cuts=Table("What does the path cost?", path_note, tuple(path_rows)),
-        passes=work.passes,
+        path_cuts=Table("What does the path cost?", path_note, path_rows),
         no_path=no_path,
         written=written,
     )
 
 
-def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before: Report) -> list[dict[str, Cell]]:
-    """The attention that is left when the path is cut; empty without a path that is read."""
+def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before: Report) -> Iterator[dict[str, Cell]]:
+    """What each cut of the path does to its readers, to all heads, and to the loss; nothing without readers."""
     if path is None or not path.readers:
-        return []
+        return
     layers, length = work.subject.shape.attention_layers, work.token_set.tokens.shape[1]
-    edits = path_cuts(path, reads, layers, length, work.generator)
-    reports = {name: work.report(*cut) if cut else before for name, cut in edits.items()}
-    return [path_row(name, report, before, list(path.readers)) for name, report in reports.items()]
+    rows, heads = zip(*((layers.index(layer), head) for layer, head in path.readers), strict=True)
+    for cut, edits in path_cuts(path, reads, layers, length, work.generator).items():
+        report = work.report(*edits) if edits else before
+        alpha, (old, new) = report.alpha(), (r.extra(NEXT_TOKEN_LOSS).nanmean(1) for r in (before, report))
+        yield {
+            explained.CUT: cut,
+            **mean_cells(f"{ALPHA_1} of readers", alpha[:, list(rows), list(heads)].mean(1), SHARES),
+            **mean_cells(f"{ALPHA_1} of all heads", alpha.mean((1, 2)), SHARES),
+            **mean_cells("loss", new, SIZES),
+            **estimate_cells("change of loss", difference(old, new, paired=True)),
+        }
 
 
-def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str | None) -> Written | None:
+def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str | None) -> explained.Written | None:
     """The parts of the logits of two answers; None without answers."""
     both_or_none(answer, instead, "answer= and instead=")
     if answer is None or instead is None:
         return None
     right, wrong = (torch.tensor(answer_token(subject, text)).expand(len(tokens)) for text in (answer, instead))
-    return Written(answer, instead, lens.logit_parts(subject, tokens, right, wrong))
-
-
-def _note(report: Report) -> str:
-    name, line = public_name(report.protocol.model), report.protocol.line()
-    return f"{name}: {line}; norms frozen, scores before any softcap; {intervals(report.protocol.sequences)}"
+    return explained.Written(answer, instead, lens.logit_parts(subject, tokens, right, wrong))
 
 
 def _has_learned_keys(subject: Subject, tokens: Tensor) -> bool:
@@ -438,10 +401,9 @@ def _scores(
         tensors = [torch.cat(chunks) for chunks in zip(*parts[layer, head], strict=True)]
         score = HeadScore(layer, head, names, cuts | slot, *tensors, *(x[:, i, head] for x in alphas))
         if not score.error <= lens.TOLERANCE:
-            dtype = score.score.dtype
-            is_exact = dtype.itemsize >= 4
-            why = "its queries or keys are not linear in the residual" if is_exact else f"{dtype} rounds too much"
-            fix = "take another family" if is_exact else "load it in float32"
+            why, fix = f"{score.score.dtype} rounds too much", "load it in float32"
+            if score.score.dtype.itemsize >= 4:
+                why, fix = "its queries or keys are not linear in the residual", "take another family"
             raise InputError(f"the parts of head {score.name} do not add up to its score: {why}; {fix}")
         scores.append(score)
     return scores, {layer: Reads(*map(torch.cat, zip(*chunks, strict=True))) for layer, chunks in reads.items()}
@@ -471,24 +433,24 @@ def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, C
         edited = [edit.for_sequences(i).call(call) for i, call in zip(rows, work.calls[layer], strict=True)]
         return torch.cat([first_importance(call)[:, head.head] for call in edited]).cpu()
 
-    ways: dict[str, Callable[[Sequence[int]], PerSequence]] = {IN_STREAM: in_stream}
-    ways |= {} if on_slot else {DIRECTLY: directly}
+    ways: dict[str, Callable[[Sequence[int]], PerSequence]] = {explained.IN_STREAM: in_stream}
+    ways |= {} if on_slot else {explained.DIRECTLY: directly}
     for way, alpha in ways.items() if named else ():
-        for cut, draws in {names: [named], RANDOM: drawn}.items():
+        for cut, draws in {names: [named], explained.RANDOM: drawn}.items():
             if draws:
                 after = torch.stack([alpha(chosen) for chosen in draws]).mean(0)
-                row: dict[str, Cell] = {HEAD: head.name, CUT: f"{cut}, {way}"}
+                row: dict[str, Cell] = {HEAD: head.name, explained.CUT: f"{cut}, {way}"}
                 yield row | mean_cells(ALPHA_1, after, SHARES) | _removed(head, after)
 
 
 def _removed(head: HeadScore, after: PerSequence) -> dict[str, Cell]:
     """The share of what is above uniform attention that is gone; None where nothing is above it."""
     if not head.is_above_null:
-        return no_estimate(REMOVED)
-    return estimate_cells(REMOVED, ratio(head.alpha - after, head.alpha - head.null))
+        return no_estimate(explained.REMOVED)
+    return estimate_cells(explained.REMOVED, ratio(head.alpha - after, head.alpha - head.null))
 
 
-def cut_maps(model: ModelLike, tokens: TokensLike, answer: Explanation) -> dict[Head, list[CutMap]]:
+def cut_maps(model: ModelLike, tokens: TokensLike, answer: Explanation) -> dict[Head, list[explained.CutMap]]:
     """Per explained head, its mean attention map and the loss as the model is, and with each named part cut by itself.
 
     A part is cut in the stream: at the first token it becomes its mean over the other tokens. Tokens are those of the
@@ -499,13 +461,13 @@ def cut_maps(model: ModelLike, tokens: TokensLike, answer: Explanation) -> dict[
         raise InputError(f"answer is what si.explain said of {subject.name} on these tokens; got {answer!r:.60}")
     layers, heads = subject.shape.attention_layers, sorted({score.head for score in answer.heads})
     pattern = Metric("pattern", CALL, lambda call: call.pattern()[:, heads])
-    cuts: dict[str, list[Edit]] = {NOTHING: []}
+    cuts: dict[str, list[Edit]] = {explained.NOTHING: []}
     cuts |= {name: [edit] for score in answer.heads for name, edit in score.named_cuts().items()}
-    maps: dict[Head, list[CutMap]] = {(score.layer, score.head): [] for score in answer.heads}
+    maps: dict[Head, list[explained.CutMap]] = {(score.layer, score.head): [] for score in answer.heads}
     for name, edits in cuts.items():
         report = measure(subject, ids, edits=edits, positions=(0,), instruments=[*LOSS, (pattern,)], progress=False)
         loss, weights = report.extra(NEXT_TOKEN_LOSS).nanmean().item(), report.extra(pattern).mean(0)
         for layer, head in maps:
             weights_of_head = weights[layers.index(layer), heads.index(head)].numpy()
-            maps[layer, head].append(CutMap(name, weights_of_head, loss))
+            maps[layer, head].append(explained.CutMap(name, weights_of_head, loss))
     return maps

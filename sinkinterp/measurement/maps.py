@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from ..attention import AttentionCall, CallRead, Edit, maps
 from ..backends.load import subject_of
+from ..backends.patched import EditedBlock
 from ..backends.subject import Subject
 from ..checks import InputError, fix_of, is_whole, keywords
 from ..data.tokens import Tokens, TokensLike
@@ -23,9 +23,11 @@ from ..interventions.selectors import is_pair, named_heads, several
 from ..metrics.importance import first_importance
 from ..plots.theme import escaped
 from ..report import patterns
+from ..report.answers import drawn
 from ..report.maps import HeadMaps, Heads, attention_figure, detail, which_heads
 from ..report.patterns import holds_attention, patterns_of
 from ..report.readings import short_name
+from ..report.report import Report
 from ..table import Table
 from .measure import ModelLike, equal_inputs_of
 
@@ -61,9 +63,8 @@ def attention_map(
     given_edits = edits_of(edits)
     texts, subjects = _texts_of(text), {name: subject_of(each) for name, each in models.items()}
     inputs = {
-        " · ".join(filter(None, pair)): equal_inputs_of(subject, given)
+        " · ".join(filter(None, (model_name, text_name))): equal_inputs_of(subject, given)
         for (model_name, subject), (text_name, given) in product(subjects.items(), texts.items())
-        for pair in [(model_name, text_name)]
     }
     asked = _heads_of_all(list(subjects.values()), layers, heads)
     runs: dict[str, Sequence[Edit]] = {"before": (), "after": given_edits} if given_edits else {"": ()}
@@ -74,7 +75,7 @@ def attention_map(
     n, lengths = len(next(iter(inputs.values()))[1]), sorted({tokens.shape[1] for _, tokens in inputs.values()})
     shown, side = detail(before, lengths[-1], n_panels, all_of_them=layers is not None or heads is not None)
     panels = {
-        f"{name} {run}".strip(): _with_words(head_maps(subject, tokens, shown, given, side), subject, tokens)
+        f"{name} {run}".strip(): head_maps(subject, tokens, shown, given, side)
         for name, (subject, tokens) in inputs.items()
         for run, given in runs.items()
     }
@@ -84,6 +85,19 @@ def attention_map(
     note = f"n={n}, T={' and '.join(map(str, lengths))}{changes}"
     figure = attention_figure(panels, f"{title}: attention of {which_heads(shown, len(asked))}", f"{names}: {note}")
     return figure.update_layout(title_subtitle={"text": escaped(note), "font": {"size": 12}})
+
+
+def imshow(values: Any, text: TokensLike | Any = None, **named: Any) -> go.Figure:
+    """The picture of a tensor or array of one or two axes; anything else is drawn by `attention_map`.
+
+    `named` are words of `plotly.express.imshow`; xaxis and yaxis are its labels.
+    """
+    if text is not None or not isinstance(values, Tensor | np.ndarray) or values.ndim > 2:
+        return attention_map(values, text, **named)
+    labels = {axis: named.pop(f"{axis}axis") for axis in "xy" if f"{axis}axis" in named}
+    named |= {"labels": labels | dict(named.get("labels", {}))} if labels else {}
+    title = named.pop("title", getattr(values, "quantity", ""))
+    return drawn(values, title, getattr(values, "axes", {}), **named)
 
 
 def weights_first(model: Any, text: Any) -> tuple[Any, Any]:
@@ -99,12 +113,23 @@ def _models_of(given: Any) -> dict[str, Any]:
     models = list(given.values() if isinstance(given, Mapping) else given) if isinstance(given, _SEVERAL) else []
     if not all(isinstance(model, str | torch.nn.Module | Subject) for model in models):
         return {}
-    if isinstance(given, Mapping):
-        return {str(name): model for name, model in given.items()}
-    subjects = list(map(subject_of, models))
-    names = [short_name(subject.name) for subject in subjects]
-    numbered = [f"{name} {i}" if names.count(name) > 1 else name for i, name in enumerate(names, 1)]
-    return dict(zip(numbered, subjects, strict=True))
+    return by_name(given if isinstance(given, Mapping) else models)
+
+
+def by_name(models: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Models or reports by their names: those given, those of a mapping, or their own, numbered where two are alike."""
+    if isinstance(models, Mapping) and names is None:
+        return {str(name): model for name, model in models.items()}
+    given = (
+        [*models.values()] if isinstance(models, Mapping) else models if isinstance(models, list | tuple) else [models]
+    )
+    each = [x if isinstance(x, Report | EditedBlock) else subject_of(x) for x in given]
+    own = [short_name(x.protocol.model) if isinstance(x, Report) else getattr(x, "name", "edited") for x in each]
+    called = [str(name) for name in [names] if isinstance(name, str)] or [*map(str, names or own)]
+    numbered = [f"{name} {i}" if called.count(name) > 1 else name for i, name in enumerate(called, 1)]
+    if len(numbered) != len(each):
+        raise InputError(f"names are those of {len(each)} models; got {len(numbered)}")
+    return dict(zip(numbered, each, strict=True))
 
 
 def _texts_of(given: Any) -> dict[str, Any]:
@@ -113,11 +138,6 @@ def _texts_of(given: Any) -> dict[str, Any]:
         return {f"{i} {textwrap.shorten(text, 28, placeholder='…')}": text for i, text in enumerate(given, 1)}
     is_named = isinstance(given, Mapping) and given and all(isinstance(text, str) for text in given.values())
     return {str(name): text for name, text in given.items()} if is_named else {"": given}
-
-
-def _with_words(maps: HeadMaps, subject: Subject, tokens: Tokens) -> HeadMaps:
-    """The maps of one sequence with the texts of its tokens."""
-    return replace(maps, words=list(map(subject.label, tokens[0].tolist()))) if len(tokens) == 1 else maps
 
 
 def _heads_of_all(subjects: Sequence[Subject], layers: Any, heads: Any) -> Heads:
@@ -134,7 +154,7 @@ def _held_map(patterns: Any, tokens: Any, layers: Any, heads: Any, edits: Sequen
     """The figure of attention weights that someone holds. Raises InputError for edits, which need a model."""
     if edits:
         raise InputError("attention weights cannot be edited any more; give the model: si.attention_map(model, text)")
-    held = patterns_of(patterns)
+    held = patterns_of(patterns, rows_of(tokens))
     n, n_heads, length, _ = next(iter(held.values())).shape
     asked = heads_asked(tuple(held), n_heads, layers, heads)
     alphas = {(layer, head): held[layer][:, head, :, 0].mean().item() for layer, head in asked}
@@ -166,14 +186,22 @@ def sinks(
     if text is None and not isinstance(model, str | Path | torch.nn.Module | Subject):
         return patterns.sinks(model, position, epsilon, attention_mask)
     if holds_attention(model):
-        first = next(iter(patterns_of(model).values()))
+        first = next(iter(patterns_of(model, rows_of(text)).values()))
         _words_held(text, len(first), first.shape[-1])
+        if attention_mask is None and rows_of(text) > 1:
+            attention_mask = torch.ones(len(first), first.shape[-1])
         return patterns.sinks(model, position, epsilon, attention_mask)
     subject, tokens = equal_inputs_of(model, text)
     read = {"weights": lambda call: call.pattern()[..., -call.k.shape[2] :]}
     weights = subject.run(tokens, reads=read, logits=False)["weights"].unbind(1)
     named = {f"blocks.{i}.hook_pattern": each for i, each in zip(subject.shape.attention_layers, weights, strict=True)}
     return patterns.sinks(named, position, epsilon, attention_mask)
+
+
+def rows_of(tokens: Any) -> int:
+    """How many sequences tokens are of: the rows of a tensor or of lists, else one."""
+    is_table = isinstance(tokens, Tensor | np.ndarray) and tokens.ndim == 2
+    return len(tokens) if is_table or (isinstance(tokens, list) and tokens and isinstance(tokens[0], list)) else 1
 
 
 def _words_held(tokens: Any, n: int, length: int) -> list[str] | None:
@@ -191,6 +219,7 @@ def head_maps(
     """Maps of some heads, by default of all, mean over sequences: weights, scores, cosines and norm products.
 
     Weights are proxies where rows do not sum to one. A cell of several pairs, `side` x `side`, holds the largest.
+    Maps of one sequence have the texts of its tokens.
     Raises InputError for heads that are not there, and for sequences of different lengths.
     """
     subject, rows = equal_inputs_of(model, tokens)
@@ -202,7 +231,8 @@ def head_maps(
     answers = {name: chosen.of_maps(answer.mean(0), layers)[:, 0] for name, answer in trace.answers.items()}
     slot, alpha = answers.pop("slot"), answers.pop("alpha")
     slots = None if np.isnan(slot).all() else slot
-    return HeadMaps(chosen.maps, answers, rows.shape[1], slots, side, tuple(alpha.tolist()))
+    words = list(map(subject.label, rows[0].tolist())) if len(rows) == 1 else None
+    return HeadMaps(chosen.maps, answers, rows.shape[1], slots, side, tuple(alpha.tolist()), words)
 
 
 def _alphas(subject: Subject, tokens: Tokens, heads: Heads) -> dict[tuple[int, int], float]:

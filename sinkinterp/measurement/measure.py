@@ -6,7 +6,7 @@ Any model becomes a subject, and any tokens a token set, which passes read in pa
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import cache, wraps
 from itertools import pairwise
@@ -97,13 +97,26 @@ def answers_of(
     subject: Subject, tokens: Tokens, reads: Reads, edits: Sequence[Edit] = (), blocks: range | None = None
 ) -> tuple[Tensor, ...]:
     """The answers of all sequences to each read, `sequence layer ...`, under edits of them; see `Subject.run`."""
-    traces = []
-    for edit in edits:
-        edit.check_sequences(len(tokens))
-    for rows, batch in passes(subject, tokens):
-        mine = [edit.for_sequences(rows) for edit in edits]
-        traces.append(subject.run(batch, reads=reads, edits=mine, logits=False, blocks=blocks))
+    groups = [(torch.arange(len(tokens), device=tokens.device), tokens)]
+    traces = [
+        subject.run(batch, reads=reads, edits=mine, logits=False, blocks=blocks)
+        for _, batch, mine in _edited_passes(subject, groups, edits, len(tokens))
+    ]
     return tuple(torch.cat([trace[name] for trace in traces]) for name in reads)
+
+
+def _edited_passes(
+    subject: Subject, groups: Iterable[tuple[Tensor, Tokens]], edits: Sequence[Edit], n: int
+) -> Iterator[tuple[Tensor, Tokens, list[Edit]]]:
+    """What each pass takes: rows of the `n` sequences, their tokens, and what the edits do to these.
+
+    groups: the sequences of one length, their rows first.
+    """
+    for edit in edits:
+        edit.check_sequences(n)
+    for rows, tokens in groups:
+        for part, batch in passes(subject, tokens):
+            yield rows[part], batch, [edit.for_sequences(rows[part]) for edit in edits]
 
 
 def sequences_per_pass(subject: Subject, length: int) -> int:
@@ -272,22 +285,13 @@ def _answers_of_all(
     """The answers of all sequences in their order; `metrics_at` gives the metrics for sequences of a length."""
     parts: list[Answers] = []
     measured: list[Tensor] = []
-    for edit in edits:
-        edit.check_sequences(len(token_set.tokens))
-    for rows, batch in _batches(subject, token_set):
-        edits_of_rows = [edit.for_sequences(rows) for edit in edits]
-        parts.append(_answers(subject, batch, metrics_at(batch.shape[1]), edits_of_rows))
+    n = len(token_set.tokens)
+    for rows, batch, mine in _edited_passes(subject, token_set.groups(), edits, n):
+        parts.append(_answers(subject, batch, metrics_at(batch.shape[1]), mine))
         measured.append(rows.cpu())
-        on_batch(sum(map(len, measured)), len(token_set.tokens))
+        on_batch(sum(map(len, measured)), n)
     in_order = torch.cat(measured).argsort()
     return {name: _joined([part[name] for part in parts])[in_order] for name in parts[0]}
-
-
-def _batches(subject: Subject, token_set: TokenSet) -> Iterator[tuple[Tensor, Tensor]]:
-    """Sequences of one length that fit in memory, with their rows in the token set."""
-    for rows, tokens in token_set.groups():
-        for part, batch in passes(subject, tokens):
-            yield rows[part], batch
 
 
 def _answers(

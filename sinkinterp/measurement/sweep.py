@@ -17,16 +17,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention import RESIDUAL, Edit, called, per_sequence
-from ..backends.subject import Subject
-from ..checks import LARGEST, InputError, accepting, check_count, instance_of, keywords, whole_number
+from ..checks import LARGEST, InputError, accepting, check_count, choice, instance_of, keywords, whole_number
 from ..data.progress import OnProgress, progress_of, told
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.attention_layers import Dropped, RemoveColumn
 from ..interventions.edit import Edits, description, edits_of
 from ..metrics import bootstrap
-from ..metrics.importance import NEXT_TOKEN_LOSS, VISIBLE, PerSequence, next_token_loss, sink_rate as rate_of
+from ..metrics.importance import NEXT_TOKEN_LOSS, VISIBLE, PerSequence, next_token_loss
 from ..metrics.instruments import LOSS, Instruments
 from ..plots.theme import sweep_figure
+from ..report.answers import NamedTensor, Rate, several_of
 from ..report.patterns import alphas_of, holds_attention
 from ..report.report import Report
 from ..table import BLOCK, EDIT, LOSS as NATS, Cell, Table, no_estimate
@@ -38,32 +38,63 @@ MOST_SEEDS = 1000
 
 
 @keywords
-def sink_rate(
-    model: Report | ModelLike, tokens: TokensLike | Any = None, *, position: int = 0, epsilon: float = 0.3
-) -> PerSequence:
-    """Sink_k^epsilon of each sequence, k = position + 1: the share of its heads above epsilon; 0..1.
+def sink_rate(  # noqa: PLR0913  everything that a rate depends on
+    model: Report | ModelLike,
+    tokens: TokensLike | Any = None,
+    *,
+    layers: int | Sequence[int] | None = None,
+    heads: int | Sequence[int] | None = None,
+    position: int = 0,
+    epsilon: float = 0.3,
+    by: str | None = None,
+    edits: Edits = (),
+) -> Rate | Tensor:
+    """Sink_k^epsilon, k = position + 1, a number: the share of (sequence, layer, head) above epsilon; 0..1.
 
-    Takes a report, a model and tokens as `measure` does, or the attention weights that `si.sinks` takes, divided as it
-    does. Raises InputError for anything else.
+    `rate.per_sequence`, `.per_layer` and `.per_head` are its tensors, which by="sequence", "layer" and "head" return;
+    `rate.to_pandas()` has a row for each head. Takes a report, a model and tokens as `measure` does, or the attention
+    weights that `si.sinks` takes, divided as it does, and `layers` and `heads` of them. Raises InputError for others.
     """
-    return rate_of(_alphas(model, tokens, position), epsilon)
+    alpha = _alphas(model, tokens, position, edits).at(layer=several_of(layers), head=several_of(heads))
+    rate = Rate(alpha, position, epsilon)
+    named = {"sequence": rate.per_sequence, "text": rate.per_sequence, "layer": rate.per_layer, "head": rate.per_head}
+    return rate if by is None else choice(by, named, "rate by")
 
 
 @keywords
-def sink_scores(model: Any, tokens: Any = None, *, position: int = 0) -> Float[Tensor, "layer head"]:
+def sink_scores(
+    model: Any,
+    tokens: Any = None,
+    *,
+    layers: int | Sequence[int] | None = None,
+    heads: int | Sequence[int] | None = None,
+    position: int = 0,
+    edits: Edits = (),
+) -> Float[Tensor, "layer head"]:
     """alpha_k of each head, k = position + 1, mean over the sequences of what `sink_rate` takes; 0..1.
 
     Held weights whose layers differ in the number of heads give one row.
     """
-    return _alphas(model, tokens, position).mean(0)
+    alpha = _alphas(model, tokens, position, edits)
+    return alpha.over("sequence").at(layer=layers, head=heads)
 
 
-def _alphas(model: Report | ModelLike, tokens: TokensLike | Any, position: int) -> Float[Tensor, "sequence layer head"]:
-    if tokens is None and holds_attention(model):
-        alphas = [*alphas_of(model, position)[0].values()]
-        return torch.stack(alphas, 1) if len({x.shape for x in alphas}) == 1 else torch.cat(alphas, 1)[:, None]
-    report = model if isinstance(model, Report) and tokens is None else measure(model, tokens, positions=(position,))
-    return report.alpha(position)
+def _alphas(model: Report | ModelLike, tokens: TokensLike | Any, position: int, edits: Edits) -> NamedTensor:
+    """alpha of a position, by sequence, layer and head."""
+    if tokens is not None or not (isinstance(model, Report) or holds_attention(model)):
+        return measure(model, tokens, positions=(position,), edits=edits).named_alpha(position)
+    if edits_of(edits):
+        raise InputError("what is measured already is not edited any more; give the model and its text")
+    if isinstance(model, Report):
+        return model.named_alpha(position)
+    return _held_alphas(alphas_of(model, position)[0], f"alpha_{position + 1}")
+
+
+def _held_alphas(alphas: Mapping[int, Float[Tensor, "sequence head"]], name: str) -> NamedTensor:
+    """alpha of attention weights that someone holds; layers that differ in their number of heads are one row."""
+    is_even = len({x.shape for x in alphas.values()}) == 1
+    alpha = torch.stack([*alphas.values()], 1) if is_even else torch.cat([*alphas.values()], 1)[:, None]
+    return NamedTensor.of(alpha, name, sequence=len(alpha), layer=[*alphas] if is_even else 1, head=alpha.shape[2])
 
 
 def importance(report: Report, position: int = 0) -> PerSequence:
@@ -98,8 +129,11 @@ def sweep(
     metric = accepting(sink_rate if metric is None else metric, "a metric, such as si.sink_rate,", None)
     groups = _groups(edits)
     subject, token_set = inputs_of(model, tokens)
-    controls = [_controls(group, subject, token_set.shortest, seeds) for group in groups]
-    runs = [(), *(run for group, random_edits in zip(groups, controls, strict=True) for run in (group, *random_edits))]
+    runs: list[Sequence[Edit]] = [()]  # of no edit, then of each group and of its controls
+    for group in groups:
+        drawn = [torch.Generator().manual_seed(seed) for seed in range(seeds)]
+        controls = [[e.control(subject.shape, token_set.shortest, generator) for e in group] for generator in drawn]
+        runs += [group, *controls]
     values: list[PerSequence] = []
     with progress_of(progress, f"sweeping {subject.name}") as on_run:
         for run in told(runs, on_run):  # only the metric of each report is kept: there may be very many runs
@@ -126,6 +160,7 @@ def _groups(edits: Any) -> list[tuple[Edit, ...]]:
 def _answer(metric: ReportMetric, report: Report) -> PerSequence:
     """A metric's number per sequence. Raises InputError where it gives something else."""
     answer = called(metric, _name(metric), report)
+    answer = getattr(answer, "per_sequence", answer)
     fix = "take si.sink_rate, or the mean over the other axes"
     per_sequence(answer, report.protocol.sequences, f"the metric {_name(metric)}", 1, fix)
     if answer.isinf().any():
@@ -137,11 +172,6 @@ def _seeds(control: Any) -> int:
     if control is None or (isinstance(control, str) and control == "random"):
         return 0 if control is None else SEEDS
     return whole_number(control, "a control is 'random', or a number of seeds, which", 1, MOST_SEEDS)
-
-
-def _controls(group: Sequence[Edit], subject: Subject, length: int, seeds: int) -> list[tuple[Edit, ...]]:
-    generators = [torch.Generator().manual_seed(seed) for seed in range(seeds)]
-    return [tuple(edit.control(subject.shape, length, generator) for edit in group) for generator in generators]
 
 
 def _ends(metric: ReportMetric) -> bootstrap.Range:
@@ -221,16 +251,12 @@ def spread(
     named = without_sink(at // 2 or 2) if edits is None else instance_of(edits, Mapping, "edits have names here")
     runs = {name: changes(subject, given, changed, at, some) for name, some in named.items()}
     before = next(iter(runs.values()))[0]
-    rows: list[dict[str, Cell]] = [
-        {
-            EDIT: name,
-            BLOCK: block,
-            **_cells(change[:, block], before[:, block], length),
-            **bootstrap.mean_cells(NATS, loss, bootstrap.SIZES),
-        }
-        for name, (change, loss) in runs.items()
-        for block in range(change.shape[1])
-    ]
+    rows: list[dict[str, Cell]] = []
+    for name, (change, loss) in runs.items():
+        cells = bootstrap.mean_cells(NATS, loss, bootstrap.SIZES)
+        for block in range(change.shape[1]):
+            of_block = _cells(change[:, block], before[:, block], length)
+            rows.append({EDIT: name, BLOCK: block, **of_block, **cells})
     figure = partial(sweep_figure, x=BLOCK, quantities=(ALL, NEAR, FAR), by=EDIT)
     note = (
         f"{run_note(subject, given)}; token {at} (from 0) becomes another one of the texts; change: distance of the "

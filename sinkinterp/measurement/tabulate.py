@@ -1,33 +1,38 @@
 """Tables and figures of a report, and methods of a subject, as functions of a model and a text."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import field
+from functools import partial, wraps
 from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..attention import Edit
+from .. import interventions
+from ..attention import ALL, CALL, RESIDUAL, AttentionCall, Edit, maps
 from ..backends.load import subject_of
-from ..backends.patched import patched, with_block_edits
-from ..checks import InputError, fix_of, is_whole, keywords, synonym, whole_number, whole_numbers
+from ..backends.patched import hooked, patched, with_block_edits
+from ..checks import Frozen, InputError, edit_of, fix_of, is_whole, keywords, synonym, whole_numbers
 from ..data.tokens import TokensLike
-from ..interventions.edit import Edits, edits_of
+from ..interventions.edit import Edits, edits_of, is_hook
+from ..metrics.importance import Metric
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.residuals import TOP_ENTRIES
-from ..report.compare import compare as compare_reports
-from ..report.norms import NORM, PEAK, RESIDUAL, largest_entries
+from ..report.answers import NamedTensor, OfTable
+from ..report.compare import compare as compare_reports, sinks_by
+from ..report.norms import largest_entries, residual_norms_by_block
 from ..report.report import NAMED, Report, View
-from ..table import ALPHA_1, BLOCK, HEAD, LAYER, QUANTITY, Table
+from ..table import BLOCK, HEAD, KV_HEAD, LAYER, MODEL, POSITION, Table
+from .maps import by_name
 from .measure import ModelLike, inputs_of, measure
 
-_SIZES = (ALPHA_1, "alpha", NORM, PEAK, "largest |value|")  # by which rows of a table are ranked, where it has one
 _VIEWS = {**NAMED, "entries": View(largest_entries, needs=(TOP_ENTRIES,))}
 
 
-def _table_of(view: str, quantity: str | None = None) -> Callable[..., Table]:
-    """A function that measures what a view of `Report.plot` needs and returns its table, of one quantity or of all."""
+def _table_of(view: str) -> Callable[..., Table]:
+    """A function that measures what a view of `Report.plot` needs and returns its table."""
 
     def tabulate(
         model: ModelLike,
@@ -46,10 +51,11 @@ def _table_of(view: str, quantity: str | None = None) -> Callable[..., Table]:
         """
         subject, shown = subject_of(model), _VIEWS["entries" if view == "massive" and top is not None else view]
         report = measure(subject, tokens, edits=edits, instruments=INSTRUMENTS.get(shown.instrument, ()))
-        table = shown.table(report, epsilon, subject.label)
-        return chosen_rows(table if quantity is None else table.where(**{QUANTITY: quantity}), layers, heads, top)
+        if shown is _VIEWS["entries"] and is_whole(layers):
+            return chosen_rows(largest_entries(report, epsilon, subject.label, block=layers), top=top)
+        return chosen_rows(shown.table(report, epsilon, subject.label), layers, heads, top)
 
-    tabulate.__name__ = quantity or view
+    tabulate.__name__ = view
     return keywords(with_block_edits(tabulate))
 
 
@@ -65,16 +71,82 @@ def chosen_rows(table: Table, layers: Any = None, heads: Any = None, top: int | 
     if not len(table):
         absent = "heads=... out" if HEAD not in table.columns and heads is not None else "layers=... and heads=... out"
         raise InputError(f"{table.title!r} has no such layers and heads; leave {absent}")
-    if top is None:
-        return table
-    by = next((column for column in _SIZES if column in table.columns), None)
-    largest = sorted(table, key=lambda row: float(row[by] or 0), reverse=True) if by else table
-    return table.with_rows([*largest][: whole_number(top, "top", 1)])
+    return table if top is None else table.largest(top)
 
 
-def _figure_of(table: Callable[..., Table]) -> Callable[..., Any]:
-    """A function that draws what `table` returns."""
-    return wraps(table)(lambda *args, **named: table(*args, **named).plot())
+def _numbers_of(
+    quantity: str, axes: Sequence[str], read: Callable[[Any], Tensor], metric: Callable[[int], Metric] | None = None
+) -> Callable[..., NamedTensor]:
+    """A function that measures a number of each token, or with a metric of each query for the key at a position."""
+
+    def measured(
+        model: ModelLike,
+        tokens: TokensLike | Any = None,
+        layers: int | Sequence[int] | None = None,
+        heads: int | Sequence[int] | None = None,
+        position: int | None = None,
+        *,
+        edits: Edits = (),
+    ) -> NamedTensor:
+        """The numbers of a model on tokens that `measure` takes, mean over the texts that have the position.
+
+        One layer or head, from 0, leaves its axis out, a list keeps it. Raises InputError as `measure` does.
+        """
+        added = [] if metric is None else [metric(position or 0)]
+        report = model
+        if not isinstance(report, Report):
+            report = measure(model, tokens, positions=0, edits=edits, instruments=[(each,) for each in added])
+        values = read(report.extra(added[0]) if added else report)
+        places: Any = dict(zip(axes, values.shape[1:], strict=True))
+        places |= {LAYER: report.attention_layers} if LAYER in axes else {}
+        if heads is not None and len(axes) < 3:
+            raise InputError("residuals have no heads; leave heads=... out")
+        chosen = {axes[0]: layers, axes[-1]: None if added else position} | ({axes[1]: heads} if len(axes) > 2 else {})
+        return NamedTensor.of(values.nanmean(0), quantity, **places).at(**chosen)
+
+    measured.__name__ = quantity
+    return keywords(with_block_edits(measured))
+
+
+def _cosines_to(position: int) -> Metric:
+    """cos(q_i, k) of every query that can see the key at a position; NaN for the others."""
+
+    def read(call: AttentionCall) -> Tensor:
+        key = call.keys[position : position + 1]
+        return maps.COSINE.values_of(call)(key, ALL).masked_fill(~call.allowed(key), torch.nan)[..., 0]
+
+    return Metric(f"cosines_to_{position}", CALL, read)
+
+
+class Norms(OfTable, Frozen, eq=False):
+    """Lengths of keys and values, tensors `layer kv_head position`, and of residuals, `block position`."""
+
+    kind = "norms"
+
+    keys: NamedTensor
+    values: NamedTensor
+    residuals: NamedTensor
+    by_token: Table = field(repr=False)
+
+    @property
+    def table(self) -> Table:
+        return self.by_token
+
+    def __iter__(self) -> Iterator[NamedTensor]:
+        return iter((self.keys, self.values))
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name if hasattr(self, name) else f"{name}s")
+
+
+def _figure_of(table: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that draws what `table` returns, or an answer that it is given."""
+
+    @wraps(table)
+    def drawn(*args: Any, **named: Any) -> Any:
+        return (args[0] if args and isinstance(args[0], OfTable) else table(*args, **named)).plot()
+
+    return drawn
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -88,28 +160,85 @@ def _method(name: str) -> Callable[..., Any]:
     return called
 
 
-massive, entries, norms, angles, heads, positions = map(
-    _table_of, ["massive", "entries", "norms", "angles", "sinks", "positions"]
-)
-keys, values, residuals = (_table_of("norms", quantity) for quantity in ("key", "value", RESIDUAL))
-plot_massive, plot_norms, plot_angles, plot_heads = map(_figure_of, (massive, norms, angles, heads))
+massive, entries, heads, positions, _angles = map(_table_of, ["massive", "entries", "sinks", "positions", "angles"])
+keys = _numbers_of("key_norm", (LAYER, KV_HEAD, POSITION), lambda report: report.key_norms)
+values = _numbers_of("value_norm", (LAYER, KV_HEAD, POSITION), lambda report: report.value_norms)
+residuals = _numbers_of("residual_norm", (BLOCK, POSITION), lambda report: report.residual_norms)
+cosines = _numbers_of("cosine", (LAYER, HEAD, "query"), lambda cosines: cosines, _cosines_to)
+angles = _numbers_of("degrees", (LAYER, HEAD, "query"), lambda x: x.clamp(-1, 1).acos().rad2deg(), _cosines_to)
+
+
+@keywords
+@with_block_edits
+def norms(
+    model: ModelLike,
+    tokens: TokensLike | Any = None,
+    layers: int | Sequence[int] | None = None,
+    heads: int | Sequence[int] | None = None,
+    position: int | None = None,
+    *,
+    edits: Edits = (),
+) -> Norms:
+    """The norms of keys, values and residuals as tensors, of some layers, heads of keys and positions."""
+    subject = subject_of(model)
+    report = measure(subject, tokens, positions=0, edits=edits)
+    of_heads: Any = {"layers": layers, "heads": heads, "position": position}
+    stream = residuals(report, layers=layers, position=position)
+    table = NAMED["norms"].table(report, 0.3, subject.label)
+    return Norms(keys(report, **of_heads), values(report, **of_heads), stream, table)
+
+
+_tables: tuple[Any, ...] = (massive, norms, _angles, heads)
+plot_massive, plot_norms, plot_angles, plot_heads = map(_figure_of, _tables)
 run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
 
 
 @keywords
 @with_block_edits
 def attention(
-    model: ModelLike, tokens: TokensLike | Any, layers: Any = None, heads: Any = None, *, edits: Edits = ()
-) -> Tensor:
-    """The attention weights of `subject.attention`; one layer or head, from 0, leaves its axis out, a list keeps it."""
+    model: ModelLike,
+    tokens: TokensLike | Any,
+    layers: Any = None,
+    heads: Any = None,
+    position: Any = None,
+    *,
+    edits: Edits = (),
+) -> NamedTensor:
+    """The attention weights, `sequence layer head query key`, of all keys or of the key at a position.
+
+    One layer, head or position, from 0, leaves its axis out, a list keeps it.
+    """
     subject, token_set = inputs_of(model, tokens)
-    weights = subject.attention(token_set, edits)
-    for axis, what, chosen in ((2, "heads", heads), (1, "layers", layers)):
-        if chosen is not None:
-            numbers = torch.tensor(whole_numbers(chosen, what, 0, weights.shape[axis] - 1), device=weights.device)
-            kept = weights.index_select(axis, numbers)
-            weights = kept.squeeze(axis) if is_whole(chosen) else kept
-    return weights
+    read = {"pattern": CALL.read(AttentionCall.pattern)}
+    weights = subject.run(token_set, reads=read, edits=edits, logits=False)["pattern"]
+    sizes: Any = dict(zip(("sequence", LAYER, HEAD, "query", "key"), weights.shape, strict=True))
+    named = NamedTensor.of(weights, "attention", **sizes | {LAYER: subject.shape.attention_layers})
+    return named.at(layer=layers, head=heads, key=position)
+
+
+@keywords
+@with_block_edits
+def hidden_states(
+    model: ModelLike,
+    tokens: TokensLike | Any,
+    layers: Any = None,
+    position: int | Sequence[int] | None = None,
+    *,
+    edits: Edits = (),
+) -> NamedTensor:
+    """The residual stream, `block sequence position d_model`: what each block reads, then the last block's output.
+
+    It is before the final norm. One block or position, from 0, leaves its axis out. Raises InputError for texts of
+    different lengths.
+    """
+    subject, given = inputs_of(model, tokens)
+    reads = {"x": RESIDUAL.read(lambda x: x)}
+    x = subject.run(given.of_one_length(), reads=reads, edits=edits_of(edits), logits=False)["x"].movedim(1, 0)
+    sizes = dict(zip((BLOCK, "sequence", POSITION, "channel"), x.shape, strict=True))
+    return NamedTensor.of(x, "hidden_state", **sizes).at(block=layers, position=position)
+
+
+first_token_states = partial(hidden_states, position=0)
 
 
 @keywords
@@ -125,23 +254,86 @@ def activations(model: ModelLike, tokens: TokensLike | Any, layers: int | Sequen
 
 
 @keywords
-def compare(before: Any, after: Any = None, tokens: Any = None, epsilon: float = 0.3, **how: Any) -> Table:
-    """The table of `report.compare.compare` for two reports, or for two models, measured on tokens with `how`."""
-    before = list(before.values()) if isinstance(before, Mapping) else before
-    if isinstance(before, list | tuple):
-        if len(before) != 2:
-            raise InputError(f"two are compared, and {len(before)} are given{fix_of('compare')}")
-        (before, after), tokens = before, after if tokens is None else tokens
-    old, new = (x if tokens is None and isinstance(x, Report) else measure(x, tokens, **how) for x in (before, after))
-    return compare_reports(old, new, epsilon)
+def compare(
+    before: Any,
+    after: Any = None,
+    tokens: Any = None,
+    epsilon: float = 0.3,
+    *,
+    names: Sequence[str] | None = None,
+    **how: Any,
+) -> Table:
+    """The table of `report.compare.compare` of two reports, two models on tokens, or one model on two texts.
+
+    Models are measured with `how`. Several in a list with `names`, or in a mapping from names, are one row each, as are
+    more than two. Raises InputError for others.
+    """
+    if _is_text(after) and _is_text(tokens):
+        return compare_reports(measure(before, after, **how), measure(before, tokens, **how), epsilon)
+    if isinstance(before, list | tuple | Mapping):
+        given, tokens = before, after if tokens is None else tokens
+    else:
+        given = [before, after]
+    models = by_name(given, names)
+    reports = {
+        name: x if tokens is None and isinstance(x, Report) else measure(x, tokens, **how) for name, x in models.items()
+    }
+    if names is None and len(reports) == 2 and not isinstance(before, Mapping):
+        old, new = reports.values()
+        return compare_reports(old, new, epsilon)
+    return sinks_by(MODEL, reports, epsilon)
+
+
+plot_compare = _figure_of(compare)
+
+
+def _is_text(given: Any) -> bool:
+    """Whether something is texts or tokens, and not a model or its name."""
+    first = given[0] if isinstance(given, list | tuple) and given else given
+    return isinstance(first, Tensor | int) or (isinstance(first, str) and len(first.split()) > 1)
 
 
 @keywords
-def intervene(model: ModelLike, *given: Any, edits: Edits = ()) -> Any:
-    """The report of an edited model on the tokens before the edits; without tokens, the block of `patched`."""
+def plot_residuals(model: Any, tokens: Any = None, names: Sequence[str] | None = None, *, edits: Edits = ()) -> Any:
+    """The figure of the residual norms of one model, or of several in a list or a mapping from names."""
+    models = by_name(model, names)
+    return residual_norms_by_block({name: measure(x, tokens, edits=edits) for name, x in models.items()}).plot()
+
+
+@keywords
+def intervene(model: ModelLike, *given: Any, edits: Edits = (), **named: Any) -> Any:
+    """The report of an edited model on the tokens before the edits; without tokens, the block of `patched`.
+
+    `named` are edits by their names, with their first values: normalization="sigmoid", swap_positions=(0, 4).
+    """
+    given += tuple(_edit_named(word, value) for word, value in named.items())
     n = int((len(given) > 1 or bool(given and edits_of(edits))) and not isinstance(given[0], Edit))
     every = [edit for each in (edits, *given[n:]) for edit in edits_of(each)]
     return measure(model, given[0], edits=every) if n else patched(model, edits=every)
+
+
+def _edit_named(word: str, value: Any) -> Edit:
+    """The edit of a name, with the value, or the values, that it takes first; True where it needs none."""
+    public = vars(interventions)
+    name = edit_of(word, public["__all__"])
+    if name not in public:
+        known = fix_of(word, "intervene", ("edits", *public["__all__"]))
+        raise InputError(f"intervene: {word!r} is not an edit{known}")
+    values = () if value is True else value if isinstance(value, tuple) else (value,)
+    made: Edit = public[name](*values)
+    return made
+
+
+@keywords
+def hooks(model: ModelLike, fwd_hooks: Edits = (), **named: Any) -> AbstractContextManager[Any]:
+    """A block with edits, or with hooks by the names of TransformerLens, whose other words `named` are.
+
+    Passes of TransformerLens and measurements see the hooks. Raises InputError for edits that do not fit.
+    """
+    several: Any = fwd_hooks
+    given = [several] if isinstance(several, Edit | str) or is_hook(several) else [*several]
+    subject = subject_of(model)
+    return hooked(subject, given, **named) if all(map(is_hook, given)) else patched(subject, edits=given)
 
 
 def edited(kind: Callable[..., Edit]) -> Callable[..., Any]:

@@ -18,12 +18,14 @@ from ..backends.exclusive import exclusive, holds
 from ..backends.hooks import BASES, OURS, attention_set_to, inside_compiled
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import InputError, accepting, finite_number, instance_of, keywords, whole_number
+from ..checks import InputError, accepting, finite_number, fix_of, instance_of, keywords, whole_number
 from ..data.tokens import TokenSet, TokensLike, token_set_of
 from ..lm.attention import GateMap
 from ..metrics import residuals
 from ..metrics.importance import Metric, check_epsilon, sink_logits
+from ..report.answers import OfTable
 from ..report.readings import Readings
+from ..table import Table
 from .measure import inputs_of, measure
 
 Numbers = dict[str, float]
@@ -35,10 +37,10 @@ _SHARDED = ("full_tensor", "ds_id", "_is_flat_param")  # what only weights have 
 def sinks_of(report: Readings, epsilon: float = 0.3) -> Numbers:
     """alpha_1, Sink_1 and Sink_*, 0 without a slot: means over sequences, layers and heads."""
     alpha, slot = report.alpha().mean().item(), report.slot_rate(epsilon)
-    return {"alpha_1": alpha, "sink_1": report.sink_rate(0, epsilon), "sink_slot": slot.mean if slot else 0.0}
+    return {"alpha_1": alpha, "sink_1": report.sink_rate(0, epsilon).item(), "sink_slot": slot.mean if slot else 0.0}
 
 
-class SinkCallback(TrainerCallback):
+class SinkCallback(OfTable, TrainerCallback):
     """Measures the sinks of a fixed batch every `every` steps of a training, without changing the training.
 
     In transformers' Trainer::
@@ -48,13 +50,14 @@ class SinkCallback(TrainerCallback):
     In any other loop, in its first process::
 
         watch = si.SinkCallback(tokens)
-        watch.step(model, step)  # after each step: the numbers, or None where none are due
+        watch(model, step)  # after each step: the numbers, or None where none are due
 
     The numbers are alpha_1 and alpha_1_uniform (what uniform attention would give), sink_1 and sink_slot at `epsilon`,
     norm_ratio (||h_1|| over the mean of the other tokens, of the block where it is largest), largest_entry (of the
     residuals of all blocks) and, where the model has them, the means of sink_logit and of gate (of models of ours).
 
-    tokens: what `measure` takes; text is read with the Trainer's tokenizer, or with `tokenizer=`. Keep it small.
+    tokens: what `measure` takes, by default its texts; text is read with the Trainer's tokenizer, or with
+    `tokenizer=`. Keep it small.
     name: of the batch, where several are watched in one training; the numbers are then called name/alpha_1 and so on.
     most: the largest share of the time that measurements take. One that would take more is left out, so that in a very
     fast training several times `every` steps lie between two. 1 leaves none out.
@@ -69,10 +72,12 @@ class SinkCallback(TrainerCallback):
     `load` and `measure` do, for what are not tokens, and for weights that are divided among processes.
     """
 
+    kind = "callback"
+
     @keywords
     def __init__(
         self,
-        tokens: TokensLike | Any,
+        tokens: TokensLike | Any = None,
         every: int = 100,
         *,
         name: str = "",
@@ -82,7 +87,8 @@ class SinkCallback(TrainerCallback):
         **loading: Any,
     ) -> None:
         if absent := loading.keys() - signature(load).parameters.keys():
-            raise InputError(f"there is no argument {min(absent)!r}; write SinkCallback(tokens, every=100)")
+            fix = fix_of(min(absent), "SinkCallback", ("tokens", "every", "name", "epsilon", "most", "log"))
+            raise InputError(f"there is no argument {min(absent)!r}; write SinkCallback(tokens, every=100){fix}")
         self.every = whole_number(every, "every, a number of steps,", 1)
         instance_of(name, str, "name is a text")
         finite_number(most, "most, a share of the time,", above=0, most=1)
@@ -97,6 +103,16 @@ class SinkCallback(TrainerCallback):
         self._model: Any = None
         self._inputs: tuple[Subject, TokenSet] | None = None
         self._cost = self._ended = 0.0
+
+    def __call__(self, model: Any, step: int) -> Numbers | None:
+        """As `step`."""
+        return self.step(model, step)
+
+    @property
+    def table(self) -> Table:
+        """The history, a row for each measurement."""
+        columns = dict.fromkeys(number for row in self.history for number in row)
+        return Table("Sinks during training", f"epsilon={self.epsilon}", tuple(columns | row for row in self.history))
 
     def step(self, model: Any, step: int) -> Numbers | None:
         """The numbers after this step, counted from 1, which also join `history`; None where none are due.

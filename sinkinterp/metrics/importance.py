@@ -47,21 +47,12 @@ class LogitsMetric(Frozen):
 AnyMetric = Metric | LogitsMetric
 
 
-POSITIONS = 16  # whose logits a CPU looks at together
-
-
 def target_loss(
     logits: Float[Tensor, "sequence pos vocab"], targets: Int[Tensor, "sequence pos"]
 ) -> Float[Tensor, "sequence pos"]:
     """Cross-entropy of the target at every position, in nats, in fp32."""
-    return torch.stack([_sequence_loss(*sequence) for sequence in zip(logits, targets.long(), strict=True)])
-
-
-def _sequence_loss(logits: Float[Tensor, "pos vocab"], targets: Int[Tensor, " pos"]) -> Float[Tensor, " pos"]:
-    """The losses of one sequence; on a CPU of a few positions at a time, whose log-softmax stays in its cache."""
-    block = POSITIONS if logits.device.type == "cpu" else max(1, len(targets))
-    parts = zip(logits.split(block), targets.split(block), strict=True)
-    return torch.cat([F.cross_entropy(some.float(), goal, reduction="none") for some, goal in parts])
+    sequences = zip(logits, targets.long(), strict=True)  # one at a time: their logits in fp32 are large
+    return torch.stack([F.cross_entropy(some.float(), goal, reduction="none") for some, goal in sequences])
 
 
 def next_token_loss(

@@ -8,6 +8,7 @@ A median is the lower of the two middle ones where the count is even. Everything
 """
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -87,7 +88,8 @@ class Lifetime(Frozen):
 
 def peak(x: Residual) -> PerSequence:
     """Largest |x| of every sequence."""
-    return _peaks(x).amax(1)
+    low, high = x.flatten(1).aminmax(dim=-1)
+    return torch.maximum(-low, high).float()
 
 
 def peak_over_median(x: Residual) -> PerSequence:
@@ -109,10 +111,7 @@ def is_massive(x: Residual) -> Bool[Tensor, "batch pos d_model"]:
 
 def massive_count(x: Residual) -> Int[Tensor, " batch"]:
     """How many entries of every sequence are massive; `is_massive` says what that is."""
-    sequence, position = (_peaks(x) > LEAST).nonzero().unbind(1)  # few tokens have such an entry
-    size = x[sequence, position].float().abs()
-    massive = (size > LEAST) & (size >= TIMES * median_size(x)[sequence, None])
-    return sequence.new_zeros(len(x)).index_add(0, sequence, massive.sum(1))
+    return is_massive(x).sum((1, 2))
 
 
 def median_size(x: Residual) -> PerSequence:
@@ -137,13 +136,10 @@ def kurtosis(x: Residual) -> PerSequence:
 
 def top_entries(x: Residual, count: int) -> Entries:
     """The `count` entries of every sequence that are largest in magnitude. Raises InputError where there are fewer."""
-    n_entries, d_model = x[0].numel(), x.shape[2]
-    count = whole_number(count, "count, of entries,", 1, n_entries)
-    # at most `count` positions hold the `count` largest entries: those with the largest peaks
-    positions = _peaks(x).topk(min(count, x.shape[1]), -1).indices.sort(-1).values
-    candidates = x.gather(1, positions[..., None].expand(-1, -1, d_model)).float().flatten(1)
-    index = candidates.abs().topk(count, -1).indices
-    return Entries(candidates.gather(1, index), positions.gather(1, index // d_model), index % d_model)
+    entries, d_model = x.float().flatten(1), x.shape[2]
+    count = whole_number(count, "count, of entries,", 1, entries.shape[1])
+    index = entries.abs().topk(count, -1).indices
+    return Entries(entries.gather(1, index), index // d_model, index % d_model)
 
 
 def lifetime(massive_by_block: Bool[Tensor, " block"]) -> Lifetime | None:
@@ -152,21 +148,9 @@ def lifetime(massive_by_block: Bool[Tensor, " block"]) -> Lifetime | None:
     return Lifetime(blocks[0], blocks[-1], len(blocks)) if blocks else None
 
 
-def _peaks(x: Residual) -> Float[Tensor, "batch pos"]:
-    """Largest |x| of every token, without a copy of x."""
-    low, high = x.aminmax(dim=-1)
-    return torch.maximum(-low, high).float()
-
-
-_TINY = 1e-8  # shorter vectors count as this long
-
-
 def cosine_to_first(x: Residual) -> Float[Tensor, "batch pos"]:
     """Cosine of every token's residual with the first token's; 0 for a vector of zeros."""
-    x = x.float()
-    lengths = vector_norms(x).clamp(min=_TINY)
-    products = (x @ x[:, 0, :, None])[..., 0]
-    return products / lengths / lengths[:, :1]
+    return F.cosine_similarity(x.float(), x[:, :1].float(), dim=-1)
 
 
 def secondary_sinks(

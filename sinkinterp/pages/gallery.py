@@ -241,25 +241,21 @@ class Demo(Frozen):
 
 def demo(seed: int = 0, cache: Path | None = None, on_step: OnStep = lambda *_: None, steps: int = DEMO_STEPS) -> Demo:
     """Trains or loads the three twins of one seed, measures them, and repeats Table 7 on the softmax model."""
-    runs = {
-        variant: trained.trained(demo_recipe(variant, seed, steps), cache, partial(on_step, variant))
-        for variant in DEMO_TWINS
-    }
+    recipes = {variant: demo_recipe(variant, seed, steps) for variant in DEMO_TWINS}
+    runs = {name: trained.trained(recipe, cache, partial(on_step, name)) for name, recipe in recipes.items()}
     subjects = {variant: run.subject(variant) for variant, run in runs.items()}
     token_set = trained.held_out_tokens(demo_recipe(DEMO_TWINS[0]).data, DEMO_SEQUENCES)
     reports = {variant: measure(subject, token_set) for variant, subject in subjects.items()}
     losses = {variant: trained.valid_loss(subject, token_set) for variant, subject in subjects.items()}
-    length = reports["softmax"].protocol.length
-    sizes = {"n": trained.EVALUATION_SEQUENCES, "length": length, "epsilon": DEMO_EPSILON}
+    sizes = {"n": EVALUATION_SEQUENCES, "length": reports["softmax"].protocol.length, "epsilon": DEMO_EPSILON}
+    histories = {variant: run.history() for variant, run in runs.items()}
     return Demo(
         reports=reports,
         maps={variant: head_maps(subject, token_set) for variant, subject in subjects.items()},
         twins=_twins_table(reports, losses),
         residuals=residual_norms_by_block(reports),
         swaps=swaps(subjects["softmax"], demo_recipe("softmax").data),
-        training=training_history(
-            {variant: run.history() for variant, run in runs.items()}, _WORDS["demo"]["training"].format(**sizes)
-        ),
+        training=training_history(histories, _WORDS["demo"]["training"].format(**sizes)),
     )
 
 
@@ -271,24 +267,11 @@ def demo_page(result: Demo) -> str:
     sections = [
         Section("Where attention goes", figures=[maps]),
         Section.of(result.swaps),
-        replace(Section.of(result.residuals), caption=ending(result.residuals)),
+        replace(Section.of(result.residuals), caption=words["residuals"]),
         Section.of(result.training),
         Section.of(result.twins),
     ]
     return page(words["title"], words["lead"], sections)
-
-
-def ending(residuals: Table) -> str:
-    """Why the other tokens of a model end longer than its first token, which is longer when attention reads it."""
-    rows = {(row[MODEL], row[BLOCK]): row for row in residuals.rows}
-    says = []
-    for model in unique_values(residuals, MODEL):
-        last = max(int(block or 0) for name, block in rows if name == model)
-        begin, end = rows[model, 0], rows[model, last]
-        first, others = ([float(row[kind] or 0) for row in (begin, end)] for kind in (FIRST_TOKEN, OTHER_TOKENS))
-        if first[0] > others[0] and first[1] < others[1]:
-            says.append(_WORDS["demo"]["ending"].format(model=model, first=first, others=others, last=last))
-    return " ".join(says)
 
 
 def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) -> Table:

@@ -182,7 +182,9 @@ def _flat(trace: Plain, scale: Plain) -> Plain:
         own = {name: value for name, value in trace.items() if name not in ("coloraxis", "colorbar")}
         shared = {"zmin": scale.get("cmin"), "zmax": scale.get("cmax")} if "coloraxis" in trace else {}
         return {"colorscale": MAGNITUDE, **shared, **own, "showscale": False}
-    x = _joined(trace["x"]) if "x" in trace else None
+    x = trace.get("x")
+    if x is not None and len(x) == 2 and all(isinstance(level, list) for level in x):  # of two levels, a word for each
+        x = [", ".join(map(str, pair)) for pair in zip(*x, strict=True)]
     if trace["type"] == "bar" and _are_words(x):
         kept: Plain = {name: trace[name] for name in ("y", "error_y", "name", "showlegend") if name in trace}
         marker = {"color": trace.get("marker", {}).get("color"), "size": 9}
@@ -193,13 +195,6 @@ def _flat(trace: Plain, scale: Plain) -> Plain:
     if "lines+markers" in str(trace.get("mode")):
         changed["marker"] = {**trace.get("marker", {}), "size": 4}
     return trace | changed
-
-
-def _joined(values: Sequence[Any]) -> list[Any]:
-    """The values of an axis; those of an axis of two levels as one word each."""
-    if len(values) == 2 and all(isinstance(level, list) for level in values):
-        return [", ".join(map(str, pair)) for pair in zip(*values, strict=True)]
-    return list(values)
 
 
 def _layout(layout: Plain) -> Plain:

@@ -1,13 +1,10 @@
 """Pages from Python (of a report, of every head on a text, of shaded tokens), and figures as pictures."""
 
 import sys
-import warnings
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import field
 from html import escape
-from importlib import import_module
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -20,12 +17,12 @@ from ..checks import Answering, Frozen, InputError, extra, finite_number, instan
 from ..data.tokens import TokensLike
 from ..files import path_of
 from ..interventions.edit import Edits, edits_of
-from ..measurement.maps import attention_map, heads_asked, weights_first
+from ..measurement.maps import attention_map, heads_asked, sinks, weights_first
 from ..measurement.measure import ModelLike, inputs_of
 from ..plots.theme import COLOURS
 from ..report.heads import sinks_by_head
 from ..report.maps import Heads
-from ..report.patterns import holds_attention, sinks
+from ..report.patterns import holds_attention
 from ..report.readings import TokenText, short_name, writer_of
 from ..report.report import Report, overview_tables, views_of
 from ..report.summary import protocol_table, sink_verdict, with_short_note
@@ -104,7 +101,7 @@ def _atlas_page(model: ModelLike, text: TokensLike | Any, edits: Edits, layers: 
 def _held_page(patterns: Any, tokens: Any, edits: Edits, layers: Any, heads: Any) -> Page:
     """The page of the attention weights that someone holds."""
     figure = attention_map(patterns, tokens, layers, heads, edits)
-    table = sinks(patterns)
+    table = sinks(patterns, tokens)
     sections = [Section("Where heads look", "", [figure]), Section(table.title, table.note, tables=[table])]
     return Page(page("Attention weights", "Every query of a head over the keys that it sees.", sections), "attention")
 
@@ -128,23 +125,11 @@ def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> s
     protocol = protocol_table(report, epsilon)
     views = {view.heading: view.table(report, epsilon, word) for view in views_of(report) if view.heading}
     heads, *figures = (Section.of(with_short_note(table, report, epsilon), name) for name, table in views.items())
-    sections = [
-        heads,
-        _in_numbers(summary),
-        *figures,
-        *map(_in_numbers, others),
-        Section("Every head in numbers", tables=[sinks_by_head(report, epsilon)]),
-        Section(
-            protocol.title,
-            "Positions count from 0; Sink_1 and alpha_1 are those of position 0, the first token.",
-            tables=[protocol],
-        ),
-    ]
+    in_numbers, *more = (Section(table.title, table.note, tables=[table]) for table in (summary, *others))
+    every = Section("Every head in numbers", tables=[sinks_by_head(report, epsilon)])
+    positions = "Positions count from 0; Sink_1 and alpha_1 are those of position 0, the first token."
+    sections = [heads, in_numbers, *figures, *more, every, Section(protocol.title, positions, tables=[protocol])]
     return page(f"{short_name(report.protocol.model)}: attention sinks", sink_verdict(report, epsilon, word), sections)
-
-
-def _in_numbers(table: Table) -> Section:
-    return Section(table.title, table.note, tables=[table])
 
 
 MOST = 100  # rows of words on a page
@@ -240,7 +225,7 @@ def content(
         raise InputError(f"a figure is not saved as {suffix or 'a file without suffix'}; use .pdf, .svg, .png or .html")
     if isinstance(what, Report):
         return writer_of(f"report{suffix}")(what)
-    return csv_bytes(what.to_pandas()) if suffix == ".csv" else what.to_dict()
+    return csv_bytes(what.as_written()) if suffix == ".csv" else what.to_dict()
 
 
 def picture(figure: go.Figure, suffix: str, width: float = 5.5, height: float | None = None) -> Any:
@@ -285,28 +270,9 @@ def save_pictures(figures: Mapping[Path, go.Figure], force: bool = False) -> Ite
 
     Raises InputError where kaleido or a browser is missing, and unless `force` for a file that is not ours.
     """
-    with ExitStack() as stack:
-        for i, (path, figure) in enumerate(figures.items()):
-            if i == 1:  # the first picture says in one line where the browser is missing
-                stack.enter_context(_one_browser())
-            write_output(path, picture_bytes(_image(without_menus(figure), "png", SCALE)), force)
-            yield path
-
-
-@contextmanager
-def _one_browser() -> Iterator[None]:
-    """Draws all pictures of the block in one browser: each picture outside of it takes seconds to start its own.
-
-    A browser must be there: kaleido's server waits forever for one that cannot be started.
-    """
-    kaleido = import_module("kaleido")
-    kaleido.start_sync_server(silence_warnings=True)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The kopts argument is ignored")  # plotly passes its defaults
-            yield
-    finally:
-        kaleido.stop_sync_server(silence_warnings=True)
+    for path, figure in figures.items():
+        write_output(path, picture_bytes(_image(without_menus(figure), "png", SCALE)), force)
+        yield path
 
 
 def _image(figure: go.Figure, kind: str, scale: float) -> bytes:

@@ -54,13 +54,14 @@ def server_of(page: bytes, answers: Mapping[str, Answer] = {}, port: int = 0) ->
     class Handler(_Handler):
         def do_GET(self) -> None:
             """Sends the page. It has one path, "/"."""
-            if self.is_from_here() and self.has_path({"/"}):
+            if self.accepts({"/"}):
                 self.send(HTTPStatus.OK, "text/html; charset=utf-8", page)
 
         def do_POST(self) -> None:
             """Answers a question."""
-            if self.is_from_here() and self.has_path(answers):
-                self.send_json(*self.answered(answers[self.path.split("?")[0]]))
+            if self.accepts(answers):
+                status, content = self.answered(answers[self.path.split("?")[0]])
+                self.send(status, "application/json", json.dumps(content, allow_nan=False).encode())
 
     with refusal(f"cannot listen on port {port}", "choose another port=...", (OSError, OverflowError)):
         return _Server((LOOPBACK, port), Handler)
@@ -69,21 +70,17 @@ def server_of(page: bytes, answers: Mapping[str, Answer] = {}, port: int = 0) ->
 class _Handler(BaseHTTPRequestHandler):
     timeout = SILENCE
 
-    def is_from_here(self) -> bool:
-        """Tells if the request names this server as its host and, if any, as its origin; others are refused."""
-        hosts = {f"{name}:{self.connection.getsockname()[1]}" for name in (LOOPBACK, "localhost")}
-        origin = self.headers.get("Origin")
-        is_allowed = self.headers.get("Host") in hosts and (origin is None or origin.removeprefix("http://") in hosts)
-        if not is_allowed:
-            self.send_error(HTTPStatus.FORBIDDEN)
-        return is_allowed
+    def accepts(self, paths: Any) -> bool:
+        """Tells if the request is for one of the paths, and names this server as its host and, if any, as its origin.
 
-    def has_path(self, paths: Any) -> bool:
-        """Tells if there is something at the path of the request; if not, says so."""
-        exists = self.path.split("?")[0] in paths
-        if not exists:
-            self.send_error(HTTPStatus.NOT_FOUND)
-        return exists
+        Any other request is answered with what is wrong.
+        """
+        hosts = {f"{name}:{self.connection.getsockname()[1]}" for name in (LOOPBACK, "localhost")}
+        origin, is_there = self.headers.get("Origin"), self.path.split("?")[0] in paths
+        is_allowed = self.headers.get("Host") in hosts and (origin is None or origin.removeprefix("http://") in hosts)
+        if not (is_allowed and is_there):
+            self.send_error(HTTPStatus.NOT_FOUND if is_allowed else HTTPStatus.FORBIDDEN)
+        return is_allowed and is_there
 
     def answered(self, answer: Answer) -> tuple[HTTPStatus, Any]:
         """The status and the answer to the question in the body of the request."""
@@ -105,10 +102,6 @@ class _Handler(BaseHTTPRequestHandler):
             raise InputError(f"a question has a Content-Length of at most {MOST:,} bytes")
         with refusal("the question is no JSON", of=(ValueError, RecursionError)):
             return json.loads(self.rfile.read(int(length)))
-
-    def send_json(self, status: HTTPStatus, content: Any) -> None:
-        """Sends an answer."""
-        self.send(status, "application/json", json.dumps(content, allow_nan=False).encode())
 
     def send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
         """Sends content of a kind."""

@@ -148,15 +148,11 @@ def model_numbers(models: Sequence[Cell]) -> dict[Cell, int]:
     numbers: dict[Cell, int] = {}
     in_order = sorted(dict.fromkeys(models), key=lambda model: _bare(model) not in FIXED)
     for model in in_order:
-        wanted, taken = _wanted(model), {number % len(COLOURS) for number in numbers.values()}
+        name, taken = _bare(model), {number % len(COLOURS) for number in numbers.values()}
+        wanted = FIXED.get(name, zlib.crc32(name.encode()) % len(COLOURS))
         free = [i for i in range(len(COLOURS)) if (wanted + i) % len(COLOURS) not in taken]
         numbers[model] = (wanted + (free[0] if free else 0)) % len(COLOURS)
     return numbers
-
-
-def _wanted(model: Cell) -> int:
-    name = _bare(model)
-    return FIXED[name] if name in FIXED else zlib.crc32(name.encode()) % len(COLOURS)
 
 
 def _bare(model: Cell) -> str:
@@ -181,7 +177,9 @@ def sweep_figure(table: Table, x: str, quantities: Sequence[str], by: str | None
     Grey is drawn of the first series, from the columns `control QUANTITY` and `null QUANTITY`, and from `null` for the
     first quantity, with their intervals where the table has them.
     """
-    series = _series(table, by)
+    series = {MEASURED: table}
+    if by is not None:
+        series = {escaped(value): table.where(**{by: value}) for value in unique_values(table, by)}
     draw = _over_text if table.is_text(x) else _over_numbers
     figure = draw(table, series, x, quantities)
     has_grey = any(_greys(table, quantity, i == 0) for i, quantity in enumerate(quantities))
@@ -223,13 +221,6 @@ def _over_text(table: Table, series: Mapping[str, Table], x: str, quantities: Se
         figure.update_xaxes(title={"text": escaped(quantity), "font": PANEL_FONT}, row=1, col=i + 1)
     figure.update_yaxes(type="category", autorange="reversed")
     return figure.update_yaxes(title=escaped(x), col=1)
-
-
-def _series(table: Table, by: str | None) -> dict[str, Table]:
-    """The rows of every line, by its name."""
-    if by is None:
-        return {MEASURED: table}
-    return {escaped(value): table.where(**{by: value}) for value in unique_values(table, by)}
 
 
 def _greys(table: Table, quantity: str, is_first: bool) -> dict[str, tuple[str, str]]:

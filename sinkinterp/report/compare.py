@@ -1,7 +1,6 @@
 """Several reports side by side: before and after, by kind of text, by length of the sequences."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -9,42 +8,47 @@ from plotly.subplots import make_subplots
 from ..checks import check_count, keywords
 from ..metrics import bootstrap
 from ..metrics.importance import check_epsilon, epsilons_of
-from ..plots.theme import PERCENT, add_curve, colour, escaped, sweep_figure, themed, unique_values
-from ..table import ALPHA_1, EPSILON, LENGTH, MODEL, NULL, QUANTITY, SINK_1, VALUE_RATIO, Cell, Table
+from ..plots.theme import PERCENT, add_curve, colour, error_bars, escaped, sweep_figure, themed, unique_values
+from ..table import ALPHA_1, EPSILON, LENGTH, MODEL, NULL, QUANTITY, SINK_1, VALUE_RATIO, Cell, Table, high_of, low_of
 from .readings import Readings, check_report, check_reports, protocol_note
 from .summary import Quantity, quantities
 
+ENDS = ("before", "after")
+
 
 @keywords
-def compare(before: Readings, after: Readings, epsilon: float = 0.3) -> Table:
-    """The summary of two reports and what changed: sequence by sequence where both read the same texts.
+def compare(before: Readings, after: Readings, epsilon: float = 0.3, names: Sequence[str] = ENDS) -> Table:
+    """The summary of two reports by these names, and what changed: by sequence where both read the same texts.
 
     Elsewhere it is the change of means, and the note says so. Raises InputError for what is not a report.
     """
-    check_reports({"before": before, "after": after}, "compare")
-    return replace(side_by_side({"before": before, "after": after}, epsilon), title="What changed?")
-
-
-def side_by_side(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Table:
-    """The summary of several reports, a column each, and of two what changes from the first to the second."""
+    check_reports(dict(zip(names, (before, after), strict=True)), "compare")
     check_epsilon(epsilon)
-    summaries = {name: {q.name: q for q in quantities(report, epsilon)} for name, report in reports.items()}
-    first, *_, last = [*summaries.values()] * 2
-    pair = [*reports.values()] if len(reports) == 2 else None
-    paired = pair is not None and _is_paired(*pair)
+    old, new = ({q.name: q for q in quantities(report, epsilon)} for report in (before, after))
+    paired = _is_paired(before, after)
 
-    def row(quantity: str) -> dict[str, Cell]:
-        cells = [summary[quantity].cells(name) for name, summary in summaries.items()]
-        change = _change(first[quantity], last[quantity], paired) if pair else None
-        cells += [bootstrap.estimate_cells("change", change)] if change else []
-        return {QUANTITY: quantity, **{name: cell for each in cells for name, cell in each.items()}}
+    def row(name: str) -> dict[str, Cell]:
+        change = bootstrap.estimate_cells("change", _change(old[name], new[name], paired))
+        return {QUANTITY: name, **old[name].cells(names[0]), **new[name].cells(names[1]), **change}
 
-    rows = tuple(row(name) for name in first if all(name in summary for summary in summaries.values()))
-    notes = [f"{name}: {protocol_note(report, epsilon).removeprefix(f'{name}: ')}" for name, report in reports.items()]
-    if pair:
-        same = "sequences" if pair[0].tokens.equal(pair[1].tokens) else "texts as other tokens"
-        notes.append(f"the same {same}, change by sequence" if paired else "different sequences, change of means")
-    return Table("What is the same, and what is not?", "; ".join(notes), rows)
+    same = "sequences" if before.tokens.equal(after.tokens) else "texts as other tokens"
+    pairing = f"the same {same}, change by sequence" if paired else "different sequences, change of means"
+    said = (f"{name}: {protocol_note(report, epsilon)}" for name, report in zip(names, (before, after), strict=True))
+    rows = tuple(row(name) for name in old if name in new)
+    return Table("What changed?", "; ".join((*said, pairing)), rows, changes)
+
+
+def changes(table: Table) -> go.Figure:
+    """A panel per quantity: its value before and after, with intervals; from `compare`."""
+    both = [name for name in table.columns if low_of(name) in table.columns and name != "change"]
+    names = table.column(QUANTITY)
+    figure = make_subplots(1, len(names), subplot_titles=[str(name).replace(", ", "<br>") for name in names])
+    for i, row in enumerate(table, 1):
+        ends = [{side("value"): row[side(end)] for side in (str, low_of, high_of)} for end in both]
+        values = Table("", "", tuple(ends))
+        bars = {"x": both, "y": values.numbers("value"), "error_y": error_bars(values, "value"), "showlegend": False}
+        figure.add_bar(**bars, marker_color=[colour(0), colour(1)], row=1, col=i)
+    return themed(figure, table.title, caption=table.note)
 
 
 def _is_paired(before: Readings, after: Readings) -> bool:
@@ -63,10 +67,15 @@ def _change(old: Quantity, new: Quantity, paired: bool) -> bootstrap.Estimate:
 
 def sinks_by_domain(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Table:
     """The sink on many kinds of text (Gu et al. 2025, Figure 9): a row per domain, each beside its null."""
+    return sinks_by(DOMAIN, reports, epsilon, "Does the sink depend on the text?")
+
+
+def sinks_by(column: str, reports: Mapping[str, Readings], epsilon: float = 0.3, title: str = "Sinks") -> Table:
+    """A row per report, by its name in this column: Sink_1 beside its null, alpha_1 and the value-norm ratio."""
 
     def row(name: str, report: Readings) -> dict[str, Cell]:
         return {
-            DOMAIN: name,
+            column: name,
             **bootstrap.estimate_cells(SINK_1, report.sink(0, epsilon)),
             "null rate": report.null_sink_rate(0, epsilon),
             **bootstrap.mean_cells(ALPHA_1, report.alpha().mean((1, 2)), bootstrap.SHARES),
@@ -74,13 +83,13 @@ def sinks_by_domain(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Ta
             "n": report.protocol.sequences,
         }
 
-    check_reports(reports, "sinks_by_domain")
+    check_reports(reports, f"sinks_by_{column}")
     rows = tuple(row(name, report) for name, report in reports.items())
-    protocol = next(iter(reports.values())).protocol
-    measured = f"{protocol.model}: {protocol.line('sequences', 'source')}"
+    protocols = {report.protocol.model: report.protocol for report in reversed([*reports.values()])}
+    measured = "; ".join(f"{model}: {of_model.line('sequences', 'source')}" for model, of_model in protocols.items())
     most = max(report.protocol.sequences for report in reports.values())
     note = f"{measured}, epsilon={epsilon}; {bootstrap.intervals(most)}"
-    return Table("Does the sink depend on the text?", note, rows, lambda table: sweep_figure(table, DOMAIN, (SINK_1,)))
+    return Table(title, note, rows, lambda table: sweep_figure(table, column, (SINK_1,)))
 
 
 DOMAIN = "domain"
@@ -89,12 +98,11 @@ THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
 
 def sinks_by_length(reports: Iterable[Readings], epsilons: Iterable[float] | float = THRESHOLDS) -> Table:
     """Sink_1 over T for several epsilons beside uniform attention's, a report per length (Gu et al. 2025, Figure 3)."""
-    reports = [reports] if isinstance(reports, Readings) else [*reports] if isinstance(reports, Iterable) else [reports]
-    for report in reports:
+    given = list(reports) if isinstance(reports, Iterable) and not isinstance(reports, Readings) else [reports]
+    for report in given:
         check_report(report, "sinks_by_length")
-    check_count(reports, "reports")
-    thresholds = epsilons_of(epsilons)
-    reports = sorted(reports, key=lambda report: report.protocol.length)
+    check_count(given, "reports")
+    in_order = sorted(given, key=lambda report: report.protocol.length)
     rows = tuple(
         {
             MODEL: report.protocol.model,
@@ -104,15 +112,15 @@ def sinks_by_length(reports: Iterable[Readings], epsilons: Iterable[float] | flo
             NULL: report.null_sink_rate(0, epsilon),
             "n": report.protocol.sequences,
         }
-        for epsilon in thresholds
-        for report in reports
+        for epsilon in epsilons_of(epsilons)
+        for report in in_order
     )
-    protocols = [report.protocol for report in reports]
+    protocols = [report.protocol for report in in_order]
     sources = "; ".join(dict.fromkeys(f"{protocol.model}: {protocol.line('length')}" for protocol in protocols))
-    lengths = ", ".join(map(str, dict.fromkeys(protocol.length for protocol in protocols)))
+    lengths, varied = (", ".join(map(str, dict.fromkeys(row[name] for row in rows))) for name in (LENGTH, EPSILON))
     most = bootstrap.intervals(max(protocol.sequences for protocol in protocols))
-    varied = f"T={lengths}, epsilon={', '.join(map(str, thresholds))}"
-    return Table("Sink_1 over the length of sequences", f"{sources}; {varied}; {most}", rows, over_length)
+    note = f"{sources}; T={lengths}, epsilon={varied}; {most}"
+    return Table("Sink_1 over the length of sequences", note, rows, over_length)
 
 
 def over_length(table: Table) -> go.Figure:

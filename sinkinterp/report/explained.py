@@ -64,21 +64,14 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
         asked = [name if name in cuts else NOTHING for name in (start, end)]  # an end lies under the pointer on a node
         style = {"mode": "lines+markers", "line": line, "marker": marker, "opacity": 0.5, "customdata": asked}
         figure.add_scatter(x=[x0, x1], y=[y0, y1], hovertemplate=says, **style)
-    depth = 1 + max(y for _, y in places.values())
-    starts = {start for start, _, _ in edges}
-    is_last = [name not in starts for name in places]
-    beside = _beside(places)
-    figure.add_scatter(
-        x=[x for x, _ in places.values()],
-        y=[y for _, y in places.values()],
-        mode="markers+text",
-        text=list(map(escaped, places)),
-        textposition=["bottom center" if last else beside[name] for name, last in zip(places, is_last, strict=True)],
-        customdata=[name if name in cuts else NOTHING for name in places],
-        marker={"size": 18, "color": [COLOURS[2] if last else GREY for last in is_last]},
-        hovertemplate="%{text}: click to cut %{customdata}<extra></extra>" if maps else "%{text}<extra></extra>",
-        cliponaxis=False,
-    )
+    (x, y), beside = zip(*places.values(), strict=True), _beside(places)
+    depth, ends = 1 + max(y), {end for _, end, _ in edges} - {start for start, _, _ in edges}
+    nodes = {"text": list(map(escaped, places)), "customdata": [name if name in cuts else NOTHING for name in places]}
+    nodes["textposition"] = ["bottom center" if name in ends else beside[name] for name in places]
+    marker = {"size": 18, "color": [COLOURS[2] if name in ends else GREY for name in places]}
+    says = "%{text}: click to cut %{customdata}<extra></extra>" if maps else "%{text}<extra></extra>"
+    about = {"mode": "markers+text", "marker": marker, "hovertemplate": says, "cliponaxis": False}
+    figure.add_scatter(x=x, y=y, **nodes, **about)
     figure.update_xaxes(visible=False, range=[-0.1, 1.1], fixedrange=True, row=1, col=1)
     figure.update_yaxes(visible=False, range=[depth - 0.5, -0.6], fixedrange=True, row=1, col=1)
     if maps:
@@ -321,7 +314,7 @@ class Explanation(Frozen, repr=False):
 
     note: the protocol. target: what is explained, the first token or the slot. path: None if no entry is large enough.
     no_path: then what came nearest; None where a slot is explained, and no entry was looked for.
-    cuts: what becomes of heads whose named parts are set to their mean, and of random ones. passes: forward passes.
+    cuts: what becomes of heads whose named parts are set to their mean, and of random ones.
     """
 
     note: str
@@ -330,7 +323,6 @@ class Explanation(Frozen, repr=False):
     path: Path | None
     cuts: Table
     path_cuts: Table
-    passes: int
     no_path: NoPath | None = None
     written: Written | None = None
 

@@ -6,7 +6,7 @@ The first key beside the others, over heads and over pairs: Gu et al. 2025, Figu
 from collections.abc import Callable
 from dataclasses import replace
 from html import escape
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,10 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from ..attention import maps
-from ..checks import Frozen, whole_number
+from ..checks import whole_number
 from ..interventions.selectors import check_heads
 from ..metrics.bootstrap import COSINES as COSINE_RANGE, SHARES, SIZES, mean_cells
-from ..metrics.importance import Metric, check_epsilon
+from ..metrics.importance import check_epsilon
 from ..metrics.qk import COSINE_COUNTS, COSINES, NORM_PRODUCT_COUNTS, NORMS, QK_ANGLES, QK_NORM_PRODUCTS, score_gap
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
 from ..plots.theme import LIGHT, colour, faded, grid_of, heat_map, positive_axis, themed, unique_values
@@ -142,17 +142,16 @@ def _kind(value_ratio: torch.Tensor) -> str:
 
 def heads_svg(table: Table) -> str:
     """alpha_1 of every head, a row per layer, dark for much; from `sinks_by_head`."""
-    layers, heads = (list(dict.fromkeys(table.column(name))) for name in (LAYER, HEAD))
-    side = max(4, min(LARGEST_CELL, SIDE // max(len(layers), len(heads))))
-    shares = [min(1.0, max(0.0, float(row[ALPHA_1] or 0))) for row in table.rows]
+    layers, grid = unique_values(table, LAYER), grid_of(table, ALPHA_1)
+    side = max(4, min(LARGEST_CELL, SIDE // max(grid.shape)))
+    colours = iter(sample_colorscale([*LIGHT.sequential], grid.clip(0, 1).ravel().tolist()))
     cells = "".join(
-        f'<rect x="{heads.index(row[HEAD]) * side}" y="{layers.index(row[LAYER]) * side}" width="{side - 1}" '
-        f'height="{side - 1}" fill="{colour}">'
-        f"<title>layer {row[LAYER]}, head {row[HEAD]}: {float(row[ALPHA_1] or 0):.3f}</title></rect>"
-        for row, colour in zip(table.rows, sample_colorscale([*LIGHT.sequential], shares), strict=True)
+        f'<rect x="{head * side}" y="{i * side}" width="{side - 1}" height="{side - 1}" fill="{next(colours)}">'
+        f"<title>layer {layers[i]}, head {head}: {alpha:.3f}</title></rect>"
+        for (i, head), alpha in np.ndenumerate(grid)
     )
-    width, height = len(heads) * side, len(layers) * side
-    label = escape(f"alpha_1 of {len(layers)} layers (down) x {len(heads)} heads (across), 0 to 1")
+    height, width = (n * side for n in grid.shape)
+    label = escape(f"alpha_1 of {len(layers)} layers (down) x {grid.shape[1]} heads (across), 0 to 1")
     return (
         f'<figure style="margin:0"><svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'role="img" aria-label="{label}">{cells}</svg><figcaption><small>{label}</small></figcaption></figure>'
@@ -183,22 +182,8 @@ BIN_START, BIN_END = "from", "to"
 UNITS = {COSINE: maps.COSINE.title, NORM_PRODUCT: f"{maps.NORM_PRODUCT.title} (units of the score)"}
 
 
-class PairQuantity(Frozen):
-    """A number that every pair of a query and a key has, such as their cosine.
-
-    means: the metric with its mean over pairs. counts: the metric that counts pairs by bins. edges: of the bins.
-    """
-
-    name: str
-    means: Metric
-    counts: Metric
-    edges: tuple[float, ...]
-
-
-QUANTITIES = (
-    PairQuantity(COSINE, QK_ANGLES, COSINE_COUNTS, COSINES),
-    PairQuantity(NORM_PRODUCT, QK_NORM_PRODUCTS, NORM_PRODUCT_COUNTS, NORMS),
-)
+# of every pair of a query and a key: the metric with means over pairs, that which counts them by bins, and their edges
+QUANTITIES = {COSINE: (QK_ANGLES, COSINE_COUNTS, COSINES), NORM_PRODUCT: (QK_NORM_PRODUCTS, NORM_PRODUCT_COUNTS, NORMS)}
 
 
 @of_report
@@ -207,7 +192,7 @@ def qk_means_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 
     Raises InputError where the instrument GEOMETRY was not measured.
     """
-    means = {quantity.name: report.extra(quantity.means).nanmean(0) for quantity in QUANTITIES}
+    means = {name: report.extra(metric).nanmean(0) for name, (metric, *_) in QUANTITIES.items()}
     alpha = report.alpha().nanmean(0)
 
     def row(i: int, head: int) -> dict[str, Cell]:
@@ -230,13 +215,11 @@ def qk_distributions(report: Readings, layer: int, head: int, epsilon: float = 0
     check_heads([(layer, head)], report.attention_layers, report.importance.shape[2], "head")
     i = report.attention_layers.index(layer)
     rows: list[dict[str, Cell]] = []
-    for quantity in QUANTITIES:
-        counts = report.extra(quantity.counts)[:, i, head].sum(0)
-        first, others = (counts / counts.sum(-1, keepdim=True)).tolist()
-        bins = zip(quantity.edges[:-1], quantity.edges[1:], first, others, strict=True)
-        for start, end, share_of_first, share_of_others in bins:
-            rows.append({QUANTITY: quantity.name, BIN_START: start, BIN_END: end})
-            rows[-1] |= {FIRST_KEY: share_of_first, OTHER_KEYS: share_of_others}
+    for name, (_, metric, edges) in QUANTITIES.items():
+        counts = report.extra(metric)[:, i, head].sum(0)
+        shares = (counts / counts.sum(-1, keepdim=True)).T.tolist()
+        for (start, end), (first, others) in zip(pairwise(edges), shares, strict=True):
+            rows.append({QUANTITY: name, BIN_START: start, BIN_END: end, FIRST_KEY: first, OTHER_KEYS: others})
     title = f"Pairs of queries and keys in layer {layer}, head {head}"
     return Table(title, f"{protocol_note(report, epsilon)}; {SCALED}", tuple(rows), distributions)
 

@@ -82,7 +82,7 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "")
 
     All panels have the same heads. If all have the same tokens, only the first one has the labels of the queries.
     """
-    first = next(iter(panels.values()))
+    first, *_ = panels.values()
     labels = [_labels(maps) for maps in panels.values()]
     is_shared = all(each == labels[0] for each in labels)
     spacing = 0.06 if is_shared else 0.6 / (len(panels) + 3)
@@ -90,26 +90,29 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "")
     figure = make_subplots(1, len(panels), **about)
     shown = 0 if first.alpha is None else int(np.argmax(first.alpha))
     quantities = [q for q in QUANTITIES if all(q.name in maps.values for maps in panels.values())]
-    data: dict[str, list[Any]] = {quantity.name: [] for quantity in quantities}
-    drawn: list[tuple[go.Heatmap, int, int]] = []  # a trace, the map that it shows, and its panel
-    for column, maps in enumerate(panels.values(), 1):
-        for i in range(len(maps.heads)):
-            for quantity in quantities:
-                data[quantity.name].append(_rows(maps.values[quantity.name][i], quantity.decimals))
-            drawn.append((_heatmap(data[WEIGHT.name][-1], _hover(maps, i), labels[column - 1], i == shown), i, column))
-    n_maps = len(drawn)
-    for column, maps in enumerate(panels.values(), 1):
-        slots = range(0 if maps.slot is None else len(maps.heads))
-        drawn += [(_slot(maps, i, labels[column - 1], i == shown), i, column) for i in slots]
-    traces, traces_of, columns = map(list, zip(*drawn, strict=True))
+    places = [(maps, i, column) for column, maps in enumerate(panels.values(), 1) for i in range(len(maps.heads))]
+    data = {
+        each.name: [_rows(maps.values[each.name][i], each.decimals) for maps, i, _ in places] for each in quantities
+    }
+    traces = [
+        _heatmap(weights, _hover(maps, i), labels[column - 1], i == shown)
+        for weights, (maps, i, column) in zip(data[WEIGHT.name], places, strict=True)
+    ]
+    slots = [(maps.slot[i], i, column) for maps, i, column in places if maps.slot is not None]
+    traces += [_slot(weights, labels[column - 1], i == shown) for weights, i, column in slots]
+    n_maps, has_slot = len(places), bool(slots)
+    traces_of, columns = ([place[k] for place in (*places, *slots)] for k in (1, 2))
     figure.add_traces(traces, rows=[1] * len(traces), cols=columns)
-    has_slot = len(traces_of) > n_maps
     height = min(HIGHEST, max(LOWEST, 22 * max(map(len, labels))))
     if len(panels) > 1:  # squares, whose side is what the page's width leaves to each
         squares = max(map(len, labels)) / (max(map(len, labels)) + 2 * has_slot)
         height = min(height, int(squares * WIDE * (1 - spacing * (len(panels) - 1)) / len(panels)))
-    for column, maps in enumerate(panels.values(), 1):
-        _add_axes(figure, column, maps, [SLOT, GAP] if has_slot else [], height, are_named=column == 1 or not is_shared)
+    for column, (maps, words) in enumerate(zip(panels.values(), labels, strict=True), 1):
+        place = {"row": 1, "col": column}
+        across, down = _axes(maps, words, [SLOT, GAP] if has_slot else [], height)
+        figure.update_xaxes(title="key", **across, **place)
+        are_named = {"showticklabels": column == 1 or not is_shared, "title": "query" if column == 1 else ""}
+        figure.update_yaxes(scaleanchor=f"x{column if column > 1 else ''}", **are_named, **down, **place)
     menus = []
     if len(first.heads) > 1:
         visible = [{"visible": [i == chosen for i in traces_of]} for chosen in range(len(first.heads))]
@@ -168,17 +171,8 @@ def _hover(maps: HeadMaps, i: int) -> list[Any]:
 
 
 def _heatmap(z: Any, hover: Any, labels: Sequence[str], visible: bool) -> go.Heatmap:
-    has_scores = bool(hover[0]) and len(hover[0][0]) > 2
-    return go.Heatmap(
-        z=z,
-        visible=visible,
-        x=labels,
-        y=labels,
-        customdata=hover,
-        coloraxis="coloraxis",
-        hovertemplate=_template(WEIGHT, has_scores),
-        hoverongaps=False,
-    )
+    said = {"customdata": hover, "hovertemplate": _template(WEIGHT, bool(hover[0]) and len(hover[0][0]) > 2)}
+    return go.Heatmap(z=z, x=labels, y=labels, visible=visible, coloraxis="coloraxis", hoverongaps=False, **said)
 
 
 def _template(quantity: Quantity, has_scores: bool) -> str:
@@ -189,50 +183,25 @@ def _template(quantity: Quantity, has_scores: bool) -> str:
     return f"query <b>%{{y}}</b><br>key <b>%{{x}}</b><br>weight %{{customdata[0]}}{scores}{value}{rank}<extra></extra>"
 
 
-def _slot(maps: HeadMaps, i: int, labels: Sequence[str], visible: bool) -> go.Heatmap:
+def _slot(weights: Float[np.ndarray, " row"], labels: Sequence[str], visible: bool) -> go.Heatmap:
     """The slot's column, which always shows attention, 0 to 1."""
-    column = np.zeros(len(labels)) if maps.slot is None else maps.slot[i]
-    return go.Heatmap(
-        z=[[value] for value in np.nan_to_num(column).astype(float).round(4).tolist()],
-        x=[SLOT],
-        visible=visible,
-        y=labels,
-        zmin=0,
-        zmax=1,
-        colorscale=MAGNITUDE,
-        showscale=False,
-        hovertemplate="query <b>%{y}</b><br>to the slot, which is not a token<br>weight %{z}<extra></extra>",
-    )
+    z = [[value] for value in np.nan_to_num(weights).astype(float).round(4).tolist()]
+    says = "query <b>%{y}</b><br>to the slot, which is not a token<br>weight %{z}<extra></extra>"
+    colours = {"zmin": 0, "zmax": 1, "colorscale": MAGNITUDE, "showscale": False}
+    return go.Heatmap(z=z, x=[SLOT], y=labels, visible=visible, hovertemplate=says, **colours)
 
 
-def _add_axes(
-    figure: go.Figure, column: int, maps: HeadMaps, before: Sequence[str], height: int, *, are_named: bool
-) -> None:
-    """One row and one column for each label, in squares; before them the places of a slot's column and a gap."""
-    labels = _labels(maps)
+def _axes(maps: HeadMaps, labels: Sequence[str], before: Sequence[str], height: int) -> tuple[dict[str, Any], ...]:
+    """One column and one row for each label, in squares; before them the places of a slot's column and a gap."""
     columns, n = [*before, *labels], len(labels)
     dense = n * LINE <= height
-    ticks = {"type": "category", "showgrid": False, "zeroline": False, "tickfont": {"size": 11 if dense else 10}}
-    ticks |= {"dtick": 1} if dense else {"nticks": height // LINE}
-    of_tokens = {"tickmode": "array", "tickvals": labels} if dense and maps.slot is None else {}
-    figure.update_xaxes(
-        title="key", categoryorder="array", categoryarray=columns, range=[-0.5, len(columns) - 0.5],
-        constrain="domain", tickangle=-90 if maps.words is not None or n > 12 else 0, row=1, col=column,
-        **ticks | of_tokens,
-    )  # fmt: skip
-    figure.update_yaxes(
-        categoryorder="array",
-        categoryarray=list(labels),
-        range=[n - 0.5, -0.5],
-        constrain="domain",
-        constraintoward="top",
-        scaleanchor=f"x{column if column > 1 else ''}",
-        showticklabels=are_named,
-        title="query" if column == 1 else "",
-        **ticks,
-        row=1,
-        col=column,
-    )
+    ticks = {"type": "category", "showgrid": False, "zeroline": False, "constrain": "domain", "categoryorder": "array"}
+    ticks |= {"tickfont": {"size": 11}, "dtick": 1} if dense else {"tickfont": {"size": 10}, "nticks": height // LINE}
+    across = {"categoryarray": columns, "range": [-0.5, len(columns) - 0.5]}
+    across |= {"tickangle": -90 if maps.words is not None or n > 12 else 0}
+    across |= {"tickmode": "array", "tickvals": labels} if dense and maps.slot is None else {}
+    down = {"categoryarray": list(labels), "range": [n - 0.5, -0.5], "constraintoward": "top"}
+    return ticks | across, ticks | down
 
 
 def _names(panels: Mapping[str, HeadMaps]) -> list[str]:

@@ -15,7 +15,6 @@ from jaxtyping import Bool
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..checks import whole_number
 from ..metrics.bootstrap import SIZES, mean_cells
 from ..metrics.residuals import KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP_ENTRIES, Entries, lifetime
 from ..plots.theme import GREY, add_curve, colour, escaped, model_numbers, positive_axis, themed, unique_values
@@ -32,6 +31,7 @@ FIRST_TOKEN = "first token"
 OTHER_TOKENS = "other tokens"
 RATIO = "ratio"
 BLOCK_AXIS = "block (0: embedding)"
+MOST_SHOWN = 12  # entries of a table
 
 
 def token_kinds(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> dict[str, Mask]:
@@ -170,16 +170,13 @@ PANELS = {PEAK: "largest |x|", OVER_MEDIAN: "largest / median |x|", BY_CHANNEL: 
 
 
 @of_report
-def largest_entries(
-    report: Readings, epsilon: float = 0.3, token_text: TokenText = str, block: int | None = None, most: int = 12
-) -> Table:
-    """The largest residual entries of a block (default: the tallest), by (position, channel), most frequent first.
+def largest_entries(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> Table:
+    """The largest residual entries of the tallest block, by (position, channel), most frequent first.
 
     Of every sequence the five largest count. Raises InputError where the instrument MASSIVE was not measured.
     """
     tops = Entries.unstacked(report.extra(TOP_ENTRIES))
-    tallest = int(tops.values[:, :, 0].abs().mean(0).argmax())
-    block = tallest if block is None else whole_number(block, "a block", 0, report.residual_norms.shape[1] - 1)
+    block = int(tops.values[:, :, 0].abs().mean(0).argmax())
     positions = tops.positions[:, block]
     columns = (positions, tops.channels[:, block], tops.values[:, block], report.tokens.gather(1, positions))
     found: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)  # value and token id
@@ -198,7 +195,7 @@ def largest_entries(
             "largest |value|": max(map(abs, values)),
         }
 
-    most_frequent = sorted(found, key=lambda place: (-len(found[place]), place))[:most]
+    most_frequent = sorted(found, key=lambda place: (-len(found[place]), place))[:MOST_SHOWN]
     note = f"{protocol_note(report, epsilon)}; block 0 is the embedding"
     return Table(f"Largest residual entries of block {block}", note, tuple(row(*place) for place in most_frequent))
 

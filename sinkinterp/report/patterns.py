@@ -21,8 +21,8 @@ from .readings import Readings
 _TOLERANCE = 0.02  # by which a row of half-precision weights may exceed one
 _LAYER_OF_HOOK = re.compile(r"(?:^|\.)(\d+)\..*hook_pattern$")
 TAKES = (
-    "a tensor or array `batch head query key`, a list of them (one for each layer), an ActivationCache, or a model's "
-    "output with attn_implementation='eager'"
+    "a tensor or array `layer head query key`, a list of `batch head query key` (one for each layer), an "
+    "ActivationCache, or a model's output with attn_implementation='eager'"
 )
 
 
@@ -32,12 +32,13 @@ def holds_attention(given: Any) -> bool:
     return is_collection or isinstance(given, Tensor | np.ndarray | list | tuple)
 
 
-def patterns_of(given: Any) -> dict[int, Pattern]:
+def patterns_of(given: Any, sequences: int = 1) -> dict[int, Pattern]:
     """The attention weights that someone holds, by layer, as `sinks` takes them.
 
+    Of four axes, the first is the layers of one text, unless its size is the number of `sequences` that are known.
     Raises InputError for what holds none, for weights that are not square, and for layers of several sizes.
     """
-    layers = {layer: _checked(pattern, layer) for layer, pattern in _by_layer(given).items()}
+    layers = {layer: _checked(pattern, layer) for layer, pattern in _by_layer(given, sequences).items()}
     sizes = {(pattern.shape[0], pattern.shape[-1]) for pattern in layers.values()}
     if len(sizes) > 1:
         found = ", ".join(f"{batch} x {length}" for batch, length in sorted(sizes))
@@ -48,10 +49,10 @@ def patterns_of(given: Any) -> dict[int, Pattern]:
 def sinks(patterns: Any, position: int = 0, epsilon: float = 0.3, attention_mask: Any = None) -> Table:
     """alpha of a position in every head, and the share of sequences in which it exceeds epsilon, with 95% intervals.
 
-    `patterns` are attention weights: a tensor or array `batch head query key` (also of all layers, of one sequence,
-    or one map), or a list of them (`output_attentions`, or from nnsight). They may also be an ActivationCache, or a
-    model's output, also of `generate` without beams, of which all steps are joined; an encoder-decoder model gives
-    those of its decoder. The first row is of all heads: Sink_k.
+    `patterns` are attention weights: a tensor or array `layer head query key` of one text (also of one layer, of one
+    map, or with a batch before the heads), or a list of a batch for each layer (`output_attentions`, or from nnsight).
+    They may also be an ActivationCache, or a model's output, also of `generate` without beams, of which all steps are
+    joined; an encoder-decoder model gives those of its decoder. The first row is of all heads: Sink_k.
     alpha is the mean weight over the queries from the position on, as in `measure(convention=PAPER)`. If some
     weight is negative or some row exceeds one, proxies `|w| / sum |w|` replace the weights of every layer, and the
     note says so. Rows of less than one stay: a slot has the rest. The null is uniform attention, as far back as the
@@ -80,7 +81,7 @@ def alphas_of(
     patterns: Any, position: int = 0, attention_mask: Any = None
 ) -> tuple[dict[int, Float[Tensor, "batch head"]], dict[int, float], str]:
     """alpha of a position, and its null, of the layers of attention weights that `sinks` takes; then their protocol."""
-    layers = patterns_of(patterns)
+    layers = patterns_of(patterns, 1 if attention_mask is None else len(attention_mask))
     batch, _, _, length = next(iter(layers.values())).shape
     real = _unpadded(layers) if attention_mask is None else _real(attention_mask, batch, length)
     position = whole_number(position, "position", 0, int(real.sum(-1).min()) - 1)
@@ -142,7 +143,7 @@ def _uniform(pattern: Pattern, real: Bool[Tensor, "batch key"]) -> Float[Tensor,
     return seen / seen.sum(-1, keepdim=True).clamp(min=1)
 
 
-def _by_layer(given: Any) -> dict[int, Any]:
+def _by_layer(given: Any, sequences: int) -> dict[int, Any]:
     """The patterns by the number of their layer."""
     if isinstance(given, Readings):
         raise InputError("a report has its sinks: report.sink(), report.heads(); si.sinks takes attention weights")
@@ -152,7 +153,8 @@ def _by_layer(given: Any) -> dict[int, Any]:
     given = given.to_numpy() if callable(getattr(given, "to_numpy", None)) else given  # a data frame, of one map
     if isinstance(given, Tensor | np.ndarray):
         whole = given[(None,) * max(0, 4 - given.ndim)] if given.ndim > 1 else given
-        return dict(enumerate(whole)) if whole.ndim == 5 else {0: whole}
+        is_layers = whole.ndim == 4 and len(whole) not in (1, sequences)
+        return dict(enumerate(whole)) if whole.ndim == 5 or is_layers else {0: whole}
     if isinstance(given, Mapping) or callable(getattr(given, "items", None)):
         found = {int(m[1]): value for name, value in given.items() if (m := _LAYER_OF_HOOK.search(str(name)))}
         if found:

@@ -11,7 +11,7 @@ from ..data.tokens import PAD
 from ..metrics.bootstrap import SIZES, estimate_cells, mean_cells
 from ..metrics.importance import NEXT_TOKEN_LOSS, epsilons_of, sink_grid, sink_tokens
 from ..metrics.residuals import COSINE_TO_FIRST, secondary_sinks
-from ..plots.theme import GREY, PERCENT, SHARE, add_curve, add_grey_band, colour, themed
+from ..plots.theme import PERCENT, SHARE, add_curve, add_grey_band, colour, themed
 from ..table import EPSILON, NULL, POSITION, SINK_1, SINK_RATE, Cell, Table
 from .readings import Readings, TokenText, of_report, protocol_note
 
@@ -139,11 +139,9 @@ def loss_by_position(report: Readings, epsilon: float = 0.3) -> Table:
 def by_position(table: Table) -> go.Figure:
     """Sink rate and importance of every position beside the null; from `sinks_by_position`."""
     figure = go.Figure()
-    x = table.column(POSITION)
-    dashed, dotted = {"color": colour(1), "dash": "dash"}, {"color": GREY, "dash": "dot"}
-    null = table.column(NULL_ALPHA)
-    figure.add_scatter(x=x, y=table.column(ALPHA), name="mean importance", mode="lines", line=dashed)
-    figure.add_scatter(x=x, y=null, name="importance under uniform attention", mode="lines", line=dotted)
+    dashed = {"color": colour(1), "dash": "dash"}
+    add_curve(figure, table, POSITION, ALPHA, name="mean importance", mode="lines", line=dashed)
+    add_grey_band(figure, table, POSITION, NULL_ALPHA, "importance under uniform attention", {})
     add_curve(figure, table, POSITION, SINK_RATE)
     figure.update_xaxes(title="position (from 0)")
     figure.update_yaxes(title="share of attention, share of heads", **SHARE)

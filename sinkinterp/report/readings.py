@@ -19,23 +19,13 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..checks import (
-    Frozen,
-    InputError,
-    Told,
-    finite_number,
-    fix_of,
-    instance_of,
-    keywords,
-    nearest,
-    refusal,
-    whole_number,
-)
+from ..checks import Frozen, InputError, Told, fix_of, instance_of, keywords, nearest, refusal, whole_number
 from ..files import path_of
 from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE, Alpha, AnyMetric, PerHead, sink_rate
 from ..metrics.residuals import Steps, norm_ratio, steps
 from ..seals import SEALED, SHA256, STAMP, Damaged, check_signed, check_stamp, csv_bytes, signed, stamped, write_output
+from .answers import NamedTensor, Rate
 
 
 class Protocol(Frozen):
@@ -76,6 +66,7 @@ class Protocol(Frozen):
 
     def line(self, *varying: str) -> str:
         """The part of the protocol that belongs beside every number, without the fields that vary from row to row."""
+        skipped = self.texts_too_short
         parts = {
             "sequences": f"n={self.sequences}" + (f" ({self.ended})" if self.ended else ""),
             "length": f"T={self.lengths}",
@@ -84,20 +75,11 @@ class Protocol(Frozen):
             "dtype": self.dtype,
             "attention": self.attention_note,
             "source": self.source,
-            "texts_too_short": self._skipped(),
+            "texts_too_short": skipped and f"{skipped} {'text' if skipped == 1 else 'texts'} too short",
             "revision": self.revision and f"weights: {self.revision}",
             "edits": self.edits and f"edits {'; '.join(self.edits)}",
         }
         return ", ".join(str(part) for name, part in parts.items() if part and name not in varying)
-
-    def _skipped(self) -> str:
-        count = self.texts_too_short
-        return f"{count} {'text' if count == 1 else 'texts'} too short" if count else ""
-
-    @staticmethod
-    def from_dict(plain: Mapping[str, Any]) -> "Protocol":
-        """The inverse of `dataclasses.asdict`, through JSON or not."""
-        return Protocol(**{**plain, "edits": tuple(plain["edits"])})
 
 
 def public_name(model: str) -> str:
@@ -212,9 +194,15 @@ class Readings(metaclass=Told, repr=False, eq=False):
         return own | {EXTRA + name: value for name, value in self.extras.items()}
 
     @keywords
-    def sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
+    def sink_rate(self, position: int = 0, epsilon: float = 0.3) -> Rate:
         """Sink_k^epsilon, k = position + 1: the share of (sequence, layer, head) above epsilon, strictly; 0..1."""
-        return self.sink(position, epsilon).mean
+        return Rate(self.named_alpha(position), position, epsilon)
+
+    def named_alpha(self, position: int = 0) -> NamedTensor:
+        """As `alpha`, with the numbers of its layers."""
+        alpha = self.alpha(position)
+        names: Any = {"sequence": len(alpha), "layer": self.attention_layers, "head": alpha.shape[2]}
+        return NamedTensor.of(alpha, f"alpha_{position + 1}", **names)
 
     @keywords
     def sink(self, position: int = 0, epsilon: float = 0.3) -> Estimate:
@@ -247,7 +235,7 @@ class Readings(metaclass=Told, repr=False, eq=False):
 
     def steps(self, least: float = 2.0) -> Steps | None:
         """The blocks between which the first token's residual is long, by its ratio's mean over sequences."""
-        return steps(self.residual_ratio().mean(0), finite_number(least, "the least ratio of a step"))
+        return steps(self.residual_ratio().mean(0), least)
 
     def save(self, path: Path | str, force: bool = False) -> None:
         """Writes the report to a file, whole or not at all; the suffix says in which format.
@@ -413,7 +401,7 @@ def _fields(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
         **own,
         "positions": tuple(about["positions"]),
         "attention_layers": tuple(about["attention_layers"]),
-        "protocol": Protocol.from_dict(about["protocol"]),
+        "protocol": Protocol(**about["protocol"] | {"edits": tuple(about["protocol"]["edits"])}),
         "extras": {name.removeprefix(EXTRA): value for name, value in tensors.items() if name.startswith(EXTRA)},
     }
 

@@ -19,19 +19,9 @@ from ..metrics.instruments import INSTRUMENTS
 from ..metrics.qk import COSINE_COUNTS, QK_ANGLES
 from ..metrics.residuals import COSINE_TO_FIRST, MASSIVE_ENTRIES, TOP_ENTRIES
 from ..metrics.writes import UPDATE_RANK
-from ..table import Table
-from .heads import (
-    qk_distributions,
-    qk_means_by_head,
-    score_gaps_by_head,
-    sinks_by_head,
-    strongest_head,
-    top_heads,
-    writes_by_head,
-)
+from ..table import HEAD, Table
+from . import heads as of_heads, norms, positions
 from .maps import maps_of_strongest
-from .norms import largest_entries, massive_by_block, norms_by_kind, residual_norms_by_block
-from .positions import loss_by_position, secondary_by_token, sinks_by_epsilon, sinks_by_position, sinks_by_token
 from .readings import Readings, TokenText
 from .summary import Summary, sink_summary, summary
 
@@ -67,9 +57,9 @@ class Report(Readings, Answering, repr=False, eq=False):
     @keywords
     def heads(self, top: int | None = None, epsilon: float = 0.3) -> Table:
         """Every head, or the `top` strongest, with its importance of the first position, the strongest sink first."""
-        table = sinks_by_head(self, epsilon)
+        table = of_heads.sinks_by_head(self, epsilon)
         shown = len(table.rows) if top is None else whole_number(top, "top", 1)
-        return replace(table, rows=top_heads(table, shown).rows)
+        return replace(table, rows=of_heads.top_heads(table, shown).rows)
 
     @keywords
     def plot(self, view: str = "sinks", epsilon: float = 0.3, token_text: TokenText = str) -> go.Figure:
@@ -93,14 +83,14 @@ class View(Frozen):
     """A table of a report, and where it is shown. A page shows its figure, or the table where it has none.
 
     name: that of `report.plot`; empty where it draws none. needs: the metrics that must have been measured.
-    in_terminal: makes of the table what the terminal shows; None leaves it out. in_json: whether the JSON file holds
+    in_terminal: whether the terminal shows it, of a table of heads the strongest. in_json: whether the JSON file holds
     it. heading: that of its section on the page; empty leaves it out. fits: whether it says something of a report.
     """
 
     table: Tabulate
     name: str = ""
     needs: Sequence[AnyMetric] = ()
-    in_terminal: Callable[[Table], Table] | None = None
+    in_terminal: bool = False
     in_json: bool = False
     heading: str = ""
     fits: Callable[[Readings], bool] = lambda report: True
@@ -117,34 +107,33 @@ def _of(table: Callable[[Readings, float], Table]) -> Tabulate:
     return lambda report, epsilon, word: table(report, epsilon)
 
 
-def _whole(table: Table) -> Table:
-    """The table as it is, for `in_terminal`."""
-    return table
-
-
 def _has_all_positions(report: Readings) -> bool:
     return len(report.positions) == report.protocol.length
 
 
-_norms = _of(lambda report, epsilon: residual_norms_by_block({report.protocol.model: report}))
-_pairs = _of(lambda report, epsilon: qk_distributions(report, *strongest_head(report), epsilon))
+def _has_others(report: Readings) -> bool:
+    return len(report.positions) > 1
+
+
+_norms = _of(lambda report, epsilon: norms.residual_norms_by_block({report.protocol.model: report}))
+_pairs = _of(lambda report, epsilon: of_heads.qk_distributions(report, *of_heads.strongest_head(report), epsilon))
 PAIRS = "Pairs of queries and keys in the head that looks at the first token most"
 VIEWS = (
-    View(_of(sink_summary), in_terminal=_whole, in_json=True),
-    View(_of(sinks_by_head), "sinks", in_terminal=top_heads, in_json=True, heading="Heads"),
-    View(_of(sinks_by_position), "positions", in_json=True, heading="Positions", fits=lambda r: len(r.positions) > 1),
-    View(_of(sinks_by_epsilon), "epsilons", in_json=True, heading="Thresholds"),
-    View(sinks_by_token, in_terminal=_whole, fits=_has_all_positions),
-    View(norms_by_kind, "norms", heading="Norms by kind of token"),
+    View(_of(sink_summary), in_terminal=True, in_json=True),
+    View(_of(of_heads.sinks_by_head), "sinks", in_terminal=True, in_json=True, heading="Heads"),
+    View(_of(positions.sinks_by_position), "positions", in_json=True, heading="Positions", fits=_has_others),
+    View(_of(positions.sinks_by_epsilon), "epsilons", in_json=True, heading="Thresholds"),
+    View(positions.sinks_by_token, in_terminal=True, fits=_has_all_positions),
+    View(norms.norms_by_kind, "norms", heading="Norms by kind of token"),
     View(_norms, "residuals", in_json=True, heading="Norm of the first token's residual"),
-    View(_of(score_gaps_by_head), needs=(QK_ANGLES,), in_terminal=top_heads, in_json=True),
-    View(_of(writes_by_head), needs=(UPDATE_RANK,), in_terminal=top_heads, in_json=True),
-    View(_of(qk_means_by_head), "angles", (QK_ANGLES,), heading="Angle or length?"),
+    View(_of(of_heads.score_gaps_by_head), needs=(QK_ANGLES,), in_terminal=True, in_json=True),
+    View(_of(of_heads.writes_by_head), needs=(UPDATE_RANK,), in_terminal=True, in_json=True),
+    View(_of(of_heads.qk_means_by_head), "angles", (QK_ANGLES,), heading="Angle or length?"),
     View(_pairs, "pairs", (COSINE_COUNTS,), heading=PAIRS),
-    View(_of(massive_by_block), "massive", (MASSIVE_ENTRIES,), _whole, in_json=True, heading="Massive activations"),
-    View(largest_entries, needs=(TOP_ENTRIES,), heading="Largest residual entries"),
-    View(secondary_by_token, needs=(COSINE_TO_FIRST,), in_terminal=_whole, fits=_has_all_positions),
-    View(_of(loss_by_position), needs=(NEXT_TOKEN_LOSS,), in_json=True),
+    View(_of(norms.massive_by_block), "massive", (MASSIVE_ENTRIES,), True, in_json=True, heading="Massive activations"),
+    View(norms.largest_entries, needs=(TOP_ENTRIES,), heading="Largest residual entries"),
+    View(positions.secondary_by_token, needs=(COSINE_TO_FIRST,), in_terminal=True, fits=_has_all_positions),
+    View(_of(positions.loss_by_position), needs=(NEXT_TOKEN_LOSS,), in_json=True),
     View(maps_of_strongest, "attention", (PATTERNS,)),
 )
 NAMED = {view.name: view for view in VIEWS if view.name}
@@ -166,12 +155,8 @@ def view_of(report: Readings, name: str) -> View:
 
 def overview_tables(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> list[Table]:
     """The tables of the terminal: the sink, its heads, its tokens, and massive activations."""
-    tables = [
-        view.in_terminal(view.table(report, epsilon, token_text))
-        for view in views_of(report)
-        if view.in_terminal is not None
-    ]
-    return [table for table in tables if table.rows]
+    tables = [view.table(report, epsilon, token_text) for view in views_of(report) if view.in_terminal]
+    return [of_heads.top_heads(table) if HEAD in table.columns else table for table in tables if table.rows]
 
 
 def tables_as_json(report: Readings, epsilon: float = 0.3) -> dict[str, Any]:

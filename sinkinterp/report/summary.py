@@ -41,47 +41,30 @@ class Quantity(Frozen):
 
 def quantities(report: Readings, epsilon: float) -> list[Quantity]:
     """The numbers that say whether a report shows a sink, in the order in which they are read."""
-    return [
-        *_of_first_position(report, epsilon),
+    rate_nulls = report.null_sink_rate(0, epsilon), report.bias_sink_rate(0, epsilon)
+    alpha_nulls = report.null_alpha().nanmean().item(), report.bias_alpha().nanmean().item()
+    has_proxies = not same_numbers(report.raw_importance, report.importance)
+    off, by_block = report.off_sequence, report.residual_ratio()
+    largest, values, keys = by_block[:, int(by_block.mean(0).argmax())], report.value_ratio(), report.key_ratio()
+    rates = sink_rate(report.alpha(), epsilon)
+    found = [
+        Quantity(f"Sink_1 at epsilon {epsilon} (position 0)", rates, *rate_nulls, is_rate=True, ends=SHARES),
+        Quantity("alpha_1, mean over heads", report.alpha().mean((1, 2)), *alpha_nulls, ends=SHARES),
+        Quantity("alpha_1 of raw weights", report.raw_alpha().mean((1, 2)), is_telling=has_proxies),
         *_of_slot(report, epsilon),
-        Quantity(
-            "off-sequence mass, mean over heads",
-            report.off_sequence.mean((1, 2)),
-            is_telling=bool(report.off_sequence.abs().max() > 1e-5),
-        ),
-        *_of_norms(report),
-        *([_loss(report)] if report.has(NEXT_TOKEN_LOSS) else []),
+        Quantity("off-sequence mass, mean over heads", off.mean((1, 2)), is_telling=bool(off.abs().max() > 1e-5)),
+        Quantity("value-norm ratio, mean over kv heads", values.mean((1, 2)), null=1.0, ends=SIZES),
+        Quantity("key-norm ratio, mean over kv heads", keys.mean((1, 2)), null=1.0, ends=SIZES),
+        Quantity("residual-norm ratio, largest over blocks", largest, null=1.0, ends=SIZES),
     ]
+    if report.has(NEXT_TOKEN_LOSS):
+        found.append(Quantity("loss, nats per token", report.extra(NEXT_TOKEN_LOSS).nanmean(1), ends=SIZES))
+    return found
 
 
 def same_numbers(a: Tensor, b: Tensor) -> bool:
     """Tells if two tensors of one shape hold the same numbers. NaN, of a sequence that is too short, equals NaN."""
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
-
-
-def _of_first_position(report: Readings, epsilon: float) -> list[Quantity]:
-    return [
-        Quantity(
-            f"Sink_1 at epsilon {epsilon} (position 0)",
-            sink_rate(report.alpha(), epsilon),
-            report.null_sink_rate(0, epsilon),
-            report.bias_sink_rate(0, epsilon),
-            is_rate=True,
-            ends=SHARES,
-        ),
-        Quantity(
-            "alpha_1, mean over heads",
-            report.alpha().mean((1, 2)),
-            report.null_alpha().nanmean().item(),
-            report.bias_alpha().nanmean().item(),
-            ends=SHARES,
-        ),
-        Quantity(
-            "alpha_1 of raw weights",
-            report.raw_alpha().mean((1, 2)),
-            is_telling=not same_numbers(report.raw_importance, report.importance),
-        ),
-    ]
 
 
 def _of_slot(report: Readings, epsilon: float) -> list[Quantity]:
@@ -94,20 +77,6 @@ def _of_slot(report: Readings, epsilon: float) -> list[Quantity]:
         Quantity(f"Sink_* at epsilon {epsilon} (slot)", rates, null_rate, is_rate=True, ends=SHARES),
         Quantity("alpha_*, mean over heads", alpha, null, ends=SHARES),
     ]
-
-
-def _of_norms(report: Readings) -> list[Quantity]:
-    by_block = report.residual_ratio()
-    largest = by_block[:, int(by_block.mean(0).argmax())]
-    return [
-        Quantity("value-norm ratio, mean over kv heads", report.value_ratio().mean((1, 2)), null=1.0, ends=SIZES),
-        Quantity("key-norm ratio, mean over kv heads", report.key_ratio().mean((1, 2)), null=1.0, ends=SIZES),
-        Quantity("residual-norm ratio, largest over blocks", largest, null=1.0, ends=SIZES),
-    ]
-
-
-def _loss(report: Readings) -> Quantity:
-    return Quantity("loss, nats per token", report.extra(NEXT_TOKEN_LOSS).nanmean(1), ends=SIZES)
 
 
 @of_report

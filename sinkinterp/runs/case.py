@@ -6,8 +6,6 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import torch
-
 from ..backends.encoder import EncoderInput
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import located
@@ -28,7 +26,6 @@ from ..data.tokens import (
     said_of_padding,
 )
 from ..files import cache_folder, path_of
-from ..interventions.positions import RemovePosition
 from ..lm.variants import variants
 from ..measurement.measure import docstrings_for
 from ..table import MODEL, SEED, Cell
@@ -92,7 +89,7 @@ class Inputs(Frozen):
             return _DRAW[self.drawn](subject.shape.vocab, self.length, self.sequences, self.seed, first)
         if self.chat is not None:
             return self._from_chats(self.chat, text_to_tokens(subject))
-        if tokenizer is None:
+        if tokenizer is None and not (self.text and is_text(self.text)):
             return self._task_tokens(Path(located(source)))
         if self.text is None:
             return docstrings_for(subject, self.length, self.sequences, self.bos, on_file)
@@ -100,7 +97,9 @@ class Inputs(Frozen):
 
     def _from_text(self, text: str, to_tokens: TextToTokens) -> TokenSet:
         """The texts that the user named; where too few are long enough, those that there are, if that may be."""
-        name = source_name(text)
+        if is_text(text) and self.may_be_shorter:
+            return to_tokens.one(text, self.length)
+        name = "text" if is_text(text) else Path(text).name if is_path(text) else text
         try:
             return to_tokens.of_length(texts_of(text, self.column), self.length, self.sequences, name)
         except TooFewTexts:
@@ -153,23 +152,15 @@ class Inputs(Frozen):
         """Held-out sequences of the task that a checkpoint of ours was trained on."""
         data = recipe_of(folder).data
         outside = getattr(data, "outside", "")
-        is_named = bool(outside) and self.text == outside
-        if outside and not is_named:
+        if outside and self.text != outside:
             raise InputError(f"{folder.name} was trained on {outside}, which is read if you name it: text={outside!r}")
         task = prepared(data, cache_folder())
         length = min(self.length, task.length) if self.may_be_shorter else self.length
-        if (self.text is not None and not is_named) or length > task.length:
+        if (self.text is not None and not outside) or length > task.length:
             what = f"was trained on {task.length} symbols of a task, not on text"
             raise InputError(f"{folder.name} {what}; use length={task.length}")
         token_set = held_out_tokens(task, self.sequences)
         return from_rows(token_set.tokens.tolist(), length, self.sequences, token_set.source)
-
-
-def source_name(text: str) -> str:
-    """What reports call the texts that `text` names."""
-    if is_text(text):
-        return "text"
-    return Path(text).name if is_path(text) else text
 
 
 def token_ids(file: Path) -> list[list[int]]:
@@ -280,14 +271,9 @@ class Case(Frozen):
         (sequences, length), vocab = size, self.subject.shape.vocab
         first = self.bos_token if bos is Bos.ALWAYS else None
         natural = self.natural_tokens(size, bos, progress(READING))
-        return ({} if natural is None else {"natural": natural}) | {
-            "random": random_tokens(vocab, length, sequences, first=first),
-            "repeated": repeated_token(vocab, length, sequences, first=first),
-        }
-
-    def check_positions(self) -> None:
-        """Raises InputError for a model without a table of learned positions."""
-        self.subject.run(torch.zeros(1, 2, dtype=torch.long), edits=[RemovePosition([0])])
+        drawn = (("random", random_tokens), ("repeated", repeated_token))
+        sets = {name: draw(vocab, length, sequences, first=first) for name, draw in drawn}
+        return sets if natural is None else {"natural": natural} | sets
 
 
 def open_case(

@@ -98,7 +98,6 @@ def failed_in(rows: Sequence[Row]) -> str:
     return f"{len(failed)} trainings failed, such as {model}, seed {seed}: {state}"
 
 
-SEEDS = 5
 _DOWNLOADED = "local/"  # before the names of models that `make models` makes
 GIVEN = "given models"  # in place of a scale, where the user names models
 _OF_TEXT = (Scale.TEXT, Scale.GPU, Scale.PAPER)
@@ -120,7 +119,7 @@ class Scope(Frozen):
 
     scale: Scale
     models: Sequence[Model] = ()
-    seeds: int = SEEDS
+    seeds: int = 5
     text: str | None = None
     workers: Workers = Processes()
     measurers: Workers = Here()
@@ -272,10 +271,11 @@ def check_default(experiment: Experiment, scope: Scope, chosen: Scale | None) ->
 
 
 @keywords
-def reproduce(name: str | int, model: str | list[str] | None = None, scale: str | None = None) -> Table:
+def reproduce(name: str | int, model: str | list[str] | None = None, scale: str | None = None, seeds: int = 5) -> Table:
     """The table of an experiment in short, as `sinkinterp reproduce NAME` prints it: "table07", 7, "figure02".
 
-    `model` is the name of one, or a list of names, in place of its own. Raises InputError for names that there are
+    `model` is the name of one, or a list of names, in place of its own. `seeds` is how many models of each kind are
+    trained, from seed 0 on. Raises InputError for names that there are
     not, and as `check_scope` does.
     """
     full, chosen = full_name(str(name)), None if scale is None else choice(scale, {x: x for x in Scale}, "scale")
@@ -283,7 +283,7 @@ def reproduce(name: str | int, model: str | list[str] | None = None, scale: str 
     models = [instance_of(each, str, "a model is its name here, such as 'gpt2'") for each in given]
     experiment = load_experiment(full)
     with progress_bars() as progress:
-        scope = Scope(chosen or experiment.default_scale(), models, workers=Here(), progress=progress)
+        scope = Scope(chosen or experiment.default_scale(), models, seeds, workers=Here(), progress=progress)
         check_scope(full, experiment, scope)
         rows = experiment.table(scope)
     return replace(experiment.digest(rows), title=summary_of(full), draw=lambda digest: experiment.draw(rows))

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,14 +33,17 @@ from ..checks import (
 )
 from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
-from ..data.tokens import Tokens, TokenSet
+from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..files import cache_folder, check_writable, path_of, sole_writer
 from ..measurement.measure import measure, passes
+from ..measurement.sweep import sink_rate
 from ..measurement.watching import sinks_of
 from ..metrics.bootstrap import SIZES, Estimate, estimate
 from ..metrics.importance import next_token_loss
+from ..plots.theme import sweep_figure
 from ..seals import settle, stated, sums, verify
 from ..spec import Limits
+from ..table import Table
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import Batch, World, joined
@@ -50,6 +54,7 @@ from .catalogue import load_package
 EVALUATION_SEQUENCES = 256  # held-out sequences that an evaluation during training reads, at most
 EVALUATION_TOKENS = 65_536  # tokens that these sequences have together, at most
 LEAST_EVALUATION_SEQUENCES = 8  # but at least so many sequences, however long they are
+STEP = "step"
 SINK_LENGTH = 64  # positions of each sequence in which sinks are measured, as in Gu et al. (2025)
 
 
@@ -68,9 +73,39 @@ class Run(Answering, Frozen, repr=False):
         """The trained model, ready to be measured on a device. Its default name is the recipe's key."""
         return load(self.folder, name=name or self.recipe.key(), device_map=None if device == "cpu" else device)
 
-    def history(self) -> list[dict[str, Any]]:
+    @property
+    def model(self) -> Subject:
+        """The trained model, as `subject` loads it."""
+        return self.subject()
+
+    def history(self) -> Table:
         """Losses and sink metrics during training, one row per evaluation."""
-        return checkpoint.history_of(self.folder)
+        rows = checkpoint.history_of(self.folder)
+        columns = dict.fromkeys(column for row in rows for column in row)
+        figure = partial(sweep_figure, x=STEP, quantities=("sink_1", "valid_loss"))
+        return Table(f"Training of {self.recipe.key()}", str(self.folder), tuple(columns | row for row in rows), figure)
+
+    def sink_rate(self, tokens: TokensLike | Any = None, **how: Any) -> Any:
+        """Sink_k of the trained model, by default on 100 sequences of its task that the training did not see."""
+        given = held_out_tokens(self.recipe.data, 100) if tokens is None else tokens
+        return sink_rate(self.subject(), given, **how)
+
+    def save(self, path: Path | str) -> Path:
+        """Copies the final checkpoint into a folder, which `si.load` reads. Raises InputError where that is there."""
+        with refusal(f"cannot write {path}", "name a folder that is not there yet", OSError):
+            return shutil.copytree(self.folder, path_of(path, "where the checkpoint is saved"))
+
+
+def twins(**given: Any) -> tuple[Run, Run]:
+    """The runs of a model with a sink, "softmax", and of one without, "sigmoid", trained alike; `trained` says how."""
+    with_sink, without = (trained(name, **given) for name in ("softmax", "sigmoid"))
+    return with_sink, without
+
+
+@keywords
+def settings(recipe: Recipe | str = "softmax", **given: Any) -> Recipe:
+    """The recipe that `trained` makes of a variant and settings, which it takes in their place."""
+    return described(recipe, given)
 
 
 @keywords
@@ -280,7 +315,7 @@ def _watch_on(held_out: Chats) -> Callable[[PreTrainedModel], dict[str, float]]:
         except InputError:  # a model outside the attention interface can be trained, though not measured
             return {"valid_loss": loss}
         report = measure(subject, torch.tensor(beginnings), positions=(0,))
-        return {"valid_loss": loss, "alpha_1": report.alpha().mean().item(), "sink_1": report.sink_rate()}
+        return {"valid_loss": loss, "alpha_1": report.alpha().mean().item(), "sink_1": report.sink_rate().item()}
 
     return watch
 

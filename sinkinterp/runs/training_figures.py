@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from statistics import fmean
 from typing import Any
 
 import plotly.graph_objects as go
@@ -41,12 +42,8 @@ def dots(index: int, symbol: str) -> dict[str, object]:
 
 def means_of(table: Table, names: list[Cell], quantity: str) -> list[float]:
     """The mean of a quantity over the rows of each model."""
-    return [_mean(table.where(**{MODEL: name}).numbers(quantity)) for name in names]
-
-
-def _mean(values: list[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return sum(finite) / len(finite) if finite else math.nan
+    values = (table.where(**{MODEL: name}).numbers(quantity) for name in names)
+    return [fmean([*filter(math.isfinite, each)] or [math.nan]) for each in values]
 
 
 STEP = "step"

@@ -81,14 +81,16 @@ class Ray(Frozen):
 
     def _connected(self) -> Any:
         import ray  # an extra
+        import torch
 
         start, kinds = "start one with `ray start --head`", (OSError, RuntimeError, ValueError)
         with refusal(f"no Ray cluster at {self.address}", start, kinds):
             host, _, port = self.address.rpartition(":")
             if port.isdigit():  # where nothing listens, Ray itself waits for minutes
                 socket.create_connection((host, int(port)), timeout=5).close()
-            size = {"num_cpus": _runs_at_once(), "include_dashboard": False} if self.address == LOCAL else {}
-            ray.init(self.address, ignore_reinit_error=True, log_to_driver=False, **size)
+            size = {"num_cpus": torch.cuda.device_count() or 2, "include_dashboard": False}
+            local = size if self.address == LOCAL else {}
+            ray.init(self.address, ignore_reinit_error=True, log_to_driver=False, **local)
         return ray
 
 
@@ -105,12 +107,6 @@ def in_order(
         results[i] = result
         on_result(len(results), len(arguments))
     return [results[i] for i in range(len(arguments))]
-
-
-def _runs_at_once() -> int:
-    import torch
-
-    return torch.cuda.device_count() or 2
 
 
 def _run(packed: bytes) -> Any:

@@ -73,7 +73,11 @@ def joined(device: str = "cpu") -> Iterator[World]:
     if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
         raise InputError(f"there is no device {device!r} here; use cpu, or cuda on a machine that has it")
     rank, size, local_rank = (int(os.environ.get(name, default)) for name, default in _VARIABLES)
-    _check_started()
+    if {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys() and "WORLD_SIZE" not in os.environ:
+        raise InputError(
+            "accelerate was asked for several processes and started one; give it --multi_gpu, which starts CPU "
+            "processes too, in place of --cpu, or use torchrun --nproc-per-node 2 -m sinkinterp ..."
+        )
     place = torch.device(kind, local_rank) if kind == "cuda" else torch.device("cpu")
     if size > 1 and os.environ.get("ACCELERATE_USE_FSDP", "") in ("true", "1"):
         raise InputError("each process holds the full model, so weights are not shared out; leave --use_fsdp out")
@@ -96,13 +100,3 @@ def _process_group(place: torch.device) -> Iterator[None]:
     finally:
         gc.collect()  # the model holds the group, whose threads must end before the interpreter does
         dist.destroy_process_group()
-
-
-def _check_started() -> None:
-    """Raises InputError if `accelerate launch` was asked for several processes and started one."""
-    several = {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys()
-    if several and "WORLD_SIZE" not in os.environ:
-        raise InputError(
-            "accelerate was asked for several processes and started one; give it --multi_gpu, which starts CPU "
-            "processes too, in place of --cpu, or use torchrun --nproc-per-node 2 -m sinkinterp ..."
-        )

@@ -215,21 +215,14 @@ def update(job: Job[Fit], step: int, model: nn.Module, optimizer: Optimizer) -> 
     batch = job.batch(step)
     unfit = (torch._dynamo.exc.TorchDynamoException,) if fit.compiled else ()
     refused = refusal("torch.compile cannot compile the model", "set compiled=false", unfit)
-    with _seeded("dropout", fit.seed, step, world.rank, device=world.device), refused:
+    with torch.random.fork_rng([world.device] if world.device.type == "cuda" else []), refused:
+        torch.manual_seed(generator("dropout", fit.seed, step, world.rank).initial_seed())
         local_loss = accumulate(job, batch, model)
     local_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), fit.clip)
     loss, norm = (total / world.size for total in world.summed(local_loss, local_norm))
     _check_finite(step, loss, norm, fit)
     optimizer.step()
     return {"train_loss": loss, "grad_norm": norm, "lr": rate, "tokens": _tokens(batch)}
-
-
-@contextmanager
-def _seeded(*stream: object, device: torch.device) -> Iterator[None]:
-    """In this context what torch draws, such as dropout, depends on names and numbers only."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(generator(*stream).initial_seed())
-        yield
 
 
 def accumulate(job: Job[Fit], batch: Batch, model: nn.Module) -> torch.Tensor:

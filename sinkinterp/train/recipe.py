@@ -270,6 +270,9 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
 
     Raises InputError as `with_variant` and `changed` do.
     """
+    flags = [name for name in settings if name in [*VARIANTS] and settings[name] is True]
+    recipe = flags[0] if recipe == "softmax" and len(flags) == 1 else recipe
+    settings = {word: value for word, value in settings.items() if word != recipe}
     if not isinstance(recipe, Recipe) and recipe not in [*VARIANTS]:
         given = f"{recipe!r:.40}" if isinstance(recipe, str) else type(recipe).__name__
         raise InputError(f"{given} is not a recipe{nearest(recipe, VARIANTS)}{said_of('recipe', 'trained')}")

@@ -14,7 +14,7 @@ from refusals import refused
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
 from sinkinterp.data.tokenisers import ByteBPE
-from sinkinterp.files import sole_writer, write_bytes
+from sinkinterp.files import replacing, sole_writer
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, loop
 from sinkinterp.train.loop import job_of
@@ -111,7 +111,8 @@ def test_each_of_two_writers_leaves_a_whole_file(tmp_path):
 
     def write(i):
         for _ in range(60):
-            write_bytes(file, versions[i])
+            with replacing(file) as draft:
+                draft.write_bytes(versions[i])
 
     children = [forked(lambda i=i: write(i)) for i in range(2)]
     until(file.exists)

@@ -237,19 +237,6 @@ def read_downloaded(home, i, by_path=False):
         return weights(Path(named_models.located(home / "models" / MADE[i] if by_path else MADE[i])))
 
 
-def read_converted(home, i):
-    file = home / f"{i}.gguf"
-    file.write_text(str(i))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SINKINTERP_CACHE", str(home))
-        folder = named_models.converted(file, lambda draft: (draft / "text").write_text(str(i)))
-        return folder, (folder / "text").read_text()
-
-
-def conversion_places(home):
-    return tuple(read_converted(home, i)[0] for i in (0, 1))
-
-
 def chapters(home):
     made = [Chapter(name, "", Table(name, "", ({"x": 1.5},)), (), {}) for name in ("one", "other")]
     return tuple(write_numbers(home, chapter) for chapter in made)
@@ -278,7 +265,6 @@ KINDS = {
     "models that are downloaded": Kind(downloaded, read_downloaded),
     "models that ship, by path": Kind(shipped, partial(read_shipped, by_path=True)),
     "models that are downloaded, by path": Kind(downloaded, partial(read_downloaded, by_path=True)),
-    "conversions of two files": Kind(conversion_places, lambda home, i: read_converted(home, i)[1]),
     "chapters of a book": Kind(chapters, lambda home, i: chapter_in(home / f"{('one', 'other')[i]}.json").to_dict()),
 }
 

@@ -70,15 +70,15 @@ def test_ctrl_c_at_any_call_of_a_function_ends_the_program_quietly(moment, inter
 
 @forks
 def test_a_kill_at_any_moment_of_a_write_leaves_the_old_file_or_the_new_one(tmp_path):
-    from sinkinterp.files import write_bytes
+    from sinkinterp.files import write_text
 
     file, rng = tmp_path / "file", random.Random(0)
-    versions = [bytes([i]) * 300_000 for i in range(2)]
-    write_bytes(file, versions[0])
+    versions = [letter * 300_000 for letter in "ab"]
+    write_text(file, versions[0])
     for i in range(20):
-        child = forked(lambda i=i: [write_bytes(file, versions[(i + k) % 2]) for k in range(10_000)])
+        child = forked(lambda i=i: [write_text(file, versions[(i + k) % 2]) for k in range(10_000)])
         time.sleep(rng.uniform(0.001, 0.02))
         os.kill(child, 9)
         os.waitpid(child, 0)
-        assert file.read_bytes() in versions
+        assert file.read_text() in versions
     assert {path.name[:7] for path in tmp_path.iterdir()} <= {"file", ".draft-"}

@@ -1,5 +1,5 @@
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +9,6 @@ from refusals import refused
 
 import sinkinterp as si
 from sinkinterp.attention.kernels import (
-    SOFTMAX,
     ClampedSum,
     EluFeature,
     EluPlusOne,
@@ -17,14 +16,12 @@ from sinkinterp.attention.kernels import (
     ExpMinusOne,
     Identity,
     Kernel,
-    LogLength,
     Magnitude,
     MLPFeature,
     PNorm,
     PositiveShare,
     Raw,
     Rectified,
-    Scaling,
     Sigmoid,
     Stretched,
     Unit,
@@ -32,10 +29,9 @@ from sinkinterp.attention.kernels import (
 from sinkinterp.attention.masks import Prefix, Window, key_blocks
 from sinkinterp.attention.slots import LearnedRow, SinkLogit
 from sinkinterp.backends.huggingface import HuggingFaceSubject
-from sinkinterp.interventions import ClipPattern, PatchNormalization
-from sinkinterp.interventions.edit import description
+from sinkinterp.interventions import PatchNormalization
 from sinkinterp.lm.model import build
-from sinkinterp.spec import Dims, Spec
+from sinkinterp.spec import Dims
 
 NORMALISERS = [Unit(), PNorm(), PNorm(0.5), PNorm(3.0), ClampedSum(), PositiveShare()]
 SIMILARITIES = [
@@ -73,10 +69,10 @@ def test_clipped_softmax_stretches_shares_and_cuts_them_at_zero_and_one():
     assert not CLIPPED.is_normalised and not CLIPPED.is_softmax and "clip" not in Kernel().to_dict()
 
 
-def test_a_clipped_kernel_gives_columns_and_proxies_of_its_pattern_which_is_that_of_the_edit(make_call):
+def test_a_clipped_kernel_gives_columns_and_proxies_of_its_pattern(make_call):
     plain = make_call()
     call = si.PatchNormalization(CLIPPED).call(plain)
-    pattern = ClipPattern(-0.1, 1.5).call(plain).pattern()
+    pattern = (1.6 * plain.pattern() - 0.1).clamp(0, 1) * plain.allowed()
     torch.testing.assert_close(call.pattern(), pattern)
     torch.testing.assert_close(call.column_mass(), pattern.sum(2), rtol=1e-4, atol=1e-5)
     shares = pattern / pattern.sum(-1, keepdim=True).clamp(min=1e-30)
@@ -185,31 +181,12 @@ def test_elu_features_are_positive_and_an_mlps_are_two_maps_with_a_relu_between(
 
 
 BAND = band(11, 4)
-SSMAX = Kernel(scaling=LogLength(0.7))
-
-
-@dataclass(frozen=True)
-class Annealed(Scaling):
-    """Flat for a query that sees one key, and as it is for one that sees six."""
-
-    def factor(self, visibility):
-        return ((visibility.n_visible - 1) / 5).clamp(max=1)
-
-
-KERNELS = {"ssmax": SSMAX, "annealed": Kernel(similarity=Sigmoid(), scaling=Annealed())}
+KERNELS = {"squared": Kernel(normaliser=PNorm(2.0)), "sigmoid": Kernel(similarity=Sigmoid())}
 FIELDS = layouts(11, 4) | {
     "a mask of each head": {"mask": random_mask(11)},
     "sink logit in a window": {"mask": BAND, "slot": SinkLogit(torch.randn(6))},
     "after a cache": {"queries": 3, "keys": 7},
 }
-
-
-def test_a_row_worked_by_hand(make_call):
-    call = make_call(1, 1, queries=3, d_head=1, batch=1, scale=1.0, kernel=Kernel(scaling=LogLength(2.0)))
-    call = replace(call, q=torch.ones(1, 1, 3, 1), k=torch.tensor([1.0, 2.0, 0.0]).view(1, 1, 3, 1))
-    rows = [[1, 0, 0], [4 / 20, 16 / 20, 0], [9 / 91, 81 / 91, 1 / 91]]  # exp(2 log n * score): powers of n^2
-    torch.testing.assert_close(call.pattern()[0, 0], torch.tensor(rows))
-    torch.testing.assert_close(call.column_mass()[0, 0], torch.tensor(rows).sum(0))
 
 
 @pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
@@ -228,34 +205,16 @@ def test_the_streamed_form_is_the_dense_one(make_call, monkeypatch, kernel, fiel
     torch.testing.assert_close(call.output(), call.mix(dense))
 
 
-def test_ssmax_is_the_softmax_of_scores_times_s_log_n(make_call):
-    call = make_call(mask=BAND)
-    scores = call.scores() * 0.7 * BAND.sum(-1).float().log()[..., None]
-    by_hand = scores.masked_fill(~BAND, -torch.inf).softmax(-1)
-    patched = PatchNormalization(SSMAX).call(call)
-    torch.testing.assert_close(patched.pattern(), by_hand)
-    torch.testing.assert_close(patched.output(), call.mix(by_hand))
-    assert patched.is_normalised and patched.proxy().pattern().allclose(by_hand)
-
-
 def test_a_query_that_sees_nothing_gives_nothing(make_call):
-    call = make_call(kernel=SSMAX, mask=BAND & (torch.arange(11) != 4)[:, None])
+    call = make_call(kernel=KERNELS["squared"], mask=BAND & (torch.arange(11) != 4)[:, None])
     assert call.pattern()[:, :, 4].eq(0).all() and call.column_mass().isfinite().all()
 
 
 @torch.no_grad()
 def test_a_trained_model_and_a_patched_one_agree():
-    spec = replace(SPECS["llama"], attention=replace(SPECS["llama"].attention, kernel=SSMAX))
+    spec = replace(SPECS["llama"], attention=replace(SPECS["llama"].attention, kernel=KERNELS["squared"]))
     model, plain = build(spec), build(SPECS["llama"])
     plain.load_state_dict(model.state_dict())
-    patched = HuggingFaceSubject(plain).run(tokens(), edits=[PatchNormalization(SSMAX)]).logits
+    patched = HuggingFaceSubject(plain).run(tokens(), edits=[PatchNormalization(KERNELS["squared"])]).logits
     torch.testing.assert_close(patched, model(tokens()).logits)
     assert not patched.allclose(plain(tokens()).logits)
-
-
-def test_a_kernel_without_scaling_is_written_as_before_there_were_scalings():
-    kernel = Kernel(similarity=Sigmoid())
-    assert "scaling" not in kernel.to_dict() and kernel.to_dict() != SSMAX.to_dict()
-    assert "Unscaled" not in description(PatchNormalization(kernel))
-    assert "LogLength(0.7)" in description(PatchNormalization(SSMAX))
-    assert Spec.from_dict(SSMAX.to_dict()) == SSMAX and not SSMAX.is_softmax and SOFTMAX.is_softmax

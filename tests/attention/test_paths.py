@@ -11,7 +11,6 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.attention.flex_attention import flex_attention
 
 from sinkinterp.attention import fused
 from sinkinterp.attention.kernels import Kernel, Sigmoid
@@ -25,7 +24,7 @@ BAND = (Causal() & Window(4)).allows(INDEX[:, None], INDEX[None, :])[None, None]
 FIRST_TEXT = torch.tensor([True, False])[:, None, None, None]
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 1.0, 0.3, 0.01])[None, :, None, None]
 PAGE = (ROOT / "docs" / "concepts" / "kernels.md").read_text().partition("| softmax calls |")[2].partition("\n\n")[0]
-BLOCKS = "blocks"  # where no kernel takes a call
+KERNEL, BLOCKS = "PyTorch's kernel", "blocks"  # where no kernel takes a call
 
 
 class Kind(NamedTuple):
@@ -73,29 +72,13 @@ def in_blocks(call):
 
 @pytest.fixture
 def no_kernels(monkeypatch):
-    monkeypatch.setattr(fused, "PATHS", {})
+    monkeypatch.setattr(fused, "attended", lambda call: None)
 
 
 def wanted(call):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "PATHS", {})
+        patch.setattr(fused, "attended", lambda call: None)
         return in_blocks(replace(call))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
-def test_flex_attention_gives_the_dense_output_and_log_sum(make_call, monkeypatch, fields, dtype):
-    """Uncompiled: on a CPU the compiler has no log-sum-exp. There bf16 scores are rounded; on a GPU they are not."""
-    monkeypatch.setattr("torch.nn.attention.flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
-    monkeypatch.setattr(fused, "PATHS", {fused.FLEX: lambda call: fused.flex(call, flex_attention)})
-    call = make_call(**fields)
-    call = replace(call, **{name: getattr(call, name).to(dtype) for name in "qkv"})
-    name, got = fused.path_of(call)
-    assert name == fused.FLEX and got[0].dtype == dtype and got[1].dtype == torch.float32
-    uncapped = replace(call, softcap=None).scores().abs().max().item()
-    close = {"rtol": 0, "atol": 2e-6 if dtype is torch.float32 else 2**-8 * (uncapped + 1)}
-    for ours, dense in zip(got, wanted(call), strict=True):
-        torch.testing.assert_close(ours.float(), dense.float(), **close)
 
 
 def dense(q, k, v, added, causal, scale):
@@ -146,9 +129,7 @@ def imitated(request, monkeypatch):
 @pytest.mark.parametrize("fields", [*NO_SOFT_CAP.values(), {"d_head": 11}], ids=[*NO_SOFT_CAP, "wider heads"])
 def test_what_cudas_kernels_return_is_cut_to_the_dense_output_and_log_sum(make_call, imitated, fields):
     call = make_call(**fields)
-    name, got = fused.path_of(call)
-    assert name == fused.TORCH
-    torch.testing.assert_close(got, wanted(call), rtol=0, atol=4e-6)
+    torch.testing.assert_close(fused.attended(call), wanted(call), rtol=0, atol=4e-6)
 
 
 def there(call, dtype):
@@ -173,16 +154,15 @@ def test_on_fake_cuda_tensors_kernels_return_the_calls_shape_and_precision(
     make_call, monkeypatch, fields, kernel, dtype
 ):
     monkeypatch.setattr(fused, "_chosen", lambda given, added: kernel)
-    monkeypatch.setattr(fused, "has_triton_package", lambda: False)  # CUDA builds have it, and would compile for no GPU
     call = make_call(**fields)
     with FakeTensorMode(allow_non_fake_inputs=True):
         call = there(call, dtype)
         needs_mask = fused.additive(fused._with_row_as_key(call)) is not None
-        result = fused.path_of(call)
+        result = fused.attended(call)
     if kernel == fused.FLASH and needs_mask:  # it takes none
         assert result is None
         return
-    z, log_sum = result[1]
+    z, log_sum = result
     assert (z.shape, z.dtype, z.device.type) == (call.q.shape, dtype, "cuda") and z.stride(-1) == 1
     assert (log_sum.shape, log_sum.dtype) == (call.q.shape[:3], torch.float32)
 
@@ -225,9 +205,6 @@ def test_a_call_takes_the_path_that_the_table_names(make_call, monkeypatch, kind
         z = fused.output_alone(here)
         assert z is not None and torch.allclose(z, here.mix(here.pattern()), atol=1e-5)
     monkeypatch.setattr(fused, "_chosen", lambda given, added: fused.EFFICIENT)
-    monkeypatch.setattr(fused, "has_triton_package", lambda: True)
-    monkeypatch.setattr(fused, "_compiled", lambda: None)
-    monkeypatch.setattr(fused, "flex", lambda call, kernel: (call.q, call.q.sum(-1).float()))
     with FakeTensorMode(allow_non_fake_inputs=True):
         call = there(call, dtype)
         if call.bias is not None:
@@ -236,9 +213,6 @@ def test_a_call_takes_the_path_that_the_table_names(make_call, monkeypatch, kind
             call = trained(call)
         assert taken(call) == kind.cuda
         monkeypatch.setattr(fused, "_CHOICE", None)
-        without = taken(call)
-        assert without == (fused.FLEX if kind.cuda != BLOCKS else BLOCKS)
-        monkeypatch.setattr(fused, "has_triton_package", lambda: False)
         assert taken(call) == BLOCKS
         if "sink logit" not in kind.calls:  # a fake tensor of another device cannot be made wider
             z = fused.output_alone(call)
@@ -253,32 +227,7 @@ def trained(call):
 
 
 def taken(call):
-    path = fused.path_of(call)
-    return BLOCKS if path is None else path[0]
-
-
-def test_on_a_cpu_flex_attention_is_not_compiled_even_where_triton_is(make_call, monkeypatch):
-    monkeypatch.setattr(fused, "has_triton_package", lambda: True)
-    monkeypatch.setattr(fused, "_compiled", lambda: pytest.fail("compiled"))
-    assert taken(make_call(softcap=3.0)) == BLOCKS
-
-
-def test_a_call_that_flex_attention_cannot_compile_is_tried_once_and_its_reason_kept(make_call, monkeypatch):
-    tries = []
-
-    def fails(call, kernel):
-        tries.append(call)
-        raise NotImplementedError("heads must have 16 dimensions\nand more words")
-
-    monkeypatch.setattr(fused, "REFUSED", {})
-    monkeypatch.setattr(fused, "has_triton_package", lambda: True)
-    monkeypatch.setattr(fused, "flex", fails)
-    monkeypatch.setattr(fused, "_compiled", lambda: None)
-    call = make_call(softcap=3.0)
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        call = there(call, torch.float32)
-        assert taken(call) == taken(replace(call)) == BLOCKS
-    assert len(tries) == 1 and list(fused.REFUSED.values()) == ["heads must have 16 dimensions"]
+    return BLOCKS if fused.attended(call) is None else KERNEL
 
 
 @pytest.mark.parametrize("fields", NO_SOFT_CAP.values(), ids=NO_SOFT_CAP)
@@ -315,4 +264,4 @@ def test_a_slot_before_many_tokens_needs_no_mask_and_trains_as_the_dense_pattern
     trained, dense = ([z, *torch.autograd.grad((z * weights).sum(), leaves)] for z in both)
     torch.testing.assert_close(trained, dense, rtol=0, atol=1e-5)
     with torch.no_grad():
-        torch.testing.assert_close(fused.path_of(replace(call))[1][1], wanted(call)[1], rtol=0, atol=1e-5)
+        torch.testing.assert_close(fused.attended(replace(call))[1], wanted(call)[1], rtol=0, atol=1e-5)

@@ -13,7 +13,6 @@ from sinkinterp.attention.kernels import (
     EluFeature,
     EluPlusOne,
     Kernel,
-    LogLength,
     MLPFeature,
     PNorm,
     Raw,
@@ -30,7 +29,7 @@ UNNORMALISED = {"similarity": Sigmoid(), "normaliser": Unit()}
 KERNELS = [
     *(Kernel(similarity=s, normaliser=Unit(), alpha=0.3)
       for s in (Sigmoid(), Sigmoid(23.0), EluPlusOne(), Raw(), Rectified(Raw()))),
-    Kernel(EluFeature(), Raw(), Unit()), Kernel(**UNNORMALISED, scaling=LogLength()),
+    Kernel(EluFeature(), Raw(), Unit()),
     SOFTMAX, Kernel(normaliser=PNorm(2.0)), Kernel(similarity=Raw(), normaliser=ClampedSum()),
 ]  # fmt: skip
 FIELDS = layouts(23, 6)

@@ -6,7 +6,6 @@ import transformers
 from backends.zoo import SIZES, peaked, tokens_of
 
 from sinkinterp.attention.sites import MLP, RESIDUAL
-from sinkinterp.backends.anatomy import modules
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.checks import InputError
 from sinkinterp.interventions import ChangeMLP, Scale, SetTo
@@ -50,12 +49,3 @@ def test_the_update_that_is_set_is_what_the_residual_gains(name, backend):
     torch.testing.assert_close(stream[:, 2] - without[:, 2], updates[:, 1], rtol=1e-3, atol=1e-5)
     larger, _ = reads(subject, ChangeMLP(Scale(100.0), layers=[1]))
     torch.testing.assert_close(larger[:, 2] - stream[:, 2], 99 * updates[:, 1], rtol=1e-3, atol=1e-4)
-
-
-def test_one_of_two_feed_forward_branches_is_not_the_update(monkeypatch):
-    monkeypatch.setattr(modules, "_BESIDE", {})
-    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 16}
-    model = transformers.AutoModelForCausalLM.from_config(
-        transformers.GraniteMoeSharedConfig(**SIZES, num_key_value_heads=2, **experts)
-    ).eval()
-    assert load(peaked(model)).shape.mlp_layers == ()

@@ -3,13 +3,13 @@
 import pytest
 import torch
 from backends.zoo import CONFIGS, VOCAB, peaked, tokens_of
+from memory import Held
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 
 from sinkinterp.attention.sites import CALL, MLP, RESIDUAL
 from sinkinterp.backends.load import load
 from sinkinterp.interventions import Ablate, AddSinkLogit, BlindKeys, ChangeMLP, ChangeResidual, Scale
 from sinkinterp.measurement.measure import measure
-from sinkinterp.runs.estimate import Held
 
 LAYERS, HELD = 5, 2  # the device holds so many of the layers; the others stay on disk
 

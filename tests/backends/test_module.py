@@ -151,14 +151,6 @@ def test_a_module_that_keeps_rotations_is_read_at_any_length():
         torch.testing.assert_close(logits, plain.run(IDS, edits=edits).logits, rtol=1e-5, atol=5e-5)
 
 
-def test_a_pass_with_other_operations_than_the_first_is_refused():
-    model = peaked(rotary(Growing))
-    subject = si.load(model)
-    subject._grows = False  # as where a module keeps more than the longest input
-    refused(lambda: subject.run(IDS, edits=[si.SwapPositions(2, 7)]))
-    assert subject.run(IDS).logits.equal(bare(model))
-
-
 def test_positions_that_are_found_only_in_part_cannot_be_moved():
     subject = si.load(peaked(rotary(Hidden)))
     torch.testing.assert_close(subject.run(IDS).logits, computing(subject.model).run(IDS).logits)

@@ -78,23 +78,6 @@ def test_an_edit_that_reads_all_positions_is_refused_where_a_cache_holds_the_ear
         model.generate(TOKENS[:, :3], max_new_tokens=3, do_sample=False, use_cache=False)
 
 
-@torch.no_grad()
-def test_blocks_nest_and_end_one_by_one():
-    model, state = zoo.model_of("gpt2"), zoo.state_of(zoo.model_of("gpt2"))
-    implementation = model.config._attn_implementation
-    bare = model(TOKENS).logits
-    outer = (iv.Temperature(3.0), iv.ZeroQueryBias(layers=[0]))
-    inner = (iv.ChangeMLP(iv.Zero(), layers=[1]), iv.ZeroQueryBias(layers=[1]))
-    with si.patched(model, *outer):
-        first = model(TOKENS).logits
-        with si.patched(model, *inner):
-            both = model(TOKENS).logits
-        assert model(TOKENS).logits.equal(first)
-    measured = zoo.subject_of("gpt2").run(TOKENS, edits=(*outer, *inner)).logits
-    torch.testing.assert_close(both, measured, rtol=0, atol=1e-6)
-    assert model(TOKENS).logits.equal(bare) and is_as_before(model, state, implementation)
-
-
 @pytest.mark.parametrize("name", ["gpt2", "pythia", "gpt-oss with sink logits"])
 def test_an_exception_leaves_the_model_as_it_was(name):
     model = zoo.model_of(name)

@@ -26,12 +26,6 @@ def after(rule):
     return torch.zeros(TASK.vocab, TASK.vocab).index_put_(tuple(pairs.T), torch.tensor(1.0), accumulate=True)
 
 
-def test_the_token_after_a_non_trigger_often_differs_from_the_token_before_it():
-    before, other, following = TOKENS.unfold(1, 3, 1).unbind(-1)
-    chained = other >= TASK.n_triggers
-    assert (following[chained] != before[chained]).float().mean() > 0.5
-
-
 def test_the_first_token_is_uniform_and_as_a_trigger_copies_nothing_but_follows_the_chain():
     counts = TOKENS[:, 0].bincount(minlength=11)
     assert deviations(counts, torch.full((11,), len(TOKENS) / 11)) < 4

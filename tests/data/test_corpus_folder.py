@@ -153,8 +153,3 @@ def test_the_order_is_another_one_in_each_epoch_and_for_each_seed():
     orders = [split.batch(size, seed, step) for seed, step in ((0, 1), (0, 2), (1, 1))]
     assert not any(a.equal(b) for i, a in enumerate(orders) for b in orders[:i])
     assert split.batch(size, 0, 2).equal(orders[1])
-
-
-def test_a_step_before_the_first_is_refused():
-    with pytest.raises(ValueError, match="counted from 1"):
-        Split.of(11, 0.1, 1.0).batch(3, 0, 0)

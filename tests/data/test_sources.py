@@ -65,14 +65,6 @@ def test_a_dataset_on_the_hub_is_asked_for_its_split_and_has_no_fingerprint(monk
     assert asked == [("someone/something", "test")] and Texts("someone/something").fingerprint() == ""
 
 
-def test_the_embedded_text_is_gathered_into_the_cache_and_told_of(monkeypatch, tmp_path):
-    source, told = tmp_path / "a.py", []
-    source.write_text(f'"""{"word " * sources.MIN_CHARACTERS}"""')
-    monkeypatch.setattr(sources, "_documented_files", lambda: [source])
-    texts = Embedded().texts(tmp_path / "cache", lambda done, of: told.append((done, of)))
-    assert texts == [("word " * sources.MIN_CHARACTERS).strip()] and told == [(1, 1)]
-
-
 def test_sources_of_other_versions_have_another_fingerprint_and_stay_good_once_packed(monkeypatch):
     sources = (Embedded(), PythonCode())
     before = [source.fingerprint() for source in sources]

@@ -195,7 +195,7 @@ def test_a_kernel_is_read_by_its_name():
 def test_a_subject_is_patched_as_its_model_is(backend):
     subject, edit = subject_of("gpt2", backend), iv.Ablate(heads=[(1, 2)])
     with si.patched(subject, edit) as model:
-        patched = model(TOKENS) if backend == "transformer_lens" else model(TOKENS).logits
+        patched = model(TOKENS) if backend == "transformer_lens" else model.model(TOKENS).logits
     assert torch.allclose(patched, subject.run(TOKENS, edits=edit).logits, atol=2e-5)
 
 

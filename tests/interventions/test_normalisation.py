@@ -11,7 +11,7 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveShare, Rectified, Sigmoid, Unit
 from sinkinterp.attention.sites import HeadWeights, LazyWeights
 from sinkinterp.attention.slots import SinkLogit, SlotRow
-from sinkinterp.interventions import BiasColumn, ClipPattern, PatchNormalization, Temperature
+from sinkinterp.interventions import BiasColumn, PatchNormalization, Temperature
 
 
 def written_out(call, weigh):
@@ -70,28 +70,10 @@ def test_a_temperature_is_above_zero(temperature, message):
     refused(lambda: Temperature(temperature), "temperature", message)
 
 
-@pytest.mark.parametrize(("low", "high"), [(-0.03, 1.0), (-0.1, 1.2), (0.0, 1.0), (0.1, 0.7)])
-def test_clipping_stretches_and_cuts_what_may_attend_by_hand(make_call, low, high):
-    call = make_call()
-    clipped = (ClipPattern() if low == -0.03 else ClipPattern(low, high)).call(call)  # the default
-    by_hand = ((high - low) * call.pattern() + low).clamp(0, 1) * torch.ones(11, 11).tril()
-    torch.testing.assert_close(clipped.pattern(), by_hand)
-    torch.testing.assert_close(clipped.output(), call.mix(by_hand))
+EDITS = (lambda **on: PatchNormalization(Sigmoid(), **on), lambda **on: Temperature(3.0, **on))
 
 
-def test_clipping_lets_a_head_give_exactly_nothing_and_keeps_its_slot(make_call):
-    flat = make_call(scale=0.0)
-    assert ClipPattern(low=-0.2).call(flat).pattern()[:, :, 10].eq(0).all()  # eleven weights of 1/11 below 1/6
-    slot = SinkLogit(torch.full((6,), 9.0))
-    call = make_call(scale=0.0, slot=slot)
-    clipped = ClipPattern(low=-0.2).call(call).pattern()
-    assert clipped[..., 0].equal(call.pattern()[..., 0]) and clipped[..., 1:].eq(0).all()
-
-
-EDITS = (lambda **on: PatchNormalization(Sigmoid(), **on), lambda **on: Temperature(3.0, **on), ClipPattern)
-
-
-@pytest.mark.parametrize("make", EDITS, ids=["sigmoid", "temperature", "clip"])
+@pytest.mark.parametrize("make", EDITS, ids=["sigmoid", "temperature"])
 def test_heads_that_are_not_named_return_what_they_did(make, make_call):
     call = make_call(slot=SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5)))
     some, whole = make(heads=[(3, 0), (3, 3)]).call(call), make().call(call)
@@ -117,12 +99,7 @@ def test_edits_of_scores_compose_on_different_heads_and_are_refused_on_one(make_
         refused(partial(edit.call, call), "edit")
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.3, 0.3), (1.0, -0.03), (float("nan"), 1.0)])
-def test_weights_are_stretched_to_a_higher_number(low, high):
-    refused(lambda: ClipPattern(low, high))
-
-
-WEIGHTS = HeadWeights(torch.randn(3, 5, 7), torch.ones(3, 5), group=2)
+WEIGHTS = HeadWeights(torch.randn(3, 5, 7), torch.ones(3, 5))
 SITES = [(iv.ZeroQueryBias, "query_weights"), (iv.ZeroKeyBias, "key_weights"), (iv.ZeroValueBias, "value_weights")]
 
 
@@ -149,7 +126,7 @@ def test_keys_and_values_are_chosen_by_kv_heads(edit):
 
 def test_a_weight_is_computed_once_and_only_where_it_is_asked_for():
     made = []
-    lazy = LazyWeights(cache(lambda: made.append(1) or WEIGHTS.weight), WEIGHTS.bias, 2)
+    lazy = LazyWeights(cache(lambda: made.append(1) or WEIGHTS.weight), WEIGHTS.bias)
     other = iv.ZeroKeyBias(kv_heads=[(4, 1)]).key_weights(4, lazy)
     assert other.bias[:, 0].tolist() == [1, 0, 1] and lazy.bias is WEIGHTS.bias and not made
     assert other.weight is lazy.weight is replace(other, bias=lazy.bias).weight and made == [1]
@@ -165,6 +142,6 @@ def test_blind_keys_read_all_other_dimensions_as_before():
 
 @pytest.mark.parametrize(("edit", "site"), SITES)
 def test_a_layer_without_a_bias_is_named_where_its_bias_should_be_zero(edit, site):
-    bare = HeadWeights(WEIGHTS.weight, None, group=2)
+    bare = HeadWeights(WEIGHTS.weight, None)
     assert getattr(edit(layers=[4]), site)(3, bare) is bare
     refused(lambda: getattr(edit(layers=[4]), site)(4, bare), "4")

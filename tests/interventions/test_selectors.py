@@ -18,7 +18,7 @@ from sinkinterp.measurement.maps import heads_asked
 SHAPE = ModelShape(11, (1, 2, 4, 6, 8), 7, 7, 13, 91, 97, mlp_layers=tuple(range(10)))
 LENGTH = 17
 ON_HEADS = (
-    iv.ZeroQueryBias, iv.ClipPattern, iv.ZeroKeySlot, iv.RemoveColumn,
+    iv.ZeroQueryBias, iv.AddSinkLogit, iv.ZeroKeySlot, iv.RemoveColumn,
     lambda **on: iv.PatchNormalization(SOFTMAX, **on), lambda **on: iv.Temperature(2.0, **on),
     lambda **on: iv.BiasColumn(1.0, **on), lambda **on: iv.AttendSelfOnly(**{"positions": [1]} | on),
     lambda **on: iv.ChangeQueries(iv.Zero(), **on), lambda **on: iv.ChangeOutputs(iv.Zero(), **on),
@@ -29,7 +29,7 @@ ON_KV_HEADS = (
     lambda **on: iv.ChangeKeys(iv.Zero(), **on), lambda **on: iv.ChangeValues(iv.Zero(), **on),
 )  # fmt: skip
 IN_LAYERS = (
-    *ON_HEADS, *ON_KV_HEADS, iv.RemoveKeySlot, iv.AddSinkLogit, lambda **on: iv.BlindKeys([3], **on),
+    *ON_HEADS, *ON_KV_HEADS, iv.RemoveKeySlot, lambda **on: iv.BlindKeys([3], **on),
     lambda **on: iv.ChangeResidual(iv.Zero(), **on), lambda **on: iv.ChangeMLP(iv.Zero(), **on),
 )  # fmt: skip
 SITES = (

@@ -5,7 +5,7 @@ from functools import cache
 
 import torch
 
-from sinkinterp.attention.kernels import ClampedSum, Kernel, LogLength, MLPFeature, Raw, Sigmoid, Unit
+from sinkinterp.attention.kernels import ClampedSum, Kernel, MLPFeature, Raw, Sigmoid, Unit
 from sinkinterp.attention.masks import Causal, Prefix, Window
 from sinkinterp.attention.slots import KeySlot, LearnedRow
 from sinkinterp.lm.attention import Added, Alibi, AttentionSpec, HeadGate, RMSQKNorm, T5Relative, ValueBias
@@ -19,7 +19,6 @@ BESIDE = {"qk_norm": RMSQKNorm(), "v_bias": ValueBias(), "gate": HeadGate(), "jo
 COMBINED = {
     "sigmoid with kv slot": LMSpec(attention=AttentionSpec(SIGMOID, slots=KeySlot(v=LearnedRow()))),
     "update norm": LMSpec(branch=UpdateNorm()),
-    "ssmax": LMSpec(attention=AttentionSpec(Kernel(scaling=LogLength(0.7)))),
     "much at once": LMSpec(
         T5Relative(), AttentionSpec(SIGMOID, Causal() & Window(5), **BESIDE), GatedFFN(act=Gelu()), PostNorm(),
         SinkToken(), WrittenInit(),

@@ -101,16 +101,7 @@ def formula(name):
     ffn = (2 if name in ("relu", "gelu", "swish") else 3) * d * 37
     output = 14 * d if name in ("heads_added", "much at once", "as much again") else d * d
     block = 3 * d * d + output + ffn + 2 * d + BY_LAYER.get(name, 0)
-    untabled = (
-        "llama",
-        "no_position",
-        "sinusoidal",
-        "alibi",
-        "bucket_index",
-        "sigmoid with kv slot",
-        "ssmax",
-        "update norm",
-    )
+    untabled = ("llama", "no_position", "sinusoidal", "alibi", "bucket_index", "sigmoid with kv slot", "update norm")
     table = {"t5": 32 * 3, "sink_token": 20 * d, "much at once": 32 * 3, "as much again": 0}
     positions = 0 if name in untabled else table.get(name, 19 * d)
     last = 0 if name in ("post_norm", "much at once") else d

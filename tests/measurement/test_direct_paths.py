@@ -21,8 +21,8 @@ from sinkinterp.measurement.path_patching import path_patching
 from tools.families import tiny_model
 
 FAMILIES = (
-    "jamba", "bamba", "lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next", "olmo_hybrid", "falcon_h1", "kimi_linear",
-    "bailing_hybrid", "recurrent_gemma", "afmoe", "laguna", "jetmoe", "gemma2", "gpt_neox", "llama",
+    "jamba", "bamba", "lfm2", "granitemoehybrid", "qwen3_next", "olmo_hybrid", "falcon_h1", "kimi_linear",
+    "bailing_hybrid", "recurrent_gemma", "afmoe", "laguna", "gemma2", "gpt_neox", "llama",
 )  # fmt: skip
 GENERATOR = torch.Generator().manual_seed(5)
 CLEAN, CORRUPTED = (torch.randint(3, 89, (2, 6), generator=GENERATOR) for _ in range(2))

@@ -11,7 +11,7 @@ from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.instruments import ALL, LOSS, MASSIVE
 from sinkinterp.metrics.residuals import COSINE_TO_FIRST
 from sinkinterp.metrics.writes import KEY_RANK, UPDATE_RANK
-from sinkinterp.report.heads import score_gaps_by_head, writes_by_head
+from sinkinterp.report.heads import score_gaps_by_head
 
 
 def residual_answers(x):
@@ -104,15 +104,6 @@ def test_the_gap_is_of_mean_cosines_and_mean_products_of_lengths_as_its_note_say
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
     assert (found - (scored[0] - scored[1]).mean(0)).abs().max() > 1e-3  # a gap of mean scores is another number
     assert "gap: mean cosine times mean product of lengths" in table.note
-
-
-def test_the_rank_of_an_update_is_of_what_the_head_returns_as_its_note_says(spiked):
-    report, seen = spiked
-    z = rearrange(seen["z"], "s layer i (h d) -> s layer h i d", h=4)
-    ranks = z.square().sum((-2, -1)) / torch.linalg.matrix_norm(z, 2).square()
-    table = writes_by_head(report)
-    assert table.numbers("stable rank of update") == pytest.approx(ranks.mean(0).flatten().tolist(), rel=1e-3)
-    assert "update: before the output projection" in table.note
 
 
 def test_ranks_are_energies_over_the_largest_singular_value_squared(spiked):

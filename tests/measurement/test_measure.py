@@ -93,16 +93,6 @@ def test_chosen_positions_are_sorted_and_unknown_where_a_sequence_is_too_short(n
     assert report.alpha(10).isnan().flatten(1).all(1).tolist() == [True, False, True, False, True]
 
 
-def test_importance_is_that_of_the_maps_that_transformers_returns():
-    model = model_of("llama with grouped queries")
-    report = si.measure(si.load(model), tokens_of(), positions=(3, 0, 16))
-    model.set_attn_implementation("eager")
-    maps = torch.stack(model(tokens_of(), output_attentions=True).attentions, 1)
-    expected = (maps.sum(-2) / torch.arange(17, 0, -1))[..., [0, 3, 16]]
-    torch.testing.assert_close(report.importance, expected, rtol=1e-4, atol=1e-5)
-    assert report.slot_importance is None and report.off_sequence.eq(0).all()
-
-
 def test_the_convention_is_measured_with_and_said():
     subject = subject_of("mistral with a window")  # 5 keys wide
     reports = {c.description: si.measure(subject, tokens_of(), convention=c) for c in (VISIBLE, PAPER, RELEASED)}

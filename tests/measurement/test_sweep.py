@@ -69,7 +69,9 @@ def test_an_edit_of_the_sink_stands_out_from_random_ones_and_a_null_does_not():
 
 def test_the_sink_rate_of_a_sweep_is_the_reports():
     report = si.measure(subject_of("gpt2"), TOKENS)
-    assert sink_rate(report, position=0, epsilon=0.2).mean().item() == pytest.approx(report.sink_rate(0, 0.2))
+    assert sink_rate(report, position=0, epsilon=0.2).per_sequence.mean().item() == pytest.approx(
+        report.sink(0, 0.2).mean
+    )
 
 
 def test_a_sweep_says_how_far_it_is():

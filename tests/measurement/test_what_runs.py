@@ -75,7 +75,7 @@ def test_a_cut_runs_no_block_behind_its_head_and_logits_are_those_of_one_pass(su
 
 def test_reads_compute_no_logits(subject):
     with counted(subject) as counts:
-        subject.first_token(CLEAN)
+        si.hidden_states(subject, CLEAN)
         subject.attention(CLEAN)
         with frozen(subject, CLEAN):
             pass

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM
 
 import sinkinterp as si
 from sinkinterp.backends.files.named_models import MADE, downloads
@@ -38,24 +37,25 @@ def queries_that_see_the_first(config, length):
 @pytest.mark.timeout(400)  # of genuine models, on machines that are shared
 @pytest.mark.parametrize(("name", "sequences", "length"), CASES)
 def test_the_first_tokens_numbers_are_those_of_eager_attention(name, sequences, length):
-    subject, folder = si.load(name), downloads() / MADE[name]
-    tokens = tokens_of(subject.tokenizer, sequences, length)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    subject = si.load(name)
+    tokens, model = tokens_of(subject.tokenizer, sequences, length), subject.model
+    attention = model.config._attn_implementation
+    model.set_attn_implementation("eager")
     with torch.no_grad():
         kept = 1 if length > 512 else 0  # logits: of a vocabulary of 262,144 they take as long as the blocks
         told = {"output_attentions": True, "output_hidden_states": True, "use_cache": False, "logits_to_keep": kept}
         output = model(tokens, **told)
+    model.set_attn_implementation(attention)
     received = torch.stack(output.attentions, 1)[..., 0].sum(-1)  # sequence layer head
     alpha = received / queries_that_see_the_first(model.config, length)[:, None]
     streams = torch.stack(output.hidden_states[:-1], 1)  # the last one is after the final norm
 
     report = si.measure(subject, tokens, positions=(0,), instruments=() if kept else si.metrics.instruments.LOSS)
-    first = subject.first_token(tokens)
+    states, norms = si.hidden_states(subject, tokens).movedim(0, 1), report.residual_norms
     assert torch.allclose(report.importance[..., 0], alpha, atol=2e-5)
     assert report.sink_rate(0) == pytest.approx((alpha > 0.3).float().mean().item(), abs=1e-3)
     if not kept:
         loss = cross_entropy(output.logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
         assert report.extra(NEXT_TOKEN_LOSS).mean() == pytest.approx(loss.item(), rel=1e-4)
-    assert torch.allclose(first.hidden_states[:, :-1], streams[:, :, 0], rtol=1e-3, atol=1e-4 * streams.abs().max())
-    assert torch.allclose(first.norms[:, :-1], streams[:, :, 0].norm(dim=-1), rtol=1e-3)
-    assert torch.allclose(first.norms_of_others[:, :-1], streams[:, :, 1:].norm(dim=-1).mean(-1), rtol=1e-3)
+    assert torch.allclose(states[:, :-1, 0], streams[:, :, 0], rtol=1e-3, atol=1e-4 * streams.abs().max())
+    assert torch.allclose(norms[:, :-1], streams.norm(dim=-1), rtol=1e-3)

@@ -90,7 +90,7 @@ def agree(ours, right):
 @qwen
 @pytest.mark.timeout(400)  # of a genuine model, on machines that are shared
 def test_zeroed_biases_of_qwen_s_first_layers_are_those_of_a_model_that_has_none():
-    first = {"num_hidden_layers": 6, "dtype": torch.float32, "attn_implementation": "eager"}
+    first = {"num_hidden_layers": 3, "dtype": torch.float32, "attn_implementation": "eager"}
     model = AutoModelForCausalLM.from_pretrained(QWEN, **first).eval()
     tokens = torch.tensor([load_tokenizer(QWEN)(TEXT)["input_ids"][:11]])
     edits = {"q_proj": iv.ZeroQueryBias(), "k_proj": iv.ZeroKeyBias(), "v_proj": iv.ZeroValueBias()}

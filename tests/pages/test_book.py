@@ -55,10 +55,6 @@ def test_trainings_on_text_stand_beside_those_of_toys(tmp_path):
     refused(lambda: chapters_in(tmp_path), f"would be {toys.name}_text.json")
 
 
-def test_the_lead_of_a_chapter_is_made_of_sentences(book):
-    assert "&lt;/script&gt;. It fails that claim &lt;script&gt;" in (book / "table0.html").read_text()
-
-
 def test_other_json_files_are_no_chapters(book):
     (book / "numbers.json").write_text(json.dumps({"rows": []}))
     (book / "list.json").write_text("[1]")

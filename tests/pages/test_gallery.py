@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from contextlib import nullcontext
 
 import numpy as np
 import plotly.graph_objects as go
@@ -32,7 +31,6 @@ def few():
 @pytest.fixture(scope="module")
 def drawn(few, tmp_path_factory):
     """What the command wrote, pictures as the JSON of their figures."""
-    few.setattr("sinkinterp.pages.report._one_browser", nullcontext)
     few.setattr(
         go.Figure, "to_image", lambda figure, kind, **options: bytes(33) + figure.to_json().encode() + bytes(12)
     )

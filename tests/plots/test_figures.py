@@ -118,8 +118,10 @@ def test_heads_stand_in_the_row_of_their_layer():
 
 
 def test_residuals_draw_first_token_others_and_ratio_of_every_model():
-    data = FIGURES["residuals"]().data
+    figure = FIGURES["residuals"]()
+    data = figure.data
     assert [trace.name for trace in data] == ["a"] * 3 + ["b"] * 3
+    assert [(shape.y0, shape.y1) for shape in figure.layout.shapes] == [(1, 1)]  # a ratio of one
     first, others, ratio = data[3:]
     assert [list(trace.y) for trace in (first, others, ratio)] == [[10, 11, 12], [3, 4, 5], [4, 5, 6]]
     assert all(list(trace.x) == [0, 1, 2] for trace in data)

@@ -2,12 +2,12 @@
 
 import plotly.graph_objects as go
 import pytest
-from plots.test_figures import RESIDUALS, SWAPS, TRAINING, bars, interval
+from plots.test_figures import SWAPS, TRAINING, bars, interval
 
 from sinkinterp.applications.position_swap import swap_chart
 from sinkinterp.plots.theme import GREY, caption_of, faded, positive_axis, sweep_figure, themed
 from sinkinterp.report.compare import over_length
-from sinkinterp.report.norms import by_kind, residual_norms
+from sinkinterp.report.norms import by_kind
 from sinkinterp.runs.training_figures import training
 from sinkinterp.table import Table
 
@@ -38,12 +38,6 @@ def test_norms_have_a_panel_per_quantity_and_a_line_per_kind():
     assert [list(trace.y) for trace in figure.data[:3]] == [[100, 101, 102], [10, 11, 12], [1, 2, 3]]
     assert bars(figure.data[1]) == ([9.0, 8.0, 7.0], [0.0, 1.0, 2.0])
     assert (figure.layout.xaxis.title.text, figure.layout.xaxis2.title.text) == ("block (0: embedding)", "layer")
-
-
-def test_ratios_have_a_line_per_model_and_a_line_at_one():
-    figure = residual_norms(RESIDUALS)
-    assert [list(trace.y) for trace in figure.data if trace.xaxis == "x2"] == [[4, 5, 6], [4, 5, 6]]
-    assert [(shape.y0, shape.y1) for shape in figure.layout.shapes] == [(1, 1)]
 
 
 @pytest.mark.parametrize(

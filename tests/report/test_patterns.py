@@ -28,7 +28,9 @@ def test_sinks_of_weights_are_those_that_are_measured_whatever_they_came_from():
     assert isinstance(cache, ActivationCache)
     for given in (output, list(output.attentions), cache):
         assert si.sinks(given, 2).numbers("alpha_3") == pytest.approx(table.numbers("alpha_3"), abs=1e-6)
-    assert si.sinks(output.attentions[1], 2).numbers("alpha_3")[1:] == pytest.approx([r["alpha_3"] for r in heads[4:8]])
+    assert si.sinks([output.attentions[1]], 2).numbers("alpha_3")[1:] == pytest.approx(
+        [r["alpha_3"] for r in heads[4:8]]
+    )
 
 
 GENERATIONS = (

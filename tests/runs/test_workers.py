@@ -80,7 +80,8 @@ def ends(group, patience=60):
     return False
 
 
-def test_a_worker_that_the_system_kills_is_one_line():
+def test_a_worker_answers_and_one_that_the_system_kills_is_one_line():
+    assert dict(Processes(1).results(abs, [-3, 5])) == {0: 3, 1: 5}
     refused(lambda: list(Processes(1).results(signal.raise_signal, [signal.SIGKILL])))
 
 

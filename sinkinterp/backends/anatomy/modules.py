@@ -19,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ...attention import ATTENTION_INPUT, MLP, NEURONS
 from ...attention.shapes import Gap, ModelShape, tolerance_of
-from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, HeadWeights, LazyWeights, Site
+from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, LazyWeights, Site
 from ...checks import Frozen, InputError
 from ..exclusive import Hook
 from ..recorder import Recorder
@@ -240,19 +240,11 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _LARGE = 1024.0  # beside a weight times this, a bias is small, also in bfloat16
 
 
-class Linear(Frozen):
-    """A linear map that ran: its input x, its output y, its weight `d_out d_in` when asked for, and its bias."""
+def linear_of(module: Any, x: Tensor) -> tuple[Callable[[], Tensor], Tensor | None]:
+    """The weight `d_out d_in` of a map that is given x, when asked for, and its bias.
 
-    x: Tensor
-    y: Tensor
-    weight: Callable[[], Tensor]
-    bias: Tensor | None
-
-
-def linear_of(module: Any, x: Tensor, y: Tensor) -> Linear:
-    """The map that a module computes, found by other inputs. So the format of its weight does not matter.
-
-    Raises InputError for a module that is not linear: twice an input must give twice what is above the bias.
+    They are found by other inputs, so the format of the weight does not matter. Raises InputError for a module that is
+    not linear: twice an input must give twice what is above the bias.
     """
     ones, first = (1,) * (x.ndim - 2), x.detach().flatten(0, -2)[0]
     bias, once, twice = module.forward(torch.stack((0 * first, first, 2 * first)).view(*ones, 3, -1)).flatten(0, -2)
@@ -263,44 +255,34 @@ def linear_of(module: Any, x: Tensor, y: Tensor) -> Linear:
         each = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).view(*ones, *(x.shape[-1],) * 2)
         return ((module.forward(each * _LARGE).flatten(0, -2) - bias) / _LARGE).T
 
-    is_biased = isinstance(getattr(module, "bias", None), Tensor) or bool(bias.any())
-    return Linear(x, y, weight, bias if is_biased else None)
+    return weight, bias if isinstance(getattr(module, "bias", None), Tensor) or bias.any() else None
 
 
 class HeadMap(Frozen):
-    """What makes the queries, keys or values of a layer, `site`. rows: of the width of what the map returns."""
+    """The module that makes the queries, keys or values of a layer, `site`. rows: of the width of what it returns."""
 
+    module: nn.Module
     layer: int
     site: Site
     rows: Callable[[int], Rows]
 
-    def edited(self, recorder: Recorder, shape: ModelShape, linear: Linear) -> Tensor:
-        """What the map returns after the recorder's edits of its weights."""
-        rows = self.rows(linear.y.shape[-1]).to(linear.y.device)
+    def edited(self, recorder: Recorder, shape: ModelShape, x: Tensor, y: Tensor) -> Tensor:
+        """What the map returns for x after the recorder's edits of its weights; y before them."""
+        rows = self.rows(y.shape[-1]).to(y.device)
         if rows.shape != (shape.n_heads if self.site is QUERY_WEIGHTS else shape.n_kv_heads, shape.d_head):
-            return linear.y  # and the recorder misses the map
+            return y  # and the recorder misses the map
         recorder.mapped.add((self.site, self.layer))
+        weight, bias = linear_of(self.module, x)
         with torch.set_grad_enabled(recorder.gradients):
-            made = cache(lambda: linear.weight()[rows])
-            bias = None if linear.bias is None else linear.bias[rows]
-            before = LazyWeights(made, bias, shape.n_heads // len(rows))
-            return _moved(linear, rows, before, self.site.edited(before, recorder.edits, self.layer))
-
-
-def _moved(linear: Linear, rows: Rows, before: HeadWeights, after: HeadWeights) -> Tensor:
-    """What a map returns with other weights in these rows."""
-    x, y = linear.x, linear.y
-    change: Tensor | None = None
-    if after.bias is not before.bias and after.bias is not None and before.bias is not None:
-        change = (after.bias - before.bias).flatten().expand(*y.shape[:-1], -1)
-    if _weight_changes(before, after):
-        moved = F.linear(x, (after.weight - before.weight).flatten(0, 1))
-        change = moved if change is None else change + moved
-    return y if change is None else y.index_add(-1, rows.flatten(), change.to(y.dtype))
-
-
-def _weight_changes(before: HeadWeights, after: HeadWeights) -> bool:
-    return "weight" in vars(after) and after.weight is not before.weight
+            before = LazyWeights(cache(lambda: weight()[rows]), None if bias is None else bias[rows])
+            after = self.site.edited(before, recorder.edits, self.layer)
+            if after.bias is not before.bias:
+                change = (after.bias - before.bias).flatten().expand(*y.shape[:-1], -1)
+                y = y.index_add(-1, rows.flatten(), change.to(y.dtype))
+            if "weight" in vars(after) and after.weight is not before.weight:
+                change = F.linear(x, (after.weight - before.weight).flatten(0, 1))
+                y = y.index_add(-1, rows.flatten(), change.to(y.dtype))
+            return y
 
 
 def alone(entries: Tensor, part: int, d_head: int) -> Tensor:
@@ -332,13 +314,13 @@ def rows_of(layout: Layout, part: int, d_head: int, width: int) -> Rows:
     return layout(torch.arange(width if is_whole else 0), part, d_head)
 
 
-def maps_of(blocks: Mapping[int, nn.Module], d_head: int) -> Iterator[tuple[nn.Module, HeadMap]]:
+def maps_of(blocks: Mapping[int, nn.Module], d_head: int) -> Iterator[HeadMap]:
     """The modules that make queries, keys and values in these blocks, by layer, where they are known."""
     for layer, block in blocks.items():
         found = [_found(block, part) for part in range(len(WEIGHT_SITES))]
         for part, (module, layout) in enumerate(found):
             if module is not None and (layout is not alone or found.count((module, layout)) == 1):
-                yield module, HeadMap(layer, WEIGHT_SITES[part], partial(rows_of, layout, part, d_head))
+                yield HeadMap(module, layer, WEIGHT_SITES[part], partial(rows_of, layout, part, d_head))
 
 
 def _found(block: nn.Module, part: int) -> tuple[nn.Module | None, Layout]:
@@ -352,7 +334,7 @@ def _found(block: nn.Module, part: int) -> tuple[nn.Module | None, Layout]:
 
 
 def maps_edited(
-    blocks: Sequence[nn.Module], maps: Iterable[tuple[nn.Module, HeadMap]], shape: ModelShape, recorder: Recorder
+    blocks: Sequence[nn.Module], maps: Iterable[HeadMap], shape: ModelShape, recorder: Recorder
 ) -> AbstractContextManager[None]:
     """In the block, maps return what the recorder's edits of weights make of them.
 
@@ -367,12 +349,12 @@ def maps_edited(
     def after(head_map: HeadMap, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: Any) -> Any:
         if head_map.layer != running or not recorder.edits_at(head_map.site):
             return None
-        return head_map.edited(recorder, shape, linear_of(module, (*args, *kwargs.values())[0], y))
+        return head_map.edited(recorder, shape, (*args, *kwargs.values())[0], y)
 
     handles = [block.register_forward_pre_hook(Hook(recorder, partial(enter, i))) for i, block in enumerate(blocks)]
-    for module, head_map in maps:
+    for head_map in maps:
         edited = Hook(recorder, partial(after, head_map))
-        handles.append(module.register_forward_hook(edited, prepend=True, with_kwargs=True))
+        handles.append(head_map.module.register_forward_hook(edited, prepend=True, with_kwargs=True))
     return removed_after(handles)
 
 

@@ -6,7 +6,7 @@ makes the same queries, keys, values, mask and bias, and leaves the rest to `Att
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -55,16 +55,14 @@ def note_of(blocks: Sequence[nn.Module]) -> str:
     return next((note for module in modules if (note := FAMILIES[_name_of(module)].note(module))), "")
 
 
-@contextmanager
-def replaced(blocks: Sequence[nn.Module], attend: Attend) -> Iterator[None]:
+def replaced(blocks: Sequence[nn.Module], attend: Attend) -> AbstractContextManager[None]:
     """Here, the attention modules of these blocks leave attention to `attend`, whose first argument is the layer."""
-    with ExitStack() as stack:
-        for layer, module in enumerate(map(_attention_of, blocks)):
-            if module is not None:
-                family = FAMILIES[_name_of(module)]
-                function = partial(family.function, module, partial(attend, layer))
-                stack.enter_context(computed_by({module: function}, family.method))
-        yield
+    functions, method = {}, "forward"
+    for layer, module in enumerate(map(_attention_of, blocks)):
+        if module is not None:
+            family = FAMILIES[_name_of(module)]
+            functions[module], method = partial(family.function, module, partial(attend, layer)), family.method
+    return computed_by(functions, method)
 
 
 def _attention_of(block: nn.Module) -> nn.Module | None:

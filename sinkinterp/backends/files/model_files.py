@@ -35,7 +35,7 @@ from ...data.hub import asking_hub
 from ...files import check_is_file
 from ...seals import verify, verifying
 from ..mended import adapter_folder, base_of, merged
-from .named_models import converted, known_names, located, names_here, origin_in
+from .named_models import known_names, located, names_here, origin_in
 
 
 def is_gguf(source: object) -> bool:
@@ -90,15 +90,6 @@ def class_of(source: str | Path) -> Any:
     return AutoModelForSpeechSeq2Seq if is_speech else AutoModelForSeq2SeqLM
 
 
-def has_encoder(folder: Path) -> bool:
-    """Whether a folder is that of an encoder-decoder model. False where it has no configuration that can be read."""
-    try:
-        config = _config_of(folder) if folder.is_dir() else None
-    except Exception:  # reading the weights says what is wrong
-        return False
-    return config is not None and config.is_encoder_decoder
-
-
 def checked_config(source: str | Path) -> PreTrainedConfig | None:
     """The configuration of a name or a folder; None without one.
 
@@ -136,8 +127,7 @@ def load_model(
 ) -> PreTrainedModel:
     """The transformers model of a name, a folder or a GGUF file. Raises InputError where it cannot be loaded whole.
 
-    Weights are checked by the sha256.json beside them. A GGUF file without one does not show that it is damaged. A
-    GGUF file is dequantised once; see `converted`.
+    Weights are checked by the sha256.json beside them. A GGUF file without one does not show that it is damaged.
     """
     given, source = source, located(source)
     _check_places(device_map)
@@ -148,8 +138,6 @@ def load_model(
         except InputError as error:
             raise InputError(f"{given} is an adapter, which is read with its base model {base}: {error}") from error
         return merged(model, folder)
-    if is_gguf(source):
-        source = _conversion(Path(source)) or source
     if is_gguf(source):
         place = {**_gguf_arguments(Path(source)), "quantization_config": GgufConfig(dequantize=True)}
         fix = "download it again, or take the model's own weights"
@@ -180,27 +168,12 @@ def load_model(
     return model
 
 
-def _conversion(file: Path) -> Path | None:
-    """The folder with the conversion of a GGUF file in the cache; None where none is kept."""
-
-    def convert(folder: Path) -> None:
-        model, tokenizer = load_model(file), load_tokenizer(file)
-        model.save_pretrained(folder)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
-
-    _gguf_metadata(file)
-    return converted(file.resolve(), convert)
-
-
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     """The tokenizer beside a model, or in its GGUF file; None without one.
 
     In an encoder-decoder model, its BOS is the token that the decoder starts with.
     """
     source = located(source)
-    if is_gguf(source):
-        source = _conversion(Path(source)) or source
     if Path(source).is_file() and not is_gguf(source):
         raise InputError(f"{source} is a file, and no .gguf; give the name or the folder of a model")
     folder = adapter_folder(source)
@@ -281,13 +254,12 @@ def check_named(source: str | Path) -> None:
 
 
 def config_here(source: str | Path) -> PreTrainedConfig | None:
-    """The configuration of a decoder that is on this machine; None where there is none that can be read."""
+    """The configuration of a model that is on this machine; None where there is none that can be read."""
     try:
         place = Path(located(source))
-        config = _config_of(place) if place.is_dir() else None
+        return _config_of(place) if place.is_dir() else None
     except Exception:  # reading the weights says what is wrong
         return None
-    return None if config is None or config.is_encoder_decoder else config
 
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -33,14 +33,14 @@ class State(Frozen):
     pair. Weights are always among them.
     importance: of each place, for every head of the model.
     slot: attention to the off-sequence column, if there is one.
-    received: importance of every position, mean over the maps; None where cells are single pairs and so tell it.
+    received: importance of every position, mean over the maps; empty where cells are single pairs and so tell it.
     """
 
     name: str
     channels: Mapping[Quantity, Maps]
     importance: Float[np.ndarray, "layer head place"]
     slot: Float[np.ndarray, "map stat row"] | None = None
-    received: Float[np.ndarray, " pos"] | None = None
+    received: Sequence[float] = ()
 
 
 class Atlas(Frozen):
@@ -217,16 +217,10 @@ def maps_of(subject: Subject, heads: int | Sequence[int] | Heads | None = None) 
 
 
 def _state(run: Run, places: Sequence[int], maps: Heads, name: str) -> State:
+    rows, heads = zip(*((run.report.attention_layers.index(layer), head) for layer, head in maps), strict=True)
+    received = run.report.importance[0].nan_to_num()[list(rows), list(heads)].mean(0).tolist()
     is_exact = next(iter(run.channels.values())).shape[1] == 1  # cells are single pairs
-    received = None if is_exact else _received(run.report, maps)
-    return State(name, run.channels, _importance(run.report, places), run.slot, received)
-
-
-def _received(report: Report, maps: Heads) -> Float[np.ndarray, " pos"]:
-    """Importance of every position, mean over the maps."""
-    layers = [report.attention_layers.index(layer) for layer, _ in maps]
-    heads = [head for _, head in maps]
-    return report.importance[0].nan_to_num()[layers, heads].mean(0).numpy()
+    return State(name, run.channels, _importance(run.report, places), run.slot, () if is_exact else received)
 
 
 def _importance(report: Report, places: Sequence[int]) -> Float[np.ndarray, "layer head place"]:
@@ -245,15 +239,12 @@ def _places(reports: Sequence[Report]) -> list[int]:
 
 def _tables(reports: Sequence[Report], word: TokenText) -> list[Table]:
     if len(reports) == 2:
-        before, after = reports
-        return [compare(before, after)]
+        return [compare(reports[0], reports[1])]
     return overview_tables(reports[0], token_text=word)[:3]
 
 
 def _protocol(reports: Iterable[Report]) -> str:
-    protocols = (vars(r.protocol) | {"model": public_name(r.protocol.model)} for r in reports)
-    lines = (
-        "; ".join(f"{name}: {value}" for name, value in protocol.items() if value not in _NOTHING)
-        for protocol in protocols
-    )
+    lines = []
+    for protocol in (vars(r.protocol) | {"model": public_name(r.protocol.model)} for r in reports):
+        lines.append("; ".join(f"{name}: {value}" for name, value in protocol.items() if value not in _NOTHING))
     return " | ".join(lines)

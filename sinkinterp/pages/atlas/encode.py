@@ -3,7 +3,7 @@
 import base64
 import gzip
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import cache
 
 import numpy as np
@@ -17,7 +17,7 @@ from ...plots.theme import DARK, LIGHT, Theme
 from ...table import Table
 from ..page import Scripts, asset, declared, document, rendered
 from . import schema
-from .build import Atlas, State
+from .build import Atlas
 
 Values = Float[np.ndarray, "*shape"]
 
@@ -92,22 +92,18 @@ def text_of(data: bytes) -> str:
 Scales = Mapping[Quantity, Scale]
 
 
-@dataclass
-class Blocks:
-    """Texts of codes by their ids in the page."""
+Blocks = dict[str, str]  # texts of codes by their ids in the page
 
-    texts: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, text: str) -> str:
-        """Adds a block; returns its id."""
-        self.texts[name] = text
-        return name
+def _added(blocks: Blocks, name: str, text: str) -> str:
+    """The id of a block that is added."""
+    blocks[name] = text
+    return name
 
 
 def encode(atlas: Atlas) -> tuple[schema.PageData, Mapping[str, str]]:
     """The data of the page, and the texts of its blocks by id."""
-    scales, blocks = _scales(atlas), Blocks()
-    first = atlas.states[0]
+    scales, blocks, first = _scales(atlas), Blocks(), atlas.states[0]
     rows, columns = first.channels[WEIGHT].shape[2:]
     data = schema.PageData(
         model=atlas.model,
@@ -127,13 +123,13 @@ def encode(atlas: Atlas) -> tuple[schema.PageData, Mapping[str, str]]:
         states=[state.name for state in atlas.states],
         places=list(atlas.places),
         importance=_importance(atlas, blocks),
-        received=[_received(state) for state in atlas.states],
+        received=[[float(f"{value:.3g}") for value in state.received] for state in atlas.states],
         channels=[_channel(atlas, channel, scale, blocks) for channel, scale in scales.items()],
         slot_blocks=_slots(atlas, scales[WEIGHT], blocks),
         pair_blocks=_pairs(atlas, blocks),
-        themes=schema.ThemesData(_theme(LIGHT), _theme(DARK)),
+        themes={"light": _theme(LIGHT), "dark": _theme(DARK)},
     )
-    return data, blocks.texts
+    return data, blocks
 
 
 def _scales(atlas: Atlas) -> dict[Quantity, Scale]:
@@ -156,18 +152,14 @@ def _strongest(atlas: Atlas) -> int:
 
 def _importance(atlas: Atlas, blocks: Blocks) -> schema.ImportanceData:
     scale = logarithmic(np.concatenate([state.importance.ravel() for state in atlas.states]), 16)
-    ids = [blocks.add(f"importance-{i}", packed(scale.codes(state.importance))) for i, state in enumerate(atlas.states)]
-    return schema.ImportanceData(scale.data(), ids)
-
-
-def _received(state: State) -> list[float]:
-    return [] if state.received is None else [float(f"{value:.3g}") for value in state.received]
+    codes = [packed(scale.codes(state.importance)) for state in atlas.states]
+    return schema.ImportanceData(scale.data(), [_added(blocks, f"importance-{i}", c) for i, c in enumerate(codes)])
 
 
 def _by_layer(atlas: Atlas, name: str, codes: np.ndarray, blocks: Blocks) -> dict[str, str]:
     """The id of the block of each layer's codes."""
     layers = atlas.by_layer().items()
-    return {str(layer): blocks.add(f"{name}-{layer}", packed(codes[maps])) for layer, maps in layers}
+    return {str(layer): _added(blocks, f"{name}-{layer}", packed(codes[maps])) for layer, maps in layers}
 
 
 def _channel(atlas: Atlas, channel: Quantity, scale: Scale, blocks: Blocks) -> schema.ChannelData:
@@ -195,16 +187,15 @@ def _slots(atlas: Atlas, scale: Scale, blocks: Blocks) -> list[dict[str, str]]:
 def _pairs(atlas: Atlas, blocks: Blocks) -> dict[str, str]:
     """Layers with the same mask share a block."""
     texts = {layer: text_of(atlas.pairs[layer].astype("<u4").tobytes()) for layer in atlas.by_layer()}
-    ids = {text: blocks.add(f"pairs-{i}", text) for i, text in enumerate(dict.fromkeys(texts.values()))}
+    ids = {text: _added(blocks, f"pairs-{i}", text) for i, text in enumerate(dict.fromkeys(texts.values()))}
     return {str(layer): ids[text] for layer, text in texts.items()}
 
 
 def _captions(atlas: Atlas, scales: Scales) -> schema.CaptionData:
     words = data_of("pages/atlas/captions.toml")
-    cell = words.pop("pairs").format(side=atlas.side)
-    pair = words.pop("pair")
+    pair, pairs = words.pop("pair"), words.pop("pairs").format(side=atlas.side)
     kept = "; ".join(f"{channel.name}s {scale.precision()}" for channel, scale in scales.items())
-    numbers = {"n_maps": len(atlas.maps), "cell": pair if atlas.side == 1 else cell, "kept": kept, "note": atlas.note}
+    numbers = {"n_maps": len(atlas.maps), "cell": pair if atlas.side == 1 else pairs, "kept": kept, "note": atlas.note}
     return schema.CaptionData(**{name: text.format(**numbers) for name, text in words.items()})
 
 
@@ -215,26 +206,12 @@ def _table(table: Table) -> schema.TableData:
 
 
 def _theme(theme: Theme) -> schema.ThemeData:
-    sequential, diverging = list(theme.sequential), list(theme.diverging)
-    return schema.ThemeData(sequential, diverging, axis=theme.quiet, mark=theme.colours[1])
+    return schema.ThemeData([*theme.sequential], [*theme.diverging], axis=theme.quiet, mark=theme.colours[1])
 
 
-FIGURES = (
-    "shared/checked.js",
-    "shared/palette.js",
-    "shared/grid.js",
-    "shared/tip.js",
-    "atlas/cells.js",
-    "atlas/data.js",
-    "atlas/look.js",
-    "atlas/overview.js",
-    "atlas/thumbnails.js",
-    "atlas/head.js",
-    "atlas/hover.js",
-    "atlas/words.js",
-    "atlas/controls.js",
-    "atlas/show.js",
-)  # what draws an atlas, here and on the live page; joined to one script, in this order
+_SHARED, _OWN = "checked palette grid tip", "cells data look overview thumbnails head hover words controls show"
+# what draws an atlas, here and on the live page; joined to one script, in this order
+FIGURES = (*(f"shared/{name}.js" for name in _SHARED.split()), *(f"atlas/{name}.js" for name in _OWN.split()))
 SCRIPTS = (*FIGURES, "atlas/start.js")
 
 

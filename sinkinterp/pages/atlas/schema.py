@@ -68,13 +68,6 @@ class ThemeData(Frozen):
     mark: str
 
 
-class ThemesData(Frozen):
-    """Colours for viewers who prefer light pages, and for those who prefer dark ones."""
-
-    light: ThemeData
-    dark: ThemeData
-
-
 class PageData(Frozen):
     """Everything that the scripts of a page read, except the blocks of numbers.
 
@@ -83,7 +76,8 @@ class PageData(Frozen):
     of a map. stats: the numbers of a cell. states: names of the runs of the model. places: positions of the overview,
     -1 for the slot. received: for each state, the importance of every position, mean over the maps; empty where the
     cells tell it. slot_blocks: for each state, by layer, the id of the block of the slot's weights; none without a
-    slot. pair_blocks: by layer, the id of the block that says how many pairs of each cell may attend.
+    slot. pair_blocks: by layer, the id of the block that says how many pairs of each cell may attend. themes: colours
+    for viewers who prefer "light" pages, and for those who prefer "dark" ones.
     """
 
     model: str
@@ -107,4 +101,4 @@ class PageData(Frozen):
     channels: list[ChannelData]
     slot_blocks: list[dict[str, str]]
     pair_blocks: dict[str, str]
-    themes: ThemesData
+    themes: dict[str, ThemeData]

@@ -236,11 +236,6 @@ class Session(Frozen):
         """The longest prompt, in tokens."""
         return min(MOST_TOKENS, self.subject.shape.n_ctx or MOST_TOKENS)
 
-    @property
-    def name(self) -> str:
-        """The model, as the page calls it."""
-        return short_name(self.subject.name)
-
     def answer(self, question: Any) -> dict[str, Any]:
         """The answer to a `Question`, as an `AnswerData`, both in JSON. Raises InputError for anything else."""
         asked = question_of(question)
@@ -389,14 +384,10 @@ def serve_live(
 
 def live_page(session: Session) -> str:
     """The page of a session. Text of prompts and tokens is only ever set as text, never as markup."""
-    body = rendered(
-        "live/live.html",
-        start=asdict(start_data(session)),
-        schema={"start": declared(StartData), "answer": declared(AnswerData)},
-        plotly=packed_plotly(),
-    )
+    start, schema = asdict(start_data(session)), {"start": declared(StartData), "answer": declared(AnswerData)}
+    body = rendered("live/live.html", start=start, schema=schema, plotly=packed_plotly())
     scripts = Scripts(["".join(map(asset, SCRIPTS))], added=[get_plotlyjs()], ask_server=True)
-    return document(f"{session.name}: live", body, ["atlas/atlas.css", "live/live.css"], scripts)
+    return document(f"{start['model']}: live", body, ["atlas/atlas.css", "live/live.css"], scripts)
 
 
 def start_data(session: Session) -> StartData:
@@ -412,7 +403,7 @@ def start_data(session: Session) -> StartData:
         for name, kind in KINDS.items()
     }
     return StartData(
-        model=session.name,
+        model=short_name(session.subject.name),
         intro=f"{prompt}, change the model while it runs, and see where attention goes and what the model says next. "
         f"{len(layers)} layers that attend, with {shape.n_heads} head{'s' * (shape.n_heads > 1)} each; "
         f"at most {session.most_tokens} tokens.",

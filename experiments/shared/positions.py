@@ -1,0 +1,11 @@
+"""Models with a table of learned positions."""
+
+import torch
+
+from sinkinterp.interventions.positions import RemovePosition
+from sinkinterp.runs.case import Case
+
+
+def check_positions(case: Case) -> None:
+    """Raises InputError for a model without a table of learned positions."""
+    case.subject.run(torch.zeros(1, 2, dtype=torch.long), edits=[RemovePosition([0])])
