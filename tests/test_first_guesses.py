@@ -281,7 +281,7 @@ SAID = {  # what is tried, and what the one line says
     "a position to measure": (lambda s, r: app(["measure", NAME, "--position", "1"]), "every position is measured"),
     "a flag in place of a file": (lambda s, r: app(["measure", NAME, "--save"]), "such as --save sinks.csv"),
     "a model in place of a command": (lambda s, r: app(["gpt2"]), "sinkinterp measure gpt2"),
-    "two models": (lambda s, r: app(["view", NAME, NAME, "--text", "x"]), f"sinkinterp compare {NAME}"),
+    "two models": (lambda s, r: app(["view", NAME, "a/b", "--text", "x"]), f"sinkinterp compare {NAME}"),
     "a hook to patch": (lambda s, r: si.patch(s, TEXT, TEXT, hook_name="blocks.0.hook_resid_pre"), "site='resid_pre'"),
     "two models to patch": (lambda s, r: si.patch(NAME, NAME), "two texts of one model"),
     "a layer of attention": (lambda s, r: s.attention(TEXT, layer=9), "choose from 0, 1, 2"),
