@@ -80,14 +80,12 @@ def reproduce(
         from ..runs import experiment as experiments
 
         scale = how.scale
-        _check_inputs(other.model, scale, how.text)
         is_all = list(names) == ["all"]
+        _check_inputs(other.model, scale, how.text, None if len(names) == 1 and not is_all else save)
         given = experiment_names() if is_all else dict.fromkeys(map(full_name, names))
         chosen = {name: experiments.load_experiment(name) for name in given}
         if is_all and scale is not None:
             chosen = {name: experiment for name, experiment in chosen.items() if scale in experiment.scales}
-        if save is not None and len(chosen) > 1:
-            raise InputError("--save writes the table or the figure of one experiment; leave it out, or name one")
         stems = [stem_of(name, None if other.model else scale) for name in chosen]
         check_ours(files_of(out, stems), OR_FORCE, force or dry_run)
         check_plotly(out)
@@ -125,13 +123,18 @@ def reproduce(
             print_line(f"left out: {reason}")
 
 
-def _check_inputs(models: Sequence[str], scale: Scale | None, text: str | None) -> None:
-    """Raises InputError for a text that cannot be read, and for models at a scale that has its own."""
+def _check_inputs(models: Sequence[str], scale: Scale | None, text: str | None, one_file: Path | None) -> None:
+    """Raises InputError for a text that cannot be read, models at a scale that has its own, and one file for several.
+
+    one_file: where the table or figure of several experiments would be written.
+    """
     from ..backends.files.model_files import check_named
 
     for model in models if len(models) > 1 else ():  # one alone says so as it is loaded
         check_named(model)
     options.check_text(text)
+    if one_file is not None:
+        raise InputError("--save writes the table or the figure of one experiment; leave it out, or name one")
     if models and scale is Scale.SMOKE:
         fix = f"leave one of them out, as in `sinkinterp reproduce table07 --model {models[0]}`"
         raise InputError(f"--scale smoke runs what ships, and --model names another one; {fix}")
