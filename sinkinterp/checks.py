@@ -444,7 +444,8 @@ def command_of(word: str) -> str:
     """The command that a word means, also as the name of a function of ours; the word itself if it means none."""
     same, plain = _words("same"), word.replace("-", "_")
     function = same.get(_known(plain, same) if plain.isidentifier() else "", "").rpartition(".")[2].replace("_", "-")
-    return same.get(f"{_ROOT.name}:{word}") or same.get(f"{_ROOT.name}:{function}", word)
+    is_told = f"{_ROOT.name}:{word}" in _words("instead")
+    return word if is_told else same.get(f"{_ROOT.name}:{word}") or same.get(f"{_ROOT.name}:{function}", word)
 
 
 def option_of(word: str) -> str | None:
