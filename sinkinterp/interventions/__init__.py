@@ -14,5 +14,6 @@ __all__ = [
     "Dropped", "Edit", "Evict", "First", "HeadWeights", "Keep", "KeepHeaviest", "MatchedNoise", "MeanOfOthers",
     "Operation", "PatchNormalization", "Put", "PutAt", "RemoveColumn", "RemoveKeySlot", "RemovePosition",
     "Renormalised", "ReplacePosition", "Scale", "SetTo", "ShiftPositions", "SpreadEvenly", "SwapPositions",
-    "SwapWith", "Temperature", "Zero", "ZeroKeyBias", "ZeroKeySlot", "ZeroQueryBias", "ZeroValueBias",
+    "SwapWith", "Temperature", "WithoutMassive", "Zero", "ZeroKeyBias", "ZeroKeySlot", "ZeroMassive",
+    "ZeroQueryBias", "ZeroValueBias",
 ]  # fmt: skip

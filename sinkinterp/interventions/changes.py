@@ -103,6 +103,22 @@ class ClampNorm(Operation):
         return x * (self.limit / x.norm(dim=-1, keepdim=True).clamp(min=tiny)).clamp(max=1)
 
 
+class WithoutMassive(Operation):
+    """Zero in massive entries: those above `least` in magnitude, and `times` the median of their sequence.
+
+    Source: Sun et al. 2024, section 2, arXiv:2402.17762.
+    """
+
+    least: float = 100.0
+    times: float = 1000.0
+    limits: ClassVar[Limits] = {"least": 0, "times": 0}
+
+    def __call__(self, layer: int, x: Activation) -> Activation:
+        size = x.float().abs()
+        usual = size.flatten(1).median(1).values.reshape(-1, *[1] * (x.ndim - 1))
+        return x.masked_fill((size > self.least) & (size >= self.times * usual), 0.0)
+
+
 class MeanOfOthers(Operation):
     """Every chosen vector becomes the mean over the positions after the first `skip`, of its own sequence.
 

@@ -18,7 +18,19 @@ import torch
 from torch import Tensor
 
 from ..attention import CHANGES, OUTPUT, RESIDUAL, AttentionCall, Edit, Site, called
-from ..checks import Frozen, InputError, accepting, choice, fix_of, instance_of, is_whole, keywords, nearest, refusal
+from ..checks import (
+    Frozen,
+    InputError,
+    accepting,
+    choice,
+    edit_of,
+    fix_of,
+    instance_of,
+    is_whole,
+    keywords,
+    nearest,
+    refusal,
+)
 from . import changes
 from .changes import Apply, MeanOfOthers, Operation, Zero
 from .selectors import is_pair, several
@@ -70,7 +82,7 @@ def _named(text: str) -> Edit:
     word, *given = text.partition("(")
     public = vars(sys.modules[__package__])
     known = {name.lower(): public[name] for name in public["__all__"]}
-    made = known.get(re.sub(r"[-_\s]", "", word).lower())
+    made = known.get(re.sub(r"[-_\s]", "", word).lower()) or public.get(edit_of(word, public["__all__"]))
     fix = "write the name of one, such as ZeroKeyBias or 'SwapPositions(0, 4)', or of a kernel, such as 'sigmoid'"
     if made is None:
         with suppress(InputError):
@@ -174,6 +186,12 @@ def site_of(given: Any, layers: Any = None, heads: Any = None, positions: Any = 
         layers = [layer + later for layer in several(layers, "layers")] if layers is not None and later else layers
     fix = f"a change without an operation, such as ChangeResidual(layers=[1]), or one of {', '.join(_SITES)}"
     return _in_places(instance_of(word, changes.Change, f"a site is {fix}"), layers, heads, positions=positions)
+
+
+@keywords
+def ZeroMassive(*, layers: Iterable[int] | None = None, least: float = 100.0, times: float = 1000.0) -> Edit:
+    """The edit that sets massive activations of the residual stream to zero before every block, or before some."""
+    return changes.ChangeResidual(changes.WithoutMassive(least, times), layers=layers)
 
 
 class Hook(Frozen):

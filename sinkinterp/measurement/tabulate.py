@@ -24,7 +24,7 @@ from ..report.answers import NamedTensor, OfTable
 from ..report.compare import compare as compare_reports, sinks_by
 from ..report.norms import largest_entries, residual_norms_by_block
 from ..report.report import NAMED, Report, View
-from ..table import BLOCK, HEAD, KV_HEAD, LAYER, MODEL, POSITION, Table
+from ..table import ALPHA_1, BLOCK, HEAD, KV_HEAD, LAYER, MODEL, POSITION, Table
 from .maps import by_name
 from .measure import ModelLike, inputs_of, measure
 
@@ -137,7 +137,10 @@ class Norms(OfTable, Frozen, eq=False):
         return iter((self.keys, self.values))
 
     def __getitem__(self, name: str) -> Any:
-        return getattr(self, name if hasattr(self, name) else f"{name}s")
+        return getattr(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        return vars(self)[f"{name}s"] if f"{name}s" in vars(self) else super().__getattr__(name)
 
 
 def _figure_of(table: Callable[..., Any]) -> Callable[..., Any]:
@@ -187,6 +190,20 @@ def norms(
     stream = residuals(report, layers=layers, position=position)
     table = NAMED["norms"].table(report, 0.3, subject.label)
     return Norms(keys(report, **of_heads), values(report, **of_heads), stream, table)
+
+
+@keywords
+def sink_heads(
+    model: ModelLike,
+    tokens: TokensLike | Any = None,
+    layers: int | Sequence[int] | None = None,
+    *,
+    epsilon: float = 0.3,
+    edits: Edits = (),
+) -> Table:
+    """The heads that give the first token more than epsilon, mean over the texts, the strongest first."""
+    table = heads(model, tokens, layers, edits=edits)
+    return table.with_rows(row for row in table.largest(len(table)) if float(row[ALPHA_1] or 0) > epsilon)
 
 
 _tables: tuple[Any, ...] = (massive, norms, _angles, heads)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -96,10 +96,16 @@ class Run(Answering, Frozen, repr=False):
             return shutil.copytree(self.folder, path_of(path, "where the checkpoint is saved"))
 
 
-def twins(**given: Any) -> tuple[Run, Run]:
-    """The runs of a model with a sink, "softmax", and of one without, "sigmoid", trained alike; `trained` says how."""
-    with_sink, without = (trained(name, **given) for name in ("softmax", "sigmoid"))
-    return with_sink, without
+class Twins(NamedTuple):
+    """The runs of a model with a sink, and of its twin without one."""
+
+    sink: Run
+    twin: Run
+
+
+def twins(**given: Any) -> Twins:
+    """The runs of "softmax", which makes a sink, and of "sigmoid", trained alike; `trained` says how."""
+    return Twins(*(trained(name, **given) for name in ("softmax", "sigmoid")))
 
 
 @keywords

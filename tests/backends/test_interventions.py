@@ -46,7 +46,7 @@ MORE_EDITS = (
     iv.ZeroKeyBias(kv_heads=[(1, 1)]), iv.ZeroQueryBias(heads=[(0, 1), (1, 2)]), iv.ZeroValueBias(kv_heads=[(1, 0)]),
     iv.PatchNormalization(Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare())), iv.ZeroKeySlot(heads=[(1, 1)]),
     iv.BiasColumn(4.0, positions=[2, 3], heads=[(1, 1)]), iv.Temperature(0.1, heads=[(1, 1), (2, 0)]),
-    iv.ChangeResidual(iv.ClampNorm(0.1)), iv.ChangeMLP(iv.Zero(), positions=[0]),
+    iv.ChangeResidual(iv.ClampNorm(0.1)), iv.ZeroMassive(least=0.1, times=2.0), iv.ChangeMLP(iv.Zero(), positions=[0]),
     iv.ChangeKeys(iv.Zero(), kv_heads=[(1, 1)], dims=range(8)),
     iv.ChangeOutputs(iv.Add({1: OTHER["heads"]}), layers=[1]),
     iv.ChangePattern(iv.SetTo(0.1), positions=[9], heads=[(1, 0)]),

@@ -101,9 +101,9 @@ def test_one_model_is_patched_into_another_on_a_text(call):
 def test_prompts_and_answers_that_do_not_fit_are_one_line(call, gpt2):
     both = "--clean", "the cat", "--corrupted", "the cat sat"
     for words, message in (
-        ((*both, "--into", gpt2), "--into MODEL --text TEXT"),
-        (both[:2], "--clean TEXT --corrupted TEXT"),
-        ((), "--clean TEXT --corrupted TEXT"),
+        ((*both, "--into", gpt2), "a text of two models"),
+        (both[:2], "write two prompts"),
+        ((), "write two prompts"),
         (both, "of one length in tokens; here (1, 2) and (1, 3)"),
         ((*both[:2], "--corrupted", "the sat", "--answer", "cat"), "give --answer and --instead together"),
         ((*both, "--site", "edges"), "name them, such as --head 3.7"),

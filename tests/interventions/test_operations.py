@@ -24,7 +24,15 @@ def test_each_operation_by_hand():
 
 def test_operations_leave_their_input_alone():
     before, given = X.clone(), {LAYER: torch.ones(3, 5, 7, 11)}
-    plain = (iv.Zero(), iv.SetTo(2.0), iv.Scale(3.0), iv.ClampNorm(0.1), iv.MeanOfOthers(), iv.MatchedNoise())
+    plain = (
+        iv.Zero(),
+        iv.SetTo(2.0),
+        iv.Scale(3.0),
+        iv.ClampNorm(0.1),
+        iv.WithoutMassive(),
+        iv.MeanOfOthers(),
+        iv.MatchedNoise(),
+    )
     for operation in (*plain, iv.SwapWith(1, 2), iv.Put(given), iv.Add(given)):
         operation(LAYER, X)
     assert X.equal(before) and given[LAYER].eq(1).all()
@@ -41,6 +49,16 @@ def test_clamping_never_lengthens_never_turns_and_stops_at_the_limit(limit):
     torch.testing.assert_close(clamped * before[..., None], x * after[..., None])
     short = before <= limit
     assert clamped[short].equal(x[short])
+
+
+def test_massive_entries_become_zero_and_others_stay():
+    x = torch.full((2, 3, 5), 0.5)
+    x[0, 1, 2], x[0, 2, 4], x[1, 0, 0] = -600.0, 90.0, 400.0  # 1,200, 180 and 800 times the median of their sequence
+    found = iv.WithoutMassive()(LAYER, x)
+    expected = x.clone()
+    expected[0, 1, 2] = 0
+    assert found.equal(expected) and iv.WithoutMassive(80, 100)(LAYER, x).eq(0).sum() == 3
+    assert iv.ZeroMassive(layers=[1]) == iv.ChangeResidual(iv.WithoutMassive(), layers=[1])
 
 
 def test_matched_noise_has_the_mean_and_spread_of_every_dimension():
