@@ -496,11 +496,12 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     words = _OF_LOAD * ("model" in known) + _OF_TOKENS * ({"tokens", "text"} & {*known} != set()) * ("model" in known)
     handed = [word for word in words if word not in known]
     takes_text = "tokenizer" not in known and bool({"tokens", "text"} & {*known})
+    hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     is_saved = "path" not in known and bool({"model", "self"} & {*known})
 
     def meant_by(given: Mapping[str, Any], in_place: int) -> dict[str, Any]:
         at, table = function.__name__, _words("argument")
-        foreign = {word: f"{word}={value!r:.20}" for word, value in given.items() if word not in known}
+        foreign = {word: f"{word}={value!r:.20}" for word, value in given.items() if word not in known and not hands_on}
         meant = {word: table.get(f"{at}:{text}", table.get(text)) for word, text in foreign.items()}
         meant = {word: value for word, value in meant.items() if not value or value.split("=")[0] in known}
         free = [word for word in (*[*known][in_place:], *handed, *["path"] * is_saved) if word not in given]

@@ -78,7 +78,10 @@ def _edits() -> list[Row]:
     from .. import interventions
 
     public = {name: getattr(interventions, name) for name in interventions.__all__}
-    edits = {name: kind for name, kind in public.items() if name == "Ablate" or interventions.Edit in kind.__mro__[1:]}
+    others = {
+        name for name, kind in public.items() if isinstance(kind, type) and interventions.Edit not in kind.mro()[1:]
+    }
+    edits = {name: kind for name, kind in public.items() if name not in others}
     return [{"edit": name, "what it does": str(kind.__doc__).split("\n")[0]} for name, kind in edits.items()]
 
 

@@ -56,7 +56,7 @@ def command_meant(word: str) -> list[str]:
 
 def tables_named(text: str) -> str:
     """The names of the tables that words mean, with commas between them. Raises InputError for others."""
-    meant = (command_of(word.strip().replace("_", "-")).split()[-1] for word in text.split(","))
+    meant = ((command_of(word.strip().replace("_", "-")).split() or [""])[-1] for word in text.split(","))
     names = ("sinks" if word == "measure" else word for word in meant)  # of the sink rate
     return ",".join(name for name in names if choice(name, TABLES, "table") is None)
 

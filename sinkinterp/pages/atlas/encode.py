@@ -58,7 +58,7 @@ class Scale(Frozen):
 
     @np.errstate(divide="ignore")
     def _places(self, values: Values) -> Values:
-        return np.log(np.maximum(values, 0)) if self.is_log else values
+        return np.asarray(np.log(np.maximum(values, 0)) if self.is_log else values)
 
 
 def linear(values: Values, bits: int) -> Scale:
