@@ -18,7 +18,7 @@ from ..checks import Frozen, InputError, edit_of, fix_of, is_whole, keywords, sy
 from ..data.tokens import TokensLike
 from ..interventions.edit import Edits, edits_of, is_hook
 from ..metrics.importance import Metric
-from ..metrics.instruments import INSTRUMENTS
+from ..metrics.instruments import INSTRUMENTS, LOSS
 from ..metrics.residuals import TOP_ENTRIES
 from ..report.answers import NamedTensor, OfTable
 from ..report.compare import compare as compare_reports, sinks_by
@@ -204,6 +204,13 @@ def sink_heads(
     """The heads that give the first token more than epsilon, mean over the texts, the strongest first."""
     table = heads(model, tokens, layers, edits=edits)
     return table.with_rows(row for row in table.largest(len(table)) if float(row[ALPHA_1] or 0) > epsilon)
+
+
+@keywords
+@with_block_edits
+def loss(model: ModelLike, tokens: TokensLike | Any = None, *, edits: Edits = ()) -> float:
+    """The loss of the next token in nats, mean over all tokens of the texts."""
+    return float(measure(model, tokens, positions=0, edits=edits, instruments=LOSS).extra(LOSS[0]).nanmean())
 
 
 _tables: tuple[Any, ...] = (massive, norms, _angles, heads)

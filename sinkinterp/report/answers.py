@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
-from ..checks import InputError, Unknown, is_whole, said_of, whole_numbers
+from ..checks import InputError, Unknown, is_whole, said_of, synonym, whole_numbers
 from ..metrics.bootstrap import SHARES, intervals, mean_cells, rate
 from ..metrics.importance import sink_rate
 from ..plots.theme import MAGNITUDE, themed
@@ -88,6 +88,12 @@ class NamedTensor(OfTable, Tensor):
         axes = {name: places for name, places in self.axes.items() if name != axis}
         return NamedTensor.of(self.as_subclass(Tensor).nanmean([*self.axes].index(axis)), self.quantity, **axes)
 
+    def plot(self, **named: Any) -> go.Figure:
+        """The picture by `drawn`; words such as `layer=3` choose places, others are of `plotly.express.imshow`."""
+        words = {synonym(word, self.axes): value for word, value in named.items()}
+        shown = self.at(**{word: words.pop(word) for word in self.axes if word in words})
+        return drawn(shown, self.quantity, shown.axes, **words)
+
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"{self.as_subclass(Tensor)!r}  # {self.quantity} by {', '.join(self.axes)}"
 
@@ -110,7 +116,7 @@ class NamedTensor(OfTable, Tensor):
             if value == value  # not NaN
         )
         note = f"{self.quantity} by {', '.join(self.axes)}"
-        return Table(note, note, tuple(rows), lambda table: drawn(self, self.quantity, self.axes))
+        return Table(note, note, tuple(rows), lambda table: self.plot())
 
 
 def drawn(values: Any, title: str = "", axes: Mapping[str, Sequence[int]] = {}, **named: Any) -> go.Figure:

@@ -270,6 +270,7 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
 
     Raises InputError as `with_variant` and `changed` do.
     """
+    recipe = synonym(recipe, VARIANTS) if isinstance(recipe, str) else recipe
     flags = [name for name in settings if name in [*VARIANTS] and settings[name] is True]
     recipe = flags[0] if recipe == "softmax" and len(flags) == 1 else recipe
     settings = {word: value for word, value in settings.items() if word != recipe}
