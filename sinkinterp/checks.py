@@ -471,15 +471,12 @@ def _sources() -> dict[Path, str]:
     return {path.relative_to(_ROOT): path.read_text(encoding="utf-8") for path in paths}
 
 
-def home_of(name: str) -> tuple[str, bool]:
-    """The module of a function, class or constant of this package, and whether it is public; empty without one."""
+def _found(name: str) -> Any:
+    """The function, class or constant of this name in any module of ours; None without one."""
     defined = re.compile(rf"^(def |class )?{re.escape(name)}\b *[(:=\[]", re.M)
-    for inside, text in _sources().items():
-        if defined.search(text):
-            is_public = f'"{name}"' in _sources()[inside.parent / "__init__.py"]
-            home = inside.parent if is_public else inside.with_suffix("")
-            return ".".join((_ROOT.name, *home.parts)), is_public
-    return "", False
+    homes = (inside.with_suffix("").parts for inside, text in _sources().items() if defined.search(text))
+    modules = (import_module(".".join((_ROOT.name, *home))) for home in homes)
+    return next((vars(module)[name] for module in modules if name in vars(module)), None)
 
 
 _OF_LOAD, _OF_TOKENS = ("tokenizer", "backend", "dtype", "device_map"), ("bos", "length", "sequences", "attention_mask")
@@ -763,10 +760,8 @@ class Package(ModuleType):
         edit = "" if fix or not name.islower() else _known(name, _public_edits())
         if edit and edit.lower() != name:
             return _function_of(resolve_name(f"{_ROOT.name}.interventions.{edit}"), name)
-        home, is_public = ("", False) if fix else home_of(name)
-        if is_public and self.__name__ == _ROOT.name:
-            return getattr(import_module(home), name)
-        fix = fix or (f"; write from {home} import {name}" if home else "")
+        if not fix and (found := _found(name)) is not None:
+            return found
         raise Unknown(f"module {self.__name__!r} has no attribute {name!r}", name, lambda: fix or self._fix_of(name))
 
     def _fix_of(self, name: str) -> str:
