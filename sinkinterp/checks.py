@@ -115,11 +115,9 @@ def whole_number(value: Any, what: str, least: int | None = None, most: int | No
     True, 1.0 and "1" are not whole numbers. Those of numpy and torch are.
     """
     number = _index(value)
-    limits = _limits(least, most)
-    if number is None:
-        raise InputError(f"{what} is a whole number{limits}; got {_shown(value)}")
-    if (least is not None and number < least) or (most is not None and number > most):
-        raise InputError(f"{what} is a whole number{limits}; got {_shown(number)}")
+    if number is None or (least is not None and number < least) or (most is not None and number > most):
+        got = _shown(value if number is None else number)
+        raise InputError(f"{what} is a whole number{_limits(least, most)}; got {got}")
     return number
 
 
@@ -411,13 +409,11 @@ def _alike(word: str) -> frozenset[str]:
 
 
 def _public_functions() -> list[str]:
-    functions: list[str] = vars(sys.modules[_ROOT.name])["__all__"]
-    return functions
+    return [*vars(sys.modules[_ROOT.name])["__all__"]]
 
 
 def _public_edits() -> list[str]:
-    edits: list[str] = import_module(f"{_ROOT.name}.interventions").__all__
-    return edits
+    return [*import_module(f"{_ROOT.name}.interventions").__all__]
 
 
 def _call_of(name: str) -> str:
@@ -531,8 +527,7 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
 
 def saved(what: Any, path: Any, **how: Any) -> Path:
     """The path at which `si.save` writes something."""
-    written: Path = import_module(f"{_ROOT.name}.pages.report").save(what, path, **how)
-    return written
+    return Path(import_module(f"{_ROOT.name}.pages.report").save(what, path, **how))
 
 
 def _prepared(names: list[str], args: tuple[Any, ...], named: dict[str, Any], handed: list[str]) -> tuple[Any, ...]:

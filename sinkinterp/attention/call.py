@@ -216,7 +216,7 @@ class AttentionCall(Inputs, eq=False, repr=False):
             return z
         if self.set_pattern is not None or self.k.shape[2] <= LONG or isinstance(self.slot, Summaries):
             return self.mix(self.pattern())
-        return torch.cat([checkpoint(_dense_output, part, use_reentrant=False) for part in self.runs()], 2)
+        return torch.cat([checkpoint(lambda x: x.mix(x.pattern()), x, use_reentrant=False) for x in self.runs()], 2)
 
     def runs(self, length: int = 128) -> Iterator["AttentionCall"]:
         """The calls of `length` queries each, with the keys that they may see."""
@@ -307,10 +307,6 @@ class AttentionCall(Inputs, eq=False, repr=False):
         """Weights over alpha of every pair, masked or not."""
         log_z = self._log_normaliser[..., rows]
         return self.kernel.weights_over_alpha(self.scores(keys, rows), log_z)
-
-
-def _dense_output(call: AttentionCall) -> HeadOutput:
-    return call.mix(call.pattern())
 
 
 def _at_least_fp32(x: Tensor) -> Tensor:

@@ -85,7 +85,7 @@ BLOCK = 64  # keys per block: at T = 32,768 and 12 heads, 100 MB of fp32 scores
 
 def key_blocks(keys: KeyIndex, block: int = BLOCK) -> Iterable[Tensor]:
     """`keys` in blocks of at most `block`."""
-    return keys.split(block) if len(keys) > block else (keys,)
+    return keys.split(block)
 
 
 class Visibility(Frozen, eq=False):
