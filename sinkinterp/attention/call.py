@@ -334,19 +334,10 @@ def call_of_interface(
         added = mask.masked_fill(~allowed, 0)
         bias = added if bias is None else bias + added
         mask, bias = allowed, bias if bias.any() else None
-    logits = extra.get("s_aux")
-    return AttentionCall(
-        layer,
-        q,
-        k,
-        v,
-        scale=q.shape[-1] ** -0.5 if scale is None else scale,
-        mask=mask,
-        bias=bias,
-        softcap=extra.get("softcap"),
-        slot=extra.get("slot") if logits is None else SinkLogit(logits),
-        kernel=extra.get("kernel") or SOFTMAX,
-    )
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    slot = extra.get("slot") if extra.get("s_aux") is None else SinkLogit(extra["s_aux"])
+    kernel = extra.get("kernel") or SOFTMAX
+    return AttentionCall(layer, q, k, v, scale, mask, bias, softcap=extra.get("softcap"), slot=slot, kernel=kernel)
 
 
 def relative_to_own_key(
