@@ -409,10 +409,9 @@ class HuggingFaceSubject(Subject):
         if bridge is not None and _weights_of(bridge.parameters()) != made:
             raise InputError(f"the weights of {self.name}'s copy, subject.lens(), were changed{fix_of('lens')}")
         if bridge is not None and not self.is_in_hooks and (hooked := hooked_points(bridge)):
-            raise InputError(
-                f"{self.name} has hooks on {', '.join(hooked)[:200]}, which a measurement does not see; take them off, "
-                f"subject.reset_hooks(), and give edits=[({hooked[-1]!r}, function)]"
-            )
+            fix = f"take them off, subject.reset_hooks(), and give edits=[({hooked[-1]!r}, function)]"
+            what = f"{self.name} has hooks on {', '.join(hooked)[:200]}"
+            raise InputError(f"{what}, which a measurement does not see; {fix}")
 
     def _check_tapped(self, site: Site) -> None:
         if site in sites.TAPPED and site not in self.modules.taps:
