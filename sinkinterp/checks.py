@@ -462,8 +462,8 @@ def edit_of(word: str, edits: Iterable[str]) -> str:
 
 @cache
 def _sources() -> dict[Path, str]:
-    """The text of every module but those of the command line, by its path in the package."""
-    paths = sorted(path for path in _ROOT.rglob("*.py") if path.relative_to(_ROOT).parts[0] != "cli")
+    """The text of every module but those of the command line, by its path in the package; not of packages."""
+    paths = sorted(path for path in _ROOT.rglob("[!_]*.py") if path.relative_to(_ROOT).parts[0] != "cli")
     return {path.relative_to(_ROOT): path.read_text(encoding="utf-8") for path in paths}
 
 
