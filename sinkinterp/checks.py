@@ -115,11 +115,9 @@ def whole_number(value: Any, what: str, least: int | None = None, most: int | No
     True, 1.0 and "1" are not whole numbers. Those of numpy and torch are.
     """
     number = _index(value)
-    limits = _limits(least, most)
-    if number is None:
-        raise InputError(f"{what} is a whole number{limits}; got {_shown(value)}")
-    if (least is not None and number < least) or (most is not None and number > most):
-        raise InputError(f"{what} is a whole number{limits}; got {_shown(number)}")
+    if number is None or (least is not None and number < least) or (most is not None and number > most):
+        got = _shown(value if number is None else number)
+        raise InputError(f"{what} is a whole number{_limits(least, most)}; got {got}")
     return number
 
 
@@ -411,13 +409,11 @@ def _alike(word: str) -> frozenset[str]:
 
 
 def _public_functions() -> list[str]:
-    functions: list[str] = vars(sys.modules[_ROOT.name])["__all__"]
-    return functions
+    return [*vars(sys.modules[_ROOT.name])["__all__"]]
 
 
 def _public_edits() -> list[str]:
-    edits: list[str] = import_module(f"{_ROOT.name}.interventions").__all__
-    return edits
+    return [*import_module(f"{_ROOT.name}.interventions").__all__]
 
 
 def _call_of(name: str) -> str:
@@ -467,20 +463,17 @@ def edit_of(word: str, edits: Iterable[str]) -> str:
 
 @cache
 def _sources() -> dict[Path, str]:
-    """The text of every module but those of the command line, by its path in the package."""
-    paths = sorted(path for path in _ROOT.rglob("*.py") if path.relative_to(_ROOT).parts[0] != "cli")
+    """The text of every module but those of the command line, by its path in the package; not of packages."""
+    paths = sorted(path for path in _ROOT.rglob("[!_]*.py") if path.relative_to(_ROOT).parts[0] != "cli")
     return {path.relative_to(_ROOT): path.read_text(encoding="utf-8") for path in paths}
 
 
-def home_of(name: str) -> tuple[str, bool]:
-    """The module of a function, class or constant of this package, and whether it is public; empty without one."""
+def _found(name: str) -> Any:
+    """The function, class or constant of this name in any module of ours; None without one."""
     defined = re.compile(rf"^(def |class )?{re.escape(name)}\b *[(:=\[]", re.M)
-    for inside, text in _sources().items():
-        if defined.search(text):
-            is_public = f'"{name}"' in _sources()[inside.parent / "__init__.py"]
-            home = inside.parent if is_public else inside.with_suffix("")
-            return ".".join((_ROOT.name, *home.parts)), is_public
-    return "", False
+    homes = (inside.with_suffix("").parts for inside, text in _sources().items() if defined.search(text))
+    modules = (import_module(".".join((_ROOT.name, *home))) for home in homes)
+    return next((vars(module)[name] for module in modules if name in vars(module)), None)
 
 
 _OF_LOAD, _OF_TOKENS = ("tokenizer", "backend", "dtype", "device_map"), ("bos", "length", "sequences", "attention_mask")
@@ -536,8 +529,7 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
 
 def saved(what: Any, path: Any, **how: Any) -> Path:
     """The path at which `si.save` writes something."""
-    written: Path = import_module(f"{_ROOT.name}.pages.report").save(what, path, **how)
-    return written
+    return Path(import_module(f"{_ROOT.name}.pages.report").save(what, path, **how))
 
 
 def _prepared(names: list[str], args: tuple[Any, ...], named: dict[str, Any], handed: list[str]) -> tuple[Any, ...]:
@@ -765,10 +757,8 @@ class Package(ModuleType):
         edit = "" if fix or not name.islower() else _known(name, _public_edits())
         if edit and edit.lower() != name:
             return _function_of(resolve_name(f"{_ROOT.name}.interventions.{edit}"), name)
-        home, is_public = ("", False) if fix else home_of(name)
-        if is_public and self.__name__ == _ROOT.name:
-            return getattr(import_module(home), name)
-        fix = fix or (f"; write from {home} import {name}" if home else "")
+        if not fix and (found := _found(name)) is not None:
+            return found
         raise Unknown(f"module {self.__name__!r} has no attribute {name!r}", name, lambda: fix or self._fix_of(name))
 
     def _fix_of(self, name: str) -> str:

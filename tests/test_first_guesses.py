@@ -272,8 +272,6 @@ SAID = {  # what is tried, and what the one line says
     "a model to train": (lambda s, r: si.train(s.model, TEXTS, steps=2), 'si.train("sigmoid", steps=100)'),
     "half a swap": (lambda s, r: si.SwapPositions(1), "it takes first, second"),
     "a report of a model": (lambda s, r: si.Report(s), "si.measure(model, tokens) makes a report"),
-    "a kernel": (lambda s, r: si.Sigmoid(), "from sinkinterp.attention.kernels import Sigmoid"),
-    "a measurement": (lambda s, r: si.logit_parts(s), "from sinkinterp.measurement.lens import logit_parts"),
     "an attribute of no edited model": (lambda s, r: si.patched(s, si.SwapPositions(0, 1)).nothing, "with si.patched("),
     "sinks of a report": (lambda s, r: si.sinks(r), "report.sink()"),
     "all layers": (lambda s, r: si.attention_map(s, TEXT, layers="all"), "whole numbers"),
@@ -287,6 +285,13 @@ SAID = {  # what is tried, and what the one line says
     "two models to patch": (lambda s, r: si.patch(NAME, NAME), "two texts of one model"),
     "a layer of attention": (lambda s, r: s.attention(TEXT, layer=9), "choose from 0, 1, 2"),
 }
+
+
+def test_a_name_of_any_module_of_ours_is_found():
+    from sinkinterp.attention.kernels import Sigmoid
+    from sinkinterp.measurement.lens import logit_parts
+
+    assert si.Sigmoid is Sigmoid and si.logit_parts is logit_parts
 
 
 @pytest.mark.parametrize("what", SAID)

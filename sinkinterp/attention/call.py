@@ -216,7 +216,7 @@ class AttentionCall(Inputs, eq=False, repr=False):
             return z
         if self.set_pattern is not None or self.k.shape[2] <= LONG or isinstance(self.slot, Summaries):
             return self.mix(self.pattern())
-        return torch.cat([checkpoint(_dense_output, part, use_reentrant=False) for part in self.runs()], 2)
+        return torch.cat([checkpoint(lambda x: x.mix(x.pattern()), x, use_reentrant=False) for x in self.runs()], 2)
 
     def runs(self, length: int = 128) -> Iterator["AttentionCall"]:
         """The calls of `length` queries each, with the keys that they may see."""
@@ -309,10 +309,6 @@ class AttentionCall(Inputs, eq=False, repr=False):
         return self.kernel.weights_over_alpha(self.scores(keys, rows), log_z)
 
 
-def _dense_output(call: AttentionCall) -> HeadOutput:
-    return call.mix(call.pattern())
-
-
 def _at_least_fp32(x: Tensor) -> Tensor:
     """Half precision is not enough for scores; fp64 stays, for exact comparisons."""
     return x if x.dtype == torch.float64 else x.float()
@@ -338,19 +334,10 @@ def call_of_interface(
         added = mask.masked_fill(~allowed, 0)
         bias = added if bias is None else bias + added
         mask, bias = allowed, bias if bias.any() else None
-    logits = extra.get("s_aux")
-    return AttentionCall(
-        layer,
-        q,
-        k,
-        v,
-        scale=q.shape[-1] ** -0.5 if scale is None else scale,
-        mask=mask,
-        bias=bias,
-        softcap=extra.get("softcap"),
-        slot=extra.get("slot") if logits is None else SinkLogit(logits),
-        kernel=extra.get("kernel") or SOFTMAX,
-    )
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    slot = extra.get("slot") if extra.get("s_aux") is None else SinkLogit(extra["s_aux"])
+    kernel = extra.get("kernel") or SOFTMAX
+    return AttentionCall(layer, q, k, v, scale, mask, bias, softcap=extra.get("softcap"), slot=slot, kernel=kernel)
 
 
 def relative_to_own_key(

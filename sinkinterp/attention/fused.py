@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..checks import Frozen
 from .kernels import SOFTMAX, Kernel
+from .masks import Visibility
 from .shapes import Allowed, HeadOutput, Keys, PerQuery, Queries, Values
 from .slots import SinkLogit, Slot, SlotRow, Summaries
 
@@ -210,10 +211,17 @@ def additive(call: Inputs) -> Tensor | None:
     return torch.where(mask, bias, -torch.inf)
 
 
+def _added_and_seeing(call: Inputs) -> tuple[Tensor | None, Tensor | None]:
+    """As `additive`, with 0 in rows without a key, which not every kernel accepts, and which rows have one."""
+    mask, added = mask_of(call), additive(call)
+    if mask is None or added is None:
+        return None, None
+    seeing = mask.any(-1, keepdim=True)
+    return torch.where(seeing, added, 0), seeing
+
+
 def _causal(call: Inputs) -> Allowed:
-    n_queries, n_keys = call.q.shape[2], call.k.shape[2]
-    mask = torch.ones(1, 1, n_queries, n_keys, dtype=torch.bool, device=call.q.device)
-    return mask.tril(n_keys - n_queries)
+    return Visibility(call.q.shape[2], call.k.shape[2], call.q.device).allowed()
 
 
 # PyTorch's kernels
@@ -236,14 +244,10 @@ def attend(call: Inputs) -> Attended | None:
 def sdpa(call: Inputs) -> HeadOutput:
     """The output by the public `scaled_dot_product_attention`; no log-sum-exp. Queries that see nothing get 0."""
     given = _repeated(_with_row_as_key(call))  # some kernels refuse grouped queries, and one makes the T x T map
-    mask, added = mask_of(given), additive(given)
-    if mask is None or added is None:
-        causal = is_plainly_causal(given)
-        z = F.scaled_dot_product_attention(given.q, given.k, given.v, is_causal=causal, scale=given.scale)
-        return _asked(call, z)
-    seeing = mask.any(-1, keepdim=True)  # nor does every kernel accept rows without a key
-    added = torch.where(seeing, added, 0)
-    return seeing * F.scaled_dot_product_attention(given.q, given.k, given.v, added, scale=given.scale)
+    added, seeing = _added_and_seeing(given)
+    causal = is_plainly_causal(given)
+    z = F.scaled_dot_product_attention(given.q, given.k, given.v, added, is_causal=causal, scale=given.scale)
+    return _asked(call, z if seeing is None else seeing * z)
 
 
 def _on_cpu(call: Inputs) -> Attended | None:
@@ -256,10 +260,7 @@ def _on_cpu(call: Inputs) -> Attended | None:
 
 
 def _on_cuda(call: Inputs) -> Attended | None:
-    mask, added = mask_of(call), additive(call)
-    seeing = None if mask is None else mask.any(-1, keepdim=True)
-    if added is not None and seeing is not None:
-        added = torch.where(seeing, added, 0)
+    added, seeing = _added_and_seeing(call)
     for accepted in (call, _repeated(call)) if is_grouped(call) else (call,):
         kernel = _ON_CUDA.get(_chosen(accepted, added))
         attended = None if kernel is None else kernel(accepted, added)

@@ -117,15 +117,9 @@ def of_heads(call: AttentionCall, heads: Sequence[int]) -> AttentionCall:
     kv_heads = chosen // (call.q.shape[1] // call.k.shape[1])
     weights = None if call.set_pattern is None else call.set_pattern.weights
     mask, bias, weights = (t if t is None or t.shape[1] == 1 else t[:, chosen] for t in (call.mask, call.bias, weights))
-    fewer = replace(
-        call.with_pattern(None),
-        q=call.q[:, chosen],
-        k=call.k[:, kv_heads],
-        v=call.v[:, kv_heads],
-        mask=mask,
-        bias=bias,
-        slot=None if call.slot is None else call.slot.of_heads(chosen),
-    )
+    q, k, v = call.q[:, chosen], call.k[:, kv_heads], call.v[:, kv_heads]
+    slot = None if call.slot is None else call.slot.of_heads(chosen)
+    fewer = replace(call.with_pattern(None), q=q, k=k, v=v, mask=mask, bias=bias, slot=slot)
     return fewer.with_pattern(weights)
 
 

@@ -10,7 +10,6 @@ from typing import ClassVar
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..checks import Frozen
 from ..spec import Limits, Spec
@@ -86,20 +85,7 @@ BLOCK = 64  # keys per block: at T = 32,768 and 12 heads, 100 MB of fp32 scores
 
 def key_blocks(keys: KeyIndex, block: int = BLOCK) -> Iterable[Tensor]:
     """`keys` in blocks of at most `block`."""
-    return keys.split(block) if len(keys) > block else (keys,)
-
-
-_BOUNDS = WeakTensorKeyDictionary()  # so that a GPU is asked once for all layers, which share the chosen keys
-
-
-def _bounds(keys: KeyIndex) -> tuple[int, int]:
-    """The first and the last of the chosen keys."""
-    version = None if keys.is_inference() else keys._version
-    known = _BOUNDS.get(keys)
-    if known is None or version is None or known[0] != version:  # tensors of inference mode count no changes
-        first, last = torch.stack(keys.aminmax()).tolist()
-        known = _BOUNDS[keys] = version, (first, last)
-    return known[1]
+    return keys.split(block)
 
 
 class Visibility(Frozen, eq=False):
@@ -162,5 +148,5 @@ class Visibility(Frozen, eq=False):
         """
         if self.mask is not None or not len(keys):
             return ALL, slice(self.n_queries, None)
-        first, last = (max(key - self.past, 0) for key in _bounds(keys))
+        first, last = (max(key - self.past, 0) for key in torch.stack(keys.aminmax()).tolist())
         return slice(first, last), slice(last, None)

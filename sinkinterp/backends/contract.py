@@ -183,8 +183,8 @@ def edits_check(
     """
     tokens = sample_tokens(shape.vocab)[:1, :length].expand(N_COPIES, -1).contiguous()
 
-    opposites = {site: AT[site](_Opposite(copy)) for site, copy in _COPY_OF.items() if site is not sites.CALL}
-    changes = [edit for site, edit in opposites.items() if site is sites.OUTPUT or site in taps]
+    changed = {site: copy for site, copy in _COPY_OF.items() if site is sites.OUTPUT or site in taps}
+    changes = [AT[site](_Opposite(copy)) for site, copy in changed.items()]
 
     def verify(answers: Mapping[str, Tensor], logits: Logits) -> Abilities:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -317,11 +317,10 @@ def _abilities(answers: Mapping[str, Tensor], logits: Logits, shape: ModelShape,
     """
     eps, stream = torch.finfo(answers["stream"].dtype).eps, answers["stream"].cpu().double()
     updates = answers["update"].cpu().double().unbind(1) if "update" in answers else ()
-    are_as_wide = all(update.shape[-1] == stream.shape[-1] for update in updates)  # several streams are wider
-    are_added = (
-        len(updates) == shape.n_layers
-        and are_as_wide
-        and all(_is_added(update, stream[:, block], stream[:, block + 1], eps) for block, update in enumerate(updates))
+    are_added = len(updates) == shape.n_layers and all(
+        update.shape[-1] == stream.shape[-1]  # several streams are wider
+        and _is_added(update, stream[:, block], stream[:, block + 1], eps)
+        for block, update in enumerate(updates)
     )
     reference = logits[_REFERENCE]
     rounding = 10 * _distance(logits[_NOISE], reference) + 1e-6 * reference[-1].abs().max().item()

@@ -190,18 +190,15 @@ def add_slots(model: PreTrainedModel, spec: AddedSlots, tokens: Tokens | None = 
         return call.output()
 
     model.set_attn_implementation(WITH_SLOTS)
-    training = model.training
     try:
-        with torch.no_grad(), set_to(_ANSWER, build):
+        with torch.no_grad(), eval_mode(model), set_to(_ANSWER, build):
             ids = torch.tensor([[0, 1, 2]]) if tokens is None else tokens
-            model.eval()(ids.to(model.device), use_cache=False)
+            model(ids.to(model.device), use_cache=False)
         if not slots:
             raise InputError(f"{name} calls no attention, so none are added")
     except BaseException:
         model.set_attn_implementation(before)
         raise
-    finally:
-        model.train(training)
     for module, added in slots.items():
         module.add_module(WITH_SLOTS, added)
     return before

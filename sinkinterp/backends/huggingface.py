@@ -14,20 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ..attention import Edit, Reads, Site, reads_of, sites
 from ..attention.shapes import Gap, ModelShape, metric, per_sequence, tolerance_of
-from ..attention.sites import (
-    CALL,
-    MLP,
-    POSITION_EMBEDDING,
-    POSITION_IDS,
-    RESIDUAL,
-    TAPPED,
-    WEIGHT_SITES,
-    Edit,
-    Reads,
-    Site,
-    reads_of,
-)
 from ..checks import InputError, fix_of, instance_of, keywords, refusal, refusing
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual, Put
@@ -187,7 +175,7 @@ class HuggingFaceSubject(Subject):
             self._abilities_found(bare, whole, gives_positions=False)
         able = {site: taps for site, taps in self.modules.taps.items() if site in self._abilities.taps}
         self.modules = replace(self.modules, taps=able)
-        mlp_layers = self.shape.mlp_layers if MLP in able else ()
+        mlp_layers = self.shape.mlp_layers if sites.MLP in able else ()
         self.shape = replace(self.shape, mlp_layers=mlp_layers, d_mlp=self._abilities.d_mlp)
 
     def _abilities_found(self, bare: Logits, length: int, gives_positions: bool = True) -> Abilities:
@@ -251,7 +239,7 @@ class HuggingFaceSubject(Subject):
             return False
         tokens, seen, middle = contract.sample_tokens(self.shape.vocab), list[Any](), self.shape.n_layers // 2
         with self.modules.blocks[0].register_forward_hook(lambda block, args, output: seen.append(output)):
-            whole = self.run(tokens, reads={"x": RESIDUAL.read(lambda x: x.clone())})
+            whole = self.run(tokens, reads={"x": sites.RESIDUAL.read(lambda x: x.clone())})
         if not isinstance(seen[-1], Tensor):
             return False
         edit = ChangeResidual(Put({middle: whole["x"][:, middle]}), layers=[middle])
@@ -284,7 +272,7 @@ class HuggingFaceSubject(Subject):
 
     def check_maps(self, edits: Sequence[Edit]) -> None:
         """Raises InputError where edits of weights do not fit, which one short pass under them tells."""
-        recorder = Recorder(edits=[edit for edit in edits if any(site.touched_by(edit) for site in WEIGHT_SITES)])
+        recorder = Recorder(edits=[edit for edit in edits if any(site.touched_by(edit) for site in sites.WEIGHT_SITES)])
         if recorder.edits:
             with self.maps_shown_to(recorder):
                 self._pass(contract.sample_tokens(self.shape.vocab), recorder)
@@ -328,8 +316,8 @@ class HuggingFaceSubject(Subject):
 
     def _shape_of(self, recorder: Recorder) -> ModelShape:
         """The sizes of the model, from a pass with the reads `sizes` and `width`."""
-        sizes = {layer: answers["sizes"] for layer, answers in recorder.answers[CALL].items()}
-        residuals = recorder.answers[RESIDUAL]
+        sizes = {layer: answers["sizes"] for layer, answers in recorder.answers[sites.CALL].items()}
+        residuals = recorder.answers[sites.RESIDUAL]
         if not sizes or not residuals:
             what = "no residuals" if sizes else "no attention of transformers' interface"
             raise InputError(f"{type(self.model).__name__} shows {what}; {self._fix}")
@@ -344,7 +332,7 @@ class HuggingFaceSubject(Subject):
             d_model=int(residuals[0]["width"].item()),
             vocab=embedding.num_embeddings,
             n_ctx=self._n_ctx,
-            mlp_layers=tuple(range(len(self.modules.blocks))) if all(self.modules.taps.get(MLP, [None])) else (),
+            mlp_layers=tuple(range(len(self.modules.blocks))) if all(self.modules.taps.get(sites.MLP, [None])) else (),
             d_embedding=embedding.embedding_dim,
             d_value=d_value,
         )
@@ -383,7 +371,7 @@ class HuggingFaceSubject(Subject):
     def positions(self, edits: Sequence[Edit], length: int) -> dict[str, Tensor]:
         """The model's keyword for the positions that edits give to tokens; empty where they change none."""
         ids = torch.arange(length)
-        edited = POSITION_IDS.edited(ids, edits)
+        edited = sites.POSITION_IDS.edited(ids, edits)
         if edited.equal(ids):
             return {}
         self._check_last_position(int(edited.max()))
@@ -403,10 +391,10 @@ class HuggingFaceSubject(Subject):
     def check_edits(self, edits: Sequence[Edit], length: int) -> Iterator[str]:
         """Raises InputError for an edit that does not fit the model, or sequences of this length."""
         for edit in edits:
-            for site in filter(lambda site: site.touched_by(edit), TAPPED):
+            for site in filter(lambda site: site.touched_by(edit), sites.TAPPED):
                 self._check_tapped(site)
             edit.check(self.shape, length)
-            if POSITION_EMBEDDING.touched_by(edit) and not self.modules.tables:
+            if sites.POSITION_EMBEDDING.touched_by(edit) and not self.modules.tables:
                 yield f"{self.name} has no table of learned positions; take a model with one (GPT-2, OPT)"
 
     @refusing
@@ -421,13 +409,12 @@ class HuggingFaceSubject(Subject):
         if bridge is not None and _weights_of(bridge.parameters()) != made:
             raise InputError(f"the weights of {self.name}'s copy, subject.lens(), were changed{fix_of('lens')}")
         if bridge is not None and not self.is_in_hooks and (hooked := hooked_points(bridge)):
-            raise InputError(
-                f"{self.name} has hooks on {', '.join(hooked)[:200]}, which a measurement does not see; take them off, "
-                f"subject.reset_hooks(), and give edits=[({hooked[-1]!r}, function)]"
-            )
+            fix = f"take them off, subject.reset_hooks(), and give edits=[({hooked[-1]!r}, function)]"
+            what = f"{self.name} has hooks on {', '.join(hooked)[:200]}"
+            raise InputError(f"{what}, which a measurement does not see; {fix}")
 
     def _check_tapped(self, site: Site) -> None:
-        if site in TAPPED and site not in self.modules.taps:
+        if site in sites.TAPPED and site not in self.modules.taps:
             raise InputError(f"{self.name}: not every block shows its {site.label}; take residuals (ChangeResidual)")
 
     @refusing

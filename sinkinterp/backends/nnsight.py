@@ -100,23 +100,15 @@ class NNsightSubject(HuggingFaceSubject):
                     place, n_kv_heads = self._envoy.get(names[attention]), self.modules.n_kv_heads
                     _attend(place, layers[module], recorder, self.implementation, n_kv_heads)
             elif site is RESIDUAL or recorder.uses(site):
-                (_replace_input if is_input else _replace_output)(self._envoy.get(names[module]), record)
+                _replace("input" if is_input else "output", self._envoy.get(names[module]), record)
 
 
-def _replace_input(module: Any, record: Callable[[Tensor], Tensor]) -> None:
-    """The first tensor that a module is given becomes what `record` makes of it."""
-    x = module.input
-    edited = record(x)
-    if edited is not x:
-        module.input = edited
-
-
-def _replace_output(module: Any, record: Callable[[Tensor], Tensor]) -> None:
-    """The tensor that a module returns, the first of several, becomes what `record` makes of it."""
-    output = module.output
-    edited = with_first(output, record)
-    if edited is not output:
-        module.output = edited
+def _replace(place: str, module: Any, record: Callable[[Tensor], Tensor]) -> None:
+    """The tensor at a module's input or output, the first of several, becomes what `record` makes of it."""
+    shown = getattr(module, place)
+    edited = with_first(shown, record)
+    if edited is not shown:
+        setattr(module, place, edited)
 
 
 def _attend(envoy: Any, layer: int, recorder: Recorder, base: str, n_kv_heads: int) -> None:

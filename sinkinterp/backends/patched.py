@@ -268,15 +268,12 @@ class _Patch(Attached):
     def attached(self) -> Iterator[None]:
         """In the block, it runs in place of the model's `forward`."""
         subject = self.subject
-        with ExitStack() as stack:
-            stack.enter_context(subject.shown_to(self.recorder))
-            stack.enter_context(subject.maps_shown_to(self.recorder))
+        with subject.shown_to(self.recorder), subject.maps_shown_to(self.recorder):
+            self.__wrapped__ = subject.model.forward  # where `inspect.signature` looks
             parts = () if isinstance(subject, ModuleSubject) else subject.modules.blocks  # of one's own, names alone
             checks = [block.register_forward_pre_hook(self.check_pass, prepend=True) for block in parts]
-            stack.enter_context(removed_after(checks))
-            self.__wrapped__ = subject.model.forward  # where `inspect.signature` looks
-            stack.enter_context(computed_by({subject.model: self}))
-            yield
+            with removed_after(checks), computed_by({subject.model: self}):
+                yield
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """One forward pass. In a block it is edited; elsewhere it is refused, unless it is a measurement's."""

@@ -13,7 +13,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..attention import OUTPUT, WEIGHT_SITES, AttentionCall, Gap, Pattern, SinkLogit
+from ..attention import OUTPUT, WEIGHT_SITES, AttentionCall, Gap, Pattern, call_of_interface
 from ..checks import InputError
 from ..data.tokens import Tokens
 from . import contract
@@ -136,17 +136,9 @@ class BridgeLayer:
         q, k, v = self._heads(attention)
         if self.mask is None and getattr(getattr(attention, "config", None), "sliding_window", None):
             raise InputError(f"{type(attention).__name__} shows no mask, and has a window; {FIX}")
-        sinks = getattr(attention, "sinks", None)
-        return AttentionCall(
-            layer=self.index,
-            q=q,
-            k=k,
-            v=v,
-            scale=getattr(attention, "scaling", q.shape[-1] ** -0.5),
-            mask=self.mask,
-            softcap=getattr(attention, "attn_logit_softcapping", None),
-            slot=None if sinks is None else SinkLogit(sinks),
-        )
+        scale, sinks = getattr(attention, "scaling", None), getattr(attention, "sinks", None)
+        softcap = getattr(attention, "attn_logit_softcapping", None)
+        return call_of_interface(self.index, q, k, v, self.mask, scale, softcap=softcap, s_aux=sinks)
 
     def _heads(self, attention: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, `batch head pos d`, after norms and rotation."""

@@ -304,11 +304,9 @@ class Evict(Edit):
         whole_number(self.sinks, f"in a cache of {self.window} tokens the number of sinks", 0, self.window - 1)
 
     def call(self, call: AttentionCall) -> AttentionCall:
-        n_queries, n_keys = call.q.shape[2], call.k.shape[2]
-        key = call.keys
-        query = key[n_keys - n_queries :, None]
         recent = Window(self.window - self.sinks)
-        kept = (recent | Prefix(self.sinks) if self.sinks else recent).allows(query, key[None])
+        mask = recent | Prefix(self.sinks) if self.sinks else recent
+        kept = mask.allows(call.visibility.positions[:, None], call.keys[None])
         return replace(call, mask=torch.logical_and(call.allowed(), kept))
 
 

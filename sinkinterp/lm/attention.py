@@ -175,6 +175,7 @@ class _Alibi(Position):
         return -torch.tensor(self.slopes, device=far.device)[:, None, None] * far
 
 
+Scheme = NoPosition | Sinusoidal | Learned | Rotary | T5Relative | BucketIndex | Alibi
 HeadVectors = Float[Tensor, "batch pos head d_head"]  # the order of axes outside the call, as in transformers
 MapVectors = Float[Tensor, "batch pos map d_value"]  # as `HeadVectors`, of the maps that share values
 

@@ -23,20 +23,7 @@ from transformers.utils.output_capturing import capture_outputs
 from ..attention import Causal, NoSlots
 from ..checks import InputError, check_context, check_memory, refusing
 from ..spec import Dims, Limits, Spec
-from .attention import (
-    Alibi,
-    AttentionSpec,
-    Bias,
-    BucketIndex,
-    Learned,
-    NoPosition,
-    Position,
-    PositionIds,
-    Rotary,
-    SinkAttention,
-    Sinusoidal,
-    T5Relative,
-)
+from .attention import AttentionSpec, Bias, Position, PositionIds, Rotary, Scheme, SinkAttention
 from .block import FFN, GatedFFN, NormPlacement, Nothing, PreNorm, SinkBlock, SinkToken, SwishDown
 
 
@@ -80,7 +67,7 @@ class LMSpec(Spec):
 
     limits: ClassVar[Limits] = {**dict.fromkeys(("vocab", "d_model", "n_heads", "n_layers", "n_ctx"), 1), "norm_eps": 0}
 
-    position: NoPosition | Sinusoidal | Learned | Rotary | T5Relative | BucketIndex | Alibi = Rotary()
+    position: Scheme = Rotary()
     attention: AttentionSpec = AttentionSpec()
     ffn: FFN | GatedFFN = GatedFFN()
     branch: NormPlacement = PreNorm()

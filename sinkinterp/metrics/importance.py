@@ -76,14 +76,11 @@ def queries_that_see(call: AttentionCall, positions: KeyIndex) -> QueryCounts:
 
 def queries_from(call: AttentionCall, positions: KeyIndex) -> QueryCounts:
     """T - k + 1 for position k, counted from 1: how many queries are at the position or after it."""
-    first = positions + call.q.shape[2] - call.k.shape[2]
-    return (call.q.shape[2] - first.clamp(min=0))[None, None]
+    return replace(call.visibility, mask=None).watchers(positions)
 
 
 def hidden_queries(call: AttentionCall) -> Int[Tensor, " batch"]:
     """How many queries cannot see the first key, at most over heads: above 0 behind a window narrower than T."""
-    if call.mask is None:
-        return torch.zeros(len(call.q), dtype=torch.long, device=call.q.device)
     first = call.keys[:1]
     return (queries_from(call, first) - call.watchers(first)).amax((1, 2)).expand(len(call.q))
 
@@ -191,10 +188,8 @@ def content_free_importance(call: AttentionCall, positions: KeyIndex, convention
 def uniform_and_content_free(
     call: AttentionCall, positions: KeyIndex, convention: Convention = VISIBLE
 ) -> Float[Tensor, "batch 2 head pos"]:
-    """`uniform_importance` beside `content_free_importance`, computed once where they are the same."""
-    uniform = convention.uniform(call, positions)
-    both = is_biased(call)
-    return torch.stack((uniform, content_free_importance(call, positions, convention) if both else uniform), 1)
+    """`uniform_importance` beside `content_free_importance`."""
+    return torch.stack([null(call, positions, convention) for null in (uniform_importance, content_free_importance)], 1)
 
 
 def is_biased(call: AttentionCall) -> bool:

@@ -5,7 +5,6 @@ instrument, as in `si.measure(subject, tokens, instruments=[(Metric("first", RES
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 from torch import Tensor
@@ -66,25 +65,11 @@ class _AtPositions(Frozen):
         return self.read(call, positions, self.convention)
 
 
-class _Nulls(_AtPositions):
-    """The nulls of some positions. Causal layers without a bias share them; `known` keeps theirs, by shape."""
-
-    known: dict[object, Tensor] = field(default_factory=dict, compare=False)
-
-    def __call__(self, call: AttentionCall) -> Tensor:
-        if call.mask is not None or importance.is_biased(call):
-            return super().__call__(call)
-        shape = (call.q.shape[:3], call.k.shape[2], call.slot is None, call.k.device)
-        if shape not in self.known:
-            self.known[shape] = super().__call__(call)
-        return self.known[shape]
-
-
 def core_metrics(positions: KeyIndex, convention: importance.Convention) -> tuple[importance.Metric, ...]:
     """The metrics of every report, with importance at `positions`."""
     return (
         importance.Metric(_IMPORTANCES, CALL, _AtPositions(importance.importance_and_raw, positions, convention)),
-        importance.Metric(_NULLS, CALL, _Nulls(importance.uniform_and_content_free, positions, convention)),
+        importance.Metric(_NULLS, CALL, _AtPositions(importance.uniform_and_content_free, positions, convention)),
         *(*_OF_SLOTS, *_AS_THEY_ARE, _HIDDEN_QUERIES),
     )
 

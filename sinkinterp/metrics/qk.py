@@ -94,8 +94,7 @@ def _with_chosen_and_others(
 def _sum_of_visible_keys(call: AttentionCall, k: Keys) -> Float[Tensor, "batch kv_head group query d"]:
     """For every query, the sum of the keys that it can see; one group where it is the same for all."""
     if call.mask is None:
-        past = call.k.shape[2] - call.q.shape[2]
-        return k.cumsum(2)[:, :, None, past:]
+        return k.cumsum(2)[:, :, None, call.visibility.past :]
     sums = k.new_zeros(())
     for keys in key_blocks(call.keys):
         allowed = call.allowed(keys).to(k.dtype)
