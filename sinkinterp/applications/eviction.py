@@ -22,19 +22,9 @@ from ..attention import AttentionCall, Edit, ModelShape
 from ..backends.exclusive import exclusive
 from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import (
-    LARGEST,
-    Frozen,
-    InputError,
-    accepting,
-    check_memory,
-    different_numbers,
-    finite_number,
-    whole_number,
-    whole_numbers,
-)
+from ..checks import LARGEST, Frozen, InputError, accepting, different_numbers, finite_number, whole_number
 from ..data.progress import Progress, silent, told
-from ..data.tokens import Tokens
+from ..data.tokens import Tokens, sequences_that_fit
 from ..interventions.attention_layers import Evict, First, KeepHeaviest
 from ..interventions.selectors import check_chosen, store_chosen
 from ..measurement.measure import answers_of, dtype_of, reads_inputs, run_note
@@ -330,7 +320,7 @@ def quantised_table(
     Keys are rounded as a cache holds them, after rotation. The control rounds all but the second token. Raises
     InputError for fewer than 2 bits, and more than 32, and for a model that caches no keys and values but a latent.
     """
-    bits = tuple(dict.fromkeys(whole_numbers(bits, "bits", 2, 32)))
+    bits = different_numbers(bits, "bits", 2, 32)
     if getattr(subject.model.config, "kv_lora_rank", None):
         fix = "RoundedCache rounds the keys and values that are made of it, as an edit"
         raise InputError(f"{subject.name} caches a latent, not keys and values; take another model ({fix})")
@@ -387,7 +377,7 @@ def generated(subject: HuggingFaceSubject, prompts: Tokens, count: int, seed: in
     subject.check_ids(prompts)
     count = whole_number(count, "tokens to generate", 1, None if limit is None else limit - start)
     seed = whole_number(seed, "seed", 0, LARGEST)
-    check_memory(8 * len(prompts) * (start + count), f"{count:,} tokens after each prompt", "generate fewer")
+    sequences_that_fit(len(prompts), start + count, "generate fewer tokens")
     if subject.libraries or not hasattr(subject.model, "generate"):
         raise InputError(f"{subject.name} writes no text here; give a model of transformers, backend='huggingface'")
     with torch.random.fork_rng(), exclusive(subject.model), eval_mode(subject.model):

@@ -62,7 +62,7 @@ def _of_characters(ids: Mapping[Any, Any]) -> PlainTokenizer:
     is_right = all(isinstance(c, str) and len(c) == 1 and isinstance(i, int) for i, c in characters.items())
     if not ids or not is_right or len(characters) < len(ids):
         raise InputError("a dictionary that is a tokenizer gives every character an id of its own, such as {'a': 0}")
-    return PlainTokenizer(partial(_encoded, ids), partial(_spelt, characters))
+    return PlainTokenizer(partial(_encoded, ids), lambda tokens: "".join(characters.get(int(i), "?") for i in tokens))
 
 
 def _encoded(ids: Mapping[str, int], text: str) -> list[int]:
@@ -70,10 +70,6 @@ def _encoded(ids: Mapping[str, int], text: str) -> list[int]:
     if unknown:
         raise InputError(f"the tokenizer has no character {unknown[0]!r}; give a text without it")
     return [ids[character] for character in text]
-
-
-def _spelt(characters: Mapping[int, str], tokens: Sequence[int]) -> str:
-    return "".join(characters.get(int(i), "?") for i in tokens)
 
 
 def appended_tokens(tokenizer: Any) -> int:

@@ -106,6 +106,25 @@ class TokenSet(Frozen, repr=False, eq=False):
             (rows,) = (self.lengths == length).nonzero(as_tuple=True)
             yield rows, self.tokens[rows, :length]
 
+    def said_of_padding(self, pads: Mapping[int, int]) -> "TokenSet":
+        """The same token set. Its source says if sequences begin or end with one id several times.
+
+        pads: the ids of padding, and how often each must be repeated to be known as such. Raises InputError for those.
+        """
+        runs = _runs(self)
+        for token, times in runs:
+            if times >= pads.get(token, times + 1):
+                fix = "give the tokenizer's whole answer, with its attention_mask, or lists without padding"
+                what = f"a sequence begins or ends with {times} of token {token}, the padding"
+                raise InputError(f"{what}, and no mask marks it; {fix}")
+        repeated = [token for token, times in runs if times > 1]
+        if not repeated:
+            return self
+        what = (
+            f"{len(repeated)} beginnings or ends repeat one id, such as {repeated[0]}; read as tokens, not as padding"
+        )
+        return replace(self, source=f"{self.source} ({what})")
+
 
 def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[Tensor, "sequence longest"], Lengths]:
     """The tokens that the mask keeps, moved to position 0, and how many each sequence has."""
@@ -306,24 +325,6 @@ def _refuse_texts(texts: Sequence[str]) -> TokenSet:
     raise _misread("input_ids are texts")
 
 
-def said_of_padding(token_set: TokenSet, pads: Mapping[int, int]) -> TokenSet:
-    """The token set. Its source says if sequences begin or end with one id several times.
-
-    pads: the ids of padding, and how often each must be repeated to be known as such. Raises InputError for those.
-    """
-    runs = _runs(token_set)
-    for token, times in runs:
-        if times >= pads.get(token, times + 1):
-            fix = "give the tokenizer's whole answer, with its attention_mask, or lists without padding"
-            what = f"a sequence begins or ends with {times} of token {token}, the padding"
-            raise InputError(f"{what}, and no mask marks it; {fix}")
-    repeated = [token for token, times in runs if times > 1]
-    if not repeated:
-        return token_set
-    what = f"{len(repeated)} beginnings or ends repeat one id, such as {repeated[0]}; read as tokens, not as padding"
-    return replace(token_set, source=f"{token_set.source} ({what})")
-
-
 def _runs(token_set: TokenSet) -> list[tuple[int, int]]:
     """How often the first token of each sequence is repeated there, and the last; sequences of one token left out."""
     runs: list[tuple[int, int]] = []
@@ -354,15 +355,11 @@ class TextToTokens(Frozen):
     model: str = "this model"
 
     def __post_init__(self) -> None:
-        self._check()
-
-    @refusing
-    def _check(self) -> Iterator[str]:
         if self.tokenizer is None:
             fix = "load it with one, si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]"
-            yield f"{self.model} has no tokenizer, so it reads no text; {fix}"
+            raise InputError(f"{self.model} has no tokenizer, so it reads no text; {fix}")
         if self.bos is Bos.ALWAYS and self.tokenizer.bos_token_id is None:
-            yield 'this tokenizer has no BOS token; use bos="never" or bos="tokenizer"'
+            raise InputError('this tokenizer has no BOS token; use bos="never" or bos="tokenizer"')
 
     def of_length(self, texts: Iterable[str], length: int, sequences: int | None, source: str) -> TokenSet:
         """The first `length` tokens of the first `sequences` texts that are long enough, one text per sequence.
@@ -501,13 +498,18 @@ def repeated_token(vocab: int, length: int, sequences: int, seed: int = 0, first
     return _drawn("repeated token", 1, vocab, length, sequences, seed, first)
 
 
+def sequences_that_fit(sequences: int, length: int, fix: str) -> int:
+    """The number of sequences. Raises InputError unless it is one, and so many tokens fit into the machine's memory."""
+    sequences = whole_number(sequences, "sequences", 1)
+    check_memory(3 * 8 * sequences * length, f"{sequences:,} sequences of {length:,} tokens", fix)
+    return sequences
+
+
 def _drawn(name: str, columns: int, vocab: int, length: int, sequences: int, seed: int, first: int | None) -> TokenSet:
     """Sequences that are filled with so many columns of random tokens. Raises InputError for sizes that do not fit."""
     vocab, length = whole_number(vocab, "vocab", 1, LARGEST), whole_number(length, "length", 2)
-    sequences, seed = whole_number(sequences, "sequences", 1), whole_number(seed, "seed", -LARGEST, LARGEST)
-    what = f"{sequences:,} sequences of {length:,} tokens"
-    check_memory(3 * 8 * sequences * length, what, "ask for fewer or shorter ones")
-    generator = torch.Generator().manual_seed(seed)
+    sequences = sequences_that_fit(sequences, length, "ask for fewer or shorter ones")
+    generator = torch.Generator().manual_seed(whole_number(seed, "seed", -LARGEST, LARGEST))
     tokens = torch.randint(vocab, (sequences, min(columns, length)), generator=generator).expand(-1, length).clone()
     if first is not None:
         tokens[:, 0] = whole_number(first, f"the first token, an id of the vocabulary of {vocab},", 0, vocab - 1)
@@ -525,8 +527,8 @@ def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) 
         else:
             kept.append(row)
         if len(kept) == sequences:
-            return torch.tensor(kept), too_short
-    if sequences is None and kept:
+            break
+    if kept and sequences in (None, len(kept)):
         return torch.tensor(kept), too_short
     if sequences is None:
         what = f"use a length of at most {longest}, that of the longest" if longest else "they are blank: give others"

@@ -181,6 +181,7 @@ def _span(layers: Sequence[int], first: int, last: int) -> list[int] | None:
 
 _WORDS = data_of("pages/live/live.toml")
 KINDS = _WORDS["kinds"]
+REAL = "logit"  # the number of an edit that may be any; the others count
 _MAKE: Mapping[str, Make] = {
     "swap": lambda shape, position: SwapPositions(0, position),
     "column": lambda shape, position: RemoveColumn(positions=[position]),
@@ -201,14 +202,9 @@ def edit_of(data: EditData, shape: ModelShape) -> Edit:
     return _MAKE[data.kind](shape, *map(_fitting, names, data.numbers))
 
 
-def _is_real(name: str) -> bool:
-    """Tells if a number of an edit may be any; the others count."""
-    return name == "logit"
-
-
 def _fitting(name: str, value: float) -> int | float:
     finite_number(value, name, above=-LARGEST, below=LARGEST)
-    return value if _is_real(name) else whole_number(int(value) if value.is_integer() else value, name, 0)
+    return value if name == REAL else whole_number(int(value) if value.is_integer() else value, name, 0)
 
 
 MOST_TOKENS = 256
@@ -376,8 +372,7 @@ def serve_live(
     Raises InputError where the model cannot be loaded or the port is taken.
     """
     port = whole_number(port, "port", 0, 65_535)
-    subject = subject_of(model)
-    session = Session(subject, bos)
+    session = Session(subject_of(model), bos)
     with suppress(KeyboardInterrupt):
         serve(live_page(session), on_ready, {ASK: session.answer}, port)
 
@@ -393,13 +388,11 @@ def live_page(session: Session) -> str:
 def start_data(session: Session) -> StartData:
     """What the page holds before it asks."""
     has_text, shape = session.subject.tokenizer is not None, session.subject.shape
-    layers, prompt = (
-        shape.attention_layers,
-        "Type a prompt" if has_text else "Type token ids (this model has no tokenizer)",
-    )
+    layers = shape.attention_layers
+    prompt = "Type a prompt" if has_text else "Type token ids (this model has no tokenizer)"
     at_first = {"position": 4, "layers": layers[0], "to": layers[-1], "layer": layers[0]}
     kinds = {
-        name: KindData(kind["title"], [NumberData(n, _is_real(n), float(at_first.get(n, 0))) for n in kind["numbers"]])
+        name: KindData(kind["title"], [NumberData(n, n == REAL, float(at_first.get(n, 0))) for n in kind["numbers"]])
         for name, kind in KINDS.items()
     }
     return StartData(
