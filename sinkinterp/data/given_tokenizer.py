@@ -45,10 +45,8 @@ def plain_tokenizer(given: Any) -> PlainTokenizer | None:
     """The tokenizer that an object, a pair of functions or a dictionary of characters is; None for anything else."""
     if isinstance(given, Mapping):
         return _of_characters(given)
-    functions = (getattr(given, "encode", None), getattr(given, "decode", None))
-    if isinstance(given, Sequence) and not isinstance(given, str) and len(given) == 2:
-        functions = (given[0], given[1])
-    encode, decode = functions
+    is_pair = isinstance(given, Sequence) and not isinstance(given, str) and len(given) == 2
+    encode, decode = given if is_pair else (getattr(given, name, None) for name in ("encode", "decode"))
     if not callable(encode) or not callable(decode):
         return None
     bos, eos = (getattr(given, f"{name}_token_id", None) for name in ("bos", "eos"))
@@ -129,9 +127,8 @@ def token_bytes(tokenizer: Any, token: int) -> bytes:
 
 def _piece(tokenizer: Any, token: int) -> str | bytes | None:
     """What the vocabulary calls a token; None where the tokenizer does not say."""
-    if isinstance(tokenizer, PlainTokenizer):
-        return None if tokenizer.piece is None else tokenizer.piece(token)
-    name_of = getattr(tokenizer, "convert_ids_to_tokens", None)
+    is_plain = isinstance(tokenizer, PlainTokenizer)
+    name_of = tokenizer.piece if is_plain else getattr(tokenizer, "convert_ids_to_tokens", None)
     return None if name_of is None else name_of(token)
 
 

@@ -103,8 +103,7 @@ def beginning_with_bos(tokenizer: Any) -> Any:
 
     bos, adds_bos = tokenizer.bos_token, tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
     if tokenizer.is_fast and not adds_bos:
-        special_tokens = [(bos, tokenizer.bos_token_id)]
-        template = TemplateProcessing(single=f"{bos} $A", special_tokens=special_tokens)
+        template = TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, tokenizer.bos_token_id)])
         tokenizer.backend_tokenizer.post_processor = template
     return tokenizer
 

@@ -14,18 +14,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..checks import (
-    LARGEST,
-    Frozen,
-    InputError,
-    check_count,
-    check_memory,
-    instance_of,
-    is_whole,
-    refusing,
-    unicode_text,
-    whole_number,
-)
+from ..checks import LARGEST, Frozen, InputError, check_count, check_memory, instance_of, unicode_text, whole_number
 from ..data.texts import names_file
 from .choices import Bos
 from .given_tokenizer import appended_tokens, check_one_bos, messages_in, rendered
@@ -178,7 +167,7 @@ def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
     if isinstance(tokens, TokenSet):
         return tokens
     if isinstance(tokens, str | Path):
-        return encode([tokens]) if is_text(tokens) else of_source(tokens, encode, column)  # type: ignore[list-item]
+        return encode([tokens]) if is_text(tokens) else _of_source(tokens, encode, column)  # type: ignore[list-item]
     if isinstance(tokens, Mapping):
         return _of_mapping(tokens)
     if hasattr(tokens, "column_names") and isinstance(tokens, Iterable):
@@ -198,7 +187,7 @@ def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
     return TokenSet.of_rows([items] if items and is_one else [items_of(item) for item in items])
 
 
-def of_source(source: str | Path, encode: Encode, column: str = "text") -> TokenSet:
+def _of_source(source: str | Path, encode: Encode, column: str = "text") -> TokenSet:
     """The token set of the first texts of a file, a folder or a dataset."""
     name = Path(source).name if is_path(source) else str(source)
     return _of_first(texts_of(source, column), name, encode)
@@ -291,13 +280,12 @@ def items_of(given: Any) -> list[Any]:
     return items
 
 
-@refusing
-def check_texts(given: Sequence[Any]) -> Iterator[str]:
-    """Refuses anything but texts, and the names of files among several texts."""
+def check_texts(given: Sequence[Any]) -> None:
+    """Raises InputError for anything but texts, and for the names of files among several texts."""
     if not given or not all(isinstance(text, str) for text in given):
-        yield 'texts are strings; give one, or a list of at least one: subject.tokens(["one", "two"])'
+        raise InputError('texts are strings; give one, or a list of at least one: subject.tokens(["one", "two"])')
     if name := next(filter(names_file, given), ""):
-        yield f"{name.strip()} is a file; give the text that it holds, or the file alone to si.measure"
+        raise InputError(f"{name.strip()} is a file; give the text that it holds, or the file alone to si.measure")
 
 
 def _items_in(given: Any) -> list[Any]:
@@ -316,9 +304,10 @@ def _is_many(item: Any) -> bool:
 
 def ids_of_row(items: Any) -> list[int]:
     """The ids of a sequence as Python's whole numbers. Raises InputError for anything else."""
-    if not _is_many(items) or isinstance(items, str) or not all(map(is_whole, items)):
-        raise _misread(f"a row of token ids holds whole numbers; got {items!r:.60}")
-    return [whole_number(item, "a token id", -LARGEST, LARGEST) for item in items]
+    try:
+        return [whole_number(item, "a token id", -LARGEST, LARGEST) for item in items]
+    except (TypeError, InputError) as error:
+        raise _misread(f"a row of token ids holds whole numbers of 64 bits; got {items!r:.60}") from error
 
 
 def _refuse_texts(texts: Sequence[str]) -> TokenSet:
@@ -392,11 +381,12 @@ class TextToTokens(Frozen):
         token_set = TokenSet.of_rows(kept, source)
         return replace(token_set, bos=self._beginning(token_set.tokens), too_short=len(rows) - len(kept))
 
-    def whole(self, texts: Sequence[str], most: int, source: str) -> TokenSet:
+    def whole(self, texts: Sequence[str], most: int | None, source: str) -> TokenSet:
         """All tokens of every text, as `at_most` returns them.
 
-        Raises InputError for a text of more than `most` tokens.
+        Raises InputError for a text of more than `most` tokens, where there is a limit.
         """
+        most = most or UNLIMITED
         token_set = self.at_most(texts, most + 1, source)
         if token_set.tokens.shape[1] > most:
             too_long = next(i for i, text in enumerate(texts) if len(self._first_ids(text, most + 1)) > most)

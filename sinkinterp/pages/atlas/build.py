@@ -234,7 +234,6 @@ def _tables(reports: Sequence[Report], word: TokenText) -> list[Table]:
 
 
 def _protocol(reports: Iterable[Report]) -> str:
-    lines = []
-    for protocol in (vars(r.protocol) | {"model": public_name(r.protocol.model)} for r in reports):
-        lines.append("; ".join(f"{name}: {value}" for name, value in protocol.items() if value not in _NOTHING))
-    return " | ".join(lines)
+    protocols = (vars(r.protocol) | {"model": public_name(r.protocol.model)} for r in reports)
+    said = ([f"{name}: {value}" for name, value in each.items() if value not in _NOTHING] for each in protocols)
+    return " | ".join(map("; ".join, said))
