@@ -209,14 +209,13 @@ def _orders(
     subject: Subject, tokens: Tokens, alpha: Tensor, write: Tensor, epsilon: float, generator: torch.Generator
 ) -> dict[str, list[list[int]]]:
     """The orders in which each way of choosing leaves out heads; several where they are drawn."""
-    n = len(alpha)
     by_write = write.argsort().tolist()
     return {
         DORMANT: [[i for i in by_write if alpha[i] > epsilon]],
         BY_ALPHA: [alpha.argsort(descending=True).tolist()],
         BY_WRITE: [by_write],
         BY_ATTRIBUTION: [_attributions(subject, tokens).argsort().tolist()],
-        AT_RANDOM: [torch.randperm(n, generator=generator).tolist() for _ in range(DRAWS)],
+        AT_RANDOM: [torch.randperm(len(alpha), generator=generator).tolist() for _ in range(DRAWS)],
     }
 
 

@@ -22,19 +22,9 @@ from ..attention import AttentionCall, Edit, ModelShape
 from ..backends.exclusive import exclusive
 from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import (
-    LARGEST,
-    Frozen,
-    InputError,
-    accepting,
-    check_memory,
-    different_numbers,
-    finite_number,
-    whole_number,
-    whole_numbers,
-)
-from ..data.progress import Progress, silent, told
-from ..data.tokens import Tokens
+from ..checks import LARGEST, Frozen, InputError, different_numbers, finite_number, whole_number, whole_numbers
+from ..data.progress import Progress, reported, silent
+from ..data.tokens import Tokens, sequences_that_fit
 from ..interventions.attention_layers import Evict, First, KeepHeaviest
 from ..interventions.selectors import check_chosen, store_chosen
 from ..measurement.measure import answers_of, dtype_of, reads_inputs, run_note
@@ -123,7 +113,7 @@ def first_token_losses(
         check_window(tokens, window)
     full, added, control, missing = loss_of(subject, tokens), {}, {}, ""
     places = [(window, n) for window in windows for n in kept if n < window]
-    for window, n in told(places, accepting(progress, "progress", "")("evicting first tokens")):
+    for window, n in reported(places, progress, "evicting first tokens"):
         above = partial(_above, full, window)
         added[window, IN_TEXT, n] = above(loss_of(subject, tokens, [Evict(window, n)]))
         control[window, n] = above(loss_of(subject, tokens, [KeepHeaviest(window, n, First.EVICTED, seed=0)]))
@@ -148,8 +138,7 @@ def heads_table(
     finite_number(tolerance, "tolerance, a share of an output's length,", above=0)
     fitting = [n for n in different_numbers(kept, "kept, numbers of first tokens,", 0) if n < window]
     edits = [*(Evict(window, n) for n in fitting), KeepHeaviest(window, 1, First.EVICTED, seed=0)]
-    read = partial(_output_errors, edits=edits, window=window)
-    (errors_of,) = answers_of(subject, tokens, {"errors": read})
+    (errors_of,) = answers_of(subject, tokens, {"errors": partial(_output_errors, edits=edits, window=window)})
     rows: list[dict[str, Cell]] = []
     for layer, heads in zip(subject.shape.attention_layers, errors_of.nanmean(0).tolist(), strict=True):
         for head, (*errors, control) in enumerate(heads):
@@ -176,7 +165,7 @@ def memory_table(subject: HuggingFaceSubject, tokens: Tokens, window: int, progr
         "random tokens, the first evicted": KeepHeaviest(window, half, First.EVICTED, seed=0),
     }
     full, added = loss_of(subject, tokens), {}
-    for name in told([*rules], accepting(progress, "progress", "")("heavy hitters")):
+    for name in reported([*rules], progress, "heavy hitters"):
         added[name] = _above(full, window, loss_of(subject, tokens, [rules[name]]))
     above = added[FIRST_AND_LAST]
     rows = [{CACHE: name, **mean_cells(ADDED, x), **mean_cells(PAIRED, x - above)} for name, x in added.items()]
@@ -336,8 +325,8 @@ def quantised_table(
         raise InputError(f"{subject.name} caches a latent, not keys and values; take another model ({fix})")
     rows: list[dict[str, Cell]] = []
     full, all_rounded = loss_of(subject, tokens), torch.empty(0)
-    show = accepting(progress, "progress", "")("quantising the cache")
-    for n, scales, name in told([*product(bits, GRAINS, SPARED)], show):
+    ways = [*product(bits, GRAINS, SPARED)]
+    for n, scales, name in reported(ways, progress, "quantising the cache"):
         added = (loss_of(subject, tokens, [RoundedCache(n, *GRAINS[scales], SPARED[name])]) - full).mean(1)
         all_rounded = added if name == ALL else all_rounded
         change = mean_cells(CHANGE, added - all_rounded)
@@ -370,9 +359,8 @@ def quantised_answer(table: Table) -> str:
     *firsts, last = costs
     listed = f"{', '.join(firsts)} and {last}" if firsts else last
     said = f"Rounded keys and values add, in nats a token and with the best scales, {listed}."
-    if all(high >= 0 for high in gains):
-        return f"{said} To leave the first token as it is gains nothing that these texts show."
-    return said
+    nothing = " To leave the first token as it is gains nothing that these texts show."
+    return said + nothing * all(high >= 0 for high in gains)
 
 
 GENERATED, ALPHA = "generated tokens", "alpha_1"
@@ -387,7 +375,7 @@ def generated(subject: HuggingFaceSubject, prompts: Tokens, count: int, seed: in
     subject.check_ids(prompts)
     count = whole_number(count, "tokens to generate", 1, None if limit is None else limit - start)
     seed = whole_number(seed, "seed", 0, LARGEST)
-    check_memory(8 * len(prompts) * (start + count), f"{count:,} tokens after each prompt", "generate fewer")
+    sequences_that_fit(len(prompts), start + count, "generate fewer tokens")
     if subject.libraries or not hasattr(subject.model, "generate"):
         raise InputError(f"{subject.name} writes no text here; give a model of transformers, backend='huggingface'")
     with torch.random.fork_rng(), exclusive(subject.model), eval_mode(subject.model):
@@ -413,8 +401,7 @@ def generation_table(
     count = min(whole_number(count, "tokens to generate", 1), (subject.shape.n_ctx or LARGEST) - start)
     tokens = generated(subject, prompts, count, seed)
     bounds = sorted({start + count * i // PARTS for i in range(PARTS + 1)})
-    read = partial(_sinks_of_parts, bounds=bounds, epsilon=epsilon)
-    (sinks,) = answers_of(subject, tokens, {"sinks": read})
+    (sinks,) = answers_of(subject, tokens, {"sinks": partial(_sinks_of_parts, bounds=bounds, epsilon=epsilon)})
     found = sinks.cpu().mean((1, 2))  # sequence part quantity
     rows = []
     for end, of_part in zip(bounds[1:], found.unbind(1), strict=True):

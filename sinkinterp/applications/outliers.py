@@ -27,7 +27,7 @@ from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
 from ..checks import LARGEST, Frozen, InputError, check_count, finite_number, instance_of, keywords, whole_number
-from ..data.progress import Progress, silent, told
+from ..data.progress import Progress, reported, silent
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual
 from ..measurement.measure import ModelLike, answers_of, equal_inputs_of, reads_inputs, run_note
@@ -169,8 +169,7 @@ def _kinds(subject: Subject, tokens: Tokens) -> Tensor:
     word = subject.label
     bare = [i for i in tokens.unique().tolist() if not any(map(str.isalnum, word(i)))]
     repeats = torch.stack([(ids[:, None] == ids).tril(-1).any(1) for ids in tokens])
-    kinds = torch.full(tokens.shape, OTHERS)
-    kinds[repeats] = REPEATS
+    kinds = torch.where(repeats, REPEATS, OTHERS)
     kinds[torch.isin(tokens, torch.tensor(bare, dtype=tokens.dtype))] = DELIMITERS
     kinds[:, 0] = FIRST
     return kinds
@@ -327,7 +326,7 @@ def dictionary_table(
     block, test, features, rows = mask.tallest, tokens[1::2], min(FEATURES, 4 * x.shape[-1]), []
     full = loss_of(subject, test)
     names = [name for name in worth_trying(mask, block) if name in (NOTHING, TOKENS, RANDOM_TOKENS)]
-    seeds = told([*product(names, range(SEEDS))], progress("training dictionaries"))
+    seeds = reported([*product(names, range(SEEDS))], progress, "training dictionaries")
     for name, seed_group in groupby(seeds, itemgetter(0)):
         fitted, tested, ordinary = _split(x, mask, name)
         found = [dictionary(fitted, features, steps, seed) for _, seed in seed_group]
@@ -432,10 +431,9 @@ def activations_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, p
         edit = Quantise(bits, over, left)
         return relative_error(x, edit, left_out(mask)[BOTH]), loss_of(subject, tokens, [edit])
 
-    ways = told([*product(BITS, GRAINS.items(), worth_trying(mask))], progress("quantising activations"))
+    ways = reported([*product(BITS, GRAINS.items(), worth_trying(mask))], progress, "quantising activations")
     what = f"inputs of all blocks and of the last norm, scales of each text; {DIGITS}"
-    full = loss_of(subject, tokens)
-    return _quantised("What does quantising activations lose?", what, mask, ways, full, quantised)
+    return _quantised("What does quantising activations lose?", what, mask, ways, loss_of(subject, tokens), quantised)
 
 
 @reads_inputs
@@ -454,10 +452,9 @@ def weights_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progr
             return torch.tensor([error]), loss_of(subject, tokens)
 
     names = [name for name in worth_trying(mask) if name in (NOTHING, DIMS, RANDOM_DIMS)]
-    ways = told([*product(BITS, SIDES.items(), names)], progress("quantising weights"))
+    ways = reported([*product(BITS, SIDES.items(), names)], progress, "quantising weights")
     what = f"linear maps of all blocks, {share:.1%} of their parameters; channel: a row"
-    full = loss_of(subject, tokens)
-    return _quantised("What does quantising weights lose?", what, mask, ways, full, quantised)
+    return _quantised("What does quantising weights lose?", what, mask, ways, loss_of(subject, tokens), quantised)
 
 
 @contextmanager

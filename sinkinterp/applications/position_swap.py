@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 
 from ..attention import Edit
 from ..backends.load import subject_of
-from ..checks import check_count, different_numbers, keywords, refusing
+from ..checks import InputError, check_count, different_numbers, keywords
 from ..data.progress import OnProgress, no_progress, told
 from ..data.tokens import TokenSet, TokensLike, repeated_token
 from ..files import data_of
@@ -60,8 +60,13 @@ def swap_table(
     read = {name: inputs_of(subject, tokens)[1] for name, tokens in given.items()}
     targets = paper_targets(next(iter(read.values())).shortest) if targets is None else targets
     targets = different_numbers(targets, "targets", 1)
+    sizes = sorted({(len(token_set.tokens), token_set.shortest) for token_set in read.values()})
+    if len(sizes) > 1:
+        raise InputError(f"token sets are all of one size; got (sequences, tokens) {', '.join(map(str, sizes))}")
+    last, (_, length) = max(targets), sizes[0]
+    if last + 1 >= length:
+        raise InputError(f"the control swaps position {last} with the next; texts of {length} tokens have none")
     rows: list[dict[str, Cell]] = []
-    _check_sizes(list(read.values()), max(targets))
     for (name, token_set), (edit, target, edits) in told([*product(read.items(), _runs(targets))], on_run):
         report = measure(subject, token_set, edits=edits, positions=(0, target))
         place: dict[str, Cell] = {INPUT: name, EDIT: edit, TARGET: target + 1}
@@ -75,15 +80,6 @@ def paper_targets(length: int) -> list[int]:
     last = length - MIN_QUERIES + 1
     fitting = [t for t in TARGETS if t <= last]
     return [t - 1 for t in dict.fromkeys(fitting if len(fitting) == len(TARGETS) else [*fitting, last])]
-
-
-@refusing
-def _check_sizes(token_sets: Sequence[TokenSet], last: int) -> Iterator[str]:
-    sizes = sorted({(len(token_set.tokens), token_set.shortest) for token_set in token_sets})
-    if len(sizes) > 1:
-        yield f"token sets are all of one size; got (sequences, tokens) {', '.join(map(str, sizes))}"
-    if last + 1 >= sizes[0][1]:
-        yield f"the control swaps position {last} with the next; texts of {sizes[0][1]} tokens have none"
 
 
 def paper_grid(table: Table) -> Table:

@@ -14,7 +14,7 @@ from ..attention.sites import CALL, OUTPUT, RESIDUAL
 from ..checks import InputError
 from ..data.tokens import Tokens
 from .anatomy.own_attention import family_of
-from .exclusive import recorded_by
+from .exclusive import RECORDING, recorded_by
 from .hooks import eval_mode, places_of, with_first, with_heads
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
@@ -44,14 +44,16 @@ class NNsightSubject(HuggingFaceSubject):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            is_of_nnsight = not name.startswith("_") and "shape" in vars(self) and hasattr(self.envoy, name)
+            may_be = name != "envoy" and not name.startswith("_") and "shape" in vars(self)
+            is_of_nnsight = may_be and hasattr(self.envoy, name)
             return getattr(self.envoy, name) if is_of_nnsight else super().__getattr__(name)
 
         @property
         def model(self) -> Any:
             """The transformers model. In the block of a user's trace, `model` is nnsight's place of that name."""
             envoy = vars(self).get("envoy")
-            is_place = envoy is not None and envoy.interleaver.interleaving and hasattr(envoy._module, "model")
+            is_traced = envoy is not None and envoy.interleaver.interleaving and RECORDING.get() is None
+            is_place = is_traced and hasattr(envoy._module, "model")
             return envoy.model if is_place else vars(self)["model"]
 
         @model.setter

@@ -14,19 +14,7 @@ from ..checks import Answering, Frozen, InputError, choice, keywords, whole_numb
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
 from ..data.texts import is_path
-from ..data.tokens import (
-    UNLIMITED,
-    TextToTokens,
-    Tokens,
-    TokenSet,
-    TokensLike,
-    check_texts,
-    is_chat,
-    items_of,
-    of_source,
-    said_of_padding,
-    token_set_of,
-)
+from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike, check_texts, is_chat, items_of, token_set_of
 from ..interventions.edit import Edits
 from .anatomy.modules import running_device
 from .exclusive import lock_of
@@ -144,7 +132,7 @@ class Subject(Answering):
         if rule is None:
             raise InputError(f"bos is 'tokenizer', 'always' or 'never'; got {bos!r}")
         if isinstance(texts, Path) or (isinstance(texts, str) and is_path(texts)):
-            return of_source(texts, partial(self.tokens, length=length, bos=rule, sequences=sequences), column)
+            return token_set_of(texts, partial(self.tokens, length=length, bos=rule, sequences=sequences), column)
         given: list[Any] = [texts] if isinstance(texts, str) or is_chat(texts) else items_of(texts)
         if given and all(map(is_chat, given)):
             return text_to_tokens(self).chats(given, f"{len(given)} chats in memory")
@@ -152,11 +140,10 @@ class Subject(Answering):
         check_texts(given)
         to_tokens = text_to_tokens(self, rule)
         source = "text in memory" if len(given) == 1 else f"{len(given)} texts in memory"
-        most = self.shape.n_ctx or UNLIMITED
         with lock_of(to_tokens.tokenizer):  # which keeps state between calls
             if length is None:
-                return to_tokens.whole(given, most, source)
-            return to_tokens.of_length(given, whole_number(length, "length", 2, most), None, source)
+                return to_tokens.whole(given, self.shape.n_ctx, source)
+            return to_tokens.of_length(given, whole_number(length, "length", 2, self.shape.n_ctx), None, source)
 
     def ids_of(self, tokens: TokensLike | Any) -> Tokens:
         """The tokens as they are, or those of one text, or of several of one length."""
@@ -186,7 +173,7 @@ def token_set_for(subject: Any, tokens: TokensLike | Any, column: str = "text") 
     check_no_model(tokens)
     token_set = token_set_of(tokens, subject.tokens, column)
     is_masked = isinstance(tokens, Mapping) and tokens.get("attention_mask") is not None
-    return token_set if is_masked or isinstance(tokens, TokenSet) else said_of_padding(token_set, pads_of(subject))
+    return token_set if is_masked or isinstance(tokens, TokenSet) else token_set.said_of_padding(pads_of(subject))
 
 
 def pads_of(subject: Any) -> dict[int, int]:

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,6 @@ def _tokenizer_in(folder: Path, recipe: TokenizerRecipe, bos: bool, texts: Itera
 def _counted(texts: Iterable[str], start: int, on_progress: OnProgress) -> Iterator[str]:
     """Yields the texts from number `start` on, and reports each before it is yielded."""
     total = len(texts) if isinstance(texts, Sized) else 0
-    for i, text in enumerate(texts):
-        if i >= start:
-            on_progress(i + 1, total)
-            yield text
+    for number, text in islice(enumerate(texts, 1), start, None):
+        on_progress(number, total)
+        yield text

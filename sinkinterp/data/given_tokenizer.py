@@ -45,10 +45,8 @@ def plain_tokenizer(given: Any) -> PlainTokenizer | None:
     """The tokenizer that an object, a pair of functions or a dictionary of characters is; None for anything else."""
     if isinstance(given, Mapping):
         return _of_characters(given)
-    functions = (getattr(given, "encode", None), getattr(given, "decode", None))
-    if isinstance(given, Sequence) and not isinstance(given, str) and len(given) == 2:
-        functions = (given[0], given[1])
-    encode, decode = functions
+    is_pair = isinstance(given, Sequence) and not isinstance(given, str) and len(given) == 2
+    encode, decode = given if is_pair else (getattr(given, name, None) for name in ("encode", "decode"))
     if not callable(encode) or not callable(decode):
         return None
     bos, eos = (getattr(given, f"{name}_token_id", None) for name in ("bos", "eos"))
@@ -62,7 +60,7 @@ def _of_characters(ids: Mapping[Any, Any]) -> PlainTokenizer:
     is_right = all(isinstance(c, str) and len(c) == 1 and isinstance(i, int) for i, c in characters.items())
     if not ids or not is_right or len(characters) < len(ids):
         raise InputError("a dictionary that is a tokenizer gives every character an id of its own, such as {'a': 0}")
-    return PlainTokenizer(partial(_encoded, ids), partial(_spelt, characters))
+    return PlainTokenizer(partial(_encoded, ids), lambda tokens: "".join(characters.get(int(i), "?") for i in tokens))
 
 
 def _encoded(ids: Mapping[str, int], text: str) -> list[int]:
@@ -70,10 +68,6 @@ def _encoded(ids: Mapping[str, int], text: str) -> list[int]:
     if unknown:
         raise InputError(f"the tokenizer has no character {unknown[0]!r}; give a text without it")
     return [ids[character] for character in text]
-
-
-def _spelt(characters: Mapping[int, str], tokens: Sequence[int]) -> str:
-    return "".join(characters.get(int(i), "?") for i in tokens)
 
 
 def appended_tokens(tokenizer: Any) -> int:
@@ -133,9 +127,8 @@ def token_bytes(tokenizer: Any, token: int) -> bytes:
 
 def _piece(tokenizer: Any, token: int) -> str | bytes | None:
     """What the vocabulary calls a token; None where the tokenizer does not say."""
-    if isinstance(tokenizer, PlainTokenizer):
-        return None if tokenizer.piece is None else tokenizer.piece(token)
-    name_of = getattr(tokenizer, "convert_ids_to_tokens", None)
+    is_plain = isinstance(tokenizer, PlainTokenizer)
+    name_of = tokenizer.piece if is_plain else getattr(tokenizer, "convert_ids_to_tokens", None)
     return None if name_of is None else name_of(token)
 
 

@@ -79,13 +79,12 @@ class PackedText(Spec):
         record = packed(self, folder, cache, on_progress)
         if self.source.changed_since(record["fingerprint"]):
             raise InputError(f"the text of {folder} has changed since it was packed; undo that, or remove the folder")
-        if self.sha256 not in ("", record["sha256"]):
-            here = record["sha256"]
+        if self.sha256 not in ("", here := record["sha256"]):
             raise InputError(f"the text is {here[:12]}, not {self.sha256[:12]}; use that, or leave data.sha256 empty")
         chunks = read_shards(folder, record["shards"])
         trim = partial(trimmed, chunks, self.tokenizer.load(folder / "tokenizer").eos_token_id, int(self.bos))
         split = Split.of(len(chunks), self.held_out, self.share, trim)
-        return PreparedText(replace(self, sha256=record["sha256"]), folder, chunks, split)
+        return PreparedText(replace(self, sha256=here), folder, chunks, split)
 
 
 def trimmed(chunks: Any, eos: int, start: int, stretch: range) -> range:

@@ -48,6 +48,11 @@ def told(parts: Sequence[Part], show: OnProgress) -> Iterator[Part]:
     show(len(parts), len(parts))
 
 
+def reported(parts: Sequence[Part], progress: Progress, work: str) -> Iterator[Part]:
+    """Every part of a piece of work, as `told`. Raises InputError unless `progress` starts a report on it."""
+    return told(parts, accepting(progress, "progress", "")(work))
+
+
 @contextmanager
 def progress_of(progress: bool | OnProgress, work: str) -> Iterator[OnProgress]:
     """Yields what work reports to: the function that was given, or a bar. `progress=False` shows nothing.

@@ -196,21 +196,11 @@ def _docstrings(files: list[Path], on_file: OnProgress) -> Iterator[str]:
                 tree = ast.parse(file.read_bytes())
         except (SyntaxError, ValueError, RecursionError):
             continue
-        for node in _statements(tree):
+        for node in ast.walk(tree):
             if isinstance(node, _DOCUMENTED):
                 text = re.sub(r"\s+", " ", ast.get_docstring(node) or "").strip()
                 if len(text) >= MIN_CHARACTERS and text.isascii():
                     yield text
-
-
-def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """The module, and every statement in it. ast.walk visits expressions too, which takes longer."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-            waiting += getattr(node, part, ())
 
 
 def mixed(texts: Iterable[str]) -> list[str]:

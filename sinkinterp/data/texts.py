@@ -12,11 +12,11 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
-from itertools import chain, groupby, islice
+from itertools import chain, filterfalse, groupby, islice
 from pathlib import Path
 from typing import TextIO
 
-from ..checks import Frozen, InputError, check_count, each_once, instance_of, refusal, refusing, unicode_text
+from ..checks import Frozen, InputError, check_count, each_once, instance_of, refusal, unicode_text
 from .hub import check_dataset
 
 Row = Mapping[str, object]
@@ -59,9 +59,8 @@ def files_of(path: Path) -> list[Path]:
     saved = {file for file in inside if is_saved_dataset(file)}
     files = [file for file in inside if file in saved or (is_read(file) and not file.is_dir())]
     files = sorted(file for file in files if saved.isdisjoint(file.parents))
-    for file in files:
-        if file not in saved:
-            _check_file(file)
+    for file in filterfalse(saved.__contains__, files):
+        _check_file(file)
     check_count(files, f"{ENDINGS} files in the folder {path}")
     return files
 
@@ -73,17 +72,16 @@ def _check_open(path: Path) -> None:
             raise PermissionError(errno.EACCES, "permission denied", str(path))
 
 
-@refusing
-def _check_file(path: Path) -> Iterator[str]:
-    """Refuses a path that is not a file of texts."""
+def _check_file(path: Path) -> None:
+    """Raises InputError for a path that is not a file of texts."""
     if path.is_symlink() and not path.exists():
-        yield f"{path} is a link that leads to no file; mend it"
+        raise InputError(f"{path} is a link that leads to no file; mend it")
     if not path.exists():
-        yield f"there is no file {path}; check the path"
+        raise InputError(f"there is no file {path}; check the path")
     if not path.is_file():
-        yield f"{path} is a device or a pipe, not a file; give a file with texts"
+        raise InputError(f"{path} is a device or a pipe, not a file; give a file with texts")
     if not is_read(path):
-        yield f"{path} is not a {ENDINGS} file; convert it to .jsonl with a text field"
+        raise InputError(f"{path} is not a {ENDINGS} file; convert it to .jsonl with a text field")
 
 
 def rows_of(file: Path, split: str = "train") -> Iterator[Row]:

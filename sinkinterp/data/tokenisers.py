@@ -1,7 +1,7 @@
 """Tokenizers as values that a recipe can hold: trained on the corpus itself, or pretrained."""
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -103,8 +103,7 @@ def beginning_with_bos(tokenizer: Any) -> Any:
 
     bos, adds_bos = tokenizer.bos_token, tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
     if tokenizer.is_fast and not adds_bos:
-        special_tokens = [(bos, tokenizer.bos_token_id)]
-        template = TemplateProcessing(single=f"{bos} $A", special_tokens=special_tokens)
+        template = TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, tokenizer.bos_token_id)])
         tokenizer.backend_tokenizer.post_processor = template
     return tokenizer
 
@@ -119,13 +118,11 @@ def encoded(texts: Iterable[str], tokenizer: Any) -> Iterator[np.ndarray]:
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
     """The texts in lists of about `BATCH_CHARACTERS` characters."""
-    batch: list[str] = []
-    characters = 0
-    for text in texts:
-        batch.append(text)
-        characters += len(text)
-        if characters >= BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
+    read = 0
+
+    def number_of_batch(text: str) -> int:
+        nonlocal read
+        read += len(text)
+        return read // BATCH_CHARACTERS
+
+    return (list(batch) for _, batch in groupby(texts, number_of_batch))

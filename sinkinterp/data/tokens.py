@@ -14,18 +14,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..checks import (
-    LARGEST,
-    Frozen,
-    InputError,
-    check_count,
-    check_memory,
-    instance_of,
-    is_whole,
-    refusing,
-    unicode_text,
-    whole_number,
-)
+from ..checks import LARGEST, Frozen, InputError, check_count, check_memory, instance_of, unicode_text, whole_number
 from ..data.texts import names_file
 from .choices import Bos
 from .given_tokenizer import appended_tokens, check_one_bos, messages_in, rendered
@@ -106,6 +95,25 @@ class TokenSet(Frozen, repr=False, eq=False):
             (rows,) = (self.lengths == length).nonzero(as_tuple=True)
             yield rows, self.tokens[rows, :length]
 
+    def said_of_padding(self, pads: Mapping[int, int]) -> "TokenSet":
+        """The same token set. Its source says if sequences begin or end with one id several times.
+
+        pads: the ids of padding, and how often each must be repeated to be known as such. Raises InputError for those.
+        """
+        runs = _runs(self)
+        for token, times in runs:
+            if times >= pads.get(token, times + 1):
+                fix = "give the tokenizer's whole answer, with its attention_mask, or lists without padding"
+                what = f"a sequence begins or ends with {times} of token {token}, the padding"
+                raise InputError(f"{what}, and no mask marks it; {fix}")
+        repeated = [token for token, times in runs if times > 1]
+        if not repeated:
+            return self
+        what = (
+            f"{len(repeated)} beginnings or ends repeat one id, such as {repeated[0]}; read as tokens, not as padding"
+        )
+        return replace(self, source=f"{self.source} ({what})")
+
 
 def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[Tensor, "sequence longest"], Lengths]:
     """The tokens that the mask keeps, moved to position 0, and how many each sequence has."""
@@ -159,7 +167,7 @@ def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
     if isinstance(tokens, TokenSet):
         return tokens
     if isinstance(tokens, str | Path):
-        return encode([tokens]) if is_text(tokens) else of_source(tokens, encode, column)  # type: ignore[list-item]
+        return encode([tokens]) if is_text(tokens) else _of_source(tokens, encode, column)  # type: ignore[list-item]
     if isinstance(tokens, Mapping):
         return _of_mapping(tokens)
     if hasattr(tokens, "column_names") and isinstance(tokens, Iterable):
@@ -179,7 +187,7 @@ def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
     return TokenSet.of_rows([items] if items and is_one else [items_of(item) for item in items])
 
 
-def of_source(source: str | Path, encode: Encode, column: str = "text") -> TokenSet:
+def _of_source(source: str | Path, encode: Encode, column: str = "text") -> TokenSet:
     """The token set of the first texts of a file, a folder or a dataset."""
     name = Path(source).name if is_path(source) else str(source)
     return _of_first(texts_of(source, column), name, encode)
@@ -272,13 +280,12 @@ def items_of(given: Any) -> list[Any]:
     return items
 
 
-@refusing
-def check_texts(given: Sequence[Any]) -> Iterator[str]:
-    """Refuses anything but texts, and the names of files among several texts."""
+def check_texts(given: Sequence[Any]) -> None:
+    """Raises InputError for anything but texts, and for the names of files among several texts."""
     if not given or not all(isinstance(text, str) for text in given):
-        yield 'texts are strings; give one, or a list of at least one: subject.tokens(["one", "two"])'
+        raise InputError('texts are strings; give one, or a list of at least one: subject.tokens(["one", "two"])')
     if name := next(filter(names_file, given), ""):
-        yield f"{name.strip()} is a file; give the text that it holds, or the file alone to si.measure"
+        raise InputError(f"{name.strip()} is a file; give the text that it holds, or the file alone to si.measure")
 
 
 def _items_in(given: Any) -> list[Any]:
@@ -297,31 +304,14 @@ def _is_many(item: Any) -> bool:
 
 def ids_of_row(items: Any) -> list[int]:
     """The ids of a sequence as Python's whole numbers. Raises InputError for anything else."""
-    if not _is_many(items) or isinstance(items, str) or not all(map(is_whole, items)):
-        raise _misread(f"a row of token ids holds whole numbers; got {items!r:.60}")
-    return [whole_number(item, "a token id", -LARGEST, LARGEST) for item in items]
+    try:
+        return [whole_number(item, "a token id", -LARGEST, LARGEST) for item in items]
+    except (TypeError, InputError) as error:
+        raise _misread(f"a row of token ids holds whole numbers of 64 bits; got {items!r:.60}") from error
 
 
 def _refuse_texts(texts: Sequence[str]) -> TokenSet:
     raise _misread("input_ids are texts")
-
-
-def said_of_padding(token_set: TokenSet, pads: Mapping[int, int]) -> TokenSet:
-    """The token set. Its source says if sequences begin or end with one id several times.
-
-    pads: the ids of padding, and how often each must be repeated to be known as such. Raises InputError for those.
-    """
-    runs = _runs(token_set)
-    for token, times in runs:
-        if times >= pads.get(token, times + 1):
-            fix = "give the tokenizer's whole answer, with its attention_mask, or lists without padding"
-            what = f"a sequence begins or ends with {times} of token {token}, the padding"
-            raise InputError(f"{what}, and no mask marks it; {fix}")
-    repeated = [token for token, times in runs if times > 1]
-    if not repeated:
-        return token_set
-    what = f"{len(repeated)} beginnings or ends repeat one id, such as {repeated[0]}; read as tokens, not as padding"
-    return replace(token_set, source=f"{token_set.source} ({what})")
 
 
 def _runs(token_set: TokenSet) -> list[tuple[int, int]]:
@@ -354,15 +344,11 @@ class TextToTokens(Frozen):
     model: str = "this model"
 
     def __post_init__(self) -> None:
-        self._check()
-
-    @refusing
-    def _check(self) -> Iterator[str]:
         if self.tokenizer is None:
             fix = "load it with one, si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]"
-            yield f"{self.model} has no tokenizer, so it reads no text; {fix}"
+            raise InputError(f"{self.model} has no tokenizer, so it reads no text; {fix}")
         if self.bos is Bos.ALWAYS and self.tokenizer.bos_token_id is None:
-            yield 'this tokenizer has no BOS token; use bos="never" or bos="tokenizer"'
+            raise InputError('this tokenizer has no BOS token; use bos="never" or bos="tokenizer"')
 
     def of_length(self, texts: Iterable[str], length: int, sequences: int | None, source: str) -> TokenSet:
         """The first `length` tokens of the first `sequences` texts that are long enough, one text per sequence.
@@ -395,11 +381,12 @@ class TextToTokens(Frozen):
         token_set = TokenSet.of_rows(kept, source)
         return replace(token_set, bos=self._beginning(token_set.tokens), too_short=len(rows) - len(kept))
 
-    def whole(self, texts: Sequence[str], most: int, source: str) -> TokenSet:
+    def whole(self, texts: Sequence[str], most: int | None, source: str) -> TokenSet:
         """All tokens of every text, as `at_most` returns them.
 
-        Raises InputError for a text of more than `most` tokens.
+        Raises InputError for a text of more than `most` tokens, where there is a limit.
         """
+        most = most or UNLIMITED
         token_set = self.at_most(texts, most + 1, source)
         if token_set.tokens.shape[1] > most:
             too_long = next(i for i, text in enumerate(texts) if len(self._first_ids(text, most + 1)) > most)
@@ -501,13 +488,18 @@ def repeated_token(vocab: int, length: int, sequences: int, seed: int = 0, first
     return _drawn("repeated token", 1, vocab, length, sequences, seed, first)
 
 
+def sequences_that_fit(sequences: int, length: int, fix: str) -> int:
+    """The number of sequences. Raises InputError unless it is one, and so many tokens fit into the machine's memory."""
+    sequences = whole_number(sequences, "sequences", 1)
+    check_memory(3 * 8 * sequences * length, f"{sequences:,} sequences of {length:,} tokens", fix)
+    return sequences
+
+
 def _drawn(name: str, columns: int, vocab: int, length: int, sequences: int, seed: int, first: int | None) -> TokenSet:
     """Sequences that are filled with so many columns of random tokens. Raises InputError for sizes that do not fit."""
     vocab, length = whole_number(vocab, "vocab", 1, LARGEST), whole_number(length, "length", 2)
-    sequences, seed = whole_number(sequences, "sequences", 1), whole_number(seed, "seed", -LARGEST, LARGEST)
-    what = f"{sequences:,} sequences of {length:,} tokens"
-    check_memory(3 * 8 * sequences * length, what, "ask for fewer or shorter ones")
-    generator = torch.Generator().manual_seed(seed)
+    sequences = sequences_that_fit(sequences, length, "ask for fewer or shorter ones")
+    generator = torch.Generator().manual_seed(whole_number(seed, "seed", -LARGEST, LARGEST))
     tokens = torch.randint(vocab, (sequences, min(columns, length)), generator=generator).expand(-1, length).clone()
     if first is not None:
         tokens[:, 0] = whole_number(first, f"the first token, an id of the vocabulary of {vocab},", 0, vocab - 1)
@@ -525,8 +517,8 @@ def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) 
         else:
             kept.append(row)
         if len(kept) == sequences:
-            return torch.tensor(kept), too_short
-    if sequences is None and kept:
+            break
+    if kept and sequences in (None, len(kept)):
         return torch.tensor(kept), too_short
     if sequences is None:
         what = f"use a length of at most {longest}, that of the longest" if longest else "they are blank: give others"

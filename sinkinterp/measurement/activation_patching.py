@@ -233,9 +233,12 @@ def restored(
         effects[patching.DIRECT] = _written(runs, places)
         notes.append("direct: written into the logits, the clean run less the corrupted one, each at its own scale")
     notes += [f"{n_runs} runs of each pair"] if type(runs) is Runs else []
-    has_control = patching.CONTROL in effects
     notes.append("restored: 1 as the clean run, 0 as the corrupted one; mean change over mean difference of the two")
-    notes.append("control: the same place of another pair" if has_control else "no control: it takes a third prompt")
+    notes.append(
+        "control: the same place of another pair"
+        if patching.CONTROL in effects
+        else "no control: it takes a third prompt"
+    )
     notes.append(intervals(len(gap), "pairs"))
     return Table(runs.title, "; ".join(notes), _rows(runs, places, effects, gap), patching.restored_figure)
 
@@ -459,10 +462,8 @@ def answer_token(subject: Subject, text: Any) -> int:
 def _axes(site: Change, by: Any) -> tuple[str, ...]:
     """The axes of the map, in their order."""
     of_head = (_head_axis(site),) if isinstance(site, OnPairs) else ()
-    if by is None:
-        by = (LAYER, *(of_head or (POSITION,)))
-    axes = (LAYER, *of_head, POSITION)
-    axes += (patching.KEY,) if isinstance(site, ChangePattern) else ()
+    by = (LAYER, *(of_head or (POSITION,))) if by is None else by
+    axes = (LAYER, *of_head, POSITION, *((patching.KEY,) if isinstance(site, ChangePattern) else ()))
     chosen = [*by] if isinstance(by, Iterable) and not isinstance(by, str) else [by]
     if LAYER not in chosen or not all(axis in axes for axis in chosen) or len(set(chosen)) < len(chosen):
         raise InputError(f"a map of {type(site).__name__} goes by layer, and by {' or '.join(axes[1:])}; got {chosen}")

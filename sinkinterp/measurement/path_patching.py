@@ -79,9 +79,8 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
             "told from one through them; name what stays: frozen=(ChangeOutputs(),)"
         )
     what = "what stays is a change, such as ChangeOutputs()"
-    sites: Sequence[changes.Change] = (changes.ChangeMLP(),)
-    if frozen is not None:
-        sites = [instance_of(each, changes.Change, what) for each in edits_of(frozen)]
+    named = edits_of(changes.ChangeMLP() if frozen is None else frozen)
+    sites: list[changes.Change] = [instance_of(each, changes.Change, what) for each in named]
     kept = tuple((site, activations(site, subject, read)) for site in sites)
     runs = PathRuns(*fields, sender, receiver, kept, is_direct=frozen is None)
     if runs.is_direct:

@@ -75,8 +75,7 @@ def sink_scores(
 
     Held weights whose layers differ in the number of heads give one row.
     """
-    alpha = _alphas(model, tokens, position, edits)
-    return alpha.over("sequence").at(layer=layers, head=heads)
+    return _alphas(model, tokens, position, edits).over("sequence").at(layer=layers, head=heads)
 
 
 def _alphas(model: Report | ModelLike, tokens: TokensLike | Any, position: int, edits: Edits) -> NamedTensor:
@@ -140,11 +139,9 @@ def sweep(
             report = measure(subject, token_set, edits=run, instruments=(LOSS, instruments), progress=False)
             values.append(_answer(metric, report))
     protocol = protocol_of(subject, token_set, (), VISIBLE).line()
-    intervals = bootstrap.intervals(len(token_set.tokens))
-    note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {intervals}"
+    note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {bootstrap.intervals(len(values[0]))}"
+    note += f"; control: the mean of {seeds} random ones of equal size" if seeds else ""
     figure = partial(sweep_figure, x=EDIT, quantities=("change",))
-    if seeds:
-        note += f"; control: the mean of {seeds} random ones of equal size"
     return Table("What does each intervention change?", note, _rows(groups, values, seeds, _ends(metric)), figure)
 
 

@@ -19,9 +19,8 @@ from ..table import HEAD, LAYER, NULL, Cell, Table, high_of, low_of
 
 Colours = Sequence[str]
 LEGEND_Y = 1.08  # where a legend stands above the panels, in heights of the panels
-FIXED = {
-    name: i for i, name in enumerate(("softmax", "sigmoid", "k_bias", "sigmoid_length", "softmax-48k"))
-}  # colours of the models that ship; their names begin with the task, as in demo-softmax
+# colours of the models that ship; their names begin with the task, as in demo-softmax
+FIXED = {"softmax": 0, "sigmoid": 1, "k_bias": 2, "sigmoid_length": 3, "softmax-48k": 4}
 TASKS = ("demo-", "text-")
 
 

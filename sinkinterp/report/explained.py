@@ -381,9 +381,8 @@ class Explanation(Frozen, repr=False):
     def tables(self) -> Sequence[Table]:
         """All tables: parts, pairs, cuts, and those of the path."""
         of_path = self.path_cuts, self.neurons(), self.readers(top=12)
-        return [
-            table for table in (self.parts(), self.pairs(), self.cuts, *of_path, self.writers(top=12)) if table.rows
-        ]
+        every = self.parts(), self.pairs(), self.cuts, *of_path, self.writers(top=12)
+        return [table for table in every if table.rows]
 
     def parts(self, least: float = 0.05) -> Table:
         """Share of each head's score by part: as part of the key, and as part of the query; small ones are left out.

@@ -91,14 +91,10 @@ def _other_sinks(report: Readings, epsilon: float) -> Mask:
 
 
 def _delimiters(report: Readings, token_text: TokenText) -> Mask:
-    ids = report.tokens[report.tokens >= 0].unique().tolist()
-    delimiters = torch.tensor([i for i in ids if _is_delimiter(token_text(i))], dtype=report.tokens.dtype)
-    return torch.isin(report.tokens, delimiters)
-
-
-def _is_delimiter(text: str) -> bool:
-    has_letters = any(c.isalnum() or c == "\ufffd" for c in text)
-    return not has_letters and (bool(text.strip()) or "\n" in text)
+    texts = {i: token_text(i) for i in report.tokens[report.tokens >= 0].unique().tolist()}
+    bare = [i for i, text in texts.items() if not any(c.isalnum() or c == "\ufffd" for c in text)]
+    delimiters = [i for i in bare if texts[i].strip() or "\n" in texts[i]]
+    return torch.isin(report.tokens, torch.tensor(delimiters, dtype=report.tokens.dtype))
 
 
 def by_kind(table: Table) -> go.Figure:

@@ -15,16 +15,7 @@ from ..checks import Frozen, InputError, instance_of, is_whole, refusal, whole_n
 from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, Progress, no_progress, silent
 from ..data.texts import domains_of, is_path, is_text, texts_of
-from ..data.tokens import (
-    TextToTokens,
-    TokenSet,
-    TooFewTexts,
-    from_rows,
-    ids_of_row,
-    random_tokens,
-    repeated_token,
-    said_of_padding,
-)
+from ..data.tokens import TextToTokens, TokenSet, TooFewTexts, from_rows, ids_of_row, random_tokens, repeated_token
 from ..files import cache_folder, path_of
 from ..lm.variants import variants
 from ..measurement.measure import docstrings_for
@@ -82,8 +73,7 @@ class Inputs(Frozen):
         """
         tokenizer = subject.tokenizer
         if self.tokens is not None:
-            token_set = self._from_ids(token_ids(self.tokens), self.tokens.name)
-            return said_of_padding(token_set, pads_of(subject))
+            return self._from_ids(token_ids(self.tokens), self.tokens.name).said_of_padding(pads_of(subject))
         if self.drawn is not None:
             first = tokenizer.bos_token_id if self.bos is Bos.ALWAYS and tokenizer is not None else None
             return _DRAW[self.drawn](subject.shape.vocab, self.length, self.sequences, self.seed, first)

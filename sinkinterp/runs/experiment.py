@@ -210,8 +210,7 @@ class OnModels(Frozen):
 
 
 def _rows_of(measure: Callable[[Case, Progress], Table], scope: Scope, model: Model) -> Table:
-    case = open_case(model, scope.progress, scope.cache, scope.device_map, scope.text)
-    return measure(case, scope.progress)
+    return measure(open_case(model, scope.progress, scope.cache, scope.device_map, scope.text), scope.progress)
 
 
 def _is_made(model: Model) -> bool:

@@ -19,21 +19,10 @@ from ..backends.files.named_models import folder_of, located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import (
-    Answering,
-    Frozen,
-    InputError,
-    accepting,
-    check_context,
-    check_memory,
-    instance_of,
-    keywords,
-    refusal,
-    whole_number,
-)
+from ..checks import Answering, Frozen, InputError, accepting, check_context, instance_of, keywords, refusal
 from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
-from ..data.tokens import Tokens, TokenSet, TokensLike
+from ..data.tokens import Tokens, TokenSet, TokensLike, sequences_that_fit
 from ..files import cache_folder, check_writable, path_of, sole_writer
 from ..measurement.measure import measure, passes
 from ..measurement.sweep import sink_rate
@@ -168,8 +157,7 @@ def evaluation_on(task: Task, objective: Objective = NextToken()) -> Evaluate:
 def held_out_tokens(task: Task, sequences: int) -> TokenSet:
     """Sequences of the task that no training sees."""
     instance_of(task, Task, "a task is that of a recipe, si.Recipe().data")
-    sequences = whole_number(sequences, "sequences", 1)
-    check_memory(3 * 8 * sequences * task.length, f"{sequences:,} sequences of {task.length:,} tokens", "ask for fewer")
+    sequences = sequences_that_fit(sequences, task.length, "ask for fewer")
     return TokenSet.of(task.sample(sequences, *HELD_OUT), f"held-out {task.title}")
 
 

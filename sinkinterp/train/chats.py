@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from ..checks import Frozen, InputError, check_count, refusal, unicode_text
 from ..data.draws import in_epochs
@@ -43,15 +44,10 @@ class Chats(Frozen):
 
 def padded(rows: list[Row]) -> Batch:
     """Ids, labels and attention mask, each `chat pos`, padded on the right to the longest row."""
-    longest = max(len(ids) for ids, _ in rows)
-    input_ids, labels = torch.zeros(2, len(rows), longest, dtype=torch.long)
-    labels[:] = IGNORED
-    attention_mask = torch.zeros_like(input_ids)
-    for i, (row_ids, row_labels) in enumerate(rows):
-        input_ids[i, : len(row_ids)] = torch.tensor(row_ids)
-        labels[i, : len(row_ids)] = torch.tensor(row_labels)
-        attention_mask[i, : len(row_ids)] = 1
-    return {"input_ids": input_ids, "labels": labels, "attention_mask": attention_mask}
+    ids, labels = ([torch.tensor(row, dtype=torch.long) for row in part] for part in zip(*rows, strict=True))
+    mask = [torch.ones_like(row) for row in ids]
+    parts = {"input_ids": (ids, 0), "labels": (labels, IGNORED), "attention_mask": (mask, 0)}
+    return {name: pad_sequence(part, batch_first=True, padding_value=pad) for name, (part, pad) in parts.items()}
 
 
 def read_chats(source: str) -> tuple[list[Messages], str]:

@@ -131,8 +131,7 @@ def restore(run: Path, step: int, model: PreTrainedModel, optimizer: Optimizer) 
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and f"{name}.{MOMENTS[0]}" in moments:  # else it never had a gradient
             parts = {part: moments[f"{name}.{part}"] for part in MOMENTS}
-            device = parameter.device
-            optimizer.state[parameter] = {part: x.to(device, copy=True) for part, x in parts.items()}
+            optimizer.state[parameter] = {part: x.to(parameter.device, copy=True) for part, x in parts.items()}
     return history_of(folder)
 
 

@@ -47,14 +47,6 @@ class World(Frozen):
             dist.all_reduce(total)
         return total.tolist()
 
-    def broadcast(self, number: int) -> int:
-        """The number that the first process gave, in all processes."""
-        if self.size == 1:
-            return number
-        shared = torch.tensor(number, device=self.device)
-        dist.broadcast(shared, 0)
-        return int(shared)
-
 
 def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager:
     """In this context, backward passes average gradients over processes only if `enabled`. It may be compiled."""

@@ -137,7 +137,7 @@ def train(job: Job[Fit], run: Path, on_step: OnStep = lambda step, metrics: None
         stack.enter_context(threads(fit.threads))
         if world.is_first:
             stack.enter_context(sole_writer(run, "give another folder"))
-        done = world.broadcast(checkpoint.opened(run, fit, job.base) if world.is_first else 0)
+        done = int(world.summed(checkpoint.opened(run, fit, job.base) if world.is_first else 0)[0])
         if done < fit.steps and not (done and job.is_done(checkpoint.history_of(checkpoint.folder_of(run, done))[-1])):
             _continue(job, run, done, on_step)
     return checkpoint.folder_of(run, checkpoint.latest(run))

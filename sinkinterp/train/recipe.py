@@ -10,13 +10,13 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from ..attention import Mask
-from ..checks import InputError, check_memory, choice, nearest, refusing, said_of, synonym
+from ..checks import InputError, choice, nearest, refusing, said_of, synonym
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
 from ..data.sources import Embedded, PythonCode, Source, Texts
 from ..data.tokenisers import ByteBPE
-from ..data.tokens import Tokens
+from ..data.tokens import Tokens, sequences_that_fit
 from ..files import data_of
 from ..lm.model import IGNORED, LMSpec
 from ..lm.variants import VARIANTS, variants
@@ -178,7 +178,7 @@ class Fit(Spec):
 
     def check_batch(self, length: int) -> None:
         """Raises InputError where the sequences of one step, of so many tokens, exceed the machine's memory."""
-        check_memory(3 * 8 * self.batch * length, f"{self.batch:,} sequences of {length:,} tokens", "lower batch")
+        sequences_that_fit(self.batch, length, "lower batch")
 
     def rate(self, step: int) -> float:
         """Learning rate of a step, counted from 1: a linear warm-up, then the schedule."""

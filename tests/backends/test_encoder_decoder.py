@@ -204,7 +204,7 @@ def test_the_protocol_names_the_encoders_input_and_old_files_load():
     protocol = si.measure(subject_of("whisper", NoEncoder()), TOKENS).protocol
     assert ", encoder off (no cross-attention), float32" in protocol.line()
     old = {key: value for key, value in vars(protocol).items() if key != "encoder"}
-    assert Protocol.from_dict(old).encoder == ""
+    assert Protocol(**old).encoder == ""
     plain = si.measure(si.load(zoo.model_of("gpt2")), zoo.tokens_of()).protocol
     assert plain.encoder == "" and "encoder" not in plain.line()
 

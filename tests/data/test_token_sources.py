@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 import sinkinterp as si
 from sinkinterp.backends.subject import text_to_tokens
 from sinkinterp.data.choices import Bos
-from sinkinterp.data.tokens import TextToTokens, TokenSet, from_rows, random_tokens, repeated_token, said_of_padding
+from sinkinterp.data.tokens import TextToTokens, TokenSet, from_rows, random_tokens, repeated_token
 from sinkinterp.pages.live.page import Session
 from sinkinterp.runs.case import Inputs
 
@@ -182,11 +182,10 @@ def test_ids_that_a_mask_marks_are_read_as_they_are(subject):
 def test_without_known_padding_the_source_names_repeated_ids():
     rows = TokenSet.of_rows([[9, 9, 4, 5], [3, 4, 9, 9, 9], [7, 7]])
     assert (
-        "3 " not in said_of_padding(rows, {}).source
-        and "2 beginnings or ends repeat" in said_of_padding(rows, {}).source
+        "3 " not in rows.said_of_padding({}).source and "2 beginnings or ends repeat" in rows.said_of_padding({}).source
     )
-    assert said_of_padding(TokenSet.of_rows([[1, 2, 3], [4, 4]]), {}).source == "tokens in memory"
-    refused(lambda: said_of_padding(rows, {9: 3}), "3")
+    assert TokenSet.of_rows([[1, 2, 3], [4, 4]]).said_of_padding({}).source == "tokens in memory"
+    refused(lambda: rows.said_of_padding({9: 3}), "3")
 
 
 def test_a_text_that_spells_out_the_bos_that_is_put_before_it_is_refused(subject):

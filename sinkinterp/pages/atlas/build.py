@@ -1,6 +1,6 @@
 """An atlas of a model on a text: the cells of many heads, read in one forward pass."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -72,10 +72,8 @@ class Atlas(Frozen):
 
     def by_layer(self) -> dict[int, list[int]]:
         """The indices of each layer's maps."""
-        indices: dict[int, list[int]] = {}
-        for i, (layer, _) in enumerate(self.maps):
-            indices.setdefault(layer, []).append(i)
-        return indices
+        layers = [layer for layer, _ in self.maps]
+        return {layer: [i for i, of in enumerate(layers) if of == layer] for layer in dict.fromkeys(layers)}
 
 
 LIMIT = 8_000_000  # bytes of codes: a page of 1,200 heads stays below 12 MB
@@ -112,13 +110,7 @@ class Run(Frozen):
     pairs: dict[int, Int[np.ndarray, "row column"]]
 
 
-def _richest_first(length: int) -> Iterator[Detail]:
-    """Every pair with all its numbers, then with fewer, then larger and larger cells of weights."""
-    yield Detail(1, 16, QUANTITIES)
-    yield Detail(1, 8, QUANTITIES)
-    yield Detail(1, 8, (WEIGHT, SCORE))
-    for side in range(1, length + 1):
-        yield Detail(side, 8, (WEIGHT,))
+EVERY_PAIR = (Detail(1, 16, QUANTITIES), Detail(1, 8, QUANTITIES), Detail(1, 8, (WEIGHT, SCORE)))  # richest first
 
 
 def richest(length: int, maps: int, limit: int = LIMIT) -> Detail:
@@ -127,7 +119,7 @@ def richest(length: int, maps: int, limit: int = LIMIT) -> Detail:
     Raises InputError where not even one cell per map fits.
     """
     per_map = min(limit // max(maps, 1), PER_MAP)
-    for detail in _richest_first(length):
+    for detail in (*EVERY_PAIR, *(Detail(side, 8, (WEIGHT,)) for side in range(1, length + 1))):
         if detail.size(length) <= per_map:
             return detail
     raise InputError(f"{limit:,} bytes are too few for {maps:,} maps; allow at least {2 * maps:,}")
@@ -242,7 +234,6 @@ def _tables(reports: Sequence[Report], word: TokenText) -> list[Table]:
 
 
 def _protocol(reports: Iterable[Report]) -> str:
-    lines = []
-    for protocol in (vars(r.protocol) | {"model": public_name(r.protocol.model)} for r in reports):
-        lines.append("; ".join(f"{name}: {value}" for name, value in protocol.items() if value not in _NOTHING))
-    return " | ".join(lines)
+    protocols = (vars(r.protocol) | {"model": public_name(r.protocol.model)} for r in reports)
+    said = ([f"{name}: {value}" for name, value in each.items() if value not in _NOTHING] for each in protocols)
+    return " | ".join(map("; ".join, said))

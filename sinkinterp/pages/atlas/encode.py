@@ -80,8 +80,7 @@ def logarithmic(values: Values, bits: int) -> Scale:
 
 def packed(codes: np.ndarray) -> str:
     """Codes as text: all low bytes, then all high bytes if codes have two, compressed (gzip), in base64."""
-    planes = codes.astype(f"<u{codes.itemsize}").reshape(-1, 1).view(np.uint8).T
-    return text_of(planes.tobytes())
+    return text_of(codes.astype(f"<u{codes.itemsize}").reshape(-1, 1).view(np.uint8).T.tobytes())
 
 
 def text_of(data: bytes) -> str:

@@ -5,7 +5,7 @@ both exchange, and checks every answer by them. `question_of` checks what comes 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, field
 from functools import cached_property
@@ -18,7 +18,7 @@ from plotly.offline import get_plotlyjs
 from ...attention import Edit, ModelShape, Sigmoid
 from ...backends.load import subject_of
 from ...backends.subject import Subject, text_to_tokens
-from ...checks import Frozen, InputError, choice, finite_number, refusing, whole_number
+from ...checks import Frozen, InputError, choice, finite_number, whole_number
 from ...data.choices import Bos
 from ...data.tokens import TokenSet, ids_in
 from ...files import data_of
@@ -143,28 +143,23 @@ class AnswerData(Frozen):
 
 def question_of(plain: Any) -> Question:
     """The question that JSON asks. Raises InputError for anything else."""
-    _check_question(plain)
-    edits = [
-        EditData(edit["kind"], [float(n) if abs(n) < LARGEST else math.inf for n in edit["numbers"]])
-        for edit in plain.get("edits", [])
-    ]
-    return Question(plain["prompt"], edits, plain.get("other", ""))
-
-
-@refusing
-def _check_question(plain: Any) -> Iterator[str]:
     if not isinstance(plain, dict) or not {"prompt"} <= plain.keys() <= {"prompt", "edits", "other"}:
-        yield "a question has a prompt and edits"
-    if not isinstance(plain["prompt"], str) or not isinstance(plain.get("other", ""), str):
-        yield "the prompt is a text"
-    edits = plain.get("edits", [])
-    if not isinstance(edits, list) or len(edits) > MOST_EDITS:
-        yield f"edits are a list of at most {MOST_EDITS}"
-    for edit in edits:
-        if not isinstance(edit, dict) or edit.keys() != {"kind", "numbers"} or not isinstance(edit["kind"], str):
-            yield "an edit has a kind and numbers"
-        if not isinstance(edit["numbers"], list) or not all(type(n) in (int, float) for n in edit["numbers"]):
-            yield "the numbers of an edit are a list of numbers"
+        raise InputError("a question has a prompt and edits")
+    question = {"edits": [], "other": "", **plain}
+    if not isinstance(question["prompt"], str) or not isinstance(question["other"], str):
+        raise InputError("the prompt is a text")
+    if not isinstance(question["edits"], list) or len(question["edits"]) > MOST_EDITS:
+        raise InputError(f"edits are a list of at most {MOST_EDITS}")
+    return Question(question["prompt"], list(map(_edit_in, question["edits"])), question["other"])
+
+
+def _edit_in(plain: Any) -> EditData:
+    """The edit in JSON. A number that is too large for any edit becomes infinite, which `edit_of` refuses."""
+    if not isinstance(plain, dict) or plain.keys() != {"kind", "numbers"} or not isinstance(plain["kind"], str):
+        raise InputError("an edit has a kind and numbers")
+    if not isinstance(plain["numbers"], list) or not all(type(n) in (int, float) for n in plain["numbers"]):
+        raise InputError("the numbers of an edit are a list of numbers")
+    return EditData(plain["kind"], [float(n) if abs(n) < LARGEST else math.inf for n in plain["numbers"]])
 
 
 Make = Callable[..., Edit]  # of the model's shape and the numbers of an edit
@@ -181,6 +176,7 @@ def _span(layers: Sequence[int], first: int, last: int) -> list[int] | None:
 
 _WORDS = data_of("pages/live/live.toml")
 KINDS = _WORDS["kinds"]
+REAL = "logit"  # the number of an edit that may be any; the others count
 _MAKE: Mapping[str, Make] = {
     "swap": lambda shape, position: SwapPositions(0, position),
     "column": lambda shape, position: RemoveColumn(positions=[position]),
@@ -201,14 +197,9 @@ def edit_of(data: EditData, shape: ModelShape) -> Edit:
     return _MAKE[data.kind](shape, *map(_fitting, names, data.numbers))
 
 
-def _is_real(name: str) -> bool:
-    """Tells if a number of an edit may be any; the others count."""
-    return name == "logit"
-
-
 def _fitting(name: str, value: float) -> int | float:
     finite_number(value, name, above=-LARGEST, below=LARGEST)
-    return value if _is_real(name) else whole_number(int(value) if value.is_integer() else value, name, 0)
+    return value if name == REAL else whole_number(int(value) if value.is_integer() else value, name, 0)
 
 
 MOST_TOKENS = 256
@@ -266,9 +257,8 @@ class Session(Frozen):
     def _before(self, reader: Reader) -> Run:
         key = tuple(reader.token_set.tokens[0].tolist())
         if key not in self._unedited:
-            run = reader.run((), INSTRUMENTS)
             self._unedited.clear()
-            self._unedited[key] = run
+            self._unedited[key] = reader.run((), INSTRUMENTS)
         return self._unedited[key]
 
     def _tokens(self, prompt: str) -> TokenSet:
@@ -376,8 +366,7 @@ def serve_live(
     Raises InputError where the model cannot be loaded or the port is taken.
     """
     port = whole_number(port, "port", 0, 65_535)
-    subject = subject_of(model)
-    session = Session(subject, bos)
+    session = Session(subject_of(model), bos)
     with suppress(KeyboardInterrupt):
         serve(live_page(session), on_ready, {ASK: session.answer}, port)
 
@@ -393,13 +382,11 @@ def live_page(session: Session) -> str:
 def start_data(session: Session) -> StartData:
     """What the page holds before it asks."""
     has_text, shape = session.subject.tokenizer is not None, session.subject.shape
-    layers, prompt = (
-        shape.attention_layers,
-        "Type a prompt" if has_text else "Type token ids (this model has no tokenizer)",
-    )
+    layers = shape.attention_layers
+    prompt = "Type a prompt" if has_text else "Type token ids (this model has no tokenizer)"
     at_first = {"position": 4, "layers": layers[0], "to": layers[-1], "layer": layers[0]}
     kinds = {
-        name: KindData(kind["title"], [NumberData(n, _is_real(n), float(at_first.get(n, 0))) for n in kind["numbers"]])
+        name: KindData(kind["title"], [NumberData(n, n == REAL, float(at_first.get(n, 0))) for n in kind["numbers"]])
         for name, kind in KINDS.items()
     }
     return StartData(
