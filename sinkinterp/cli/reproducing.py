@@ -79,23 +79,11 @@ def reproduce(
         from ..pages.book import check_plotly, files_of, stem_of
         from ..runs import experiment as experiments
 
-<<<<<<< HEAD
-        scale = how.scale
-        is_all = list(names) == ["all"]
-        _check_inputs(other.model, scale, how.text, None if len(names) == 1 and not is_all else save)
-        given = experiment_names() if is_all else dict.fromkeys(map(full_name, names))
-        chosen = {name: experiments.load_experiment(name) for name in given}
-        if is_all and scale is not None:
-            chosen = {name: experiment for name, experiment in chosen.items() if scale in experiment.scales}
-=======
         scale, is_all = how.scale, list(names) == ["all"]
-        _check_inputs(other.model, scale, how.text)
+        _check_inputs(other.model, scale, how.text, None if len(names) == 1 and not is_all else save)
         given = experiment_names() if is_all else dict.fromkeys(map(full_name, names))
         loaded = {name: experiments.load_experiment(name) for name in given}
         chosen = {name: each for name, each in loaded.items() if not is_all or scale in (None, *each.scales)}
-        if save is not None and len(chosen) > 1:
-            raise InputError("--save writes the table or the figure of one experiment; leave it out, or name one")
->>>>>>> t-c
         stems = [stem_of(name, None if other.model else scale) for name in chosen]
         check_ours(files_of(out, stems), OR_FORCE, force or dry_run)
         check_plotly(out)
