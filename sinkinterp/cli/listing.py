@@ -75,14 +75,9 @@ def _experiments() -> list[Row]:
 
 
 def _edits() -> list[Row]:
-    from .. import interventions
+    from ..interventions.edit import makers
 
-    public = {name: getattr(interventions, name) for name in interventions.__all__}
-    others = {
-        name for name, kind in public.items() if isinstance(kind, type) and interventions.Edit not in kind.mro()[1:]
-    }
-    edits = {name: kind for name, kind in public.items() if name not in others}
-    return [{"edit": name, "what it does": str(kind.__doc__).split("\n")[0]} for name, kind in edits.items()]
+    return [{"edit": name, "what it does": str(kind.__doc__).split("\n")[0]} for name, kind in makers().items()]
 
 
 def _folders(what: str, folders: Mapping[str, Path]) -> list[Row]:

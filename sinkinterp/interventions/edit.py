@@ -80,24 +80,31 @@ def _edit_of(edit: Any) -> Edit:
 def _named(text: str) -> Edit:
     """The edit that a text names, as code or in small letters: "ZeroKeyBias", "swap_positions(0, 4)"."""
     word, *given = text.partition("(")
-    public = vars(sys.modules[__package__])
-    known = {name.lower(): public[name] for name in public["__all__"]}
-    made = known.get(re.sub(r"[-_\s]", "", word).lower()) or public.get(edit_of(word, public["__all__"]))
+    edits = makers()
+    known = {name.lower(): made for name, made in edits.items()}
+    made = known.get(re.sub(r"[-_\s]", "", word).lower()) or edits.get(edit_of(word, edits))
     fix = "write the name of one, such as ZeroKeyBias or 'SwapPositions(0, 4)', or of a kernel, such as 'sigmoid'"
     if made is None:
         with suppress(InputError):
-            return public["PatchNormalization"](text)
-    if made is None or (isinstance(made, type) and not issubclass(made, Edit)):
-        raise InputError(f"{text!r:.60} is not an edit{nearest(word, public['__all__'])}; {fix}")
+            patched: Edit = edits["PatchNormalization"](text)
+            return patched
+        raise InputError(f"{text!r:.60} is not an edit{nearest(word, edits)}; {fix}")
     with refusal(f"{text!r:.60} is not an edit", fix, (SyntaxError, ValueError)):
         call: Any = ast.parse(f"_{''.join(given) or '()'}", mode="eval").body
         edit: Edit = made(*map(literal_eval, call.args), **{x.arg: literal_eval(x.value) for x in call.keywords})
         return edit
 
 
+def makers() -> dict[str, Any]:
+    """What makes the edits of `si.interventions`, by name: classes, and functions such as `Ablate`."""
+    public = vars(sys.modules[__package__])
+    made = {name: public[name] for name in public["__all__"]}
+    return {name: kind for name, kind in made.items() if not isinstance(kind, type) or Edit in kind.mro()[1:]}
+
+
 def edit_names() -> list[str]:
     """The names of all edits in `si.interventions`."""
-    return [*vars(sys.modules[__package__])["__all__"]]
+    return [*makers()]
 
 
 def description(value: object) -> str:

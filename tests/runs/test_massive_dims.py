@@ -96,7 +96,7 @@ def test_table_7_has_every_input_with_and_without_the_start_token(bart, text, mo
     published = {row["input"] for row in table.rows if row["paper Sink_1"] is not None}
     assert published == {"repeated"}
     assert "encoder 3 tokens (sha256 " in table.note and "encoder off (no cross-attention)" in table.note
-    assert "no BOS unless the input says so" in table.note and len(module.draw(table).data) > 0
+    assert "BOS only where the input says so" in table.note and len(module.draw(table).data) > 0
 
 
 def test_the_command_takes_an_encoder_input(bart, tmp_path, monkeypatch):
