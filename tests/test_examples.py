@@ -59,7 +59,7 @@ def test_edits_inside_other_libraries_take_fifteen_lines_and_are_seen(run, name)
     assert sum(bool(line.strip()) for line in code.splitlines()) <= 15 and "si.patched" in code
     swapped, zeroed, sigmoid, angles = run(name).splitlines()
     assert [line[:7].strip() for line in (swapped, zeroed, sigmoid)] == ["p1 <->", "b_K = 0", "sigmoid"]
-    assert "tensor([" in angles and len({line[16:] for line in (swapped, zeroed, sigmoid)}) == 3
+    assert "tensor(" in angles and len({line[16:] for line in (swapped, zeroed, sigmoid)}) == 3
 
 
 def test_sigmoid_in_a_layer_of_a_softmax_model_costs_loss(run):

@@ -3,7 +3,7 @@
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -60,7 +60,11 @@ def _of_characters(ids: Mapping[Any, Any]) -> PlainTokenizer:
     is_right = all(isinstance(c, str) and len(c) == 1 and isinstance(i, int) for i, c in characters.items())
     if not ids or not is_right or len(characters) < len(ids):
         raise InputError("a dictionary that is a tokenizer gives every character an id of its own, such as {'a': 0}")
-    return PlainTokenizer(partial(_encoded, ids), lambda tokens: "".join(characters.get(int(i), "?") for i in tokens))
+    return PlainTokenizer(partial(_encoded, ids), partial(_decoded, characters))
+
+
+def _decoded(characters: Mapping[int, str], tokens: Iterable[Any]) -> str:
+    return "".join(characters.get(int(i), "?") for i in tokens)
 
 
 def _encoded(ids: Mapping[str, int], text: str) -> list[int]:

@@ -94,7 +94,7 @@ def test_every_public_intervention_is_listed():
     listed |= {type(edit.first) for edit in edits if isinstance(edit, iv.KeepHeaviest)}
     bases = {iv.Edit, iv.Operation, iv.Change, iv.HeadWeights}
     identity = {iv.Keep, iv.PutAt, iv.Apply}  # below, in the tests of activation patching and of operations
-    assert {getattr(iv, name) for name in iv.__all__} - {iv.Ablate} == listed | bases | identity
+    assert {getattr(iv, name) for name in iv.__all__} - {iv.Ablate, iv.ZeroMassive} == listed | bases | identity
 
 
 @pytest.mark.parametrize("name", zoo.CONFIGS)

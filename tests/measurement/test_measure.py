@@ -235,11 +235,6 @@ def test_a_measurement_waits_for_the_device_as_often_in_five_layers_as_in_two(po
     assert few == many
 
 
-def test_causal_layers_share_one_null() -> None:
-    few, many = (counts(layers, (0,))["aten.cumsum.default"] for layers in (2, 5))
-    assert few == many
-
-
 TOKENS = torch.randint(100, (70, 13), generator=torch.Generator().manual_seed(7))
 
 
