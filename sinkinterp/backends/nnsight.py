@@ -14,7 +14,7 @@ from ..attention.sites import CALL, OUTPUT, RESIDUAL
 from ..checks import InputError
 from ..data.tokens import Tokens
 from .anatomy.own_attention import family_of
-from .exclusive import RECORDING, recorded_by
+from .exclusive import recorded_by
 from .hooks import eval_mode, places_of, with_first, with_heads
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
@@ -52,7 +52,7 @@ class NNsightSubject(HuggingFaceSubject):
         def model(self) -> Any:
             """The transformers model. In the block of a user's trace, `model` is nnsight's place of that name."""
             envoy = vars(self).get("envoy")
-            is_traced = envoy is not None and envoy.interleaver.interleaving and RECORDING.get() is None
+            is_traced = envoy is not None and envoy.interleaver.interleaving and not vars(self).get("_in_pass")
             is_place = is_traced and hasattr(envoy._module, "model")
             return envoy.model if is_place else vars(self)["model"]
 
@@ -86,10 +86,14 @@ class NNsightSubject(HuggingFaceSubject):
         tokens = tokens.to(self.device)
         inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
         with recorded_by(recorder), torch.set_grad_enabled(recorder.gradients), eval_mode(self.model):
-            with self._envoy.trace(tokens, **inputs):
-                self._visit(recorder)
-                logits = nnsight.save(self._envoy.output.logits)
-            return logits  # noqa: RET504  the trace writes it here
+            vars(self)["_in_pass"] = True
+            try:
+                with self._envoy.trace(tokens, **inputs):
+                    self._visit(recorder)
+                    logits = nnsight.save(self._envoy.output.logits)
+            finally:
+                vars(self)["_in_pass"] = False
+            return logits
 
     def _visit(self, recorder: Recorder) -> None:
         """Shows the recorder all sites in forward order, and writes the changes. Call it in a trace."""

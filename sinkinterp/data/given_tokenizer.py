@@ -60,10 +60,10 @@ def _of_characters(ids: Mapping[Any, Any]) -> PlainTokenizer:
     is_right = all(isinstance(c, str) and len(c) == 1 and isinstance(i, int) for i, c in characters.items())
     if not ids or not is_right or len(characters) < len(ids):
         raise InputError("a dictionary that is a tokenizer gives every character an id of its own, such as {'a': 0}")
-    return PlainTokenizer(partial(_encoded, ids), partial(_decoded, characters))
+    return PlainTokenizer(partial(_encoded, ids), partial(_spelled, characters))
 
 
-def _decoded(characters: Mapping[int, str], tokens: Iterable[Any]) -> str:
+def _spelled(characters: Mapping[int, str], tokens: Iterable[Any]) -> str:
     return "".join(characters.get(int(i), "?") for i in tokens)
 
 

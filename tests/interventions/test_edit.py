@@ -82,7 +82,7 @@ def test_edits_are_one_edit_or_several_in_their_order():
     for given, name in (
         ([swap, 3], "int"),
         (iv.SwapPositions, "SwapPositions"),
-        ("swap", "it takes first, second"),
+        ("nonsense", "'nonsense'"),
         ({0: swap}, "dict"),
     ):
         refused(partial(edits_of, given), f"{name} is not an edit")
