@@ -717,7 +717,7 @@ class Answering:
 
 
 def _public(name: str, role: str) -> Callable[..., Any] | None:
-    """What `si` has under a name, if it is a function that takes an object of this role first, or a maker of edits."""
+    """The function of `si` by this name that takes an object of this role first, or makes edits."""
     function: Any = getattr(sys.modules[_ROOT.name], name, None)
     is_function = inspect.isfunction(function) or isinstance(function, partial)
     first = next(iter(inspect.signature(function).parameters.values()), None) if is_function else None

@@ -170,7 +170,7 @@ class Table(Answering, Frozen, repr=False):
         return self[: whole_number(n, "n", 0)]
 
     def largest(self, n: int = 5, by: str = "") -> "Table":
-        """The `n` rows with the largest numbers of a column; by default of the first that is no name of a place."""
+        """The `n` rows with the largest numbers of a column; by default, of the first one with a quantity."""
         sizes = [name for name in self.columns if name not in _PLACES and not self.is_text(name)]
         by = column_meant(by, self.columns) or by or next(iter(sizes), self.columns[0])
         ranked = sorted(self.rows, key=lambda row: float(row[by] or 0), reverse=True) if by in sizes else self.rows

@@ -201,7 +201,7 @@ class Site(Frozen):
         return getattr(type(edit), self.method.__name__) is not self.method
 
     def edited(self, x: Any, edits: Iterable[Edit], *place: Any) -> Any:
-        """What is there after the edits, `x` before them; `x` itself where they change nothing. place: see `Edit`."""
+        """The activation `x` after the edits; `x` itself if they change nothing. place: see `Edit`."""
         for edit in filter(self.touched_by, edits):
             name = self.method.__name__
             answer = Unchanged(x).shown_to(getattr(edit, name), f"{type(edit).__name__}.{name}", *place)

@@ -135,7 +135,7 @@ def subject_of(model: Any) -> Subject:
 
 
 def is_model(given: Any) -> bool:
-    """Whether something is a model: a subject, a run, a module, an object of a library, or the name of one at hand."""
+    """Tells if something is a model: a subject, a run, a module, an object of a library, or the name of one at hand."""
     if isinstance(given, str | Path):
         return str(given) in models() or isfile(join(given, "config.json"))
     is_ours = isinstance(given, Subject | torch.nn.Module) or getattr(type(given), "kind", "") in ("run", "block")

@@ -136,7 +136,7 @@ Texts = Annotated[list[str], typer.Option(parser=options.filled)]
 
 
 class Prompts(Frozen):
-    """What `patch` compares, two prompts or two models, and the answers by which it does."""
+    """Two prompts or two models that `patch` compares, and the answers that it compares them by."""
 
     clean: Texts = field(default_factory=list)
     corrupted: Texts = field(default_factory=list)

@@ -62,7 +62,7 @@ def tables_named(text: str) -> str:
 
 
 def is_model(word: str) -> bool:
-    """Whether a word is, or looks like, the name or the folder of a model: smollm2, gpt2-medium, OWNER/NAME."""
+    """Tells if a word looks like the name or the folder of a model: smollm2, gpt2-medium, OWNER/NAME."""
     name = r"[A-Za-z][A-Za-z._-]*\d[\w.-]*|[\w.-]+/[\w./-]+"
     return word in models() or bool(re.fullmatch(name, word)) or os.path.isdir(word)
 
@@ -198,7 +198,7 @@ class Options:
         return next((name for name in (own, *self.endings) if ending in self.endings.get(name, ())), "")
 
     def _said(self, option: str, values: list[str]) -> str | None:
-        """The words in place of an option that the command lacks, or of its own one with a value; `{}` is the value."""
+        """The words that replace an option, or one of its values; `{}` is the value. None if nothing is said."""
         name, value = plain(option).replace("_", "-"), "".join(values[:1])
         if not option:
             said = option_of(f"{self.name}:{value}") if value else None

@@ -169,7 +169,7 @@ def _print_cost(
 
 
 def cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
-    """What these trainings cost, in words, without those that the cache holds."""
+    """The cost of these trainings in words, without those that the cache holds."""
     from ..runs.estimate import GPU_SPEED, cost_of, has_its_device
 
     cost = cost_of(recipes, cache)

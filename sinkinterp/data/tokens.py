@@ -489,14 +489,14 @@ def repeated_token(vocab: int, length: int, sequences: int, seed: int = 0, first
 
 
 def sequences_that_fit(sequences: int, length: int, fix: str) -> int:
-    """The number of sequences. Raises InputError unless it is one, and so many tokens fit into the machine's memory."""
+    """The number of sequences. Raises InputError unless it is one, and its tokens fit into the machine's memory."""
     sequences = whole_number(sequences, "sequences", 1)
     check_memory(3 * 8 * sequences * length, f"{sequences:,} sequences of {length:,} tokens", fix)
     return sequences
 
 
 def _drawn(name: str, columns: int, vocab: int, length: int, sequences: int, seed: int, first: int | None) -> TokenSet:
-    """Sequences that are filled with so many columns of random tokens. Raises InputError for sizes that do not fit."""
+    """Sequences of `columns` random tokens, repeated up to the length. Raises InputError for sizes that do not fit."""
     vocab, length = whole_number(vocab, "vocab", 1, LARGEST), whole_number(length, "length", 2)
     sequences = sequences_that_fit(sequences, length, "ask for fewer or shorter ones")
     generator = torch.Generator().manual_seed(whole_number(seed, "seed", -LARGEST, LARGEST))

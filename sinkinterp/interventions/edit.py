@@ -96,7 +96,7 @@ def _named(text: str) -> Edit:
 
 
 def makers() -> dict[str, Any]:
-    """What makes the edits of `si.interventions`, by name: classes, and functions such as `Ablate`."""
+    """The classes and functions that make edits, by their names in `si.interventions`."""
     public = vars(sys.modules[__package__])
     made = {name: public[name] for name in public["__all__"]}
     return {name: kind for name, kind in made.items() if not isinstance(kind, type) or Edit in kind.mro()[1:]}

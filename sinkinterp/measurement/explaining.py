@@ -327,7 +327,7 @@ def explain(
 
 
 def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before: Report) -> Iterator[dict[str, Cell]]:
-    """What each cut of the path does to its readers, to all heads, and to the loss; nothing without readers."""
+    """The effect of each cut of the path on its readers, on all heads, and on the loss; empty without readers."""
     if path is None or not path.readers:
         return
     layers, length = work.subject.shape.attention_layers, work.token_set.tokens.shape[1]

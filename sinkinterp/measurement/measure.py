@@ -108,7 +108,7 @@ def answers_of(
 def _edited_passes(
     subject: Subject, groups: Iterable[tuple[Tensor, Tokens]], edits: Sequence[Edit], n: int
 ) -> Iterator[tuple[Tensor, Tokens, list[Edit]]]:
-    """What each pass takes: rows of the `n` sequences, their tokens, and what the edits do to these.
+    """Each pass: its rows of the `n` sequences, their tokens, and the edits for these.
 
     groups: the sequences of one length, their rows first.
     """

@@ -313,7 +313,7 @@ plot_compare = _figure_of(compare)
 
 
 def _is_text(given: Any) -> bool:
-    """Whether something is texts or tokens, and not a model or its name."""
+    """Tells texts and tokens from models and their names."""
     first = given[0] if isinstance(given, list | tuple) and given else given
     return isinstance(first, Tensor | int) or (isinstance(first, str) and len(first.split()) > 1)
 

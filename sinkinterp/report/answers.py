@@ -27,7 +27,7 @@ class OfTable:
 
     @property
     def table(self) -> Table:
-        """What is handed to pandas, drawn and saved."""
+        """The table that pandas is given, and that is drawn and saved."""
         raise NotImplementedError
 
     def save(self, path: Path | str, **how: Any) -> Path:
@@ -143,7 +143,7 @@ def drawn(values: Any, title: str = "", axes: Mapping[str, Sequence[int]] = {}, 
 
 
 def several_of(chosen: Any) -> Any:
-    """The choice of places, in which one number is a list of one, so that it leaves no axis out."""
+    """The chosen places as a list, so that one number keeps its axis."""
     return [chosen] if is_whole(chosen) else chosen
 
 

@@ -254,7 +254,7 @@ def check_named(source: str | Path) -> None:
 
 
 def config_here(source: str | Path) -> PreTrainedConfig | None:
-    """The configuration of a model that is on this machine; None where there is none that can be read."""
+    """The configuration of a model on this machine; None if it cannot be read."""
     try:
         place = Path(located(source))
         return _config_of(place) if place.is_dir() else None
