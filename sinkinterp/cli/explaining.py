@@ -193,7 +193,7 @@ def patch(
         table = chosen_rows(what.table(subject, **asked, progress=progress("patching")), layers or None)
     strongest = table.with_rows(sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0))))
     lead = f"Clean: {' | '.join(prompts.clean)}. Corrupted: {' | '.join(prompts.corrupted)}."
-    lead = lead if other is None else f"{subject.name} into {other.name}: {' | '.join(prompts.text)}."
+    lead = lead if other is None else f"{subject.name} into {other.name}: {' | '.join(prompts.text)}"
     section = Section.of(table, "The share of the clean run that each place restores")
     suffix = out.suffix.lower() or ".html"
     as_page = partial(page, f"{short_name(subject.name)}: activation patching", lead, [section])

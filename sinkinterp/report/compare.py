@@ -33,7 +33,8 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3, names: Sequ
 
     same = "sequences" if before.tokens.equal(after.tokens) else "texts as other tokens"
     pairing = f"the same {same}, change by sequence" if paired else "different sequences, change of means"
-    said = (f"{name}: {protocol_note(report, epsilon)}" for name, report in zip(names, (before, after), strict=True))
+    notes = [protocol_note(report, epsilon) for report in (before, after)]
+    said = [note if note.startswith(name) else f"{name}: {note}" for name, note in zip(names, notes, strict=True)]
     rows = tuple(row(name) for name in old if name in new)
     return Table("What changed?", "; ".join((*said, pairing)), rows, changes)
 
