@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sinkinterp.attention.shapes import numbers, per_sequence
+from sinkinterp.attention.shapes import Gap, numbers, per_sequence
 from sinkinterp.checks import InputError
 
 X = torch.zeros(3, 5, 7)
@@ -37,3 +37,11 @@ def test_an_answer_has_a_number_for_each_sequence(answer):
     assert per_sequence(X[:, 0, 0], 3, "f", axes=1).shape == (3,) and per_sequence(X, None, "f") is X
     with pytest.raises(InputError, match="f returned"):
         per_sequence(answer, 3, "f", axes=1)
+
+
+def test_a_gap_is_the_largest_difference_of_either_sign():
+    right = torch.tensor([1.0, -5.0, torch.inf])
+    for given, difference in ((right + 2, 2), (right - 3, 3), (right, 0), (right.nan_to_num(posinf=7), torch.inf)):
+        gap = Gap.of(given, right)
+        assert gap.difference == difference and Gap.of(right[:2], right).difference == torch.inf
+        assert gap.is_within(0.7) == (difference <= 0.7 * gap.size)

@@ -192,8 +192,15 @@ def test_a_change_of_rates_that_is_equal_in_all_pairs_has_an_interval_that_cover
     found = change_of_rates(before, before + change, paired=True)
     assert -1 <= found.low <= found.mean <= found.high <= 1 and found.high - found.low > 0.01
     worst = 1 - 0.025 ** (1 / n)  # with this share of other pairs, all n are alike in 2.5% of samples
-    assert found.high >= (1 - worst) * found.mean + worst * 1 - 1e-6
-    assert found.low <= (1 - worst) * found.mean - worst * 1 + 1e-6
+    assert found.high == pytest.approx((1 - worst) * found.mean + worst)
+    assert found.low == pytest.approx((1 - worst) * found.mean - worst)
+
+
+def test_a_ratio_that_is_equal_in_all_pairs_is_known_also_where_the_mean_before_may_be_zero():
+    before = torch.zeros(40)
+    before[3] = 1
+    found = ratio(2 * before, before)
+    assert (found.mean, found.low, found.high) == (2, 2, 2)
 
 
 def test_a_change_of_rates_with_spread_is_the_change_of_means():
