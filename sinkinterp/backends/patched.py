@@ -63,11 +63,10 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
             value = getattr(self._model, name)
             if isinstance(value, Bound) and not hasattr(type(self._model), name):  # of any model, not of its class
                 return Bound(value.func, self)
+            called = partial(self._called, name)
             if isinstance(value, Bound):
-                return partial(self._called, name)
-            return (
-                wraps(value)(partial(self._called, name)) if isroutine(value) or isinstance(value, partial) else value
-            )
+                return called
+            return wraps(value)(called) if isroutine(value) or isinstance(value, partial) else value
 
     def _called(self, name: str, *args: Any, **named: Any) -> Any:
         """What a method of the model returns in the block."""
@@ -130,14 +129,14 @@ def patched(model: Any, *more: Any, edits: Edits = ()) -> EditedBlock:
 @contextmanager
 def hooked(subject: Any, hooks: Sequence[Any], **named: Any) -> Iterator[Any]:
     """In the block, the subject's bridge has these hooks of TransformerLens, and measurements make them as edits."""
-    edits, around = edits_of(hooks), BLOCKS.get()
+    edits, around, was_in_hooks = edits_of(hooks), BLOCKS.get(), subject.is_in_hooks
     with subject.lens().hooks(fwd_hooks=hooks, **named):
         BLOCKS.set((*around, Block(subject, edits)))
         subject.is_in_hooks = True
         try:
             yield subject
         finally:
-            subject.is_in_hooks = False
+            subject.is_in_hooks = was_in_hooks
             BLOCKS.set(around)
 
 

@@ -57,8 +57,8 @@ def sink_rate(  # noqa: PLR0913  everything that a rate depends on
     """
     alpha = _alphas(model, tokens, position, edits).at(layer=several_of(layers), head=several_of(heads))
     rate = Rate(alpha, position, epsilon)
-    named = {"sequence": rate.per_sequence, "text": rate.per_sequence, "layer": rate.per_layer, "head": rate.per_head}
-    return rate if by is None else choice(by, named, "rate by")
+    parts = {"sequence": "per_sequence", "text": "per_sequence", "layer": "per_layer", "head": "per_head"}
+    return rate if by is None else getattr(rate, choice(by, parts, "rate by"))
 
 
 @keywords

@@ -56,7 +56,7 @@ class NamedTensor(OfTable, Tensor):
 
     @staticmethod
     def of(values: Tensor, quantity: str, **axes: Sequence[int] | int) -> "NamedTensor":
-        """The tensor, with the names of its axes in order; a size stands for its numbers from 0."""
+        """The tensor on the CPU, without gradients, with the names of its axes; a size stands for numbers from 0."""
         named = values.detach().cpu().as_subclass(NamedTensor)
         named.quantity = quantity
         named.axes = {name: range(n) if isinstance(n, int) else n for name, n in axes.items()}
