@@ -112,7 +112,7 @@ class Sample(Frozen):
     """Sequences over `vocab` symbols, the numbers of their chunks, and the stream that they were drawn for."""
 
     tokens: Tokens
-    chunks: Int[Tensor, "sequence"]
+    chunks: Int[Tensor, " sequence"]
     vocab: int
     stream: tuple[object, ...]
 

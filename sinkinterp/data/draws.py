@@ -29,8 +29,8 @@ class Split(Frozen):
     The chunks of a smaller share are the first ones of a larger share, and the held-out ones do not depend on it.
     """
 
-    training: Int[Tensor, "trained"]
-    held_out: Int[Tensor, "kept_back"]
+    training: Int[Tensor, " trained"]
+    held_out: Int[Tensor, " kept_back"]
 
     @staticmethod
     def of(chunks: int, held_out: float, share: float, trim: Trim = lambda stretch: stretch) -> "Split":
@@ -49,7 +49,7 @@ class Split(Frozen):
         is_held_out = stays if stays.any() else in_stretch
         return Split(training[: max(1, round(share * len(training)))], order[is_held_out[order]])
 
-    def batch(self, n: int, seed: int, step: int) -> Int[Tensor, "{n}"]:
+    def batch(self, n: int, seed: int, step: int) -> Int[Tensor, " {n}"]:
         """The `n` chunks of a step, counted from 1. Steps run through epochs that each hold every chunk once."""
         return self.training[in_epochs("epoch", len(self.training), n, seed, step)]
 
@@ -62,7 +62,7 @@ def stretches(chunks: int, held_out: int) -> list[range]:
     return [range(stop - size, stop) for (_, stop), size in zip(parts, sizes, strict=True)]
 
 
-def in_epochs(name: str, size: int, n: int, seed: int, step: int) -> Int[Tensor, "{n}"]:
+def in_epochs(name: str, size: int, n: int, seed: int, step: int) -> Int[Tensor, " {n}"]:
     """The `n` of `size` items that a step takes, counted from 1. Every epoch takes each once, in a new order."""
     drawn = torch.arange((step - 1) * n, step * n)  # counted over all epochs
     first_epoch, last_epoch = (step - 1) * n // size, (step * n - 1) // size
@@ -71,6 +71,6 @@ def in_epochs(name: str, size: int, n: int, seed: int, step: int) -> Int[Tensor,
 
 
 @lru_cache(maxsize=4)
-def _epoch(name: str, size: int, seed: int, epoch: int) -> Int[Tensor, "{size}"]:
+def _epoch(name: str, size: int, seed: int, epoch: int) -> Int[Tensor, " {size}"]:
     """The order of the items in an epoch."""
     return torch.randperm(size, generator=generator(name, seed, epoch))

@@ -154,7 +154,7 @@ class PreparedText(Frozen):
             sample = replace(sample, tokens=change(sample))
         return sample.tokens
 
-    def _held_out(self, n: int) -> Int[Tensor, "{n}"]:
+    def _held_out(self, n: int) -> Int[Tensor, " {n}"]:
         if n > len(self.split.held_out):
             there_are = f"{len(self.split.held_out)} of {len(self.chunks)} chunks are held out"
             raise InputError(f"{there_are}, not {n}; raise held_out (now {self.recipe.held_out}) or give more text")

@@ -79,7 +79,7 @@ def _row(backend: str, read: str, gap: Gap | None, tolerance: float) -> dict[str
     return {"backend": backend, "read": read, DIFFERENCE: gap.difference, LARGEST: gap.size, VERDICT: verdict}
 
 
-def _seen(call: AttentionCall) -> Float[Tensor, "batch #head key"]:
+def _seen(call: AttentionCall) -> Float[Tensor, " batch #head key"]:
     """How many queries can see each key. The patterns do not tell: a weight may underflow to 0."""
     return call.watchers(call.keys).expand(len(call.q), -1, -1).float()
 

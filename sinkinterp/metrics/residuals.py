@@ -22,7 +22,7 @@ def vector_norms(x: Float[Tensor, "*stack d"]) -> Float[Tensor, "*stack"]:
     return x.float().norm(dim=-1)
 
 
-def norm_ratio(norms: Float[Tensor, "sequence *stack pos"], position: int = 0) -> Float[Tensor, "sequence *stack"]:
+def norm_ratio(norms: Float[Tensor, "sequence *stack pos"], position: int = 0) -> Float[Tensor, " sequence *stack"]:
     """||x_position|| over the mean norm of the other positions, per sequence; positions that are NaN do not count."""
     chosen = norms[..., position]
     n_others = (~norms.isnan()).sum(-1) - 1
