@@ -55,6 +55,7 @@ from .lens import logit_parts
 from .measure import ModelLike, dtype_of, inputs_of, passes
 
 Place = tuple[int, int, int, int]  # layer, head, position, key; -1 for all
+OTHERS = 10  # places that a map of some places is compared with
 LEAST_GAP = 1e-6  # of the larger, between the clean and the corrupted metric, for a share of it to mean anything
 
 
@@ -194,13 +195,14 @@ def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it
     head for a site of heads; keys and values have "kv_head"; `ChangePattern` also has "key", for single edges of
     attention, whose rows are not normalised again). `metric` is one of this module's, its name in
     `METRICS`, or a function from logits to a number per sequence; default: KL from the clean run, and between models
-    the importance of the first token. With `answer` and `instead` it is the
-    difference of the logits of two texts of one token, such as " Paris" and " Madrid". A column "control" holds what
-    the same place of a third prompt restores: the clean one of another pair, unless all of these are one of the two.
-    The note says what a place drawn at random restores. `first_order` adds what `attribution` estimates, by one pass
-    forward and one back, and its error. `direct` adds the share that a head or feed-forward layer writes into the
-    answers' logits itself, which sums to 1 over all parts of the residual (see `lens`). One pass reads the clean run,
-    and the patches are batched. Raises InputError for prompts that do not fit, and where both prompts behave alike.
+    the importance of the first token. With `answer` and `instead` it is the difference of the logits of two texts of
+    one token, such as " Paris" and " Madrid". A column "control" holds what the same place of a third prompt restores:
+    the clean one of another pair, unless all of these are one of the two. The note says what a place drawn at random
+    restores: one of the map, or up to ten others where `site` names its places. `first_order` adds what `attribution`
+    estimates, by one pass forward and one back, and its error. `direct` adds the share that a head or feed-forward
+    layer writes into the answers' logits itself, which sums to 1 over all parts of the residual (see `lens`). One pass
+    reads the clean run, and the patches are batched. Raises InputError for prompts that do not fit, and where both
+    prompts behave alike.
     """
     place = site_of(site, layers, heads, positions)
     runs = Runs(*runs_of((model, clean, corrupted, tokens), metric, answer, instead), place)
@@ -216,15 +218,18 @@ def restored(
     gap = _gap(runs.metric.name, whole, broken)
     places = _places(runs.site, given, axes)
     effects = {name: x - broken for name, x in _patched(runs, given, places, progress).items()}
+    others = _others(runs, axes, places, progress)
+    at_random = others - broken if len(others) else effects[patching.RESTORED]
+    who = f"{len(others)} other places drawn at random restore" if len(others) else "a place drawn at random restores"
     notes = [
         f"{runs.names}: n={len(gap)} pairs, T={runs.clean.shape[1]}, {dtype_of(runs.subject)}",
         runs.protocol,
         f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}",
-        f"a place drawn at random restores {ratio(effects[patching.RESTORED].mean(0), gap)}",
+        f"{who} {ratio(at_random.mean(0), gap)}",
     ]
     if KV_HEAD in axes:
         notes.append(f"each kv_head serves {runs.subject.shape.n_heads // runs.subject.shape.n_kv_heads} query heads")
-    n_runs = len(places) * len(effects) + 4 + first_order
+    n_runs = len(places) * len(effects) + len(others) + 4 + first_order
     if first_order:
         effects[patching.FIRST_ORDER] = _estimated(runs, given, places)
         error = ((effects[patching.FIRST_ORDER] - effects[patching.RESTORED]).mean(1) / gap.mean()).abs()
@@ -263,6 +268,23 @@ def _patched(
         sources[patching.CONTROL] = {layer: x[other.to(x.device)] for layer, x in given.items()}
     with progress_of(progress, f"patching {runs.subject.name}") as on_pass:
         return {name: runs.values(source, places, on_pass) for name, source in sources.items()}
+
+
+def _others(
+    runs: "Runs", axes: Sequence[str], places: Sequence[Place], progress: bool | OnProgress
+) -> Float[Tensor, "place pair"]:
+    """The metric with other places patched, at most `OTHERS` drawn at random that the axes have and the site omits."""
+    wider: dict[str, Any] = {"layers": None, **({"positions": None} if POSITION in axes else {})}
+    if isinstance(runs.site, OnPairs) and _head_axis(runs.site) in axes:
+        wider[runs.site.selector] = None
+    everywhere = replace(runs, site=replace(runs.site, **wider))
+    given = patching.activations(everywhere.site, runs.source, runs.clean)
+    others = sorted({*_places(everywhere.site, given, axes)}.difference(places))
+    order = torch.randperm(len(others), generator=torch.Generator().manual_seed(0))[:OTHERS]
+    if not len(order):
+        return torch.empty(0, len(runs.corrupted))
+    with progress_of(progress, f"patching {runs.subject.name} at random") as on_pass:
+        return everywhere.values(given, [others[i] for i in order], on_pass)
 
 
 def _rows(

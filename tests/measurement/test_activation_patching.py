@@ -1,6 +1,7 @@
 """Activation patching equals TransformerLens's, cell by cell, and doing it by hand."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -166,6 +167,16 @@ def test_first_order_is_exact_for_the_last_residual_and_a_linear_metric(subject,
     zeros = torch.tensor([row["position"] < T - 1 and row["layer"] == last for row in table.rows])
     assert estimated[zeros].abs().max() < 1e-6 and torch.corrcoef(torch.stack((exact, estimated)))[0, 1] > 0.5
     assert "a place drawn at random restores" in table.note and f"{2 * len(table.rows) + 5} runs" in table.note
+
+
+def test_a_map_of_chosen_places_is_compared_with_the_places_that_it_leaves_out(subject):
+    def patched(**chosen):
+        site = interventions.ChangeMLP(**chosen)
+        return activation_patching(subject, CLEAN, CORRUPTED, site=site, by="layer", metric=difference, progress=False)
+
+    others = torch.tensor([row["restored"] for row in patched().rows if row["layer"] != 1])
+    said = re.search(r"(\d+) other places drawn at random restore (\S+)", patched(layers=[1]).note)
+    assert int(said[1]) == len(others) and float(said[2].rstrip(";")) == pytest.approx(others.mean().item(), rel=0.01)
 
 
 def test_arguments_that_do_not_fit_are_refused(subject):
