@@ -441,6 +441,8 @@ def runs_of(
     source, first = inputs_of(models[0], prompts[0])
     subject, second = inputs_of(source if len(models) == 1 else models[1], prompts[-1])
     shapes = [tuple(token_set.of_one_length().shape) for token_set in (first, second)]
+    if len(models) > 1 and not (shapes[0] == shapes[1] and torch.equal(first.tokens.cpu(), second.tokens.cpu())):
+        raise InputError(f"{source.name} and {subject.name} read the text as different tokens; give token ids")
     if shapes[0] != shapes[1]:
         got = f"here {shapes[0]} and {shapes[1]} (sequences, tokens); change words for others with as many tokens"
         raise InputError(f"clean and corrupted prompts are as many, and of one length in tokens; {got}")

@@ -254,3 +254,8 @@ def test_between_two_models_a_cell_is_what_the_patch_of_one_into_the_other_does(
 def test_patching_takes_one_model_and_two_prompts_or_two_models_and_one(subject):
     for given in ((subject,), (subject, CLEAN), (subject, subject), (subject, subject, subject)):
         refused(lambda given=given: activation_patching(*given), "two models and what both read")
+
+
+def test_two_models_that_read_a_text_as_different_tokens_are_refused():
+    models = [load(model_of("gpt2"), tokenizer=dict(zip(ids, (3, 4), strict=True))) for ids in ("ab", "ba")]
+    refused(lambda: activation_patching(*models, "abba"), "different tokens")
