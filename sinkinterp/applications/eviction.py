@@ -34,46 +34,43 @@ from ..plots.theme import grid_of, heat_map, sweep_figure, themed, unique_values
 from ..spec import Limits
 from ..table import HEAD, LAYER, NULL, Cell, Table, high_of
 from .outliers import DIGITS, fake_quantised
-from .streaming import ADDED, CACHE, Loss, check_window, loss_of, streaming_loss
+from .streaming import ADDED, CACHE, Loss, check_window, loss_of
 
 FIRST_TOKENS = (0, 1, 2, 4, 8)
 FIRST_AND_LAST = "the first + last"
-KEPT, WINDOW, PLACES, FEWEST = "first tokens kept", "window", "positions", "fewest first tokens"
+KEPT, WINDOW, FEWEST = "first tokens kept", "window", "fewest first tokens"
 CONTROL, PAIRED = "control added loss", "above the first + last"
-IN_TEXT, IN_CACHE = "of the text", "of the cache"
 NATS = "nats a token after eviction begins"
 ENOUGH = 0.01  # nats a token that more first tokens may still gain
 
 
 class Losses(Frozen):
-    """The loss that every cache adds, by window, positions and first tokens kept; and why others are missing.
+    """The loss that every cache adds, by window and first tokens kept.
 
     added, control: of each text, in nats a token above the full cache, after eviction has begun. The control has kept
-    as many random tokens, by window and their number.
+    as many random tokens.
     """
 
-    added: dict[tuple[int, str, int], PerSequence]
+    added: dict[tuple[int, int], PerSequence]
     control: dict[tuple[int, int], PerSequence]
-    missing: str
     note: str
 
     def table(self) -> Table:
-        """One row per window, positions and number of first tokens."""
+        """One row per window and number of first tokens."""
         rows = []
-        for (window, places, n), added in self.added.items():
+        for (window, n), added in self.added.items():
             cells = mean_cells(ADDED, added) | mean_cells(CONTROL, self.control[window, n])
-            rows.append({WINDOW: window, PLACES: places, KEPT: n, **cells})
+            rows.append({WINDOW: window, KEPT: n, **cells})
         note = f"{self.note}; {NATS}; null: 0, the full cache; control: as many random tokens kept, not the first"
-        missing = f"; no positions of the cache: {self.missing}" if self.missing else ""
-        return Table("What does a cache lose without its first tokens?", note + missing, tuple(rows), losses_figure)
+        return Table("What does a cache lose without its first tokens?", note, tuple(rows), losses_figure)
 
     def answer(self) -> str:
         """How many first tokens to keep, in one sentence: the fewest beside which more gain less than `ENOUGH`.
 
         It says so where the texts do not tell: their interval includes no gain at all, or a gain of every more tokens.
         """
-        window = max(window for window, _, _ in self.added)
-        by_kept = {n: added for (w, places, n), added in self.added.items() if (w, places) == (window, IN_TEXT)}
+        window = max(window for window, _ in self.added)
+        by_kept = {n: added for (w, n), added in self.added.items() if w == window}
         fewest, likely = _fewest(by_kept, is_sure=True), _fewest(by_kept, is_sure=False)
         texts, most = len(by_kept[0]), max(by_kept)
         kept = likely if fewest == most else fewest  # nothing was tried that could reject the most
@@ -88,7 +85,7 @@ class Losses(Frozen):
         return f"Keep {said}: {costs}; more first tokens gain less than {ENOUGH:g}.{fewer}"
 
     def _costs(self, window: int, kept: int) -> str:
-        there, none = (estimate(self.added[window, IN_TEXT, n]) for n in (kept, 0))
+        there, none = (estimate(self.added[window, n]) for n in (kept, 0))
         costs = f"a window of {window} then adds {there} nats a token to the loss of the full cache"
         return f"{costs}, and without any {none}" if kept else costs
 
@@ -103,25 +100,20 @@ def first_token_losses(
 ) -> Losses:
     """The loss that a rolling cache adds to the full one, for every window and number of first tokens.
 
-    Positions of the text are a mask in one pass; positions of the cache are StreamingLLM's re-rotation, token by token.
-    The control keeps as many random tokens, never the first. Without any first token is always tried. Raises InputError
-    where a window evicts nothing.
+    Eviction is a mask in one pass; tokens keep the positions of the text. The control keeps as many random tokens,
+    never the first. Without any first token is always tried. Raises InputError where a window evicts nothing.
     """
     kept = sorted({0, *different_numbers(kept, "kept, numbers of first tokens,", 0)})
     windows = different_numbers(windows, "windows", 1)
     for window in windows:
         check_window(tokens, window)
-    full, added, control, missing = loss_of(subject, tokens), {}, {}, ""
+    full, added, control = loss_of(subject, tokens), {}, {}
     places = [(window, n) for window in windows for n in kept if n < window]
     for window, n in reported(places, progress, "evicting first tokens"):
         above = partial(_above, full, window)
-        added[window, IN_TEXT, n] = above(loss_of(subject, tokens, [Evict(window, n)]))
+        added[window, n] = above(loss_of(subject, tokens, [Evict(window, n)]))
         control[window, n] = above(loss_of(subject, tokens, [KeepHeaviest(window, n, First.EVICTED, seed=0)]))
-        try:
-            added[window, IN_CACHE, n] = above(streaming_loss(subject, tokens, window=window, sinks=n, rerotate=True))
-        except InputError as error:  # learned positions, for one, cannot be re-rotated
-            missing = str(error)
-    return Losses(added, control, missing, _note(subject, tokens))
+    return Losses(added, control, _note(subject, tokens))
 
 
 @reads_inputs
@@ -206,8 +198,8 @@ def _fewest(by_kept: Mapping[int, PerSequence], is_sure: bool) -> int:
 
 
 def largest_window_first(losses: Table) -> Table:
-    """The rows of `Losses.table` with those of its answer first: the largest window, positions of the text."""
-    return losses.with_rows(sorted(losses.rows, key=lambda row: (-int(row[WINDOW] or 0), row[PLACES] != IN_TEXT)))
+    """The rows of `Losses.table` with those of its answer first: the largest window."""
+    return losses.with_rows(sorted(losses.rows, key=lambda row: -int(row[WINDOW] or 0)))
 
 
 def needs_table(heads: Table) -> Table:
@@ -220,8 +212,8 @@ def needs_table(heads: Table) -> Table:
 
 
 def losses_figure(table: Table) -> go.Figure:
-    """The added loss over the first tokens kept: a line for every window and counting of positions."""
-    named = table.with_rows({CACHE: f"window {row[WINDOW]}, positions {row[PLACES]}", **row} for row in table.rows)
+    """The added loss over the first tokens kept: a line for every window."""
+    named = table.with_rows({CACHE: f"window {row[WINDOW]}", **row} for row in table.rows)
     return sweep_figure(named, KEPT, (ADDED,), by=CACHE)
 
 

@@ -90,11 +90,11 @@ def test_a_table_that_is_cut_says_how_many_rows_it_has(rows):
 
 
 def test_the_first_rows_of_cache_are_those_of_its_answer_and_of_mask_the_longest():
-    places = [(w, p, n) for w in (3, 7) for n in (0, 2) for p in (eviction.IN_TEXT, eviction.IN_CACHE)]
-    names = eviction.WINDOW, eviction.PLACES, eviction.KEPT
+    places = [(w, n) for w in (3, 7) for n in (0, 2)]
+    names = eviction.WINDOW, eviction.KEPT
     losses = Table("", "", tuple(dict(zip(names, place, strict=True)) for place in places))
     shown = [tuple(row.values()) for row in eviction.largest_window_first(losses)]
-    assert shown[:4] == [(7, p, n) for p in (eviction.IN_TEXT, eviction.IN_CACHE) for n in (0, 2)]
+    assert shown[:2] == [(7, 0), (7, 2)]
     assert sorted(shown) == sorted(places)
     blocks = Table("", "", tuple({"block": i, outliers.LONGEST: x} for i, x in enumerate([2.0, 7.0, 3.0])))
     assert outliers.longest_first(blocks).column("block") == [1, 2, 0]
