@@ -1,13 +1,10 @@
-"""Smaller caches: what they lose without first tokens, in each head, with heavy hitters instead, and by rounding.
-
-Also where the sinks are while a model writes: on the first token, on another one, or on several.
-"""
+"""Smaller caches: what they lose without first tokens, in each head, with heavy hitters instead, and by rounding."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, pairwise, product
+from itertools import chain, product
 from math import isfinite
 from operator import itemgetter
 from typing import ClassVar
@@ -15,24 +12,22 @@ from typing import ClassVar
 import numpy as np
 import plotly.graph_objects as go
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention import AttentionCall, Edit, ModelShape
-from ..backends.exclusive import exclusive
-from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import LARGEST, Frozen, InputError, different_numbers, finite_number, whole_number, whole_numbers
+from ..checks import Frozen, InputError, different_numbers, finite_number, whole_number, whole_numbers
 from ..data.progress import Progress, reported, silent
-from ..data.tokens import Tokens, sequences_that_fit
+from ..data.tokens import Tokens
 from ..interventions.attention_layers import Evict, First, KeepHeaviest
 from ..interventions.selectors import check_chosen, store_chosen
-from ..measurement.measure import answers_of, dtype_of, reads_inputs, run_note
-from ..metrics.bootstrap import SHARES, SIZES, Estimate, estimate, intervals, mean_cells, rate_cells
-from ..metrics.importance import PerSequence, check_epsilon
+from ..measurement.measure import answers_of, reads_inputs, run_note
+from ..metrics.bootstrap import Estimate, estimate, intervals, mean_cells
+from ..metrics.importance import PerSequence
 from ..plots.theme import grid_of, heat_map, sweep_figure, themed, unique_values
 from ..spec import Limits
-from ..table import HEAD, LAYER, NULL, Cell, Table, high_of
+from ..table import HEAD, LAYER, Cell, Table, high_of
 from .outliers import DIGITS, fake_quantised
 from .streaming import ADDED, CACHE, Loss, check_window, loss_of
 
@@ -353,77 +348,3 @@ def quantised_answer(table: Table) -> str:
     said = f"Rounded keys and values add, in nats a token and with the best scales, {listed}."
     nothing = " To leave the first token as it is gains nothing that these texts show."
     return said + nothing * all(high >= 0 for high in gains)
-
-
-GENERATED, ALPHA = "generated tokens", "alpha_1"
-STAYS, MOVED, SINKS = "sink on the first", "sink elsewhere", "sinks a head"
-PARTS = 4  # of the generated tokens
-
-
-@reads_inputs
-def generated(subject: HuggingFaceSubject, prompts: Tokens, count: int, seed: int = 0) -> Int[Tensor, "sequence _"]:
-    """Prompts and `count` tokens that the model writes after each, sampled at temperature 1; no text ends before."""
-    start, limit = prompts.shape[1], subject.shape.n_ctx
-    subject.check_ids(prompts)
-    count = whole_number(count, "tokens to generate", 1, None if limit is None else limit - start)
-    seed = whole_number(seed, "seed", 0, LARGEST)
-    sequences_that_fit(len(prompts), start + count, "generate fewer tokens")
-    if subject.libraries or not hasattr(subject.model, "generate"):
-        raise InputError(f"{subject.name} writes no text here; give a model of transformers, backend='huggingface'")
-    with torch.random.fork_rng(), exclusive(subject.model), eval_mode(subject.model):
-        torch.manual_seed(seed)
-        prompts = prompts.to(subject.device)
-        chosen = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "pad_token_id": 0}
-        ends = {"min_new_tokens": count, "max_new_tokens": count}
-        return subject.model.generate(prompts, attention_mask=torch.ones_like(prompts), **chosen, **ends).cpu()
-
-
-@reads_inputs
-def generation_table(
-    subject: HuggingFaceSubject, prompts: Tokens, count: int, epsilon: float = 0.3, seed: int = 0
-) -> Table:
-    """Sinks on the first token and elsewhere, by quarters of `count` generated tokens.
-
-    A sink of a quarter is a token before it that gets more than `epsilon` of its queries' attention, mean over them.
-    One pass over the generated text shows the calls of its generation. Without room for `count` tokens, fewer are
-    generated: as many as the context holds.
-    """
-    start = prompts.shape[1]
-    check_epsilon(epsilon)
-    count = min(whole_number(count, "tokens to generate", 1), (subject.shape.n_ctx or LARGEST) - start)
-    tokens = generated(subject, prompts, count, seed)
-    bounds = sorted({start + count * i // PARTS for i in range(PARTS + 1)})
-    (sinks,) = answers_of(subject, tokens, {"sinks": partial(_sinks_of_parts, bounds=bounds, epsilon=epsilon)})
-    found = sinks.cpu().mean((1, 2))  # sequence part quantity
-    rows = []
-    for end, of_part in zip(bounds[1:], found.unbind(1), strict=True):
-        alpha, stays, moved, n_sinks, null = of_part.unbind(-1)
-        cells = mean_cells(ALPHA, alpha, SHARES) | rate_cells(STAYS, stays) | rate_cells(MOVED, moved)
-        cells |= mean_cells(SINKS, n_sinks, SIZES)
-        rows.append({GENERATED: end - start, **cells, NULL: null.mean().item()})
-    note = (
-        f"{subject.name}: n={len(tokens)} prompts of {start} tokens, {count} generated at temperature 1 (seed {seed}), "
-        f"end of text forbidden; {dtype_of(subject)}; all keys cached; epsilon {epsilon:g}; {STAYS}: share of heads; "
-        f"{MOVED}: share of heads with a sink, and none on the first token; null: alpha_1 of uniform attention to all "
-        f"that each query sees; {intervals(len(tokens))}"
-    )
-    figure = partial(sweep_figure, x=GENERATED, quantities=(ALPHA, STAYS, MOVED, SINKS))
-    return Table("Does the sink stay while the model writes?", note, tuple(rows), figure)
-
-
-def _sinks_of_parts(
-    call: AttentionCall, bounds: list[int], epsilon: float
-) -> Float[Tensor, "batch head part quantity"]:
-    """alpha_1, whether it is a sink, whether only others are, how many sinks there are, and a null, of every part.
-
-    A query that does not see a key, as behind a sliding window, gives it nothing.
-    """
-    pattern = call.proxy().pattern()[..., -call.k.shape[2] :]
-    uniform = (call.allowed()[..., 0] / call.columns_seen().clamp(min=1)).expand(*call.q.shape[:3])
-    parts = []
-    for first, end in pairwise(bounds):
-        alpha = pattern[:, :, first:end, :first].mean(2)
-        sinks, null = alpha > epsilon, uniform[:, :, first:end].mean(2)
-        on_first, others = sinks[..., 0], sinks[..., 1:].sum(-1)
-        parts.append(torch.stack((alpha[..., 0], on_first, ~on_first & (others > 0), on_first + others, null), -1))
-    return torch.stack(parts, 2)

@@ -305,7 +305,6 @@ def cache(
     given: Input,
     loading: options.Weights,
     tolerance: Annotated[float, typer.Option(parser=options.number("tolerance", above=0, most=1))] = 0.1,
-    generate: Annotated[int, typer.Option(parser=options.whole(0))] = 1000,
     bits: Annotated[list[int], typer.Option(parser=options.whole(2, 32))] = [8, 4, 2],
     files: options.Tables = options.Tables(),
 ) -> None:
@@ -321,8 +320,6 @@ def cache(
         heads = eviction.heads_table(subject, tokens, window, tolerance)
         rounded = eviction.quantised_table(subject, tokens, bits, progress)
         tables = [losses.table(), heads, eviction.memory_table(subject, tokens, window, progress), rounded]
-        if generate:
-            tables.append(eviction.generation_table(subject, tokens[:, : max(2, min(32, window // 2))], generate))
         answer = f"{losses.answer()} {eviction.quantised_answer(rounded)}"
     everything = [*(eviction.needs_table(table) if table is heads else table for table in tables), answer]
     _deliver(

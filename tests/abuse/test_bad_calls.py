@@ -172,9 +172,6 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
         (eviction.heads_table, eviction.memory_table), lambda s, r: {"subject": s, "tokens": TOKENS, "window": 4}
     ),
     **dict.fromkeys(
-        (eviction.generated, eviction.generation_table), lambda s, r: {"subject": s, "prompts": TOKENS, "count": 2}
-    ),
-    **dict.fromkeys(
         attrgetter("sink", "alpha", "null_sink_rate", "heads", "summary", "plot", "extra", "steps", "save")(si.Report),
         lambda s, r: {"self": r},
     ),
@@ -363,8 +360,6 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     "a dictionary of 8 features": lambda s: outliers.dictionary(X.flatten(0, 1), features=8, steps=1),
     **{f"Quantise to {bits} bits": lambda s, bits=bits: outliers.Quantise(bits, (-1,), outliers.nothing)
        for bits in (1, 0, 4.5)},
-    "no room to generate": lambda s: eviction.generation_table(s, TOKENS.repeat(1, 2)[:, :16], 5),
-    "10**9 tokens to write": lambda s: eviction.generated(s, TOKENS, 10**9),
     "an estimate of three axes": lambda s: bootstrap.estimate(X),
     "pairs of two lengths": lambda s: bootstrap.difference(torch.zeros(3), torch.zeros(4), paired=True),
     **{f"a metric of {of.args[-1]} {f!r:.9}": lambda s, of=of, f=f: si.measure(s, TOKENS, instruments=[of(f)])

@@ -65,7 +65,7 @@ def test_the_overview_says_the_protocol_once(report):
     [
         "patch sinkinterp/text-softmax --clean Cats --corrupted Dogs --out {out}",
         "explain sinkinterp/demo-softmax --sequences 3 --length 13",
-        "cache sinkinterp/demo-softmax --sequences 3 --length 13 --generate 0",
+        "cache sinkinterp/demo-softmax --sequences 3 --length 13",
         "mask sinkinterp/demo-softmax --sequences 3 --length 13 --steps 2",
     ],
 )

@@ -39,7 +39,7 @@ ALL = {
     "demo": "demo --out {out}/old --force",
     "train": "train softmax --set steps=2 --set save_every=1 --device cpu --out {out}/run",
     "finetune": "finetune {files}/good {files}/chats.jsonl --set steps=2 --out {out}/run",
-    "cache": f"cache {IDS} --generate 0 --bits 8 --json {{out}}/old --force",
+    "cache": f"cache {IDS} --bits 8 --json {{out}}/old --force",
     "mask": f"mask {IDS} --steps 1 --json {{out}}/old --force",
     "mend": "mend sinkinterp/text-softmax --out {out}/run --steps 1 --length 24 --text {files}/mend.txt",
     "patch": "patch {files}/good --clean 'the cat sat' --corrupted 'the sat sat' --out {out}/old --force",
