@@ -1,4 +1,4 @@
-"""Smaller caches: what they lose without first tokens, in each head, with heavy hitters instead, and by rounding."""
+"""Smaller caches: what they lose without first tokens, in each head, and by rounding."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,9 +32,8 @@ from .outliers import DIGITS, fake_quantised
 from .streaming import ADDED, CACHE, Loss, check_window, loss_of
 
 FIRST_TOKENS = (0, 1, 2, 4, 8)
-FIRST_AND_LAST = "the first + last"
 KEPT, WINDOW, FEWEST = "first tokens kept", "window", "fewest first tokens"
-CONTROL, PAIRED = "control added loss", "above the first + last"
+CONTROL = "control added loss"
 NATS = "nats a token after eviction begins"
 ENOUGH = 0.01  # nats a token that more first tokens may still gain
 
@@ -135,34 +134,6 @@ def heads_table(
             rows.append({LAYER: layer, HEAD: head, FEWEST: fewest, **cells, "control error with 1": control})
     note = f"{_note(subject, tokens)}; window {window}; tolerance {tolerance:g}; control: 1 random token, not the first"
     return Table("How many first tokens does each head need?", note, tuple(rows), heads_figure)
-
-
-@reads_inputs
-def memory_table(subject: HuggingFaceSubject, tokens: Tokens, window: int, progress: Progress = silent) -> Table:
-    """The loss of caches of equal memory: last, heavy and random tokens, each with the first token and without."""
-    check_window(tokens, window)
-    half = window // 2
-    rules: dict[str, Edit] = {
-        "last tokens only": Evict(window, 0),
-        FIRST_AND_LAST: Evict(window, 1),
-        "heavy hitters + last": KeepHeaviest(window, half),
-        "heavy hitters, the first kept": KeepHeaviest(window, half, First.KEPT),
-        "heavy hitters, the first evicted": KeepHeaviest(window, half, First.EVICTED),
-        "random tokens, the first kept": KeepHeaviest(window, half, First.KEPT, seed=0),
-        "random tokens, the first evicted": KeepHeaviest(window, half, First.EVICTED, seed=0),
-    }
-    full, added = loss_of(subject, tokens), {}
-    for name in reported([*rules], progress, "heavy hitters"):
-        added[name] = _above(full, window, loss_of(subject, tokens, [rules[name]]))
-    above = added[FIRST_AND_LAST]
-    rows = [{CACHE: name, **mean_cells(ADDED, x), **mean_cells(PAIRED, x - above)} for name, x in added.items()]
-    figure = partial(sweep_figure, x=CACHE, quantities=(ADDED, PAIRED))
-    note = (
-        f"{_note(subject, tokens)}; {NATS}; {window} tokens in every cache, half of them heavy or random; positions of "
-        f"the text; null: 0, the full cache; {PAIRED}: paired, text by text; weight of a key: softmax attention "
-        "received while cached, summed (arXiv:2306.14048)"
-    )
-    return Table("Heavy hitters with and without the first token", note, tuple(rows), figure)
 
 
 def _output_errors(call: AttentionCall, edits: Sequence[Edit], window: int) -> Float[Tensor, "batch head edit"]:

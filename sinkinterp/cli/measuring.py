@@ -319,7 +319,7 @@ def cache(
         losses = eviction.first_token_losses(subject, tokens, (window // 2, window), progress=progress)
         heads = eviction.heads_table(subject, tokens, window, tolerance)
         rounded = eviction.quantised_table(subject, tokens, bits, progress)
-        tables = [losses.table(), heads, eviction.memory_table(subject, tokens, window, progress), rounded]
+        tables = [losses.table(), heads, rounded]
         answer = f"{losses.answer()} {eviction.quantised_answer(rounded)}"
     everything = [*(eviction.needs_table(table) if table is heads else table for table in tables), answer]
     _deliver(

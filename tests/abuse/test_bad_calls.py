@@ -168,9 +168,7 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
         (si.activation_patching, path_patching), lambda s, r: {"model": s, "clean": TOKENS, "corrupted": TOKENS + 1}
     ),
     **dict.fromkeys((massive_path, eviction.quantised_table), lambda s, r: {"subject": s, "tokens": TOKENS}),
-    **dict.fromkeys(
-        (eviction.heads_table, eviction.memory_table), lambda s, r: {"subject": s, "tokens": TOKENS, "window": 4}
-    ),
+    eviction.heads_table: lambda s, r: {"subject": s, "tokens": TOKENS, "window": 4},
     **dict.fromkeys(
         attrgetter("sink", "alpha", "null_sink_rate", "heads", "summary", "plot", "extra", "steps", "save")(si.Report),
         lambda s, r: {"self": r},
