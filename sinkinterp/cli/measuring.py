@@ -350,7 +350,6 @@ def mask(
     given: Input,
     loading: options.Weights,
     times: Annotated[float, typer.Option(parser=options.number("times", above=1, most=1e6))] = 10.0,
-    steps: Annotated[int, typer.Option(parser=options.whole(1))] = 300,
     heads: bool = False,
     files: options.Tables = options.Tables(),
 ) -> None:
@@ -369,7 +368,6 @@ def mask(
         tables = [
             found.table(),
             outliers.pca_table(x, found),
-            outliers.dictionary_table(subject, tokens, x, found, steps, progress),
             outliers.activations_table(subject, tokens[1::2], found, progress),
             outliers.weights_table(subject, tokens[1::2], found, progress),
         ]

@@ -66,7 +66,7 @@ def test_the_overview_says_the_protocol_once(report):
         "patch sinkinterp/text-softmax --clean Cats --corrupted Dogs --out {out}",
         "explain sinkinterp/demo-softmax --sequences 3 --length 13",
         "cache sinkinterp/demo-softmax --sequences 3 --length 13",
-        "mask sinkinterp/demo-softmax --sequences 3 --length 13 --steps 2",
+        "mask sinkinterp/demo-softmax --sequences 3 --length 13",
     ],
 )
 def test_other_commands_print_a_sentence_one_table_its_protocol_and_where_the_rest_is(line, tmp_path):

@@ -40,7 +40,7 @@ ALL = {
     "train": "train softmax --set steps=2 --set save_every=1 --device cpu --out {out}/run",
     "finetune": "finetune {files}/good {files}/chats.jsonl --set steps=2 --out {out}/run",
     "cache": f"cache {IDS} --bits 8 --json {{out}}/old --force",
-    "mask": f"mask {IDS} --steps 1 --json {{out}}/old --force",
+    "mask": f"mask {IDS} --json {{out}}/old --force",
     "mend": "mend sinkinterp/text-softmax --out {out}/run --steps 1 --length 24 --text {files}/mend.txt",
     "patch": "patch {files}/good --clean 'the cat sat' --corrupted 'the sat sat' --out {out}/old --force",
     "explain": "explain sinkinterp/demo-softmax --sequences 4 --length 16 --html {out}/old --force",
