@@ -17,7 +17,7 @@ from ..checks import Answering, Frozen, InputError, choice, keywords, whole_numb
 from ..metrics.importance import NEXT_TOKEN_LOSS, PATTERNS, AnyMetric
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.qk import COSINE_COUNTS, QK_ANGLES
-from ..metrics.residuals import COSINE_TO_FIRST, MASSIVE_ENTRIES, TOP_ENTRIES
+from ..metrics.residuals import MASSIVE_ENTRIES, TOP_ENTRIES
 from ..metrics.writes import UPDATE_RANK
 from ..table import HEAD, Table
 from . import heads as of_heads, norms, positions
@@ -132,7 +132,6 @@ VIEWS = (
     View(_pairs, "pairs", (COSINE_COUNTS,), heading=PAIRS),
     View(_of(norms.massive_by_block), "massive", (MASSIVE_ENTRIES,), True, in_json=True, heading="Massive activations"),
     View(norms.largest_entries, needs=(TOP_ENTRIES,), heading="Largest residual entries"),
-    View(positions.secondary_by_token, needs=(COSINE_TO_FIRST,), in_terminal=True, fits=_has_all_positions),
     View(_of(positions.loss_by_position), needs=(NEXT_TOKEN_LOSS,), in_json=True),
     View(maps_of_strongest, "attention", (PATTERNS,)),
 )

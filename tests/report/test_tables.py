@@ -11,7 +11,7 @@ from sinkinterp.metrics.qk import BINS, COSINES, NORMS
 from sinkinterp.report.compare import sinks_by_domain
 from sinkinterp.report.heads import qk_distributions, qk_means_by_head, score_gaps_by_head, top_heads, writes_by_head
 from sinkinterp.report.norms import largest_entries, massive_by_block
-from sinkinterp.report.positions import followed, loss_by_position, secondary_by_token, sinks_by_epsilon, sinks_by_token
+from sinkinterp.report.positions import followed, loss_by_position, sinks_by_epsilon, sinks_by_token
 from sinkinterp.report.readings import Protocol
 from sinkinterp.report.report import Report, overview_tables
 
@@ -100,19 +100,6 @@ def test_the_end_of_a_short_text_does_not_count_beside_a_longer_one():
     assert "position 5" not in str(report.summary())
 
 
-def test_a_secondary_sink_is_attended_to_above_the_null_and_its_residual_is_the_explanation():
-    (row,) = secondary_by_token(REPORT).rows  # (.9 + 3 x .05) / 4 where uniform attention gives .1
-    assert (row["token"], row["times"], row["of"]) == (int(TOKENS[0, 2]), 1, 1)
-    assert [row[name] for name in ("alpha", "null alpha", "follows")] == pytest.approx([0.2625, 0.1, 0])
-    assert "from block 1, down at block 3" in secondary_by_token(REPORT).note
-    along = CLOSE.clone()
-    along[:, 1] = 0.95  # all tokens point the first token's way, and nobody looks at them
-    (row,) = secondary_by_token(replace(REPORT, extras={**REPORT.extras, "cosine_to_first": along})).rows
-    assert (row["token"], row["follows"]) == (int(TOKENS[0, 2]), 1)
-    flat = secondary_by_token(replace(REPORT, residual_norms=torch.ones_like(RATIOS)))
-    assert [row["follows"] for row in flat.rows] == [0] and "follows:" not in flat.note
-
-
 def test_the_grid_falls_with_epsilon_beside_its_null():
     rows = {row["epsilon"]: row for row in sinks_by_epsilon(REPORT, epsilons=(0.05, 0.3, 0.6)).rows}
     assert [rows[e]["Sink_1"] for e in (0.05, 0.3, 0.6)] == pytest.approx([1, 0.5, 0.25])
@@ -132,8 +119,8 @@ def test_domains_have_a_row_each():
 
 def test_what_was_not_measured_is_left_out_of_the_overview_and_refused_alone():
     bare = replace(REPORT, extras={})
-    assert len(overview_tables(REPORT)) == 7 and len(overview_tables(bare)) == 3
-    for table in (score_gaps_by_head, writes_by_head, massive_by_block, secondary_by_token, loss_by_position):
+    assert len(overview_tables(REPORT)) == 6 and len(overview_tables(bare)) == 3
+    for table in (score_gaps_by_head, writes_by_head, massive_by_block, loss_by_position):
         refused(partial(table, bare))
 
 
