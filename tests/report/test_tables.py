@@ -7,9 +7,8 @@ import pytest
 import torch
 from refusals import refused
 
-from sinkinterp.metrics.qk import BINS, COSINES, NORMS
 from sinkinterp.report.compare import sinks_by_domain
-from sinkinterp.report.heads import qk_distributions, qk_means_by_head, score_gaps_by_head, top_heads, writes_by_head
+from sinkinterp.report.heads import qk_means_by_head, score_gaps_by_head, top_heads, writes_by_head
 from sinkinterp.report.norms import largest_entries, massive_by_block
 from sinkinterp.report.positions import followed, loss_by_position, sinks_by_epsilon, sinks_by_token
 from sinkinterp.report.readings import Protocol
@@ -128,9 +127,6 @@ D = 7
 X = torch.arange(N * 4 * D * T).float().reshape(N, 4, D, T) % 13
 X[1, 2, 5, 3] = -99.0
 WITH = replace(REPORT, extras={**REPORT.extras, "residuals": X})
-COUNTS = torch.zeros(N, 2, 2, 2, BINS)
-COUNTS[:, 1, 0, 0, 3], COUNTS[:, 1, 0, 0, 4], COUNTS[:, 1, 0, 1, 39] = 1.0, 3.0, 5.0
-PAIRED = replace(REPORT, extras={**REPORT.extras, "angle_counts": COUNTS, "norm_counts": COUNTS.flip(-1)})
 
 
 def test_entries_are_told_by_place_most_frequent_first():
@@ -151,23 +147,3 @@ def test_contrasts_hold_the_first_key_and_the_others():
     assert (row["layer"], row["head"]) == (3, 1)
     values = [row[f"{what}, {key}"] for what in ("cosine", "norm product") for key in ("first key", "others")]
     assert values == pytest.approx([0.8, 0.2, 10, 5])
-
-
-def test_distributions_are_shares_of_the_pairs_by_bins():
-    table = qk_distributions(PAIRED, 3, 0)
-    cosine, product = (table.where(quantity=name) for name in ("cosine", "norm product"))
-    assert (cosine.numbers("from"), cosine.numbers("to")) == (list(COSINES[:-1]), list(COSINES[1:]))
-    assert product.numbers("to")[-1] == NORMS[-1]
-    assert cosine.numbers("first key")[3:5] == [0.25, 0.75] and cosine.numbers("others")[39] == 1
-    assert product.numbers("first key")[35:37] == [0.75, 0.25] and product.numbers("others")[0] == 1
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        lambda: qk_distributions(REPORT, 3, 0),
-        *(lambda at=at: qk_distributions(PAIRED, *at) for at in ((1, 0), (3, 2), (3, -1))),
-    ],
-)  # fmt: skip
-def test_unmeasured_metrics_and_missing_places_are_refused(table):
-    refused(lambda: table())
