@@ -421,7 +421,7 @@ def test_a_call_whose_parts_do_not_fit_is_refused(name, subject):
 
 
 INSIDE = {  # they are given what was checked
-    "checked", "from_dict", "dense_patterns", "passes", "check_fits", "run_note", "check_stream", "streamed",
+    "checked", "from_dict", "dense_patterns", "passes", "check_fits", "run_note",
     "answers_of", "rows_by_head", "token_kinds", "followed", "intervals_note", "protocol_note", "overview_tables",
     "tables_as_json", "views_of", "protocol_table", "quantities",
 }  # fmt: skip

@@ -2,10 +2,11 @@ import math
 
 import pytest
 import torch
+from applications.test_rolling_cache import rolled
 from backends.zoo import subject_of, tokens_of
 from refusals import refused
 
-from sinkinterp.applications.streaming import loss_of, rolled_logits, streaming_table
+from sinkinterp.applications.streaming import loss_of, streaming_table
 from sinkinterp.backends.load import load
 from sinkinterp.interventions.attention_layers import Evict
 from sinkinterp.metrics.bootstrap import estimate
@@ -21,7 +22,7 @@ def dense_loss(subject, tokens):
 
 
 def rolled_loss(subject, tokens, window, sinks):
-    return loss_from(rolled_logits(subject.model, tokens, window, sinks), tokens)
+    return loss_from(rolled(subject.model, tokens, window, sinks), tokens)
 
 
 def loss_from(logits, tokens):
@@ -104,8 +105,9 @@ def test_a_model_that_cannot_stream_is_refused_in_one_line(name, tokens, options
     refused(lambda: streaming_table(subject_of(name), tokens, **options))
 
 
-def test_another_backend_is_refused():
-    refused(lambda: streaming_table(subject_of("llama", "nnsight"), tokens_of(), window=5))
+def test_another_backend_gives_the_same_numbers():
+    ours, theirs = (streaming_table(subject_of("llama", *how), tokens_of(), window=9) for how in ((), ("nnsight",)))
+    assert theirs.numbers("perplexity after") == pytest.approx(ours.numbers("perplexity after"), rel=1e-4)
 
 
 @pytest.mark.parametrize("name, sequences", [("demo-softmax", 256), ("demo-sigmoid", 37), ("demo-k_bias", 37)])
