@@ -19,9 +19,10 @@ MEASURED_HERE = {
     "recurrent_gemma": "whole", "falcon_h1": "whole", "modernbert-decoder": "whole", "deepseek_v3": "whole",
     "bart": "refused", "xlm-roberta": "refused", "roformer": "refused", "trocr": "refused", "diffllama": "whole",
     "got_ocr2": "whole", "git": "refused", "gemma3n_text": "refused", "gemma4_text": "refused",
-    "deepseek_v4": "refused", "hy_v4": "refused", "mimo_v2_flash": "whole", "deepseek_v32": "whole",
+    "hy_v4": "refused", "mimo_v2_flash": "whole", "deepseek_v32": "whole",
 }  # fmt: skip
 REFUSED_HERE = {
+    "deepseek_v4": "attends to summaries of many tokens",
     "mamba": "a recurrence without attention",
     "reformer": "attends to tokens of the same hash alone",
     "longcat_flash": "a block attends twice",
@@ -51,7 +52,7 @@ def test_the_table_in_the_docs_says_the_same_of_every_family(table):
     lines = [line.split(" | ") for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     written = {cells[0].removeprefix("| "): cells[1] for cells in lines}
     assert {name for name in FAMILIES if not written[name].startswith(MEASURED)} == set(REASONS)
-    assert len(FAMILIES) - len(REASONS) >= 165 and not {ERROR, DIFFERS} & set(written.values())
+    assert len(FAMILIES) - len(REASONS) >= 164 and not {ERROR, DIFFERS} & set(written.values())
     assert {row["family"]: row["verdict"] for row in table.rows}.items() <= written.items()
 
 

@@ -434,7 +434,6 @@ def test_a_table_of_one_text_does_not_claim_intervals():
         si.sweep(subject, tokens, [si.SwapPositions(0, 4)]).note,
         si.explain(subject, tokens, head=(2, 0), progress=False).note,
         si.applications.eviction.heads_table(subject, tokens, 5).note,
-        si.applications.eviction.generation_table(subject, tokens, 4).note,
         si.report.compare.sinks_by_domain({"one": report, "two": report}).note,
         si.report.compare.sinks_by_length([report]).note,
     ]

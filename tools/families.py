@@ -128,6 +128,7 @@ _DRAFTS = "drafts for another model, whose keys it reads"
 REASONS: Mapping[str, str] = {  # of the families that cannot be read or built
     "blt": "bytes are read in patches, by three stacks of blocks of different lengths",
     "cpmant": "attends to 32 learned prompt tokens that are not in the text",
+    "deepseek_v4": "attends to summaries of many tokens",
     "dots3_note": _HEADS,
     "dots3_note_text": _HEADS,
     "falcon_mamba": _NO_ATTENTION,

@@ -1,13 +1,10 @@
-"""Smaller caches: what they lose without first tokens, in each head, with heavy hitters instead, and by rounding.
-
-Also where the sinks are while a model writes: on the first token, on another one, or on several.
-"""
+"""Smaller caches: what they lose without first tokens, in each head, and by rounding."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, pairwise, product
+from itertools import chain, product
 from math import isfinite
 from operator import itemgetter
 from typing import ClassVar
@@ -15,65 +12,59 @@ from typing import ClassVar
 import numpy as np
 import plotly.graph_objects as go
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention import AttentionCall, Edit, ModelShape
-from ..backends.exclusive import exclusive
-from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import LARGEST, Frozen, InputError, different_numbers, finite_number, whole_number, whole_numbers
+from ..checks import Frozen, InputError, different_numbers, finite_number, whole_number, whole_numbers
 from ..data.progress import Progress, reported, silent
-from ..data.tokens import Tokens, sequences_that_fit
+from ..data.tokens import Tokens
 from ..interventions.attention_layers import Evict, First, KeepHeaviest
 from ..interventions.selectors import check_chosen, store_chosen
-from ..measurement.measure import answers_of, dtype_of, reads_inputs, run_note
-from ..metrics.bootstrap import SHARES, SIZES, Estimate, estimate, intervals, mean_cells, rate_cells
-from ..metrics.importance import PerSequence, check_epsilon
+from ..measurement.measure import answers_of, reads_inputs, run_note
+from ..metrics.bootstrap import Estimate, estimate, intervals, mean_cells
+from ..metrics.importance import PerSequence
 from ..plots.theme import grid_of, heat_map, sweep_figure, themed, unique_values
 from ..spec import Limits
-from ..table import HEAD, LAYER, NULL, Cell, Table, high_of
+from ..table import HEAD, LAYER, Cell, Table, high_of
 from .outliers import DIGITS, fake_quantised
-from .streaming import ADDED, CACHE, Loss, check_window, loss_of, streaming_loss
+from .streaming import ADDED, CACHE, Loss, check_window, loss_of
 
 FIRST_TOKENS = (0, 1, 2, 4, 8)
-FIRST_AND_LAST = "the first + last"
-KEPT, WINDOW, PLACES, FEWEST = "first tokens kept", "window", "positions", "fewest first tokens"
-CONTROL, PAIRED = "control added loss", "above the first + last"
-IN_TEXT, IN_CACHE = "of the text", "of the cache"
+KEPT, WINDOW, FEWEST = "first tokens kept", "window", "fewest first tokens"
+CONTROL = "control added loss"
 NATS = "nats a token after eviction begins"
 ENOUGH = 0.01  # nats a token that more first tokens may still gain
 
 
 class Losses(Frozen):
-    """The loss that every cache adds, by window, positions and first tokens kept; and why others are missing.
+    """The loss that every cache adds, by window and first tokens kept.
 
     added, control: of each text, in nats a token above the full cache, after eviction has begun. The control has kept
-    as many random tokens, by window and their number.
+    as many random tokens.
     """
 
-    added: dict[tuple[int, str, int], PerSequence]
+    added: dict[tuple[int, int], PerSequence]
     control: dict[tuple[int, int], PerSequence]
-    missing: str
     note: str
 
     def table(self) -> Table:
-        """One row per window, positions and number of first tokens."""
+        """One row per window and number of first tokens."""
         rows = []
-        for (window, places, n), added in self.added.items():
+        for (window, n), added in self.added.items():
             cells = mean_cells(ADDED, added) | mean_cells(CONTROL, self.control[window, n])
-            rows.append({WINDOW: window, PLACES: places, KEPT: n, **cells})
+            rows.append({WINDOW: window, KEPT: n, **cells})
         note = f"{self.note}; {NATS}; null: 0, the full cache; control: as many random tokens kept, not the first"
-        missing = f"; no positions of the cache: {self.missing}" if self.missing else ""
-        return Table("What does a cache lose without its first tokens?", note + missing, tuple(rows), losses_figure)
+        return Table("What does a cache lose without its first tokens?", note, tuple(rows), losses_figure)
 
     def answer(self) -> str:
         """How many first tokens to keep, in one sentence: the fewest beside which more gain less than `ENOUGH`.
 
         It says so where the texts do not tell: their interval includes no gain at all, or a gain of every more tokens.
         """
-        window = max(window for window, _, _ in self.added)
-        by_kept = {n: added for (w, places, n), added in self.added.items() if (w, places) == (window, IN_TEXT)}
+        window = max(window for window, _ in self.added)
+        by_kept = {n: added for (w, n), added in self.added.items() if w == window}
         fewest, likely = _fewest(by_kept, is_sure=True), _fewest(by_kept, is_sure=False)
         texts, most = len(by_kept[0]), max(by_kept)
         kept = likely if fewest == most else fewest  # nothing was tried that could reject the most
@@ -88,7 +79,7 @@ class Losses(Frozen):
         return f"Keep {said}: {costs}; more first tokens gain less than {ENOUGH:g}.{fewer}"
 
     def _costs(self, window: int, kept: int) -> str:
-        there, none = (estimate(self.added[window, IN_TEXT, n]) for n in (kept, 0))
+        there, none = (estimate(self.added[window, n]) for n in (kept, 0))
         costs = f"a window of {window} then adds {there} nats a token to the loss of the full cache"
         return f"{costs}, and without any {none}" if kept else costs
 
@@ -103,25 +94,20 @@ def first_token_losses(
 ) -> Losses:
     """The loss that a rolling cache adds to the full one, for every window and number of first tokens.
 
-    Positions of the text are a mask in one pass; positions of the cache are StreamingLLM's re-rotation, token by token.
-    The control keeps as many random tokens, never the first. Without any first token is always tried. Raises InputError
-    where a window evicts nothing.
+    Eviction is a mask in one pass; tokens keep the positions of the text. The control keeps as many random tokens,
+    never the first. Without any first token is always tried. Raises InputError where a window evicts nothing.
     """
     kept = sorted({0, *different_numbers(kept, "kept, numbers of first tokens,", 0)})
     windows = different_numbers(windows, "windows", 1)
     for window in windows:
         check_window(tokens, window)
-    full, added, control, missing = loss_of(subject, tokens), {}, {}, ""
+    full, added, control = loss_of(subject, tokens), {}, {}
     places = [(window, n) for window in windows for n in kept if n < window]
     for window, n in reported(places, progress, "evicting first tokens"):
         above = partial(_above, full, window)
-        added[window, IN_TEXT, n] = above(loss_of(subject, tokens, [Evict(window, n)]))
+        added[window, n] = above(loss_of(subject, tokens, [Evict(window, n)]))
         control[window, n] = above(loss_of(subject, tokens, [KeepHeaviest(window, n, First.EVICTED, seed=0)]))
-        try:
-            added[window, IN_CACHE, n] = above(streaming_loss(subject, tokens, window=window, sinks=n, rerotate=True))
-        except InputError as error:  # learned positions, for one, cannot be re-rotated
-            missing = str(error)
-    return Losses(added, control, missing, _note(subject, tokens))
+    return Losses(added, control, _note(subject, tokens))
 
 
 @reads_inputs
@@ -148,34 +134,6 @@ def heads_table(
             rows.append({LAYER: layer, HEAD: head, FEWEST: fewest, **cells, "control error with 1": control})
     note = f"{_note(subject, tokens)}; window {window}; tolerance {tolerance:g}; control: 1 random token, not the first"
     return Table("How many first tokens does each head need?", note, tuple(rows), heads_figure)
-
-
-@reads_inputs
-def memory_table(subject: HuggingFaceSubject, tokens: Tokens, window: int, progress: Progress = silent) -> Table:
-    """The loss of caches of equal memory: last, heavy and random tokens, each with the first token and without."""
-    check_window(tokens, window)
-    half = window // 2
-    rules: dict[str, Edit] = {
-        "last tokens only": Evict(window, 0),
-        FIRST_AND_LAST: Evict(window, 1),
-        "heavy hitters + last": KeepHeaviest(window, half),
-        "heavy hitters, the first kept": KeepHeaviest(window, half, First.KEPT),
-        "heavy hitters, the first evicted": KeepHeaviest(window, half, First.EVICTED),
-        "random tokens, the first kept": KeepHeaviest(window, half, First.KEPT, seed=0),
-        "random tokens, the first evicted": KeepHeaviest(window, half, First.EVICTED, seed=0),
-    }
-    full, added = loss_of(subject, tokens), {}
-    for name in reported([*rules], progress, "heavy hitters"):
-        added[name] = _above(full, window, loss_of(subject, tokens, [rules[name]]))
-    above = added[FIRST_AND_LAST]
-    rows = [{CACHE: name, **mean_cells(ADDED, x), **mean_cells(PAIRED, x - above)} for name, x in added.items()]
-    figure = partial(sweep_figure, x=CACHE, quantities=(ADDED, PAIRED))
-    note = (
-        f"{_note(subject, tokens)}; {NATS}; {window} tokens in every cache, half of them heavy or random; positions of "
-        f"the text; null: 0, the full cache; {PAIRED}: paired, text by text; weight of a key: softmax attention "
-        "received while cached, summed (arXiv:2306.14048)"
-    )
-    return Table("Heavy hitters with and without the first token", note, tuple(rows), figure)
 
 
 def _output_errors(call: AttentionCall, edits: Sequence[Edit], window: int) -> Float[Tensor, "batch head edit"]:
@@ -206,8 +164,8 @@ def _fewest(by_kept: Mapping[int, PerSequence], is_sure: bool) -> int:
 
 
 def largest_window_first(losses: Table) -> Table:
-    """The rows of `Losses.table` with those of its answer first: the largest window, positions of the text."""
-    return losses.with_rows(sorted(losses.rows, key=lambda row: (-int(row[WINDOW] or 0), row[PLACES] != IN_TEXT)))
+    """The rows of `Losses.table` with those of its answer first: the largest window."""
+    return losses.with_rows(sorted(losses.rows, key=lambda row: -int(row[WINDOW] or 0)))
 
 
 def needs_table(heads: Table) -> Table:
@@ -220,8 +178,8 @@ def needs_table(heads: Table) -> Table:
 
 
 def losses_figure(table: Table) -> go.Figure:
-    """The added loss over the first tokens kept: a line for every window and counting of positions."""
-    named = table.with_rows({CACHE: f"window {row[WINDOW]}, positions {row[PLACES]}", **row} for row in table.rows)
+    """The added loss over the first tokens kept: a line for every window."""
+    named = table.with_rows({CACHE: f"window {row[WINDOW]}", **row} for row in table.rows)
     return sweep_figure(named, KEPT, (ADDED,), by=CACHE)
 
 
@@ -361,77 +319,3 @@ def quantised_answer(table: Table) -> str:
     said = f"Rounded keys and values add, in nats a token and with the best scales, {listed}."
     nothing = " To leave the first token as it is gains nothing that these texts show."
     return said + nothing * all(high >= 0 for high in gains)
-
-
-GENERATED, ALPHA = "generated tokens", "alpha_1"
-STAYS, MOVED, SINKS = "sink on the first", "sink elsewhere", "sinks a head"
-PARTS = 4  # of the generated tokens
-
-
-@reads_inputs
-def generated(subject: HuggingFaceSubject, prompts: Tokens, count: int, seed: int = 0) -> Int[Tensor, "sequence _"]:
-    """Prompts and `count` tokens that the model writes after each, sampled at temperature 1; no text ends before."""
-    start, limit = prompts.shape[1], subject.shape.n_ctx
-    subject.check_ids(prompts)
-    count = whole_number(count, "tokens to generate", 1, None if limit is None else limit - start)
-    seed = whole_number(seed, "seed", 0, LARGEST)
-    sequences_that_fit(len(prompts), start + count, "generate fewer tokens")
-    if subject.libraries or not hasattr(subject.model, "generate"):
-        raise InputError(f"{subject.name} writes no text here; give a model of transformers, backend='huggingface'")
-    with torch.random.fork_rng(), exclusive(subject.model), eval_mode(subject.model):
-        torch.manual_seed(seed)
-        prompts = prompts.to(subject.device)
-        chosen = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "pad_token_id": 0}
-        ends = {"min_new_tokens": count, "max_new_tokens": count}
-        return subject.model.generate(prompts, attention_mask=torch.ones_like(prompts), **chosen, **ends).cpu()
-
-
-@reads_inputs
-def generation_table(
-    subject: HuggingFaceSubject, prompts: Tokens, count: int, epsilon: float = 0.3, seed: int = 0
-) -> Table:
-    """Sinks on the first token and elsewhere, by quarters of `count` generated tokens.
-
-    A sink of a quarter is a token before it that gets more than `epsilon` of its queries' attention, mean over them.
-    One pass over the generated text shows the calls of its generation. Without room for `count` tokens, fewer are
-    generated: as many as the context holds.
-    """
-    start = prompts.shape[1]
-    check_epsilon(epsilon)
-    count = min(whole_number(count, "tokens to generate", 1), (subject.shape.n_ctx or LARGEST) - start)
-    tokens = generated(subject, prompts, count, seed)
-    bounds = sorted({start + count * i // PARTS for i in range(PARTS + 1)})
-    (sinks,) = answers_of(subject, tokens, {"sinks": partial(_sinks_of_parts, bounds=bounds, epsilon=epsilon)})
-    found = sinks.cpu().mean((1, 2))  # sequence part quantity
-    rows = []
-    for end, of_part in zip(bounds[1:], found.unbind(1), strict=True):
-        alpha, stays, moved, n_sinks, null = of_part.unbind(-1)
-        cells = mean_cells(ALPHA, alpha, SHARES) | rate_cells(STAYS, stays) | rate_cells(MOVED, moved)
-        cells |= mean_cells(SINKS, n_sinks, SIZES)
-        rows.append({GENERATED: end - start, **cells, NULL: null.mean().item()})
-    note = (
-        f"{subject.name}: n={len(tokens)} prompts of {start} tokens, {count} generated at temperature 1 (seed {seed}), "
-        f"end of text forbidden; {dtype_of(subject)}; all keys cached; epsilon {epsilon:g}; {STAYS}: share of heads; "
-        f"{MOVED}: share of heads with a sink, and none on the first token; null: alpha_1 of uniform attention to all "
-        f"that each query sees; {intervals(len(tokens))}"
-    )
-    figure = partial(sweep_figure, x=GENERATED, quantities=(ALPHA, STAYS, MOVED, SINKS))
-    return Table("Does the sink stay while the model writes?", note, tuple(rows), figure)
-
-
-def _sinks_of_parts(
-    call: AttentionCall, bounds: list[int], epsilon: float
-) -> Float[Tensor, "batch head part quantity"]:
-    """alpha_1, whether it is a sink, whether only others are, how many sinks there are, and a null, of every part.
-
-    A query that does not see a key, as behind a sliding window, gives it nothing.
-    """
-    pattern = call.proxy().pattern()[..., -call.k.shape[2] :]
-    uniform = (call.allowed()[..., 0] / call.columns_seen().clamp(min=1)).expand(*call.q.shape[:3])
-    parts = []
-    for first, end in pairwise(bounds):
-        alpha = pattern[:, :, first:end, :first].mean(2)
-        sinks, null = alpha > epsilon, uniform[:, :, first:end].mean(2)
-        on_first, others = sinks[..., 0], sinks[..., 1:].sum(-1)
-        parts.append(torch.stack((alpha[..., 0], on_first, ~on_first & (others > 0), on_first + others, null), -1))
-    return torch.stack(parts, 2)

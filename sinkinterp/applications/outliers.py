@@ -4,15 +4,13 @@ found = si.mask("gpt2", texts)
 keep = found.keep(6)  # a function: activations `... d_model` -> bool `...`
 found.dims[6], found.to_dict(), found.plot()
 
-Beside as many random ones: principal components, dictionaries, quantisation.
+Beside as many random ones: principal components, quantisation.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
-from itertools import groupby, product
-from operator import itemgetter
+from itertools import product
 from typing import Any, ClassVar
 
 import plotly.graph_objects as go
@@ -26,7 +24,7 @@ from ..backends.anatomy.modules import LinearMap, linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
-from ..checks import LARGEST, Frozen, InputError, check_count, finite_number, instance_of, keywords, whole_number
+from ..checks import Frozen, InputError, check_count, finite_number, instance_of, keywords, whole_number
 from ..data.progress import Progress, reported, silent
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual
@@ -189,11 +187,10 @@ def outliers_figure(table: Table) -> go.Figure:
 _WHAT = "a mask is what si.mask(model, tokens) returns"
 LEFT_OUT = "left out"
 EXPLAINED, EXPLAINED_ALL = "explained variance", "with outliers"
-DEAD, SPLICED = "dead features", "added loss, spliced in"
 DIGITS = "later blocks carry on what the last digits of a number round to: few texts differ between machines"
 WHAT, ERROR, ADDED = "quantised", "relative error", "added loss"
 
-RANK, FEATURES, ACTIVE, BATCH, SEEDS = 16, 1024, 16, 256, 5
+RANK = 16
 BITS = (8, 4)
 GRAINS = {"tensor": (-2, -1), "token": (-1,), "channel": (-2,)}  # of activations `pos d_model`, each text by itself
 SIDES = {"tensor": (-2, -1), "channel": (-1,)}  # of weights `row column`
@@ -253,55 +250,6 @@ def principal(x: Stack, rank: int) -> Reconstruct:
     return lambda y: ((y.double() - mean) @ components @ components.T + mean).to(y.dtype)
 
 
-class Dictionary(Frozen, eq=False):
-    """A top-k autoencoder: the `active` largest features of each vector (Gao et al. 2024, arXiv:2406.04093)."""
-
-    encoder: Float[Tensor, "d_model feature"]
-    decoder: Float[Tensor, "feature d_model"]
-    mean: Float[Tensor, " d_model"]
-    scale: Tensor
-    active: int
-
-    def features(self, x: Stack) -> Float[Tensor, "*stack feature"]:
-        found = ((x - self.mean) / self.scale) @ self.encoder
-        top = found.topk(self.active, -1)
-        return torch.zeros_like(found).scatter(-1, top.indices, top.values.relu())
-
-    def __call__(self, x: Stack) -> Stack:
-        return (self.features(x) @ self.decoder) * self.scale + self.mean
-
-
-def dictionary(x: Stack, features: int, steps: int, seed: int = 0, active: int = ACTIVE) -> Dictionary:
-    """A dictionary trained on vectors, centred and scaled to a mean square of 1, by Adam on the squared error."""
-    features, steps = whole_number(features, "features", 1), whole_number(steps, "steps", 0)
-    active = whole_number(active, "active features", 1, features)
-    generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0, LARGEST))
-    x = numbers(x, "vector d_model", "vectors").float()
-    mean = x.mean(0)
-    decoder = torch.nn.functional.normalize(torch.randn(features, x.shape[1], generator=generator), dim=-1)
-    encoder = decoder.T.clone().requires_grad_()
-    scale = (x - mean).square().mean().sqrt().clamp(min=1e-6)
-    found = Dictionary(encoder, decoder.requires_grad_(), mean, scale, active)
-    optimiser = torch.optim.Adam([encoder, decoder], lr=1e-3)
-    for _ in range(steps):
-        batch = x[torch.randint(len(x), (BATCH,), generator=generator)]
-        optimiser.zero_grad()
-        ((found(batch) - batch) / found.scale).square().mean().backward()
-        optimiser.step()
-    return replace(found, encoder=encoder.detach(), decoder=decoder.detach())
-
-
-class Splice(Edit):
-    """Puts a reconstruction in place of one block's input, at the tokens that `keep` keeps."""
-
-    block: int
-    reconstruct: Reconstruct
-    keep: Keep
-
-    def residual(self, block: int, x: Residual) -> Residual:
-        return torch.where(self.keep(x)[..., None], self.reconstruct(x), x) if block == self.block else x
-
-
 def pca_table(x: Texts, mask: Mask, rank: int = RANK) -> Table:
     """Explained variance of other texts' ordinary tokens, by what the fit left out; block `mask.tallest`."""
     _check_texts(x, mask)
@@ -317,44 +265,10 @@ def pca_table(x: Texts, mask: Mask, rank: int = RANK) -> Table:
     return Table("What do principal components explain?", note, tuple(rows), figure)
 
 
-@reads_inputs
-def dictionary_table(
-    subject: HuggingFaceSubject, tokens: Tokens, x: Texts, mask: Mask, steps: int, progress: Progress = silent
-) -> Table:
-    """Explained variance, dead features and loss when spliced in, by what the training of dictionaries left out."""
-    _check_texts(x, mask)
-    block, test, features, rows = mask.tallest, tokens[1::2], min(FEATURES, 4 * x.shape[-1]), []
-    full = loss_of(subject, test)
-    names = [name for name in worth_trying(mask, block) if name in (NOTHING, TOKENS, RANDOM_TOKENS)]
-    seeds = reported([*product(names, range(SEEDS))], progress, "training dictionaries")
-    for name, seed_group in groupby(seeds, itemgetter(0)):
-        fitted, tested, ordinary = _split(x, mask, name)
-        found = [dictionary(fitted, features, steps, seed) for _, seed in seed_group]
-        shares = [explained(tested, one(tested), ordinary).mean for one in found]
-        dead = torch.stack([(one.features(fitted) == 0).all(0).float().mean() for one in found]).mean().item()
-        losses = [loss_of(subject, test, [Splice(block, one, mask.keep(block))]) for one in found]
-        cells = estimate_cells(EXPLAINED, explained(tested, torch.stack([one(tested) for one in found]), ordinary))
-        cells |= {"lowest seed": min(shares), "highest seed": max(shares), DEAD: dead}
-        rows.append({LEFT_OUT: name, **cells, **mean_cells(SPLICED, (torch.stack(losses).mean(0) - full).mean(1))})
-    note = (
-        f"{_note(mask, len(test))}; {features} features, {ACTIVE} active, {steps} steps of {BATCH} tokens, Adam 1e-3; "
-        f"mean over {SEEDS} seeds; {DEAD}: active for no training token; spliced in at ordinary tokens, nats a token; "
-        "null: 0"
-    )
-    figure = partial(sweep_figure, x=LEFT_OUT, quantities=(EXPLAINED, DEAD, SPLICED))
-    return Table("What does a top-k dictionary explain?", note, tuple(rows), figure)
-
-
-def explained(
-    x: Texts, reconstruction: Float[Tensor, "*seed sequence pos d_model"], chosen: Bool[Tensor, "sequence pos"]
-) -> Estimate:
-    """The share of the variance of the chosen vectors that a reconstruction explains, mean over seeds.
-
-    Resampled by text.
-    """
+def explained(x: Texts, reconstruction: Texts, chosen: Bool[Tensor, "sequence pos"]) -> Estimate:
+    """The share of the variance of the chosen vectors that a reconstruction explains, resampled by text."""
     squares = ((x - x[chosen].mean(0)).double().square().sum(-1) * chosen).sum(1)
-    errors = ((x - reconstruction).double().square().sum(-1) * chosen).sum(-1).reshape(-1, len(x)).mean(0)
-    lost = ratio(errors, squares)
+    lost = ratio(((x - reconstruction).double().square().sum(-1) * chosen).sum(1), squares)
     return Estimate(1 - lost.mean, 1 - lost.high, 1 - lost.low)
 
 

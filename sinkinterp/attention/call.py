@@ -21,7 +21,7 @@ from .fused import LONG, Attended, Inputs
 from .kernels import SOFTMAX, SignedLog
 from .masks import ALL, BLOCK, Visibility, key_blocks
 from .shapes import HeadOutput, KeyIndex, KeyMass, Pattern, PerQuery, Queries, SomeAllowed, SomePairs
-from .slots import SinkLogit, SlotRow, Summaries
+from .slots import SinkLogit, SlotRow
 
 _SCORED = tuple(field.name for field in fields(Inputs) if field.name not in ("layer", "v"))
 
@@ -199,9 +199,6 @@ class AttentionCall(Inputs, eq=False, repr=False):
         z = torch.einsum("bkgij,bkjd->bkgid", tokens.to(self.v.dtype), self.v).flatten(1, 2)
         if isinstance(self.slot, SlotRow):
             z = z + torch.einsum("bhij,hjd->bhid", pattern[..., :1].to(z.dtype), self.slot.value.to(z.dtype))
-        if isinstance(self.slot, Summaries):
-            values = self.slot.values(self.kernel.feature(_at_least_fp32(self.q)), self.scale)
-            z = z + pattern[..., :1].to(z.dtype) * values.to(z.dtype)
         return z
 
     def output(self) -> HeadOutput:
@@ -214,7 +211,7 @@ class AttentionCall(Inputs, eq=False, repr=False):
         z = fused.output_alone(self) if self.set_pattern is None else None
         if z is not None:
             return z
-        if self.set_pattern is not None or self.k.shape[2] <= LONG or isinstance(self.slot, Summaries):
+        if self.set_pattern is not None or self.k.shape[2] <= LONG:
             return self.mix(self.pattern())
         return torch.cat([checkpoint(lambda x: x.mix(x.pattern()), x, use_reentrant=False) for x in self.runs()], 2)
 

@@ -20,7 +20,7 @@ from ..checks import Frozen
 from .kernels import SOFTMAX, Kernel
 from .masks import Visibility
 from .shapes import Allowed, HeadOutput, Keys, PerQuery, Queries, Values
-from .slots import SinkLogit, Slot, SlotRow, Summaries
+from .slots import SinkLogit, Slot, SlotRow
 
 Attended = tuple[HeadOutput, PerQuery]  # what the heads return, and the log-sum-exp of every row in fp32
 _Returned = tuple[Tensor, Tensor]  # the same as a kernel of CUDA pads it
@@ -69,7 +69,7 @@ def attended(call: Inputs) -> Attended | None:
     """
     bias, logit = call.bias, call.slot if isinstance(call.slot, SinkLogit) else None
     rounds_bias = bias is not None and torch.promote_types(bias.dtype, call.q.dtype) != call.q.dtype
-    is_plain = call.kernel.is_softmax and call.softcap is None and not isinstance(call.slot, Summaries)
+    is_plain = call.kernel.is_softmax and call.softcap is None
     if rounds_bias or not is_plain or _trains_what_kernels_do_not(call):
         return None
     result = attend(call if logit is None else replace(call, slot=None))
@@ -81,7 +81,7 @@ def output_alone(call: Inputs) -> HeadOutput | None:
 
     On the CPU it is used for trained sink logits alone.
     """
-    is_plain = call.kernel.is_softmax and call.bias is call.softcap is None and not isinstance(call.slot, Summaries)
+    is_plain = call.kernel.is_softmax and call.bias is call.softcap is None
     if is_plain and isinstance(call.slot, SinkLogit):
         return sdpa(_with_row(call, call.slot))[..., :-1]
     return sdpa(call) if is_plain and call.q.device.type != "cpu" else None

@@ -1,17 +1,16 @@
 """Slots: columns of the pattern that belong to no token; every query sees them, and they are never rotated.
 
-An attention call has a `SlotRow`, a `SinkLogit` or `Summaries`; the specs below them describe the parameters that a
-model trains.
+An attention call has a `SlotRow` or a `SinkLogit`; the specs below them describe the parameters that a model trains.
 """
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..checks import Frozen, whole_number
 from ..spec import Dims, Part
-from .shapes import HeadOutput, Queries
+from .shapes import Queries
 
 HeadIndex = Int[Tensor, " some_head"]
 Column = Float[Tensor, "batch head query 1"]
@@ -46,38 +45,7 @@ class SinkLogit(Frozen):
         return SinkLogit(self.logit[heads])
 
 
-class Summaries(Frozen):
-    """Keys and values that each stand for many tokens, and a learned score, as one column (DeepSeek-V4).
-
-    allowed: which of them a query sees. The column's score is the log-sum-exp of theirs and of the logit, and its value
-    is their mean by weight, where the logit has a value of zero.
-    """
-
-    key: Float[Tensor, "batch head summary d_head"]
-    value: Float[Tensor, "batch head summary d_value"]
-    allowed: Bool[Tensor, "batch 1 query summary"]
-    logit: Float[Tensor, " head"]
-
-    def scores(self, queries: Queries, scale: float) -> Column:
-        """The score of every query with all of them."""
-        return self._columns(queries, scale).logsumexp(-1, keepdim=True)
-
-    def values(self, queries: Queries, scale: float) -> HeadOutput:
-        """The value that every query finds in the column."""
-        weights = self._columns(queries, scale).softmax(-1)[..., 1:]
-        return torch.einsum("bhis,bhsd->bhid", weights, self.value.to(weights.dtype))
-
-    def _columns(self, queries: Queries, scale: float) -> Float[Tensor, "batch head query column"]:
-        scores = torch.einsum("bhid,bhsd->bhis", queries, self.key.to(queries.dtype)) * scale
-        logit = SinkLogit(self.logit).scores(queries, scale)
-        return torch.cat((logit, scores.masked_fill(~self.allowed, -torch.inf)), -1)
-
-    def of_heads(self, heads: HeadIndex) -> "Summaries":
-        """The column of some heads only."""
-        return Summaries(self.key[:, heads], self.value[:, heads], self.allowed, self.logit[heads])
-
-
-Slot = SlotRow | SinkLogit | Summaries | None
+Slot = SlotRow | SinkLogit | None
 
 
 class LearnedRow(Part):

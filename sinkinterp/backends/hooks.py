@@ -31,7 +31,7 @@ from ..data.tokens import Tokens
 from ..spec import Spec
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
-from .anatomy.own_attention import mask_of_chosen, summaries_apart
+from .anatomy.own_attention import mask_of_chosen
 from .exclusive import RECORDING, Attached, Hook, computed_by, lock_of, raise_if_interrupted, set_to
 from .recorder import Recorder, trimmed
 
@@ -147,7 +147,7 @@ def _attend(
     """The attention function of transformers' interface."""
     if dropout:
         raise InputError("attention with added slots is computed without dropout; set attention_dropout=0")
-    attention_mask = mask_of_chosen(module, query, key.shape[2], attention_mask, kwargs)
+    attention_mask = mask_of_chosen(module, key.shape[2], attention_mask, kwargs)
     extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
     call = call_of_interface(0, query, key, value, attention_mask, scaling, **extra)
     return _ANSWER.get()(module, call).transpose(1, 2).contiguous(), None
@@ -226,7 +226,7 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         eager = sys.modules[type(module).__module__].__dict__.get("eager_attention_forward")
         function = ALL_ATTENTION_FUNCTIONS.get_interface(base, eager)
-        attention_mask = mask_of_chosen(module, query, key.shape[2], attention_mask, kwargs)
+        attention_mask = mask_of_chosen(module, key.shape[2], attention_mask, kwargs)
         of_transformers = partial(function, module, query, key, value, attention_mask, scaling=scaling, **kwargs)
         recorder = RECORDING.get()
         if recorder is None or module not in recorder.layers:
@@ -236,7 +236,6 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
         k, v = (with_heads(x, recorder.n_kv_heads) for x in tensors[:2])
         call = call_of_interface(recorder.layers[module], query, k, v, tensors[2], scaling, **extra)
-        call = summaries_apart(module, call, recorder.layout is None)
         edited, drops = recorder.edited_call(call), bool(kwargs.get("dropout"))
         if edited is not call and drops:
             raise InputError("edits of attention compute it without dropout; call model.eval(), or set it to 0")

@@ -305,7 +305,6 @@ def cache(
     given: Input,
     loading: options.Weights,
     tolerance: Annotated[float, typer.Option(parser=options.number("tolerance", above=0, most=1))] = 0.1,
-    generate: Annotated[int, typer.Option(parser=options.whole(0))] = 1000,
     bits: Annotated[list[int], typer.Option(parser=options.whole(2, 32))] = [8, 4, 2],
     files: options.Tables = options.Tables(),
 ) -> None:
@@ -320,9 +319,7 @@ def cache(
         losses = eviction.first_token_losses(subject, tokens, (window // 2, window), progress=progress)
         heads = eviction.heads_table(subject, tokens, window, tolerance)
         rounded = eviction.quantised_table(subject, tokens, bits, progress)
-        tables = [losses.table(), heads, eviction.memory_table(subject, tokens, window, progress), rounded]
-        if generate:
-            tables.append(eviction.generation_table(subject, tokens[:, : max(2, min(32, window // 2))], generate))
+        tables = [losses.table(), heads, rounded]
         answer = f"{losses.answer()} {eviction.quantised_answer(rounded)}"
     everything = [*(eviction.needs_table(table) if table is heads else table for table in tables), answer]
     _deliver(
@@ -353,7 +350,6 @@ def mask(
     given: Input,
     loading: options.Weights,
     times: Annotated[float, typer.Option(parser=options.number("times", above=1, most=1e6))] = 10.0,
-    steps: Annotated[int, typer.Option(parser=options.whole(1))] = 300,
     heads: bool = False,
     files: options.Tables = options.Tables(),
 ) -> None:
@@ -372,7 +368,6 @@ def mask(
         tables = [
             found.table(),
             outliers.pca_table(x, found),
-            outliers.dictionary_table(subject, tokens, x, found, steps, progress),
             outliers.activations_table(subject, tokens[1::2], found, progress),
             outliers.weights_table(subject, tokens[1::2], found, progress),
         ]

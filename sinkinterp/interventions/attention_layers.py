@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..attention import AttentionCall, Edit, HeadWeights, Pattern, Prefix, SinkLogit, SlotRow, Summaries, Window
+from ..attention import AttentionCall, Edit, HeadWeights, Pattern, Prefix, SinkLogit, SlotRow, Window
 from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
 from ..checks import Frozen, InputError, choice, instance_of, whole_number
 from ..spec import ABOVE_ZERO, Limits
@@ -281,7 +281,7 @@ class AddSinkLogit(InCalls, OnHeads):
         return replace(call, slot=SinkLogit(slot.logit.masked_fill(chosen, self.logit)))
 
 
-def _slot_of(call: AttentionCall) -> SlotRow | SinkLogit | Summaries:
+def _slot_of(call: AttentionCall) -> SlotRow | SinkLogit:
     if call.slot is None:
         raise InputError(f"layer {call.layer} has no slot to change; take a model with K biases or sink logits")
     return call.slot

@@ -93,8 +93,7 @@ def dense_patterns(model: PreTrainedModel, tokens: Tokens) -> Float[Tensor, "seq
     """The patterns that transformers itself returns with eager attention."""
     eager = eager_copy(model)
     output = eager(tokens.to(model.device), output_attentions=True, use_cache=False)
-    n, has_summaries = tokens.shape[1], any(hasattr(module, "compressor") for module in model.modules())
-    columns = slice(n) if has_summaries else slice(-n, None)  # DeepSeek-V4's summaries are last, our slots first
+    columns = slice(-tokens.shape[1], None)  # our slots come first
     return torch.stack([p[..., columns] for p in output.attentions if p is not None], 1).cpu().float()
 
 

@@ -19,22 +19,13 @@ Instruments = Instrument | Sequence[Any]  # one, or several in a list
 
 GEOMETRY: Instrument = (*qk.METRICS, *writes.METRICS)
 MASSIVE: Instrument = residuals.METRICS
-DISTRIBUTIONS: Instrument = qk.DISTRIBUTIONS
-"""How queries' angles with keys and their norm products are distributed: 160 numbers a head and sequence."""
 RESIDUALS: Instrument = (residuals.ALL_ENTRIES,)
 """Every residual entry, `sequence block channel pos`: for a few short sequences."""
 MAPS: Instrument = (importance.PATTERNS, *qk.MAPS)
 """Every head's attention, scores, cosines and norm products, `sequence layer head query key`: for short sequences."""
 LOSS: Instrument = importance.METRICS
 ALL = (GEOMETRY, MASSIVE, LOSS)
-INSTRUMENTS = {
-    "GEOMETRY": GEOMETRY,
-    "MASSIVE": MASSIVE,
-    "DISTRIBUTIONS": DISTRIBUTIONS,
-    "RESIDUALS": RESIDUALS,
-    "MAPS": MAPS,
-    "LOSS": LOSS,
-}
+INSTRUMENTS = {"GEOMETRY": GEOMETRY, "MASSIVE": MASSIVE, "RESIDUALS": RESIDUALS, "MAPS": MAPS, "LOSS": LOSS}
 
 
 # The metrics of every report

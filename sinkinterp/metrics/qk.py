@@ -3,7 +3,7 @@
 Queries and keys are those that the call multiplies: rotated, and through the kernel's feature map where it has one.
 Bias, softcap and slot do not count. An edit of the pattern does not change them.
 
-Maps hold every pair, for short sequences. Counts in bins show how the pairs are distributed, at any length.
+Maps hold every pair, for short sequences.
 
 A `Pair` of numbers is [the chosen key, the others]. A query counts if it can see the chosen key and at least one
 other. It counts once in both: with its value for the chosen key, and with its mean over the others that it can see. A
@@ -14,10 +14,10 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from ..attention import ALL, CALL, AttentionCall, Keys, Queries, SomePairs, key_blocks, maps
+from ..attention import CALL, AttentionCall, Keys, Queries, key_blocks, maps
 from ..checks import Frozen, whole_number
 from .importance import Metric
 from .residuals import vector_norms
@@ -115,53 +115,12 @@ QK_NORM_PRODUCTS = Metric("qk_norm_products", CALL, qk_norm_products)
 METRICS = (QK_ANGLES, QK_NORM_PRODUCTS)
 
 
-BINS = 40
-COSINES = tuple(i / 20 - 1 for i in range(BINS + 1))  # edges of bins, from -1 to 1
-NORMS = tuple(2.0 ** (i / 2 - 8) for i in range(BINS + 1))  # from 1/256 to 4,096; what lies beyond counts at the ends
-
-PairCounts = Float[Tensor, "batch head 2 bin"]  # of pairs with the first key, and of pairs with the others
-
-
 # cos(q_i, k_j), `|q_i| |k_j| * scale`, and scores with bias and softcap; NaN where the query cannot see the key
 cosine_map, norm_product_map, score_map = (
     partial(maps.visible, quantity=quantity) for quantity in (maps.COSINE, maps.NORM_PRODUCT, maps.SCORE)
 )
 
 
-def _counts(call: AttentionCall, quantity: maps.Quantity, edges: tuple[float, ...]) -> PairCounts:
-    """How many visible pairs have the quantity in each bin between edges: [of the first key, of the others].
-
-    Only queries that see the first key and another count. Raises InputError for a single key.
-    """
-    whole_number(len(call.keys), "the number of keys", 2)
-    inner_edges = torch.tensor(edges[1:-1], device=call.k.device)
-    values_at, first_key = quantity.values_of(call), call.keys[:1]
-    sees_first = call.allowed(first_key)
-    sees_others, others = torch.zeros_like(sees_first), call.k.new_zeros(1)
-    for keys in key_blocks(call.keys[1:]):
-        allowed = call.allowed(keys)
-        sees_others = sees_others | allowed.any(-1, keepdim=True)
-        others = others + _histogram(values_at(keys, ALL), allowed & sees_first, inner_edges)
-    first = _histogram(values_at(first_key, ALL), sees_first & sees_others, inner_edges)
-    return torch.stack((first, others), 2)
-
-
-def _histogram(
-    values: SomePairs, counted: Bool[Tensor, "#batch #head query some_key"], inner_edges: Float[Tensor, " edge"]
-) -> Float[Tensor, "batch head bin"]:
-    """How many of the `counted` pairs have a value in each bin."""
-    bins = torch.bucketize(values, inner_edges)
-    n_batch, n_head, n = *bins.shape[:2], len(inner_edges) + 1
-    row = torch.arange(n_batch * n_head, device=bins.device).reshape(n_batch, n_head, 1, 1)
-    counted_bins = (row * n + bins)[counted.expand_as(bins)]
-    return torch.bincount(counted_bins, minlength=n_batch * n_head * n).reshape(n_batch, n_head, n).float()
-
-
-cosine_counts = partial(_counts, quantity=maps.COSINE, edges=COSINES)
-norm_product_counts = partial(_counts, quantity=maps.NORM_PRODUCT, edges=NORMS)
-COSINE_COUNTS = Metric("angle_counts", CALL, cosine_counts)
-NORM_PRODUCT_COUNTS = Metric("norm_counts", CALL, norm_product_counts)
-DISTRIBUTIONS = (COSINE_COUNTS, NORM_PRODUCT_COUNTS)
 SCORE_MAP = Metric("score_maps", CALL, score_map)
 COSINE_MAP = Metric("cosine_maps", CALL, cosine_map)
 NORM_PRODUCT_MAP = Metric("norm_product_maps", CALL, norm_product_map)

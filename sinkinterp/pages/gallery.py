@@ -25,7 +25,7 @@ from ..files import data_of
 from ..measurement.maps import head_maps
 from ..measurement.measure import measure
 from ..metrics.bootstrap import Estimate, estimate_cells, intervals
-from ..metrics.instruments import DISTRIBUTIONS, GEOMETRY, MASSIVE
+from ..metrics.instruments import GEOMETRY, MASSIVE
 from ..plots.theme import add_curve, colour, escaped, positive_axis, themed, unique_values
 from ..report.compare import sinks_by_length
 from ..report.heads import heads_overview, sinks_by_head, strongest_head
@@ -46,7 +46,7 @@ LENGTH, SEQUENCES = 64, 256
 LENGTHS = (4, 6, 8, 12, 16, 32, 64)  # of the sequences that the curves over length are measured on
 FEW, MAPPED = 4, 32  # maps side by side, and sequences of a mean map
 EPSILON = 0.3
-SHOWN = ("norms", "pairs", "massive")  # views of each model
+SHOWN = ("norms", "angles", "massive")  # views of each model
 _WORDS = data_of("pages/templates/gallery.toml")
 PREVIEWS = _WORDS["previews"]
 FEWER = 100  # sequences of pretrained models
@@ -102,7 +102,7 @@ def _measured(name: str) -> Shipped:
     subject, recipe = load(source, name=name), recipe_of(SHIPPED / name)
     length = min(LENGTH, subject.shape.n_ctx or LENGTH)
     token_set = Inputs(length, SEQUENCES).token_set(subject, source)
-    report = measure(subject, token_set, instruments=(GEOMETRY, DISTRIBUTIONS, MASSIVE))
+    report = measure(subject, token_set, instruments=(GEOMETRY, MASSIVE))
     return Shipped(recipe, subject, token_set, report)
 
 

@@ -19,7 +19,7 @@ from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
 from ..checks import Frozen
-from ..plots.theme import DARK, LEGEND_Y, LIGHT, MAGNITUDE, caption_of, json_ready, translation
+from ..plots.theme import DARK, LEGEND_Y, LIGHT, caption_of, json_ready, translation
 from ..table import Table
 
 FOLDER = Path(__file__).parent
@@ -130,19 +130,10 @@ def with_figures(
     return document(title, figured, ["templates/page.css", *styles], Scripts(run, load_files=plotly is not None))
 
 
-HEIGHT = 190  # pixels
-ROW = 15  # pixels that a name needs
-LETTERS = 10  # size
-MOST_NAMED = 14  # names that fit below each other
-MOST_IN_LEGEND = 3
-LONGEST = 30  # letters of a name
-_LAID_DOWN = {"line-ew": "line-ns", "line-ew-open": "line-ns-open"}
-_KEPT = (
-    "type", "range", "rangemode", "tickformat", "autorange", "exponentformat", "categoryorder", "categoryarray",
-)  # what makes an axis right  # fmt: skip
-_CURVES = ("scatter", "bar")
-_IN_LEGEND = (*_CURVES, "box")  # kinds of traces that the legend above a figure names
-Plain = dict[str, Any]  # a part of a figure, as JSON holds it
+HEIGHT, LETTERS = 190, 10  # pixels and size of letters, of a small figure
+MOST_NAMED, LONGEST = 12, 30  # names that fit below each other, and letters of a name
+_IN_LEGEND = ("scatter", "bar", "box")  # kinds of traces that the legend above a figure names
+_RIGHT = ("type", "range", "rangemode", "tickformat", "autorange", "exponentformat", "categoryorder", "categoryarray")
 
 
 def untitled(figure: go.Figure) -> go.Figure:
@@ -155,105 +146,31 @@ def untitled(figure: go.Figure) -> go.Figure:
     return copy
 
 
-def thumbnail(figure: go.Figure, height: int | None = None) -> go.Figure:
-    """The first panel of a figure at the size of a card. Names are to the left.
-
-    height: in pixels; without it the figure is as high as its names need. At a given height it has no legend.
-    """
+def thumbnail(figure: go.Figure, height: int = HEIGHT) -> go.Figure:
+    """The first panel of a figure at the size of a card, so many pixels high, without legend and scale."""
     plain = json_ready(figure)
-    scale = plain["layout"].get("coloraxis", {})
-    traces = [_flat(trace, scale) for trace in plain["data"] if trace.get("xaxis", "x") == "x"]
-    layout = _layout(plain["layout"])
-    names = _names(traces)
-    if names:
-        traces, layout = _laid_down(traces, layout, names)
-    named = {trace.get("name") for trace in traces if trace["type"] in _CURVES and trace.get("showlegend") is not False}
-    if not 2 <= len(named) <= MOST_IN_LEGEND:
-        layout |= {"showlegend": False, "margin": layout["margin"] | {"t": 10}}
-    if height is not None:
-        layout |= {"height": height, "showlegend": False, "margin": layout["margin"] | {"t": 8, "b": 26}}
-        layout["yaxis"] |= {"title": {"text": ""}, "showticklabels": ROW * len(names) <= height - 34}
-    return go.Figure({"data": traces, "layout": layout})
+    layout, scale = plain["layout"], {"coloraxis": {**plain["layout"].get("coloraxis", {}), "showscale": False}}
+    traces = [trace for trace in plain["data"] if trace.get("xaxis", "x") == "x"]
+    for trace in traces:
+        trace |= {"showscale": False} if trace["type"] == "heatmap" else {}
+        trace |= {"mode": "markers"} if "text" in str(trace.get("mode")) else {}
+    axes = {name: _small(layout.get(name, {}), [trace.get(name[0]) for trace in traces]) for name in ("xaxis", "yaxis")}
+    axes["xaxis"]["showticklabels"] = "tickvals" not in axes["xaxis"]  # names stand to the left alone
+    size = {"height": height, "margin": {"l": 38, "r": 10, "t": 8, "b": 30}, "font": {"size": LETTERS}}
+    about = {"template": layout.get("template", {}), "showlegend": False, **size, **scale}
+    return go.Figure({"data": traces, "layout": about | axes})
 
 
-def _flat(trace: Plain, scale: Plain) -> Plain:
-    """The trace without words beside its marks and without a scale; bars with names as dots."""
-    if trace["type"] == "heatmap":
-        own = {name: value for name, value in trace.items() if name not in ("coloraxis", "colorbar")}
-        shared = {"zmin": scale.get("cmin"), "zmax": scale.get("cmax")} if "coloraxis" in trace else {}
-        return {"colorscale": MAGNITUDE, **shared, **own, "showscale": False}
-    x = trace.get("x")
-    if x is not None and len(x) == 2 and all(isinstance(level, list) for level in x):  # of two levels, a word for each
-        x = [", ".join(map(str, pair)) for pair in zip(*x, strict=True)]
-    if trace["type"] == "bar" and _are_words(x):
-        kept: Plain = {name: trace[name] for name in ("y", "error_y", "name", "showlegend") if name in trace}
-        marker = {"color": trace.get("marker", {}).get("color"), "size": 9}
-        return {"type": "scatter", "mode": "markers", "x": x, "marker": marker, **kept}
-    changed: Plain = {"x": x} if x is not None else {}
-    if "text" in str(trace.get("mode")):
-        changed["mode"] = "markers"
-    if "lines+markers" in str(trace.get("mode")):
-        changed["marker"] = {**trace.get("marker", {}), "size": 4}
-    return trace | changed
-
-
-def _layout(layout: Plain) -> Plain:
-    """The first panel's axes over the whole room, with few ticks."""
-    return {
-        "template": layout.get("template", {}),
-        "height": HEIGHT,
-        "margin": {"l": 38, "r": 10, "t": 30, "b": 34},
-        "font": {"size": LETTERS},
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": LETTERS}},
-        "xaxis": _axis(layout.get("xaxis", {})),
-        "yaxis": _axis(layout.get("yaxis", {})),
-    }
-
-
-def _axis(axis: Plain) -> Plain:
-    title = {"text": axis.get("title", {}).get("text", ""), "standoff": 4, "font": {"size": LETTERS}}
-    kept = {name: axis[name] for name in _KEPT if axis.get(name) is not None}
-    ticks = {"dtick": 1} if kept.get("type") == "log" else {"nticks": 5}
-    return {**kept, **ticks, "title": title, "automargin": True, "domain": [0, 1]}
-
-
-def _are_words(values: Iterable[Any] | None) -> bool:
-    return values is not None and any(isinstance(value, str) for value in values)
-
-
-def _names(traces: Sequence[Plain]) -> list[str]:
-    """The words along an axis of the panel, in their order."""
-    axes = [trace.get(name) for trace in traces if trace["type"] in _CURVES for name in ("x", "y")]
-    return list(dict.fromkeys(str(value) for axis in axes if axis is not None and _are_words(axis) for value in axis))
-
-
-def _laid_down(traces: Sequence[Plain], layout: Plain, names: Sequence[str]) -> tuple[list[Plain], Plain]:
-    """Words along the x axis to the left, where they need not be turned; too many words are left out."""
-    x, y = layout["xaxis"], layout["yaxis"]
-    if any(_are_words(trace.get("x")) for trace in traces):
-        traces, x, y = [_turned(trace) for trace in traces], y, x
-    few = len(names) <= MOST_NAMED
-    ticks = {"tickmode": "array", "tickvals": names, "ticktext": [_short(name) for name in names]} if few else {}
-    room = {"range": [len(names) - 0.5, -0.5], "autorange": False}
-    y = {"title": {"text": ""}, "automargin": True, "type": "category", "showticklabels": few, **room, **ticks}
-    height = max(HEIGHT, 74 + ROW * len(names)) if few else HEIGHT
-    return list(traces), layout | {"xaxis": x, "yaxis": y, "height": height}
-
-
-def _turned(trace: Plain) -> Plain:
-    """The trace with x and y exchanged."""
-    pairs: Mapping[str, str] = {"x": "y", "y": "x", "error_x": "error_y", "error_y": "error_x"}
-    turned = {pairs.get(name, name): value for name, value in trace.items()}
-    symbol = trace.get("marker", {}).get("symbol")
-    if symbol in _LAID_DOWN:
-        turned["marker"] = trace["marker"] | {"symbol": _LAID_DOWN[symbol], "size": 12}
-    return turned
-
-
-def _short(name: str) -> str:
-    """The last part of a path; a long name ends in three dots."""
-    last = name.rsplit("/", 1)[-1]
-    return last if len(last) <= LONGEST else f"{last[: LONGEST - 1]}…"
+def _small(axis: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any]:
+    """An axis of a small figure, over the whole room: with few ticks, and with few and short names of its values."""
+    words = [value for some in values if some is not None for value in some if isinstance(value, str | list)]
+    names = [*dict.fromkeys(map(str, words))] if len(words) <= MOST_NAMED * len(values) else []
+    short = [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in names]
+    text = "" if words else axis.get("title", {}).get("text", "")
+    few = {"dtick": 1} if axis.get("type") == "log" else {"nticks": 5}
+    about = {"title": {"text": text, "standoff": 4, "font": {"size": LETTERS}}, "automargin": True, "domain": [0, 1]}
+    kept = {name: axis[name] for name in _RIGHT if axis.get(name) is not None}
+    return {**kept, **about, **({"tickvals": names, "ticktext": short} if words else few)}
 
 
 TEMPLATES = Environment(

@@ -1,12 +1,12 @@
 """Heads: importance of the first position, why queries look there (angle or length?), and what heads write.
 
-The first key beside the others, over heads and over pairs: Gu et al. 2025, Figures 2 and 15-18.
+The first key beside the others: Gu et al. 2025, Figures 2 and 15-18.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from html import escape
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,12 @@ from plotly.subplots import make_subplots
 
 from ..attention import maps
 from ..checks import whole_number
-from ..interventions.selectors import check_heads
 from ..metrics.bootstrap import COSINES as COSINE_RANGE, SHARES, SIZES, mean_cells
 from ..metrics.importance import check_epsilon
-from ..metrics.qk import COSINE_COUNTS, COSINES, NORM_PRODUCT_COUNTS, NORMS, QK_ANGLES, QK_NORM_PRODUCTS, score_gap
+from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
 from ..plots.theme import LIGHT, colour, faded, grid_of, heat_map, positive_axis, themed, unique_values
-from ..table import ALPHA_1, HEAD, KEY_RATIO, LAYER, NULL, QUANTITY, SINK_RATE, VALUE_RATIO, Cell, Table
+from ..table import ALPHA_1, HEAD, KEY_RATIO, LAYER, NULL, SINK_RATE, VALUE_RATIO, Cell, Table
 from .readings import Readings, of_report, protocol_note
 
 SIDE = 480  # points, at most
@@ -178,12 +177,8 @@ COSINE, NORM_PRODUCT = maps.COSINE.name, maps.NORM_PRODUCT.name
 SCALED = "norm product: |q| |k| times the scale of the scores, the score at a cosine of 1; bias and softcap left out"
 FIRST_KEY, OTHER_KEYS = "first key", "others"
 KEYS = (FIRST_KEY, OTHER_KEYS)
-BIN_START, BIN_END = "from", "to"
 UNITS = {COSINE: maps.COSINE.title, NORM_PRODUCT: f"{maps.NORM_PRODUCT.title} (units of the score)"}
-
-
-# of every pair of a query and a key: the metric with means over pairs, that which counts them by bins, and their edges
-QUANTITIES = {COSINE: (QK_ANGLES, COSINE_COUNTS, COSINES), NORM_PRODUCT: (QK_NORM_PRODUCTS, NORM_PRODUCT_COUNTS, NORMS)}
+QUANTITIES = {COSINE: QK_ANGLES, NORM_PRODUCT: QK_NORM_PRODUCTS}  # the metric with means over pairs
 
 
 @of_report
@@ -192,7 +187,7 @@ def qk_means_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 
     Raises InputError where the instrument GEOMETRY was not measured.
     """
-    means = {name: report.extra(metric).nanmean(0) for name, (metric, *_) in QUANTITIES.items()}
+    means = {name: report.extra(metric).nanmean(0) for name, metric in QUANTITIES.items()}
     alpha = report.alpha().nanmean(0)
 
     def row(i: int, head: int) -> dict[str, Cell]:
@@ -203,25 +198,6 @@ def qk_means_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 
     note = f"{protocol_note(report, epsilon)}; {SCALED}"
     return Table("The first key beside the others", note, rows_by_head(report, row), by_layer)
-
-
-@of_report
-def qk_distributions(report: Readings, layer: int, head: int, epsilon: float = 0.3) -> Table:
-    """How one head's cosines and norm products are spread over pairs of a query and a key it sees, by bins.
-
-    Shares are of the pairs with the first key, and of those with others. Raises InputError where the instrument
-    DISTRIBUTIONS was not measured, and for a head that is not there.
-    """
-    check_heads([(layer, head)], report.attention_layers, report.importance.shape[2], "head")
-    i = report.attention_layers.index(layer)
-    rows: list[dict[str, Cell]] = []
-    for name, (_, metric, edges) in QUANTITIES.items():
-        counts = report.extra(metric)[:, i, head].sum(0)
-        shares = (counts / counts.sum(-1, keepdim=True)).T.tolist()
-        for (start, end), (first, others) in zip(pairwise(edges), shares, strict=True):
-            rows.append({QUANTITY: name, BIN_START: start, BIN_END: end, FIRST_KEY: first, OTHER_KEYS: others})
-    title = f"Pairs of queries and keys in layer {layer}, head {head}"
-    return Table(title, f"{protocol_note(report, epsilon)}; {SCALED}", tuple(rows), distributions)
 
 
 def mean_of(quantity: str, key: str) -> str:
@@ -254,31 +230,5 @@ def by_layer(table: Table) -> go.Figure:
     return themed(figure, table.title, 460, f"{caption} {table.note}")
 
 
-def distributions(table: Table) -> go.Figure:
-    """One head's pairs by cosine and by norm product, with the first key and with others; `qk_distributions`."""
-    figure = _two_panels()
-    for j, quantity in enumerate(unique_values(table, QUANTITY)):
-        rows = table.where(**{QUANTITY: quantity})
-        edges = [*rows.numbers(BIN_START), rows.numbers(BIN_END)[-1]]
-        for i, key in enumerate(KEYS):
-            y, line = rows.numbers(key), {"color": colour(i), "shape": "hv", "dash": ("solid", "dash")[i]}
-            about = {"name": key, "legendgroup": key, "fill": "tozeroy", "fillcolor": faded(colour(i))}
-            figure.add_scatter(x=edges, y=[*y, y[-1]], mode="lines", line=line, **about, row=1, col=j + 1)
-        figure.update_xaxes(title=UNITS[str(quantity)], row=1, col=j + 1)
-    ends = _filled_bins(table.where(**{QUANTITY: NORM_PRODUCT}))
-    is_short = ends[1] < 10 * ends[0]  # else ticks at 2 and 5 overprint each other
-    figure.update_xaxes(type="log", dtick="D2" if is_short else 1, range=np.log10(ends).tolist(), row=1, col=2)
-    figure.update_yaxes(tickformat=".0%", rangemode="tozero").update_yaxes(title="share of pairs", col=1)
-    caption = "Pairs of a query and a key that it sees, by bins: pairs with the first key, and pairs with the others."
-    return themed(figure, table.title, caption=f"{caption} {table.note}")
-
-
 def _two_panels() -> go.Figure:
     return make_subplots(1, 2, subplot_titles=list(UNITS.values()), horizontal_spacing=0.12)
-
-
-def _filled_bins(rows: Table) -> tuple[float, float]:
-    """Start and end of the bins that hold any pair; 1 and 10 where none does."""
-    columns = [rows.numbers(name) for name in (BIN_START, BIN_END, *KEYS)]
-    filled = [(start, end) for start, end, *shares in zip(*columns, strict=True) if any(share > 0 for share in shares)]
-    return (filled[0][0], filled[-1][1]) if filled else (1.0, 10.0)

@@ -10,15 +10,12 @@ from torch import Tensor
 from ..data.tokens import PAD
 from ..metrics.bootstrap import SIZES, estimate_cells, mean_cells
 from ..metrics.importance import NEXT_TOKEN_LOSS, epsilons_of, sink_grid, sink_tokens
-from ..metrics.residuals import COSINE_TO_FIRST, secondary_sinks
 from ..plots.theme import PERCENT, SHARE, add_curve, add_grey_band, colour, themed
 from ..table import EPSILON, NULL, POSITION, SINK_1, SINK_RATE, Cell, Table
 from .readings import Readings, TokenText, of_report, protocol_note
 
 FOLLOWERS = 8  # queries that can see a later position, its own among them, for it to be judged
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-MARGIN = 0.05  # of attention above the null, for a token to be attended to
-MOST_FOLLOWING = 20  # tokens that the table of secondary sinks shows
 ALPHA, NULL_ALPHA, LARGEST_OTHER = "alpha", "null alpha", "largest other"
 
 
@@ -90,41 +87,6 @@ def sinks_by_token(report: Readings, epsilon: float = 0.3, token_text: TokenText
     places = f"null: that place under uniform attention; later: positions 1 to {end - 1}"
     places += "" if always == 2 else f", where {FOLLOWERS} queries of a text can follow them"
     return Table("Which tokens are sinks?", f"{protocol_note(report, epsilon)}; {places}", tuple(rows))
-
-
-@of_report
-def secondary_by_token(
-    report: Readings, epsilon: float = 0.3, token_text: TokenText = str, cosine: float = 0.9
-) -> Table:
-    """Later tokens that queries attend to above the null, and whether their residual explains it.
-
-    A token counts where its importance, mean over heads, exceeds that of uniform attention by `MARGIN`, and where
-    `FOLLOWERS` queries can follow it. It follows the first token where its residual points the same way between the
-    first token's steps (Wong et al., arXiv 2512.22213). Raises InputError where the instrument MASSIVE or some
-    positions were not measured.
-    """
-    report.alpha(report.protocol.length - 1)
-    cosines, steps = report.extra(COSINE_TO_FIRST), report.steps()
-    alpha, null = (x.float().mean((1, 2)) for x in (report.importance, report.null.expand_as(report.importance)))
-    attended = (alpha - null > MARGIN) & followed(report)
-    attended[:, 0] = False
-    title, note = "Secondary sinks", f"{protocol_note(report, epsilon)}; mean over heads above the null by {MARGIN}"
-    follows = torch.zeros_like(attended)
-    if steps is not None:
-        last = cosines.shape[1] - 1 if steps.down is None else steps.down - 1
-        follows = secondary_sinks(cosines, steps.up, max(steps.up, last), cosine)
-        fall = "never" if steps.down is None else f"at block {steps.down}"
-        note = f"{note}; follows: cosine above {cosine} while the first token's norm is up, from block {steps.up}, "
-        note += f"down {fall}"
-    ids, counts = report.tokens[attended].unique(return_counts=True)
-    most_frequent = sorted(zip(counts.tolist(), ids.tolist(), strict=True), reverse=True)[:MOST_FOLLOWING]
-    rows: list[dict[str, Cell]] = []
-    for n, i in most_frequent:
-        here = attended & (report.tokens == i)
-        rows.append({"token": i, "text": token_text(i), "times": n, "of": int((report.tokens[:, 1:] == i).sum())})
-        means = {ALPHA: alpha[here].mean().item(), NULL_ALPHA: null[here].mean().item()}
-        rows[-1] |= means | {"follows": follows[here].float().mean().item()}
-    return Table(title, note, tuple(rows))
 
 
 @of_report

@@ -16,8 +16,8 @@ from torch import Tensor
 from ..checks import Answering, Frozen, InputError, choice, keywords, whole_number
 from ..metrics.importance import NEXT_TOKEN_LOSS, PATTERNS, AnyMetric
 from ..metrics.instruments import INSTRUMENTS
-from ..metrics.qk import COSINE_COUNTS, QK_ANGLES
-from ..metrics.residuals import COSINE_TO_FIRST, MASSIVE_ENTRIES, TOP_ENTRIES
+from ..metrics.qk import QK_ANGLES
+from ..metrics.residuals import MASSIVE_ENTRIES, TOP_ENTRIES
 from ..metrics.writes import UPDATE_RANK
 from ..table import HEAD, Table
 from . import heads as of_heads, norms, positions
@@ -65,7 +65,7 @@ class Report(Readings, Answering, repr=False, eq=False):
     def plot(self, view: str = "sinks", epsilon: float = 0.3, token_text: TokenText = str) -> go.Figure:
         """A plotly figure: the grid of sinks, or another view.
 
-        The others are "positions", "epsilons", "norms", "angles", "pairs", "massive" and "attention".
+        The others are "positions", "epsilons", "norms", "angles", "massive" and "attention".
         `token_text` gives token ids their text, such as `subject.label`. Raises InputError, which names the
         instrument to measure with, where the report does not hold what a view needs.
         """
@@ -116,8 +116,6 @@ def _has_others(report: Readings) -> bool:
 
 
 _norms = _of(lambda report, epsilon: norms.residual_norms_by_block({report.protocol.model: report}))
-_pairs = _of(lambda report, epsilon: of_heads.qk_distributions(report, *of_heads.strongest_head(report), epsilon))
-PAIRS = "Pairs of queries and keys in the head that looks at the first token most"
 VIEWS = (
     View(_of(sink_summary), in_terminal=True, in_json=True),
     View(_of(of_heads.sinks_by_head), "sinks", in_terminal=True, in_json=True, heading="Heads"),
@@ -129,10 +127,8 @@ VIEWS = (
     View(_of(of_heads.score_gaps_by_head), needs=(QK_ANGLES,), in_terminal=True, in_json=True),
     View(_of(of_heads.writes_by_head), needs=(UPDATE_RANK,), in_terminal=True, in_json=True),
     View(_of(of_heads.qk_means_by_head), "angles", (QK_ANGLES,), heading="Angle or length?"),
-    View(_pairs, "pairs", (COSINE_COUNTS,), heading=PAIRS),
     View(_of(norms.massive_by_block), "massive", (MASSIVE_ENTRIES,), True, in_json=True, heading="Massive activations"),
     View(norms.largest_entries, needs=(TOP_ENTRIES,), heading="Largest residual entries"),
-    View(positions.secondary_by_token, needs=(COSINE_TO_FIRST,), in_terminal=True, fits=_has_all_positions),
     View(_of(positions.loss_by_position), needs=(NEXT_TOKEN_LOSS,), in_json=True),
     View(maps_of_strongest, "attention", (PATTERNS,)),
 )

@@ -137,7 +137,6 @@ ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{{ '' }}{% endf
 
 
 X = torch.arange(48.0).reshape(2, 3, 8).cos()
-FLAT = {"x": X.flatten(0, 1), "features": 4, "steps": 1, "active": 2}
 DOORS = {  # the arguments of a right call of each public function, of a subject and its report
     si.load: lambda s, r: {"source": SUBJECT},
     si.compare: lambda s, r: {"before": r, "after": r},
@@ -150,7 +149,6 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
     streaming.streaming_table: lambda s, r: {"subject": s, "tokens": TOKENS, "window": 4, "sinks": (0, 1)},
     swap_table: lambda s, r: {"subject": s, "token_sets": {"a": TOKENS}, "targets": [4]},
     outliers.fake_quantised: lambda s, r: {"x": X, "bits": 4, "over": (-1,)},
-    outliers.dictionary: lambda s, r: FLAT,
     outliers.pca_table: lambda s, r: {"x": torch.rand(2, 3, 64), "mask": si.mask(s, TOKENS)},
     bootstrap.estimate: lambda s, r: {"values": torch.zeros(3)},
     token_sets.random_tokens: lambda s, r: {"vocab": 64, "length": 5, "sequences": 2},
@@ -168,12 +166,7 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
         (si.activation_patching, path_patching), lambda s, r: {"model": s, "clean": TOKENS, "corrupted": TOKENS + 1}
     ),
     **dict.fromkeys((massive_path, eviction.quantised_table), lambda s, r: {"subject": s, "tokens": TOKENS}),
-    **dict.fromkeys(
-        (eviction.heads_table, eviction.memory_table), lambda s, r: {"subject": s, "tokens": TOKENS, "window": 4}
-    ),
-    **dict.fromkeys(
-        (eviction.generated, eviction.generation_table), lambda s, r: {"subject": s, "prompts": TOKENS, "count": 2}
-    ),
+    eviction.heads_table: lambda s, r: {"subject": s, "tokens": TOKENS, "window": 4},
     **dict.fromkeys(
         attrgetter("sink", "alpha", "null_sink_rate", "heads", "summary", "plot", "extra", "steps", "save")(si.Report),
         lambda s, r: {"self": r},
@@ -360,11 +353,8 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     **{f"keep {i}": lambda s, x=x: si.mask(s, TOKENS).keep(1)(x) for i, x in enumerate(NO_ACTIVATIONS)},
     **{f"components of {i}": lambda s, x=x: outliers.pca_table(x, si.mask(s, TOKENS))
        for i, x in enumerate((X[0], X[:1]))},
-    "a dictionary of 8 features": lambda s: outliers.dictionary(X.flatten(0, 1), features=8, steps=1),
     **{f"Quantise to {bits} bits": lambda s, bits=bits: outliers.Quantise(bits, (-1,), outliers.nothing)
        for bits in (1, 0, 4.5)},
-    "no room to generate": lambda s: eviction.generation_table(s, TOKENS.repeat(1, 2)[:, :16], 5),
-    "10**9 tokens to write": lambda s: eviction.generated(s, TOKENS, 10**9),
     "an estimate of three axes": lambda s: bootstrap.estimate(X),
     "pairs of two lengths": lambda s: bootstrap.difference(torch.zeros(3), torch.zeros(4), paired=True),
     **{f"a metric of {of.args[-1]} {f!r:.9}": lambda s, of=of, f=f: si.measure(s, TOKENS, instruments=[of(f)])
@@ -431,7 +421,7 @@ def test_a_call_whose_parts_do_not_fit_is_refused(name, subject):
 
 
 INSIDE = {  # they are given what was checked
-    "checked", "from_dict", "dense_patterns", "passes", "check_fits", "run_note", "check_stream", "streamed",
+    "checked", "from_dict", "dense_patterns", "passes", "check_fits", "run_note",
     "answers_of", "rows_by_head", "token_kinds", "followed", "intervals_note", "protocol_note", "overview_tables",
     "tables_as_json", "views_of", "protocol_table", "quantities",
 }  # fmt: skip

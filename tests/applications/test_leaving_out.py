@@ -19,10 +19,8 @@ from sinkinterp.applications.outliers import (
     RANDOM_TOKENS,
     TOKENS,
     Quantise,
-    Splice,
     _quantised_map,
     activations_table,
-    dictionary,
     explained,
     fake_quantised,
     left_out,
@@ -209,13 +207,3 @@ def test_principal_components_of_a_plane_explain_it_and_an_outlier_takes_one_of_
     table = pca_table(x, found, rank=2)
     nothing, without, random = (row["explained variance"] for row in table.rows)
     assert without == pytest.approx(1, abs=1e-5) and nothing < 0.95 and random < 0.95
-
-
-def test_a_dictionary_with_as_many_active_features_as_dimensions_learns_and_a_copy_spliced_in_changes_nothing():
-    x = torch.randn(211, 11, generator=torch.Generator().manual_seed(2))
-    before, after = (((dictionary(x, 44, steps, active=11)(x) - x) ** 2).mean() for steps in (0, 300))
-    assert after < 0.2 * before
-    assert (dictionary(x, 44, 3, active=4).features(x) > 0).sum(-1).max() <= 4
-    subject, tokens = subject_of("llama"), tokens_of()
-    copy = Splice(1, lambda x: x.clone(), lambda x: torch.ones(x.shape[:-1], dtype=torch.bool))
-    torch.testing.assert_close(subject.run(tokens, edits=[copy]).logits, subject.run(tokens).logits)

@@ -2,10 +2,11 @@ import math
 
 import pytest
 import torch
+from applications.test_rolling_cache import rolled
 from backends.zoo import subject_of, tokens_of
 from refusals import refused
 
-from sinkinterp.applications.streaming import loss_of, streaming_loss, streaming_table
+from sinkinterp.applications.streaming import loss_of, streaming_table
 from sinkinterp.backends.load import load
 from sinkinterp.interventions.attention_layers import Evict
 from sinkinterp.metrics.bootstrap import estimate
@@ -15,9 +16,18 @@ NAMES = ("gpt2", "pythia", "llama with grouped queries")
 
 
 def dense_loss(subject, tokens):
-    """Transformers' own logits, and the logarithm of the probability of every next token."""
+    """From transformers' own logits."""
     with torch.no_grad():
-        probabilities = subject.model(tokens).logits.softmax(-1)
+        return loss_from(subject.model(tokens).logits, tokens)
+
+
+def rolled_loss(subject, tokens, window, sinks):
+    return loss_from(rolled(subject.model, tokens, window, sinks), tokens)
+
+
+def loss_from(logits, tokens):
+    """The logarithm of the probability of every next token."""
+    probabilities = logits.softmax(-1)
     return -probabilities[:, :-1].gather(-1, tokens[:, 1:, None])[..., 0].log()
 
 
@@ -25,14 +35,14 @@ def dense_loss(subject, tokens):
 def test_a_window_as_long_as_the_text_loses_nothing(name):
     subject, tokens = subject_of(name), tokens_of()
     for window in (16, 17, 23):
-        loss = streaming_loss(subject, tokens, window=window, sinks=3)
+        loss = rolled_loss(subject, tokens, window=window, sinks=3)
         torch.testing.assert_close(loss, dense_loss(subject, tokens), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_losses_are_those_of_full_attention_until_the_first_token_is_evicted(name):
     subject, tokens = subject_of(name), tokens_of()
-    loss, full = streaming_loss(subject, tokens, window=7, sinks=2), dense_loss(subject, tokens)
+    loss, full = rolled_loss(subject, tokens, window=7, sinks=2), dense_loss(subject, tokens)
     torch.testing.assert_close(loss[:, :7], full[:, :7], atol=1e-5, rtol=1e-5)
     assert (loss[:, 7] - full[:, 7]).abs().max() > 1e-4
 
@@ -41,21 +51,11 @@ def test_losses_are_those_of_full_attention_until_the_first_token_is_evicted(nam
 def test_one_masked_pass_has_the_losses_of_a_rolling_cache(name):
     subject, tokens = subject_of(name), tokens_of()
     for window, sinks in ((7, 0), (7, 2), (5, 1)):
-        rolled = streaming_loss(subject, tokens, window=window, sinks=sinks)
+        rolled = rolled_loss(subject, tokens, window=window, sinks=sinks)
         masked = loss_of(subject, tokens, [Evict(window, sinks)])
         torch.testing.assert_close(masked, rolled, atol=1e-4, rtol=1e-4)
     added = streaming_table(subject, tokens, window=5, sinks=(1,)).numbers("added loss")[1]
     assert added == pytest.approx((rolled - dense_loss(subject, tokens))[:, 5:].mean().item(), abs=1e-4)
-
-
-def test_rerotated_a_text_may_outrun_the_context():
-    subject, tokens = subject_of("llama"), tokens_of(101)  # it has 64 positions
-    loss = streaming_loss(subject, tokens, window=11, sinks=3, rerotate=True)
-    assert loss.shape == (5, 100) and loss.isfinite().all()
-    # a layer's keys forget all but the first tokens and the last: long past 3 layers of 8, a text is its end
-    ends = torch.cat((tokens[:, :11], tokens[:, 60:]), 1)
-    head = streaming_loss(subject, ends, window=11, sinks=3, rerotate=True)
-    torch.testing.assert_close(head[:, -10:], loss[:, -10:], atol=1e-4, rtol=1e-4)
 
 
 def test_the_table_says_where_the_rows_part_and_by_how_much():
@@ -65,7 +65,7 @@ def test_the_table_says_where_the_rows_part_and_by_how_much():
     assert table.column("cache") == ["all", "0 + 7", "2 + 5"] and table.column("sinks") == [None, 0, 2]
     assert table.column("tokens after") == [5 * 9] * 3
     assert table.numbers("perplexity before") == pytest.approx([table.numbers("perplexity before")[0]] * 3, rel=1e-5)
-    full, loss = dense_loss(subject, tokens), streaming_loss(subject, tokens, window=7, sinks=2)
+    full, loss = dense_loss(subject, tokens), rolled_loss(subject, tokens, window=7, sinks=2)
     assert table.numbers("perplexity after")[0] == pytest.approx(math.exp(full[:, 7:].mean()), rel=1e-4)
     row = table.rows[2]
     over = estimate(loss[:, 7:].mean(1))
@@ -81,7 +81,7 @@ def test_one_text_is_resampled_by_blocks_as_long_as_the_window():
     subject, tokens = subject_of("llama"), tokens_of(22)[:1]
     table = streaming_table(subject, tokens, window=7, sinks=(2,))
     row = table.rows[1]
-    after = streaming_loss(subject, tokens, window=7, sinks=2)[0, 7:]
+    after = rolled_loss(subject, tokens, window=7, sinks=2)[0, 7:]
     over = estimate(torch.stack([after[:7].mean(), after[7:].mean()]))
     assert [row[f"perplexity after{end}"] for end in (" low", " high")] == pytest.approx(
         [math.exp(over.low), math.exp(over.high)], rel=1e-4
@@ -90,28 +90,24 @@ def test_one_text_is_resampled_by_blocks_as_long_as_the_window():
     assert "over blocks of 7 tokens" in table.note
 
 
-LONG, NARROW = tokens_of(65), {"window": 5, "sinks": 1}  # 64 positions are known
-REFUSED = [
-    ("llama", streaming_loss, tokens_of(), {"window": 2, "sinks": 2}),
-    ("llama", streaming_loss, tokens_of(), {"window": 0, "sinks": 0}),
-    ("llama", streaming_loss, LONG, NARROW),
-    ("llama", streaming_loss, tokens_of(), {"window": 65, "sinks": 1, "rerotate": True}),
-    ("llama", streaming_loss, tokens_of() + 90, NARROW),
-    ("llama", streaming_loss, tokens_of(1), NARROW),
-    *((name, streaming_loss, LONG, NARROW) for name in ("gpt2", "opt")),
-    *((name, streaming_loss, LONG, {**NARROW, "rerotate": True}) for name in ("gpt2", "opt")),
-    ("llama", streaming_table, LONG, {"window": 7}),
-    ("llama", streaming_table, tokens_of(), {"window": 16}),
+REFUSED = [  # these models know 64 positions
+    ("llama", tokens_of(), {"window": 2, "sinks": (2,)}),
+    ("llama", tokens_of(), {"window": 0, "sinks": (0,)}),
+    ("llama", tokens_of() + 90, {"window": 5, "sinks": (1,)}),
+    ("llama", tokens_of(1), {"window": 5, "sinks": (1,)}),
+    *((name, tokens_of(65), {"window": 5, "sinks": (1,)}) for name in ("llama", "gpt2", "opt")),
+    ("llama", tokens_of(), {"window": 16}),
 ]
 
 
-@pytest.mark.parametrize(("name", "stream", "tokens", "options"), REFUSED)
-def test_a_model_that_cannot_stream_is_refused_in_one_line(name, stream, tokens, options):
-    refused(lambda: stream(subject_of(name), tokens, **options))
+@pytest.mark.parametrize(("name", "tokens", "options"), REFUSED)
+def test_a_model_that_cannot_stream_is_refused_in_one_line(name, tokens, options):
+    refused(lambda: streaming_table(subject_of(name), tokens, **options))
 
 
-def test_another_backend_is_refused():
-    refused(lambda: streaming_loss(subject_of("llama", "nnsight"), tokens_of(), **NARROW))
+def test_another_backend_gives_the_same_numbers():
+    ours, theirs = (streaming_table(subject_of("llama", *how), tokens_of(), window=9) for how in ((), ("nnsight",)))
+    assert theirs.numbers("perplexity after") == pytest.approx(ours.numbers("perplexity after"), rel=1e-4)
 
 
 @pytest.mark.parametrize("name, sequences", [("demo-softmax", 256), ("demo-sigmoid", 37), ("demo-k_bias", 37)])

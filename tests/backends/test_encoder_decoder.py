@@ -25,7 +25,6 @@ from refusals import refused
 from transformers import BartForCausalLM, MarianForCausalLM, WhisperFeatureExtractor, WhisperForCausalLM
 
 import sinkinterp as si
-from sinkinterp.applications.streaming import streaming_loss
 from sinkinterp.attention.sites import KEY_WEIGHTS, MLP, RESIDUAL, Edit
 from sinkinterp.backends.encoder import NoEncoder, Silence, Sound, Text, TokenIds, encoder_input
 from sinkinterp.backends.files.model_files import load_tokenizer
@@ -257,7 +256,6 @@ REFUSED = {
     "no extractor of features": lambda: subject_of("whisper", Silence()),
     "no input": lambda: si.load(BART),
     "cross-attention that is off": lambda: subject_of("bart", NoEncoder()).cross_attention(),
-    "a rolling cache": lambda: streaming_loss(subject_of("bart"), TOKENS, window=5, sinks=1),
     "nnsight": lambda: si.load(BART, backend="nnsight", encoder=NoEncoder()),
     "TransformerLens": lambda: si.load(BART, backend="transformer_lens", encoder=NoEncoder()),
     "a subject of decoders": lambda: HuggingFaceSubject(BART),

@@ -11,7 +11,6 @@ from refusals import refused
 from transformer_lens.model_bridge import sources
 
 import sinkinterp as si
-from sinkinterp.applications.streaming import check_stream
 from sinkinterp.attention.shapes import Gap
 from sinkinterp.backends.load import BACKENDS
 from sinkinterp.measurement.parity import parity
@@ -70,9 +69,8 @@ def test_the_gate_of_parity_is_relative(scale):
 
 
 @every_scale
-def test_rolling_caches_and_patching_accept_every_scale(scale):
+def test_patching_accepts_every_scale(scale):
     model = scaled(model_of("llama"), scale)
-    check_stream(si.load(model), tokens_of(), 7, 2)
     clean, corrupted = tokens_of()[:1], tokens_of()[1:2]
     shares = [
         si.activation_patching(each, clean, corrupted, metric=lambda logits: logits[:, -1, 3], progress=False)

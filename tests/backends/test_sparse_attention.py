@@ -1,7 +1,7 @@
 """Families with learned sinks and sparse attention, several residual streams, or layers of unlike kv heads."""
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import pytest
@@ -9,25 +9,21 @@ import torch
 from backends.zoo import VOCAB, bare_logits
 from refusals import refused
 
-from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.sites import RESIDUAL, Edit
-from sinkinterp.attention.slots import SinkLogit, Summaries
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.patched import patched
-from sinkinterp.interventions.attention_layers import RemoveColumn, RemoveKeySlot, ZeroKeySlot
+from sinkinterp.interventions.attention_layers import RemoveColumn
 from tools import families
 
 BLOCKS = {"index_block_size": 4, "index_topk_blocks": 2, "layer_types": ["minimax_m3_sparse"] * 4}
-CHOOSE_KEYS = ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4", "minimax_m3_vl_text")
-STREAMS = ("hy_v4", "deepseek_v4", "gemma3n_text")
+CHOOSE_KEYS = ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4")
+STREAMS = ("hy_v4", "gemma3n_text")
 LENGTH = 41  # ten times as many keys as the indexers of these models choose
 
 
 @cache
 def subject_of(family):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(families, "_MORE", {**families._MORE, "minimax_m3_vl_text": BLOCKS})
-        return HuggingFaceSubject(families.tiny_model(family), family)
+    return HuggingFaceSubject(families.tiny_model(family), family)
 
 
 def tokens_of(sequences=3, length=LENGTH):
@@ -52,7 +48,7 @@ class AsItIs(Edit):
         return x.clone()
 
 
-@pytest.mark.parametrize("family", [*CHOOSE_KEYS, "deepseek_v4", "mimo_v2_flash", "gemma3n_text"])
+@pytest.mark.parametrize("family", [*CHOOSE_KEYS, "mimo_v2_flash", "gemma3n_text"])
 def test_long_texts_have_the_logits_of_the_bare_model_read_and_edited(family):
     subject, tokens = subject_of(family), tokens_of()
     want = bare_logits(subject.model, tokens)
@@ -60,7 +56,7 @@ def test_long_texts_have_the_logits_of_the_bare_model_read_and_edited(family):
         torch.testing.assert_close(subject.run(tokens, edits=edits).logits, want, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", [*CHOOSE_KEYS, "deepseek_v4", "mimo_v2_flash"])
+@pytest.mark.parametrize("family", [*CHOOSE_KEYS, "mimo_v2_flash"])
 def test_patterns_are_those_of_eager_attention(family):
     pattern = {"pattern": lambda call: call.pattern()[..., -LENGTH:]}
     ours, theirs = subject_of(family).run(tokens_of(), reads=pattern)["pattern"], eager_patterns(family)
@@ -81,34 +77,18 @@ def test_generation_with_a_cache_is_edited_as_one_pass_is(family):
     assert (want - subject.run(tokens).logits[:, -1]).abs().max() > 1e-4
 
 
-def test_learned_sinks_and_summaries_have_the_weight_that_tokens_lack():
+def test_learned_sinks_have_the_weight_that_tokens_lack():
     reads = {"slot": lambda call: call.pattern()[..., :-LENGTH].sum(-1)}
-    for family in ("deepseek_v4", "mimo_v2_flash", "hy_v4"):
+    for family in ("mimo_v2_flash", "hy_v4"):
         slot, theirs = subject_of(family).run(tokens_of(), reads=reads)["slot"], eager_patterns(family)
         for layer, weights in enumerate(theirs):
             torch.testing.assert_close(slot[:, layer], 1 - weights[..., :LENGTH].sum(-1), rtol=0, atol=1e-5)
 
 
-def test_a_cache_of_summaries_is_refused_under_edits():
-    model = subject_of("deepseek_v4").model
-    with patched(model, AsItIs()):
-        refused(lambda: model(tokens_of(), use_cache=True), "keeps summaries of tokens in its cache")
-
-
-def test_summaries_are_one_column_of_the_softmax_over_them_the_logit_and_the_tokens():
-    torch.manual_seed(0)
-    q, k, v = torch.randn(2, 3, 7, 5), torch.randn(2, 3, 11, 5), torch.randn(2, 3, 11, 13)
-    allowed = torch.rand(2, 1, 7, 11) < 0.6
-    allowed[..., torch.arange(7), torch.arange(7)] = True
-    dense = AttentionCall(0, q, k, v, 0.7, mask=allowed, slot=SinkLogit(torch.tensor([0.1, -2.0, 1.5])))
-    summaries = Summaries(k[:, :, 7:], v[:, :, 7:], allowed[..., 7:], dense.slot.logit)
-    call = replace(dense, k=k[:, :, :7], v=v[:, :, :7], mask=allowed[..., :7], slot=summaries)
-    torch.testing.assert_close(call.output(), dense.output())
-    torch.testing.assert_close(call.pattern()[..., 1:], dense.pattern()[..., 1:8])
-    torch.testing.assert_close(call.slot_mass(), dense.slot_mass() + dense.pattern()[..., 8:].sum((2, 3)))
-    zeroed, without = (edit.call(call) for edit in (ZeroKeySlot(), RemoveKeySlot()))
-    torch.testing.assert_close(zeroed.output(), replace(dense, slot=SinkLogit(torch.zeros(3))).output())
-    torch.testing.assert_close(without.output(), replace(call, slot=None).output())
+def test_families_that_attend_to_blocks_or_summaries_of_tokens_are_refused(monkeypatch):
+    monkeypatch.setattr(families, "_MORE", {**families._MORE, "minimax_m3_vl_text": BLOCKS})
+    for family, why in {"minimax_m3_vl_text": "blocks of keys", "deepseek_v4": "summaries of many tokens"}.items():
+        refused(lambda family=family: HuggingFaceSubject(families.tiny_model(family), family), why)
 
 
 def test_layers_with_fewer_kv_heads_are_read_with_as_many_as_the_others():

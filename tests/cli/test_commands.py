@@ -134,27 +134,26 @@ def test_a_head_is_explained_with_what_it_writes_into_an_answer(call, gpt2):
     assert code == 0 and "itself into the logit of 'cat' less 'sat'" in output and "into the answer" in output, output
 
 
-@pytest.mark.parametrize("command, answer, tables", [("cache", "Keep 1 first token:", 5), ("mask", "Leave out no", 5)])
+@pytest.mark.parametrize("command, answer, tables", [("cache", "Keep 1 first token:", 3), ("mask", "Leave out no", 4)])
 def test_the_shipped_twin_is_answered_in_a_sentence_with_its_tables(call, command, answer, tables):
-    steps = ("--steps", 3) if command == "mask" else ()
-    code, output = call(command, MODEL, "--json", "numbers.json", "--html", "page.html", *steps)
+    code, output = call(command, MODEL, "--json", "numbers.json", "--html", "page.html")
     assert code == 0 and answer in output, output
     written = json.loads(Path("numbers.json").read_text())
     assert written["answer"].startswith(answer) and len(written["tables"]) == tables
-    assert all(table["rows"] and "null" in table["note"] for table in written["tables"][-2:])
+    assert all(table["rows"] and "null" in table["note"] for table in written["tables"][-1:])
     assert ("mask" in written) == (command == "mask") and answer in Path("page.html").read_text()
 
 
 def test_heads_are_answered_for_beside_tokens_and_dimensions(call):
-    code, _ = call("mask", MODEL, "--sequences", 5, "--steps", 1, "--heads", "--json", "numbers.json")
+    code, _ = call("mask", MODEL, "--sequences", 5, "--heads", "--json", "numbers.json")
     written = json.loads(Path("numbers.json").read_text())
     assert code == 0 and "Leave out no" in written["answer"] and "at +0.01 nats" in written["answer"]
-    assert len(written["tables"]) == 7 and written["heads"]["budget"] == 0.01
+    assert len(written["tables"]) == 6 and written["heads"]["budget"] == 0.01
     assert "tokens" in written["mask"]["blocks"][0]
 
 
 def test_the_cache_is_rounded_to_the_bits_that_were_asked_for(call):
-    code, output = call("cache", MODEL, "--generate", 0, "--bits", 3, "--bits", 5, "--json", "numbers.json")
+    code, output = call("cache", MODEL, "--bits", 3, "--bits", 5, "--json", "numbers.json")
     assert code == 0, output
     rounded = json.loads(Path("numbers.json").read_text())["tables"][-1]["rows"]
     assert {row["bits"] for row in rounded} == {3, 5}
@@ -165,7 +164,6 @@ def test_fewer_texts_than_were_asked_for_are_refused_and_than_the_default_are_ta
     texts = json.dumps(["The first token receives more attention than any other. " * 4] * 3)
     Path("texts.json").write_text(texts)
     line = [command, "sinkinterp/repeats-softmax", "--text", "texts.json", "--length", 11]
-    line += {"cache": ["--generate", 0], "mask": ["--steps", 1]}.get(command, [])
     assert call(*line)[0] == 0
     code, output = call(*line, "--sequences", 5)
     assert code == 2 and "5 sequences" in output, output

@@ -200,7 +200,7 @@ def test_the_line_without_an_unknown_option_is_a_line(command):
 
 def test_a_table_alone_has_the_rows_that_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert {*TABLES} == NAMED.keys() - {"attention", "pairs"}  # which need more than is measured
+    assert {*TABLES} == NAMED.keys() - {"attention"}  # which needs more than is measured
     for table in TABLES:
         assert call("measure", NAME, TEXT, "--table", table).strip()
     call("heads", NAME, TEXT, "--layer", "1,2", "--csv", "a.csv")

@@ -65,8 +65,8 @@ def test_the_overview_says_the_protocol_once(report):
     [
         "patch sinkinterp/text-softmax --clean Cats --corrupted Dogs --out {out}",
         "explain sinkinterp/demo-softmax --sequences 3 --length 13",
-        "cache sinkinterp/demo-softmax --sequences 3 --length 13 --generate 0",
-        "mask sinkinterp/demo-softmax --sequences 3 --length 13 --steps 2",
+        "cache sinkinterp/demo-softmax --sequences 3 --length 13",
+        "mask sinkinterp/demo-softmax --sequences 3 --length 13",
     ],
 )
 def test_other_commands_print_a_sentence_one_table_its_protocol_and_where_the_rest_is(line, tmp_path):
@@ -90,11 +90,11 @@ def test_a_table_that_is_cut_says_how_many_rows_it_has(rows):
 
 
 def test_the_first_rows_of_cache_are_those_of_its_answer_and_of_mask_the_longest():
-    places = [(w, p, n) for w in (3, 7) for n in (0, 2) for p in (eviction.IN_TEXT, eviction.IN_CACHE)]
-    names = eviction.WINDOW, eviction.PLACES, eviction.KEPT
+    places = [(w, n) for w in (3, 7) for n in (0, 2)]
+    names = eviction.WINDOW, eviction.KEPT
     losses = Table("", "", tuple(dict(zip(names, place, strict=True)) for place in places))
     shown = [tuple(row.values()) for row in eviction.largest_window_first(losses)]
-    assert shown[:4] == [(7, p, n) for p in (eviction.IN_TEXT, eviction.IN_CACHE) for n in (0, 2)]
+    assert shown[:2] == [(7, 0), (7, 2)]
     assert sorted(shown) == sorted(places)
     blocks = Table("", "", tuple({"block": i, outliers.LONGEST: x} for i, x in enumerate([2.0, 7.0, 3.0])))
     assert outliers.longest_first(blocks).column("block") == [1, 2, 0]

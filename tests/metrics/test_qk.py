@@ -93,7 +93,7 @@ def test_the_last_key_is_judged_by_the_last_query():
     torch.testing.assert_close(qk_norm_products(SMALL, position=2)[0, 0], torch.tensor([2.0, 7.0]) * 0.5)
 
 
-@pytest.mark.parametrize("read", [*CONTRASTS, qk.cosine_counts, qk.norm_product_counts, qk.norm_product_map])
+@pytest.mark.parametrize("read", [*CONTRASTS, qk.norm_product_map])
 def test_bias_softcap_and_slot_leave_a_contrast_and_its_pairs_as_they_are(make_call, read):
     call = make_call()
     changed = replace(call, bias=torch.randn(1, 6, 11, 11), softcap=0.1, slot=SinkLogit(torch.ones(6)))
@@ -160,46 +160,3 @@ def test_maps_are_dots_and_lengths_and_their_ratio_where_keys_are_seen(make_call
     ):
         assert found.isnan().equal(future.expand_as(found))
         torch.testing.assert_close(found, expected.masked_fill(future, torch.nan), equal_nan=True)
-
-
-@pytest.mark.parametrize("length", [2, 11, 131])  # 131: several blocks of keys
-def test_counts_are_those_of_the_map(make_call, length):
-    call = make_call(queries=length)
-    for counts, found, edges in (
-        (qk.cosine_counts(call), qk.cosine_map(call), qk.COSINES),
-        (qk.norm_product_counts(call), qk.norm_product_map(call), qk.NORMS),
-    ):
-        watching = found[..., 1:, :]  # the first query sees the first key alone
-        for which, keys in enumerate((slice(0, 1), slice(1, None))):
-            for b, h in ((0, 0), (1, 5)):
-                values = watching[b, h, :, keys]
-                expected = torch.histogram(values[~values.isnan()], torch.tensor(edges)).hist
-                torch.testing.assert_close(counts[b, h, which], expected)
-
-
-def test_all_pairs_are_counted_even_beyond_the_edges(make_call):
-    call = make_call(scale=1e9)
-    first, others = qk.norm_product_counts(call).unbind(2)
-    assert first.sum(-1).eq(10).all() and others.sum(-1).eq(10 * 11 / 2).all()
-    assert first[..., -1].eq(10).all()
-
-
-def test_means_of_the_counts_are_near_the_means_of_qk(make_call):
-    call = make_call(queries=61)
-    centres = torch.tensor(qk.COSINES).unfold(0, 2, 1).mean(-1)
-    first = qk.cosine_counts(call)[:, :, 0]
-    torch.testing.assert_close(
-        (first * centres).sum(-1) / first.sum(-1), qk.qk_angles(call)[..., 0], atol=0.025, rtol=0
-    )
-
-
-def test_a_window_hides_pairs(make_call):
-    first, others = qk.cosine_counts(make_call(mask=band(11, 3))).sum(-1).unbind(2)
-    assert first.eq(2).all() and others.eq(1 + 2).all()
-
-
-def test_bins_span_what_they_say(make_call):
-    assert len(qk.COSINES) == len(qk.NORMS) == 41
-    assert (qk.COSINES[0], qk.COSINES[20], qk.COSINES[-1]) == (-1, 0, 1)
-    assert (qk.NORMS[0], qk.NORMS[16], qk.NORMS[-1]) == (1 / 256, 1, 4096)
-    assert qk.cosine_counts(make_call()).shape == qk.norm_product_counts(make_call()).shape == (2, 6, 2, 40)

@@ -41,7 +41,7 @@ def test_a_key_that_is_not_there_is_refused(make_call, position):
     refused(lambda: qk.qk_angles(make_call(), position), "position")
 
 
-@pytest.mark.parametrize("read", [qk.qk_norm_products, qk.cosine_counts])
+@pytest.mark.parametrize("read", [qk.qk_norm_products, qk.qk_angles])
 def test_one_key_alone_has_no_others(make_call, read):
     refused(lambda: read(make_call(queries=1)))
 

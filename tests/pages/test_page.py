@@ -16,7 +16,7 @@ from markupsafe import Markup
 from pages.atlases import small_atlas
 from pages.test_book import chapter
 from plotly.offline import get_plotlyjs
-from report.test_tables import PAIRED, REPORT, WITH
+from report.test_tables import REPORT, WITH
 
 from sinkinterp.backends.load import load
 from sinkinterp.pages.atlas.encode import atlas_page
@@ -159,7 +159,7 @@ BARE = replace(REPORT, extras={})
 
 @cache
 def read(name):
-    report = {"whole": REPORT, "bare": BARE, "with residuals": WITH, "paired": PAIRED}[name]
+    report = {"whole": REPORT, "bare": BARE, "with residuals": WITH}[name]
     return Reader(measurement_page(report, 0.3).replace(PLOTLY, ""))
 
 
@@ -180,7 +180,6 @@ def test_only_what_was_measured_is_shown():
     assert headings("bare")[:6] == always
     assert not {"Angle or length?", "Massive activations"} & set(headings("bare"))
     assert headings("whole")[:9] == [*always, "Angle or length?", "Massive activations", "Largest residual entries"]
-    assert any(heading.startswith("Pairs of queries and keys") for heading in headings("paired"))
 
 
 def test_a_first_position_alone_has_no_curve_over_positions():

@@ -173,5 +173,6 @@ def test_models_keep_one_colour_and_the_palette_never_ends():
 def test_the_small_copy_of_a_map_keeps_its_slot_on_the_left_and_its_scale():
     small = thumbnail(attention_figure({"slot": SLOTTED}, "maps"), 130)
     cells, slot = small.data[0], small.data[-1]
-    assert (cells.zmin, cells.zmax, slot.zmin, slot.zmax) == (0, 1, 0, 1)
+    shared = small.layout.coloraxis
+    assert cells.coloraxis == "coloraxis" and (shared.cmin, shared.cmax, slot.zmin, slot.zmax) == (0, 1, 0, 1)
     assert small.layout.xaxis.categoryarray[0] == slot.x[0] == "slot *"

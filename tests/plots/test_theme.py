@@ -1,7 +1,5 @@
 """Contrast, colour blindness and lightness by computation (WCAG 2; Machado, Oliveira and Fernandes 2009; CIE 1976)."""
 
-from itertools import pairwise
-
 import numpy as np
 import plotly.graph_objects as go
 import pytest
@@ -9,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 from plots.test_figures import interval
 
 from sinkinterp.plots.theme import COLOURS, DARK, LIGHT, caption_of, model_numbers, translation
-from sinkinterp.report.heads import by_layer, distributions
+from sinkinterp.report.heads import by_layer
 from sinkinterp.report.norms import by_block
 from sinkinterp.table import Table
 
@@ -122,12 +120,6 @@ CONTRASTS = Table(
            "norm product, first key": 2.0 + head, "norm product, others": 3.0 + layer}
           for layer in (1, 4) for head in range(3)),
 )  # fmt: skip
-PAIRS = Table(
-    "pairs", "n=7",
-    tuple({"quantity": quantity, "from": a, "to": b, "first key": x, "others": y}
-          for quantity, edges in (("cosine", (-1, 0, 1)), ("norm product", (0.5, 1, 2, 4)))
-          for (a, b), x, y in zip(pairwise(edges), (0.25, 0.75, 0.0), (0.5, 0.5, 0.0), strict=False)),
-)  # fmt: skip
 MASSIVE = Table(
     "massive", "n=7",
     tuple({"block": b, **interval("max |x|", 10.0**b, 0.5, 2000.0), **interval("max / median", 2.0, 1.0, 3.0),
@@ -140,15 +132,6 @@ def test_every_head_is_a_point_beside_its_key():
     assert list(first.x) == [1, 1, 1, 4, 4, 4] and list(first.y) == [0.1] * 3 + [0.4] * 3
     assert list(products.y) == [2, 3, 4] * 2 and list(others.y) == pytest.approx([0, -0.1, -0.2] * 2)
     assert first.text[4] == "layer 4, head 1"
-
-
-def test_distributions_are_steps_at_the_edges_of_their_bins():
-    figure = distributions(PAIRS)
-    cosine, others, product, _ = figure.data
-    assert list(cosine.x) == [-1, 0, 1] and list(cosine.y) == [0.25, 0.75, 0.75] and cosine.line.shape == "hv"
-    assert list(others.y) == [0.5, 0.5, 0.5]
-    assert list(product.x) == [0.5, 1, 2, 4] and list(product.y) == [0.25, 0.75, 0, 0]
-    assert figure.layout.xaxis2.range == pytest.approx((np.log10(0.5), np.log10(2)))  # empty bins are left out
 
 
 def test_massive_activations_are_drawn_by_block_each_on_its_own_axis():

@@ -7,11 +7,10 @@ import pytest
 import torch
 from refusals import refused
 
-from sinkinterp.metrics.qk import BINS, COSINES, NORMS
 from sinkinterp.report.compare import sinks_by_domain
-from sinkinterp.report.heads import qk_distributions, qk_means_by_head, score_gaps_by_head, top_heads, writes_by_head
+from sinkinterp.report.heads import qk_means_by_head, score_gaps_by_head, top_heads, writes_by_head
 from sinkinterp.report.norms import largest_entries, massive_by_block
-from sinkinterp.report.positions import followed, loss_by_position, secondary_by_token, sinks_by_epsilon, sinks_by_token
+from sinkinterp.report.positions import followed, loss_by_position, sinks_by_epsilon, sinks_by_token
 from sinkinterp.report.readings import Protocol
 from sinkinterp.report.report import Report, overview_tables
 
@@ -100,19 +99,6 @@ def test_the_end_of_a_short_text_does_not_count_beside_a_longer_one():
     assert "position 5" not in str(report.summary())
 
 
-def test_a_secondary_sink_is_attended_to_above_the_null_and_its_residual_is_the_explanation():
-    (row,) = secondary_by_token(REPORT).rows  # (.9 + 3 x .05) / 4 where uniform attention gives .1
-    assert (row["token"], row["times"], row["of"]) == (int(TOKENS[0, 2]), 1, 1)
-    assert [row[name] for name in ("alpha", "null alpha", "follows")] == pytest.approx([0.2625, 0.1, 0])
-    assert "from block 1, down at block 3" in secondary_by_token(REPORT).note
-    along = CLOSE.clone()
-    along[:, 1] = 0.95  # all tokens point the first token's way, and nobody looks at them
-    (row,) = secondary_by_token(replace(REPORT, extras={**REPORT.extras, "cosine_to_first": along})).rows
-    assert (row["token"], row["follows"]) == (int(TOKENS[0, 2]), 1)
-    flat = secondary_by_token(replace(REPORT, residual_norms=torch.ones_like(RATIOS)))
-    assert [row["follows"] for row in flat.rows] == [0] and "follows:" not in flat.note
-
-
 def test_the_grid_falls_with_epsilon_beside_its_null():
     rows = {row["epsilon"]: row for row in sinks_by_epsilon(REPORT, epsilons=(0.05, 0.3, 0.6)).rows}
     assert [rows[e]["Sink_1"] for e in (0.05, 0.3, 0.6)] == pytest.approx([1, 0.5, 0.25])
@@ -132,8 +118,8 @@ def test_domains_have_a_row_each():
 
 def test_what_was_not_measured_is_left_out_of_the_overview_and_refused_alone():
     bare = replace(REPORT, extras={})
-    assert len(overview_tables(REPORT)) == 7 and len(overview_tables(bare)) == 3
-    for table in (score_gaps_by_head, writes_by_head, massive_by_block, secondary_by_token, loss_by_position):
+    assert len(overview_tables(REPORT)) == 6 and len(overview_tables(bare)) == 3
+    for table in (score_gaps_by_head, writes_by_head, massive_by_block, loss_by_position):
         refused(partial(table, bare))
 
 
@@ -141,9 +127,6 @@ D = 7
 X = torch.arange(N * 4 * D * T).float().reshape(N, 4, D, T) % 13
 X[1, 2, 5, 3] = -99.0
 WITH = replace(REPORT, extras={**REPORT.extras, "residuals": X})
-COUNTS = torch.zeros(N, 2, 2, 2, BINS)
-COUNTS[:, 1, 0, 0, 3], COUNTS[:, 1, 0, 0, 4], COUNTS[:, 1, 0, 1, 39] = 1.0, 3.0, 5.0
-PAIRED = replace(REPORT, extras={**REPORT.extras, "angle_counts": COUNTS, "norm_counts": COUNTS.flip(-1)})
 
 
 def test_entries_are_told_by_place_most_frequent_first():
@@ -164,23 +147,3 @@ def test_contrasts_hold_the_first_key_and_the_others():
     assert (row["layer"], row["head"]) == (3, 1)
     values = [row[f"{what}, {key}"] for what in ("cosine", "norm product") for key in ("first key", "others")]
     assert values == pytest.approx([0.8, 0.2, 10, 5])
-
-
-def test_distributions_are_shares_of_the_pairs_by_bins():
-    table = qk_distributions(PAIRED, 3, 0)
-    cosine, product = (table.where(quantity=name) for name in ("cosine", "norm product"))
-    assert (cosine.numbers("from"), cosine.numbers("to")) == (list(COSINES[:-1]), list(COSINES[1:]))
-    assert product.numbers("to")[-1] == NORMS[-1]
-    assert cosine.numbers("first key")[3:5] == [0.25, 0.75] and cosine.numbers("others")[39] == 1
-    assert product.numbers("first key")[35:37] == [0.75, 0.25] and product.numbers("others")[0] == 1
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        lambda: qk_distributions(REPORT, 3, 0),
-        *(lambda at=at: qk_distributions(PAIRED, *at) for at in ((1, 0), (3, 2), (3, -1))),
-    ],
-)  # fmt: skip
-def test_unmeasured_metrics_and_missing_places_are_refused(table):
-    refused(lambda: table())

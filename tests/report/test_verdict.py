@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from report.test_tables import ALPHA, PAIRED, REPORT, TOKENS, WITH, N, T
+from report.test_tables import ALPHA, REPORT, TOKENS, WITH, N, T
 
 from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES
@@ -100,7 +100,7 @@ def test_the_protocol_leaves_out_what_is_not_known():
     assert "revision" not in rows and "shortest" not in rows
 
 
-EVERYTHING = replace(REPORT, extras=REPORT.extras | PAIRED.extras | WITH.extras)
+EVERYTHING = replace(REPORT, extras=REPORT.extras | WITH.extras)
 
 
 def test_views_are_those_whose_metrics_were_measured():
