@@ -1,7 +1,7 @@
 """Families with learned sinks and sparse attention, several residual streams, or layers of unlike kv heads."""
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import pytest
@@ -9,12 +9,10 @@ import torch
 from backends.zoo import VOCAB, bare_logits
 from refusals import refused
 
-from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.sites import RESIDUAL, Edit
-from sinkinterp.attention.slots import SinkLogit, Summaries
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.patched import patched
-from sinkinterp.interventions.attention_layers import RemoveColumn, RemoveKeySlot, ZeroKeySlot
+from sinkinterp.interventions.attention_layers import RemoveColumn
 from tools import families
 
 BLOCKS = {"index_block_size": 4, "index_topk_blocks": 2, "layer_types": ["minimax_m3_sparse"] * 4}
@@ -93,22 +91,6 @@ def test_a_cache_of_summaries_is_refused_under_edits():
     model = subject_of("deepseek_v4").model
     with patched(model, AsItIs()):
         refused(lambda: model(tokens_of(), use_cache=True), "keeps summaries of tokens in its cache")
-
-
-def test_summaries_are_one_column_of_the_softmax_over_them_the_logit_and_the_tokens():
-    torch.manual_seed(0)
-    q, k, v = torch.randn(2, 3, 7, 5), torch.randn(2, 3, 11, 5), torch.randn(2, 3, 11, 13)
-    allowed = torch.rand(2, 1, 7, 11) < 0.6
-    allowed[..., torch.arange(7), torch.arange(7)] = True
-    dense = AttentionCall(0, q, k, v, 0.7, mask=allowed, slot=SinkLogit(torch.tensor([0.1, -2.0, 1.5])))
-    summaries = Summaries(k[:, :, 7:], v[:, :, 7:], allowed[..., 7:], dense.slot.logit)
-    call = replace(dense, k=k[:, :, :7], v=v[:, :, :7], mask=allowed[..., :7], slot=summaries)
-    torch.testing.assert_close(call.output(), dense.output())
-    torch.testing.assert_close(call.pattern()[..., 1:], dense.pattern()[..., 1:8])
-    torch.testing.assert_close(call.slot_mass(), dense.slot_mass() + dense.pattern()[..., 8:].sum((2, 3)))
-    zeroed, without = (edit.call(call) for edit in (ZeroKeySlot(), RemoveKeySlot()))
-    torch.testing.assert_close(zeroed.output(), replace(dense, slot=SinkLogit(torch.zeros(3))).output())
-    torch.testing.assert_close(without.output(), replace(call, slot=None).output())
 
 
 def test_layers_with_fewer_kv_heads_are_read_with_as_many_as_the_others():

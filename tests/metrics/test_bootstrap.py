@@ -161,16 +161,17 @@ def test_a_ratio_is_of_means_and_of_pairs():
     assert (noisy.high - noisy.low) / 2 == pytest.approx(1.96 * spread.item(), rel=0.1)
 
 
-def test_few_pairs_have_an_interval_that_holds_the_ratio_in_95_of_100():
-    """Fieller's: by hand for two values of a constant divisor, Student's t of the numerator; then by chance."""
+@pytest.mark.parametrize(("n", "t"), [(2, 12.706), (5, 2.776), (29, 2.048)])
+def test_few_pairs_have_fiellers_interval_whose_ends_student_s_t_just_tells_from_the_ratio(n, t):
     by_hand = ratio(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 2.0]))
     assert [by_hand.mean, by_hand.low, by_hand.high] == pytest.approx([1, 1 - 12.706 / 2, 1 + 12.706 / 2], rel=1e-4)
-    rng, held = torch.Generator().manual_seed(0), 0
-    for _ in range(400):
-        before = 5 + torch.randn(8, generator=rng)
-        found = ratio(2 * before + torch.randn(8, generator=rng), before)
-        held += found.low <= 2 <= found.high
-    assert 0.92 <= held / 400 <= 0.98
+    before = normal(n).double() + 30
+    after = 3 * before + 7 * normal(n, 1)
+    found = ratio(after, before)
+    assert found.low < found.mean < found.high
+    for end in (found.low, found.high):
+        rest = after - end * before
+        assert (rest.mean().abs() / rest.std() * n**0.5).item() == pytest.approx(t, rel=1e-3)
 
 
 def test_a_ratio_to_what_is_zero_in_some_sequences_has_no_interval():

@@ -44,6 +44,7 @@ def test_a_key_that_is_not_there_is_refused(make_call, position):
 @pytest.mark.parametrize("read", [qk.qk_norm_products, qk.cosine_counts])
 def test_one_key_alone_has_no_others(make_call, read):
     refused(lambda: read(make_call(queries=1)))
+    assert read(make_call(queries=2)).isfinite().all()
 
 
 @jaxtyped(typechecker=beartype)  # ours in its place

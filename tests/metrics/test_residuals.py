@@ -227,6 +227,10 @@ def test_secondary_sinks_are_those_with_a_close_angle_to_their_own_first_token()
     assert torch.equal(secondary_sinks(residuals, 2, 4, cosine=0.6), expected)
 
 
+def test_a_cosine_of_just_the_bound_is_not_close_enough():
+    assert module.secondary_sinks(torch.tensor([[[1.0, 0.5, 0.75]]]), 0, 0, 0.5).tolist() == [[False, False, True]]
+
+
 def test_the_length_of_a_residual_does_not_matter():
     residuals, lengths = torch.randn(3, 2, 7, 5), torch.rand(3, 2, 7, 1) * 1000 + 1
     assert torch.equal(secondary_sinks(residuals * lengths, 0, 2, 0.5), secondary_sinks(residuals, 0, 2, 0.5))

@@ -1,5 +1,6 @@
 import json
 from dataclasses import fields, replace
+from functools import partial
 from html import escape
 
 import pandas
@@ -15,11 +16,11 @@ from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.metrics.bootstrap import difference
 from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS, Metric
-from sinkinterp.metrics.instruments import ALL
+from sinkinterp.metrics.instruments import ALL, INSTRUMENTS
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES, Steps
 from sinkinterp.report.compare import compare
 from sinkinterp.report.heads import sinks_by_head
-from sinkinterp.report.report import Report, tables_as_json
+from sinkinterp.report.report import VIEWS, Report, tables_as_json
 from sinkinterp.report.summary import sink_summary
 
 
@@ -203,9 +204,9 @@ def test_steps_are_of_the_mean_ratio_and_of_a_factor_of_two_unless_told_otherwis
 
 
 def test_a_position_that_was_not_measured_is_refused_with_those_that_were(full, subjects):
-    refused(lambda: full.sink(position=3), "position")
+    refused(lambda: full.sink(position=3), "position", "0, 6")
     five = si.measure(subjects["gpt2"], tokens_of(), positions=(1, 2, 3, 4, 6))
-    refused(lambda: five.sink(position=0), "position")
+    refused(lambda: five.sink(position=0), "position", "1 to 6")
 
 
 def test_a_reports_line_names_the_model_its_sizes_and_its_sink(full, subjects):
@@ -243,6 +244,25 @@ def test_a_reports_line_says_what_uniform_attention_gives_on_texts_as_short(subj
     subject = next(iter(subjects.values())) if isinstance(subjects, dict) else subjects
     rows = [[1, 2, 3], [1, 2, 3, 4]]
     assert repr(si.measure(subject, rows)).endswith("at epsilon 0.3, 1.000 under uniform attention>")
+
+
+def test_what_was_read_is_found_by_its_name_and_so_is_what_a_method_gives(full):
+    assert full["importance"] is full.importance and full["extra.loss"] is full["loss"] is full.extra(NEXT_TOKEN_LOSS)
+    assert (
+        full["residual_ratio"].equal(full.residual_ratio()) and full["summary"].table.rows == full.summary().table.rows
+    )
+    for name in ("save", "_repr_html_", "protocol", "nonsense", 3):
+        refused(partial(full.__getitem__, name), "there are")
+
+
+def test_the_instrument_that_a_view_asks_for_measures_what_it_needs():
+    for view in VIEWS:
+        assert set(view.needs) <= set(INSTRUMENTS[view.instrument]) if view.needs else view.instrument == ""
+
+
+def test_what_is_no_file_of_a_report_is_refused(tmp_path):
+    for path in (tmp_path / "absent", tmp_path, 5, None):
+        refused(partial(Report.load, path))
 
 
 def test_a_report_without_its_seal_is_refused_in_one_line(full, tmp_path):

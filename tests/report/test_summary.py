@@ -10,9 +10,9 @@ import sinkinterp as si
 from sinkinterp.metrics.bootstrap import SHARES, estimate, estimate_cells
 from sinkinterp.report.heads import sinks_by_head
 from sinkinterp.report.norms import residual_norms_by_block
-from sinkinterp.report.positions import sinks_by_epsilon, sinks_by_position
+from sinkinterp.report.positions import sinks_by_epsilon, sinks_by_position, sinks_by_token
 from sinkinterp.report.readings import Protocol, protocol_note, public_name
-from sinkinterp.report.report import Report, overview_tables, tables_as_json
+from sinkinterp.report.report import Report, overview_tables, tables_as_json, views_of
 from sinkinterp.report.summary import sink_summary
 from sinkinterp.table import high_of, low_of
 
@@ -129,6 +129,14 @@ def test_positions_stand_beside_their_own_null():
 def measured_at(*positions):
     names = ("importance", "raw_importance", "null", "bias_null")
     return replace(REPORT, positions=positions, **{name: getattr(REPORT, name)[..., list(positions)] for name in names})
+
+
+def test_tables_of_several_positions_and_of_all_are_shown_where_these_were_measured():
+    def shown(*positions):
+        return {view.heading or view.table for view in views_of(measured_at(*positions))}
+
+    assert shown(0, 1, 2, 3, 4) - shown(0, 4) == {sinks_by_token}
+    assert shown(0, 4) - shown(0) == {"Positions"}
 
 
 @pytest.mark.parametrize("table", [sink_summary, sinks_by_head])
