@@ -131,6 +131,17 @@ def test_a_table_of_rows_holds_every_head_of_every_position_but_no_padding(full)
         for name in columns[4:]:
             column = full.positions.index(row.position)
             assert getattr(row, name) == getattr(full, name)[row.sequence, row.layer, row.head, column].item()
+    assert frame.sink_rate[frame.position == 0].mean() == pytest.approx(full.sink_rate())
+    assert frame.sink_rate[frame.position != 0].isna().all()
+
+
+@pytest.mark.parametrize("change", [
+    {"tokens": torch.zeros(4, 11).long()}, {"positions": (0,)}, {"positions": (0, 3, 6)}, {"attention_layers": (0, 1)},
+    {"attention_layers": (0, 1, 2, 3)}, {"extras": {"mine": torch.zeros(2)}}, {"extras": {"mine": torch.zeros(4)}},
+    {"slot_null": torch.zeros(3, 3, 5)},
+])  # fmt: skip
+def test_a_report_of_parts_that_do_not_fit_each_other_is_refused(full, change, as_users_run_it):
+    refused(lambda: replace(full, **change), "another shape")
 
 
 def test_pandas_makes_of_a_report_what_to_pandas_does(full):
@@ -224,6 +235,8 @@ def test_a_notebook_shows_the_verdict_the_heads_and_the_summary_or_a_line_withou
 
 
 def test_what_people_look_at_first_is_at_an_epsilon_of_three_tenths(full):
+    assert len(full.heads(1).rows) == 1 and len(full.heads().rows) == 12
+    refused(lambda: full.heads(0), "top")
     assert full.plot() == full.plot("sinks", 0.3) != full.plot("sinks", 0.05)
     for show in (full.summary, full.heads):
         assert repr(vars(show())) == repr(vars(show(epsilon=0.3))) != repr(vars(show(epsilon=0.05)))
