@@ -135,7 +135,9 @@ def test_a_call_may_lose_its_softcap_and_take_another_scale_and_mask(at, change)
     assert getattr(answered(sites.CALL, at(sites.CALL), lambda call: replace(call, **change)), name) is value
 
 
-@pytest.mark.parametrize("change", [{"scale": torch.nan}, {"softcap": torch.inf}, {"layer": 4}, {"mask": MASK}])
+@pytest.mark.parametrize(
+    "change", [{"scale": torch.nan}, {"softcap": torch.inf}, {"layer": 4}, {"layer": 2}, {"mask": MASK}]
+)
 def test_a_call_is_of_its_layer_and_of_finite_numbers_and_its_mask_is_boolean(at, change):
     refused(lambda: answered(sites.CALL, at(sites.CALL), lambda call: replace(call, **change)), "Edited.call")
 

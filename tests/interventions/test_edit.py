@@ -131,6 +131,7 @@ def test_a_word_for_a_site_is_a_change_without_an_operation_and_behind_a_block_i
 ])  # fmt: skip
 def test_an_ablation_of_nothing_or_of_what_is_not_there_is_refused(words):
     refused(lambda: iv.Ablate(**words))
+    refused(lambda: iv.ZeroMassive(where=3), "where")
 
 
 @pytest.mark.parametrize(

@@ -273,6 +273,11 @@ def test_the_instrument_that_a_view_asks_for_measures_what_it_needs():
         assert set(view.needs) <= set(INSTRUMENTS[view.instrument]) if view.needs else view.instrument == ""
 
 
+def test_a_word_that_a_method_does_not_take_is_refused(full):
+    for method in (full.alpha, full.sink_rate, full.sink, full.heads, full.plot):
+        refused(partial(method, nonsense=1), "nonsense")
+
+
 def test_what_is_no_file_of_a_report_is_refused(tmp_path):
     for path in (tmp_path / "absent", tmp_path, 5, None):
         refused(partial(Report.load, path))
