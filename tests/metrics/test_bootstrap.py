@@ -177,6 +177,9 @@ def test_few_pairs_have_fiellers_interval_whose_ends_student_s_t_just_tells_from
 def test_a_ratio_to_what_is_zero_in_some_sequences_has_no_interval():
     found = ratio(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 0.0, 1.0]))
     assert found.mean == pytest.approx(6.0) and math.isnan(found.low) and math.isnan(found.high)
+    t = estimate(torch.tensor([-1.0, 1.0])).high  # a mean of t standard errors is where it cannot be told from 0
+    pairs = [torch.tensor([mean - 1, mean + 1], dtype=torch.double) for mean in (t, t + 0.01)]
+    assert [math.isnan(ratio(torch.tensor([1.0, 2.0]), pair).low) for pair in pairs] == [True, False]
 
 
 @pytest.mark.parametrize("n", [2, 3, 100])

@@ -183,6 +183,10 @@ def test_rates_count_importances_of_the_first_position_above_three_tenths_unless
         assert rate() == pytest.approx((values[..., 0] > 0.3).float().mean().item())
         assert rate(0, 0.05) == pytest.approx((values[..., 0] > 0.05).float().mean().item())
         assert rate(6, 0.12) == pytest.approx((values[[0, 2], ..., 1] > 0.12).float().mean().item())
+    named = full.named_alpha(6)
+    assert named.quantity == "alpha_7" and {axis: [*of] for axis, of in named.axes.items()} == {
+        "sequence": [0, 1, 2], "layer": [0, 1, 2], "head": [0, 1, 2, 3],
+    }  # fmt: skip
     slot = full.slot_importance
     assert full.slot_rate().mean == pytest.approx((slot > 0.3).float().mean().item())
     assert full.slot_rate(0.05).mean == pytest.approx((slot > 0.05).float().mean().item())
@@ -266,6 +270,7 @@ def test_what_was_read_is_found_by_its_name_and_so_is_what_a_method_gives(full):
     )
     for name in ("save", "_repr_html_", "protocol", "nonsense", 3):
         refused(partial(full.__getitem__, name), "there are")
+    refused(lambda: full["importanc", 3], "did you mean 'importance'?")
 
 
 def test_the_instrument_that_a_view_asks_for_measures_what_it_needs():
