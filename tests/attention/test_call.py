@@ -274,15 +274,6 @@ def test_metrics_read_the_pattern_that_was_set():
     assert torch.allclose(fixed.output()[:, 4, 2:], 0.25 * call.v[:, 2, 2][:, None].expand(-1, 5, -1))
 
 
-def test_a_pattern_that_was_set_is_normalised_where_its_rows_are_shares_that_sum_to_one():
-    call = random_call(slot=None)
-    for weights, expected in ((call.pattern(), True), (call.pattern() * 0.9, False)):
-        assert call.with_pattern(weights).is_normalised == expected
-    weights = call.pattern()
-    weights[0, 0, 3, :2] += torch.tensor([-2.0, 2.0])  # its row still sums to one
-    assert not call.with_pattern(weights).is_normalised
-
-
 def test_a_pattern_that_looks_ahead_is_refused():
     call = random_call()
     refused(lambda: call.with_pattern(torch.full((2, 6, 7, 8), 0.2)))

@@ -66,6 +66,7 @@ def test_clipped_softmax_stretches_shares_and_cuts_them_at_zero_and_one():
     scores = torch.tensor([0.80, 0.15, 0.05]).log()[None, None, None]
     weights = dense(CLIPPED, scores, torch.ones(1, 1, 1, 3, dtype=torch.bool))[0, 0, 0]
     torch.testing.assert_close(weights, torch.tensor([1.0, 0.14, 0.0]))  # 1.6 p - 0.1 of .8 is 1.18, of .05 -.02
+    assert Stretched() == Stretched(-0.03, 1.0)  # Bondarenko et al.'s
     assert not CLIPPED.is_normalised and not CLIPPED.is_softmax and "clip" not in Kernel().to_dict()
 
 

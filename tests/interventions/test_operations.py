@@ -22,6 +22,15 @@ def test_each_operation_by_hand():
     torch.testing.assert_close(iv.MeanOfOthers()(LAYER, X)[1, 2, 3], X[1, 2, 1:].mean(0))
 
 
+def test_numbers_that_are_left_out_are_those_that_the_documentation_names():
+    for short, whole in (
+        (iv.MatchedNoise(), iv.MatchedNoise(0)), (iv.MeanOfOthers(), iv.MeanOfOthers(1)),
+        (iv.WithoutMassive(), iv.WithoutMassive(100.0, 1000.0)), (iv.ShiftPositions(2), iv.ShiftPositions(2, 1)),
+        (iv.AddSinkLogit(), iv.AddSinkLogit(0.0)),
+    ):  # fmt: skip
+        assert short == whole
+
+
 def test_operations_leave_their_input_alone():
     before, given = X.clone(), {LAYER: torch.ones(3, 5, 7, 11)}
     plain = (

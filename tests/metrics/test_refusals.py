@@ -30,26 +30,12 @@ REFUSED = {
     "cosine": [(residuals.secondary_sinks, COSINES, 0, 1, cosine) for cosine in (0.0, 1.0, NAN)],
     "seed": [(estimate, torch.ones(n), seed) for n in (2, 31) for seed in (-1, 2**63)],
 }  # fmt: skip
-TAKEN = [  # the least and the most that mean something
-    *((partial(importance.sink_rate, ALPHA[..., 0]), epsilon) for epsilon in (0.001, 0.999)),
-    *((importance.sink_positions, ALPHA, ALPHA, 0.3, share) for share in (0.0, 0.999)),
-    *((residuals.top_entries, X, count) for count in (1, 3)), (residuals.steps, torch.ones(5), 1.001),
-    *((residuals.secondary_sinks, COSINES, *ends) for ends in ((0, 0), (0, 2), (2, 2))),
-    *((residuals.secondary_sinks, COSINES, 0, 1, cosine) for cosine in (0.001, 0.999)),
-    *((estimate, torch.ones(31), seed) for seed in (0, 2**63 - 1)),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "given"), [(name, given) for name, every in REFUSED.items() for given in every])
 def test_an_argument_that_means_nothing_is_refused_by_its_name(name, given):
     read, *arguments = given
     assert refused(partial(read, *arguments)).startswith(name)
-
-
-@pytest.mark.parametrize("given", TAKEN)
-def test_what_is_just_within_its_limits_is_taken(given):
-    read, *arguments = given
-    read(*arguments)
 
 
 @pytest.mark.parametrize("position", [-1, 11, 12])
