@@ -14,3 +14,21 @@ def refused(call, *words):
     missing = [word for word in words if word not in message]
     assert not missing, f"{missing} are not in: {message}"
     return message
+
+
+WRONG = {  # answers that cannot take the place of a tensor
+    "None": lambda x: None,
+    "a number": lambda x: 0.5,
+    "a list": lambda x: x.tolist(),
+    "a text": lambda x: "x",
+    "no axes": lambda x: x.new_zeros(()),
+    "a row less": lambda x: x[:-1],
+    "one row for all": lambda x: x[:1],
+    "an entry less": lambda x: x[..., :-1],
+    "one entry for all": lambda x: x[..., :1],
+    "another axis": lambda x: x[None],
+    "turned": lambda x: x.transpose(0, -1)[:-1],
+    "another dtype": lambda x: x.int(),
+    "another device": lambda x: x.to("meta"),
+    "changed in place": lambda x: x.add_(1),
+}

@@ -21,6 +21,7 @@ from sinkinterp.attention.kernels import (
     Sigmoid,
     Unit,
 )
+from sinkinterp.attention.maps import of_heads
 from sinkinterp.attention.masks import key_blocks
 from sinkinterp.attention.slots import (
     EvenRow,
@@ -31,8 +32,10 @@ from sinkinterp.attention.slots import (
     NoSlots,
     SinkLogit,
     SlotRow,
+    Summaries,
     ZeroRow,
 )
+from sinkinterp.interventions import RemoveKeySlot, ZeroKeySlot
 from sinkinterp.metrics import importance as metrics, qk
 from sinkinterp.spec import Dims
 
@@ -235,6 +238,23 @@ def test_weights_are_normalised_where_none_is_negative_and_rows_sum_to_one():
     assert of == [True, False, False]
 
 
+def test_summaries_are_one_column_of_the_softmax_over_them_the_logit_and_the_tokens():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 3, 7, 5), torch.randn(2, 3, 11, 5), torch.randn(2, 3, 11, 13)
+    allowed = torch.rand(2, 1, 7, 11) < 0.6
+    allowed[..., torch.arange(7), torch.arange(7)] = True
+    dense = AttentionCall(0, q, k, v, 0.7, mask=allowed, slot=SinkLogit(torch.tensor([0.1, -2.0, 1.5])))
+    summaries = Summaries(k[:, :, 7:], v[:, :, 7:], allowed[..., 7:], dense.slot.logit)
+    call = replace(dense, k=k[:, :, :7], v=v[:, :, :7], mask=allowed[..., :7], slot=summaries)
+    torch.testing.assert_close(call.output(), dense.output())
+    torch.testing.assert_close(call.pattern()[..., 1:], dense.pattern()[..., 1:8])
+    torch.testing.assert_close(call.slot_mass(), dense.slot_mass() + dense.pattern()[..., 8:].sum((2, 3)))
+    torch.testing.assert_close(of_heads(call, [2, 0]).output(), dense.output()[:, [2, 0]])
+    zeroed, without = (edit.call(call) for edit in (ZeroKeySlot(), RemoveKeySlot()))
+    torch.testing.assert_close(zeroed.output(), replace(dense, slot=SinkLogit(torch.zeros(3))).output())
+    torch.testing.assert_close(without.output(), replace(call, slot=None).output())
+
+
 def test_columns_that_are_left_out_are_zero_and_the_others_stay_as_they_were_set():
     call, heads = random_call(slot=None), torch.arange(6) < 2
     set_to, without = torch.rand(2, 6, 7, 7).tril(), torch.arange(7) == 3
@@ -254,15 +274,6 @@ def test_metrics_read_the_pattern_that_was_set():
     assert torch.allclose(fixed.output()[:, 4, 2:], 0.25 * call.v[:, 2, 2][:, None].expand(-1, 5, -1))
 
 
-def test_a_pattern_that_was_set_is_normalised_where_its_rows_are_shares_that_sum_to_one():
-    call = random_call(slot=None)
-    for weights, expected in ((call.pattern(), True), (call.pattern() * 0.9, False)):
-        assert call.with_pattern(weights).is_normalised == expected
-    weights = call.pattern()
-    weights[0, 0, 3, :2] += torch.tensor([-2.0, 2.0])  # its row still sums to one
-    assert not call.with_pattern(weights).is_normalised
-
-
 def test_a_pattern_that_looks_ahead_is_refused():
     call = random_call()
     refused(lambda: call.with_pattern(torch.full((2, 6, 7, 8), 0.2)))
@@ -271,7 +282,8 @@ def test_a_pattern_that_looks_ahead_is_refused():
 
 def test_a_pattern_of_another_shape_and_a_normaliser_behind_a_pattern_are_refused():
     call = random_call()
-    refused(lambda: call.with_pattern(torch.zeros(2, 6, 7, 7)))
+    for shape in ((2, 6, 7, 7), (2, 6, 7, 9), (3, 6, 7, 8)):
+        refused(partial(call.with_pattern, torch.zeros(shape)), "shape")
     refused(lambda: call.with_pattern(call.pattern()).log_normaliser())
 
 

@@ -138,7 +138,7 @@ def test_only_bare_causal_softmax_on_cuda_takes_the_pass(make_call):
     assert not fused.takes_all_columns(replace(make_call(), **there))
 
 
-@pytest.mark.parametrize(("queries", "keys", "taken"), [(5, 5, True), (3, 5, False), (1, 1, False)])
+@pytest.mark.parametrize(("queries", "keys", "taken"), [(5, 5, True), (3, 5, False), (5, 3, False), (1, 1, False)])
 def test_on_cuda_the_pass_is_taken_where_every_query_has_its_key(queries, keys, taken):
     q, k = (
         SimpleNamespace(shape=(2, 4, n, 3), device=SimpleNamespace(type="cuda"), requires_grad=True)

@@ -66,6 +66,7 @@ def test_clipped_softmax_stretches_shares_and_cuts_them_at_zero_and_one():
     scores = torch.tensor([0.80, 0.15, 0.05]).log()[None, None, None]
     weights = dense(CLIPPED, scores, torch.ones(1, 1, 1, 3, dtype=torch.bool))[0, 0, 0]
     torch.testing.assert_close(weights, torch.tensor([1.0, 0.14, 0.0]))  # 1.6 p - 0.1 of .8 is 1.18, of .05 -.02
+    assert Stretched() == Stretched(-0.03, 1.0)  # Bondarenko et al.'s
     assert not CLIPPED.is_normalised and not CLIPPED.is_softmax and "clip" not in Kernel().to_dict()
 
 
@@ -109,6 +110,7 @@ BY_HAND = [  # steps of a kernel, a row of scores, its weights
     ({"similarity": Rectified(Raw()), **UNIT}, [2.0, -3.0], [2, 0]),
     ({"normaliser": PNorm(2.0), **RAW}, [3.0, -4.0], [0.6, -0.8]),
     ({"normaliser": PNorm(0.5), **RAW}, [1.0, 4.0], [1 / 9, 4 / 9]),
+    ({"normaliser": PNorm(0.05), **RAW}, [2.0, 0.0, 0.0], [1, 0, 0]),  # zeros count for nothing, also where p is small
     ({"normaliser": ClampedSum(), **RAW}, [3.0, -1.0], [1.5, -0.5]),
     ({"normaliser": ClampedSum(), **RAW}, [3.0, -2.5], [3, -2.5]),
     ({"similarity": ExpMinusOne(), "normaliser": PositiveShare()}, [math.log(4), math.log(0.5), 0.0], [6 / 7, 0, 0]),
@@ -144,22 +146,16 @@ def test_the_gradient_of_a_p_norm_is_that_of_its_formula():
     assert torch.autograd.gradcheck(lambda s: dense(kernel, s, allowed), scores)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Kernel(similarity=Exp(), normaliser=Unit()),
-        lambda: Kernel(similarity=Magnitude(ExpMinusOne()).of, normaliser=ClampedSum()),
-        lambda: PNorm(0.0),
-        lambda: PNorm(-0.5),
-        lambda: Stretched(low=0.1),
-        lambda: Window(0),
-        lambda: Prefix(0),
-        lambda: LearnedRow(dims=8).build(Dims(21, 3, 7, 5)),
-    ],
-)
-def test_parts_that_mean_nothing_are_refused(make):
+@pytest.mark.parametrize(("make", "wrong", "right"), [
+    (lambda normaliser: Kernel(normaliser=normaliser), Unit(), PNorm()),
+    (lambda normaliser: Kernel(similarity=ExpMinusOne(), normaliser=normaliser), ClampedSum(), PositiveShare()),
+    (PNorm, 0.0, 0.01), (Sigmoid, 0.0, 0.01), (Stretched, 0.1, 0.0), (lambda high: Stretched(high=high), 0.0, 0.01),
+    (Window, 0, 1), (Prefix, 0, 1), (lambda dims: LearnedRow(dims=dims).build(Dims(21, 3, 7, 5)), 8, 7),
+])  # fmt: skip
+def test_parts_that_mean_nothing_are_refused(make, wrong, right):
     """What drops a factor of its row needs a normaliser that restores it; masks and rows are not empty or too long."""
-    refused(lambda: make())
+    refused(lambda: make(wrong))
+    make(right)
 
 
 def test_a_row_that_sees_nothing_is_zero_and_has_finite_gradients():

@@ -112,6 +112,16 @@ def test_a_pattern_that_an_edit_set_has_cells_too(make_call):
     assert not replace(call, slot=None).with_pattern(given[..., 1:]).slot_mass().any()
 
 
+def test_values_of_a_quantity_reach_its_bounds_and_do_not_leave_them():
+    key = torch.tensor([[[[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0]]]])
+    call = AttentionCall(0, 300 * key, key, key, 1.0)  # cosines of 1, -1 and 0, weights of 1 and 0
+    ends = ((0, 1), (None, None), (-1, 1), (0, None))
+    for quantity, (low, high) in zip(maps.QUANTITIES, ends, strict=True):
+        values = maps.visible(call, quantity)[call.allowed()]
+        assert (quantity.low, quantity.high) == (low, high) and 10**-quantity.decimals <= 0.01
+        assert low in (None, values.min().item()) and high in (None, values.max().item())
+
+
 def test_the_largest_of_each_square_is_that_of_the_cells_and_squares_without_a_pair_stay_empty(make_call, side):
     call = make_call(queries=T, mask=CALLS["mask of each head"]["mask"])
     for quantity in maps.QUANTITIES:

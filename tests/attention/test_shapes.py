@@ -37,6 +37,8 @@ def test_an_answer_has_a_number_for_each_sequence(answer):
     assert per_sequence(X[:, 0, 0], 3, "f", axes=1).shape == (3,) and per_sequence(X, None, "f") is X
     with pytest.raises(InputError, match="f returned"):
         per_sequence(answer, 3, "f", axes=1)
+    with pytest.raises(InputError, match="f returned"):
+        per_sequence(X[:2], 3, "f")
 
 
 def test_a_gap_is_the_largest_difference_of_either_sign():

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from backends.zoo import model_of, tokens_of
-from refusals import refused
+from refusals import WRONG, refused
 
 import sinkinterp as si
 from sinkinterp.attention.call import AttentionCall
@@ -27,24 +27,6 @@ def test_a_function_that_takes_other_arguments_is_named_and_an_error_inside_it_i
     refused(lambda: called(fails, "the edit F", 1, 2), "edit")
     with pytest.raises(TypeError, match="unsupported operand"):
         called(fails, "the edit F", 1)
-
-
-WRONG = {  # of a tensor
-    "None": lambda x: None,
-    "a number": lambda x: 0.5,
-    "a list": lambda x: x.tolist(),
-    "a text": lambda x: "x",
-    "no axes": lambda x: x.new_zeros(()),
-    "a row less": lambda x: x[:-1],
-    "one row for all": lambda x: x[:1],
-    "an entry less": lambda x: x[..., :-1],
-    "one entry for all": lambda x: x[..., :1],
-    "another axis": lambda x: x[None],
-    "turned": lambda x: x.transpose(0, -1)[:-1],
-    "another dtype": lambda x: x.to(torch.int32),
-    "another device": lambda x: x.to("meta"),
-    "changed in place": lambda x: x.add_(1),
-}
 
 
 def tampering(method, wrong):
@@ -72,20 +54,11 @@ def subject():
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_an_edit_that_does_not_fit_its_site_is_named(subject, site):
+def test_an_edit_that_does_not_fit_its_site_is_named_and_changes_no_weight_of_the_model(subject, site):
     before = {name: value.clone() for name, value in subject.model.state_dict().items()}
-    for name, wrong in WRONG.items():
-        if (name, site) == ("one row for all", "position_embedding"):
-            continue  # there is one row
-        refused(partial(subject.run, TOKENS, edits=[tampering(site, wrong)]), f"Tampering.{site}")
+    for name in ("an entry less", "changed in place"):
+        refused(partial(subject.run, TOKENS, edits=[tampering(site, WRONG[name])]), f"Tampering.{site}")
     assert all(before[name].equal(value) for name, value in subject.model.state_dict().items())
-
-
-@pytest.mark.parametrize("answer", [None, 3, torch.zeros(3)])
-@pytest.mark.parametrize("site", ["call", "key_weights"])
-def test_an_edit_that_returns_no_such_value_is_named(subject, site, answer):
-    edit = type("Tampering", (Edit,), {site: lambda self, *_: answer})()
-    refused(lambda: subject.run(TOKENS, edits=[edit]), f"Tampering.{site} returned")
 
 
 @pytest.mark.parametrize("wrong", WRONG)

@@ -1,6 +1,6 @@
-"""Sites as values, edits as text, and edits as users of other libraries write them."""
+"""Edits as text, and as users of other libraries write them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,63 +10,12 @@ from refusals import refused
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
-from sinkinterp.attention import sites
 from sinkinterp.attention.kernels import Exp, Sigmoid
-from sinkinterp.attention.shapes import ModelShape
-from sinkinterp.attention.sites import CALL, Read
+from sinkinterp.attention.sites import CALL
 from sinkinterp.backends.bridge import bridge_of
 from sinkinterp.backends.load import BACKENDS
 from sinkinterp.checks import guesses
-from sinkinterp.interventions.edit import _HOOKS, description, edits_of
-
-SITES = {name: value for name, value in vars(sites).items() if isinstance(value, sites.Site)}
-EDITS = {  # one that changes each site, and nothing else
-    sites.TOKEN_EMBEDDING: iv.ChangeTokenEmbedding(iv.Zero()),
-    sites.POSITION_IDS: iv.ShiftPositions(1),
-    sites.POSITION_EMBEDDING: iv.ChangePositionEmbedding(iv.Zero()),
-    sites.RESIDUAL: iv.ChangeResidual(iv.Zero()),
-    sites.QUERY_WEIGHTS: iv.ZeroQueryBias(),
-    sites.KEY_WEIGHTS: iv.BlindKeys([3]),
-    sites.VALUE_WEIGHTS: iv.ZeroValueBias(),
-    sites.CALL: iv.ChangeKeys(iv.Zero()),
-    sites.OUTPUT: iv.ChangeOutputs(iv.Zero()),
-    sites.ATTENTION_INPUT: iv.ChangeAttentionInput(iv.Zero()),
-    sites.NEURONS: iv.ChangeNeurons(iv.Zero()),
-    sites.MLP: iv.ChangeMLP(iv.Zero()),
-}
-
-
-@pytest.mark.parametrize("site", SITES.values(), ids=SITES)
-def test_a_site_is_touched_by_the_edits_that_override_its_method(site):
-    assert [other for other, changes in EDITS.items() if site.touched_by(changes)] == [site]
-    assert not site.touched_by(iv.Edit())
-
-
-def test_a_site_applies_the_method_that_an_edit_overrides():
-    @dataclass(frozen=True)
-    class Doubled(iv.Edit):
-        def mlp(self, block, x):
-            return 2 * x + block
-
-    x = torch.ones(1, 2, 3)
-    assert sites.MLP.edited(x, [Doubled(), Doubled()], 5).eq(19).all()
-    assert sites.RESIDUAL.edited(x, [Doubled()], 5) is x
-
-
-@pytest.mark.parametrize("site", SITES.values(), ids=SITES)
-def test_a_read_holds_its_site_or_names_the_site_to_read(site):
-    if site.instead:
-        refused(lambda: site.read(len), "read")
-    else:
-        assert site.read(len) == Read(site, len)
-
-
-def test_sites_know_the_layers_of_a_model():
-    shape = ModelShape(5, (1, 3), 2, 2, 3, 6, 97, mlp_layers=(0, 2, 4))
-    layers = {site: tuple(site.layers(shape)) for site in SITES.values()}
-    assert layers[sites.RESIDUAL] == (0, 1, 2, 3, 4, 5) and layers[sites.MLP] == (0, 2, 4)
-    assert {layers[site] for site in (sites.CALL, sites.OUTPUT, sites.KEY_WEIGHTS)} == {(1, 3)}
-    assert layers[sites.TOKEN_EMBEDDING] == layers[sites.POSITION_EMBEDDING] == (0,)
+from sinkinterp.interventions.edit import _HOOKS, description, edits_of, site_of
 
 
 def test_an_edit_is_described_as_code_without_defaults():
@@ -162,6 +111,19 @@ def test_an_ablation_is_a_change_that_is_there(words, edit):
     assert iv.Ablate(**words) == edit
 
 
+@pytest.mark.parametrize(("given", "change"), [
+    (None, iv.ChangeResidual()), ("resid_pre", iv.ChangeResidual()), (("resid_pre", 2), iv.ChangeResidual(layers=[2])),
+    (("resid_post", 2), iv.ChangeResidual(layers=[3])), (("mlp", 3), iv.ChangeMLP(layers=[3])),
+    ("hook_q", iv.ChangeQueries()), (iv.ChangeKeys(layers=[1]), iv.ChangeKeys(layers=[1])),
+])  # fmt: skip
+def test_a_word_for_a_site_is_a_change_without_an_operation_and_behind_a_block_is_before_the_next(given, change):
+    assert site_of(given) == change
+    assert site_of("resid_post", layers=[0, 4], positions=[5]) == iv.ChangeResidual(layers=[1, 5], positions=[5])
+    assert site_of(None, heads=[(1, 2)]) == iv.ChangeOutputs(heads=[(1, 2)])
+    for wrong in ("nonsense", 3, iv.SwapPositions(0, 4)):
+        refused(partial(site_of, wrong), "site")
+
+
 @pytest.mark.parametrize("words", [
     {}, {"heads": [(0, 1)], "site": si.sites.MLP}, {"layers": [0], "by": "zeros"}, {"where": 3},
     {"site": si.sites.CALL, "layers": [0]},
@@ -169,6 +131,7 @@ def test_an_ablation_is_a_change_that_is_there(words, edit):
 ])  # fmt: skip
 def test_an_ablation_of_nothing_or_of_what_is_not_there_is_refused(words):
     refused(lambda: iv.Ablate(**words))
+    refused(lambda: iv.ZeroMassive(where=3), "where")
 
 
 @pytest.mark.parametrize(

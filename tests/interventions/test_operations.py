@@ -22,6 +22,15 @@ def test_each_operation_by_hand():
     torch.testing.assert_close(iv.MeanOfOthers()(LAYER, X)[1, 2, 3], X[1, 2, 1:].mean(0))
 
 
+def test_numbers_that_are_left_out_are_those_that_the_documentation_names():
+    for short, whole in (
+        (iv.MatchedNoise(), iv.MatchedNoise(0)), (iv.MeanOfOthers(), iv.MeanOfOthers(1)),
+        (iv.WithoutMassive(), iv.WithoutMassive(100.0, 1000.0)), (iv.ShiftPositions(2), iv.ShiftPositions(2, 1)),
+        (iv.AddSinkLogit(), iv.AddSinkLogit(0.0)),
+    ):  # fmt: skip
+        assert short == whole
+
+
 def test_operations_leave_their_input_alone():
     before, given = X.clone(), {LAYER: torch.ones(3, 5, 7, 11)}
     plain = (
@@ -122,7 +131,9 @@ def test_activations_of_another_shape_are_refused_in_one_line(shape):
 
 def test_what_an_operation_cannot_do_is_refused():
     refused(lambda: iv.Put({2: X})(3, X), "3")
-    refused(lambda: iv.ClampNorm(-1.0))
+    for make in (iv.ClampNorm, iv.WithoutMassive, partial(iv.WithoutMassive, 1.0)):
+        refused(partial(make, -0.01))
+        make(0.0)
     with pytest.raises(NotImplementedError):
         Operation()(LAYER, X)
 
@@ -150,7 +161,9 @@ def test_a_mean_of_others_skips_any_number_that_leaves_one():
         refused(partial(iv.MeanOfOthers(skip).check, 7), "7")
 
 
-@pytest.mark.parametrize("values", [{3: torch.zeros(5)}, {3: torch.tensor(1.0)}, {3: [[1.0]]}, {0.5: X}, [X]])
+@pytest.mark.parametrize(
+    "values", [{3: torch.zeros(5)}, {3: torch.tensor(1.0)}, {3: [[1.0]]}, {0.5: X}, [X], X, torch.tensor(1.0)]
+)
 def test_given_activations_are_tensors_of_vectors_by_layer(values, as_users_run_it):
     for kind in (iv.Put, iv.Add):
         refused(partial(kind, values))
@@ -175,3 +188,6 @@ def test_every_sequence_takes_what_is_given_at_its_own_place():
     assert residual.equal(expected)
     refused(lambda: iv.changes.PutAt({LAYER: given[:, :, 1:]}, rows, places)(LAYER, X))
     refused(lambda: put(LAYER + 1, X))
+    put.check_sequences(3)
+    for count in (2, 4):
+        refused(partial(put.check_sequences, count), str(count))

@@ -11,7 +11,7 @@ from refusals import refused
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import SOFTMAX
 from sinkinterp.attention.shapes import ModelShape
-from sinkinterp.interventions.selectors import named_heads
+from sinkinterp.interventions.selectors import check_chosen, named_heads
 from sinkinterp.measurement.maps import heads_asked
 
 # blocks 1, 2, 4, 6 and 8 of 11 attend, 7 query heads over 7 key heads of 13; feed-forward layers all but block 10
@@ -62,6 +62,12 @@ def test_each_site_counts_its_own_layers():
         site(iv.Zero(), layers=[0]).check(SHAPE, LENGTH)
         unfit(site(iv.Zero(), layers=[1]), "that this edit changes 1")
     refused(lambda: iv.ChangeMLP(iv.Zero()).check(ModelShape(3, (0, 1, 2), 4, 4, 5, 20, 97), LENGTH), "ChangeMLP")
+
+
+@pytest.mark.parametrize(("choices", "said"), [((), "none"), ((4,), "4"), ((1, 2, 3), "1 to 3"), ((1, 3), "1, 3")])
+def test_what_is_absent_is_refused_with_what_there_is(choices, said):
+    check_chosen(choices, choices, "layer")
+    assert refused(lambda: check_chosen((9,), choices, "layer"), "layer 9").endswith(f"have {said}")
 
 
 @pytest.mark.parametrize("make", ON_HEADS)

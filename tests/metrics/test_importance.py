@@ -165,14 +165,6 @@ def test_what_goes_to_slots_and_off_the_sequence_worked_by_hand(read, call, expe
     by_hand(read(call), expected)
 
 
-@pytest.mark.parametrize(("length", "expected"), [(16, 0.2113), (64, 0.0741)])
-def test_uniform_attention_gives_the_first_key_the_harmonic_mean(length, expected):
-    null = uniform_importance(odd(length, length), torch.tensor([0, length - 1]))
-    assert null.shape == (2, 6, 2)
-    torch.testing.assert_close(null[..., 0], torch.full((2, 6), expected), rtol=0, atol=5e-5)
-    by_hand(null[..., 1], 1 / length)
-
-
 @every_call
 def test_the_nulls_are_the_importances_of_equal_scores(call):
     slot = None if call.slot is None else SinkLogit(torch.zeros(6))

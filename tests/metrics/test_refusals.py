@@ -11,6 +11,7 @@ from refusals import refused
 from torch import Tensor
 
 from sinkinterp.metrics import importance, qk, residuals
+from sinkinterp.metrics.bootstrap import estimate
 
 NAN = float("nan")
 X, ALPHA, COSINES = torch.ones(2, 1, 3), torch.ones(2, 3, 5, 7), torch.ones(2, 3, 5)
@@ -27,6 +28,7 @@ REFUSED = {
     "least": [(residuals.steps, torch.ones(5), least) for least in (1.0, 0.5, NAN)],
     "step_": [(residuals.secondary_sinks, COSINES, *ends) for ends in ENDS],
     "cosine": [(residuals.secondary_sinks, COSINES, 0, 1, cosine) for cosine in (0.0, 1.0, NAN)],
+    "seed": [(estimate, torch.ones(n), seed) for n in (2, 31) for seed in (-1, 2**63)],
 }  # fmt: skip
 
 
@@ -44,6 +46,7 @@ def test_a_key_that_is_not_there_is_refused(make_call, position):
 @pytest.mark.parametrize("read", [qk.qk_norm_products, qk.qk_angles])
 def test_one_key_alone_has_no_others(make_call, read):
     refused(lambda: read(make_call(queries=1)))
+    assert read(make_call(queries=2)).isfinite().all()
 
 
 @jaxtyped(typechecker=beartype)  # ours in its place

@@ -188,6 +188,7 @@ def test_a_ratio_of_padded_norms_is_that_without_the_padding(position):
         ([1.0, 8.0, 8.0, 5.0], Steps(1, None)),  # stays above 2.8
         ([1.0, 1.0, 8.0], Steps(2, None)),  # rises at the end
         ([1.0, 2.0, 1.0], Steps(1, 2)),  # a factor of just `least` is a step, either way
+        ([1.0, 4.0, 2.0, 1.0], Steps(1, 3)),  # the geometric mean itself is not yet down
         ([1.0, 1.9, 3.6], None),  # no step is as large
         ([9.0, 3.0, 1.0], None),
         ([5.0], None),
@@ -227,6 +228,10 @@ def test_secondary_sinks_are_those_with_a_close_angle_to_their_own_first_token()
     assert torch.equal(secondary_sinks(residuals, 2, 4, cosine=0.6), expected)
 
 
+def test_a_cosine_of_just_the_bound_is_not_close_enough():
+    assert module.secondary_sinks(torch.tensor([[[1.0, 0.5, 0.75]]]), 0, 0, 0.5).tolist() == [[False, False, True]]
+
+
 def test_the_length_of_a_residual_does_not_matter():
     residuals, lengths = torch.randn(3, 2, 7, 5), torch.rand(3, 2, 7, 1) * 1000 + 1
     assert torch.equal(secondary_sinks(residuals * lengths, 0, 2, 0.5), secondary_sinks(residuals, 0, 2, 0.5))
@@ -236,18 +241,6 @@ def test_the_cosine_to_the_first_token_worked_by_hand():
     x = torch.tensor([[[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [3.0, 4.0], [0.0, 0.0]]])
     torch.testing.assert_close(cosine_to_first(x), torch.tensor([[1.0, 0.0, -1.0, 0.6, 0.0]]))
     torch.testing.assert_close(cosine_to_first(x.half() * 1e4), cosine_to_first(x))
-
-
-def test_the_cosine_to_the_first_token_is_that_of_torch():
-    x = torch.randn(3, 17, 13)
-    x[1, 4] = x[2, 0] = 0
-    x[0, 5] *= 1e6
-    expected = torch.nn.functional.cosine_similarity(x, x[:, :1], dim=-1)
-    torch.testing.assert_close(cosine_to_first(x), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_a_ratio_at_the_geometric_mean_is_not_yet_down():
-    assert steps(torch.tensor([1.0, 4.0, 2.0, 1.0])) == Steps(1, 3)
 
 
 def test_an_entry_of_exactly_100_is_not_massive_beside_one_that_is():

@@ -1,5 +1,6 @@
 import json
 from dataclasses import fields, replace
+from functools import partial
 from html import escape
 
 import pandas
@@ -15,11 +16,11 @@ from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.metrics.bootstrap import difference
 from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS, Metric
-from sinkinterp.metrics.instruments import ALL
+from sinkinterp.metrics.instruments import ALL, INSTRUMENTS
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES, Steps
 from sinkinterp.report.compare import compare
 from sinkinterp.report.heads import sinks_by_head
-from sinkinterp.report.report import Report, tables_as_json
+from sinkinterp.report.report import VIEWS, Report, tables_as_json
 from sinkinterp.report.summary import sink_summary
 
 
@@ -130,6 +131,17 @@ def test_a_table_of_rows_holds_every_head_of_every_position_but_no_padding(full)
         for name in columns[4:]:
             column = full.positions.index(row.position)
             assert getattr(row, name) == getattr(full, name)[row.sequence, row.layer, row.head, column].item()
+    assert frame.sink_rate[frame.position == 0].mean() == pytest.approx(full.sink_rate())
+    assert frame.sink_rate[frame.position != 0].isna().all()
+
+
+@pytest.mark.parametrize("change", [
+    {"tokens": torch.zeros(4, 11).long()}, {"positions": (0,)}, {"positions": (0, 3, 6)}, {"attention_layers": (0, 1)},
+    {"attention_layers": (0, 1, 2, 3)}, {"extras": {"mine": torch.zeros(2)}}, {"extras": {"mine": torch.zeros(4)}},
+    {"slot_null": torch.zeros(3, 3, 5)},
+])  # fmt: skip
+def test_a_report_of_parts_that_do_not_fit_each_other_is_refused(full, change, as_users_run_it):
+    refused(lambda: replace(full, **change), "another shape")
 
 
 def test_pandas_makes_of_a_report_what_to_pandas_does(full):
@@ -171,6 +183,10 @@ def test_rates_count_importances_of_the_first_position_above_three_tenths_unless
         assert rate() == pytest.approx((values[..., 0] > 0.3).float().mean().item())
         assert rate(0, 0.05) == pytest.approx((values[..., 0] > 0.05).float().mean().item())
         assert rate(6, 0.12) == pytest.approx((values[[0, 2], ..., 1] > 0.12).float().mean().item())
+    named = full.named_alpha(6)
+    assert named.quantity == "alpha_7" and {axis: [*of] for axis, of in named.axes.items()} == {
+        "sequence": [0, 1, 2], "layer": [0, 1, 2], "head": [0, 1, 2, 3],
+    }  # fmt: skip
     slot = full.slot_importance
     assert full.slot_rate().mean == pytest.approx((slot > 0.3).float().mean().item())
     assert full.slot_rate(0.05).mean == pytest.approx((slot > 0.05).float().mean().item())
@@ -203,9 +219,9 @@ def test_steps_are_of_the_mean_ratio_and_of_a_factor_of_two_unless_told_otherwis
 
 
 def test_a_position_that_was_not_measured_is_refused_with_those_that_were(full, subjects):
-    refused(lambda: full.sink(position=3), "position")
+    refused(lambda: full.sink(position=3), "position", "0, 6")
     five = si.measure(subjects["gpt2"], tokens_of(), positions=(1, 2, 3, 4, 6))
-    refused(lambda: five.sink(position=0), "position")
+    refused(lambda: five.sink(position=0), "position", "1 to 6")
 
 
 def test_a_reports_line_names_the_model_its_sizes_and_its_sink(full, subjects):
@@ -223,6 +239,8 @@ def test_a_notebook_shows_the_verdict_the_heads_and_the_summary_or_a_line_withou
 
 
 def test_what_people_look_at_first_is_at_an_epsilon_of_three_tenths(full):
+    assert len(full.heads(1).rows) == 1 and len(full.heads().rows) == 12
+    refused(lambda: full.heads(0), "top")
     assert full.plot() == full.plot("sinks", 0.3) != full.plot("sinks", 0.05)
     for show in (full.summary, full.heads):
         assert repr(vars(show())) == repr(vars(show(epsilon=0.3))) != repr(vars(show(epsilon=0.05)))
@@ -243,6 +261,31 @@ def test_a_reports_line_says_what_uniform_attention_gives_on_texts_as_short(subj
     subject = next(iter(subjects.values())) if isinstance(subjects, dict) else subjects
     rows = [[1, 2, 3], [1, 2, 3, 4]]
     assert repr(si.measure(subject, rows)).endswith("at epsilon 0.3, 1.000 under uniform attention>")
+
+
+def test_what_was_read_is_found_by_its_name_and_so_is_what_a_method_gives(full):
+    assert full["importance"] is full.importance and full["extra.loss"] is full["loss"] is full.extra(NEXT_TOKEN_LOSS)
+    assert (
+        full["residual_ratio"].equal(full.residual_ratio()) and full["summary"].table.rows == full.summary().table.rows
+    )
+    for name in ("save", "_repr_html_", "protocol", "nonsense", 3):
+        refused(partial(full.__getitem__, name), "there are")
+    refused(lambda: full["importanc", 3], "did you mean 'importance'?")
+
+
+def test_the_instrument_that_a_view_asks_for_measures_what_it_needs():
+    for view in VIEWS:
+        assert set(view.needs) <= set(INSTRUMENTS[view.instrument]) if view.needs else view.instrument == ""
+
+
+def test_a_word_that_a_method_does_not_take_is_refused(full):
+    for method in (full.alpha, full.sink_rate, full.sink, full.heads, full.plot):
+        refused(partial(method, nonsense=1), "nonsense")
+
+
+def test_what_is_no_file_of_a_report_is_refused(tmp_path):
+    for path in (tmp_path / "absent", tmp_path, 5, None):
+        refused(partial(Report.load, path))
 
 
 def test_a_report_without_its_seal_is_refused_in_one_line(full, tmp_path):

@@ -8,10 +8,11 @@ from refusals import refused
 
 import sinkinterp as si
 from sinkinterp.metrics.bootstrap import SHARES, estimate, estimate_cells
+from sinkinterp.metrics.importance import PAPER, VISIBLE
 from sinkinterp.report.heads import sinks_by_head
 from sinkinterp.report.norms import residual_norms_by_block
 from sinkinterp.report.positions import sinks_by_epsilon, sinks_by_position
-from sinkinterp.report.readings import Protocol, protocol_note, public_name
+from sinkinterp.report.readings import Protocol, protocol_note
 from sinkinterp.report.report import Report, overview_tables, tables_as_json
 from sinkinterp.report.summary import sink_summary
 from sinkinterp.table import high_of, low_of
@@ -154,6 +155,11 @@ def test_residuals_are_told_per_block_and_model():
 def test_every_table_carries_its_protocol():
     text = "toy: n=3, T=5, BOS never (none), float32, a.txt, 1 text too short, edits Swap(), epsilon=0.25"
     assert protocol_note(REPORT, 0.25).startswith(text)
+    assert "divided" not in protocol_note(REPORT, 0.25)
+    for divisor, other in ((VISIBLE, "T - k + 1"), (PAPER, VISIBLE.description)):
+        windowed = replace(PROTOCOL, hides_first_key=True, divisor=divisor.description)
+        note = protocol_note(replace(REPORT, protocol=windowed), 0.25)
+        assert f"divided by {divisor.description}" in note and note.endswith(other)
     assert all(table(REPORT, 0.25).note.startswith(text) for table in (sink_summary, sinks_by_head, sinks_by_position))
 
 
@@ -165,17 +171,3 @@ def test_everything_goes_through_json():
     assert found["importance"][1][3] == pytest.approx([0.7 / 3, 0.05, 0.05, 0.05, 0.05])
     assert found["null"][1][3] == pytest.approx([0.4, 0.03, 0.03, 0.03, 0.03])
     assert (found["positions"], found["attention_layers"]) == ([0, 1, 2, 3, 4], [1, 4])
-
-
-@pytest.mark.parametrize(
-    ("model", "shown"),
-    [
-        ("gpt2", "gpt2"),
-        ("owner/name", "owner/name"),
-        ("/home/me/gpt2", "gpt2"),
-        ("a/b/c/", "c"),
-        (r"C:\models\opt", "opt"),
-    ],
-)
-def test_the_name_of_a_model_is_shown_and_of_a_folder_its_last_part(model, shown):
-    assert public_name(model) == shown

@@ -12,6 +12,7 @@ from sinkinterp.report.compare import sinks_by_length
 from sinkinterp.report.explained import graph
 from sinkinterp.report.heads import strongest_head
 from sinkinterp.report.norms import norms_by_kind, token_kinds
+from sinkinterp.report.positions import sinks_by_token
 from sinkinterp.report.readings import protocol_note, public_name, short_name
 from sinkinterp.report.report import NAMED, VIEWS, tables_as_json, views_of
 from sinkinterp.report.summary import protocol_table, sink_verdict
@@ -121,12 +122,14 @@ def test_every_view_makes_a_table_that_is_shown_somewhere():
 
 def test_a_report_of_some_positions_has_the_views_that_these_positions_make():
     columns = ("importance", "raw_importance", "null", "bias_null")
-    for positions in ((0,), (0, 2)):
+    for positions in ((0,), (0, 2), tuple(range(T))):
         some = {name: getattr(EVERYTHING, name)[..., list(positions)] for name in columns}
         report = replace(EVERYTHING, positions=positions, **some)
         shown = [view for view in views_of(report) if view.name != "lengths"]
         assert all(view.table(report, 0.3, str).rows for view in shown)
         assert {MASSIVE_ENTRIES, NEXT_TOKEN_LOSS} <= {metric for view in shown for metric in view.needs}
+        assert (NAMED["positions"] in shown) == (len(positions) > 1)
+        assert any(view.table is sinks_by_token for view in shown) == (len(positions) == T)
 
 
 def test_the_json_file_holds_general_tables_before_those_of_instruments():

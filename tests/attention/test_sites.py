@@ -1,0 +1,150 @@
+"""Sites as values, and which answers of edits may take the place of what is there."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pytest
+import torch
+from refusals import WRONG, refused
+
+from sinkinterp import interventions as iv
+from sinkinterp.attention import sites
+from sinkinterp.attention.shapes import ModelShape
+from sinkinterp.attention.sites import HeadWeights, LazyWeights, Read
+
+pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
+
+SITES = {name: value for name, value in vars(sites).items() if isinstance(value, sites.Site)}
+EDITS = {  # one that changes each site, and nothing else
+    sites.TOKEN_EMBEDDING: iv.ChangeTokenEmbedding(iv.Zero()),
+    sites.POSITION_IDS: iv.ShiftPositions(1),
+    sites.POSITION_EMBEDDING: iv.ChangePositionEmbedding(iv.Zero()),
+    sites.RESIDUAL: iv.ChangeResidual(iv.Zero()),
+    sites.QUERY_WEIGHTS: iv.ZeroQueryBias(),
+    sites.KEY_WEIGHTS: iv.BlindKeys([3]),
+    sites.VALUE_WEIGHTS: iv.ZeroValueBias(),
+    sites.CALL: iv.ChangeKeys(iv.Zero()),
+    sites.OUTPUT: iv.ChangeOutputs(iv.Zero()),
+    sites.ATTENTION_INPUT: iv.ChangeAttentionInput(iv.Zero()),
+    sites.NEURONS: iv.ChangeNeurons(iv.Zero()),
+    sites.MLP: iv.ChangeMLP(iv.Zero()),
+}
+
+
+@pytest.mark.parametrize("site", SITES.values(), ids=SITES)
+def test_a_site_is_touched_by_the_edits_that_override_its_method(site):
+    assert [other for other, changes in EDITS.items() if site.touched_by(changes)] == [site]
+    assert not site.touched_by(iv.Edit())
+
+
+def test_a_site_applies_the_method_that_an_edit_overrides():
+    @dataclass(frozen=True)
+    class Doubled(iv.Edit):
+        def mlp(self, block, x):
+            return 2 * x + block
+
+    x = torch.ones(1, 2, 3)
+    assert sites.MLP.edited(x, [Doubled(), Doubled()], 5).eq(19).all()
+    assert sites.RESIDUAL.edited(x, [Doubled()], 5) is x
+
+
+@pytest.mark.parametrize("site", SITES.values(), ids=SITES)
+def test_a_read_holds_its_site_or_names_the_site_to_read(site):
+    if site.instead:
+        refused(lambda: site.read(len), "read")
+    else:
+        assert site.read(len) == Read(site, len)
+
+
+def test_sites_know_the_layers_of_a_model():
+    shape = ModelShape(5, (1, 3), 2, 2, 3, 6, 97, mlp_layers=(0, 2, 4))
+    layers = {site: tuple(site.layers(shape)) for site in SITES.values()}
+    assert layers[sites.RESIDUAL] == (0, 1, 2, 3, 4, 5) and layers[sites.MLP] == (0, 2, 4)
+    assert {layers[site] for site in (sites.CALL, sites.OUTPUT, sites.KEY_WEIGHTS)} == {(1, 3)}
+    assert layers[sites.TOKEN_EMBEDDING] == layers[sites.POSITION_EMBEDDING] == layers[sites.POSITION_IDS] == (0,)
+    assert layers[sites.NEURONS] == (0, 1, 2, 3, 4)
+
+
+@pytest.fixture
+def at(make_call):
+    """What is at a site, behind the other arguments of its edits."""
+
+    def there(site):
+        call = make_call(softcap=2.0)
+        if site in sites.WEIGHT_SITES:
+            return 1, LazyWeights(lambda: torch.ones(3, 5, 7), torch.ones(3, 5))
+        if site in (sites.TOKEN_EMBEDDING, sites.POSITION_EMBEDDING):
+            return (torch.ones(2, 5, 7),)
+        whole = {sites.POSITION_IDS: (torch.arange(7),), sites.CALL: (call,), sites.OUTPUT: (call, call.q)}
+        return whole.get(site, (1, torch.ones(2, 5, 7)))
+
+    return there
+
+
+PARTS = {sites.CALL: ("q", "k", "v")} | dict.fromkeys(sites.WEIGHT_SITES, ("weight", "bias"))  # of no single tensor
+PLACES = [(site, part) for site in SITES.values() for part in PARTS.get(site, (None,))]
+
+
+def answered(site, there, answer, part=None):
+    """What is at a site after an edit that returns `answer` of it, or of a part of it."""
+    *place, before = there
+
+    def edited(edit, *given):
+        return answer(given[-1]) if part is None else replace(given[-1], **{part: answer(getattr(given[-1], part))})
+
+    return site.edited(before, [type("Edited", (iv.Edit,), {site.method.__name__: edited})()], *place)
+
+
+@pytest.mark.parametrize(("site", "part"), PLACES, ids=lambda each: getattr(each, "label", each))
+def test_an_answer_takes_the_place_of_a_tensor_that_it_fits_and_is_refused_for_any_other(site, part, at):
+    def of(value):
+        return value if part is None else getattr(value, part)
+
+    there = at(site)
+    assert of(answered(site, there, lambda x: 2 * x, part)).equal(2 * of(there[-1]))
+    assert answered(site, there, lambda x: x) is there[-1]
+    for wrong in WRONG.values():
+        refused(partial(answered, site, at(site), wrong, part), f"Edited.{site.method.__name__}")
+
+
+@pytest.mark.parametrize("site", SITES.values(), ids=SITES)
+@pytest.mark.parametrize("answer", [None, 3, torch.zeros(3)])
+def test_an_answer_of_another_kind_than_what_is_there_is_refused(site, answer, at):
+    refused(lambda: answered(site, at(site), lambda given: answer), f"Edited.{site.method.__name__}")
+
+
+def test_positions_count_from_zero(at):
+    there = at(sites.POSITION_IDS)
+    assert answered(sites.POSITION_IDS, there, lambda ids: 0 * ids).eq(0).all()
+    refused(lambda: answered(sites.POSITION_IDS, there, lambda ids: ids - 1), "-1")
+
+
+@pytest.mark.parametrize(("bias", "other"), [(None, torch.ones(3, 5)), (torch.ones(3, 5), None)])
+def test_weights_keep_a_bias_where_they_have_one(bias, other):
+    there = 1, HeadWeights(torch.ones(3, 5, 7), bias)
+    assert answered(sites.KEY_WEIGHTS, there, lambda weights: weights.with_bias(bias)).bias is bias
+    refused(lambda: answered(sites.KEY_WEIGHTS, there, lambda weights: weights.with_bias(other)), "bias")
+
+
+MASK = torch.ones(1, 1, 11, 11)
+
+
+@pytest.mark.parametrize("change", [{"softcap": None}, {"scale": 0.0}, {"mask": MASK.bool()}])
+def test_a_call_may_lose_its_softcap_and_take_another_scale_and_mask(at, change):
+    ((name, value),) = change.items()
+    assert getattr(answered(sites.CALL, at(sites.CALL), lambda call: replace(call, **change)), name) is value
+
+
+@pytest.mark.parametrize(
+    "change", [{"scale": torch.nan}, {"softcap": torch.inf}, {"layer": 4}, {"layer": 2}, {"mask": MASK}]
+)
+def test_a_call_is_of_its_layer_and_of_finite_numbers_and_its_mask_is_boolean(at, change):
+    refused(lambda: answered(sites.CALL, at(sites.CALL), lambda call: replace(call, **change)), "Edited.call")
+
+
+@pytest.mark.parametrize("part", "qkv")
+def test_what_an_edit_makes_is_finite_and_what_a_model_computes_itself_is_not_asked(at, part):
+    (call,) = at(sites.CALL)
+    refused(lambda: answered(sites.CALL, (call,), lambda x: x * torch.inf, part), "finite")
+    its_own = replace(call, scale=torch.inf, **{part: getattr(call, part) * torch.inf})
+    assert answered(sites.CALL, (its_own,), lambda call: replace(call, mask=MASK.bool())).mask.all()
