@@ -21,7 +21,6 @@ from sinkinterp.attention.kernels import (
     Sigmoid,
     Unit,
 )
-from sinkinterp.attention.maps import of_heads
 from sinkinterp.attention.masks import key_blocks
 from sinkinterp.attention.slots import (
     EvenRow,
@@ -32,10 +31,8 @@ from sinkinterp.attention.slots import (
     NoSlots,
     SinkLogit,
     SlotRow,
-    Summaries,
     ZeroRow,
 )
-from sinkinterp.interventions import RemoveKeySlot, ZeroKeySlot
 from sinkinterp.metrics import importance as metrics, qk
 from sinkinterp.spec import Dims
 
@@ -236,23 +233,6 @@ def test_weights_are_normalised_where_none_is_negative_and_rows_sum_to_one():
     signed[..., 0, :2] = torch.tensor([1.0, 0.0])
     of = [random_call(slot=None).with_pattern(weights).is_normalised for weights in (even, 2 * even, signed)]
     assert of == [True, False, False]
-
-
-def test_summaries_are_one_column_of_the_softmax_over_them_the_logit_and_the_tokens():
-    torch.manual_seed(0)
-    q, k, v = torch.randn(2, 3, 7, 5), torch.randn(2, 3, 11, 5), torch.randn(2, 3, 11, 13)
-    allowed = torch.rand(2, 1, 7, 11) < 0.6
-    allowed[..., torch.arange(7), torch.arange(7)] = True
-    dense = AttentionCall(0, q, k, v, 0.7, mask=allowed, slot=SinkLogit(torch.tensor([0.1, -2.0, 1.5])))
-    summaries = Summaries(k[:, :, 7:], v[:, :, 7:], allowed[..., 7:], dense.slot.logit)
-    call = replace(dense, k=k[:, :, :7], v=v[:, :, :7], mask=allowed[..., :7], slot=summaries)
-    torch.testing.assert_close(call.output(), dense.output())
-    torch.testing.assert_close(call.pattern()[..., 1:], dense.pattern()[..., 1:8])
-    torch.testing.assert_close(call.slot_mass(), dense.slot_mass() + dense.pattern()[..., 8:].sum((2, 3)))
-    torch.testing.assert_close(of_heads(call, [2, 0]).output(), dense.output()[:, [2, 0]])
-    zeroed, without = (edit.call(call) for edit in (ZeroKeySlot(), RemoveKeySlot()))
-    torch.testing.assert_close(zeroed.output(), replace(dense, slot=SinkLogit(torch.zeros(3))).output())
-    torch.testing.assert_close(without.output(), replace(call, slot=None).output())
 
 
 def test_columns_that_are_left_out_are_zero_and_the_others_stay_as_they_were_set():
