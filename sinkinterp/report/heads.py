@@ -5,6 +5,7 @@ The first key beside the others, over heads and over pairs: Gu et al. 2025, Figu
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from html import escape
 from itertools import pairwise, product
 from typing import Any
@@ -22,7 +23,7 @@ from ..metrics.bootstrap import COSINES as COSINE_RANGE, SHARES, SIZES, mean_cel
 from ..metrics.importance import check_epsilon
 from ..metrics.qk import COSINE_COUNTS, COSINES, NORM_PRODUCT_COUNTS, NORMS, QK_ANGLES, QK_NORM_PRODUCTS, score_gap
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
-from ..plots.theme import LIGHT, colour, faded, grid_of, heat_map, positive_axis, themed, unique_values
+from ..plots.theme import LIGHT, colour, faded, grid_of, heat_map, positive_axis, sweep_figure, themed, unique_values
 from ..table import ALPHA_1, HEAD, KEY_RATIO, LAYER, NULL, QUANTITY, SINK_RATE, VALUE_RATIO, Cell, Table
 from .readings import Readings, of_report, protocol_note
 
@@ -55,6 +56,24 @@ def sinks_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 
     title = "Importance of the first position per head"
     return Table(title, protocol_note(report, epsilon), rows_by_head(report, row), heads_overview)
+
+
+@of_report
+def sinks_by_layer(report: Readings, epsilon: float = 0.3) -> Table:
+    """Importance of the first position per layer: the mean over its heads, and its share above epsilon."""
+    check_epsilon(epsilon)
+    alpha, null = report.alpha(), report.null_alpha()
+    rows: tuple[dict[str, Cell], ...] = tuple(
+        {
+            LAYER: layer,
+            **mean_cells(ALPHA_1, alpha[:, i].mean(-1), SHARES),
+            NULL: null[:, i].mean().item(),
+            **mean_cells(SINK_RATE, (alpha[:, i] > epsilon).float().mean(-1), SHARES),
+        }
+        for i, layer in enumerate(report.attention_layers)
+    )
+    figure = partial(sweep_figure, x=LAYER, quantities=(ALPHA_1, SINK_RATE))
+    return Table("Importance of the first position per layer", protocol_note(report, epsilon), rows, figure)
 
 
 @of_report
