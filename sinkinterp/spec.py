@@ -9,7 +9,7 @@ from dataclasses import MISSING, field, fields
 from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn, TypeVar, get_args, get_type_hints
 
-from .checks import Checked, Frozen, InputError, each_once, refusal
+from .checks import Checked, Frozen, InputError, each_once, refusal, synonym
 
 S = TypeVar("S", bound="Spec")
 Limits = Mapping[str, float | tuple[float, float] | Mapping[str, float]]
@@ -164,8 +164,13 @@ def _value(hint: Any, key: str, text: str) -> Any:
     """`text` as a value of the first of the field's types that can read it, in JSON form."""
     options = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
+        kinds = {name.lower(): kind for name, kind in _kinds(option).items()}
         try:
-            return _PARSERS[option](text) if option in _PARSERS else defaults(_kinds(option)[text])
+            return (
+                _PARSERS[option](text)
+                if option in _PARSERS
+                else defaults(kinds[synonym(text.lower().replace("_", ""), kinds)])
+            )
         except (ValueError, KeyError):
             continue
     names = [_NAMES.get(option) or ", ".join(sorted(_kinds(option))) or str(option) for option in options]

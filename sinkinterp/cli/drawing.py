@@ -11,7 +11,7 @@ from ..data.choices import Bos
 from ..data.progress import OnProgress, progress_bars
 from ..seals import check_ours
 from . import options
-from .terminal import OR_FORCE, deliver, print_text, print_written
+from .terminal import OR_FORCE, deliver, print_line, print_text, print_written
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
@@ -60,7 +60,7 @@ def view(
         heads = heads_named(head)
         if heads and layer:
             raise InputError("--head names its layer; leave --layer out")
-        options.check_text(prompt.text, prompt.column)
+        options.check_text(prompt.text, prompt.column, "the first of which is shown")
         options.check_sizes(model, heads, prompt.length, loading.beyond_context)
         subject = loading.subject(model)
         token_set = prompt.token_set(subject, model, progress("reading docstrings"))
@@ -69,6 +69,8 @@ def view(
         if (suffix := out.suffix.lower()) in PICTURES:
             figure = attention_map(subject, token_set.tokens, heads=shown, edits=edits)
             content = picture(figure, suffix)
+            for menu in figure.layout.updatemenus[:1] if len(shown or ()) != 1 else ():
+                print_line(f"a picture has one map: {menu.buttons[menu.active].label}; --head names another head")
         else:
             content = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=shown))
     deliver([], (out, lambda: content), force=force)

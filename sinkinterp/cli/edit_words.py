@@ -46,10 +46,11 @@ def with_edits(groups: list[Group], edit_named: Callable[[str], str], is_foreign
     is_named = bool(places) and places[0].annotation not in (int, float)
     needed = sum(field.default is field.empty for field in places)
     given, named, others = list[str](), list[str](), list[Group]()
+    has_values = any(values and edit_named(option) == edit for option, values in groups)
     for option, values in groups:
         is_edit, field = edit_named(option) == edit, _field_of(option, fields)
         is_number = not option and NUMBERS.fullmatch(values[0]) and len(given) < max(2, len(places))
-        is_after_model = not option and is_named and any(not other for other, _ in others)
+        is_after_model = not option and is_named and not has_values and any(not other for other, _ in others)
         is_missing = len(given) < needed and (is_after_model or (is_foreign(option) and not field))
         if places and (is_edit or is_number or is_missing):
             given += [part for value in values for part in value.strip("()[]").split(",")]

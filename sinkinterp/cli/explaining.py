@@ -14,7 +14,7 @@ from ..data.progress import progress_bars
 from . import options
 from .drawing import heads_named, layer_and_head
 from .measuring import Input
-from .terminal import brief, deliver
+from .terminal import brief, deliver, print_line
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
@@ -132,6 +132,7 @@ class What(Frozen):
         return kinds[self.site]
 
 
+TEXT = "The quick brown fox jumps over the lazy dog."  # that two models read without --text
 Texts = Annotated[list[str], typer.Option(parser=options.filled)]
 
 
@@ -152,7 +153,7 @@ class Prompts(Frozen):
         from ..data.texts import names_file
 
         given = [bool(each) for each in (self.clean, self.corrupted, self.into, self.text)]
-        if given not in ([True, True, False, False], [False, False, True, True]):
+        if given[:3] != [False, False, True] and given != [True, True, False, False]:
             text, twin = "'The cat saw the dog'", self.into or "TWIN"
             two = f"two prompts, `sinkinterp patch MODEL --clean {text} --corrupted 'The dog saw the cat'`"
             yield f"write {two}, or a text of two models, `sinkinterp patch MODEL --into {twin} --text {text}`"
@@ -169,6 +170,7 @@ def patch(
     what: What = What(),
     loading: options.Loading = options.Loading(),
     layers: Annotated[list[int], typer.Option("--layer", parser=options.whole(0))] = [],
+    positions: Annotated[list[int], typer.Option("--position", parser=options.whole(0))] = [],
     out: options.TableOut = Path("figures/patch.html"),
     full: bool = False,
     force: bool = False,
@@ -187,13 +189,18 @@ def patch(
         options.check_sizes(model, heads_named(what.head))
         subject = loading.subject(model)
         other = None if prompts.into is None else loading.subject(prompts.into)
-        asked: dict[str, Any] = {"clean": other or prompts.clean, "corrupted": prompts.text or prompts.corrupted}
+        texts = prompts.text or [TEXT] * (other is not None)
+        if texts != prompts.text:
+            print_line(f"without --text, both models read {TEXT!r}")
+        asked: dict[str, Any] = {"clean": other or prompts.clean, "corrupted": texts or prompts.corrupted}
         asked |= {"answer": prompts.answer, "instead": prompts.instead}
         asked |= {"metric": first_alpha()} if prompts.sink else {}
-        table = chosen_rows(what.table(subject, **asked, progress=progress("patching")), layers or None)
+        table = chosen_rows(
+            what.table(subject, **asked, progress=progress("patching")), layers or None, positions=positions or None
+        )
     strongest = table.with_rows(sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0))))
     lead = f"Clean: {' | '.join(prompts.clean)}. Corrupted: {' | '.join(prompts.corrupted)}."
-    lead = lead if other is None else f"{subject.name} into {other.name}: {' | '.join(prompts.text)}"
+    lead = lead if other is None else f"{subject.name} into {other.name}: {' | '.join(texts)}"
     section = Section.of(table, "The share of the clean run that each place restores")
     suffix = out.suffix.lower() or ".html"
     as_page = partial(page, f"{short_name(subject.name)}: activation patching", lead, [section])

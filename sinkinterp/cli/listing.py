@@ -9,6 +9,7 @@ import typer
 
 from ..backends.files.named_models import MADE, models, shipped
 from ..table import Cell, Table
+from . import options
 from .terminal import print_table, print_text
 
 Row = dict[str, Cell]
@@ -23,6 +24,16 @@ def listing(what: Annotated[Listed | None, typer.Argument(show_default="all")] =
     """List the models, variants, recipes, experiments or checkpoints that have a name."""
     for each in (Listed.MODELS, Listed.VARIANTS, Listed.RECIPES, Listed.EXPERIMENTS) if what is None else (what,):
         _print(each)
+
+
+def info(model: options.Model, loading: options.Weights = options.Weights()) -> None:
+    """Print the sizes of a model: its layers, heads, dimensions and parameters."""
+    subject = loading.subject(model)
+    sizes = vars(subject.shape) | {"parameters": sum(weight.numel() for weight in subject.model.parameters())}
+    layers = {name: len(value) for name, value in sizes.items() if isinstance(value, tuple)}
+    rows = tuple({"size": name, "value": value} for name, value in (sizes | layers).items() if value is not None)
+    note = "attention_layers, mlp_layers: how many of the n_layers blocks have them; n_ctx: the longest sequence"
+    print_table(Table(subject.name, note, rows))
 
 
 def _print(what: Listed) -> None:

@@ -17,7 +17,7 @@ from .changing import compare, generate
 from .drawing import demo, gallery, serve, view
 from .edit_words import NUMBERS
 from .explaining import explain, patch
-from .listing import listing
+from .listing import info, listing
 from .meaning import FILES, Options, is_model, line_meant
 from .measuring import cache, check, domains, mask, measure
 from .options import checked
@@ -195,7 +195,7 @@ def _option(argument: re.Match[str], options: Mapping[str, str]) -> str:
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
 COMMANDS = (
     *(train, finetune, mend, gallery, view, patch, explain, serve, reproduce),
-    *(book, story, demo, measure, compare, generate, domains, check, cache, mask, listing),
+    *(book, story, demo, measure, compare, generate, domains, check, cache, mask, info, listing),
 )
 for command in COMMANDS:
     app.command("list" if command is listing else None, cls=Command)(checked(command))

@@ -17,7 +17,9 @@ from . import options
 from .edit_words import NUMBERS, Group, numbers_in, plain, with_edits
 
 LISTS = {"reproduce": "experiments", "train": "variants", "measure": "models", "view": "models"}  # of `COMMAND list`
-TABLES = dict.fromkeys(("sinks", "positions", "epsilons", "norms", "residuals", "angles", "massive"))
+LAYERS: Group = ("--table", ["layers"])
+_OF_NORMS = ("norms", "keys", "values", "kv", "residuals")
+TABLES = dict.fromkeys(("sinks", "layers", "positions", "epsilons", *_OF_NORMS, "angles", "massive", "entries"))
 FILES = {"--json": "sinks.json", "--html": "sinks.html", "--save": "sinks.csv", "--out": "page.html"}  # in a folder
 CONFIGS = ("config", "cfg", "config_file", "config_path", "settings_file", "yaml", "hparams")
 
@@ -67,6 +69,12 @@ def is_model(word: str) -> bool:
     return word in models() or bool(re.fullmatch(name, word)) or os.path.isdir(word)
 
 
+def models_in(word: str) -> list[str]:
+    """The models of a list such as gpt2,smollm2; the word itself if it is not one."""
+    parts = word.split(",")
+    return parts if all(map(is_model, parts)) else [word]
+
+
 class Options:
     """The meaning of the words after a command, by the options that it has."""
 
@@ -91,6 +99,7 @@ class Options:
             if (said := self._said(option, values)) is not None:
                 more = self._groups([*filter(None, (part.format(*values[:1] or [""]) for part in said.split()))])
                 told = [group for group in self._groups(words) if "{}" not in said]
+                told += [LAYERS] * any(option == "--table" for option, _ in groups)  # which has a row for each
                 groups[:0] = [*(group for group in more if group not in told), *self._groups(values["{" in said :])]
                 continue
             own = self._output_for(option, values) or self._own(option)
@@ -114,8 +123,9 @@ class Options:
 
     def _with_second_model(self, groups: list[Group]) -> list[Group]:
         """The groups with `MODEL --into TWIN` for two models, however they are named, where the command takes them."""
-        of_words = [values[0] for option, values in groups if not option and re.fullmatch(r"[\w./-]+", values[0])]
-        named = [values[0] for _, values in groups if values and (values[0] in of_words or os.path.isdir(values[0]))]
+        words = [(option, values[0]) for option, values in groups if values and re.fullmatch(r"[\w./-]+", values[0])]
+        is_end = {option: re.match("--cl|--co", self._said(option, ["x"]) or "") for option, _ in words if option}
+        named = [word for option, word in words if not option or is_end[option] or os.path.isdir(word)]
         if "--into" not in self.own or len(named) != 2 or any(option == "--into" for option, _ in groups):
             return groups
         others = [(option, values) for option, values in groups if values[:1] not in ([named[0]], [named[1]])]
@@ -126,6 +136,7 @@ class Options:
         if not getattr(self.own.get(option), "multiple", False) or not values:
             return [*[option] * (option[:1] == "-"), *values]
         each = numbers_in(values) if all(map(NUMBERS.fullmatch, values)) else values
+        each = [part for value in each for part in models_in(value)]
         return [word for value in each for word in (option, value)]
 
     def command(self, args: list[str]) -> str:
@@ -162,7 +173,7 @@ class Options:
             elif takes and (not values or (NUMBERS.fullmatch(arg) and NUMBERS.fullmatch("".join(values)))):
                 values.append(arg)
             else:
-                groups.append(("", [arg]))
+                groups += [("", [part]) for part in models_in(arg)]
         return groups
 
     def kept(self, words: list[str]) -> list[str]:
@@ -216,6 +227,8 @@ class Options:
 
     def _edit_in(self, option: str) -> str:
         """The edit that an option means which the command lacks; else empty."""
+        if (named := option_of(f"edits:{option}")) and option not in self.own:
+            return named
         edit = edit_of(plain(command_meant(option.strip("-"))[-1]), options.EDITS) if self._is_foreign(option) else ""
         return edit if self._said(option, ["0"]) is None else ""
 

@@ -139,15 +139,14 @@ class Results(options.Tables):
 
     def tables(self, report: "Report", epsilon: float, word: "TokenText") -> "list[Table]":
         """The tables that are asked for, or that of heads where only their rows are; else none."""
-        from ..measurement.tabulate import chosen_rows
-        from ..report.report import view_of
+        from ..measurement.tabulate import rows_named
 
         named = [layer_and_head(name) for name in self.heads if not name.isdecimal()]
         layers = [*self.layers, *(layer for layer, _ in named)] or None
         heads = [*map(int, filter(str.isdecimal, self.heads)), *(head for _, head in named)] or None
         names = ",".join(self.table or ["sinks"] * bool(layers or heads or self.top)).split(",")
-        views = [view_of(report, name) for name in dict.fromkeys(filter(None, names))]
-        return [chosen_rows(view.table(report, epsilon, word), layers, heads, self.top) for view in views]
+        chosen: Any = (report, epsilon, word, layers, heads, self.top)
+        return [rows_named(name, *chosen) for name in dict.fromkeys(filter(None, names))]
 
     def files(self, report: "Report", asked: "list[Table]", epsilon: float, word: "TokenText") -> tuple[Wanted, ...]:
         from ..pages.report import PAGES, content, measurement_page
@@ -190,7 +189,7 @@ def _remarks(report: "Report", given: Input) -> Iterator[str]:
     if read.texts_too_short:
         yield f"{read.texts_too_short} texts shorter than {read.length} tokens were passed over."
     if read.sequences == 1 and given.text is not None and not given.is_one_text:
-        more = "--length reads more of it, and a .jsonl or a folder holds many"
+        more = "--length reads more of it, and a .txt with blank lines between, a .jsonl or a folder holds many"
         yield f"{given.text} holds one text, read up to {read.length} tokens; {more}."
 
 

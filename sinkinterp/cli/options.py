@@ -26,7 +26,7 @@ from ..data.choices import Bos, Dtype, dtype_name
 from ..files import cache_folder, check_writable, data_of
 from ..runs.catalogue import experiment_names
 from ..seals import check_ours
-from .terminal import OR_FORCE, TABLE_FORMAT, format_of_redirect, quiet_libraries
+from .terminal import OR_FORCE, TABLE_FORMAT, format_of_redirect, print_line, quiet_libraries
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
@@ -55,13 +55,18 @@ def check_sizes(
         check_context(length, most, model, f"use --length {most}{fix}")
 
 
-def check_text(text: str | None, column: str = "text") -> None:
-    """Raises InputError for a file or folder without texts. Call it before a model is loaded, which takes seconds."""
-    from ..data.texts import check_readable, is_path
+def check_text(text: str | None, column: str = "text", how: str = "each a text") -> None:
+    """Raises InputError for a file or folder without texts. Call it before a model is loaded, which takes seconds.
+
+    It says on standard error how the lines of a file are read if each is a text.
+    """
+    from ..data.texts import check_readable, is_path, lines_of
 
     check_no_model(text)
     if text is not None and is_path(text):
         check_readable(text, column)
+        if lines := lines_of(Path(text)):
+            print_line(f'{text}: {len(lines)} lines, {how}; --text "$(cat {text})" reads them as one text')
 
 
 def check_bos(subject: "Subject", bos: Bos) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
-from itertools import chain, filterfalse, groupby, islice
+from itertools import chain, dropwhile, filterfalse, groupby, islice, takewhile
 from pathlib import Path
 from typing import TextIO
 
@@ -117,10 +117,30 @@ def _opened(file: Path, newline: str | None = None) -> TextIO:
 
 
 def _paragraphs(file: Path) -> Iterator[Row]:
+    in_lines = lines_of(file)
+    yield from ({"text": line} for line in in_lines)
     with _opened(file) as lines:
         for is_blank, paragraph in groupby(lines, str.isspace):
-            if not is_blank:
+            if not is_blank and not in_lines:
                 yield {"text": "".join(paragraph).rstrip("\n")}
+
+
+def lines_of(file: Path) -> list[str]:
+    """The lines of a .txt file in which each is a text; empty for another file.
+
+    These are several lines of two words or more, without blank or indented ones, and not one text that was wrapped.
+    """
+    if ending_of(file) != ".txt" or not file.is_file():
+        return []
+    with _opened(file) as opened:
+        lines = list(takewhile(lambda line: not line.isspace(), dropwhile(str.isspace, opened)))
+        are_long = len(lines) > 1 and all(len(line.split()) > 1 and not line[0].isspace() for line in lines)
+        if not are_long or not all(map(str.isspace, opened)):
+            return []
+    begins, width = [line.split()[0] for line in lines[1:]], max(map(len, lines))
+    is_full = all(len(line) + len(word) > 0.8 * width for line, word in zip(lines, begins, strict=False))
+    is_wrapped = is_full and any(word[0].islower() for word in begins)
+    return [] if is_wrapped else [line.rstrip("\n") for line in lines]
 
 
 def _json_rows(file: Path) -> Iterator[Row]:
@@ -188,11 +208,11 @@ _OR_LOCAL = f"or give a {ENDINGS} file, a folder of them, or no text at all for 
 def texts_of(source: Path | str, column: str = "text", split: str = "train") -> Iterator[str]:
     """The texts of a file, of the files in a folder and its subfolders (in the order of their paths), or of a dataset.
 
-    The texts of a .txt file are its paragraphs, with blank lines between them. Other files (.jsonl, .json, .parquet,
-    .csv), and folders of `save_to_disk`, hold texts in `column`. `split` names the part of a folder that is read. Files
-    may be packed (.gz, .zst). A string OWNER/NAME or OWNER/NAME:CONFIG that is not a path (see `is_path`) names a
-    dataset on the Hub, whose `split` is streamed. Any other string is one text itself. Raises InputError for a missing
-    or unreadable source, when the first text is read.
+    The texts of a .txt file are its paragraphs, with blank lines between them, or its lines (see `lines_of`). Other
+    files (.jsonl, .json, .parquet, .csv), and folders of `save_to_disk`, hold texts in `column`. `split` names the part
+    of a folder that is read. Files may be packed (.gz, .zst). A string OWNER/NAME or OWNER/NAME:CONFIG that is not a
+    path (see `is_path`) names a dataset on the Hub, whose `split` is streamed. Any other string is one text itself.
+    Raises InputError for a missing or unreadable source, when the first text is read.
     """
     if is_text(source):
         yield str(source)

@@ -18,7 +18,7 @@ from ..checks import LARGEST, Frozen, InputError, check_count, check_memory, ins
 from ..data.texts import names_file
 from .choices import Bos
 from .given_tokenizer import appended_tokens, check_one_bos, messages_in, rendered
-from .texts import is_blank, is_path, is_text, text_in, text_of_file, texts_of
+from .texts import is_blank, is_path, is_text, lines_of, text_in, text_of_file, texts_of
 
 Tokens = Int[Tensor, "sequence pos"]
 Lengths = Int[Tensor, " sequence"]
@@ -400,11 +400,11 @@ class TextToTokens(Frozen):
         return replace(self.at_most([text], most or UNLIMITED, source), sha256=digest.hexdigest())
 
     def one_in(self, source: str, column: str, most: int | None) -> TokenSet:
-        """The tokens of a text, of the .txt file that it names, or of the first text of another file or a folder."""
+        """The tokens of a text, of a .txt file of one text, or of the first text of another file or a folder."""
         if not is_path(source):
             return self.one(source, most)
         file = Path(source)
-        is_whole = file.suffix == ".txt" and file.is_file()
+        is_whole = file.suffix == ".txt" and file.is_file() and not lines_of(file)
         text = text_of_file(file) if is_whole else next(texts_of(file, column), "")
         return self.one(text, most, file.name)
 

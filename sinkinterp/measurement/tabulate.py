@@ -19,16 +19,14 @@ from ..data.tokens import TokensLike
 from ..interventions.edit import Edits, edits_of, is_hook
 from ..metrics.importance import Metric
 from ..metrics.instruments import INSTRUMENTS, LOSS
-from ..metrics.residuals import TOP_ENTRIES
 from ..report.answers import NamedTensor, OfTable
 from ..report.compare import compare as compare_reports, sinks_by
-from ..report.norms import largest_entries, residual_norms_by_block
-from ..report.report import NAMED, Report, View
+from ..report.norms import LARGEST_VALUE, largest_entries, residual_norms_by_block
+from ..report.readings import TokenText
+from ..report.report import NAMED, Report, view_of
 from ..table import ALPHA_1, BLOCK, HEAD, KV_HEAD, LAYER, MODEL, POSITION, Table
 from .maps import by_name
 from .measure import ModelLike, inputs_of, measure
-
-_VIEWS = {**NAMED, "entries": View(largest_entries, needs=(TOP_ENTRIES,))}
 
 
 def _table_of(view: str) -> Callable[..., Table]:
@@ -49,23 +47,38 @@ def _table_of(view: str) -> Callable[..., Table]:
         `top` keeps the largest rows; of massive activations, it makes those of the largest entries. Raises InputError
         as `measure` does, and where the table has no such rows.
         """
-        subject, shown = subject_of(model), _VIEWS["entries" if view == "massive" and top is not None else view]
-        report = measure(subject, tokens, edits=edits, instruments=INSTRUMENTS.get(shown.instrument, ()))
-        if shown is _VIEWS["entries"] and is_whole(layers):
-            block = whole_number(layers, "layer", 0, subject.shape.n_layers)
-            return chosen_rows(largest_entries(report, epsilon, subject.label, block), top=top)
-        return chosen_rows(shown.table(report, epsilon, subject.label), layers, heads, top)
+        subject, needed = subject_of(model), NAMED["massive" if view == "entries" else view].instrument
+        report = measure(subject, tokens, edits=edits, instruments=INSTRUMENTS.get(needed, ()))
+        return rows_named(view, report, epsilon, subject.label, layers, heads, top)
 
     tabulate.__name__ = view
     return keywords(with_block_edits(tabulate))
 
 
-def chosen_rows(table: Table, layers: Any = None, heads: Any = None, top: int | None = None) -> Table:
-    """The table with the rows of some layers or blocks, and heads; None keeps all. `top` keeps the largest of them.
+def rows_named(
+    name: str, report: Report, epsilon: float, word: TokenText, layers: Any = None, heads: Any = None, top: Any = None
+) -> Table:
+    """The rows of a view of a report, or of its largest entries, that `chosen_rows` keeps.
+
+    The entries are those of one layer, or of the tallest block; they are the massive activations of `top`.
+    """
+    if name != "entries" and (name != "massive" or top is None):
+        return chosen_rows(view_of(report, name).table(report, epsilon, word), layers, heads, top)
+    blocks: Sequence[Any] = [layers] if is_whole(layers) else layers or []
+    block = whole_number(blocks[0], "layer", 0, report.residual_norms.shape[1] - 1) if len(blocks) == 1 else None
+    table = chosen_rows(largest_entries(report, epsilon, word, block), layers if block is None else None, heads)
+    return table if top is None else table.largest(top, LARGEST_VALUE)
+
+
+def chosen_rows(
+    table: Table, layers: Any = None, heads: Any = None, top: int | None = None, positions: Any = None
+) -> Table:
+    """The table with the rows of some layers or blocks, heads, and positions; None keeps all. `top`: the largest.
 
     Raises InputError where it has no such rows.
     """
-    for column, chosen in ((LAYER if LAYER in table.columns else BLOCK, layers), (HEAD, heads)):
+    layer = LAYER if LAYER in table.columns else BLOCK
+    for column, chosen in ((layer, layers), (HEAD, heads), (POSITION, positions)):
         if chosen is not None:
             numbers = whole_numbers(chosen, column)
             table = table.with_rows(row for row in table if row.get(column) in numbers)

@@ -5,6 +5,7 @@ The first key beside the others: Gu et al. 2025, Figures 2 and 15-18.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from html import escape
 from itertools import product
 from typing import Any
@@ -21,8 +22,8 @@ from ..metrics.bootstrap import COSINES as COSINE_RANGE, SHARES, SIZES, mean_cel
 from ..metrics.importance import check_epsilon
 from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
-from ..plots.theme import LIGHT, colour, faded, grid_of, heat_map, positive_axis, themed, unique_values
-from ..table import ALPHA_1, HEAD, KEY_RATIO, LAYER, NULL, SINK_RATE, VALUE_RATIO, Cell, Table
+from ..plots.theme import LIGHT, colour, faded, grid_of, heat_map, positive_axis, sweep_figure, themed, unique_values
+from ..table import ALPHA_1, HEAD, KEY_RATIO, LAYER, NULL, QUANTITY, SINK_RATE, VALUE_RATIO, Cell, Table
 from .readings import Readings, of_report, protocol_note
 
 SIDE = 480  # points, at most
@@ -54,6 +55,24 @@ def sinks_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 
     title = "Importance of the first position per head"
     return Table(title, protocol_note(report, epsilon), rows_by_head(report, row), heads_overview)
+
+
+@of_report
+def sinks_by_layer(report: Readings, epsilon: float = 0.3) -> Table:
+    """Importance of the first position per layer: the mean over its heads, and its share above epsilon."""
+    check_epsilon(epsilon)
+    alpha, null = report.alpha(), report.null_alpha()
+    rows: tuple[dict[str, Cell], ...] = tuple(
+        {
+            LAYER: layer,
+            **mean_cells(ALPHA_1, alpha[:, i].mean(-1), SHARES),
+            NULL: null[:, i].mean().item(),
+            **mean_cells(SINK_RATE, (alpha[:, i] > epsilon).float().mean(-1), SHARES),
+        }
+        for i, layer in enumerate(report.attention_layers)
+    )
+    figure = partial(sweep_figure, x=LAYER, quantities=(ALPHA_1, SINK_RATE))
+    return Table("Importance of the first position per layer", protocol_note(report, epsilon), rows, figure)
 
 
 @of_report

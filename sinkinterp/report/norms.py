@@ -31,6 +31,7 @@ FIRST_TOKEN = "first token"
 OTHER_TOKENS = "other tokens"
 RATIO = "ratio"
 BLOCK_AXIS = "block (0: embedding)"
+LARGEST_VALUE = "largest |value|"
 MOST_SHOWN = 12  # entries of a table
 
 
@@ -190,7 +191,7 @@ def largest_entries(
             "token": token_text(min(ids)) if len(ids) == 1 else f"{len(ids)} different",
             "in sequences": len(values),
             "mean value": fmean(values),
-            "largest |value|": max(map(abs, values)),
+            LARGEST_VALUE: max(map(abs, values)),
         }
 
     most_frequent = sorted(found, key=lambda place: (-len(found[place]), place))[:MOST_SHOWN]

@@ -19,7 +19,7 @@ from ..metrics.instruments import INSTRUMENTS
 from ..metrics.qk import QK_ANGLES
 from ..metrics.residuals import MASSIVE_ENTRIES, TOP_ENTRIES
 from ..metrics.writes import UPDATE_RANK
-from ..table import HEAD, Table
+from ..table import HEAD, QUANTITY, Table
 from . import heads as of_heads, norms, positions
 from .maps import maps_of_strongest
 from .readings import Readings, TokenText
@@ -107,6 +107,16 @@ def _of(table: Callable[[Readings, float], Table]) -> Tabulate:
     return lambda report, epsilon, word: table(report, epsilon)
 
 
+def _norms_of(*quantities: str) -> Tabulate:
+    """The rows of `norms_by_kind` for some quantities."""
+
+    def table(report: Readings, epsilon: float, word: TokenText) -> Table:
+        every = norms.norms_by_kind(report, epsilon, word)
+        return every.with_rows(row for row in every if row[QUANTITY] in quantities)
+
+    return table
+
+
 def _has_all_positions(report: Readings) -> bool:
     return len(report.positions) == report.protocol.length
 
@@ -119,10 +129,14 @@ _norms = _of(lambda report, epsilon: norms.residual_norms_by_block({report.proto
 VIEWS = (
     View(_of(sink_summary), in_terminal=True, in_json=True),
     View(_of(of_heads.sinks_by_head), "sinks", in_terminal=True, in_json=True, heading="Heads"),
+    View(_of(of_heads.sinks_by_layer), "layers"),
     View(_of(positions.sinks_by_position), "positions", in_json=True, heading="Positions", fits=_has_others),
     View(_of(positions.sinks_by_epsilon), "epsilons", in_json=True, heading="Thresholds"),
     View(positions.sinks_by_token, in_terminal=True, fits=_has_all_positions),
     View(norms.norms_by_kind, "norms", heading="Norms by kind of token"),
+    View(_norms_of("key"), "keys"),
+    View(_norms_of("value"), "values"),
+    View(_norms_of("key", "value"), "kv"),
     View(_norms, "residuals", in_json=True, heading="Norm of the first token's residual"),
     View(_of(of_heads.score_gaps_by_head), needs=(QK_ANGLES,), in_terminal=True, in_json=True),
     View(_of(of_heads.writes_by_head), needs=(UPDATE_RANK,), in_terminal=True, in_json=True),

@@ -101,8 +101,8 @@ def test_what_belongs_to_the_command_is_not_taken_by_an_edit():
 
 @pytest.mark.parametrize("verb", ["plot", "show", "measure", "view", "analyze"])
 @pytest.mark.parametrize(
-    "table", sorted(TABLES.keys() - {"sinks", "epsilons"})
-)  # the command, and the option --epsilon
+    "table", sorted(TABLES.keys() - {"sinks", "epsilons", "layers"})
+)  # the command, and the options --epsilon and --layer
 def test_a_table_is_asked_for_by_its_name_in_every_place(verb, table):
     page = ["--html", "sinks.html"] * (verb in ("plot", "show", "view"))
     for line in (f"{verb} {table} m", f"{table} m", f"measure m --{table}"):
@@ -129,7 +129,7 @@ def test_a_word_for_an_option_becomes_options_of_the_command(command):
 
 
 def test_the_settings_that_options_of_a_training_mean_are_settings():
-    known = {*flat(Recipe(compiled=True).to_dict())}
+    known = {name.removesuffix(".kind") for name in flat(Recipe(compiled=True).to_dict())}
     for said in _words("option").values():
         assert {*re.findall(r"--set ([\w.]+)=", said)} <= known
 
@@ -142,10 +142,16 @@ def test_a_training_without_a_variant_is_that_of_softmax():
 
 SAME_LINE = {
     "measure m --layer 0 --layer 1 --layer 2 --table norms": (
-        *("norms m --layers 0-2", "kv-norms m --layers 0,1,2", "key_norms m --layers 0:3"),
+        *("norms m --layers 0-2", "norms m --layers 0,1,2", "plot-norms m --layers 0:3"),
         *("plot norms m --layers 0..2", "view m --what norms --layers 0-2"),
         "measure m --metric norms --layers 0 1 2",
     ),
+    "measure m --table kv --layer 0 --layer 1": ("kv-norms m --layers 0,1", "norms m --layers 0-1 --kind kv"),
+    "measure m --table layers": ("sink-rate m --per-layer", "rate m --by layer", "by-layer m"),
+    "measure m --table massive": ("massive m --per-layer",),
+    "reproduce table1 --model a2 --model b3": ("reproduce table1 --models a2,b3",),
+    "train sigmoid --set model.position=rope": ("train --attention sigmoid --pos rope",),
+    "info m": ("load m", "info --model m"),
     "measure m --save a.pdf": ("plot sink-rate m -o a.pdf", "measure m --output a.pdf", "measure m --pdf a.pdf"),
     "compare a/b c/d --format json": (
         "sink-rate a/b c/d --json",
@@ -156,8 +162,12 @@ SAME_LINE = {
     "compare m --edit ZeroKeyBias()": ("edit m --zero-key-bias --compare", "compare m --zero-key-bias"),
     "serve m --port 80": ("view m --port 80", "show m --port 80", "dashboard m --port=80"),
     "explain m --head 5.3": ("explain m --layer 5 --head 3", "why m --layers 5 --heads 3"),
+    "generate m 'a b' --edit 'PatchNormalization(\"sigmoid\")'": (
+        *("generate m 'a b' --attention sigmoid", "generate m 'a b' --normalization sigmoid --seed 1"),
+    ),
     "generate m --text x --edit ZeroKeyBias() --max-new-tokens 5": ("generate m -p x -n 5 --edit zero-key-bias",),
     "patch m --clean a --corrupted b --site residual": ("patch m --clean a --corrupt b --component resid_pre",),
+    "patch a --into b": ("patch a b --sweep", "patch --source a --target b"),
     "patch a/b --into c/d --text x": ("patch a/b c/d --text x", "patch a/b c/d --prompt x"),
     "reproduce table7 --save a.pdf --out b": ("reproduce --table table7 -o a.pdf --output-dir b",),
     "train sigmoid --dry-run --set lr=1": ("train --variant sigmoid --lr 1 --dry-run",),
@@ -200,7 +210,7 @@ def test_the_line_without_an_unknown_option_is_a_line(command):
 
 def test_a_table_alone_has_the_rows_that_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert {*TABLES} == NAMED.keys() - {"attention"}  # which needs more than is measured
+    assert {*TABLES} == NAMED.keys() - {"attention"} | {"entries"}  # attention needs more than is measured
     for table in TABLES:
         assert call("measure", NAME, TEXT, "--table", table).strip()
     call("heads", NAME, TEXT, "--layer", "1,2", "--csv", "a.csv")

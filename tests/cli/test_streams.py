@@ -50,6 +50,7 @@ ALL = {
 PRINTING = {  # alone
     "list": "list variants",
     "check": "check {files}/good",
+    "info": "info {files}/good",
     "generate": "generate sinkinterp/text-softmax --text cats --max-new-tokens 2",
 }
 

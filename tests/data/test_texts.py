@@ -5,6 +5,7 @@ import threading
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from textwrap import fill
 from unittest.mock import Mock
 
 import pyarrow
@@ -14,7 +15,7 @@ from datasets.exceptions import DatasetNotFoundError
 from refusals import refused
 
 from sinkinterp.data import texts
-from sinkinterp.data.texts import domains_of, is_path, texts_of
+from sinkinterp.data.texts import domains_of, is_path, lines_of, texts_of
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +32,22 @@ def write(path: Path, text: str) -> Path:
 def test_a_txt_file_gives_its_paragraphs(tmp_path):
     path = write(tmp_path / "a.txt", "one\nline\n\ntwo\n\n\n\nthree\n")
     assert [text.strip() for text in texts_of(path)] == ["one\nline", "two", "three"]
+
+
+CONTENTS = {
+    "The sky is\nThe cat sat on\n": 2,
+    "\nOnce upon\na time there was one\n\n": 2,
+    "The sky\nA word\n\nTwo words": 2,
+    "word\nother\n": 1,
+    "one two\n  three four\n": 1,
+    fill("once upon a time " * 40): 1,
+}
+
+
+@pytest.mark.parametrize(("content", "n"), CONTENTS.items())
+def test_lines_are_texts_unless_they_are_words_indented_or_one_text_that_was_wrapped(tmp_path, content, n):
+    path = write(tmp_path / "a.txt", content)
+    assert len([*texts_of(path)]) == n and len(lines_of(path)) in (0, n)
 
 
 TEXTS, BODIES = ["one,\ntwo", "é", ""], ["a", "b", ""]
