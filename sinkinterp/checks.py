@@ -23,7 +23,7 @@ from importlib.abc import MetaPathFinder
 from operator import attrgetter
 from pathlib import Path
 from pkgutil import iter_modules, resolve_name
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar, dataclass_transform
 
 P = ParamSpec("P")
@@ -353,7 +353,7 @@ def _by_parts(names: tuple[str, ...]) -> dict[frozenset[str], str]:
     return {_parts(name): name for name in reversed(names) if name.isidentifier() and _parts(name)}
 
 
-def _known(word: str, names: Iterable[str]) -> str:
+def named_in(word: str, names: Iterable[str]) -> str:
     """The one of the names that a word means: itself, in the other number, or made of the same parts; else empty."""
     near = (form for form in (word, word.removesuffix("s"), f"{word}s") if form in names)
     return next(near, "") or _by_parts(tuple(names)).get(_parts(word), "")
@@ -371,7 +371,7 @@ def said_of(word: Any, place: str = "") -> str:
     """The words of the table about a word, as the end of a message; empty if it has none."""
     fixes = _words("instead")
     plain, is_line = str(word), place.startswith(_ROOT.name)  # a command line is not told what to write in Python
-    general = _known(plain, fixes) if not is_line else plain * (plain[:1] == "-" or plain[-1:] == ")")
+    general = named_in(plain, fixes) if not is_line else plain * (plain[:1] == "-" or plain[-1:] == ")")
     fix = fixes.get(f"{place}:{plain}") or fixes.get(general, "")
     return f"; {fix}" if fix else ""
 
@@ -439,7 +439,7 @@ def synonym(word: str, known: Iterable[str]) -> str:
 def command_of(word: str) -> str:
     """The command that a word means, also as the name of a function of ours; the word itself if it means none."""
     same, plain = _words("same"), word.replace("-", "_")
-    function = same.get(_known(plain, same) if plain.isidentifier() else "", "").rpartition(".")[2].replace("_", "-")
+    function = same.get(named_in(plain, same) if plain.isidentifier() else "", "").rpartition(".")[2].replace("_", "-")
     is_told = f"{_ROOT.name}:{word}" in _words("instead")
     return word if is_told else same.get(f"{_ROOT.name}:{word}") or same.get(f"{_ROOT.name}:{function}", word)
 
@@ -452,13 +452,13 @@ def option_of(word: str) -> str | None:
 def edit_of(word: str, edits: Iterable[str]) -> str:
     """The one of the edits that a word means; empty if it means none."""
     same = _words("same")
-    of_all = same.get(_known(word.replace("-", "_"), same), "")
+    of_all = same.get(named_in(word.replace("-", "_"), same), "")
     meant = of_all.removeprefix(f"{_ROOT.name}.interventions.")
     if meant != of_all and meant.isidentifier():
         return meant
     own, parts = _alike(word), {edit: _alike(edit) for edit in edits}
     near = (edit for edit in parts if parts[edit] <= own and len(own - parts[edit]) < 2 <= len(parts[edit]))
-    return _known(word.replace("-", "_"), edits) or max(near, key=lambda edit: len(parts[edit]), default="")
+    return named_in(word.replace("-", "_"), edits) or max(near, key=lambda edit: len(parts[edit]), default="")
 
 
 @cache
@@ -469,13 +469,17 @@ def _sources() -> dict[Path, str]:
 
 
 def _found(name: str) -> Any:
-    """The function, class or constant of this name in any module of ours; None without one."""
+    """The class, constant or function of what we measure of this name in any module of ours; None without one."""
     defined = re.compile(rf"^(def |class )?{re.escape(name)}\b *[(:=\[]", re.M)
     homes = (inside.with_suffix("").parts for inside, text in _sources().items() if defined.search(text))
     modules = (import_module(".".join((_ROOT.name, *home))) for home in homes)
-    return next((vars(module)[name] for module in modules if name in vars(module)), None)
+    found = next((vars(module)[name] for module in modules if name in vars(module)), None)
+    parameters = inspect.signature(found).parameters if isinstance(found, FunctionType) else {}
+    is_inner = isinstance(found, FunctionType) and next(iter(parameters), "") not in _MEASURED
+    return None if is_inner else found
 
 
+_MEASURED = ("model", "subject", "report", "run", "source", "name", "recipe", "table", "path")
 _OF_LOAD, _OF_TOKENS = ("tokenizer", "backend", "dtype", "device_map"), ("bos", "length", "sequences", "attention_mask")
 
 
@@ -506,7 +510,6 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
         pairs = (pair.split("=") for pair in meant.values() if pair)
         return kept | {word: literal_eval(value) for word, value in pairs}
 
-    @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         told: Any = kwargs
         by_place: Any = args
@@ -515,7 +518,7 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
         named = meant_by(told, len(by_place))
         model: Any = (dict(zip(known, by_place, strict=False)) | named).get("model")
         if getattr(type(model), "kind", "") == "block":
-            return model.as_model(checked, by_place, named)
+            return model.as_model(public, by_place, named)
         path = named.pop("path", None) if is_saved else None
         given = _prepared([*known], by_place, named, handed) if handed else by_place
         _check_fit(function, given, named)
@@ -524,7 +527,36 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
             saved(answer, path)
         return answer
 
-    return checked
+    public: Any = _Function(function, checked)
+    return public
+
+
+class _Function:
+    """A function of ours. An attribute that it lacks is the function that both words mean, or says what to write."""
+
+    def __init__(self, function: Callable[..., Any], checked: Callable[..., Any]) -> None:
+        update_wrapper(self, function)
+        self._checked = checked
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._checked(*args, **kwargs)
+
+    def __get__(self, thing: Any, owner: type | None = None) -> Any:
+        return self if thing is None else MethodType(self, thing)
+
+    def __repr__(self) -> str:
+        return f"<function {vars(self)['__name__']}>"
+
+    def __reduce__(self) -> str:
+        return str(vars(self)["__qualname__"])
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            own = vars(self).get("__name__", "")
+            if name[0] != "_" and _parts(name) and (both := _meant(f"{own}_{name}", _public_functions())):
+                return getattr(sys.modules[_ROOT.name], both)
+            raise Unknown(f"{own} is a function, without {name!r}", name, lambda: fix_of(name, own) or fix_of("", own))
 
 
 def saved(what: Any, path: Any, **how: Any) -> Path:
@@ -611,7 +643,12 @@ class Told(type):
 
 
 class Frozen(metaclass=Told):
-    """The base of values that do not change."""
+    """The base of values that do not change. They say what to write in place of an attribute that they do not have."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise _no_attribute(self, type(self).__name__, name)
 
 
 class Checked(Frozen):
@@ -691,7 +728,11 @@ class Answering:
     def __init_subclass__(cls) -> None:
         for name in dir(cls):
             function = inspect.getattr_static(cls, name)
-            if name[0] != "_" and inspect.isfunction(function) and function.__module__.startswith(_ROOT.name):
+            if (
+                name[0] != "_"
+                and isinstance(function, FunctionType | _Function)
+                and function.__module__.startswith(_ROOT.name)
+            ):
                 setattr(cls, name, _Method(function))
 
     if not TYPE_CHECKING:  # a type checker knows the attributes that there are
@@ -706,28 +747,34 @@ class Answering:
                         return getattr(vars(self)[part], name)
                 if function := _public(name, self.role):
                     return Bound(function, self)
-            raise Unknown(f"a {self.kind} has no attribute {name!r}", name, partial(self._fix_of, name))
+            raise _no_attribute(self, self.kind, name)
 
-    def _fix_of(self, name: str) -> str:
-        """What to write in place of an attribute that is not there."""
-        inside = f"; write {self.kind}.model.{name}" if hasattr(vars(self).get("model"), name) else ""
-        names = [known for known in dir(self) if not known.startswith("_") and known not in Answering.__annotations__]
+
+def _no_attribute(thing: Any, kind: str, name: str) -> Unknown:
+    """The error of an attribute that a thing of this kind does not have, which says what to write in its place."""
+
+    def fix() -> str:
+        inside = f"; write {kind}.model.{name}" if hasattr(vars(thing).get("model"), name) else ""
+        names = [known for known in dir(thing) if not known.startswith("_") and known not in Answering.__annotations__]
         known = f"; it has {', '.join(names)}" if len(names) < 16 else ""
-        return fix_of(name, self.kind) or inside or fix_of("", self.kind) or nearest(name, names) or known
+        return fix_of(name, kind) or inside or nearest(name, names) or said_of("", kind) or known
+
+    return Unknown(f"a {kind} has no attribute {name!r}", name, fix)
 
 
 def _public(name: str, role: str) -> Callable[..., Any] | None:
     """The function of `si` by this name that takes an object of this role first, or makes edits."""
     function: Any = getattr(sys.modules[_ROOT.name], name, None)
-    is_function = inspect.isfunction(function) or isinstance(function, partial)
+    is_function = isinstance(function, FunctionType | _Function | partial)
     first = next(iter(inspect.signature(function).parameters.values()), None) if is_function else None
     makes_edits = role == "model" and first is not None and first.kind is first.VAR_POSITIONAL
-    return function if first is not None and (first.name == role or makes_edits) else None
+    names = (role, "before") if role == "model" else (role,)  # two models are compared
+    return function if first is not None and (first.name in names or makes_edits) else None
 
 
 def _meant(name: str, public: Iterable[str]) -> str:
     """The public name, or the word of the table, that a word means; empty if it means none."""
-    return _known(name, dict.fromkeys((*public, *_words("same"))))
+    return named_in(name, dict.fromkeys((*public, *_words("same"))))
 
 
 def _function_of(value: Any, name: str) -> Any:
@@ -754,7 +801,7 @@ class Package(ModuleType):
             meant = meant if "." in meant else f"{_ROOT.name}.{meant}"
             return _function_of(resolve_name(meant), name)
         fix = f"; write si.{name}" if name in public else said_of(name)
-        edit = "" if fix or not name.islower() else _known(name, _public_edits())
+        edit = "" if fix or not name.islower() else named_in(name, _public_edits())
         if edit and edit.lower() != name:
             return _function_of(resolve_name(f"{_ROOT.name}.interventions.{edit}"), name)
         if not fix and (found := _found(name)) is not None:

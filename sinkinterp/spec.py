@@ -9,7 +9,7 @@ from dataclasses import MISSING, field, fields
 from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn, TypeVar, get_args, get_type_hints
 
-from .checks import Checked, Frozen, InputError, each_once, refusal, synonym
+from .checks import Checked, Frozen, InputError, each_once, nearest, refusal, said_of, synonym
 
 S = TypeVar("S", bound="Spec")
 Limits = Mapping[str, float | tuple[float, float] | Mapping[str, float]]
@@ -174,7 +174,8 @@ def _value(hint: Any, key: str, text: str) -> Any:
         except (ValueError, KeyError):
             continue
     names = [_NAMES.get(option) or ", ".join(sorted(_kinds(option))) or str(option) for option in options]
-    raise InputError(f"{key} takes {' or '.join(names)}; got {text!r}")
+    fix = said_of(text, key) or said_of("", key) or nearest(text, names)
+    raise InputError(f"{key} takes {' or '.join(names)}; got {text!r:.60}{fix}")
 
 
 def _kinds(option: Any) -> dict[str, type[Spec]]:

@@ -14,6 +14,7 @@ from .checks import (
     Answering,
     Frozen,
     InputError,
+    Unknown,
     choice,
     guesses,
     instance_of,
@@ -89,6 +90,22 @@ def published(column: str) -> str:
     return f"paper {column}"
 
 
+class Row(dict[str, Any]):
+    """The cells of a row by their columns, which also answer to the words that people use for them."""
+
+    def __missing__(self, word: str) -> Any:
+        if column := column_meant(word, self):
+            return self[column]
+        raise KeyError(f"{word!s:.60}; the columns are {', '.join(self)}")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, word: str) -> Any:
+            if column := column_meant(word, self):
+                return self[column]
+            raise Unknown(f"a row has no {word!r}; the columns are {', '.join(self)}", word)
+
+
 class Table(Answering, Frozen, repr=False):
     """Rows with the same columns.
 
@@ -115,10 +132,17 @@ class Table(Answering, Frozen, repr=False):
         return self.to_markdown()
 
     def __iter__(self) -> Iterator[Mapping[str, Cell]]:
-        return iter(self.rows)
+        return map(Row, self.rows)
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:  # matplotlib hides a ValueError
         raise TypeError(f"a table is not an array{said_of('array', 'table')}")
+
+    def __float__(self) -> NoReturn:
+        raise TypeError(f"a table is not a number; table[{self._quantities()[0]!r}][0] is one")
+
+    def _quantities(self) -> list[str]:
+        """The columns of numbers that say no place."""
+        return [name for name in self.columns if name not in _PLACES and not self.is_text(name)] or ["COLUMN"]
 
     def __len__(self) -> int:
         """How many rows there are."""
@@ -163,7 +187,7 @@ class Table(Answering, Frozen, repr=False):
             raise InputError(f"table[0] is a row, table['name'] a column; got {key!r:.40}{said_of('array', 'table')}")
         if not -len(self) <= key < len(self):
             raise IndexError(f"there is no row {key}; rows count from 0, and {self!r}")
-        return self.rows[key]
+        return Row(self.rows[key])
 
     def head(self, n: int = 5) -> "Table":
         """The first `n` rows, as a table."""
@@ -171,8 +195,8 @@ class Table(Answering, Frozen, repr=False):
 
     def largest(self, n: int = 5, by: str = "") -> "Table":
         """The `n` rows with the largest numbers of a column; by default, of the first one with a quantity."""
-        sizes = [name for name in self.columns if name not in _PLACES and not self.is_text(name)]
-        by = column_meant(by, self.columns) or by or next(iter(sizes), self.columns[0])
+        sizes = self._quantities()
+        by = column_meant(by, self.columns) or by or sizes[0]
         ranked = sorted(self.rows, key=lambda row: float(row[by] or 0), reverse=True) if by in sizes else self.rows
         self._check_columns(by)
         return self.with_rows([*ranked][: whole_number(n, "n", 1)])

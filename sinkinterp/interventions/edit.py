@@ -30,6 +30,7 @@ from ..checks import (
     keywords,
     nearest,
     refusal,
+    synonym,
 )
 from . import changes
 from .changes import Apply, MeanOfOthers, Operation, Zero
@@ -73,6 +74,10 @@ def _edit_of(edit: Any) -> Edit:
         return edit
     if callable(edit) and not isinstance(edit, type | torch.nn.Module) and not is_dataclass(edit):  # an operation
         return CallFunction(edit)
+    if is_dataclass(edit) and not isinstance(edit, type):  # a kernel
+        with suppress(InputError):
+            patched: Edit = makers()["PatchNormalization"](edit)
+            return patched
     what = edit.__name__ if isinstance(edit, type) else type(edit).__name__
     raise InputError(f"{what} is not an edit; give one or a list of them, such as edits=si.SwapPositions(0, 4)")
 
@@ -162,11 +167,14 @@ def Ablate(
     chosen = {"layers": layers, "heads": heads, "positions": positions, "dims": dims}
     if all(choice is None for choice in chosen.values()):
         raise InputError("Ablate needs layers, heads, positions or dims")
-    return _in_places(changes.AT[site](choice(by, _BY, "way to ablate")), **chosen)
+    return in_places(changes.AT[site](choice(by, _BY, "way to ablate")), **chosen)
 
 
-def _in_places(site: changes.Change, layers: Any, heads: Any, **chosen: Any) -> changes.Change:
-    """The change in chosen layers, heads, positions and dimensions; heads are pairs, or numbers beside their layers."""
+PLACES = ("layers", "heads", "positions", "dims")
+
+
+def in_places(site: Any, layers: Any = None, heads: Any = None, **chosen: Any) -> Any:
+    """The edit in chosen layers, heads, positions and dimensions; heads are pairs, or numbers beside their layers."""
     if layers is not None and heads is not None and not is_pair(heads) and all(map(is_whole, several(heads, "heads"))):
         layers, heads = None, [*product(several(layers, "layers"), several(heads, "heads"))]
     if heads is not None:
@@ -187,12 +195,12 @@ def site_of(given: Any, layers: Any = None, heads: Any = None, positions: Any = 
     if word is None:
         word = "residual" if heads is None else "output"
     if isinstance(word, str):
-        change, later = choice(re.sub(r"^hook_|^(attn|mlp)\W", "", word), _SITES, "site")
+        change, later = choice(synonym(re.sub(r"^hook_|^(attn|mlp)\W", "", word), _SITES), _SITES, "site")
         layers = of_layer if of_layer else layers
         word = change()
         layers = [layer + later for layer in several(layers, "layers")] if layers is not None and later else layers
     fix = f"a change without an operation, such as ChangeResidual(layers=[1]), or one of {', '.join(_SITES)}"
-    return _in_places(instance_of(word, changes.Change, f"a site is {fix}"), layers, heads, positions=positions)
+    return in_places(instance_of(word, changes.Change, f"a site is {fix}"), layers, heads, positions=positions)
 
 
 @keywords

@@ -38,7 +38,7 @@ MOST = 6  # maps side by side
 @keywords
 def attention_map(
     model: ModelLike | Sequence[ModelLike] | Mapping[str, ModelLike] | Any,
-    text: TokensLike | Any,
+    text: TokensLike | Any = None,
     layers: int | Sequence[int] | None = None,
     heads: int | Sequence[int] | Heads | None = None,
     edits: Edits = (),
@@ -53,8 +53,8 @@ def attention_map(
     figure has those that look at the first token most, as many as it can show pair by pair in 2 MB. A longer text is
     shown in cells, which hold the largest value of several tokens. Weights are proxies where rows do not sum to one.
     Takes what `measure` takes; rows of token ids of one length give mean maps. In place of a model, it takes the
-    attention weights that `si.sinks` takes, with the tokens as texts or ids. Raises InputError also for heads that are
-    not there, and for more than six maps side by side.
+    attention weights that `si.sinks` takes, with or without the tokens as texts or ids. Raises InputError also for
+    heads that are not there, and for more than six maps side by side.
     """
     model, text = weights_first(model, text)
     models = _models_of(model)
@@ -92,6 +92,7 @@ def imshow(values: Any, text: TokensLike | Any = None, **named: Any) -> go.Figur
 
     `named` are words of `plotly.express.imshow`; xaxis and yaxis are its labels.
     """
+    values = values.to_numpy() if callable(getattr(values, "to_numpy", None)) else values  # a data frame
     if text is not None or not isinstance(values, Tensor | np.ndarray) or values.ndim > 2:
         return attention_map(values, text, **named)
     labels = {axis: named.pop(f"{axis}axis") for axis in "xy" if f"{axis}axis" in named}
@@ -205,7 +206,9 @@ def rows_of(tokens: Any) -> int:
 
 
 def _words_held(tokens: Any, n: int, length: int) -> list[str] | None:
-    """Tokens as texts; None for several sequences. Raises InputError unless there is one for each position."""
+    """Tokens as texts; None without them, or for several sequences. Raises InputError unless each position has one."""
+    if tokens is None:
+        return None
     rows = np.asarray(tokens.cpu() if isinstance(tokens, Tensor) else tokens)
     if rows.dtype.kind not in "iuU" or rows.shape not in ((length,), (n, length)):
         got = f"{rows.shape[-1]} tokens" if rows.ndim and rows.shape[-1] != length else f"{tokens!r:.40}"

@@ -1,5 +1,6 @@
 """Tables and figures of a report, and methods of a subject, as functions of a model and a text."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
@@ -15,8 +16,9 @@ from ..attention import ALL, CALL, RESIDUAL, AttentionCall, Edit, maps
 from ..backends.load import subject_of
 from ..backends.patched import hooked, patched, with_block_edits
 from ..checks import Frozen, InputError, edit_of, fix_of, is_whole, keywords, synonym, whole_number, whole_numbers
+from ..data.texts import is_path
 from ..data.tokens import TokensLike
-from ..interventions.edit import Edits, edits_of, is_hook
+from ..interventions.edit import PLACES, Edits, edits_of, in_places, is_hook
 from ..metrics.importance import Metric
 from ..metrics.instruments import INSTRUMENTS, LOSS
 from ..report.answers import NamedTensor, OfTable
@@ -146,6 +148,13 @@ class Norms(OfTable, Frozen, eq=False):
     def table(self) -> Table:
         return self.by_token
 
+    def to_pandas(self) -> Any:
+        """A row for each layer, head of keys and position, with the norms of its key and of its value."""
+        return self.keys.table.to_pandas().assign(value_norm=self.values.table["value_norm"])
+
+    to_df = to_frame = to_dataframe = to_pandas
+    df = property(to_pandas)
+
     def __iter__(self) -> Iterator[NamedTensor]:
         return iter((self.keys, self.values))
 
@@ -159,6 +168,7 @@ class Norms(OfTable, Frozen, eq=False):
 def _figure_of(table: Callable[..., Any]) -> Callable[..., Any]:
     """A function that draws what `table` returns, or an answer that it is given."""
 
+    @keywords
     @wraps(table)
     def drawn(*args: Any, **named: Any) -> Any:
         return (args[0] if args and isinstance(args[0], OfTable) else table(*args, **named)).plot()
@@ -226,6 +236,12 @@ def loss(model: ModelLike, tokens: TokensLike | Any = None, *, edits: Edits = ()
     return float(measure(model, tokens, positions=0, edits=edits, instruments=LOSS).extra(LOSS[0]).nanmean())
 
 
+@keywords
+def perplexity(model: ModelLike, tokens: TokensLike | Any = None, *, edits: Edits = ()) -> float:
+    """The exponential of `loss`."""
+    return math.exp(loss(model, tokens, edits=edits))
+
+
 _tables: tuple[Any, ...] = (massive, norms, _angles, heads)
 plot_massive, plot_norms, plot_angles, plot_heads = map(_figure_of, _tables)
 run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
@@ -244,14 +260,19 @@ def attention(
 ) -> NamedTensor:
     """The attention weights, `sequence layer head query key`, of all keys or of the key at a position.
 
-    One layer, head or position, from 0, leaves its axis out, a list keeps it.
+    One text, or one layer, head or position, from 0, leaves its axis out, a list keeps it.
     """
     subject, token_set = inputs_of(model, tokens)
     read = {"pattern": CALL.read(AttentionCall.pattern)}
     weights = subject.run(token_set, reads=read, edits=edits, logits=False)["pattern"]
     sizes: Any = dict(zip(("sequence", LAYER, HEAD, "query", "key"), weights.shape, strict=True))
     named = NamedTensor.of(weights, "attention", **sizes | {LAYER: subject.shape.attention_layers})
-    return named.at(layer=layers, head=heads, key=position)
+    return named.at(sequence=_one_text(tokens), layer=layers, head=heads, key=position)
+
+
+def _one_text(tokens: Any) -> int | None:
+    """The place of the sequence of a text that is given alone, whose axis is left out."""
+    return 0 if isinstance(tokens, str) and not is_path(tokens) else None
 
 
 @keywords
@@ -266,14 +287,14 @@ def hidden_states(
 ) -> NamedTensor:
     """The residual stream, `block sequence position d_model`: what each block reads, then the last block's output.
 
-    It is before the final norm. One block or position, from 0, leaves its axis out. Raises InputError for texts of
-    different lengths.
+    It is before the final norm. One text, or one block or position, from 0, leaves its axis out, a list keeps it.
+    Raises InputError for texts of different lengths.
     """
     subject, given = inputs_of(model, tokens)
     reads = {"x": RESIDUAL.read(lambda x: x)}
     x = subject.run(given.of_one_length(), reads=reads, edits=edits_of(edits), logits=False)["x"].movedim(1, 0)
     sizes = dict(zip((BLOCK, "sequence", POSITION, "channel"), x.shape, strict=True))
-    return NamedTensor.of(x, "hidden_state", **sizes).at(block=layers, position=position)
+    return NamedTensor.of(x, "hidden_state", **sizes).at(sequence=_one_text(tokens), block=layers, position=position)
 
 
 first_token_states = partial(hidden_states, position=0)
@@ -342,11 +363,14 @@ def plot_residuals(model: Any, tokens: Any = None, names: Sequence[str] | None =
 def intervene(model: ModelLike, *given: Any, edits: Edits = (), **named: Any) -> Any:
     """The report of an edited model on the tokens before the edits; without tokens, the block of `patched`.
 
-    `named` are edits by their names, with their first values: normalization="sigmoid", swap_positions=(0, 4).
+    `named` are edits by their names, with their first values: normalization="sigmoid", swap_positions=(0, 4); and
+    fields of the edits, such as layers=[0, 1].
     """
-    given += tuple(_edit_named(word, value) for word, value in named.items())
+    meant = {synonym(word, PLACES): value for word, value in named.items()}
+    own = {word: value for word, value in meant.items() if word in PLACES} if edits or given else {}
+    given += tuple(_edit_named(word, value) for word, value in meant.items() if word not in own)
     n = int((len(given) > 1 or bool(given and edits_of(edits))) and not isinstance(given[0], Edit))
-    every = [edit for each in (edits, *given[n:]) for edit in edits_of(each)]
+    every = [in_places(edit, **own) for each in (edits, *given[n:]) for edit in edits_of(each)]
     return measure(model, given[0], edits=every) if n else patched(model, edits=every)
 
 

@@ -66,7 +66,7 @@ class Page(Answering, Frozen, repr=False):
 @keywords
 def view(
     model: ModelLike,
-    text: TokensLike | Any,
+    text: TokensLike | Any = None,
     edits: Edits = (),
     *,
     layers: int | Sequence[int] | None = None,
@@ -78,7 +78,7 @@ def view(
 
     With `layers` or `heads`, as `attention_map` takes them, it shows these heads only, in more detail. It is saved at
     `path`, or shown: by a notebook, elsewhere by the browser, from a temporary file, unless `open_browser` is False. In
-    place of a model, it takes the attention weights that `si.sinks` takes, with the tokens as texts or ids. Raises
+    place of a model, it takes the attention weights that `si.sinks` takes, with or without the tokens. Raises
     InputError as `measure` does, for unknown heads, and for several texts.
     """
     model, text = weights_first(model, text)

@@ -23,7 +23,7 @@ from ..metrics.importance import check_epsilon
 from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
 from ..plots.theme import LIGHT, colour, faded, grid_of, heat_map, positive_axis, sweep_figure, themed, unique_values
-from ..table import ALPHA_1, HEAD, KEY_RATIO, LAYER, NULL, QUANTITY, SINK_RATE, VALUE_RATIO, Cell, Table
+from ..table import ALPHA_1, HEAD, KEY_RATIO, LAYER, NULL, SINK_RATE, VALUE_RATIO, Cell, Table
 from .readings import Readings, of_report, protocol_note
 
 SIDE = 480  # points, at most

@@ -119,11 +119,12 @@ def trained(
     names the hash of the text. `device` is "cpu", "cuda" or "auto"; processes that `torchrun` started train together.
     In place of a recipe, the name of a variant takes the demo's, and `settings` change it: steps=100, n_layers=2.
     The default variant is "softmax", the plain transformer.
-    `on_data` is called while data are prepared, `on_step` as in `loop.train`. Raises InputError as `loop.train` and
-    `joined` do, and if the data cannot be prepared.
+    `on_data` is called while data are prepared, `on_step` as in `loop.train`, or, of a variant that is trained already,
+    with the rows of its history. Raises InputError as `loop.train` and `joined` do, and if the data cannot be prepared.
     """
+    is_named = bool(settings) or not isinstance(recipe, Recipe)
     recipe = described(recipe, settings) if settings or not isinstance(recipe, Recipe) else recipe
-    on_step = accepting((lambda step, metrics: None) if on_step is None else on_step, "on_step", 1, {})
+    told = accepting((lambda step, metrics: None) if on_step is None else on_step, "on_step", 1, {})
     on_data = accepting(no_progress if on_data is None else on_data, "on_data", 0, 1)
     cache = path_of(cache_folder() if cache is None else cache, "cache")
     recipe.check_batch(recipe.length)
@@ -133,7 +134,16 @@ def trained(
             check_writable(folder / "lock")  # data may take minutes to prepare
         task = prepared(recipe.data, cache, on_data)
         job = job_of(recipe, task, evaluation_on(task, recipe.objective), world)
-        return Run(job.fit, loop.train(job, folder, on_step))
+        steps: list[int] = []
+
+        def on_each(step: int, metrics: Any) -> None:
+            steps.append(step)
+            told(step, metrics)
+
+        run = Run(job.fit, loop.train(job, folder, on_each))
+    for row in checkpoint.history_of(run.folder) if is_named and not steps else ():
+        told(row[STEP], row)
+    return run
 
 
 def evaluation_on(task: Task, objective: Objective = NextToken()) -> Evaluate:

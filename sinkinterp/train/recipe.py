@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
+from functools import reduce
 from typing import Any, ClassVar
 
 import torch
@@ -268,21 +269,25 @@ def with_variant(recipe: Recipe, name: str) -> Recipe:
 def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
     """A recipe, or that of the demo for a variant, with settings of it or of its model, such as steps=100, n_layers=2.
 
-    Raises InputError as `with_variant` and `changed` do.
+    Several variants, as in position="alibi" or kv_bias=True, change it one after the other. Raises InputError as
+    `with_variant` and `changed` do.
     """
     recipe = synonym(recipe, VARIANTS) if isinstance(recipe, str) else recipe
-    flags = [name for name in settings if name in [*VARIANTS] and settings[name] is True]
-    recipe = flags[0] if recipe == "softmax" and len(flags) == 1 else recipe
-    settings = {word: value for word, value in settings.items() if word != recipe}
+    known = variants(RECIPES["demo"].model)
+    parts = {word: word if value is True else synonym(str(value).lower(), known) for word, value in settings.items()}
+    parts = {word: name for word, name in parts.items() if name in known}
+    settings = {word: value for word, value in settings.items() if word not in parts}
     if not isinstance(recipe, Recipe) and recipe not in [*VARIANTS]:
         given = f"{recipe!r:.40}" if isinstance(recipe, str) else type(recipe).__name__
         raise InputError(f"{given} is not a recipe{nearest(recipe, VARIANTS)}{said_of('recipe', 'trained')}")
     made = with_variant(RECIPES["demo"], recipe) if isinstance(recipe, str) else recipe
+    made = reduce(with_variant, parts.values(), made)
     own = {field.name: field.name for field in fields(made)}
     paths = {field.name: f"model.{field.name}" for field in fields(made.model)} | own | {"length": "data.length"}
     named = {paths.get(synonym(word, paths), word): value for word, value in settings.items()}
-    for word in [word for word in named if word not in paths.values() and said_of(word, "trained")]:
-        raise InputError(f"there is no setting {word!r}{said_of(word, 'trained')}")
+    for word in [word for word in named if word not in paths.values()]:
+        if fix := said_of(word, "trained") or f"; it is a variant: si.train({word!r})" * (word in known):
+            raise InputError(f"there is no setting {word!r}{fix}")
     named = {"model.n_ctx": named["data.length"]} | named if "data.length" in named else named
     made = replace(made, seed=named.pop("seed", made.seed))
     return changed(made, [f"{path}={value}" for path, value in named.items()])
