@@ -4,12 +4,11 @@ found = si.mask("gpt2", texts)
 keep = found.keep(6)  # a function: activations `... d_model` -> bool `...`
 found.dims[6], found.to_dict(), found.plot()
 
-Beside as many random ones: principal components, quantisation.
+Beside as many random ones: quantisation.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from itertools import product
 from typing import Any, ClassVar
 
@@ -30,7 +29,7 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual
 from ..measurement.measure import ModelLike, answers_of, equal_inputs_of, reads_inputs, run_note
 from ..measurement.patching import activations
-from ..metrics.bootstrap import SIZES, Estimate, estimate_cells, intervals, mean_cells, ratio
+from ..metrics.bootstrap import SIZES, intervals, mean_cells
 from ..metrics.residuals import vector_norms
 from ..plots.theme import colour, sweep_figure, themed
 from ..spec import Limits
@@ -87,11 +86,6 @@ class Mask(Frozen, repr=False, eq=False):
             f"Leave out {tokens if blocks else 'no tokens'}. Leave out {dims if all_dims else 'no dimensions'}. "
             f"Outliers are longer than {self.times:g} medians."
         )
-
-    @property
-    def tallest(self) -> int:
-        """The block with the longest token, over its median."""
-        return max(range(len(self.longest)), key=self.longest.__getitem__)
 
     def table(self) -> Table:
         """The share of the tokens of every kind that are outliers, and the outlier dimensions, by block."""
@@ -186,19 +180,14 @@ def outliers_figure(table: Table) -> go.Figure:
 
 _WHAT = "a mask is what si.mask(model, tokens) returns"
 LEFT_OUT = "left out"
-EXPLAINED, EXPLAINED_ALL = "explained variance", "with outliers"
 DIGITS = "later blocks carry on what the last digits of a number round to: few texts differ between machines"
 WHAT, ERROR, ADDED = "quantised", "relative error", "added loss"
 
-RANK = 16
 BITS = (8, 4)
 GRAINS = {"tensor": (-2, -1), "token": (-1,), "channel": (-2,)}  # of activations `pos d_model`, each text by itself
 SIDES = {"tensor": (-2, -1), "channel": (-1,)}  # of weights `row column`
 NOTHING, TOKENS, DIMS, BOTH = "nothing", "outlier tokens", "outlier dimensions", "both"
 RANDOM_TOKENS, RANDOM_DIMS = "random tokens", "random dimensions"
-Stack = Float[Tensor, "*stack d_model"]
-Texts = Float[Tensor, "sequence pos d_model"]
-Reconstruct = Callable[[Stack], Stack]
 Left = Callable[[int, Residual], Bool[Tensor, "#batch #pos #d_model"]]  # what is left out, by block
 Way = tuple[int, tuple[str, tuple[int, ...]], str]  # bits, a name and its axes, what is left out
 Quantised = Callable[[int, tuple[int, ...], Left], tuple[Float[Tensor, " sample"], Loss]]  # gives error and loss
@@ -228,11 +217,10 @@ def left_out(mask: Mask) -> dict[str, Left]:
     }
 
 
-def worth_trying(mask: Mask, block: int | None = None) -> list[str]:
-    """The names of what can be left out: without outliers in any block, or in `block`, there is nothing."""
-    blocks = range(len(mask.dims)) if block is None else (block,)
-    tokens = [TOKENS, RANDOM_TOKENS] if mask.tokens[:, list(blocks)].any() else []
-    dims = [DIMS, RANDOM_DIMS] if any(mask.dims[i] for i in blocks) else []
+def worth_trying(mask: Mask) -> list[str]:
+    """The names of what can be left out: without outliers in any block, there is nothing."""
+    tokens = [TOKENS, RANDOM_TOKENS] if mask.tokens.any() else []
+    dims = [DIMS, RANDOM_DIMS] if any(mask.dims) else []
     return [NOTHING, *tokens, *dims, *([BOTH] if tokens and dims else [])]
 
 
@@ -241,57 +229,6 @@ def others(chosen: Bool[Tensor, "*axes"], axis: int, seed: int = 0) -> Bool[Tens
     draws = torch.rand(chosen.shape, generator=torch.Generator().manual_seed(seed)).to(chosen.device)
     order = draws.masked_fill(chosen, 2).argsort(axis).argsort(axis)
     return (order < chosen.sum(axis, keepdim=True)) & ~chosen
-
-
-def principal(x: Stack, rank: int) -> Reconstruct:
-    """The projection onto the mean and the `rank` principal components of vectors."""
-    mean = x.double().mean(0)
-    components = torch.linalg.eigh(x.double().T.cov(correction=0)).eigenvectors[:, -rank:]
-    return lambda y: ((y.double() - mean) @ components @ components.T + mean).to(y.dtype)
-
-
-def pca_table(x: Texts, mask: Mask, rank: int = RANK) -> Table:
-    """Explained variance of other texts' ordinary tokens, by what the fit left out; block `mask.tallest`."""
-    _check_texts(x, mask)
-    rank, rows = min(whole_number(rank, "rank, the number of components,", 1), x.shape[-1] - 1), []
-    for name in worth_trying(mask, mask.tallest):
-        fitted, tested, ordinary = _split(x, mask, name)
-        reconstruction = principal(fitted, rank)(tested)
-        cells = estimate_cells(EXPLAINED, explained(tested, reconstruction, ordinary))
-        cells |= estimate_cells(EXPLAINED_ALL, explained(tested, reconstruction, torch.ones_like(ordinary)))
-        rows.append({LEFT_OUT: name, **cells})
-    note = f"{_note(mask, len(x[1::2]))}; {rank} components; null: 0, the mean alone"
-    figure = partial(sweep_figure, x=LEFT_OUT, quantities=(EXPLAINED,))
-    return Table("What do principal components explain?", note, tuple(rows), figure)
-
-
-def explained(x: Texts, reconstruction: Texts, chosen: Bool[Tensor, "sequence pos"]) -> Estimate:
-    """The share of the variance of the chosen vectors that a reconstruction explains, resampled by text."""
-    squares = ((x - x[chosen].mean(0)).double().square().sum(-1) * chosen).sum(1)
-    lost = ratio(((x - reconstruction).double().square().sum(-1) * chosen).sum(1), squares)
-    return Estimate(1 - lost.mean, 1 - lost.high, 1 - lost.low)
-
-
-def _check_texts(x: Any, mask: Any) -> None:
-    instance_of(mask, Mask, _WHAT)
-    check_count(numbers(x, "sequence pos d_model", "activations"), "texts, one half to fit, the others to test", 2)
-
-
-def _split(x: Texts, mask: Mask, name: str) -> tuple[Stack, Float[Tensor, "_ pos d_model"], Bool[Tensor, "_ pos"]]:
-    """The vectors that a fit sees, the other texts, which it is tested on, and which tokens of these are ordinary.
-
-    Fits do not see the tokens that are left out. Dimensions that are left out are 0 in both halves.
-    """
-    left = left_out(mask)[name](mask.tallest, x[::2]).expand(x[::2].shape)
-    fitted = x[::2].masked_fill(left, 0)[~left.all(-1)]
-    return fitted, x[1::2].masked_fill(left.all((0, 1)), 0), mask.keep(mask.tallest)(x[1::2])
-
-
-def _note(mask: Mask, tested: int) -> str:
-    return (
-        f"{mask.note}; input of block {mask.tallest}; fitted on every other text, tested on ordinary tokens of the "
-        f"other {tested}; {intervals(tested, 'these')}"
-    )
 
 
 def fake_quantised(

@@ -358,15 +358,11 @@ def mask(
     with progress_bars() as progress:
         from ..applications import outliers
         from ..applications.dormant import dormant_heads
-        from ..interventions.changes import ChangeResidual
-        from ..measurement.patching import activations
 
         subject, tokens = _read(model, given, loading, 64, 64)
         found = outliers.mask(subject, tokens, times=times)
-        x = activations(ChangeResidual(layers=[found.tallest]), subject, tokens)[found.tallest].cpu().float()
         tables = [
             found.table(),
-            outliers.pca_table(x, found),
             outliers.activations_table(subject, tokens[1::2], found, progress),
             outliers.weights_table(subject, tokens[1::2], found, progress),
         ]

@@ -123,6 +123,9 @@ def number(what: str, **limits: float) -> Callable[[Any], float]:
 share = number("epsilon, a share of attention,", above=0, below=1)
 
 
+ENDINGS: dict[Any, tuple[str, ...]] = {}  # of the files that an option writes, by its parser
+
+
 def _output_file_of(what: str, *suffixes: str) -> Callable[[Any], Path]:
     """Returns the parser of a file that can be written. It may also have no suffix, as /dev/stdout has none."""
 
@@ -136,21 +139,16 @@ def _output_file_of(what: str, *suffixes: str) -> Callable[[Any], Path]:
         check_writable(path)
         return path
 
+    ENDINGS[parse] = suffixes
     return parse
 
 
-output_file = _output_file_of("", ".csv")  # whose suffix says what is written
+_PICTURES = (".html", ".htm", ".png", ".pdf", ".svg")
+output_file = _output_file_of("", ".csv", ".json", *_PICTURES, ".safetensors")  # whose suffix says what is written
 json_file = _output_file_of("JSON", ".json")
 page_file = _output_file_of("HTML", ".html", ".htm")
-drawn_file = _output_file_of("HTML, or as a picture", ".html", ".htm", ".png", ".pdf", ".svg")
-table_file = _output_file_of("a table, a page or a picture", ".csv", ".json", ".html", ".htm", ".png", ".pdf", ".svg")
-ENDINGS: dict[Any, tuple[str, ...]] = {  # of the files that an option writes
-    json_file: (".json",),
-    page_file: (".html", ".htm"),
-    drawn_file: (".html", ".htm", ".png", ".pdf", ".svg"),
-    table_file: (".csv", ".json", ".html", ".htm", ".png", ".pdf", ".svg"),
-    output_file: (".csv", ".json", ".html", ".htm", ".png", ".pdf", ".svg", ".safetensors"),
-}
+drawn_file = _output_file_of("HTML, or as a picture", *_PICTURES)
+table_file = _output_file_of("a table, a page or a picture", ".csv", ".json", *_PICTURES)
 
 
 @parser

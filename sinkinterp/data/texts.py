@@ -16,7 +16,7 @@ from itertools import chain, dropwhile, filterfalse, groupby, islice, takewhile
 from pathlib import Path
 from typing import TextIO
 
-from ..checks import Frozen, InputError, check_count, each_once, instance_of, refusal, unicode_text
+from ..checks import Frozen, InputError, check_count, each_once, instance_of, refusal, refusing, unicode_text
 from .hub import check_dataset
 
 Row = Mapping[str, object]
@@ -72,16 +72,17 @@ def _check_open(path: Path) -> None:
             raise PermissionError(errno.EACCES, "permission denied", str(path))
 
 
-def _check_file(path: Path) -> None:
+@refusing
+def _check_file(path: Path) -> Iterator[str]:
     """Raises InputError for a path that is not a file of texts."""
     if path.is_symlink() and not path.exists():
-        raise InputError(f"{path} is a link that leads to no file; mend it")
+        yield f"{path} is a link that leads to no file; mend it"
     if not path.exists():
-        raise InputError(f"there is no file {path}; check the path")
+        yield f"there is no file {path}; check the path"
     if not path.is_file():
-        raise InputError(f"{path} is a device or a pipe, not a file; give a file with texts")
+        yield f"{path} is a device or a pipe, not a file; give a file with texts"
     if not is_read(path):
-        raise InputError(f"{path} is not a {ENDINGS} file; convert it to .jsonl with a text field")
+        yield f"{path} is not a {ENDINGS} file; convert it to .jsonl with a text field"
 
 
 def rows_of(file: Path, split: str = "train") -> Iterator[Row]:

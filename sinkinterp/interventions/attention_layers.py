@@ -42,20 +42,16 @@ class PatchNormalization(InCalls, OnHeads):
     def changed(self, call: AttentionCall) -> AttentionCall:
         if self.kernel == SOFTMAX_1:
             return AddSinkLogit(layers=self.layers, heads=self.heads).changed(call)
-        if isinstance(self.kernel, Kernel | Similarity):
-            return self.rescored(call, kernel=self._kernel)
+        if isinstance(self.kernel, Similarity):
+            normaliser = PNorm() if self.kernel.drops_factor else Unit()
+            return self.rescored(call, kernel=Kernel(similarity=self.kernel, normaliser=normaliser))
+        if isinstance(self.kernel, Kernel):
+            return self.rescored(call, kernel=self.kernel)
         allowed = call.allowed()
         given = call.scores().masked_fill(~allowed, -torch.inf)
         function: Any = self.kernel
         weights = instance_of(function(given), Tensor, "a normalisation returns a tensor of weights")
         return self.on_heads(call, call.with_pattern(weights.masked_fill(~allowed, 0)))
-
-    @property
-    def _kernel(self) -> Kernel:
-        if isinstance(self.kernel, Kernel):
-            return self.kernel
-        kernel = instance_of(self.kernel, Similarity, "a normalisation is a kernel, a similarity or its name")
-        return Kernel(similarity=kernel, normaliser=PNorm() if kernel.drops_factor else Unit())
 
 
 SOFTMAX_1 = "softmax1"  # softmax off by one

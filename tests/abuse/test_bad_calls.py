@@ -149,7 +149,6 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
     streaming.streaming_table: lambda s, r: {"subject": s, "tokens": TOKENS, "window": 4, "sinks": (0, 1)},
     swap_table: lambda s, r: {"subject": s, "token_sets": {"a": TOKENS}, "targets": [4]},
     outliers.fake_quantised: lambda s, r: {"x": X, "bits": 4, "over": (-1,)},
-    outliers.pca_table: lambda s, r: {"x": torch.rand(2, 3, 64), "mask": si.mask(s, TOKENS)},
     bootstrap.estimate: lambda s, r: {"values": torch.zeros(3)},
     token_sets.random_tokens: lambda s, r: {"vocab": 64, "length": 5, "sequences": 2},
     held_out_tokens: lambda s, r: {"task": si.Recipe().data, "sequences": 2},
@@ -351,8 +350,6 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     "a block beyond the model": lambda s: si.mask(s, TOKENS).keep(99),
     "activations of another width": lambda s: si.mask(s, TOKENS).keep(1)(torch.zeros(3, 5)),
     **{f"keep {i}": lambda s, x=x: si.mask(s, TOKENS).keep(1)(x) for i, x in enumerate(NO_ACTIVATIONS)},
-    **{f"components of {i}": lambda s, x=x: outliers.pca_table(x, si.mask(s, TOKENS))
-       for i, x in enumerate((X[0], X[:1]))},
     **{f"Quantise to {bits} bits": lambda s, bits=bits: outliers.Quantise(bits, (-1,), outliers.nothing)
        for bits in (1, 0, 4.5)},
     "an estimate of three axes": lambda s: bootstrap.estimate(X),

@@ -21,12 +21,9 @@ from sinkinterp.applications.outliers import (
     Quantise,
     _quantised_map,
     activations_table,
-    explained,
     fake_quantised,
     left_out,
     others,
-    pca_table,
-    principal,
     quantised_weights,
     weights_table,
     worth_trying,
@@ -190,20 +187,3 @@ def test_a_model_without_maps_in_floating_point_is_refused(monkeypatch):
     found = si.mask(subject, tokens)
     monkeypatch.setattr("sinkinterp.applications.outliers.linear_maps", lambda block: iter(()))
     refused(lambda: weights_table(subject, tokens, found), "without quantisation")
-
-
-def test_principal_components_of_a_plane_explain_it_and_an_outlier_takes_one_of_them(planted):
-    generator = torch.Generator().manual_seed(1)
-    plane = torch.randn(6, 19, 2, generator=generator) @ torch.randn(2, 48, generator=generator)
-    every = torch.ones(6, 19, dtype=torch.bool)
-    share = explained(plane, principal(plane.flatten(0, 1), 2)(plane), every)
-    assert share.mean == pytest.approx(1, abs=1e-6) and share.low == pytest.approx(1, abs=1e-6)
-    x = plane.clone()
-    x[:, 0] = 1000 * torch.randn(48, generator=generator)
-    subject, tokens = planted
-    found = si.mask(subject, tokens)
-    limits = tuple(10 * x.norm(dim=-1).median().item() for _ in found.limits)
-    found = replace(found, limits=limits, tokens=torch.ones_like(found.tokens), dims=((),) * len(found.dims))
-    table = pca_table(x, found, rank=2)
-    nothing, without, random = (row["explained variance"] for row in table.rows)
-    assert without == pytest.approx(1, abs=1e-5) and nothing < 0.95 and random < 0.95

@@ -5,7 +5,7 @@ both exchange, and checks every answer by them. `question_of` checks what comes 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, field
 from functools import cached_property
@@ -18,7 +18,7 @@ from plotly.offline import get_plotlyjs
 from ...attention import Edit, ModelShape, Sigmoid
 from ...backends.load import subject_of
 from ...backends.subject import Subject, text_to_tokens
-from ...checks import Frozen, InputError, choice, finite_number, whole_number
+from ...checks import Frozen, InputError, choice, finite_number, refusing, whole_number
 from ...data.choices import Bos
 from ...data.tokens import TokenSet, ids_in
 from ...files import data_of
@@ -142,24 +142,33 @@ class AnswerData(Frozen):
 
 
 def question_of(plain: Any) -> Question:
-    """The question that JSON asks. Raises InputError for anything else."""
+    """The question that JSON asks. A number that is too large for any edit is infinite, which `edit_of` refuses.
+
+    Raises InputError for anything else.
+    """
+    check_question(plain)
+    edits = [
+        EditData(edit["kind"], [float(n) if abs(n) < LARGEST else math.inf for n in edit["numbers"]])
+        for edit in plain.get("edits", [])
+    ]
+    return Question(plain["prompt"], edits, plain.get("other", ""))
+
+
+@refusing
+def check_question(plain: Any) -> Iterator[str]:
+    """Raises InputError for what is no question in JSON."""
     if not isinstance(plain, dict) or not {"prompt"} <= plain.keys() <= {"prompt", "edits", "other"}:
-        raise InputError("a question has a prompt and edits")
-    question = {"edits": [], "other": "", **plain}
-    if not isinstance(question["prompt"], str) or not isinstance(question["other"], str):
-        raise InputError("the prompt is a text")
-    if not isinstance(question["edits"], list) or len(question["edits"]) > MOST_EDITS:
-        raise InputError(f"edits are a list of at most {MOST_EDITS}")
-    return Question(question["prompt"], list(map(_edit_in, question["edits"])), question["other"])
-
-
-def _edit_in(plain: Any) -> EditData:
-    """The edit in JSON. A number that is too large for any edit becomes infinite, which `edit_of` refuses."""
-    if not isinstance(plain, dict) or plain.keys() != {"kind", "numbers"} or not isinstance(plain["kind"], str):
-        raise InputError("an edit has a kind and numbers")
-    if not isinstance(plain["numbers"], list) or not all(type(n) in (int, float) for n in plain["numbers"]):
-        raise InputError("the numbers of an edit are a list of numbers")
-    return EditData(plain["kind"], [float(n) if abs(n) < LARGEST else math.inf for n in plain["numbers"]])
+        yield "a question has a prompt and edits"
+    if not isinstance(plain["prompt"], str) or not isinstance(plain.get("other", ""), str):
+        yield "the prompt is a text"
+    edits = plain.get("edits", [])
+    if not isinstance(edits, list) or len(edits) > MOST_EDITS:
+        yield f"edits are a list of at most {MOST_EDITS}"
+    for edit in edits:
+        if not isinstance(edit, dict) or edit.keys() != {"kind", "numbers"} or not isinstance(edit["kind"], str):
+            yield "an edit has a kind and numbers"
+        if not isinstance(edit["numbers"], list) or not all(type(n) in (int, float) for n in edit["numbers"]):
+            yield "the numbers of an edit are a list of numbers"
 
 
 Make = Callable[..., Edit]  # of the model's shape and the numbers of an edit
