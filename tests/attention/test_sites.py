@@ -119,11 +119,11 @@ def test_positions_count_from_zero(at):
     refused(lambda: answered(sites.POSITION_IDS, there, lambda ids: ids - 1), "-1")
 
 
-@pytest.mark.parametrize(("bias", "other"), [(None, torch.ones(3, 5)), (torch.ones(3, 5), None)])
-def test_weights_keep_a_bias_where_they_have_one(bias, other):
+@pytest.mark.parametrize(("bias", "other", "word"), [(None, torch.ones(3, 5), "no"), (torch.ones(3, 5), None, "a")])
+def test_weights_keep_a_bias_where_they_have_one(bias, other, word):
     there = 1, HeadWeights(torch.ones(3, 5, 7), bias)
     assert answered(sites.KEY_WEIGHTS, there, lambda weights: weights.with_bias(bias)).bias is bias
-    refused(lambda: answered(sites.KEY_WEIGHTS, there, lambda weights: weights.with_bias(other)), "bias")
+    refused(lambda: answered(sites.KEY_WEIGHTS, there, lambda weights: weights.with_bias(other)), f"{word} bias")
 
 
 MASK = torch.ones(1, 1, 11, 11)
