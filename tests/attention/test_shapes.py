@@ -47,3 +47,4 @@ def test_a_gap_is_the_largest_difference_of_either_sign():
         gap = Gap.of(given, right)
         assert gap.difference == difference and Gap.of(right[:2], right).difference == torch.inf
         assert gap.is_within(0.7) == (difference <= 0.7 * gap.size)
+    assert Gap.of(torch.tensor([0.25, torch.nan]), torch.tensor([0.5, torch.nan])) == Gap(0.25, 0.5)
