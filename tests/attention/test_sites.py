@@ -1,5 +1,6 @@
 """Sites as values, and which answers of edits may take the place of what is there."""
 
+import pickle
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -35,6 +36,7 @@ EDITS = {  # one that changes each site, and nothing else
 def test_a_site_is_touched_by_the_edits_that_override_its_method(site):
     assert [other for other, changes in EDITS.items() if site.touched_by(changes)] == [site]
     assert not site.touched_by(iv.Edit())
+    assert pickle.loads(pickle.dumps(site)) == site
 
 
 def test_a_site_applies_the_method_that_an_edit_overrides():

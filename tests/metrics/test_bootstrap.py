@@ -69,8 +69,8 @@ def test_intervals_hold_the_truth_in_95_of_100_and_miss_it_on_either_side(n):
 
 
 def test_the_interval_is_that_of_the_normal_theory_for_many_values():
-    values = normal(1009)
-    error = values.std().item() / 1009**0.5
+    values = normal(1031)
+    error = values.std().item() / 1031**0.5
     assert width(estimate(values)) == pytest.approx(2 * 1.96 * error, rel=0.08)
 
 
