@@ -58,6 +58,14 @@ def test_a_read_holds_its_site_or_names_the_site_to_read(site):
         assert site.read(len) == Read(site, len)
 
 
+def test_a_plain_function_reads_calls_and_an_edit_has_a_method_for_every_site():
+    read = sites.RESIDUAL.read(len)
+    assert sites.reads_of({"x": read, "call": len}) == {"x": read, "call": Read(sites.CALL, len)}
+    for wrong in ([read], {"x": 3}, {"x": read, "y": None}, len):
+        refused(partial(sites.reads_of, wrong), "reads")
+    assert set(sites.CHANGES) == {site.method.__name__ for site in SITES.values()}
+
+
 def test_sites_know_the_layers_of_a_model():
     shape = ModelShape(5, (1, 3), 2, 2, 3, 6, 97, mlp_layers=(0, 2, 4))
     layers = {site: tuple(site.layers(shape)) for site in SITES.values()}
