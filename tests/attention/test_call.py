@@ -303,7 +303,8 @@ def test_the_heads_whose_weights_were_set_are_those_of_all_edits(make_call):
     weights = call.pattern()
     set_once = call.with_pattern(weights, one)
     assert set_once.set_pattern.heads.equal(one)
-    assert set_once.with_pattern(weights, other).set_pattern.heads.equal(one | other)
+    for heads in (other, one | other):
+        assert set_once.with_pattern(weights, heads).set_pattern.heads.equal(one | other)
     for first, second in ((one, None), (None, one), (None, None)):
         assert call.with_pattern(weights, first).with_pattern(weights, second).set_pattern.heads is None
 

@@ -8,7 +8,7 @@ from refusals import refused
 
 from sinkinterp.attention import maps
 from sinkinterp.attention.call import AttentionCall
-from sinkinterp.attention.kernels import SOFTMAX, ClampedSum, Kernel, Raw, Sigmoid, Unit
+from sinkinterp.attention.kernels import ClampedSum, Kernel, Raw, Sigmoid, Unit
 from sinkinterp.attention.maps import of_heads, pairs, slot_cells
 from sinkinterp.attention.masks import Causal, Prefix
 from sinkinterp.attention.slots import SinkLogit, SlotRow
@@ -141,9 +141,3 @@ def test_no_map_of_all_pairs_is_made(make_call, monkeypatch):
 
 def test_a_side_below_one_is_an_input_error(make_call):
     refused(lambda: maps.cells(make_call(), 0))
-
-
-def test_softmax_rows_sum_to_one_over_cells(make_call):
-    call = make_call(queries=T, kernel=SOFTMAX)
-    mean = maps.cells(call, 5)[:, :, 1].nan_to_num()
-    torch.testing.assert_close((mean * pairs(call, 5)[:, None]).sum((2, 3)), torch.full((2, 6), float(T)))

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from refusals import refused
 
-from sinkinterp.attention.shapes import Gap, numbers, per_sequence
+from sinkinterp.attention.shapes import Gap, Unchanged, called, numbers, per_sequence, tensors_in
 from sinkinterp.checks import InputError
 
 X = torch.zeros(3, 5, 7)
@@ -41,9 +42,26 @@ def test_an_answer_has_a_number_for_each_sequence(answer):
         per_sequence(X[:2], 3, "f")
 
 
+def test_a_function_that_takes_other_arguments_is_named_and_an_error_inside_it_is_its_own():
+    def fails(x):
+        return x + "1"
+
+    refused(lambda: called(fails, "the edit F", 1, 2), "edit")
+    with pytest.raises(TypeError, match="unsupported operand"):
+        called(fails, "the edit F", 1)
+
+
+@pytest.mark.parametrize("shown", [X.clone(), (X[0], X.clone()), (3, (X.clone(),))])
+def test_a_function_that_changes_what_it_is_shown_is_named_wherever_the_tensor_is(shown):
+    (*_, tensor) = tensors_in(shown)
+    assert Unchanged(shown).shown_to(lambda value: value, "f") is shown
+    refused(lambda: Unchanged(shown).shown_to(lambda value: tensor.add_(1), "f"), "f changes")
+
+
 def test_a_gap_is_the_largest_difference_of_either_sign():
     right = torch.tensor([1.0, -5.0, torch.inf])
     for given, difference in ((right + 2, 2), (right - 3, 3), (right, 0), (right.nan_to_num(posinf=7), torch.inf)):
         gap = Gap.of(given, right)
         assert gap.difference == difference and Gap.of(right[:2], right).difference == torch.inf
         assert gap.is_within(0.7) == (difference <= 0.7 * gap.size)
+    assert Gap.of(torch.tensor([0.25, torch.nan]), torch.tensor([0.5, torch.nan])) == Gap(0.25, 0.5)

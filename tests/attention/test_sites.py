@@ -1,5 +1,6 @@
 """Sites as values, and which answers of edits may take the place of what is there."""
 
+import pickle
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -35,6 +36,7 @@ EDITS = {  # one that changes each site, and nothing else
 def test_a_site_is_touched_by_the_edits_that_override_its_method(site):
     assert [other for other, changes in EDITS.items() if site.touched_by(changes)] == [site]
     assert not site.touched_by(iv.Edit())
+    assert pickle.loads(pickle.dumps(site)) == site
 
 
 def test_a_site_applies_the_method_that_an_edit_overrides():
@@ -54,6 +56,14 @@ def test_a_read_holds_its_site_or_names_the_site_to_read(site):
         refused(lambda: site.read(len), "read")
     else:
         assert site.read(len) == Read(site, len)
+
+
+def test_a_plain_function_reads_calls_and_an_edit_has_a_method_for_every_site():
+    read = sites.RESIDUAL.read(len)
+    assert sites.reads_of({"x": read, "call": len}) == {"x": read, "call": Read(sites.CALL, len)}
+    for wrong in ([read], {"x": 3}, {"x": read, "y": None}, len):
+        refused(partial(sites.reads_of, wrong), "reads")
+    assert set(sites.CHANGES) == {site.method.__name__ for site in SITES.values()}
 
 
 def test_sites_know_the_layers_of_a_model():
@@ -119,11 +129,11 @@ def test_positions_count_from_zero(at):
     refused(lambda: answered(sites.POSITION_IDS, there, lambda ids: ids - 1), "-1")
 
 
-@pytest.mark.parametrize(("bias", "other"), [(None, torch.ones(3, 5)), (torch.ones(3, 5), None)])
-def test_weights_keep_a_bias_where_they_have_one(bias, other):
+@pytest.mark.parametrize(("bias", "other", "word"), [(None, torch.ones(3, 5), "no"), (torch.ones(3, 5), None, "a")])
+def test_weights_keep_a_bias_where_they_have_one(bias, other, word):
     there = 1, HeadWeights(torch.ones(3, 5, 7), bias)
     assert answered(sites.KEY_WEIGHTS, there, lambda weights: weights.with_bias(bias)).bias is bias
-    refused(lambda: answered(sites.KEY_WEIGHTS, there, lambda weights: weights.with_bias(other)), "bias")
+    refused(lambda: answered(sites.KEY_WEIGHTS, there, lambda weights: weights.with_bias(other)), f"{word} bias")
 
 
 MASK = torch.ones(1, 1, 11, 11)

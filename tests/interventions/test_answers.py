@@ -10,7 +10,6 @@ from refusals import WRONG, refused
 
 import sinkinterp as si
 from sinkinterp.attention.call import AttentionCall
-from sinkinterp.attention.shapes import called
 from sinkinterp.attention.sites import CALL, RESIDUAL, Edit
 from sinkinterp.interventions import ChangeResidual, ChangeValues, Operation, Put
 from sinkinterp.measurement.patching import attribution, mean_patch
@@ -18,15 +17,6 @@ from sinkinterp.metrics.importance import LogitsMetric, Metric
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
 TOKENS = tokens_of()[:4, :11]
-
-
-def test_a_function_that_takes_other_arguments_is_named_and_an_error_inside_it_is_its_own():
-    def fails(x):
-        return x + "1"
-
-    refused(lambda: called(fails, "the edit F", 1, 2), "edit")
-    with pytest.raises(TypeError, match="unsupported operand"):
-        called(fails, "the edit F", 1)
 
 
 def tampering(method, wrong):

@@ -319,17 +319,20 @@ def call_of(scores, mask=None):
 
 
 def kept_one_by_one(scores, window, heavy, first, allowed):
-    """What H2O keeps, as sets: the oracle. allowed: which keys a query of the cache attends to."""
+    """What H2O keeps of the keys that some heads share, as sets: the oracle.
+
+    scores: `head query key`. allowed: which keys a query of the cache attends to.
+    """
     scores = scores.masked_fill(~allowed, -torch.inf)
-    cached, weight, rows = [], torch.zeros(len(scores)), []
-    for query in range(len(scores)):
+    cached, weight, rows = [], torch.zeros(len(allowed)), []
+    for query in range(len(allowed)):
         cached.append(query)
         if len(cached) > window:
             old = [key for key in cached if key <= query - (window - heavy)]
             old = [key for key in old if not (key == 0 and first is First.KEPT)]
             chosen = 0 if 0 in old and first is First.EVICTED else min(old, key=lambda key: float(weight[key]))
             cached.remove(chosen)
-        weight[cached] += scores[query, cached].softmax(0)
+        weight[cached] += scores[:, query, cached].softmax(-1).sum(0)
         rows.append(set(cached))
     return rows
 
@@ -341,9 +344,18 @@ def test_heavy_hitters_are_those_of_a_cache_that_evicts_one_by_one(first, window
     causal = torch.ones(23, 23, dtype=torch.bool).tril()
     for allowed in (causal, causal.triu(-4) | causal & (torch.arange(23) == 0)):  # the model's own window
         mask = KeepHeaviest(window, heavy, first).call(call_of(scores, allowed[None, None])).allowed()[0, 0]
-        kept = kept_one_by_one(scores, window, heavy, first, allowed)
+        kept = kept_one_by_one(scores[None], window, heavy, first, allowed)
         seen = [{key for key in row if allowed[query, key]} for query, row in enumerate(kept)]
         assert [set(row.nonzero()[:, 0].tolist()) for row in mask] == seen
+
+
+def test_heads_that_share_keys_keep_the_same_ones_by_their_summed_weight(make_call):
+    call = make_call(queries=13)  # two query heads read each of three key heads
+    mask, causal = KeepHeaviest(5, 2).call(call).allowed(), torch.ones(13, 13, dtype=torch.bool).tril()
+    for text, head in torch.ones(2, 6).nonzero().tolist():
+        shared = call.scores()[text, head // 2 * 2 : head // 2 * 2 + 2]
+        kept = kept_one_by_one(shared, 5, 2, First.JUDGED, causal)
+        assert [set(row.nonzero()[:, 0].tolist()) for row in mask[text, head]] == kept
 
 
 def test_a_planted_heavy_hitter_stays_and_random_ones_do_not_look_at_scores():

@@ -188,6 +188,7 @@ def test_every_sequence_takes_what_is_given_at_its_own_place():
     assert residual.equal(expected)
     refused(lambda: iv.changes.PutAt({LAYER: given[:, :, 1:]}, rows, places)(LAYER, X))
     refused(lambda: put(LAYER + 1, X))
+    assert repr(put) == f"PutAt({{{LAYER}: tensor(2, 5, 7, 11)}})"
     put.check_sequences(3)
     for count in (2, 4):
         refused(partial(put.check_sequences, count), str(count))

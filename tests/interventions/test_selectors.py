@@ -100,6 +100,15 @@ def test_columns_positions_and_read_dimensions_must_exist():
     refused(lambda: iv.BlindKeys([]))
 
 
+@pytest.mark.parametrize(("make", "given"), [
+    (iv.RemoveColumn, ()), (iv.ZeroKeyBias, ()), (iv.RemoveKeySlot, ()), (iv.AddSinkLogit, (1.0,)),
+    (iv.Temperature, (2.0,)), (iv.BlindKeys, ([3],)), (iv.BiasColumn, (1.0,)), (iv.AttendSelfOnly, ()),
+    *((site, (iv.Zero(),)) for site in SITES),
+])  # fmt: skip
+def test_places_are_named_and_never_given_by_their_order(make, given):
+    refused(partial(make, *given, [1]), make.__name__)
+
+
 def test_any_iterable_names_what_a_tuple_does():
     edit = iv.ChangeResidual(iv.Zero(), layers=range(2, 5), dims=iter([7, 3]), positions={1})
     assert (edit.layers, edit.dims, edit.positions) == ((2, 3, 4), (7, 3), (1,))

@@ -2,6 +2,7 @@ import json
 from dataclasses import fields, replace
 from functools import partial
 from html import escape
+from itertools import product
 
 import pandas
 import pytest
@@ -20,6 +21,7 @@ from sinkinterp.metrics.instruments import ALL, INSTRUMENTS
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES, Steps
 from sinkinterp.report.compare import compare
 from sinkinterp.report.heads import sinks_by_head
+from sinkinterp.report.readings import check_reports
 from sinkinterp.report.report import VIEWS, Report, tables_as_json
 from sinkinterp.report.summary import sink_summary
 
@@ -254,6 +256,7 @@ def test_the_suffix_of_the_file_decides_its_format_and_an_unknown_one_is_refused
     report.save(tmp_path / "r.csv")
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 1 + len(report.to_pandas())
     refused(lambda: report.save(tmp_path / "r.xlsx"), "xlsx")
+    refused(lambda: report.save(tmp_path / "r.html"), "si.pages.report.write")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.csv", "r.json"]
 
 
@@ -286,6 +289,23 @@ def test_a_word_that_a_method_does_not_take_is_refused(full):
 def test_what_is_no_file_of_a_report_is_refused(tmp_path):
     for path in (tmp_path / "absent", tmp_path, 5, None):
         refused(partial(Report.load, path))
+    for name, text in product(("r.json", "r.safetensors"), ("", "nonsense", "{}", "[]")):
+        (tmp_path / name).write_text(text)
+        refused(partial(Report.load, tmp_path / name), name)
+
+
+def test_reports_by_name_are_a_dictionary_of_reports(full):
+    check_reports({"a": full}, "it")
+    for wrong in ({}, [full], {"a": 3}, full):
+        refused(partial(check_reports, wrong, "it"), "it takes")
+
+
+def test_a_file_of_somebody_else_stays_unless_it_is_forced(full, tmp_path):
+    (tmp_path / "r.json").write_text("mine")
+    refused(lambda: full.save(tmp_path / "r.json"))
+    assert (tmp_path / "r.json").read_text() == "mine"
+    full.save(tmp_path / "r.json", force=True)
+    assert Report.load(tmp_path / "r.json").positions == (0, 6)
 
 
 def test_a_report_without_its_seal_is_refused_in_one_line(full, tmp_path):

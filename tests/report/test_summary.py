@@ -155,6 +155,12 @@ def test_residuals_are_told_per_block_and_model():
 def test_every_table_carries_its_protocol():
     text = "toy: n=3, T=5, BOS never (none), float32, a.txt, 1 text too short, edits Swap(), epsilon=0.25"
     assert protocol_note(REPORT, 0.25).startswith(text)
+    said = [replace(PROTOCOL, texts_too_short=n).line() for n in (0, 2)]
+    assert "too short" not in said[0] and "2 texts too short" in said[1]
+    whole = replace(PROTOCOL, revision="r", encoder="16 tokens", ended="time is up", attention_note="eager", shortest=2)
+    varying = ("source", "texts_too_short", "edits")
+    line = "n=3 (time is up), T=2 to 5, BOS never (none), encoder 16 tokens, float32, eager, weights: r"
+    assert whole.line(*varying) == line
     assert "divided" not in protocol_note(REPORT, 0.25)
     for divisor, other in ((VISIBLE, "T - k + 1"), (PAPER, VISIBLE.description)):
         windowed = replace(PROTOCOL, hides_first_key=True, divisor=divisor.description)
