@@ -9,7 +9,6 @@ from math import isfinite
 from operator import itemgetter
 from typing import ClassVar
 
-import numpy as np
 import plotly.graph_objects as go
 import torch
 from jaxtyping import Bool, Float
@@ -25,7 +24,7 @@ from ..interventions.selectors import check_chosen, store_chosen
 from ..measurement.measure import answers_of, reads_inputs, run_note
 from ..metrics.bootstrap import Estimate, estimate, intervals, mean_cells
 from ..metrics.importance import PerSequence
-from ..plots.theme import grid_of, heat_map, sweep_figure, themed, unique_values
+from ..plots.theme import heat_map, sweep_figure, themed, unique_values
 from ..spec import Limits
 from ..table import HEAD, LAYER, Cell, Table, high_of
 from .outliers import DIGITS, fake_quantised
@@ -185,12 +184,9 @@ def losses_figure(table: Table) -> go.Figure:
 
 def heads_figure(table: Table) -> go.Figure:
     """The fewest first tokens of every head as a map; white where even the most that were tried are not enough."""
-    fewest = grid_of(table, FEWEST)
-    tried = np.unique(fewest[np.isfinite(fewest)])
-    scale = {"tickvals": [*range(len(tried))], "ticktext": [f"{n:g}" for n in tried], "title": "first tokens"}
-    figure = heat_map(table, FEWEST, zmin=0, zmax=max(1, len(tried) - 1), colorbar=scale)
-    figure.update_traces(z=np.where(np.isfinite(fewest), np.searchsorted(tried, fewest), np.nan))
-    return themed(figure, table.title, 240 + max(200, 16 * len(fewest)), f"{FEWEST}; empty: more. {table.note}")
+    figure = heat_map(table, FEWEST, zmin=0, colorbar={"title": "first tokens"})
+    height = 240 + max(200, 16 * len(unique_values(table, LAYER)))
+    return themed(figure, table.title, height, f"{FEWEST}; empty: more. {table.note}")
 
 
 BITS, SCALES, ROUNDED, CHANGE = "bits", "one scale for each", "rounded tokens", "above all rounded"

@@ -10,13 +10,14 @@ from torch import Tensor
 from ..data.tokens import PAD
 from ..metrics.bootstrap import SIZES, estimate_cells, mean_cells
 from ..metrics.importance import NEXT_TOKEN_LOSS, epsilons_of, sink_grid, sink_tokens
-from ..plots.theme import PERCENT, SHARE, add_curve, add_grey_band, colour, themed
+from ..plots.theme import PERCENT, SHARE, sweep_figure
 from ..table import EPSILON, NULL, POSITION, SINK_1, SINK_RATE, Cell, Table
 from .readings import Readings, TokenText, of_report, protocol_note
 
 FOLLOWERS = 8  # queries that can see a later position, its own among them, for it to be judged
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 ALPHA, NULL_ALPHA, LARGEST_OTHER = "alpha", "null alpha", "largest other"
+_LAST = "few queries see the last positions, so numbers are high there, also under uniform attention"
 
 
 @of_report
@@ -34,7 +35,7 @@ def sinks_by_position(report: Readings, epsilon: float = 0.3) -> Table:
         }
 
     rows = tuple(map(row, report.positions))
-    return Table("Sink rate by position", protocol_note(report, epsilon), rows, by_position)
+    return Table("Sink rate by position", f"{protocol_note(report, epsilon)}; {_LAST}", rows, by_position)
 
 
 @of_report
@@ -54,7 +55,7 @@ def sinks_by_epsilon(report: Readings, epsilon: float = 0.3, epsilons: Iterable[
         }
 
     rows = tuple(map(row, range(len(thresholds))))
-    return Table("Sink_1 over epsilon", protocol_note(report, epsilon), rows, over_epsilon)
+    return Table("Sink_1 over epsilon", f"{protocol_note(report, epsilon)}; {_LAST}", rows, over_epsilon)
 
 
 def followed(report: Readings) -> Bool[Tensor, "sequence pos"]:
@@ -99,32 +100,10 @@ def loss_by_position(report: Readings, epsilon: float = 0.3) -> Table:
 
 
 def by_position(table: Table) -> go.Figure:
-    """Sink rate and importance of every position beside the null; from `sinks_by_position`."""
-    figure = go.Figure()
-    dashed = {"color": colour(1), "dash": "dash"}
-    add_curve(figure, table, POSITION, ALPHA, name="mean importance", mode="lines", line=dashed)
-    add_grey_band(figure, table, POSITION, NULL_ALPHA, "importance under uniform attention", {})
-    add_curve(figure, table, POSITION, SINK_RATE)
-    figure.update_xaxes(title="position (from 0)")
-    figure.update_yaxes(title="share of attention, share of heads", **SHARE)
-    caption = (
-        "Sink rate and mean importance of every position. Few queries see the last positions, so recent tokens score "
-        "high there, as they do under uniform attention."
-    )
-    return themed(figure, table.title, caption=f"{caption} {table.note}")
+    """Importance of every position beside the null, and its sink rate; from `sinks_by_position`."""
+    return sweep_figure(table, POSITION, (ALPHA, SINK_RATE)).update_yaxes(**SHARE)
 
 
 def over_epsilon(table: Table) -> go.Figure:
-    """Sink_1 over its threshold, with its interval, beside uniform attention's; from `sinks_by_epsilon`."""
-    figure = go.Figure()
-    add_curve(figure, table, EPSILON, SINK_1, name="position 0")
-    dashed = {"color": colour(1), "dash": "dash"}
-    add_curve(figure, table, EPSILON, LARGEST_OTHER, 1, name="largest of the other positions", line=dashed)
-    add_grey_band(figure, table, EPSILON, NULL, "position 0, uniform attention", {})
-    figure.update_xaxes(title="epsilon: importance that makes a sink")
-    figure.update_yaxes(title="share of heads", **PERCENT)
-    caption = (
-        "Sink rate of the first position over the threshold epsilon. The largest of the others is often one of the "
-        "last, which few queries see."
-    )
-    return themed(figure, table.title, caption=f"{caption} {table.note}")
+    """Sink_1 over its threshold beside uniform attention's, and the largest other rate; from `sinks_by_epsilon`."""
+    return sweep_figure(table, EPSILON, (SINK_1, LARGEST_OTHER)).update_yaxes(**PERCENT)

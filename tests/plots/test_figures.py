@@ -154,7 +154,7 @@ def test_swaps_show_the_papers_values_as_hollow_marks_where_they_are_known():
 
 
 def test_positions_draw_importance_null_and_rate():
-    alpha, null, rate = FIGURES["positions"]().data
+    null, alpha, rate = FIGURES["positions"]().data
     assert list(alpha.x) == list(null.x) == list(rate.x) == [0, 1, 2, 3, 4]
     assert list(alpha.y) == POSITIONS.column("alpha")
     assert list(null.y) == [0.1] * 5
