@@ -161,7 +161,7 @@ class Prompts(Frozen):
         if self.sink and self.answer is not None:
             yield "--answer and --instead are a metric themselves; leave --sink out"
         for prompt in filter(names_file, (*self.clean, *self.corrupted, *self.text)):
-            yield f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"'
+            yield f'{prompt} is a file; give the prompt itself, such as "$(head -1 {prompt})"'
 
 
 def patch(
