@@ -64,7 +64,6 @@ def generate(
     from ..data.texts import names_file, texts_of
     from ..measurement.tabulate import generate as continued
 
-    texts = texts_of(prompt) if names_file(prompt) else [prompt]
     subject = loading.subject(model)
-    for text in texts:
+    for text in texts_of(prompt) if names_file(prompt) else [prompt]:
         print_text(continued(subject, text, edits=edit, max_new_tokens=tokens, do_sample=False, verbose=False))

@@ -56,10 +56,7 @@ def _table_of(view: str) -> Callable[..., Table]:
 
 
 def rows_named(name: str, report: Report, epsilon: float, word: TokenText, **chosen: Any) -> Table:
-    """The rows of a view of a report, or of its largest entries, that `chosen_rows` keeps.
-
-    The entries are those of one layer, or of the tallest block; they are the massive activations of `top`.
-    """
+    """The rows that `chosen_rows` keeps of a view, or of the largest entries of one layer or of the tallest block."""
     if name != "entries" and (name != "massive" or chosen.get("top") is None):
         return chosen_rows(view_of(report, name).table(report, epsilon, word), **chosen)
     blocks = [] if chosen.get("layers") is None else whole_numbers(chosen["layers"], "layer")
@@ -81,9 +78,7 @@ def chosen_rows(
     rows = [row for row in table if all(row.get(column) in whole_numbers(x, column) for column, x in given.values())]
     if not rows:
         absent = [name for name, (column, _) in given.items() if column not in table.columns] or [*given]
-        raise InputError(
-            f"{table.title!r} has no such {' and '.join(absent)}; leave {'=... and '.join(absent)}=... out"
-        )
+        raise InputError(f"{table.title!r} has no such rows; leave {'=... and '.join(absent)}=... out")
     return table.with_rows(rows) if top is None else table.with_rows(rows).largest(top, by)
 
 
