@@ -130,8 +130,8 @@ class Options:
         if "--clean" in self.own and len(texts) == 2:
             return [("--clean" if x is texts[0] else "--corrupted", x[1]) if x in texts else x for x in groups]
         words = [(option, values[0]) for option, values in groups if values and re.fullmatch(r"[\w./-]+", values[0])]
-        is_end = {option: re.match("--cl|--co", self._said(option, ["x"]) or "") for option, _ in words if option}
-        named = [word for option, word in words if not option or is_end[option] or os.path.isdir(word)]
+        ends = [word for option, word in words if option and re.match("--cl|--co", self._said(option, ["x"]) or "")]
+        named = [word for option, word in words if not option or os.path.isdir(word)] or ends
         if "--into" not in self.own or len(named) != 2 or any(option == "--into" for option, _ in groups):
             return groups
         others = [(option, values) for option, values in groups if values[:1] not in ([named[0]], [named[1]])]
