@@ -165,12 +165,9 @@ def _value(hint: Any, key: str, text: str) -> Any:
     options = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
         kinds = {name.lower(): kind for name, kind in _kinds(option).items()}
+        kind = synonym(text.lower().replace("_", ""), kinds)
         try:
-            return (
-                _PARSERS[option](text)
-                if option in _PARSERS
-                else defaults(kinds[synonym(text.lower().replace("_", ""), kinds)])
-            )
+            return _PARSERS[option](text) if option in _PARSERS else defaults(kinds[kind])
         except (ValueError, KeyError):
             continue
     names = [_NAMES.get(option) or ", ".join(sorted(_kinds(option))) or str(option) for option in options]

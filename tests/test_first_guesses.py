@@ -39,7 +39,7 @@ TEXTS = [TEXT, "Most heads give it more than a third.", "def first(items): retur
 ARGUMENTS = [words.split() for words in guesses()["arguments"]]
 SETTINGS = dict.fromkeys(("steps", "batch", "n_layers", "n_heads", "d_model", "save_every", "watch_every", "warmup"), 4)
 SETTINGS |= {"lr": 0.5, "clip": 0.5, "length": 8}
-_OF_TEXTS = ("measure", "n")  # how many, and not how many rows of a table
+_OTHERS = {("measure", "n"), ("generate", "tokens")}  # how many texts, and how many new tokens
 NAME = "sinkinterp/text-softmax"  # a checkpoint that ships with its tokenizer
 
 
@@ -277,7 +277,6 @@ SAID = {  # what is tried, and what the one line says
     "all layers": (lambda s, r: si.attention_map(s, TEXT, layers="all"), "whole numbers"),
     "angles of the first token": (lambda s, r: s.first_token(TEXT), "qk_cosines"),
     "no prompts": (lambda s, r: app(["patch", NAME]), f"patch {NAME} --clean"),
-    "a position to measure": (lambda s, r: app(["measure", NAME, "--position", "1"]), "every position is measured"),
     "a flag in place of a file": (lambda s, r: app(["measure", NAME, "--save"]), "such as --save sinks.csv"),
     "a model in place of a command": (lambda s, r: app(["gpt2"]), "sinkinterp measure gpt2"),
     "two models": (lambda s, r: app(["view", NAME, "a/b", "--text", "x"]), f"sinkinterp compare {NAME}"),
@@ -475,7 +474,7 @@ def test_the_words_of_an_option_are_those_of_an_argument(tmp_path, monkeypatch):
             for words in (words for words in ARGUMENTS if options[0].lstrip("-") in words):
                 own = {name.lstrip("-") for param in command.params for name in param.opts}
                 alike = [word for word in words if not own & {*words} - {options[0].lstrip("-")}]
-                meant = [command._meant(["m", f"--{word}=x"]) for word in alike if (command.name, word) != _OF_TEXTS]
+                meant = [command._meant(["m", f"--{word}=x"]) for word in alike if (command.name, word) not in _OTHERS]
                 assert all(words[1].split("=")[0] == options[0] and "x" in words[-1] for words in meant), meant
 
 
@@ -645,7 +644,7 @@ def test_a_quantity_of_a_report_is_a_function_of_a_model_and_a_text(subject, rep
         assert len(table) and table.plot().data == drawn.data == getattr(si, f"plot_{word}")(NAME, TEXTS).data
     top = sorted(si.heads(subject, TEXT), key=lambda row: row["alpha_1"], reverse=True)[:2]
     assert list(si.heads(subject, TEXT, top_k=2)) == top == list(subject.heads(TEXT).top(2))
-    refused(lambda: si.heads(subject, TEXT, layer=9), "leave layers=... and heads=... out")
+    refused(lambda: si.heads(subject, TEXT, layer=9), "leave layers=... out")
 
 
 def test_a_number_of_each_token_is_a_tensor_that_knows_its_axes(subject, report):

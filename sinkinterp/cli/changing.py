@@ -61,7 +61,9 @@ def generate(
     loading: options.Weights = options.Weights(),
 ) -> None:
     """Continue a text, by the model or by an edited one: at each place the likeliest token."""
+    from ..data.texts import names_file, texts_of
     from ..measurement.tabulate import generate as continued
 
     subject = loading.subject(model)
-    print_text(continued(subject, prompt, edits=edit, max_new_tokens=tokens, do_sample=False, verbose=False))
+    for text in texts_of(prompt) if names_file(prompt) else [prompt]:
+        print_text(continued(subject, text, edits=edit, max_new_tokens=tokens, do_sample=False, verbose=False))

@@ -50,8 +50,9 @@ def with_edits(groups: list[Group], edit_named: Callable[[str], str], is_foreign
     for option, values in groups:
         is_edit, field = edit_named(option) == edit, _field_of(option, fields)
         is_number = not option and NUMBERS.fullmatch(values[0]) and len(given) < max(2, len(places))
-        is_after_model = not option and is_named and not has_values and any(not other for other, _ in others)
-        is_missing = len(given) < needed and (is_after_model or (is_foreign(option) and not field))
+        is_after_model = not option and is_named and any(not other for other, _ in others)
+        is_place = not field and (is_foreign(option) or "position" in option)
+        is_missing = not has_values and len(given) < needed and (is_after_model or is_place)
         if places and (is_edit or is_number or is_missing):
             given += [part for value in values for part in value.strip("()[]").split(",")]
         elif field:

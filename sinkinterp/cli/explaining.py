@@ -161,7 +161,7 @@ class Prompts(Frozen):
         if self.sink and self.answer is not None:
             yield "--answer and --instead are a metric themselves; leave --sink out"
         for prompt in filter(names_file, (*self.clean, *self.corrupted, *self.text)):
-            yield f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"'
+            yield f'{prompt} is a file; give the prompt itself, such as "$(head -1 {prompt})"'
 
 
 def patch(
@@ -193,11 +193,9 @@ def patch(
         if texts != prompts.text:
             print_line(f"without --text, both models read {TEXT!r}")
         asked: dict[str, Any] = {"clean": other or prompts.clean, "corrupted": texts or prompts.corrupted}
-        asked |= {"answer": prompts.answer, "instead": prompts.instead}
+        asked |= {"answer": prompts.answer, "instead": prompts.instead, "progress": progress("patching")}
         asked |= {"metric": first_alpha()} if prompts.sink else {}
-        table = chosen_rows(
-            what.table(subject, **asked, progress=progress("patching")), layers or None, positions=positions or None
-        )
+        table = chosen_rows(what.table(subject, **asked), layers or None, positions=positions or None)
     strongest = table.with_rows(sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0))))
     lead = f"Clean: {' | '.join(prompts.clean)}. Corrupted: {' | '.join(prompts.corrupted)}."
     lead = lead if other is None else f"{subject.name} into {other.name}: {' | '.join(texts)}"

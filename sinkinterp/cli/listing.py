@@ -30,10 +30,8 @@ def info(model: options.Model, loading: options.Weights = options.Weights()) -> 
     """Print the sizes of a model: its layers, heads, dimensions and parameters."""
     subject = loading.subject(model)
     sizes = vars(subject.shape) | {"parameters": sum(weight.numel() for weight in subject.model.parameters())}
-    layers = {name: len(value) for name, value in sizes.items() if isinstance(value, tuple)}
-    rows = tuple({"size": name, "value": value} for name, value in (sizes | layers).items() if value is not None)
-    note = "attention_layers, mlp_layers: how many of the n_layers blocks have them; n_ctx: the longest sequence"
-    print_table(Table(subject.name, note, rows))
+    rows = [{"size": name, "value": len(x) if isinstance(x, tuple) else x} for name, x in sizes.items()]
+    print_table(Table(subject.name, "attention_layers, mlp_layers: how many blocks have them", tuple(rows)))
 
 
 def _print(what: Listed) -> None:

@@ -17,9 +17,8 @@ from . import options
 from .edit_words import NUMBERS, Group, numbers_in, plain, with_edits
 
 LISTS = {"reproduce": "experiments", "train": "variants", "measure": "models", "view": "models"}  # of `COMMAND list`
-LAYERS: Group = ("--table", ["layers"])
-_OF_NORMS = ("norms", "keys", "values", "kv", "residuals")
-TABLES = dict.fromkeys(("sinks", "layers", "positions", "epsilons", *_OF_NORMS, "angles", "massive", "entries"))
+_TABLES = "sinks layers positions epsilons norms keys values kv residuals angles massive entries"
+TABLES = dict.fromkeys(_TABLES.split())
 FILES = {"--json": "sinks.json", "--html": "sinks.html", "--save": "sinks.csv", "--out": "page.html"}  # in a folder
 CONFIGS = ("config", "cfg", "config_file", "config_path", "settings_file", "yaml", "hparams")
 
@@ -42,6 +41,7 @@ def line_meant(words: list[str], commands: Mapping[str, Any]) -> list[str]:
     if thing and (command != "list" or thing[0] == "list"):
         is_drawn = command == "view" and thing[0] == "measure" and not any(map(_is_output, others))
         return line_meant([*thing[:1], *others, *thing[1:], *["--html"] * is_drawn], commands)
+    rest = ["--top" if word == "-n" and "--table" in more else word for word in rest]
     words = [word for word in more[:1] if word[:1] != "-"]  # which an option before them would take
     return [given.command(rest), *words, *rest, *more[len(words) :]]
 
@@ -96,10 +96,13 @@ class Options:
         groups = with_edits(groups, self._edit_in, self._is_foreign) if "--edit" in self.own else groups
         while groups:
             option, values = groups.pop(0)
+            values = [",".join(values)] if len(values) > 1 else values
             if (said := self._said(option, values)) is not None:
                 more = self._groups([*filter(None, (part.format(*values[:1] or [""]) for part in said.split()))])
                 told = [group for group in self._groups(words) if "{}" not in said]
-                told += [LAYERS] * any(option == "--table" for option, _ in groups)  # which has a row for each
+                told += [("--table", ["layers"])] * any(
+                    option == "--table" for option, _ in groups
+                )  # which has a row for each
                 groups[:0] = [*(group for group in more if group not in told), *self._groups(values["{" in said :])]
                 continue
             own = self._output_for(option, values) or self._own(option)
@@ -113,19 +116,22 @@ class Options:
     def _with_heads(self, groups: list[Group]) -> list[Group]:
         """The groups with `--head 5.3` for --layer 5 --head 3, where a head is named by both."""
         words = [synonym(plain(option), ("layer", "head")) for option, _ in groups]
-        named = {word: values for word, (_, values) in zip(words, groups, strict=True)}
+        named = {word: numbers_in(values) for word, (_, values) in zip(words, groups, strict=True)}
         layers, heads = named.get("layer", []), named.get("head", [])
         is_whole = getattr(self.own.get("--head"), "metavar", "") == "LAYER.HEAD"
-        if not (is_whole and len(layers) == 1 and heads and all(map(str.isdecimal, layers + heads))):
+        if not (is_whole and layers and heads and all(map(str.isdecimal, layers + heads))):
             return groups
         others = [group for word, group in zip(words, groups, strict=True) if word not in ("layer", "head")]
-        return [*others, *(("--head", [f"{layers[0]}.{head}"]) for head in heads)]
+        return [*others, *(("--head", [f"{layer}.{head}"]) for layer in layers for head in heads)]
 
     def _with_second_model(self, groups: list[Group]) -> list[Group]:
-        """The groups with `MODEL --into TWIN` for two models, however they are named, where the command takes them."""
+        """The groups of a patch with `--clean A --corrupted B` for two texts, `MODEL --into TWIN` for two models."""
+        texts = [group for group in groups if not group[0] and re.search(r"\s", group[1][0])]
+        if "--clean" in self.own and len(texts) == 2:
+            return [("--clean" if x is texts[0] else "--corrupted", x[1]) if x in texts else x for x in groups]
         words = [(option, values[0]) for option, values in groups if values and re.fullmatch(r"[\w./-]+", values[0])]
-        is_end = {option: re.match("--cl|--co", self._said(option, ["x"]) or "") for option, _ in words if option}
-        named = [word for option, word in words if not option or is_end[option] or os.path.isdir(word)]
+        ends = [word for option, word in words if option and re.match("--cl|--co", self._said(option, ["x"]) or "")]
+        named = [word for option, word in words if not option or os.path.isdir(word)] or ends
         if "--into" not in self.own or len(named) != 2 or any(option == "--into" for option, _ in groups):
             return groups
         others = [(option, values) for option, values in groups if values[:1] not in ([named[0]], [named[1]])]
@@ -215,7 +221,9 @@ class Options:
             said = option_of(f"{self.name}:{value}") if value else None
             return said and f"{said} {{:.0}}"
         has = {*self.own, *["--out"] * any(map(_is_output, self.own))}
-        keys = [f"{place}--{name}={value}" for place in (f"{self.name}:", "") if values != [""]]
+        asked = [f"{each}={value}" for each in dict.fromkeys((f"--{name}", self._own(option))) if values != [""]]
+        keys = [f"{place}{each}" for each in asked for place in (f"{self.name}:", "")]
+        keys += [f"{self.name}:{self._own(option)}=several"] * ("," in value)
         keys += [f"{self.name}:--{name}"] * (option not in self.own) + [f"--{name}"] * self._is_foreign(option)
         for key in keys:
             said = option_of(key)

@@ -126,6 +126,7 @@ class Results(options.Tables):
     table: Annotated[list[str], typer.Option("--table", parser=tables_named)] = field(default_factory=list)
     layers: Annotated[list[int], typer.Option("--layer", parser=options.whole(0))] = field(default_factory=list)
     heads: Annotated[list[str], typer.Option("--head", metavar="[LAYER.]HEAD")] = field(default_factory=list)
+    positions: Annotated[list[int], typer.Option("--position", parser=options.whole(0))] = field(default_factory=list)
     top: Annotated[int | None, typer.Option(parser=options.whole(1))] = None
     save: Annotated[Path | None, typer.Option(parser=options.output_file)] = None
 
@@ -144,9 +145,10 @@ class Results(options.Tables):
         named = [layer_and_head(name) for name in self.heads if not name.isdecimal()]
         layers = [*self.layers, *(layer for layer, _ in named)] or None
         heads = [*map(int, filter(str.isdecimal, self.heads)), *(head for _, head in named)] or None
-        names = ",".join(self.table or ["sinks"] * bool(layers or heads or self.top)).split(",")
-        chosen: Any = (report, epsilon, word, layers, heads, self.top)
-        return [rows_named(name, *chosen) for name in dict.fromkeys(filter(None, names))]
+        usual = "sinks" * bool(layers or heads or self.top) or "positions" * bool(self.positions)
+        names = ",".join(self.table or [usual]).split(",")
+        chosen: Any = {"layers": layers, "heads": heads, "positions": self.positions or None, "top": self.top}
+        return [rows_named(name, report, epsilon, word, **chosen) for name in dict.fromkeys(filter(None, names))]
 
     def files(self, report: "Report", asked: "list[Table]", epsilon: float, word: "TokenText") -> tuple[Wanted, ...]:
         from ..pages.report import PAGES, content, measurement_page

@@ -56,10 +56,7 @@ def check_sizes(
 
 
 def check_text(text: str | None, column: str = "text", how: str = "each a text") -> None:
-    """Raises InputError for a file or folder without texts. Call it before a model is loaded, which takes seconds.
-
-    It says on standard error how the lines of a file are read if each is a text.
-    """
+    """Raises InputError for a file or folder without texts, before a model is loaded. Says how lines are read."""
     from ..data.texts import check_readable, is_path, lines_of
 
     check_no_model(text)

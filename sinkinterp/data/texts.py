@@ -127,10 +127,7 @@ def _paragraphs(file: Path) -> Iterator[Row]:
 
 
 def lines_of(file: Path) -> list[str]:
-    """The lines of a .txt file in which each is a text; empty for another file.
-
-    These are several lines of two words or more, without blank or indented ones, and not one text that was wrapped.
-    """
+    """The texts of a .txt file with one on each line, of two words or more; empty for paragraphs and a wrapped text."""
     if ending_of(file) != ".txt" or not file.is_file():
         return []
     with _opened(file) as opened:
@@ -140,8 +137,7 @@ def lines_of(file: Path) -> list[str]:
             return []
     begins, width = [line.split()[0] for line in lines[1:]], max(map(len, lines))
     is_full = all(len(line) + len(word) > 0.8 * width for line, word in zip(lines, begins, strict=False))
-    is_wrapped = is_full and any(word[0].islower() for word in begins)
-    return [] if is_wrapped else [line.rstrip("\n") for line in lines]
+    return [] if is_full and any(word[0].islower() for word in begins) else [line.rstrip("\n") for line in lines]
 
 
 def _json_rows(file: Path) -> Iterator[Row]:

@@ -51,43 +51,37 @@ def _table_of(view: str) -> Callable[..., Table]:
         """
         subject, needed = subject_of(model), NAMED["massive" if view == "entries" else view].instrument
         report = measure(subject, tokens, edits=edits, instruments=INSTRUMENTS.get(needed, ()))
-        return rows_named(view, report, epsilon, subject.label, layers, heads, top)
+        return rows_named(view, report, epsilon, subject.label, layers=layers, heads=heads, top=top)
 
     tabulate.__name__ = view
     return keywords(with_block_edits(tabulate))
 
 
-def rows_named(
-    name: str, report: Report, epsilon: float, word: TokenText, layers: Any = None, heads: Any = None, top: Any = None
-) -> Table:
-    """The rows of a view of a report, or of its largest entries, that `chosen_rows` keeps.
-
-    The entries are those of one layer, or of the tallest block; they are the massive activations of `top`.
-    """
-    if name != "entries" and (name != "massive" or top is None):
-        return chosen_rows(view_of(report, name).table(report, epsilon, word), layers, heads, top)
-    blocks: Sequence[Any] = [layers] if is_whole(layers) else layers or []
+def rows_named(name: str, report: Report, epsilon: float, word: TokenText, **chosen: Any) -> Table:
+    """The rows that `chosen_rows` keeps of a view, or of the largest entries of one layer or of the tallest block."""
+    if name != "entries" and (name != "massive" or chosen.get("top") is None):
+        return chosen_rows(view_of(report, name).table(report, epsilon, word), **chosen)
+    blocks = [] if chosen.get("layers") is None else whole_numbers(chosen["layers"], "layer")
     block = whole_number(blocks[0], "layer", 0, report.residual_norms.shape[1] - 1) if len(blocks) == 1 else None
-    table = chosen_rows(largest_entries(report, epsilon, word, block), layers if block is None else None, heads)
-    return table if top is None else table.largest(top, LARGEST_VALUE)
+    chosen |= {"layers": None} if block is not None else {}
+    return chosen_rows(largest_entries(report, epsilon, word, block), **chosen, by=LARGEST_VALUE)
 
 
 def chosen_rows(
-    table: Table, layers: Any = None, heads: Any = None, top: int | None = None, positions: Any = None
+    table: Table, layers: Any = None, heads: Any = None, top: int | None = None, positions: Any = None, by: str = ""
 ) -> Table:
     """The table with the rows of some layers or blocks, heads, and positions; None keeps all. `top`: the largest.
 
     Raises InputError where it has no such rows.
     """
     layer = LAYER if LAYER in table.columns else BLOCK
-    for column, chosen in ((layer, layers), (HEAD, heads), (POSITION, positions)):
-        if chosen is not None:
-            numbers = whole_numbers(chosen, column)
-            table = table.with_rows(row for row in table if row.get(column) in numbers)
-    if not len(table):
-        absent = "heads=... out" if HEAD not in table.columns and heads is not None else "layers=... and heads=... out"
-        raise InputError(f"{table.title!r} has no such layers and heads; leave {absent}")
-    return table if top is None else table.largest(top)
+    given = {"layers": (layer, layers), "heads": (HEAD, heads), "positions": (POSITION, positions)}
+    given = {name: (column, numbers) for name, (column, numbers) in given.items() if numbers is not None}
+    rows = [row for row in table if all(row.get(column) in whole_numbers(x, column) for column, x in given.values())]
+    if not rows:
+        absent = [name for name, (column, _) in given.items() if column not in table.columns] or [*given]
+        raise InputError(f"{table.title!r} has no such rows; leave {'=... and '.join(absent)}=... out")
+    return table.with_rows(rows) if top is None else table.with_rows(rows).largest(top, by)
 
 
 def _numbers_of(

@@ -61,14 +61,11 @@ def sinks_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 def sinks_by_layer(report: Readings, epsilon: float = 0.3) -> Table:
     """Importance of the first position per layer: the mean over its heads, and its share above epsilon."""
     check_epsilon(epsilon)
-    alpha, null = report.alpha(), report.null_alpha()
+    means, rates = report.alpha().mean(-1), (report.alpha() > epsilon).float().mean(-1)
+    nulls = report.null_alpha().mean((0, 2)).tolist()
     rows: tuple[dict[str, Cell], ...] = tuple(
-        {
-            LAYER: layer,
-            **mean_cells(ALPHA_1, alpha[:, i].mean(-1), SHARES),
-            NULL: null[:, i].mean().item(),
-            **mean_cells(SINK_RATE, (alpha[:, i] > epsilon).float().mean(-1), SHARES),
-        }
+        {LAYER: layer, **mean_cells(ALPHA_1, means[:, i], SHARES), NULL: nulls[i]}
+        | mean_cells(SINK_RATE, rates[:, i], SHARES)
         for i, layer in enumerate(report.attention_layers)
     )
     figure = partial(sweep_figure, x=LAYER, quantities=(ALPHA_1, SINK_RATE))

@@ -6,6 +6,7 @@ table needs one line there. Its figure is the table's own.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from html import escape
 from typing import Any, get_type_hints
 
@@ -107,14 +108,9 @@ def _of(table: Callable[[Readings, float], Table]) -> Tabulate:
     return lambda report, epsilon, word: table(report, epsilon)
 
 
-def _norms_of(*quantities: str) -> Tabulate:
-    """The rows of `norms_by_kind` for some quantities."""
-
-    def table(report: Readings, epsilon: float, word: TokenText) -> Table:
-        every = norms.norms_by_kind(report, epsilon, word)
-        return every.with_rows(row for row in every if row[QUANTITY] in quantities)
-
-    return table
+def _norms_of(quantities: Sequence[str], report: Readings, epsilon: float, word: TokenText) -> Table:
+    every = norms.norms_by_kind(report, epsilon, word)
+    return every.with_rows(row for row in every if row[QUANTITY] in quantities)
 
 
 def _has_all_positions(report: Readings) -> bool:
@@ -134,9 +130,9 @@ VIEWS = (
     View(_of(positions.sinks_by_epsilon), "epsilons", in_json=True, heading="Thresholds"),
     View(positions.sinks_by_token, in_terminal=True, fits=_has_all_positions),
     View(norms.norms_by_kind, "norms", heading="Norms by kind of token"),
-    View(_norms_of("key"), "keys"),
-    View(_norms_of("value"), "values"),
-    View(_norms_of("key", "value"), "kv"),
+    View(partial(_norms_of, ["key"]), "keys"),
+    View(partial(_norms_of, ["value"]), "values"),
+    View(partial(_norms_of, ["key", "value"]), "kv"),
     View(_norms, "residuals", in_json=True, heading="Norm of the first token's residual"),
     View(_of(of_heads.score_gaps_by_head), needs=(QK_ANGLES,), in_terminal=True, in_json=True),
     View(_of(of_heads.writes_by_head), needs=(UPDATE_RANK,), in_terminal=True, in_json=True),

@@ -1,15 +1,19 @@
 """What a newcomer types first works, or says what to type."""
 
+import re
+import shlex
 import socket
 import time
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import sinkinterp
 from sinkinterp.backends.load import BACKENDS
 from sinkinterp.cli import options
 from sinkinterp.cli.main import app
+from sinkinterp.cli.meaning import line_meant
 from sinkinterp.lm.variants import BASE, variants
 from sinkinterp.measurement.measure import PRESETS
 from sinkinterp.runs.catalogue import experiment_names
@@ -28,6 +32,7 @@ def call(tmp_path, monkeypatch):
     return run
 
 
+NAME, OTHER = "sinkinterp/text-softmax", "sinkinterp/text-sigmoid"
 WORKS = {
     (): "Attention sinks: read them, move them, train them away.",
     ("--help",): "measure",
@@ -109,3 +114,20 @@ def test_a_name_of_the_hub_fails_fast_where_there_is_no_network(call, monkeypatc
     code, _, errors = call("measure", "nobody/nothing", "--drawn", "random")
     assert code == 2 and errors.count("\n") == 1 and "with a network" in errors
     assert time.monotonic() - start < 5
+
+
+FIXED = (  # lines that end with an error which says what to type
+    *(f"{NAME} --text 'a b'", f"compare {NAME}", f"generate {NAME}", f"patch {NAME}", f"perplexity {NAME}"),
+    *(f"measure {NAME} --nonsense 3 --text 'a b'", f"generate {NAME} --text 'a b' --temperature 0.7", f"doctor {NAME}"),
+    *(f"track {NAME}", "train --epochs 3", "train --objective prefix", "reproduce", "train"),
+)
+
+
+@pytest.mark.parametrize("line", FIXED)
+def test_what_an_error_says_to_type_is_a_line_without_mistakes(call, line):
+    code, _, said = call(*shlex.split(line))
+    fixes = re.findall(r"`sinkinterp ([^`]*)`|without it: sinkinterp (.*?); see|as in sinkinterp (.*?);", said)
+    words = shlex.split("".join(fixes[0]).replace("MODEL MODEL", f"{NAME} {OTHER}").replace("MODEL", NAME))
+    assert code == 2 and fixes
+    command = get_command(app).commands[words[0]]
+    command.make_context(words[0], line_meant(words, get_command(app).commands)[1:])

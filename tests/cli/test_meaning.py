@@ -101,8 +101,8 @@ def test_what_belongs_to_the_command_is_not_taken_by_an_edit():
 
 @pytest.mark.parametrize("verb", ["plot", "show", "measure", "view", "analyze"])
 @pytest.mark.parametrize(
-    "table", sorted(TABLES.keys() - {"sinks", "epsilons", "layers"})
-)  # the command, and the options --epsilon and --layer
+    "table", sorted(TABLES.keys() - {"sinks", "epsilons"})
+)  # the command, and the option --epsilon
 def test_a_table_is_asked_for_by_its_name_in_every_place(verb, table):
     page = ["--html", "sinks.html"] * (verb in ("plot", "show", "view"))
     for line in (f"{verb} {table} m", f"{table} m", f"measure m --{table}"):
