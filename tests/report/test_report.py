@@ -300,6 +300,11 @@ def test_reports_by_name_are_a_dictionary_of_reports(full):
         refused(partial(check_reports, wrong, "it"), "it takes")
 
 
+def test_a_function_of_a_report_keeps_its_name_and_help_and_refuses_anything_else():
+    assert sinks_by_head.__name__ == "sinks_by_head" and sinks_by_head.__doc__
+    refused(lambda: sinks_by_head({"a": 3}), "sinks_by_head takes a report")
+
+
 def test_a_file_of_somebody_else_stays_unless_it_is_forced(full, tmp_path):
     (tmp_path / "r.json").write_text("mine")
     refused(lambda: full.save(tmp_path / "r.json"))
