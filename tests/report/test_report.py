@@ -135,6 +135,8 @@ def test_a_table_of_rows_holds_every_head_of_every_position_but_no_padding(full)
             assert getattr(row, name) == getattr(full, name)[row.sequence, row.layer, row.head, column].item()
     assert frame.sink_rate[frame.position == 0].mean() == pytest.approx(full.sink_rate())
     assert frame.sink_rate[frame.position != 0].isna().all()
+    at_epsilon = replace(full, importance=torch.full_like(full.importance, 0.3)).to_pandas()
+    assert at_epsilon.sink_rate[at_epsilon.position == 0].eq(0).all()  # strictly above
 
 
 @pytest.mark.parametrize("change", [
