@@ -135,7 +135,8 @@ CHAT = {"messages": [{"role": "user", "content": "the cat"}, {"role": "assistant
 
 def make(folder: Path) -> None:
     """Writes every file and model folder into `folder`."""
-    _write_good_model(folder / "good")
+    write_model("llama", WORDS, folder / "good")
+    assert CONFIGS["llama"].num_hidden_layers == 3
     for name, change in CONFIG_CHANGES.items():
         changed = _copy(folder, name.replace(" ", "-"))
         config = json.loads((changed / "config.json").read_text())
@@ -148,12 +149,13 @@ def make(folder: Path) -> None:
     _write_folders_and_links(folder)
 
 
-def _write_good_model(folder: Path) -> None:
-    model_of("llama").save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<s>"))
+def write_model(family: str, vocabulary: list[str], folder: Path) -> Path:
+    """A model of a family with a tokenizer of whole words, the first of which is <s>."""
+    model_of(family).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<s>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", unk_token="<s>").save_pretrained(folder)
-    assert CONFIGS["llama"].num_hidden_layers == 3
+    return folder
 
 
 def _copy(folder: Path, name: str) -> Path:

@@ -66,12 +66,13 @@ def test_the_public_kernel_returns_what_the_dense_pattern_does(make_call, querie
     assert z[1, 4, 2].eq(0).all()
 
 
-def test_another_device_without_a_path_uses_the_public_kernel(make_call):
+def test_another_device_without_a_path_uses_the_public_kernel(make_call, monkeypatch):
+    monkeypatch.setattr(fused, "_on_cuda", lambda call: pytest.fail("it is not CUDA"))
     call = make_call(slot=SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5)))
     assert fused.output_alone(call) is None
     q, k, v, key, value = (t.to("meta") for t in (call.q, call.k, call.v, call.slot.key, call.slot.value))
     there = replace(call, q=q, k=k, v=v, slot=SlotRow(key, value))
-    assert fused.output_alone(there).shape == call.output().shape
+    assert fused.output_alone(there).shape == call.output().shape and fused.attend(there) is None
     assert fused.output_alone(replace(there, softcap=3.0)) is None
 
 

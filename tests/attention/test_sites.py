@@ -115,6 +115,8 @@ def test_an_answer_takes_the_place_of_a_tensor_that_it_fits_and_is_refused_for_a
     assert answered(site, there, lambda x: x) is there[-1]
     for wrong in WRONG.values():
         refused(partial(answered, site, at(site), wrong, part), f"Edited.{site.method.__name__}")
+    if part is None:
+        refused(partial(answered, site, there, lambda x: None), "returned None")
 
 
 @pytest.mark.parametrize("site", SITES.values(), ids=SITES)

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from contextvars import copy_context
 
 import pytest
@@ -93,37 +94,30 @@ def test_after_ctrl_c_at_any_line_the_model_is_what_it_was(interruptible, model,
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_after_ctrl_c_at_any_line_of_the_lock_other_threads_can_take_it(interruptible, model):
-    def take():
-        with exclusive(model):
-            pass
-
-    lines = lines_of(take, within="/backends/exclusive.py")
-    assert lines > 10
-    for line in range(lines):
-        with pytest.raises(KeyboardInterrupt):
-            lines_of(take, [line], within="/backends/exclusive.py")
-        thread = threading.Thread(target=take, daemon=True)
-        thread.start()
-        thread.join(30)
-        assert not thread.is_alive(), line
+def taken(model):
+    with exclusive(model):
+        pass
 
 
-def test_after_ctrl_c_at_any_line_of_a_patched_pass_other_threads_can_take_the_model(interruptible, model):
-    """A line of its file: there, the end of the `with` that holds the lock is a line too."""
+def passed(model):
+    with torch.no_grad():
+        model(TOKENS)
 
-    def take():
-        with exclusive(model):
-            pass
 
-    with si.patched(model, ZeroKeyBias()), torch.no_grad():
-        lines = lines_of(lambda: model(TOKENS), within="/backends/patched.py")
-        assert lines > 20
+@pytest.mark.parametrize(("way", "edits", "within", "least"), [
+    (taken, (), "/backends/exclusive.py", 10),
+    (passed, ZeroKeyBias(), "/backends/patched.py", 20),  # there, the end of `with` is a line too
+])  # fmt: skip
+def test_after_ctrl_c_at_any_line_other_threads_can_take_the_model(interruptible, model, way, edits, within, least):
+    with si.patched(model, edits) if edits else nullcontext():
+        lines = lines_of(lambda: way(model), within=within)
+        assert lines > least
         for line in range(lines):
             with pytest.raises(KeyboardInterrupt):
-                lines_of(lambda: model(TOKENS), [line], within="/backends/patched.py")
-                raise KeyboardInterrupt  # it was held until the pass was over
-            thread = threading.Thread(target=take, daemon=True)
+                lines_of(lambda: way(model), [line], within=within)
+                if way is passed:
+                    raise KeyboardInterrupt  # it was held until the pass was over
+            thread = threading.Thread(target=taken, args=(model,), daemon=True)
             thread.start()
             thread.join(30)
             assert not thread.is_alive(), line

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
-from backends.zoo import model_of
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from abuse.bad_files import write_model
 
 import sinkinterp as si
 from sinkinterp.pages import serve
@@ -20,12 +18,7 @@ TEXT = "<script>alert(1)</script> the cat sat the cat"
 
 @pytest.fixture
 def gpt2(tmp_path):
-    folder = tmp_path / "gpt2"
-    model_of("gpt2").save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<s>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", unk_token="<s>").save_pretrained(folder)
-    return folder
+    return write_model("gpt2", WORDS, tmp_path / "gpt2")
 
 
 def about(file):

@@ -1,7 +1,12 @@
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
+
+from sinkinterp.backends.load import load
+from sinkinterp.pages import serve
+from sinkinterp.pages.live.page import ASK, Session, live_page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next((found for name in NAMES if (found := shutil.which(name))), None)
@@ -51,3 +56,15 @@ def tab(chromium):
 def settled():
     """Waits until a page has answered a new width or colour: it then changes nothing for .23 s (timers: .2 s)."""
     return lambda page: page.evaluate("probe.quiet()")
+
+
+@pytest.fixture(scope="module")
+def address():
+    """That of a live page, while its server runs."""
+    session = Session(load("sinkinterp/text-softmax"))
+    with serve.server_of(live_page(session).encode(), {ASK: session.answer}) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield serve.address(server)
+        server.shutdown()
+        thread.join()

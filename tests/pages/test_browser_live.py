@@ -1,27 +1,9 @@
 """The live page in a real browser, with its server."""
 
-import threading
-
 import pytest
-
-from sinkinterp.backends.load import load
-from sinkinterp.pages import serve
-from sinkinterp.pages.live.page import ASK, Session, live_page
 
 HOSTILE = "Return </script><img src=x onerror=window.__pwned=1> the list."
 PROMPT = "Return the number of items in the list."
-
-
-@pytest.fixture(scope="module")
-def address():
-    subject = load("sinkinterp/text-softmax")
-    session = Session(subject)
-    with serve.server_of(live_page(session).encode(), {ASK: session.answer}) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield serve.address(server)
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture(scope="module")

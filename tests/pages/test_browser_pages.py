@@ -1,6 +1,5 @@
 """What every page keeps to, in a real browser: words are explained, colours are readable, nothing moves unasked."""
 
-import threading
 from statistics import fmean
 
 import plotly.graph_objects as go
@@ -9,11 +8,8 @@ from pages.atlases import small_atlas
 from pages.shipped import BOOK, by_stem, chapters
 from report.test_tables import REPORT
 
-from sinkinterp.backends.load import load
-from sinkinterp.pages import serve
 from sinkinterp.pages.atlas.encode import atlas_page
 from sinkinterp.pages.book import PLOTLY, chapter_page, front_page, story_page
-from sinkinterp.pages.live.page import ASK, Session, live_page
 from sinkinterp.pages.page import Section, cards_page
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.plots.theme import MAGNITUDE, themed
@@ -52,18 +48,10 @@ def opened(request, tab, tmp_path_factory):
         (folder / "page.html").write_text(PAGES[request.param](), encoding="utf-8")
         (folder / PLOTLY).symlink_to(BOOK / PLOTLY)
         page = tab(folder / "page.html", **look)
-        yield page
-        page.close()
-        return
-    session = Session(load("sinkinterp/text-softmax"))
-    with serve.server_of(live_page(session).encode(), {ASK: session.answer}) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        page = tab(serve.address(server), "#results:not([hidden])", **look)
-        yield page
-        page.close()
-        server.shutdown()
-        thread.join()
+    else:
+        page = tab(request.getfixturevalue("address"), "#results:not([hidden])", **look)
+    yield page
+    page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -135,6 +135,8 @@ def test_a_table_of_rows_holds_every_head_of_every_position_but_no_padding(full)
             assert getattr(row, name) == getattr(full, name)[row.sequence, row.layer, row.head, column].item()
     assert frame.sink_rate[frame.position == 0].mean() == pytest.approx(full.sink_rate())
     assert frame.sink_rate[frame.position != 0].isna().all()
+    at_epsilon = replace(full, importance=torch.full_like(full.importance, 0.3)).to_pandas()
+    assert at_epsilon.sink_rate[at_epsilon.position == 0].eq(0).all()  # strictly above
 
 
 @pytest.mark.parametrize("change", [
@@ -298,6 +300,11 @@ def test_reports_by_name_are_a_dictionary_of_reports(full):
     check_reports({"a": full}, "it")
     for wrong in ({}, [full], {"a": 3}, full):
         refused(partial(check_reports, wrong, "it"), "it takes")
+
+
+def test_a_function_of_a_report_keeps_its_name_and_help_and_refuses_anything_else():
+    assert sinks_by_head.__name__ == "sinks_by_head" and sinks_by_head.__doc__
+    refused(lambda: sinks_by_head({"a": 3}), "sinks_by_head takes a report")
 
 
 def test_a_file_of_somebody_else_stays_unless_it_is_forced(full, tmp_path):
