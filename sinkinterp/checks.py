@@ -742,9 +742,9 @@ class Answering:
             if word in _words("same"):
                 return attrgetter(_words("same")[word])(self)
             if name[0] != "_" and word not in _words("instead"):
-                for part in self.parts:
-                    if hasattr(vars(self).get(part), name):
-                        return getattr(vars(self)[part], name)
+                for part in filter(None, map(vars(self).get, self.parts)):
+                    if hasattr(part, meant := synonym(name, vars(part))):
+                        return getattr(part, meant)
                 if function := _public(name, self.role):
                     return Bound(function, self)
             raise _no_attribute(self, self.kind, name)
@@ -806,6 +806,8 @@ class Package(ModuleType):
             return _function_of(resolve_name(f"{_ROOT.name}.interventions.{edit}"), name)
         if not fix and (found := _found(name)) is not None:
             return found
+        if re.fullmatch(r"(tab|fig|table|figure)_?\d+", name):
+            fix = fix or f"; write si.reproduce({name!r})"
         raise Unknown(f"module {self.__name__!r} has no attribute {name!r}", name, lambda: fix or self._fix_of(name))
 
     def _fix_of(self, name: str) -> str:

@@ -572,7 +572,8 @@ def test_a_page_is_shown_by_the_browser(subject, monkeypatch):
 def test_models_and_reports_are_compared(subject, report):
     other = "sinkinterp/text-sigmoid" if (SHIPPED / "text-sigmoid").is_dir() else NAME
     expected = str(si.compare(si.measure(subject, TEXTS), si.measure(other, TEXTS)))
-    assert str(si.compare(subject, other, TEXTS)) == str(si.compare([subject, other], TEXTS)) == expected
+    assert str(si.compare(subject, other, TEXTS)) == str(subject.compare(other, TEXTS).summary()) == expected
+    assert si.compare([subject, other], TEXTS).df["sink_rate"].tolist()[0] == report.sink_rate()
 
 
 def test_a_method_of_a_value_stands_for_its_answer(report):
@@ -587,9 +588,12 @@ def test_a_method_of_a_value_stands_for_its_answer(report):
 
 
 def test_layers_and_heads_of_attention_are_chosen_as_of_an_array(subject):
-    weights = subject.attention(TEXT)
-    assert si.attention(subject, TEXT, layer=1).equal(weights[:, 1])
-    assert si.attention(subject, TEXT, layers=[2, 0], head=0).equal(weights[:, [2, 0], 0])
+    weights = subject.attention([TEXT])
+    assert subject.attention(TEXT).equal(weights[0]) and subject.hidden_states(TEXT).equal(
+        subject.hidden_states([TEXT])[:, 0]
+    )
+    assert si.attention(subject, TEXT, layer=1).equal(weights[0, 1])
+    assert si.attention(subject, [TEXT], layers=[2, 0], head=0).equal(weights[:, [2, 0], 0])
     assert si.activations(subject, TEXT, layers=[1]).keys() == {1}
     ids = subject.tokens(TEXT).tokens
     for given in (TEXT, ids, [TEXT, TEXT]):
@@ -661,8 +665,8 @@ def test_a_number_of_each_token_is_a_tensor_that_knows_its_axes(subject, report)
     torch.testing.assert_close(
         si.qk_angles(subject, TEXTS)[1, 0], first.acos().rad2deg(), equal_nan=True, atol=1, rtol=0
     )
-    states = si.hidden_states(subject, TEXT)
-    assert states.shape[:2] == (4, 1) and si.first_token_hidden_states(subject, TEXT).equal(states[:, :, 0])
+    states = si.hidden_states(subject, [TEXT])
+    assert states.shape[:2] == (4, 1) and si.first_token_hidden_states(subject, [TEXT]).equal(states[:, :, 0])
     torch.testing.assert_close(states.norm(dim=-1)[:, 0], si.measure(subject, TEXT).residual_norms[0])
     frame = si.sink_scores(subject, TEXTS).to_pandas()
     assert frame.pivot(index="layer", columns="head", values="score").to_numpy().tolist() == pytest.approx(
@@ -768,7 +772,7 @@ def test_a_recipe_of_words_is_what_train_makes_of_them(subject, tmp_path):
 def test_a_method_of_a_subject_is_a_function_that_takes_the_model_first(subject):
     assert si.get_attention(NAME, TEXT).equal(subject.attention(TEXT))
     pattern = si.run_with_cache(NAME, TEXT)[1]["pattern", 0]
-    torch.testing.assert_close(pattern, subject.attention(TEXT)[:, 0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(pattern, subject.attention([TEXT])[:, 0], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("verb", ["get", "compute", "calculate", "calc", "measure", "run", "make", "do"])
@@ -828,7 +832,7 @@ def test_weights_that_someone_holds_have_the_sink_rate_of_their_table(subject):
     rate = si.sink_rate(cache, epsilon=0.4)
     assert rate == pytest.approx(si.sinks(cache, epsilon=0.4)[0]["Sink_1"])
     assert rate == pytest.approx(si.sink_rate(subject, TEXT, epsilon=0.4))
-    stacked = si.attention(subject, TEXT)[0]  # layer head query key
+    stacked = si.attention(subject, TEXT)  # layer head query key
     torch.testing.assert_close(si.sink_scores(stacked), si.sink_scores(subject, TEXT).as_subclass(torch.Tensor))
 
 
@@ -899,7 +903,7 @@ def test_every_word_of_the_table_of_guesses_is_answered_at_its_place_in_one_line
     things = {"subject": subject, "report": report, "table": report.heads(), "page": page}
     things |= {"figure": si.attention_map(subject, TEXT), "run": si.train(steps=2, batch=4, cache=tmp_path)}
     things |= {"plots": si.plots}
-    of_values = ("heads:", "similarity:")  # see SAID
+    of_values = ("heads:", "similarity:", "objective:", "degrees:", "cosine:")  # see SAID
     words = [word for word in GUESSES if word[-1] not in ":)" and not word.startswith(of_values)]
     said = {word: answered(*word.rpartition(":")[::2], things) for word in words}
     wrong = {word: line for word, line in said.items() if line and (GUESSES[word] not in line or "\n" in line)}

@@ -107,6 +107,7 @@ def makers() -> dict[str, Any]:
     return {name: kind for name, kind in made.items() if not isinstance(kind, type) or Edit in kind.mro()[1:]}
 
 
+@keywords
 def edit_names() -> list[str]:
     """The names of all edits in `si.interventions`."""
     return [*makers()]
