@@ -5,6 +5,7 @@ import inspect
 import io
 import json
 import pickle
+import pydoc
 import re
 import sys
 from functools import partial
@@ -917,3 +918,69 @@ def test_what_the_table_of_guesses_says_to_write_exists():
         for word in [word for word in words.split() if ":" not in word]:
             assert getattr(si, word) is getattr(si, meant) if "." not in meant else hasattr(si, word)
     assert si.HookedTransformer.from_pretrained is si.load
+
+
+TYPED = {  # what is tried first, and the line that its answer says to type
+    "a trace": (lambda s: s.run(TEXT).attentions, "si.attention(model, text)"),
+    "a function of a function": (lambda s: si.reproduce.list(), "si.list_experiments()"),
+    "a function inside of ours": (lambda s: si.norm_ratio(s, TEXT), "si.hidden_norms(model, text)"),
+    "a vector": (lambda s: si.massive_activations(torch.zeros(8)), "si.massive_activations(model, text)"),
+    "a part of a rate": (lambda s: si.sink_rate(s, TEXT, reduce="none"), "si.sink_rate(model, text, by='layer')"),
+    "a prefix": (lambda s: si.TrainConfig(objective="prefix_lm"), "si.TrainConfig('prefix_5')"),
+    "a bias": (lambda s: si.TrainConfig(kv_bias="k"), "si.TrainConfig('kv_bias')"),
+    "a figure of the paper": (lambda s: si.figure02(), "si.reproduce"),
+    "a loss": (lambda s: si.measure(s, TEXT).loss, "si.loss(model, text)"),
+}
+
+
+@pytest.mark.parametrize("what", TYPED)
+def test_the_line_that_an_answer_says_to_type_works(what, subject):
+    call, line = TYPED[what]
+    with pytest.raises((InputError, AttributeError)) as error:
+        call(subject)
+    said, (word, _, _) = str(error.value), line.partition("(")
+    assert word.replace("TrainConfig", "train") in said and "object has no" not in said
+    assert eval(line, {"si": si, "model": subject, "text": TEXT}) is not None
+
+
+def test_rows_columns_and_values_answer_as_those_of_pandas_do(subject, report):
+    heads = report.heads()
+    first = next(iter(heads))
+    assert (first.layer, first.score, first["importance"]) == (heads[0]["layer"], *[heads[0]["alpha_1"]] * 2)
+    assert heads["alpha_1"].max() == max(heads["alpha_1"]) and heads["layer"] == heads.column("layer")
+    with pytest.raises(AttributeError, match="the columns are layer, head"):
+        _ = first.nothing
+    with pytest.raises(TypeError, match=r"table\['alpha_1'\]\[0\]"):
+        float(heads)
+    norms = si.kv_norms(subject, TEXTS)
+    assert norms.df["value_norm"].tolist() == pytest.approx(norms.values.flatten().tolist())
+    assert norms.to_df().groupby("layer")[["key_norm", "value_norm"]].mean().shape == (3, 2)
+    assert norms.keys.to_numpy().shape == norms.keys.shape and si.sink_scores(subject, TEXT).heatmap().data
+    assert subject.num_heads == subject.shape.n_heads and subject.vocab_size == subject.shape.vocab
+
+
+def test_a_function_of_ours_is_copied_pickled_and_helped_as_a_function():
+    assert pickle.loads(pickle.dumps(si.view)) is copy.deepcopy(si.view) is si.view is si.view.attention
+    assert "open_browser" in pydoc.render_doc(si.view) and repr(si.view) == "<function view>"
+
+
+def test_settings_name_parts_of_variants_and_a_trained_run_tells_its_steps(tmp_path):
+    recipe = si.TrainConfig("sigmoid", pos_emb="ALiBi", wd=0.2, max_iters=2)
+    assert recipe.model == si.TrainConfig("sigmoid", steps=2, position="alibi").model != si.TrainConfig("sigmoid").model
+    assert recipe.model.position == si.VARIANTS["alibi"].position and recipe.weight_decay == 0.2
+    told = [[], []]
+    for steps in told:
+        si.train("softmax", steps=2, batch=4, cache=tmp_path, on_step=lambda step, row, steps=steps: steps.append(step))
+    assert told == [[1, 2], [0, 2]]
+
+
+def test_edits_are_chosen_in_places_and_by_the_values_behind_their_names(subject):
+    ways = (lambda s: s.edit("sigmoid", layers=[0]), lambda s: s.edit(si.edits.Sigmoid(), layers=0))
+    expected = si.sink_scores(subject, TEXTS, edits=si.PatchNormalization("sigmoid", layers=[0]))
+    assert all(way(subject).sink_scores(TEXTS).equal(expected) for way in ways)
+    swapped = si.edit(subject, "swap_positions", 0, 4)
+    assert swapped.sink_scores(TEXTS).equal(si.sink_scores(subject, TEXTS, edits=si.SwapPositions(0, 4)))
+    with swapped as model:
+        written = model.generate(TEXT, max_new_tokens=2)
+    assert subject.generate(TEXT, max_tokens=2, edits=si.SwapPositions(0, 4)) == written
+    assert subject.perplexity(TEXT) == pytest.approx(np.exp(subject.loss(TEXT)))
