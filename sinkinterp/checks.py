@@ -757,7 +757,9 @@ def _no_attribute(thing: Any, kind: str, name: str) -> Unknown:
         inside = f"; write {kind}.model.{name}" if hasattr(vars(thing).get("model"), name) else ""
         names = [known for known in dir(thing) if not known.startswith("_") and known not in Answering.__annotations__]
         known = f"; it has {', '.join(names)}" if len(names) < 16 else ""
-        return fix_of(name, kind) or inside or nearest(name, names) or said_of("", kind) or known
+        places = (kind, *(base.__name__ for base in type(thing).__mro__))
+        said = next(filter(None, (said_of("", place) for place in places)), "")
+        return fix_of(name, kind) or inside or nearest(name, names) or said or known
 
     return Unknown(f"a {kind} has no attribute {name!r}", name, fix)
 

@@ -352,9 +352,10 @@ def column_meant(word: Any, columns: Iterable[str]) -> str:
     """The one of the columns that a word means; empty if it means none."""
     named = {identifier(column): column for column in columns if isinstance(column, str)}
     own = identifier(word) if isinstance(word, str) else ""
-    groups = (words.split() for words in guesses()["columns"])
-    meant = (named[each] for words in groups if own in words for each in words if each in named)
-    return named.get(own) or next(meant, "")
+    groups = [words.split() for words in guesses()["columns"]]
+    forms = (own, own.removesuffix("s"))
+    meant = (named[each] for form in forms for words in groups if form in words for each in words if each in named)
+    return named.get(own) or next(meant, "") or named.get(forms[1], "")
 
 
 @cache

@@ -953,7 +953,7 @@ def test_rows_columns_and_values_answer_as_those_of_pandas_do(subject, report):
     with pytest.raises(TypeError, match=r"table\['alpha_1'\]\[0\]"):
         float(heads)
     norms = si.kv_norms(subject, TEXTS)
-    assert norms.df["value_norm"].tolist() == pytest.approx(norms.values.flatten().tolist())
+    assert norms.plot().data and norms.df["value_norm"].tolist() == pytest.approx(norms.values.flatten().tolist())
     assert norms.to_df().groupby("layer")[["key_norm", "value_norm"]].mean().shape == (3, 2)
     assert norms.keys.to_numpy().shape == norms.keys.shape and si.sink_scores(subject, TEXT).heatmap().data
     assert subject.num_heads == subject.shape.n_heads and subject.vocab_size == subject.shape.vocab

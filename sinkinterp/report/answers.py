@@ -37,7 +37,7 @@ class OfTable:
     def __getattr__(self, name: str) -> Any:
         if name[0] == "_" or name in ("table", "columns") or not vars(self):  # plotly takes columns for a frame
             raise AttributeError(name)
-        if name in guesses()["draws"].split():
+        if name != "plot" and name in guesses()["draws"].split():
             return self.plot
         if hasattr(Tensor, name) or not hasattr(self.table, name):
             raise Unknown(f"a {self.kind} has no attribute {name!r}{said_of('', self.kind)}", name)
