@@ -353,7 +353,7 @@ def column_meant(word: Any, columns: Iterable[str]) -> str:
     named = {identifier(column): column for column in columns if isinstance(column, str)}
     own = identifier(word) if isinstance(word, str) else ""
     groups = [words.split() for words in guesses()["columns"]]
-    forms = (own, own.removesuffix("s"))
+    forms = (own, own[:-1] if own.endswith("s") and own[:-1] in _PLACES else own)
     meant = (named[each] for form in forms for words in groups if form in words for each in words if each in named)
     return named.get(own) or next(meant, "") or named.get(forms[1], "")
 

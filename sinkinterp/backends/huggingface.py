@@ -435,7 +435,7 @@ class HuggingFaceSubject(Subject):
         low, high, vocab = int(tokens.min()), int(tokens.max()), self.shape.vocab
         if low < 0 or high >= vocab:
             wrong = low if low < 0 else high
-            yield f"token id {wrong} is outside {self.name}'s vocabulary of {vocab}; tokenise again"
+            yield f"token id {wrong} is outside {self.name}'s vocabulary of {vocab}; give the text, or ids of its own"
         if most is not None and tokens.shape[1] > most:
             fix = f"use length={most}" + "; load it with beyond_context=True to read on" * self._reads_on
             yield f"{tokens.shape[1]} tokens exceed {self.name}'s context of {most}; {fix}"

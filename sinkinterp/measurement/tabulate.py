@@ -368,7 +368,7 @@ def intervene(model: ModelLike, *given: Any, edits: Edits = (), **named: Any) ->
 def _edit_named(word: str, value: Any) -> Edit:
     """The edit of a name, with the value, or the values, that it takes first; True where it needs none."""
     public = vars(interventions)
-    name = edit_of(word, public["__all__"])
+    name = edit_of(synonym(word, ["normalization"]), public["__all__"])
     if name not in public:
         known = fix_of(word, "intervene", ("edits", *public["__all__"]))
         raise InputError(f"intervene: {word!r} is not an edit{known}")
