@@ -742,9 +742,9 @@ class Answering:
             if word in _words("same"):
                 return attrgetter(_words("same")[word])(self)
             if name[0] != "_" and word not in _words("instead"):
-                for part in self.parts:
-                    if hasattr(vars(self).get(part), name):
-                        return getattr(vars(self)[part], name)
+                for part in filter(None, map(vars(self).get, self.parts)):
+                    if hasattr(part, meant := synonym(name, vars(part))):
+                        return getattr(part, meant)
                 if function := _public(name, self.role):
                     return Bound(function, self)
             raise _no_attribute(self, self.kind, name)
@@ -757,7 +757,9 @@ def _no_attribute(thing: Any, kind: str, name: str) -> Unknown:
         inside = f"; write {kind}.model.{name}" if hasattr(vars(thing).get("model"), name) else ""
         names = [known for known in dir(thing) if not known.startswith("_") and known not in Answering.__annotations__]
         known = f"; it has {', '.join(names)}" if len(names) < 16 else ""
-        return fix_of(name, kind) or inside or nearest(name, names) or said_of("", kind) or known
+        places = (kind, *(base.__name__ for base in type(thing).__mro__))
+        said = next(filter(None, (said_of("", place) for place in places)), "")
+        return fix_of(name, kind) or inside or nearest(name, names) or said or known
 
     return Unknown(f"a {kind} has no attribute {name!r}", name, fix)
 
@@ -806,6 +808,8 @@ class Package(ModuleType):
             return _function_of(resolve_name(f"{_ROOT.name}.interventions.{edit}"), name)
         if not fix and (found := _found(name)) is not None:
             return found
+        if re.fullmatch(r"(tab|fig|table|figure)_?\d+", name):
+            fix = fix or f"; write si.reproduce({name!r})"
         raise Unknown(f"module {self.__name__!r} has no attribute {name!r}", name, lambda: fix or self._fix_of(name))
 
     def _fix_of(self, name: str) -> str:

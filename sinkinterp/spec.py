@@ -171,7 +171,7 @@ def _value(hint: Any, key: str, text: str) -> Any:
         except (ValueError, KeyError):
             continue
     names = [_NAMES.get(option) or ", ".join(sorted(_kinds(option))) or str(option) for option in options]
-    fix = said_of(text, key) or said_of("", key) or nearest(text, names)
+    fix = said_of(text, key) or said_of("", key) or nearest(text, ", ".join(names).split(", "))
     raise InputError(f"{key} takes {' or '.join(names)}; got {text!r:.60}{fix}")
 
 

@@ -106,6 +106,19 @@ class Row(dict[str, Any]):
             raise Unknown(f"a row has no {word!r}; the columns are {', '.join(self)}", word)
 
 
+class Column(list[Any]):
+    """The cells of a column, top to bottom, which also have what a Series of pandas has."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name[0] == "_":
+                raise AttributeError(name)
+            import pandas
+
+            return getattr(pandas.Series([*self]), name)
+
+
 class Table(Answering, Frozen, repr=False):
     """Rows with the same columns.
 
@@ -236,7 +249,7 @@ class Table(Answering, Frozen, repr=False):
     def column(self, name: str) -> list[Cell]:
         """The cells of one column, top to bottom. Raises InputError for a name that no column has."""
         self._check_columns(name)
-        return [row[name] for row in self.rows]
+        return Column(row[name] for row in self.rows)
 
     def numbers(self, name: str) -> list[float]:
         """The cells of a column of numbers; a missing one is NaN. Raises InputError for a column of texts."""
@@ -339,9 +352,10 @@ def column_meant(word: Any, columns: Iterable[str]) -> str:
     """The one of the columns that a word means; empty if it means none."""
     named = {identifier(column): column for column in columns if isinstance(column, str)}
     own = identifier(word) if isinstance(word, str) else ""
-    groups = (words.split() for words in guesses()["columns"])
-    meant = (named[each] for words in groups if own in words for each in words if each in named)
-    return named.get(own) or next(meant, "")
+    groups = [words.split() for words in guesses()["columns"]]
+    forms = (own, own[:-1] if own.endswith("s") and own[:-1] in _PLACES else own)
+    meant = (named[each] for form in forms for words in groups if form in words for each in words if each in named)
+    return named.get(own) or next(meant, "") or named.get(forms[1], "")
 
 
 @cache

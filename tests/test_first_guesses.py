@@ -5,6 +5,7 @@ import inspect
 import io
 import json
 import pickle
+import pydoc
 import re
 import sys
 from functools import partial
@@ -570,7 +571,8 @@ def test_a_page_is_shown_by_the_browser(subject, monkeypatch):
 def test_models_and_reports_are_compared(subject, report):
     other = "sinkinterp/text-sigmoid" if (SHIPPED / "text-sigmoid").is_dir() else NAME
     expected = str(si.compare(si.measure(subject, TEXTS), si.measure(other, TEXTS)))
-    assert str(si.compare(subject, other, TEXTS)) == str(si.compare([subject, other], TEXTS)) == expected
+    assert str(si.compare(subject, other, TEXTS)) == str(subject.compare(other, TEXTS).summary()) == expected
+    assert si.compare([subject, other], TEXTS).df["sink_rate"].tolist()[0] == report.sink_rate()
 
 
 def test_a_method_of_a_value_stands_for_its_answer(report):
@@ -585,9 +587,12 @@ def test_a_method_of_a_value_stands_for_its_answer(report):
 
 
 def test_layers_and_heads_of_attention_are_chosen_as_of_an_array(subject):
-    weights = subject.attention(TEXT)
-    assert si.attention(subject, TEXT, layer=1).equal(weights[:, 1])
-    assert si.attention(subject, TEXT, layers=[2, 0], head=0).equal(weights[:, [2, 0], 0])
+    weights = subject.attention([TEXT])
+    assert subject.attention(TEXT).equal(weights[0]) and subject.hidden_states(TEXT).equal(
+        subject.hidden_states([TEXT])[:, 0]
+    )
+    assert si.attention(subject, TEXT, layer=1).equal(weights[0, 1])
+    assert si.attention(subject, [TEXT], layers=[2, 0], head=0).equal(weights[:, [2, 0], 0])
     assert si.activations(subject, TEXT, layers=[1]).keys() == {1}
     ids = subject.tokens(TEXT).tokens
     for given in (TEXT, ids, [TEXT, TEXT]):
@@ -659,8 +664,8 @@ def test_a_number_of_each_token_is_a_tensor_that_knows_its_axes(subject, report)
     torch.testing.assert_close(
         si.qk_angles(subject, TEXTS)[1, 0], first.acos().rad2deg(), equal_nan=True, atol=1, rtol=0
     )
-    states = si.hidden_states(subject, TEXT)
-    assert states.shape[:2] == (4, 1) and si.first_token_hidden_states(subject, TEXT).equal(states[:, :, 0])
+    states = si.hidden_states(subject, [TEXT])
+    assert states.shape[:2] == (4, 1) and si.first_token_hidden_states(subject, [TEXT]).equal(states[:, :, 0])
     torch.testing.assert_close(states.norm(dim=-1)[:, 0], si.measure(subject, TEXT).residual_norms[0])
     frame = si.sink_scores(subject, TEXTS).to_pandas()
     assert frame.pivot(index="layer", columns="head", values="score").to_numpy().tolist() == pytest.approx(
@@ -766,7 +771,7 @@ def test_a_recipe_of_words_is_what_train_makes_of_them(subject, tmp_path):
 def test_a_method_of_a_subject_is_a_function_that_takes_the_model_first(subject):
     assert si.get_attention(NAME, TEXT).equal(subject.attention(TEXT))
     pattern = si.run_with_cache(NAME, TEXT)[1]["pattern", 0]
-    torch.testing.assert_close(pattern, subject.attention(TEXT)[:, 0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(pattern, subject.attention([TEXT])[:, 0], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("verb", ["get", "compute", "calculate", "calc", "measure", "run", "make", "do"])
@@ -826,7 +831,7 @@ def test_weights_that_someone_holds_have_the_sink_rate_of_their_table(subject):
     rate = si.sink_rate(cache, epsilon=0.4)
     assert rate == pytest.approx(si.sinks(cache, epsilon=0.4)[0]["Sink_1"])
     assert rate == pytest.approx(si.sink_rate(subject, TEXT, epsilon=0.4))
-    stacked = si.attention(subject, TEXT)[0]  # layer head query key
+    stacked = si.attention(subject, TEXT)  # layer head query key
     torch.testing.assert_close(si.sink_scores(stacked), si.sink_scores(subject, TEXT).as_subclass(torch.Tensor))
 
 
@@ -897,7 +902,7 @@ def test_every_word_of_the_table_of_guesses_is_answered_at_its_place_in_one_line
     things = {"subject": subject, "report": report, "table": report.heads(), "page": page}
     things |= {"figure": si.attention_map(subject, TEXT), "run": si.train(steps=2, batch=4, cache=tmp_path)}
     things |= {"plots": si.plots}
-    of_values = ("heads:", "similarity:")  # see SAID
+    of_values = ("heads:", "similarity:", "objective:", "degrees:", "cosine:")  # see SAID
     words = [word for word in GUESSES if word[-1] not in ":)" and not word.startswith(of_values)]
     said = {word: answered(*word.rpartition(":")[::2], things) for word in words}
     wrong = {word: line for word, line in said.items() if line and (GUESSES[word] not in line or "\n" in line)}
@@ -911,3 +916,69 @@ def test_what_the_table_of_guesses_says_to_write_exists():
         for word in [word for word in words.split() if ":" not in word]:
             assert getattr(si, word) is getattr(si, meant) if "." not in meant else hasattr(si, word)
     assert si.HookedTransformer.from_pretrained is si.load
+
+
+TYPED = {  # what is tried first, and the line that its answer says to type
+    "a trace": (lambda s: s.run(TEXT).attentions, "si.attention(model, text)"),
+    "a function of a function": (lambda s: si.reproduce.list(), "si.list_experiments()"),
+    "a function inside of ours": (lambda s: si.norm_ratio(s, TEXT), "si.hidden_norms(model, text)"),
+    "a vector": (lambda s: si.massive_activations(torch.zeros(8)), "si.massive_activations(model, text)"),
+    "a part of a rate": (lambda s: si.sink_rate(s, TEXT, reduce="none"), "si.sink_rate(model, text, by='layer')"),
+    "a prefix": (lambda s: si.TrainConfig(objective="prefix_lm"), "si.TrainConfig('prefix_5')"),
+    "a bias": (lambda s: si.TrainConfig(kv_bias="k"), "si.TrainConfig('kv_bias')"),
+    "a figure of the paper": (lambda s: si.figure02(), "si.reproduce"),
+    "a loss": (lambda s: si.measure(s, TEXT).loss, "si.loss(model, text)"),
+}
+
+
+@pytest.mark.parametrize("what", TYPED)
+def test_the_line_that_an_answer_says_to_type_works(what, subject):
+    call, line = TYPED[what]
+    with pytest.raises((InputError, AttributeError)) as error:
+        call(subject)
+    said, (word, _, _) = str(error.value), line.partition("(")
+    assert word.replace("TrainConfig", "train") in said and "object has no" not in said
+    assert eval(line, {"si": si, "model": subject, "text": TEXT}) is not None
+
+
+def test_rows_columns_and_values_answer_as_those_of_pandas_do(subject, report):
+    heads = report.heads()
+    first = next(iter(heads))
+    assert (first.layer, first.score, first["importance"]) == (heads[0]["layer"], *[heads[0]["alpha_1"]] * 2)
+    assert heads["alpha_1"].max() == max(heads["alpha_1"]) and heads["layer"] == heads.column("layer")
+    with pytest.raises(AttributeError, match="the columns are layer, head"):
+        _ = first.nothing
+    with pytest.raises(TypeError, match=r"table\['alpha_1'\]\[0\]"):
+        float(heads)
+    norms = si.kv_norms(subject, TEXTS)
+    assert norms.plot().data and norms.df["value_norm"].tolist() == pytest.approx(norms.values.flatten().tolist())
+    assert norms.to_df().groupby("layer")[["key_norm", "value_norm"]].mean().shape == (3, 2)
+    assert norms.keys.to_numpy().shape == norms.keys.shape and si.sink_scores(subject, TEXT).heatmap().data
+    assert subject.num_heads == subject.shape.n_heads and subject.vocab_size == subject.shape.vocab
+
+
+def test_a_function_of_ours_is_copied_pickled_and_helped_as_a_function():
+    assert pickle.loads(pickle.dumps(si.view)) is copy.deepcopy(si.view) is si.view is si.view.attention
+    assert "open_browser" in pydoc.render_doc(si.view) and repr(si.view) == "<function view>"
+
+
+def test_settings_name_parts_of_variants_and_a_trained_run_tells_its_steps(tmp_path):
+    recipe = si.TrainConfig("sigmoid", pos_emb="ALiBi", wd=0.2, max_iters=2)
+    assert recipe.model == si.TrainConfig("sigmoid", steps=2, position="alibi").model != si.TrainConfig("sigmoid").model
+    assert recipe.model.position == si.VARIANTS["alibi"].position and recipe.weight_decay == 0.2
+    told = [[], []]
+    for steps in told:
+        si.train("softmax", steps=2, batch=4, cache=tmp_path, on_step=lambda step, row, steps=steps: steps.append(step))
+    assert told == [[1, 2], [0, 2]]
+
+
+def test_edits_are_chosen_in_places_and_by_the_values_behind_their_names(subject):
+    ways = (lambda s: s.edit("sigmoid", layers=[0]), lambda s: s.edit(si.edits.Sigmoid(), layers=0))
+    expected = si.sink_scores(subject, TEXTS, edits=si.PatchNormalization("sigmoid", layers=[0]))
+    assert all(way(subject).sink_scores(TEXTS).equal(expected) for way in ways)
+    swapped = si.edit(subject, "swap_positions", 0, 4)
+    assert swapped.sink_scores(TEXTS).equal(si.sink_scores(subject, TEXTS, edits=si.SwapPositions(0, 4)))
+    with swapped as model:
+        written = model.generate(TEXT, max_new_tokens=2)
+    assert subject.generate(TEXT, max_tokens=2, edits=si.SwapPositions(0, 4)) == written
+    assert subject.perplexity(TEXT) == pytest.approx(np.exp(subject.loss(TEXT)))

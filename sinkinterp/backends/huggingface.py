@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..attention import Edit, Reads, Site, reads_of, sites
 from ..attention.shapes import Gap, ModelShape, metric, per_sequence, tolerance_of
-from ..checks import InputError, fix_of, instance_of, keywords, refusal, refusing
+from ..checks import InputError, fix_of, instance_of, keywords, refusal, refusing, synonym
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual, Put
 from ..interventions.edit import Edits, edits_of
@@ -93,6 +94,11 @@ class HuggingFaceSubject(Subject):
         gets_text_alone = bool(args) and not kwargs  # other arguments of a call are those of the bridge
         is_edited = edits_around(self.model) and (name == "generate" or gets_text_alone)
         run = None if is_edited else self._of_lens(name)
+        if name == "generate":
+            kwargs = {synonym(word, ["max_new_tokens"]): value for word, value in kwargs.items()}
+            if edits_of(kwargs.get("edits", ())):
+                return import_module("sinkinterp.measurement.tabulate").generate(self, *args, **kwargs)
+            kwargs.pop("edits", None)
         if run is not None:
             known = inspect.getfullargspec(run).args if name == "generate" else kwargs  # it ignores other words
             if unknown := next((word for word in kwargs if word not in known), ""):
@@ -429,7 +435,7 @@ class HuggingFaceSubject(Subject):
         low, high, vocab = int(tokens.min()), int(tokens.max()), self.shape.vocab
         if low < 0 or high >= vocab:
             wrong = low if low < 0 else high
-            yield f"token id {wrong} is outside {self.name}'s vocabulary of {vocab}; tokenise again"
+            yield f"token id {wrong} is outside {self.name}'s vocabulary of {vocab}; give the text, or ids of its own"
         if most is not None and tokens.shape[1] > most:
             fix = f"use length={most}" + "; load it with beyond_context=True to read on" * self._reads_on
             yield f"{tokens.shape[1]} tokens exceed {self.name}'s context of {most}; {fix}"

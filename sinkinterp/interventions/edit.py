@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..attention import CHANGES, OUTPUT, RESIDUAL, AttentionCall, Edit, Site, called
+from ..attention.kernels import Kernel, Similarity
 from ..checks import (
     Frozen,
     InputError,
@@ -74,10 +75,9 @@ def _edit_of(edit: Any) -> Edit:
         return edit
     if callable(edit) and not isinstance(edit, type | torch.nn.Module) and not is_dataclass(edit):  # an operation
         return CallFunction(edit)
-    if is_dataclass(edit) and not isinstance(edit, type):  # a kernel
-        with suppress(InputError):
-            patched: Edit = makers()["PatchNormalization"](edit)
-            return patched
+    if isinstance(edit, Kernel | Similarity):
+        patched: Edit = makers()["PatchNormalization"](edit)
+        return patched
     what = edit.__name__ if isinstance(edit, type) else type(edit).__name__
     raise InputError(f"{what} is not an edit; give one or a list of them, such as edits=si.SwapPositions(0, 4)")
 
@@ -107,6 +107,7 @@ def makers() -> dict[str, Any]:
     return {name: kind for name, kind in made.items() if not isinstance(kind, type) or Edit in kind.mro()[1:]}
 
 
+@keywords
 def edit_names() -> list[str]:
     """The names of all edits in `si.interventions`."""
     return [*makers()]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..attention import kernels
 from ..attention.masks import Causal, Prefix, Window
 from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, Row, ZeroRow
-from ..checks import InputError, nearest
+from ..checks import InputError, keywords, nearest
 from . import attention as parts
 from .block import FFN, GatedFFN, Gelu, PostNorm, Relu, SinkToken, Swish
 from .model import LMSpec, WrittenInit
@@ -206,6 +206,7 @@ class Variants(dict[str, LMSpec]):
 VARIANTS = Variants(distinct(variants(BASE)))
 
 
+@keywords
 def variant_names() -> list[str]:
     """The names of all variants, which `si.train(NAME)` trains."""
     return [*VARIANTS]

@@ -60,6 +60,8 @@ def attention_map(
     models = _models_of(model)
     if not models:
         return _held_map(model, text, layers, heads, edits_of(edits))
+    if text is None:
+        raise InputError(f"attention_map: a model has no text of its own{fix_of('', 'attention_map')}")
     given_edits = edits_of(edits)
     texts, subjects = _texts_of(text), {name: subject_of(each) for name, each in models.items()}
     inputs = {

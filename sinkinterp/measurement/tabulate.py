@@ -215,12 +215,14 @@ def sink_heads(
     tokens: TokensLike | Any = None,
     layers: int | Sequence[int] | None = None,
     *,
+    top: int | None = None,
     epsilon: float = 0.3,
     edits: Edits = (),
 ) -> Table:
-    """The heads that give the first token more than epsilon, mean over the texts, the strongest first."""
+    """The heads that give the first token more than epsilon, mean over the texts, the strongest first, or the `top`."""
     table = heads(model, tokens, layers, edits=edits)
-    return table.with_rows(row for row in table.largest(len(table)) if float(row[ALPHA_1] or 0) > epsilon)
+    table = table.largest(len(table) if top is None else top)
+    return table.with_rows(row for row in table if float(row[ALPHA_1] or 0) > epsilon)
 
 
 @keywords
@@ -318,8 +320,8 @@ def compare(
 ) -> Table:
     """The table of `report.compare.compare` of two reports, two models on tokens, or one model on two texts.
 
-    Models are measured with `how`. Several in a list with `names`, or in a mapping from names, are one row each, as are
-    more than two. Raises InputError for others.
+    Models are measured with `how`. Those in a list, which may have `names`, or in a mapping from names are one row
+    each. Raises InputError for others.
     """
     if _is_text(after) and _is_text(tokens):
         return compare_reports(measure(before, after, **how), measure(before, tokens, **how), epsilon)
@@ -331,7 +333,7 @@ def compare(
     reports = {
         name: x if tokens is None and isinstance(x, Report) else measure(x, tokens, **how) for name, x in models.items()
     }
-    if names is None and len(reports) == 2 and not isinstance(before, Mapping):
+    if names is None and len(reports) == 2 and not isinstance(before, list | tuple | Mapping):
         old, new = reports.values()
         return compare_reports(old, new, epsilon)
     return sinks_by(MODEL, reports, epsilon)
@@ -360,6 +362,8 @@ def intervene(model: ModelLike, *given: Any, edits: Edits = (), **named: Any) ->
     `named` are edits by their names, with their first values: normalization="sigmoid", swap_positions=(0, 4); and
     fields of the edits, such as layers=[0, 1].
     """
+    if given and isinstance(given[0], str) and all(map(is_whole, given[1:])):
+        given = (_edit_named(given[0], given[1:]),) if len(given) > 1 else given
     meant = {synonym(word, PLACES): value for word, value in named.items()}
     own = {word: value for word, value in meant.items() if word in PLACES} if edits or given else {}
     given += tuple(_edit_named(word, value) for word, value in meant.items() if word not in own)
@@ -371,7 +375,7 @@ def intervene(model: ModelLike, *given: Any, edits: Edits = (), **named: Any) ->
 def _edit_named(word: str, value: Any) -> Edit:
     """The edit of a name, with the value, or the values, that it takes first; True where it needs none."""
     public = vars(interventions)
-    name = edit_of(word, public["__all__"])
+    name = edit_of(synonym(word, ["normalization"]), public["__all__"])
     if name not in public:
         known = fix_of(word, "intervene", ("edits", *public["__all__"]))
         raise InputError(f"intervene: {word!r} is not an edit{known}")

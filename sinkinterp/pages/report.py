@@ -13,7 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 from torch import Tensor
 
-from ..checks import Answering, Frozen, InputError, extra, finite_number, instance_of, keywords, refusal
+from ..checks import Answering, Frozen, InputError, extra, finite_number, fix_of, instance_of, keywords, refusal
 from ..data.tokens import TokensLike
 from ..files import path_of
 from ..interventions.edit import Edits, edits_of
@@ -82,7 +82,10 @@ def view(
     InputError as `measure` does, for unknown heads, and for several texts.
     """
     model, text = weights_first(model, text)
-    draw = _held_page if holds_attention(model) else _atlas_page
+    is_held = holds_attention(model)
+    if text is None and not is_held:
+        raise InputError(f"view: a model has no text of its own{fix_of('', 'view')}")
+    draw = _held_page if is_held else _atlas_page
     shown = draw(model, text, edits, layers, heads)
     if path is not None:
         shown.save(path)

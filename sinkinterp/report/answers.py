@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
-from ..checks import InputError, Unknown, is_whole, said_of, synonym, whole_numbers
+from ..checks import InputError, Unknown, guesses, is_whole, said_of, synonym, whole_numbers
 from ..metrics.bootstrap import SHARES, intervals, mean_cells, rate
 from ..metrics.importance import sink_rate
 from ..plots.theme import MAGNITUDE, themed
@@ -37,6 +37,8 @@ class OfTable:
     def __getattr__(self, name: str) -> Any:
         if name[0] == "_" or name in ("table", "columns") or not vars(self):  # plotly takes columns for a frame
             raise AttributeError(name)
+        if name != "plot" and name in guesses()["draws"].split():
+            return self.plot
         if hasattr(Tensor, name) or not hasattr(self.table, name):
             raise Unknown(f"a {self.kind} has no attribute {name!r}{said_of('', self.kind)}", name)
         return getattr(self.table, name)
@@ -93,6 +95,10 @@ class NamedTensor(OfTable, Tensor):
         words = {synonym(word, self.axes): value for word, value in named.items()}
         shown = self.at(**{word: words.pop(word) for word in self.axes if word in words})
         return drawn(shown, self.quantity, shown.axes, **words)
+
+    def to_numpy(self) -> Any:
+        """The numbers as an array."""
+        return self.as_subclass(Tensor).numpy()
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"{self.as_subclass(Tensor)!r}  # {self.quantity} by {', '.join(self.axes)}"

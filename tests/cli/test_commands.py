@@ -47,7 +47,7 @@ def test_a_picture_is_the_map_of_the_head_that_is_named(call, gpt2, monkeypatch,
     drawn = []
     monkeypatch.setattr(go.Figure, "to_image", lambda figure, kind, **how: drawn.append(figure) or ink[kind])
     code, output = call("view", gpt2, "--text", TEXT, *words, "--out", f"map.{suffix}")
-    weights = si.attention(str(gpt2), TEXT, layers=1, heads=2)[0]
+    weights = si.attention(str(gpt2), TEXT, layers=1, heads=2)
     assert code == 0 and f"wrote map.{suffix}" in output and Path(f"map.{suffix}").is_file()
     for query, row in enumerate(drawn[0].data[0].z):
         assert row == pytest.approx(weights[query, : query + 1].tolist(), abs=1e-4)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ...checks import InputError, nearest, refusal
+from ...checks import InputError, keywords, nearest, refusal
 from ...files import cache_folder
 from ...seals import Of, hashes_in
 
@@ -81,6 +81,7 @@ def shipped() -> dict[str, Path]:
     return {f"sinkinterp/{name}": SHIPPED / name for name in _folders(SHIPPED)}
 
 
+@keywords
 def models() -> dict[str, Path]:
     """The folders of the models that need no network, by name."""
     return downloaded() | shipped()
