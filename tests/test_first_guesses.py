@@ -982,3 +982,9 @@ def test_edits_are_chosen_in_places_and_by_the_values_behind_their_names(subject
         written = model.generate(TEXT, max_new_tokens=2)
     assert subject.generate(TEXT, max_tokens=2, edits=si.SwapPositions(0, 4)) == written
     assert subject.perplexity(TEXT) == pytest.approx(np.exp(subject.loss(TEXT)))
+
+
+@pytest.mark.parametrize("kind", ["same", "argument", "instead", "option"])
+def test_a_word_means_one_thing_in_each_table_of_guesses(kind):
+    words = " ".join(guesses()[kind]).split()
+    assert sorted({*words}) == sorted(words)
