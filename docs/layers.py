@@ -10,13 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sinkinterp"
-GROUND = {
-    "checks": "what people give",
-    "files": "whole or absent",
-    "seals": "files with hashes",
-    "spec": "recipes as JSON",
-    "table": "rows",
-}
+GROUND = ("guesses", "checks", "arguments", "attributes", "files", "seals", "spec", "table")
 LAYERS: tuple[dict[str, str], ...] = (
     {"attention": "one attention call", "data": "tokens", "plots": "what figures share"},
     {"lm": "our model family", "metrics": "calls -> numbers", "interventions": "what changes"},
@@ -89,9 +83,8 @@ def picture() -> str:
                 f'<text x="{x + BOX / 2:.0f}" y="{y + 39}" font-size="11" text-anchor="middle" fill="#486581">'
                 f"{escape(says)}</text>",
             ]
-    ground = ", ".join(f"{name} ({says})" for name, says in GROUND.items())
-    y = 20 + len(LAYERS) * ROW + 20
-    lines.append(f'<text x="{LEFT}" y="{y}" font-size="12" fill="#486581">Ground, for all: {escape(ground)}</text>')
+    y, ground = 20 + len(LAYERS) * ROW + 20, ", ".join(GROUND)
+    lines.append(f'<text x="{LEFT}" y="{y}" font-size="12" fill="#486581">Ground, for all: {ground}</text>')
     lines.append(
         f'<text x="{LEFT}" y="{y + 20}" font-size="12" fill="#486581">A package imports only from layers above it. '
         "A thicker line stands for more imports.</text>"

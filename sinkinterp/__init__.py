@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .checks import Package
+from .attributes import Package
 
 if TYPE_CHECKING:
     from .applications.mend import mend as mend

@@ -9,7 +9,9 @@ from dataclasses import MISSING, field, fields
 from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn, TypeVar, get_args, get_type_hints
 
-from .checks import Checked, Frozen, InputError, each_once, nearest, refusal, said_of, synonym
+from .arguments import Checked, Frozen
+from .checks import InputError, each_once, refusal
+from .guesses import nearest, said_of, synonym
 
 S = TypeVar("S", bound="Spec")
 Limits = Mapping[str, float | tuple[float, float] | Mapping[str, float]]

@@ -10,20 +10,10 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from .checks import (
-    Answering,
-    Frozen,
-    InputError,
-    Unknown,
-    choice,
-    guesses,
-    instance_of,
-    is_whole,
-    keywords,
-    said_of,
-    saved,
-    whole_number,
-)
+from .arguments import Frozen, keywords, saved
+from .attributes import Answering
+from .checks import InputError, choice, instance_of, is_whole, whole_number
+from .guesses import Unknown, guesses, said_of
 
 Cell = str | float | int | None
 NULL = "null"  # the column with what chance alone would give, beside the first quantity of a table

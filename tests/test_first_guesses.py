@@ -24,12 +24,12 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import sinkinterp as si
-from sinkinterp import checks
 from sinkinterp.attention.sites import RESIDUAL, Edit
 from sinkinterp.backends.files.named_models import SHIPPED
-from sinkinterp.checks import InputError, guesses
+from sinkinterp.checks import InputError
 from sinkinterp.cli.main import app
 from sinkinterp.data import progress
+from sinkinterp.guesses import command_of, guesses
 from sinkinterp.metrics import instruments
 from sinkinterp.runs.case import Inputs
 from sinkinterp.runs.catalogue import full_name
@@ -796,7 +796,7 @@ def refused_name(word):
 def test_words_for_arguments_are_not_words_for_commands():
     for word in {word for words in ARGUMENTS for word in words} - {*get_command(app).commands}:
         said = " ".join(CliRunner().invoke(app, [word]).output.split())
-        assert checks.command_of(word) != word or f"no such command '{word}'" in said, word
+        assert command_of(word) != word or f"no such command '{word}'" in said, word
 
 
 PLAIN = [word for words in guesses()["instead"] for word in words.split() if word.isidentifier() and "_" in word]
@@ -860,8 +860,8 @@ def test_to_ask_for_an_attribute_looks_for_no_words(subject, report, monkeypatch
             _ = thing.sink_ratio_of_nobody
         errors.append(error.value)
     assert [str(pickle.loads(pickle.dumps(error))) for error in errors] == [*map(str, errors)]
-    monkeypatch.setattr(checks, "fix_of", None)
-    monkeypatch.setattr(checks, "nearest", None)
+    for name in ("fix_of", "nearest"):
+        monkeypatch.setattr(si.guesses, name, None)
     assert not any(hasattr(thing, "sink_ratio_of_nobody") for thing in things)
 
 
@@ -924,7 +924,7 @@ TYPED = {  # what is tried first, and the line that its answer says to type
     "a function inside of ours": (lambda s: si.norm_ratio(s, TEXT), "si.hidden_norms(model, text)"),
     "a vector": (lambda s: si.massive_activations(torch.zeros(8)), "si.massive_activations(model, text)"),
     "a part of a rate": (lambda s: si.sink_rate(s, TEXT, reduce="none"), "si.sink_rate(model, text, by='layer')"),
-    "a prefix": (lambda s: si.TrainConfig(objective="prefix_lm"), "si.TrainConfig('prefix_5')"),
+    "a prefix": (lambda s: si.TrainConfig(objective="prefix"), "si.TrainConfig('prefix_5')"),
     "a bias": (lambda s: si.TrainConfig(kv_bias="k"), "si.TrainConfig('kv_bias')"),
     "a figure of the paper": (lambda s: si.figure02(), "si.reproduce"),
     "a loss": (lambda s: si.measure(s, TEXT).loss, "si.loss(model, text)"),

@@ -44,7 +44,7 @@ def test_an_unknown_name_is_an_attribute_error():
         si.nonsense  # noqa: B018
 
 
-GROUND = ("checks", "files", "seals", "spec", "table")
+GROUND = ("arguments", "attributes", "checks", "files", "guesses", "seals", "spec", "table")
 PARTS = sorted(path.parent.name for path in Path(si.__file__).parent.glob("*/__init__.py"))
 
 

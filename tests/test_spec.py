@@ -6,9 +6,9 @@ import pytest
 import torch
 from refusals import refused
 
+from sinkinterp.arguments import Frozen
 from sinkinterp.attention import Edit
 from sinkinterp.attention.masks import Causal, Window
-from sinkinterp.checks import Frozen
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.interventions import Put
 from sinkinterp.lm.model import LMSpec

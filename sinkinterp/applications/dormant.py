@@ -21,9 +21,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..arguments import Frozen, keywords
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.subject import Subject
-from ..checks import LARGEST, Frozen, check_count, finite_number, keywords, whole_number
+from ..checks import LARGEST, check_count, finite_number, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeOutputs, Zero

@@ -14,9 +14,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ..arguments import Frozen
 from ..attention import AttentionCall, Edit, ModelShape
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import Frozen, InputError, different_numbers, finite_number, whole_number, whole_numbers
+from ..checks import InputError, different_numbers, finite_number, whole_number, whole_numbers
 from ..data.progress import Progress, reported, silent
 from ..data.tokens import Tokens
 from ..interventions.attention_layers import Evict, First, KeepHeaviest

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..arguments import Frozen, keywords
 from ..backends.files.model_files import check_named, checked_config, load_model, tokenizer_of
 from ..backends.files.named_models import located
 from ..backends.hooks import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, with_adapter, write_adapter
-from ..checks import Frozen, InputError, check_context, keywords, whole_number
+from ..checks import InputError, check_context, whole_number
 from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
 from ..data.packing import PackedText, PreparedText

@@ -18,12 +18,13 @@ from jaxtyping import Bool, Float
 from plotly.subplots import make_subplots
 from torch import Tensor
 
+from ..arguments import Frozen, keywords
 from ..attention import RESIDUAL, Edit, Residual, numbers
 from ..backends.anatomy.modules import LinearMap, linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
-from ..checks import Frozen, InputError, check_count, finite_number, instance_of, keywords, whole_number
+from ..checks import InputError, check_count, finite_number, instance_of, whole_number
 from ..data.progress import Progress, reported, silent
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual

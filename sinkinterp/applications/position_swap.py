@@ -10,9 +10,10 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..arguments import keywords
 from ..attention import Edit
 from ..backends.load import subject_of
-from ..checks import InputError, check_count, different_numbers, keywords
+from ..checks import InputError, check_count, different_numbers
 from ..data.progress import OnProgress, no_progress, told
 from ..data.tokens import TokenSet, TokensLike, repeated_token
 from ..files import data_of

@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..checks import Frozen, InputError, instance_of, refusing
+from ..arguments import Frozen
+from ..checks import InputError, instance_of, refusing
 from . import fused
 from .fused import LONG, Attended, Inputs
 from .kernels import SOFTMAX, SignedLog

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import Frozen
+from ..arguments import Frozen
 from .kernels import SOFTMAX, Kernel
 from .masks import Visibility
 from .shapes import Allowed, HeadOutput, Keys, PerQuery, Queries, Values

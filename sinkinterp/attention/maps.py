@@ -17,7 +17,8 @@ from einops import rearrange
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from ..checks import Frozen, whole_number
+from ..arguments import Frozen
+from ..checks import whole_number
 from .call import AttentionCall
 from .masks import ALL
 from .shapes import KeyIndex, Scores, SomePairs

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ..checks import Frozen
+from ..arguments import Frozen
 from ..spec import Limits, Spec
 from .shapes import Allowed, KeyIndex, SomeAllowed
 

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..checks import Frozen, InputError, accepting
+from ..arguments import Frozen
+from ..checks import InputError, accepting
 
 Residual = Float[Tensor, "batch pos d_model"]
 Queries = Float[Tensor, "batch head query d_head"]

@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import Checked, Frozen, InputError, finite_number, refusing
+from ..arguments import Checked, Frozen
+from ..checks import InputError, finite_number, refusing
 from .call import AttentionCall
 from .shapes import HeadOutput, ModelShape, Residual, Unchanged, alike, check_kept
 

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import Frozen, whole_number
+from ..arguments import Frozen
+from ..checks import whole_number
 from ..spec import Dims, Part
 from .shapes import Queries
 

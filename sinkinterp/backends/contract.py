@@ -28,11 +28,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..arguments import Frozen
 from ..attention import sites
 from ..attention.call import AttentionCall
 from ..attention.shapes import TOLERANCE, Gap, HeadOutput, ModelShape, Residual, tolerance_of
 from ..attention.sites import Edit, Read, Site
-from ..checks import Frozen, InputError
+from ..checks import InputError
 from ..data.tokens import Tokens
 from ..interventions.changes import AT, Operation
 from .subject import Logits

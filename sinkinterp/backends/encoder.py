@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from transformers import AutoFeatureExtractor, AutoTokenizer, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
+from ..arguments import Frozen
 from ..attention import ATTENTION_INPUT, MLP
-from ..checks import Frozen, InputError, finite_number, refusal, refusing, unicode_text, whole_number, whole_numbers
+from ..checks import InputError, finite_number, refusal, refusing, unicode_text, whole_number, whole_numbers
 from ..data.given_tokenizer import check_one_bos
 from ..data.hub import asking_hub
 from ..data.texts import text_of_file

@@ -17,8 +17,9 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
+from ..arguments import Frozen
 from ..attention import Edit
-from ..checks import Frozen, InputError
+from ..checks import InputError
 from .recorder import Recorder
 
 _LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()

@@ -21,8 +21,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..arguments import Frozen
 from ..attention import CALL, MLP, RESIDUAL, AttentionCall, HeadOutput, Residual
-from ..checks import Frozen, InputError
+from ..checks import InputError
 from ..data.tokens import Tokens
 from .anatomy.modules import cross_attention, removed_after
 from .exclusive import computed_by, exclusive, recorded_by

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ..arguments import keywords
 from ..attention import Edit, Reads, Site, reads_of, sites
 from ..attention.shapes import Gap, ModelShape, metric, per_sequence, tolerance_of
-from ..checks import InputError, fix_of, instance_of, keywords, refusal, refusing, synonym
+from ..checks import InputError, instance_of, refusal, refusing
 from ..data.tokens import Tokens, TokensLike
+from ..guesses import fix_of, synonym
 from ..interventions.changes import ChangeResidual, Put
 from ..interventions.edit import Edits, edits_of
 from . import contract

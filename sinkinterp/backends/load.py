@@ -12,9 +12,11 @@ import torch
 from torch.nn.parameter import is_lazy
 from transformers import PreTrainedModel
 
-from ..checks import InputError, instance_of, keywords, nearest, said_of
+from ..arguments import keywords
+from ..checks import InputError, instance_of
 from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
+from ..guesses import nearest, said_of
 from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
 from .files.model_files import DeviceMap, config_here, load_model, load_tokenizer, origin_of
 from .files.named_models import folder_of, models

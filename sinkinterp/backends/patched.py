@@ -17,8 +17,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..arguments import keywords
 from ..attention import Edit
-from ..checks import Answering, Bound, InputError, check_count, keywords, refusing, said_of
+from ..attributes import Answering, Bound
+from ..checks import InputError, check_count, refusing
+from ..guesses import said_of
 from ..interventions.edit import Edits, description, edits_of, is_hook
 from .anatomy.modules import removed_after
 from .exclusive import BLOCKS, Attached, Block, computed_by, edits_around, exclusive, holds, is_recorded_by, recorded_by

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from ..arguments import Frozen
 from ..attention import AttentionCall, Edit, Gap, ModelShape, Read, Site, Unchanged, metric, per_sequence, sites
-from ..checks import Frozen, InputError, refusing
+from ..checks import InputError, refusing
 
 Real = Bool[Tensor, "sequence column"]
 

@@ -9,8 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..arguments import Frozen, keywords
 from ..attention import ModelShape, Reads
-from ..checks import Answering, Frozen, InputError, choice, keywords, whole_number
+from ..attributes import Answering
+from ..checks import InputError, choice, whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
 from ..data.texts import is_path

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import Frozen, InputError, each_once
+from ..arguments import Frozen
+from ..checks import InputError, each_once
 from ..data.choices import Bos
 from ..data.progress import OnProgress, progress_bars
 from ..seals import check_ours

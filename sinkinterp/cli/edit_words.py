@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from pkgutil import resolve_name
 
-from ..checks import edit_of, option_of, synonym
+from ..guesses import edit_of, option_of, synonym
 from .options import EDITS, PACKAGE
 
 Group = tuple[str, list[str]]  # an option and its values, or nothing and a word

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import Frozen, InputError, both_or_none, refusing
+from ..arguments import Frozen
+from ..checks import InputError, both_or_none, refusing
 from ..data.progress import progress_bars
 from . import options
 from .drawing import heads_named, layer_and_head

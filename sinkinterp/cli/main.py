@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..checks import READABLE, InputError, fix_of, nearest, said_of
+from ..checks import READABLE, InputError
 from ..data.progress import BARS
 from ..files import data_of
+from ..guesses import fix_of, nearest, said_of
 from .changing import compare, generate
 from .drawing import demo, gallery, serve, view
 from .edit_words import NUMBERS

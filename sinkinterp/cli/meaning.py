@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..backends.files.named_models import models
-from ..checks import choice, command_of, edit_of, option_of, refusal, synonym
+from ..checks import choice, refusal
+from ..guesses import command_of, edit_of, option_of, synonym
 from ..spec import flat
 from . import options
 from .edit_words import NUMBERS, Group, numbers_in, plain, with_edits

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.text import Text as RichText
 
-from ..checks import Frozen, InputError, choice, refusing
+from ..arguments import Frozen
+from ..checks import InputError, choice, refusing
 from ..data.choices import Bos, Drawn, Dtype
 from ..data.progress import OnProgress, no_progress, progress_bars
 from ..data.texts import is_path, is_text

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, ge
 
 import typer
 
+from ..arguments import Frozen
 from ..backends.files.named_models import SHIPPED, check_no_model, downloads, located, models
-from ..checks import Frozen, InputError, check_context, finite_number, refusing
+from ..checks import InputError, check_context, finite_number, refusing
 from ..data.choices import Bos, Dtype, dtype_name
 from ..files import cache_folder, check_writable, data_of
 from ..runs.catalogue import experiment_names

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..checks import Frozen, InputError, each_once, refusal
+from ..arguments import Frozen
+from ..checks import InputError, each_once, refusal
 from ..data.progress import progress_bars
 from ..runs.catalogue import Scale, experiment_names, full_name, summary_of
 from ..seals import check_ours

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import Frozen, whole_number
+from ..arguments import Frozen
+from ..checks import whole_number
 from ..spec import Limits, Spec, added_later
 from .draws import generator
 from .tokens import Tokens

@@ -16,7 +16,8 @@ import numpy as np
 from datasets import Dataset, Features, List, Value, concatenate_datasets
 from datasets.arrow_writer import ArrowWriter
 
-from ..checks import Frozen, InputError, check_count
+from ..arguments import Frozen
+from ..checks import InputError, check_count
 from ..files import remove, replacing, sole_writer
 from ..seals import Damaged, Of, check, read_record, seal, sums, verify, write_record
 from .progress import OnProgress

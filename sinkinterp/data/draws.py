@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..checks import Frozen
+from ..arguments import Frozen
 
 HELD_OUT = ("held out",)  # the stream of the sequences that no training sees
 STRETCH = 64  # the fewest held-out chunks that lie side by side in a large corpus

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
-from ..checks import Frozen, InputError, unicode_text
+from ..arguments import Frozen
+from ..checks import InputError, unicode_text
 
 Encode = Callable[[str], Any]
 Decode = Callable[[list[int]], str]

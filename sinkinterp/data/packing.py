@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..checks import Frozen, InputError, whole_number
+from ..arguments import Frozen
+from ..checks import InputError, whole_number
 from ..spec import INSIDE, Limits, Spec, added_later
 from .backcopy import Sample, TokenChange
 from .draws import HELD_OUT, Split

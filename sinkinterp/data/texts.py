@@ -16,7 +16,8 @@ from itertools import chain, dropwhile, filterfalse, groupby, islice, takewhile
 from pathlib import Path
 from typing import TextIO
 
-from ..checks import Frozen, InputError, check_count, each_once, instance_of, refusal, refusing, unicode_text
+from ..arguments import Frozen
+from ..checks import InputError, check_count, each_once, instance_of, refusal, refusing, unicode_text
 from .hub import check_dataset
 
 Row = Mapping[str, object]

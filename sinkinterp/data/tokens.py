@@ -14,7 +14,8 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..checks import LARGEST, Frozen, InputError, check_count, check_memory, instance_of, unicode_text, whole_number
+from ..arguments import Frozen
+from ..checks import LARGEST, InputError, check_count, check_memory, instance_of, unicode_text, whole_number
 from ..data.texts import names_file
 from .choices import Bos
 from .given_tokenizer import appended_tokens, check_one_bos, messages_in, rendered

@@ -14,9 +14,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ..arguments import Frozen
 from ..attention import AttentionCall, Edit, HeadWeights, Pattern, Prefix, SinkLogit, SlotRow, Window
 from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
-from ..checks import Frozen, InputError, choice, instance_of, whole_number
+from ..checks import InputError, choice, instance_of, whole_number
 from ..spec import ABOVE_ZERO, Limits
 from .selectors import InCalls, InLayers, OnHeads, OnKVHeads, OnPairs
 

@@ -17,8 +17,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ..arguments import Checked
 from ..attention import AttentionCall, Edit, HeadOutput, ModelShape, Read, Site, Unchanged, alike, sites
-from ..checks import Checked, InputError, instance_of, is_whole, whole_number
+from ..checks import InputError, instance_of, is_whole, whole_number
 from ..spec import Limits
 from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen
 

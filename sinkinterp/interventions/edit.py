@@ -17,22 +17,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..arguments import Frozen, keywords
 from ..attention import CHANGES, OUTPUT, RESIDUAL, AttentionCall, Edit, Site, called
 from ..attention.kernels import Kernel, Similarity
-from ..checks import (
-    Frozen,
-    InputError,
-    accepting,
-    choice,
-    edit_of,
-    fix_of,
-    instance_of,
-    is_whole,
-    keywords,
-    nearest,
-    refusal,
-    synonym,
-)
+from ..checks import InputError, accepting, choice, instance_of, is_whole, refusal
+from ..guesses import edit_of, fix_of, nearest, synonym
 from . import changes
 from .changes import Apply, MeanOfOthers, Operation, Zero
 from .selectors import is_pair, several

@@ -12,7 +12,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ..attention import AttentionCall, Edit, ModelShape
-from ..checks import InputError, fix_of, is_whole, whole_number
+from ..checks import InputError, is_whole, whole_number
+from ..guesses import fix_of
 
 MOST = 2**20  # of layers, heads, positions or dimensions that are named
 _NAME = re.compile(r"L?(\d+)(?:[.:]H?|H)(\d+)", re.I | re.ASCII)  # of a head: 5.3, L5H3

@@ -6,10 +6,12 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..arguments import keywords
 from ..attention import kernels
 from ..attention.masks import Causal, Prefix, Window
 from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, Row, ZeroRow
-from ..checks import InputError, keywords, nearest
+from ..checks import InputError
+from ..guesses import nearest
 from . import attention as parts
 from .block import FFN, GatedFFN, Gelu, PostNorm, Relu, SinkToken, Swish
 from .model import LMSpec, WrittenInit

@@ -24,26 +24,25 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..arguments import Frozen, keywords
 from ..attention import Edit, Reads, per_sequence
 from ..backends.load import is_model
 from ..backends.subject import Logits, Subject, Trace
 from ..checks import (
     LARGEST,
-    Frozen,
     InputError,
     accepting,
     both_or_none,
     choice,
     different_numbers,
-    fix_of,
     instance_of,
-    keywords,
     unicode_text,
     whole_number,
     whole_numbers,
 )
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
+from ..guesses import fix_of
 from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, Put, PutAt
 from ..interventions.edit import site_of
 from ..interventions.selectors import OnKVHeads, OnPairs, check_heads

@@ -22,12 +22,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from ..arguments import keywords
 from ..attention import CALL, MLP, NEURONS, RESIDUAL, AttentionCall, CallRead, Edit, Residual, SlotRow
 from ..backends.anatomy.modules import removed_after, token_mixer
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
-from ..checks import LARGEST, InputError, both_or_none, keywords, whole_number
+from ..checks import LARGEST, InputError, both_or_none, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..interventions.attention_layers import ZeroKeySlot

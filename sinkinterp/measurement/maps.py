@@ -12,12 +12,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..arguments import keywords
 from ..attention import AttentionCall, CallRead, Edit, maps
 from ..backends.load import subject_of
 from ..backends.patched import EditedBlock
 from ..backends.subject import Subject
-from ..checks import InputError, fix_of, is_whole, keywords
+from ..checks import InputError, is_whole
 from ..data.tokens import Tokens, TokensLike
+from ..guesses import fix_of
 from ..interventions.edit import Edits, description, edits_of
 from ..interventions.selectors import is_pair, named_heads, several
 from ..metrics.importance import first_importance

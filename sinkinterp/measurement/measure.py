@@ -16,16 +16,18 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from ..arguments import Frozen, keywords
 from ..attention import BLOCK, Edit, Reads, Unchanged, called, metric as named, per_sequence
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
 from ..backends.patched import with_block_edits
 from ..backends.subject import Subject, text_to_tokens, token_set_for
-from ..checks import Frozen, InputError, check_memory, choice, different_numbers, instance_of, keywords, nearest
+from ..checks import InputError, check_memory, choice, different_numbers, instance_of
 from ..data.choices import Bos, Dtype
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.sources import embedded_texts
 from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike
 from ..files import cache_folder
+from ..guesses import nearest
 from ..interventions.edit import Edits, description, edits_of
 from ..metrics import importance
 from ..metrics.importance import Convention

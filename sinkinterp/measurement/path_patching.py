@@ -19,10 +19,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..arguments import keywords
 from ..attention import RESIDUAL, Edit
 from ..backends.frozen import cross_attention_kept
 from ..backends.subject import Subject, Trace
-from ..checks import InputError, instance_of, keywords
+from ..checks import InputError, instance_of
 from ..data.progress import OnProgress
 from ..data.tokens import Tokens, TokensLike
 from ..interventions import changes

@@ -16,8 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..arguments import keywords
 from ..attention import RESIDUAL, Edit, called, per_sequence
-from ..checks import LARGEST, InputError, accepting, check_count, choice, instance_of, keywords, whole_number
+from ..checks import LARGEST, InputError, accepting, check_count, choice, instance_of, whole_number
 from ..data.progress import OnProgress, progress_of, told
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.attention_layers import Dropped, RemoveColumn

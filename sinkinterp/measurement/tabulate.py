@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from .. import interventions
+from ..arguments import Frozen, keywords
 from ..attention import ALL, CALL, RESIDUAL, AttentionCall, Edit, maps
 from ..backends.load import subject_of
 from ..backends.patched import hooked, patched, with_block_edits
-from ..checks import Frozen, InputError, edit_of, fix_of, is_whole, keywords, synonym, whole_number, whole_numbers
+from ..checks import InputError, is_whole, whole_number, whole_numbers
 from ..data.texts import is_path
 from ..data.tokens import TokensLike
+from ..guesses import edit_of, fix_of, synonym
 from ..interventions.edit import PLACES, Edits, edits_of, in_places, is_hook
 from ..metrics.importance import Metric
 from ..metrics.instruments import INSTRUMENTS, LOSS

@@ -12,14 +12,16 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
+from ..arguments import keywords
 from ..attention import CALL, RESIDUAL
 from ..backends.anatomy.modules import removed_after
 from ..backends.exclusive import exclusive, holds
 from ..backends.hooks import BASES, OURS, attention_set_to, inside_compiled
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import InputError, accepting, finite_number, fix_of, instance_of, keywords, whole_number
+from ..checks import InputError, accepting, finite_number, instance_of, whole_number
 from ..data.tokens import TokenSet, TokensLike, token_set_of
+from ..guesses import fix_of
 from ..lm.attention import GateMap
 from ..metrics import residuals
 from ..metrics.importance import Metric, check_epsilon, sink_logits

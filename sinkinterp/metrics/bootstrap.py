@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..arguments import Frozen
 from ..attention import numbers
-from ..checks import LARGEST, Frozen, InputError, whole_number
+from ..checks import LARGEST, InputError, whole_number
 from ..table import Cell, high_of, low_of
 from .importance import PerSequence
 

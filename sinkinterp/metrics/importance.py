@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ..arguments import Frozen
 from ..attention import CALL, AttentionCall, KeyIndex, Pattern, SinkLogit, Site, key_blocks
-from ..checks import Frozen, check_count, finite_number
+from ..checks import check_count, finite_number
 from ..data.tokens import Tokens
 
 Logits = Float[Tensor, "sequence pos vocab"]

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..arguments import Frozen
 from ..attention import CALL, RESIDUAL, AttentionCall, KeyIndex
-from ..checks import Frozen
 from . import importance, qk, residuals, writes
 from .residuals import vector_norms
 

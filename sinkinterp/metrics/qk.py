@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from ..arguments import Frozen
 from ..attention import CALL, AttentionCall, Keys, Queries, key_blocks, maps
-from ..checks import Frozen, whole_number
+from ..checks import whole_number
 from .importance import Metric
 from .residuals import vector_norms
 

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ..arguments import Frozen
 from ..attention import RESIDUAL, Residual
-from ..checks import Frozen, finite_number, whole_number
+from ..checks import finite_number, whole_number
 from .importance import Metric, PerSequence
 
 

@@ -18,7 +18,8 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from .. import table as col
-from ..checks import Frozen, InputError, check_count, refusal
+from ..arguments import Frozen
+from ..checks import InputError, check_count, refusal
 from ..files import data_of, path_of, write_text
 from ..measurement.maps import attention_map
 from ..measurement.measure import measure

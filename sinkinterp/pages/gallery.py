@@ -14,10 +14,10 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..applications.position_swap import swap_table
+from ..arguments import Frozen
 from ..backends.files.named_models import SHIPPED, downloads
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import Frozen
 from ..data.backcopy import BigramBackcopy
 from ..data.choices import Bos, Drawn
 from ..data.tokens import TokenSet, random_tokens, repeated_token

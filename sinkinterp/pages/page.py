@@ -18,7 +18,7 @@ from markupsafe import Markup
 from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
-from ..checks import Frozen
+from ..arguments import Frozen
 from ..plots.theme import DARK, LEGEND_Y, LIGHT, caption_of, json_ready, translation
 from ..table import Table
 

@@ -13,9 +13,12 @@ import numpy as np
 import plotly.graph_objects as go
 from torch import Tensor
 
-from ..checks import Answering, Frozen, InputError, extra, finite_number, fix_of, instance_of, keywords, refusal
+from ..arguments import Frozen, keywords
+from ..attributes import Answering
+from ..checks import InputError, extra, finite_number, instance_of, refusal
 from ..data.tokens import TokensLike
 from ..files import path_of
+from ..guesses import fix_of
 from ..interventions.edit import Edits, edits_of
 from ..measurement.maps import attention_map, heads_asked, sinks, weights_first
 from ..measurement.measure import ModelLike, inputs_of

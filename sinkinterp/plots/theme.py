@@ -13,7 +13,8 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..checks import Answering, Frozen
+from ..arguments import Frozen
+from ..attributes import Answering
 from ..files import data_of
 from ..table import HEAD, LAYER, NULL, Cell, Table, high_of, low_of
 

@@ -11,7 +11,8 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
-from ..checks import InputError, Unknown, guesses, is_whole, said_of, synonym, whole_numbers
+from ..checks import InputError, is_whole, whole_numbers
+from ..guesses import Unknown, guesses, said_of, synonym
 from ..metrics.bootstrap import SHARES, intervals, mean_cells, rate
 from ..metrics.importance import sink_rate
 from ..plots.theme import MAGNITUDE, themed

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..checks import check_count, keywords
+from ..arguments import keywords
+from ..checks import check_count
 from ..metrics import bootstrap
 from ..metrics.importance import check_epsilon, epsilons_of
 from ..plots.theme import PERCENT, add_curve, colour, error_bars, escaped, sweep_figure, themed, unique_values

@@ -15,8 +15,9 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 from torch import Tensor
 
+from ..arguments import Frozen
 from ..attention import Edit
-from ..checks import Frozen, InputError
+from ..checks import InputError
 from ..metrics.bootstrap import estimate, estimate_cells, mean_cells, ratio
 from ..metrics.importance import PerSequence
 from ..metrics.residuals import Lifetime

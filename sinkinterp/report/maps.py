@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from plotly.subplots import make_subplots
 from torch import Tensor
 
+from ..arguments import Frozen
 from ..attention import QUANTITIES, SCORE, WEIGHT, Quantity, pooled
-from ..checks import Frozen
 from ..metrics.importance import PATTERNS, Metric
 from ..metrics.qk import MAPS
 from ..plots.theme import DIVERGING, MAGNITUDE, escaped, themed

@@ -19,8 +19,10 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..checks import Frozen, InputError, Told, fix_of, instance_of, keywords, nearest, refusal, whole_number
+from ..arguments import Frozen, Told, keywords
+from ..checks import InputError, instance_of, refusal, whole_number
 from ..files import path_of
+from ..guesses import fix_of, nearest
 from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE, Alpha, AnyMetric, PerHead, sink_rate
 from ..metrics.residuals import Steps, norm_ratio, steps

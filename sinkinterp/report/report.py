@@ -14,7 +14,9 @@ import plotly.graph_objects as go
 from jaxtyping import jaxtyped
 from torch import Tensor
 
-from ..checks import Answering, Frozen, InputError, choice, keywords, whole_number
+from ..arguments import Frozen, keywords
+from ..attributes import Answering
+from ..checks import InputError, choice, whole_number
 from ..metrics.importance import NEXT_TOKEN_LOSS, PATTERNS, AnyMetric
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.qk import QK_ANGLES

@@ -7,7 +7,7 @@ from math import isnan
 import torch
 from torch import Tensor
 
-from ..checks import Frozen
+from ..arguments import Frozen
 from ..metrics.bootstrap import REALS, SHARES, SIZES, Estimate, Range, estimate, mean_cells, rate_cells
 from ..metrics.importance import NEXT_TOKEN_LOSS, PerSequence, sink_positions, sink_rate
 from ..table import NULL, QUANTITY, Cell, Table

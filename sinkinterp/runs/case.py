@@ -6,12 +6,13 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from ..arguments import Frozen
 from ..backends.encoder import EncoderInput
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import located
 from ..backends.load import load
 from ..backends.subject import Subject, pads_of, text_to_tokens
-from ..checks import Frozen, InputError, instance_of, is_whole, refusal, whole_number
+from ..checks import InputError, instance_of, is_whole, refusal, whole_number
 from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, Progress, no_progress, silent
 from ..data.texts import domains_of, is_path, is_text, texts_of

@@ -9,7 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from ..checks import InputError, choice, keywords, nearest
+from ..arguments import keywords
+from ..checks import InputError, choice
+from ..guesses import nearest
 
 _IN_WHEEL, _IN_REPOSITORY = Path(__file__).parents[1] / "_experiments", Path(__file__).parents[2] / "experiments"
 FOLDER = _IN_WHEEL if _IN_WHEEL.is_dir() else _IN_REPOSITORY  # a wheel carries a copy of the repository's folder

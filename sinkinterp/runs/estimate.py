@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from ..arguments import Frozen
 from ..backends.files.model_files import tokenizer_of
-from ..checks import Frozen
 from ..data.draws import generator
 from ..lm.model import LMSpec, build
 from ..train import checkpoint, loop

@@ -17,9 +17,10 @@ from typing import Any
 import plotly.graph_objects as go
 
 from .. import table as col
+from ..arguments import Frozen, keywords
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import downloads
-from ..checks import Frozen, InputError, choice, instance_of, keywords
+from ..checks import InputError, choice, instance_of
 from ..data.progress import Progress, progress_bars, silent
 from ..data.texts import check_readable
 from ..measurement.measure import PACKAGES

@@ -14,12 +14,14 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..arguments import Frozen, keywords
+from ..attributes import Answering
 from ..backends.files.model_files import checked_config, load_model, tokenizer_of
 from ..backends.files.named_models import folder_of, located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import Answering, Frozen, InputError, accepting, check_context, instance_of, keywords, refusal
+from ..checks import InputError, accepting, check_context, instance_of, refusal
 from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet, TokensLike, sequences_that_fit

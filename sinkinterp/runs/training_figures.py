@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..checks import Frozen
+from ..arguments import Frozen
 from ..plots.theme import GREY, PERCENT, add_curve, colour, escaped, model_numbers, themed, unique_values
 from ..table import ALPHA_1, ALPHA_SLOT, MODEL, NULL, Cell, Table
 

@@ -14,7 +14,8 @@ from multiprocessing import resource_tracker
 from threading import Thread
 from typing import Any, TypeVar
 
-from ..checks import Frozen, InputError, extra, refusal
+from ..arguments import Frozen
+from ..checks import InputError, extra, refusal
 from ..data.progress import OnProgress, no_progress
 from .catalogue import load_package
 

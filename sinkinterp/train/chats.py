@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from ..checks import Frozen, InputError, check_count, refusal, unicode_text
+from ..arguments import Frozen
+from ..checks import InputError, check_count, refusal, unicode_text
 from ..data.draws import in_epochs
 from ..data.given_tokenizer import messages_in, rendered
 from ..data.hub import asking_hub

@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import seals
-from ..checks import Frozen, InputError
+from ..arguments import Frozen
+from ..checks import InputError
 from ..files import remove_drafts, remove_whole, replacing, set_aside
 from ..seals import Damaged
 from ..spec import Spec, flat

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
-from ..checks import Frozen, InputError
+from ..arguments import Frozen
+from ..checks import InputError
 
 Batch = dict[str, Tensor]  # arguments of the model: input_ids, labels, and attention_mask if there is padding
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checks import Frozen, InputError, refusal
+from ..arguments import Frozen
+from ..checks import InputError, refusal
 from ..data.draws import Split, generator
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens

@@ -11,7 +11,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from ..attention import Mask
-from ..checks import InputError, choice, nearest, refusing, said_of, synonym
+from ..checks import InputError, choice, refusing
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
@@ -19,6 +19,7 @@ from ..data.sources import Embedded, PythonCode, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..data.tokens import Tokens, sequences_that_fit
 from ..files import data_of
+from ..guesses import nearest, said_of, synonym
 from ..lm.model import IGNORED, LMSpec
 from ..lm.variants import VARIANTS, variants
 from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later, changed

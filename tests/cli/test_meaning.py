@@ -11,10 +11,10 @@ from forks import forks
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from sinkinterp.checks import _words
 from sinkinterp.cli.main import app
 from sinkinterp.cli.meaning import TABLES, line_meant
 from sinkinterp.cli.options import EDITS
+from sinkinterp.guesses import words_of
 from sinkinterp.interventions.edit import edits_of
 from sinkinterp.report.report import NAMED
 from sinkinterp.spec import flat
@@ -110,7 +110,7 @@ def test_a_table_is_asked_for_by_its_name_in_every_place(verb, table):
 
 
 def test_words_for_commands_are_commands_with_options_of_theirs():
-    for word, said in _words("same").items():
+    for word, said in words_of("same").items():
         if word.startswith("sinkinterp:"):
             command, *more = said.split()
             is_edit = bool(more) and "--edit" in meant(f"measure m {' '.join(more)}")
@@ -119,7 +119,7 @@ def test_words_for_commands_are_commands_with_options_of_theirs():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_word_for_an_option_becomes_options_of_the_command(command):
-    for word, said in _words("option").items():
+    for word, said in words_of("option").items():
         place, _, option = word.rpartition(":")
         if place in ("", command) and option and options_in(said) <= OWN[command]:
             name, _, value = option.partition("=")
@@ -130,7 +130,7 @@ def test_a_word_for_an_option_becomes_options_of_the_command(command):
 
 def test_the_settings_that_options_of_a_training_mean_are_settings():
     known = {name.removesuffix(".kind") for name in flat(Recipe(compiled=True).to_dict())}
-    for said in _words("option").values():
+    for said in words_of("option").values():
         assert {*re.findall(r"--set ([\w.]+)=", said)} <= known
 
 

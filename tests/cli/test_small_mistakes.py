@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 import sinkinterp as si
 from sinkinterp.backends.files import named_models
-from sinkinterp.checks import _words
 from sinkinterp.cli import options, terminal
 from sinkinterp.cli.main import app
 from sinkinterp.cli.options import PACKAGE
+from sinkinterp.guesses import words_of
 from sinkinterp.table import Table
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1) | st.sampled_from(
@@ -75,7 +75,7 @@ COMMANDS = get_command(app).commands
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_fix_of_an_option_that_a_command_lacks_is_an_option_of_that_command(command):
     options = {name for param in COMMANDS[command].params for name in param.opts} | {"--help"}
-    written = [word for word in _words("instead") if word.startswith("--") and word not in options]
+    written = [word for word in words_of("instead") if word.startswith("--") and word not in options]
     assert len(written) > 9
     for word in written:
         result = CliRunner().invoke(app, [command, word, "x"])

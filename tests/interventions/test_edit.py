@@ -14,7 +14,7 @@ from sinkinterp.attention.kernels import Exp, Sigmoid
 from sinkinterp.attention.sites import CALL
 from sinkinterp.backends.bridge import bridge_of
 from sinkinterp.backends.load import BACKENDS
-from sinkinterp.checks import guesses
+from sinkinterp.guesses import guesses
 from sinkinterp.interventions.edit import _HOOKS, description, edits_of, site_of
 
 

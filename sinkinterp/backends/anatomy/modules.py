@@ -17,10 +17,11 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from ...arguments import Frozen
 from ...attention import ATTENTION_INPUT, MLP, NEURONS
 from ...attention.shapes import Gap, ModelShape, tolerance_of
 from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, LazyWeights, Site
-from ...checks import Frozen, InputError
+from ...checks import InputError
 from ..exclusive import Hook
 from ..recorder import Recorder
 from . import own_attention

@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from ...arguments import Frozen
 from ...attention import HeadOutput
-from ...checks import Frozen, InputError
+from ...checks import InputError
 from ..exclusive import computed_by
 
 # Returns what the heads of one layer return, of q, k, v, a mask (pairs that may attend, or an additive one), the scale

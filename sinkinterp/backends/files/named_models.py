@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ...checks import InputError, keywords, nearest, refusal
+from ...arguments import keywords
+from ...checks import InputError, refusal
 from ...files import cache_folder
+from ...guesses import nearest
 from ...seals import Of, hashes_in
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints"

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from ...arguments import Frozen
 from ...attention import AttentionCall, call_of_interface
-from ...checks import Frozen, InputError
+from ...checks import InputError
 from ..anatomy.modules import removed_after
 
 SDPA, MULTI_HEAD = F.scaled_dot_product_attention, F.multi_head_attention_forward

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ...arguments import Frozen
 from ...attention import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING, AttentionCall, Gap
-from ...checks import Frozen, InputError, accepting, refusal
+from ...checks import InputError, accepting, refusal
 from ...data.tokens import Tokens
 from .. import contract
 from ..anatomy.modules import StreamModules, Tap

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from ...arguments import Frozen
 from ...attention import QUANTITIES, SCORE, WEIGHT, Edit, Quantity, maps as attention_maps
 from ...backends.subject import Subject
-from ...checks import Frozen, InputError
+from ...checks import InputError
 from ...data.tokens import Tokens, TokenSet
 from ...measurement.maps import ChosenHeads, heads_asked
 from ...measurement.measure import measure

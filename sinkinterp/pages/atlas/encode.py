@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float
 from plotly.offline import get_plotlyjs
 
+from ...arguments import Frozen
 from ...attention import WEIGHT, Quantity
-from ...checks import Frozen
 from ...files import data_of
 from ...plots.theme import DARK, LIGHT, Theme
 from ...table import Table

@@ -4,7 +4,7 @@ The page carries the types of these fields, and checks its data by them before i
 read every field, and no other.
 """
 
-from ...checks import Frozen
+from ...arguments import Frozen
 
 
 class ScaleData(Frozen):

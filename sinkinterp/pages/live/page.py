@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from plotly.offline import get_plotlyjs
 
+from ...arguments import Frozen
 from ...attention import Edit, ModelShape, Sigmoid
 from ...backends.load import subject_of
 from ...backends.subject import Subject, text_to_tokens
-from ...checks import Frozen, InputError, choice, finite_number, refusing, whole_number
+from ...checks import InputError, choice, finite_number, refusing, whole_number
 from ...data.choices import Bos
 from ...data.tokens import TokenSet, ids_in
 from ...files import data_of

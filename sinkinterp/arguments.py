@@ -1,0 +1,206 @@
+"""Arguments that do not fit: functions and frozen values that say what to write in place of them."""
+
+import inspect
+import sys
+from ast import literal_eval
+from collections.abc import Callable, Mapping
+from dataclasses import Field, FrozenInstanceError, dataclass, field
+from functools import update_wrapper
+from importlib import import_module
+from pathlib import Path
+from types import MethodType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, dataclass_transform
+
+from .checks import InputError, P, check_fields, whole_number
+from .guesses import (
+    ROOT,
+    Unknown,
+    fix_of,
+    meant_by_table,
+    no_attribute,
+    parts_of,
+    public_edits,
+    public_functions,
+    synonym,
+    words_of,
+)
+
+R = TypeVar("R")
+_OF_LOAD, _OF_TOKENS = ("tokenizer", "backend", "dtype", "device_map"), ("bos", "length", "sequences", "attention_mask")
+
+
+def keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which raises InputError for arguments that it does not take, and says what to write instead.
+
+    Words of the table mean one argument, such as `layer` and `layers`. Some values of foreign arguments do, too. How
+    a model is loaded and its text is read may be said beside them, and the file in which the answer is saved.
+    """
+    known = inspect.signature(function).parameters
+    words = _OF_LOAD * ("model" in known) + _OF_TOKENS * ({"tokens", "text"} & {*known} != set()) * ("model" in known)
+    handed = [word for word in words if word not in known]
+    takes_text = "tokenizer" not in known and bool({"tokens", "text"} & {*known})
+    hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+    is_saved = "path" not in known and bool({"model", "self"} & {*known})
+
+    def meant_by(given: Mapping[str, Any], in_place: int) -> dict[str, Any]:
+        at, table = function.__name__, words_of("argument")
+        foreign = {word: f"{word}={value!r:.20}" for word, value in given.items() if word not in known and not hands_on}
+        meant = {word: table.get(f"{at}:{text}", table.get(text)) for word, text in foreign.items()}
+        meant = {word: value for word, value in meant.items() if not value or value.split("=")[0] in known}
+        free = [word for word in (*[*known][in_place:], *handed, *["path"] * is_saved) if word not in given]
+        own = {x for x in given if f"{at}:{x}" in words_of("instead") and parts_of(x) not in map(parts_of, free)} | {
+            *known
+        }
+        if "position" in free and "k" in given and not {"k", "top"} & {*known}:
+            k = whole_number(given["k"], "k, as in Sink_k,", 0)
+            given = {x: value for x, value in given.items() if x != "k"} | {"position": max(k - 1, 0)}
+        kept = {synonym(x, [x] if x in own else free): given[x] for x in given if meant.get(x) is None}
+        pairs = (pair.split("=") for pair in meant.values() if pair)
+        return kept | {word: literal_eval(value) for word, value in pairs}
+
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        told: Any = kwargs
+        by_place: Any = args
+        if takes_text and (found := [x for x in args if callable(getattr(x, "convert_ids_to_tokens", None))]):
+            told, by_place = kwargs | {"tokenizer": found[0]}, tuple(x for x in args if x is not found[0])
+        named = meant_by(told, len(by_place))
+        model: Any = (dict(zip(known, by_place, strict=False)) | named).get("model")
+        if getattr(type(model), "kind", "") == "block":
+            return model.as_model(public, by_place, named)
+        path = named.pop("path", None) if is_saved else None
+        given = _prepared([*known], by_place, named, handed) if handed else by_place
+        _check_fit(function, given, named)
+        answer = function(*given, **named)
+        if path is not None:
+            saved(answer, path)
+        return answer
+
+    public: Any = Function(function, checked)
+    return public
+
+
+class Function:
+    """A function of ours. An attribute that it lacks is the function that both words mean, or says what to write."""
+
+    def __init__(self, function: Callable[..., Any], checked: Callable[..., Any]) -> None:
+        update_wrapper(self, function)
+        self._checked = checked
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._checked(*args, **kwargs)
+
+    def __get__(self, thing: Any, owner: type | None = None) -> Any:
+        return self if thing is None else MethodType(self, thing)
+
+    def __repr__(self) -> str:
+        return f"<function {vars(self)['__name__']}>"
+
+    def __reduce__(self) -> str:
+        return str(vars(self)["__qualname__"])
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            own = vars(self).get("__name__", "")
+            if name[0] != "_" and parts_of(name) and (both := meant_by_table(f"{own}_{name}", public_functions())):
+                return getattr(sys.modules[ROOT.name], both)
+            raise Unknown(f"{own} is a function, without {name!r}", name, lambda: fix_of(name, own) or fix_of("", own))
+
+
+def saved(what: Any, path: Any, **how: Any) -> Path:
+    """The path at which `si.save` writes something."""
+    return Path(import_module(f"{ROOT.name}.pages.report").save(what, path, **how))
+
+
+def _prepared(names: list[str], args: tuple[Any, ...], named: dict[str, Any], handed: list[str]) -> tuple[Any, ...]:
+    """The arguments by place, with the model loaded and the text read as other arguments say, which are taken away."""
+    how = {word: value for word in handed if word in named and (value := named.pop(word)) is not None}
+    if not how or not {*names[: len(args)], *named} & {"model"}:
+        return args
+    values = dict(zip(names, args, strict=False)) | named
+    of_text = {word: how.pop(word) for word in _OF_TOKENS if word in how}
+    loading = import_module(f"{ROOT.name}.backends.load")
+    made = {"model": loading.load(values["model"], **how) if how else loading.subject_of(values["model"])}
+    text = next((name for name in ("tokens", "text") if values.get(name) is not None), "")
+    if text and (mask := of_text.pop("attention_mask", None)) is not None:
+        made[text] = {"input_ids": values[text], "attention_mask": mask}
+    elif text and of_text:
+        made[text], of_text = made["model"].tokens(values[text], **of_text), {}
+    named |= of_text | {name: value for name, value in made.items() if name in named}
+    return tuple(made.get(name, value) for name, value in zip(names, args, strict=False)) + args[len(names) :]
+
+
+def _check_fit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    signature, name = inspect.signature(function), function.__name__
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        names = [word for word in signature.parameters if word != "self"]
+        unknown = next((word for word in kwargs if word not in signature.parameters), "")
+        usage = fix_of("", name)
+        fix = (fix_of(unknown, name, names) if unknown else "") + usage * ("missing" in str(error)) or usage
+        if "_" in unknown and "edits" in names and unknown.replace("_", "") in map(str.lower, public_edits()):
+            fix = f"; write edits='{unknown}', with its values in brackets: edits='swap_positions(0, 4)'"
+        known = "" if fix.startswith(";") else f"; it takes {', '.join(names) or 'nothing'}"
+        raise InputError(f"{name}: {error}{known}{fix}") from None
+
+
+def _refuse_change(value: Any, name: str, *_: Any) -> NoReturn:
+    raise FrozenInstanceError(f"a {type(value).__name__} is not changed: {name}; make another one")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+class Told(type):
+    """The type of frozen values. Each of its classes is a frozen dataclass, with the equality and text of its base.
+
+    A class raises InputError, which names its fields, for arguments that it does not take.
+    """
+
+    def __new__(
+        meta, name: str, bases: tuple[type, ...], body: dict[str, Any], kw_only: bool = False, **others: Any
+    ) -> Any:
+        given = {of: value for of, value in body.items() if isinstance(value, Field)}
+        shown = {of: others.pop(of) for of in ("eq", "repr") if of in others}
+        cls: Any = super().__new__(meta, name, bases, body, **others)
+        inherited = getattr(cls, "__dataclass_params__", None)
+        shown = {of: getattr(inherited, of, True) for of in ("eq", "repr")} | shown
+        dataclass(frozen=True, kw_only=kw_only, **shown)(cls)
+        del cls.__setattr__, cls.__delattr__  # a class that its author makes a dataclass, too, gets them again
+        if inherited is None:
+            cls.__setattr__ = cls.__delattr__ = _refuse_change
+        if not shown["eq"] and "__eq__" not in body:  # not the equality of a base, which knows only the fields there
+            cls.__eq__, cls.__hash__ = object.__eq__, object.__hash__
+        for of, value in given.items():
+            setattr(cls, of, value)
+        return cls
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        known = inspect.signature(cls).parameters
+        meant = {synonym(word, known): value for word, value in kwargs.items()} if not {*kwargs} <= {*known} else kwargs
+        try:
+            return super().__call__(*args, **meant)
+        except TypeError:
+            _check_fit(cls, args, kwargs)
+            raise
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The fields of a class, which help and editors show."""
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return signature.replace(parameters=[*signature.parameters.values()][1:])
+
+
+class Frozen(metaclass=Told):
+    """The base of values that do not change. They say what to write in place of an attribute that they do not have."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, type(self).__name__, name)
+
+
+class Checked(Frozen):
+    """The base of values whose fields are checked when they are made; see `check_fields`."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
