@@ -48,9 +48,8 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
         meant = {word: table.get(f"{at}:{text}", table.get(text)) for word, text in foreign.items()}
         meant = {word: value for word, value in meant.items() if not value or value.split("=")[0] in known}
         free = [word for word in (*[*known][in_place:], *handed, *["path"] * is_saved) if word not in given]
-        own = {x for x in given if f"{at}:{x}" in words_of("instead") and parts_of(x) not in map(parts_of, free)} | {
-            *known
-        }
+        answered = {x for x in given if f"{at}:{x}" in words_of("instead")}
+        own = {x for x in answered if parts_of(x) not in map(parts_of, free)} | {*known}
         if "position" in free and "k" in given and not {"k", "top"} & {*known}:
             k = whole_number(given["k"], "k, as in Sink_k,", 0)
             given = {x: value for x, value in given.items() if x != "k"} | {"position": max(k - 1, 0)}
