@@ -49,7 +49,7 @@ def full_name(beginning: str) -> str:
         beginnings = {*names, *(name.split("_")[0] for name in names)} - {beginning}
         near = nearest(beginning, sorted(beginnings))
         if beginning and matches:
-            fix = f"; for the first, write `sinkinterp reproduce {matches[0]}`, or si.reproduce({matches[0]!r})"
+            fix = f"; name one in full, such as {matches[0]}"
             raise InputError(f"several experiments begin with {beginning!r}: {', '.join(matches)}{fix}")
         raise InputError(f"no experiment begins with {beginning!r}{near}; see `sinkinterp list experiments`")
     return matches[0]
