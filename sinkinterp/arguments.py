@@ -26,6 +26,7 @@ from .guesses import (
 )
 
 R = TypeVar("R")
+_PLACES = ("layers", "heads", "kv_heads", "positions")
 _OF_LOAD, _OF_TOKENS = ("tokenizer", "backend", "dtype", "device_map"), ("bos", "length", "sequences", "attention_mask")
 
 
@@ -62,7 +63,7 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
         by_place: Any = args
         if takes_text and (found := [x for x in args if callable(getattr(x, "convert_ids_to_tokens", None))]):
             told, by_place = kwargs | {"tokenizer": found[0]}, tuple(x for x in args if x is not found[0])
-        named = meant_by(told, len(by_place))
+        named: Any = {word: None if _is_all(known, word, x) else x for word, x in meant_by(told, len(by_place)).items()}
         model: Any = (dict(zip(known, by_place, strict=False)) | named).get("model")
         if getattr(type(model), "kind", "") == "block":
             return model.as_model(public, by_place, named)
@@ -104,6 +105,12 @@ class Function:
             if name[0] != "_" and parts_of(name) and (both := meant_by_table(f"{own}_{name}", public_functions())):
                 return getattr(sys.modules[ROOT.name], both)
             raise Unknown(f"{own} is a function, without {name!r}", name, lambda: fix_of(name, own) or fix_of("", own))
+
+
+def _is_all(known: Mapping[str, inspect.Parameter], word: str, value: Any) -> bool:
+    """Whether an argument that chooses places chooses all of them by a word."""
+    is_left_out = word in known and known[word].default is None
+    return is_left_out and word in _PLACES and isinstance(value, str) and value == "all"
 
 
 def saved(what: Any, path: Any, **how: Any) -> Path:

@@ -29,6 +29,7 @@ from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.checks import InputError
 from sinkinterp.cli.main import app
 from sinkinterp.data import progress
+from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.guesses import command_of, guesses
 from sinkinterp.metrics import instruments
 from sinkinterp.runs.case import Inputs
@@ -275,7 +276,7 @@ SAID = {  # what is tried, and what the one line says
     "a report of a model": (lambda s, r: si.Report(s), "si.measure(model, tokens) makes a report"),
     "an attribute of no edited model": (lambda s, r: si.patched(s, si.SwapPositions(0, 1)).nothing, "with si.patched("),
     "sinks of a report": (lambda s, r: si.sinks(r), "report.sink()"),
-    "all layers": (lambda s, r: si.attention_map(s, TEXT, layers="all"), "whole numbers"),
+    "all layers": (lambda s, r: si.attention_map(s, TEXT, layers="every"), "whole numbers"),
     "angles of the first token": (lambda s, r: s.first_token(TEXT), "qk_cosines"),
     "no prompts": (lambda s, r: app(["patch", NAME]), f"patch {NAME} --clean"),
     "a flag in place of a file": (lambda s, r: app(["measure", NAME, "--save"]), "such as --save sinks.csv"),
@@ -988,3 +989,21 @@ def test_edits_are_chosen_in_places_and_by_the_values_behind_their_names(subject
 def test_a_word_means_one_thing_in_each_table_of_guesses(kind):
     words = " ".join(guesses()[kind]).split()
     assert sorted({*words}) == sorted(words)
+
+
+def test_a_text_is_the_same_tokens_wherever_a_model_reads_it(subject, tmp_path):
+    logits, _ = subject.run_with_cache(TEXT)
+    torch.testing.assert_close(subject.run(TEXT).logits, logits, atol=1e-3, rtol=1e-3)
+    assert subject(TEXT).equal(logits) and subject.to_tokens(TEXT).equal(subject.tokens(TEXT).tokens)
+    ByteBPE(300).make(TEXTS).save_pretrained(tmp_path)
+    without_bos = si.load(subject.model, tokenizer=tmp_path)
+    assert without_bos.to_tokens(TEXT).equal(without_bos.tokens(TEXT).tokens)
+    assert without_bos(TEXT).shape == without_bos.run(TEXT).logits.shape
+
+
+def test_all_are_chosen_by_a_word_and_the_newest_checkpoint_by_the_folder_of_its_run(subject, tmp_path):
+    assert si.sink_scores(subject, TEXT, layers="all").equal(si.sink_scores(subject, TEXT))
+    run = si.train("no_sink", steps=2, out=tmp_path / "run")
+    assert si.load(tmp_path / "run").name.endswith(f"run/{run.folder.name}")
+    held = si.sinks(subject.attention(TEXT))
+    assert held.plot().data[0].z.shape == (3, subject.shape.n_heads)

@@ -27,9 +27,12 @@ def bridge_of(model: PreTrainedModel, tokenizer: Any = None) -> Any:
     copied = copy.deepcopy(model)
     copied.set_attn_implementation("eager")
     about = {"hf_config": copied.config, "tokenizer": copy.deepcopy(tokenizer)}
-    kinds = (ValueError, RuntimeError, AssertionError)  # its own refusals, and weights that it cannot take
+    # its own refusals, weights that it cannot take, and tokenizers in memory, which it reads again by their names
+    kinds = (ValueError, RuntimeError, AssertionError, KeyError, OSError)
     with refusal(f"TransformerLens cannot run {name}", FIX, kinds):
         bridge = build_bridge_from_module(copied, type(copied).__name__, **about)
+    if tokenizer is not None:  # a bridge puts BOS before every text, else; `run` reads what the tokenizer gives
+        bridge.cfg.default_prepend_bos = tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
     tokens = contract.sample_tokens(model.get_input_embeddings().num_embeddings).to(model.device)
     with torch.no_grad(), eval_mode(model), eval_mode(copied):
         given = {"attention_mask": torch.ones_like(tokens), "use_cache": False}

@@ -18,7 +18,7 @@ from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from ..guesses import nearest, said_of
 from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
-from .files.model_files import DeviceMap, config_here, load_model, load_tokenizer, origin_of
+from .files.model_files import DeviceMap, config_here, load_model, load_tokenizer, newest_in, origin_of
 from .files.named_models import folder_of, models
 from .hooks import inside_compiled
 from .huggingface import HuggingFaceSubject
@@ -64,7 +64,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     InputError where nothing can be loaded, weights are absent, the backend cannot do it, an encoder's input is missing
     or unfit, a model has no positions beyond its context, or a dtype or device is asked of a model in memory.
     """
-    source = source.folder if getattr(type(source), "kind", "") == "run" else inside_compiled(source)
+    source = source.folder if getattr(type(source), "kind", "") == "run" else newest_in(inside_compiled(source))
     if isinstance(source, Subject):
         return _as_it_is(source, tokenizer, backend, dtype, device_map, name, encoder, adapter, beyond_context or None)
     dtype = _dtype(dtype)
@@ -90,7 +90,12 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     return subject
 
 
-load_in_nnsight = partial(load, backend="nnsight")
+@keywords
+def load_in_nnsight(source: Any, tokenizer: Any = None, **how: Any) -> Subject:
+    """The subject that `load` makes in nnsight."""
+    return load(source, tokenizer, backend="nnsight", **how)
+
+
 vars(load).update(from_pretrained=load, boot_transformers=load)  # written after names of classes
 
 

@@ -69,9 +69,11 @@ def view(
         shown = heads_asked(shape.attention_layers, shape.n_heads, layer, None) if layer else heads
         if (suffix := out.suffix.lower()) in PICTURES:
             figure = attention_map(subject, token_set.tokens, heads=shown, edits=edits)
-            content = picture(figure, suffix)
             for menu in figure.layout.updatemenus[:1] if len(shown or ()) != 1 else ():
-                print_line(f"a picture has one map: {menu.buttons[menu.active].label}; --head names another head")
+                label = menu.buttons[menu.active].label
+                print_line(f"a picture has one map: {label}; --head names another head")
+                figure.update_xaxes(title_text=f"{figure.layout.xaxis.title.text or 'key'} ({label})")
+            content = picture(figure, suffix)
         else:
             content = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=shown))
     deliver([], (out, lambda: content), force=force)

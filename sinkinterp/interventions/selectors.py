@@ -236,5 +236,6 @@ def check_chosen(
     if absent:
         has_gaps = len(choices) < 2 or choices[-1] - choices[0] >= len(choices)
         span = (", ".join(map(str, choices)) or "none") if has_gaps else f"{choices[0]} to {choices[-1]}"
+        fix = "; name one of them" if choices else ""
         kind = f"{label} that this edit changes" if absent[0] in there_are else label
-        raise InputError(f"there is no {kind} {absent[0]}; this model and input have {span}; name one of them")
+        raise InputError(f"there is no {kind} {absent[0]}; this model and input have {span}{fix}")

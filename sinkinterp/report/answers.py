@@ -106,7 +106,14 @@ class NamedTensor(OfTable, Tensor):
 
     def __getitem__(self, index: Any) -> Any:
         """Numbers by their places, or the column of the table that a text names."""
-        return self.table[index] if isinstance(index, str) else super().__getitem__(index)
+        if isinstance(index, str):
+            return self.table[index]
+        try:
+            return super().__getitem__(index)
+        except IndexError as error:
+            axes = ", ".join(f"{name} ({len(places)})" for name, places in self.axes.items())
+            fix = "; position=2, in the call, reads another position" if "position" not in self.axes else ""
+            raise IndexError(f"{error}; {self.quantity} has the axes {axes}{fix}") from None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.as_subclass(Tensor).__reduce_ex__(protocol)

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -15,6 +16,7 @@ from ..attention import Pattern
 from ..checks import InputError, whole_number
 from ..metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells, rate
 from ..metrics.importance import check_epsilon
+from ..plots.theme import heat_map, themed
 from ..table import HEAD, LAYER, NULL, Cell, Table
 from .readings import Readings
 
@@ -74,7 +76,14 @@ def sinks(patterns: Any, position: int = 0, epsilon: float = 0.3, attention_mask
 
     of_heads = [row(i, j, alpha[:, j : j + 1]) for i, alpha in alphas.items() for j in range(alpha.shape[1])]
     note = note.replace("; ", f", epsilon={epsilon}; ", 1) + f"; {intervals(len(every))}"
-    return Table(f"Sinks at position {position}: all heads, then each", note, (row(None, None, every), *of_heads))
+    rows = (row(None, None, every), *of_heads)
+    return Table(f"Sinks at position {position}: all heads, then each", note, rows, partial(_figure, f"alpha_{k}"))
+
+
+def _figure(column: str, table: Table) -> go.Figure:
+    """The importance in every head."""
+    figure = heat_map(table.with_rows(row for row in table if row[LAYER] is not None), column, zmin=0, zmax=1)
+    return themed(figure, table.title, 460, table.note)
 
 
 def alphas_of(

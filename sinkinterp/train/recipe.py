@@ -19,7 +19,7 @@ from ..data.sources import Embedded, PythonCode, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..data.tokens import Tokens, sequences_that_fit
 from ..files import data_of
-from ..guesses import nearest, said_of, synonym
+from ..guesses import nearest, option_of, said_of, synonym
 from ..lm.model import IGNORED, LMSpec
 from ..lm.variants import VARIANTS, variants
 from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later, changed
@@ -267,13 +267,18 @@ def with_variant(recipe: Recipe, name: str) -> Recipe:
     return replace(recipe, model=model, objective=PrefixLM(last + 1) if last else recipe.objective)
 
 
+def variant_of(word: str) -> str:
+    """The variant that a word means, such as no_sink; the word itself if it means none."""
+    return option_of(f"train:{word}") or synonym(word, VARIANTS)
+
+
 def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
     """A recipe, or that of the demo for a variant, with settings of it or of its model, such as steps=100, n_layers=2.
 
     Several variants, as in position="alibi" or kv_bias=True, change it one after the other. Raises InputError as
     `with_variant` and `changed` do.
     """
-    recipe = synonym(recipe, VARIANTS) if isinstance(recipe, str) else recipe
+    recipe = variant_of(recipe) if isinstance(recipe, str) else recipe
     known = variants(RECIPES["demo"].model)
     parts = {word: word if value is True else synonym(str(value).lower(), known) for word, value in settings.items()}
     parts = {word: name for word, name in parts.items() if name in known}

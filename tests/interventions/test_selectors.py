@@ -67,7 +67,7 @@ def test_each_site_counts_its_own_layers():
 @pytest.mark.parametrize(("choices", "said"), [((), "none"), ((4,), "4"), ((1, 2, 3), "1 to 3"), ((1, 3), "1, 3")])
 def test_what_is_absent_is_refused_with_what_there_is(choices, said):
     check_chosen(choices, choices, "layer")
-    assert refused(lambda: check_chosen((9,), choices, "layer"), "layer 9").endswith(f"have {said}")
+    assert refused(lambda: check_chosen((9,), choices, "layer"), "layer 9").partition(" have ")[2].startswith(said)
 
 
 @pytest.mark.parametrize("make", ON_HEADS)

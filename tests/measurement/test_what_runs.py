@@ -57,7 +57,8 @@ def test_a_patch_runs_no_block_before_it(subject):
     assert counts[1] - counts[0] == counts[2] - counts[1] == EACH * T
 
 
-def test_a_direct_path_runs_the_block_of_its_sender_alone(subject):
+def test_a_direct_path_runs_the_block_of_its_sender_alone(subject, monkeypatch):
+    monkeypatch.setattr(si.measurement.activation_patching, "OTHERS", 0)
     with counted(subject) as counts:
         path_patching(
             subject, CLEAN, CORRUPTED, sender=ChangeMLP(layers=[1]), metric=logit_difference(11, 13), progress=False

@@ -226,6 +226,14 @@ def _check_places(device_map: DeviceMap) -> Iterator[str]:
             yield f"there is no device {device}: this machine {has}; name another, auto or cpu"
 
 
+def newest_in(source: Any) -> Any:
+    """The folder of the newest checkpoint in that of a run of ours; anything else itself."""
+    if not isinstance(source, str | Path) or os.path.exists(os.path.join(source, "config.json")):
+        return source
+    steps = [file.parent for file in Path(source).glob("step-*/config.json")] if os.path.isdir(source) else []
+    return max(steps, key=lambda step: (len(step.name), step.name), default=source)
+
+
 @refusing
 def _check_folder(source: str | Path) -> Iterator[str]:
     """Why a path is not the folder of a model."""
