@@ -15,6 +15,7 @@ from .checks import InputError, P, check_fields, whole_number
 from .guesses import (
     ROOT,
     Unknown,
+    edit_of,
     fix_of,
     meant_by_table,
     no_attribute,
@@ -132,6 +133,9 @@ def _prepared(names: list[str], args: tuple[Any, ...], named: dict[str, Any], ha
         made[text] = {"input_ids": values[text], "attention_mask": mask}
     elif text and of_text:
         made[text], of_text = made["model"].tokens(values[text], **of_text), {}
+    elif of_text and "attention_mask" not in of_text and "tokens" in names:
+        named["tokens"] = import_module(f"{ROOT.name}.measurement.measure").docstrings_for(made["model"], **of_text)
+        of_text = {}
     named |= of_text | {name: value for name, value in made.items() if name in named}
     return tuple(made.get(name, value) for name, value in zip(names, args, strict=False)) + args[len(names) :]
 
@@ -145,8 +149,12 @@ def _check_fit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapp
         unknown = next((word for word in kwargs if word not in signature.parameters), "")
         usage = fix_of("", name)
         fix = (fix_of(unknown, name, names) if unknown else "") + usage * ("missing" in str(error)) or usage
-        if "_" in unknown and "edits" in names and unknown.replace("_", "") in map(str.lower, public_edits()):
-            fix = f"; write edits='{unknown}', with its values in brackets: edits='swap_positions(0, 4)'"
+        if unknown and "edits" in names and (edit := edit_of(unknown, public_edits())):
+            value = kwargs[unknown]
+            values = ", ".join(map(repr, value if isinstance(value, tuple) else [value]))
+            is_its_name = unknown.replace("_", "") == edit.lower()
+            call = f"{edit}({values})" if value is not True else unknown if is_its_name else f"{edit}()"
+            fix = f"; it is an edit: write edits={call!r:.80}, or a block, with si.edit(model, ...)"
         known = "" if fix.startswith(";") else f"; it takes {', '.join(names) or 'nothing'}"
         raise InputError(f"{name}: {error}{known}{fix}") from None
 

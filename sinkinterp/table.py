@@ -220,6 +220,14 @@ class Table(Answering, Frozen, repr=False):
             raise InputError(f"{self.title!r} has no figure; print it, or take table.to_pandas() and draw that")
         return self.draw(self)
 
+    def __enter__(self) -> NoReturn:
+        raise InputError(
+            "a table is an answer, not a block; for one write with si.edit(model, edits) as edited, where edits="
+            "si.measurement.patching.patch(si.interventions.ChangeKeys(), other, text) puts in what another model holds"
+        )
+
+    def __exit__(self, *_: Any) -> None: ...
+
     def save(self, path: Path | str, **how: Any) -> Path:  # nnsight gives every object a `save`
         """Writes the table, or its figure, as `si.save` does, and returns the path."""
         return saved(self, path, **how)

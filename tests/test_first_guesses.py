@@ -283,7 +283,7 @@ SAID = {  # what is tried, and what the one line says
     "a model in place of a command": (lambda s, r: app(["gpt2"]), "sinkinterp measure gpt2"),
     "two models": (lambda s, r: app(["view", NAME, "a/b", "--text", "x"]), f"sinkinterp compare {NAME}"),
     "a hook to patch": (lambda s, r: si.patch(s, TEXT, TEXT, hook_name="blocks.0.hook_resid_pre"), "site='resid_pre'"),
-    "two models to patch": (lambda s, r: si.patch(NAME, NAME), "two texts of one model"),
+    "two models to patch": (lambda s, r: si.patch(NAME, NAME, NAME), "two texts of one model"),
     "a layer of attention": (lambda s, r: s.attention(TEXT, layer=9), "choose from 0, 1, 2"),
 }
 
@@ -557,7 +557,7 @@ def test_how_a_model_is_loaded_and_its_text_read_may_be_said_beside_them(subject
     assert len(pandas.read_csv(tmp_path / "heads.csv")) == len(expected.heads())
     assert si.view(subject, TEXT, length=5, open_browser=False).html.count("onto") == 0
     assert si.measure(subject, TEXTS, length=7).protocol.length == 7
-    refused(lambda: si.measure(subject, prepend_bos=False), "bos")
+    assert si.measure(subject, prepend_bos=False).protocol.bos == "never (none)"
     refused(lambda: si.measure(subject, TEXT, save="sinks.nope"))
 
 
@@ -929,6 +929,10 @@ TYPED = {  # what is tried first, and the line that its answer says to type
     "a bias": (lambda s: si.TrainConfig(kv_bias="k"), "si.TrainConfig('kv_bias')"),
     "a figure of the paper": (lambda s: si.figure02(), "si.reproduce"),
     "a loss": (lambda s: si.measure(s, TEXT).loss, "si.loss(model, text)"),
+    "figures of a model": (lambda s: s.plot.sink_rate(TEXT), "si.plot.heads(model, text)"),
+    "an edit as a word": (lambda s: s.attention(normalization="sigmoid"), "edits=\"PatchNormalization('sigmoid')\""),
+    "a number of texts": (lambda s: si.sink_rate(s, 3), "sequences=3"),
+    "a table as a block": (lambda s: si.sinks(s, TEXT).__enter__(), "si.edit(model, edits)"),
 }
 
 
@@ -939,7 +943,10 @@ def test_the_line_that_an_answer_says_to_type_works(what, subject):
         call(subject)
     said, (word, _, _) = str(error.value), line.partition("(")
     assert word.replace("TrainConfig", "train") in said and "object has no" not in said
-    assert eval(line, {"si": si, "model": subject, "text": TEXT}) is not None
+    whole = f"si.sink_rate(model, text, {line})" if line.startswith("edits=") else line
+    whole = f"si.sink_rate(model, {line})" if line.startswith("sequences=") else whole
+    edits = si.measurement.patching.patch(si.interventions.ChangeKeys(), subject, TEXT)
+    assert eval(whole, {"si": si, "model": subject, "text": TEXT, "edits": edits}) is not None
 
 
 def test_rows_columns_and_values_answer_as_those_of_pandas_do(subject, report):
@@ -1005,5 +1012,7 @@ def test_all_are_chosen_by_a_word_and_the_newest_checkpoint_by_the_folder_of_its
     assert si.sink_scores(subject, TEXT, layers="all").equal(si.sink_scores(subject, TEXT))
     run = si.train("no_sink", steps=2, out=tmp_path / "run")
     assert si.load(tmp_path / "run").name.endswith(f"run/{run.folder.name}")
+    usual = si.measure(subject, sequences=3, length=11).protocol
+    assert (usual.sequences, usual.length, usual.source) == (3, 11, "embedded docstrings")
     held = si.sinks(subject.attention(TEXT))
     assert held.plot().data[0].z.shape == (3, subject.shape.n_heads)

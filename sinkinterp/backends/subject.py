@@ -130,9 +130,7 @@ class Subject(Answering):
         "always" or "never". Raises InputError for a model without a tokenizer, and for texts that are too short for it
         or too long.
         """
-        rule = BOS_RULES.get(bos) if isinstance(bos, bool | str) else None
-        if rule is None:
-            raise InputError(f"bos is 'tokenizer', 'always' or 'never'; got {bos!r}")
+        rule = bos_rule(bos)
         if isinstance(texts, Path) or (isinstance(texts, str) and is_path(texts)):
             return token_set_of(texts, partial(self.tokens, length=length, bos=rule, sequences=sequences), column)
         given: list[Any] = [texts] if isinstance(texts, str) or is_chat(texts) else items_of(texts)
@@ -159,6 +157,14 @@ class Subject(Answering):
     def __iter__(self) -> NoReturn:
         fix = "write subject = si.load(NAME), then subject.tokenizer is its tokenizer and subject.model the model"
         raise InputError(f"a subject is one thing; {fix}")
+
+
+def bos_rule(bos: Any) -> Bos:
+    """The rule that a word or a boolean means. Raises InputError for anything else."""
+    rule = BOS_RULES.get(bos) if isinstance(bos, bool | str) else None
+    if rule is None:
+        raise InputError(f"bos is 'tokenizer', 'always' or 'never'; got {bos!r}")
+    return rule
 
 
 def text_to_tokens(subject: Any, bos: Bos = Bos.TOKENIZER) -> TextToTokens:

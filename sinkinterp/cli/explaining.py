@@ -133,7 +133,6 @@ class What(Frozen):
         return kinds[self.site]
 
 
-TEXT = "The quick brown fox jumps over the lazy dog."  # that two models read without --text
 Texts = Annotated[list[str], typer.Option(parser=options.filled)]
 
 
@@ -180,7 +179,7 @@ def patch(
     what.check()
     prompts.check()
     with progress_bars() as progress:
-        from ..measurement.activation_patching import first_alpha
+        from ..measurement.activation_patching import USUAL_TEXT, first_alpha
         from ..measurement.patching import RESTORED
         from ..measurement.tabulate import chosen_rows
         from ..pages.page import Section, page
@@ -190,9 +189,9 @@ def patch(
         options.check_sizes(model, heads_named(what.head))
         subject = loading.subject(model)
         other = None if prompts.into is None else loading.subject(prompts.into)
-        texts = prompts.text or [TEXT] * (other is not None)
+        texts = prompts.text or [USUAL_TEXT] * (other is not None)
         if texts != prompts.text:
-            print_line(f"without --text, both models read {TEXT!r}")
+            print_line(f"without --text, both models read {USUAL_TEXT!r}")
         asked: dict[str, Any] = {"clean": other or prompts.clean, "corrupted": texts or prompts.corrupted}
         asked |= {"answer": prompts.answer, "instead": prompts.instead, "progress": progress("patching")}
         asked |= {"metric": first_alpha()} if prompts.sink else {}

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..arguments import Frozen
-from ..checks import LARGEST, InputError, check_count, check_memory, instance_of, unicode_text, whole_number
+from ..checks import LARGEST, InputError, check_count, check_memory, instance_of, is_whole, unicode_text, whole_number
 from ..data.texts import names_file
 from .choices import Bos
 from .given_tokenizer import appended_tokens, check_one_bos, messages_in, rendered
@@ -277,6 +277,9 @@ def items_of(given: Any) -> list[Any]:
     items = _items_in(given)
     if not items and not (isinstance(given, Sized) and len(given) == 0):
         fix = "; give one of its columns" if hasattr(given, "columns") else ""
+        fix = (
+            f"; sequences={given} or length={given}, without tokens, are of the usual text" if is_whole(given) else fix
+        )
         raise _misread(f"a {type(given).__name__} is neither a text nor token ids{fix}")
     return items
 

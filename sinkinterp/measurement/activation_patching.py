@@ -14,6 +14,7 @@ Between two models that read the same text, activations of the first are put int
 Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.05262 (causal tracing).
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
@@ -54,6 +55,7 @@ from .lens import logit_parts
 from .measure import ModelLike, dtype_of, inputs_of, passes
 
 Place = tuple[int, int, int, int]  # layer, head, position, key; -1 for all
+USUAL_TEXT = "The quick brown fox jumps over the lazy dog."  # that two models read where no text is given
 OTHERS = 10  # places that a map of some places is compared with
 LEAST_GAP = 1e-6  # of the larger, between the clean and the corrupted metric, for a share of it to mean anything
 
@@ -433,6 +435,9 @@ def runs_of(
     """
     there = [(i == 0 or is_model(each), each) for i, each in enumerate(given) if each is not None]
     models, prompts = ([each for is_one, each in there if is_one is kind] for kind in (True, False))
+    if (len(models), len(prompts)) == (2, 0):
+        logging.getLogger("sinkinterp").warning("both models read %r; give another text behind them", USUAL_TEXT)
+        prompts = [USUAL_TEXT]
     if sorted((len(models), len(prompts))) != [1, 2]:
         ways = "a model, a clean prompt and a corrupted one, or two models and what both read"
         got = f"got {len(models)} models and {len(prompts)} prompts{fix_of('', 'activation_patching')}"

@@ -20,8 +20,8 @@ from ..arguments import Frozen, keywords
 from ..attention import BLOCK, Edit, Reads, Unchanged, called, metric as named, per_sequence
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
 from ..backends.patched import with_block_edits
-from ..backends.subject import Subject, text_to_tokens, token_set_for
-from ..checks import InputError, check_memory, choice, different_numbers, instance_of
+from ..backends.subject import Subject, bos_rule, text_to_tokens, token_set_for
+from ..checks import InputError, check_memory, choice, different_numbers, instance_of, whole_number
 from ..data.choices import Bos, Dtype
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.sources import embedded_texts
@@ -54,16 +54,22 @@ def inputs_of(model: ModelLike, tokens: TokensLike | Any, column: str = "text") 
         TextToTokens(tokenizer_source(model)(), model=f"a {type(model).__name__}")  # raises before the model runs
     subject = subject_of(model)
     if tokens is None:
-        return subject, docstrings_for(subject, min(64, subject.shape.n_ctx or 64), 100)
+        return subject, docstrings_for(subject)
     return subject, token_set_for(subject, tokens, column)
 
 
 def docstrings_for(
-    subject: Subject, length: int, sequences: int, bos: Bos = Bos.TOKENIZER, on_file: OnProgress = no_progress
+    subject: Subject,
+    length: int | None = None,
+    sequences: int = 100,
+    bos: Bos | str | bool = Bos.TOKENIZER,
+    on_file: OnProgress = no_progress,
 ) -> TokenSet:
     """What a model of text is measured on where no text is given; `on_file` is told of the files that are read."""
-    texts = embedded_texts(cache_folder(), on_file)
-    return text_to_tokens(subject, bos).of_length(texts, length, sequences, "embedded docstrings")
+    context = subject.shape.n_ctx
+    length = min(64, context or 64) if length is None else whole_number(length, "length", 2, context)
+    sequences, made = whole_number(sequences, "sequences", 1), text_to_tokens(subject, bos_rule(bos))
+    return made.of_length(embedded_texts(cache_folder(), on_file), length, sequences, "embedded docstrings")
 
 
 def equal_inputs_of(model: ModelLike, tokens: TokensLike | Any) -> tuple[Subject, Tokens]:

@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from operator import methodcaller
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..arguments import Frozen
+from ..arguments import Frozen, saved
 from ..attributes import Answering
 from ..files import data_of
 from ..table import HEAD, LAYER, NULL, Cell, Table, high_of, low_of
@@ -61,6 +62,10 @@ class Figure(Answering, go.Figure):
     """A plotly figure that says what to write in place of what matplotlib's figures have."""
 
     kind = "figure"
+
+    def save(self, path: Any, **how: Any) -> Path:  # nnsight gives every object a `save`
+        """Writes the figure as `si.save` does; returns the path."""
+        return saved(self, path, **how)
 
 
 def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") -> go.Figure:

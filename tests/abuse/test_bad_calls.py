@@ -228,7 +228,7 @@ NONSENSE = {  # what an argument of this name must not be, whichever function ta
     "epsilons": ((5,), "a"),
     "position": NO_PLACES,
     "positions": ((0.5,), (True,), "0", [NAN], [HUGE], 0.5, [3, 3]),
-    "layers": (0.5, "all", [0.5], [NAN], [1, 1], [9]),
+    "layers": (0.5, "every", [0.5], [NAN], [1, 1], [9]),
     "seed": ("a", 0.5, None, 2**70),
     "frozen": (5, "a"),
     "metric": (5, instruments.LOSS[0], lambda: 0.5, lambda report: 0.5, lambda report, other: 0),
@@ -484,7 +484,7 @@ def made(kind):
 
 
 JUNK = {int: (0.5, "3", True, None, NAN, HUGE), float: (NAN, INF, "2", None)}  # for fields of these types
-CHOICES = (0.5, "all", [0.5], [True], ["3x"], [NAN])  # for selectors
+CHOICES = (0.5, "every", [0.5], [True], ["3x"], [NAN])  # for selectors
 KINDS = {
     kind.__name__: good
     for kind in (*Spec.kinds.values(), *(getattr(edit, name) for name in edit.__all__))
