@@ -1,6 +1,7 @@
 """Arguments that do not fit: functions and frozen values that say what to write in place of them."""
 
 import inspect
+import logging
 import sys
 from ast import literal_eval
 from collections.abc import Callable, Mapping
@@ -53,8 +54,8 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
         answered = {x for x in given if f"{at}:{x}" in words_of("instead")}
         own = {x for x in answered if parts_of(x) not in map(parts_of, free)} | {*known}
         if "position" in free and "k" in given and not {"k", "top"} & {*known}:
-            k = whole_number(given["k"], "k, as in Sink_k,", 0)
-            given = {x: value for x, value in given.items() if x != "k"} | {"position": max(k - 1, 0)}
+            k = whole_number(given["k"], "k, as in Sink_k, counts from 1 (position=0 is the first token); it", 1)
+            given = {x: value for x, value in given.items() if x != "k"} | {"position": k - 1}
         kept = {synonym(x, [x] if x in own else free): given[x] for x in given if meant.get(x) is None}
         pairs = (pair.split("=") for pair in meant.values() if pair)
         return kept | {word: literal_eval(value) for word, value in pairs}
@@ -133,6 +134,9 @@ def _prepared(names: list[str], args: tuple[Any, ...], named: dict[str, Any], ha
         made[text] = {"input_ids": values[text], "attention_mask": mask}
     elif text and of_text:
         made[text], of_text = made["model"].tokens(values[text], **of_text), {}
+        if made[text].too_short:
+            left_out = made[text].too_short, made[text].shortest
+            logging.getLogger(ROOT.name).warning("texts left out: %d, which have fewer than %d tokens", *left_out)
     elif of_text and "attention_mask" not in of_text and "tokens" in names:
         named["tokens"] = import_module(f"{ROOT.name}.measurement.measure").docstrings_for(made["model"], **of_text)
         of_text = {}

@@ -1016,3 +1016,12 @@ def test_all_are_chosen_by_a_word_and_the_newest_checkpoint_by_the_folder_of_its
     assert (usual.sequences, usual.length, usual.source) == (3, 11, "embedded docstrings")
     held = si.sinks(subject.attention(TEXT))
     assert held.plot().data[0].z.shape == (3, subject.shape.n_heads)
+
+
+def test_models_are_greedy_and_k_counts_from_one_and_the_word_for_a_site_is_no_text(subject, caplog):
+    assert subject.generate(TEXT, max_new_tokens=9) == subject.generate(TEXT, max_new_tokens=9, do_sample=False)
+    assert si.sink_rate(subject, TEXT, k=2) == si.sink_rate(subject, TEXT, position=1)
+    refused(lambda: si.sink_rate(subject, TEXT, k=0), "counts from 1")
+    refused(lambda: si.patch(subject, NAME, "k"), "site='k'")
+    si.sink_rate(subject, [TEXT, "too short"], length=7)
+    assert "texts left out: 1, which have fewer than 7 tokens" in caplog.text

@@ -38,6 +38,7 @@ _CONTEXT = ("max_target_positions", "max_position_embeddings", "max_seq_len")
 
 KEPT = "logits_to_keep"  # transformers' argument: of how many positions, from the last, logits are computed
 
+_SAMPLING = {"do_sample", "temperature", "top_k", "top_p", "num_beams", "generation_config"}  # words of `generate`
 _OF_BRIDGES = (  # names of TransformerLens
     *("run_with_cache", "run_with_hooks", "generate", "to_tokens", "to_str_tokens", "to_string", "to_single_token"),
     *("tokens_to_residual_directions", "add_hook", "reset_hooks", "hook_dict", "set_use_attn_result"),
@@ -97,6 +98,7 @@ class HuggingFaceSubject(Subject):
         is_edited = edits_around(self.model) and (name == "generate" or gets_text_alone)
         run = None if is_edited else self._of_lens(name)
         if name == "generate":
+            kwargs = kwargs if _SAMPLING & kwargs.keys() else {**kwargs, "do_sample": False}  # edited models, too
             kwargs = {synonym(word, ["max_new_tokens"]): value for word, value in kwargs.items()}
             if edits_of(kwargs.get("edits", ())):
                 return import_module("sinkinterp.measurement.tabulate").generate(self, *args, **kwargs)

@@ -185,11 +185,11 @@ def site_of(given: Any, layers: Any = None, heads: Any = None, positions: Any = 
     if word is None:
         word = "residual" if heads is None else "output"
     if isinstance(word, str):
-        change, later = choice(synonym(re.sub(r"^hook_|^(attn|mlp)\W", "", word), _SITES), _SITES, "site")
+        change, later = choice(synonym(re.sub(r"^hook_|^(attn|mlp)\W", "", word), SITE_WORDS), SITE_WORDS, "site")
         layers = of_layer if of_layer else layers
         word = change()
         layers = [layer + later for layer in several(layers, "layers")] if layers is not None and later else layers
-    fix = f"a change without an operation, such as ChangeResidual(layers=[1]), or one of {', '.join(_SITES)}"
+    fix = f"a change without an operation, such as ChangeResidual(layers=[1]), or one of {', '.join(SITE_WORDS)}"
     return in_places(instance_of(word, changes.Change, f"a site is {fix}"), layers, heads, positions=positions)
 
 
@@ -222,7 +222,7 @@ _HOOKS: Mapping[str, tuple[type[changes.Change], int]] = {  # the change, and ho
     "attn.hook_z": (changes.ChangeOutputs, 0),
     "attn.hook_pattern": (changes.ChangePattern, 0),
 }
-_SITES: Mapping[str, tuple[type[changes.Change], int]] = {
+SITE_WORDS: Mapping[str, tuple[type[changes.Change], int]] = {
     **{re.sub(r".*hook_(rot_)?", "", point): at for point, at in _HOOKS.items()},
     **{kind.site.method.__name__: (kind, 0) for kind in changes.AT.values()},
     "attn_out": (changes.ChangeOutputs, 0),

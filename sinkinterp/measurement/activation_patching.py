@@ -45,7 +45,7 @@ from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..guesses import fix_of
 from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, Put, PutAt
-from ..interventions.edit import site_of
+from ..interventions.edit import SITE_WORDS, site_of
 from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
 from ..metrics.bootstrap import estimate_cells, intervals, ratio
 from ..metrics.importance import PerSequence, check_epsilon, first_importance, sink_rate, target_loss
@@ -435,6 +435,8 @@ def runs_of(
     """
     there = [(i == 0 or is_model(each), each) for i, each in enumerate(given) if each is not None]
     models, prompts = ([each for is_one, each in there if is_one is kind] for kind in (True, False))
+    if len(models) == 2 and (word := next((x for x in prompts if isinstance(x, str) and x in SITE_WORDS), "")):
+        raise InputError(f"{word!r} is the word for a site; write site={word!r}")
     if (len(models), len(prompts)) == (2, 0):
         logging.getLogger("sinkinterp").warning("both models read %r; give another text behind them", USUAL_TEXT)
         prompts = [USUAL_TEXT]
