@@ -118,9 +118,13 @@ def test_losses_in_many_passes_are_those_in_one(monkeypatch):
     assert trained.valid_loss(subject, token_set).mean == pytest.approx(whole.mean, abs=1e-6)
 
 
-def test_the_folder_of_a_run_is_refused_with_its_newest_model(tmp_path):
+def test_the_folder_of_a_run_is_its_newest_model(tmp_path):
     for step in (1, 2, 10):
         build(VARIANTS["softmax"]).save_pretrained(tmp_path / f"step-{step:07d}")
+    assert load(tmp_path).name == str(tmp_path / "step-0000010")
+    for name in ("step-0000002", "step-0000010"):
+        (tmp_path / name).rename(tmp_path / f"other-{name}")
+    (tmp_path / "step-0000001").rename(tmp_path / "model")
     refused(lambda: load(tmp_path))
 
 
