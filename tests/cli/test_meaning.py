@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-from forks import forks
 from typer.main import get_command
 from typer.testing import CliRunner
 
