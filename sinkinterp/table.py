@@ -327,6 +327,11 @@ class Table(Answering, Frozen, repr=False):
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
+    def to_latex(self, **how: Any) -> str:
+        """The table in LaTeX, with numbers of three places; the document takes the package booktabs."""
+        given: dict[str, Any] = {"index": False, "float_format": "%.3f", "escape": True, "na_rep": "", **how}
+        return str(self.to_pandas().to_latex(**given))
+
     def to_markdown(self) -> str:
         """Title, rows and note in Markdown."""
         rows = self.display_rows()

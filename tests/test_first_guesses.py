@@ -929,6 +929,7 @@ TYPED = {  # what is tried first, and the line that its answer says to type
     "a bias": (lambda s: si.TrainConfig(kv_bias="k"), "si.TrainConfig('kv_bias')"),
     "a figure of the paper": (lambda s: si.figure02(), "si.reproduce"),
     "a loss": (lambda s: si.measure(s, TEXT).loss, "si.loss(model, text)"),
+    "reading": (lambda s: s.read(TEXT), "si.measure(model, text)"),
     "figures of a model": (lambda s: s.plot.sink_rate(TEXT), "si.plot.heads(model, text)"),
     "an edit as a word": (lambda s: s.attention(normalization="sigmoid"), "edits=\"PatchNormalization('sigmoid')\""),
     "a number of texts": (lambda s: si.sink_rate(s, 3), "sequences=3"),
@@ -1025,3 +1026,16 @@ def test_models_are_greedy_and_k_counts_from_one_and_the_word_for_a_site_is_no_t
     refused(lambda: si.patch(subject, NAME, "k"), "site='k'")
     si.sink_rate(subject, [TEXT, "too short"], length=7)
     assert "texts left out: 1, which have fewer than 7 tokens" in caplog.text
+
+
+def test_variants_join_in_any_order_and_twins_and_tables_have_files_of_their_own(subject, tmp_path):
+    made = [si.TrainConfig("kv_bias", position="rope"), si.TrainConfig(position="rope", kv_bias=True)]
+    assert made[0].model == made[1].model and made[0].model.attention.slots == si.VARIANTS["kv_bias"].attention.slots
+    pair = si.train_twins(steps=2, out_dir=tmp_path)
+    assert [run.folder.parent.name for run in pair] == ["softmax", "sigmoid"] and si.variants() == [*si.VARIANTS]
+    heads = si.heads(subject, TEXT)
+    for ending, begins in {"md": "\n# Importance", "tex": "\\begin{tabular}"}.items():
+        for _ in range(2):  # over its own
+            assert begins in heads.save(tmp_path / f"heads.{ending}").read_text()
+    refused(lambda: heads.save(tmp_path / "heads.nope"), ".tex")
+    refused(lambda: si.patch(subject, NAME, TEXT, site=["k", "v"]), "one a call")

@@ -141,12 +141,13 @@ def _output_file_of(what: str, *suffixes: str) -> Callable[[Any], Path]:
     return parse
 
 
+_NUMBERS = (".csv", ".json", ".md", ".tex")
 _PICTURES = (".html", ".htm", ".png", ".pdf", ".svg")
 output_file = _output_file_of("", ".csv", ".json", *_PICTURES, ".safetensors")  # whose suffix says what is written
 json_file = _output_file_of("JSON", ".json")
 page_file = _output_file_of("HTML", ".html", ".htm")
 drawn_file = _output_file_of("HTML, or as a picture", *_PICTURES)
-table_file = _output_file_of("a table, a page or a picture", ".csv", ".json", *_PICTURES)
+table_file = _output_file_of("a table, a page or a picture", *_NUMBERS, *_PICTURES)
 
 
 @parser
@@ -156,7 +157,7 @@ def output_folder(text: str | Path) -> Path:
     if os.path.isfile(path):
         raise InputError(f"{path} is a file; give the name of a folder")
     check_writable(path / "lock")
-    if path.suffix in (".html", ".json", ".csv", ".pdf", ".png", ".svg", ".pt", ".safetensors") and not path.exists():
+    if path.suffix in (*_NUMBERS, *_PICTURES, ".pt", ".safetensors") and not path.exists():
         raise InputError(f"several files are written, into a folder; write --out {path.with_suffix('')}")
     return path
 
@@ -273,7 +274,7 @@ Save = Annotated[Path | None, typer.Option("--save", parser=table_file)]
 DrawnOut = Annotated[Path, typer.Option("--out", "--output", "-o", parser=drawn_file)]
 Edits = Annotated[list[str], typer.Option("--edit", parser=filled)]
 
-TableFormat = Annotated[Literal["csv", "json", "markdown"] | None, typer.Option(show_default="a grid")]
+TableFormat = Annotated[Literal["csv", "json", "markdown", "latex"] | None, typer.Option(show_default="a grid")]
 Settings = Annotated[list[str], typer.Option("--set")]
 OnRay = Annotated[str | None, typer.Option("--ray", parser=filled)]
 

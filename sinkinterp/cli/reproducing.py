@@ -214,7 +214,7 @@ def _write_chapter(
 ) -> None:
     from ..files import check_writable
     from ..pages.book import Chapter, stem_of, verdict_table, write_chapter
-    from ..pages.report import content
+    from ..pages.report import PAGES, PICTURES, content
     from ..runs.experiment import provenance
 
     for ending in ("json", "html"):
@@ -233,7 +233,7 @@ def _write_chapter(
     for file in written:
         print_written(file)
     suffix = "" if save is None else save.suffix.lower()
-    deliver([], (save, lambda: content(table if suffix in (".csv", ".json") else figure, suffix)), force=force)
+    deliver([], (save, lambda: content(figure if suffix in (*PAGES, *PICTURES) else table, suffix)), force=force)
 
 
 def _command(name: str, scope: "Scope", encoder: str | None) -> str:

@@ -95,6 +95,7 @@ _WRITERS: dict[str, Callable[[Table], str]] = {
     "csv": lambda table: table.to_csv() or "",
     "json": lambda table: json.dumps(table.to_dict(), indent=1),
     "markdown": Table.to_markdown,
+    "latex": Table.to_latex,
 }
 TABLE_FORMAT: ContextVar[str | None] = ContextVar("sinkinterp_table_format", default=None)
 """How a command prints tables, in place of a grid. Everything else that it prints is on standard error then."""
@@ -104,7 +105,7 @@ def format_of_redirect() -> str | None:
     """The format of the file into which a shell sends standard output, such as heads.csv; None for another one."""
     with suppress(OSError, ValueError):  # a system without /proc, and a stream without a file
         name = os.readlink(f"/proc/self/fd/{sys.stdout.fileno()}")
-        return {".csv": "csv", ".json": "json", ".md": "markdown"}.get(Path(name).suffix)
+        return {".csv": "csv", ".json": "json", ".md": "markdown", ".tex": "latex"}.get(Path(name).suffix)
     return None
 
 

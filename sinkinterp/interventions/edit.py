@@ -182,6 +182,8 @@ def site_of(given: Any, layers: Any = None, heads: Any = None, positions: Any = 
     named. Raises InputError for anything else.
     """
     word, *of_layer = given if isinstance(given, tuple) else (given,)
+    if isinstance(word, list):
+        raise InputError(f"sites are patched one a call, such as site='k'; got {word!r:.60}")
     if word is None:
         word = "residual" if heads is None else "output"
     if isinstance(word, str):

@@ -193,6 +193,9 @@ def distinct(specs: Mapping[str, LMSpec]) -> dict[str, LMSpec]:
 class Variants(dict[str, LMSpec]):
     """Specs by name. Raises InputError, which names what is near, for any other name."""
 
+    def __call__(self) -> list[str]:
+        return [*self]
+
     def __missing__(self, name: str) -> LMSpec:
         raise InputError(f"{name!r} is not a variant{nearest(name, self)}; si.VARIANTS holds {len(self)}")
 

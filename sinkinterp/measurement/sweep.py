@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..arguments import keywords
 from ..attention import RESIDUAL, Edit, called, per_sequence
-from ..checks import LARGEST, InputError, accepting, check_count, choice, instance_of, whole_number
+from ..checks import LARGEST, InputError, accepting, check_count, choice, instance_of, is_whole, whole_number
 from ..data.progress import OnProgress, progress_of, told
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.attention_layers import Dropped, RemoveColumn
@@ -81,6 +81,8 @@ def sink_scores(
 
 def _alphas(model: Report | ModelLike, tokens: TokensLike | Any, position: int, edits: Edits) -> NamedTensor:
     """alpha of a position, by sequence, layer and head."""
+    if not is_whole(position):
+        raise InputError(f"one position is read a call: position=0, then position=1; got {position!r:.40}")
     if tokens is not None or not (isinstance(model, Report) or holds_attention(model)):
         return measure(model, tokens, positions=(position,), edits=edits).named_alpha(position)
     if edits_of(edits):

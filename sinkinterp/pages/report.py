@@ -29,7 +29,7 @@ from ..report.patterns import holds_attention
 from ..report.readings import TokenText, short_name, writer_of
 from ..report.report import Report, overview_tables, views_of
 from ..report.summary import protocol_table, sink_verdict, with_short_note
-from ..seals import csv_bytes, pdf_bytes, picture_bytes, svg_bytes, write_output
+from ..seals import MARK, csv_bytes, pdf_bytes, picture_bytes, stamped, svg_bytes, write_output
 from ..table import Table
 from .atlas.build import atlas
 from .atlas.encode import atlas_page
@@ -198,8 +198,9 @@ def save(
 
     .pdf, .svg and .png are pictures without menus and title, of `width` and `height` inches (default: about what it has
     on a screen), with letters of 8 points; of tables and reports, of their figure. .html is a page that can be used
-    without a network. .csv and .json, and for reports .safetensors, hold the numbers. Raises InputError for another
-    suffix, where kaleido or a browser is missing, and unless `force` for a file that sinkinterp did not write.
+    without a network. .csv, .json, .md and .tex are tables; a report has .csv, .json and .safetensors. Raises
+    InputError for another suffix, where kaleido or a browser is missing, and unless `force` for a file that sinkinterp
+    did not write.
     """
     path = path_of(path, "where it is saved")
     if isinstance(what, Page):
@@ -223,7 +224,18 @@ def content(
         raise InputError(f"a figure is not saved as {suffix or 'a file without suffix'}; use .pdf, .svg, .png or .html")
     if isinstance(what, Report):
         return writer_of(f"report{suffix}")(what)
-    return csv_bytes(what.as_written()) if suffix == ".csv" else what.to_dict()
+    if suffix not in _OF_TABLES:
+        raise InputError(f"a table is not saved as {suffix}; use .csv, .json, .md, .tex, .html, .pdf, .svg or .png")
+    return _OF_TABLES[suffix](what)
+
+
+_OF_TABLES: dict[str, Callable[[Table], Any]] = {
+    ".csv": lambda table: csv_bytes(table.as_written()),
+    ".json": Table.to_dict,
+    ".md": lambda table: stamped(f"<!-- {MARK} -->\n\n{table.to_markdown()}\n".encode()),
+    ".tex": lambda table: stamped(f"% {MARK}\n{table.to_latex()}".encode()),
+    "": Table.to_dict,
+}
 
 
 def picture(figure: go.Figure, suffix: str, width: float = 5.5, height: float | None = None) -> Any:

@@ -26,6 +26,7 @@ from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet, TokensLike, sequences_that_fit
 from ..files import cache_folder, check_writable, path_of, sole_writer
+from ..guesses import synonym
 from ..measurement.measure import measure, passes
 from ..measurement.sweep import sink_rate
 from ..measurement.watching import sinks_of
@@ -95,8 +96,14 @@ class Twins(NamedTuple):
 
 
 def twins(**given: Any) -> Twins:
-    """The runs of "softmax", which makes a sink, and of "sigmoid", trained alike; `trained` says how."""
-    return Twins(*(trained(name, **given) for name in ("softmax", "sigmoid")))
+    """The runs of "softmax", which makes a sink, and of "sigmoid", trained alike; `trained` says how.
+
+    In a `folder` each has a folder of its name.
+    """
+    home = given.pop(synonym("folder", given), None)
+    names = ("softmax", "sigmoid")
+    both: dict[str, Any] = {x: {} if home is None else {"folder": path_of(home, "folder") / x} for x in names}
+    return Twins(*(trained(name, **given, **where) for name, where in both.items()))
 
 
 @keywords

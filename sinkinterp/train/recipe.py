@@ -11,6 +11,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from ..attention import Mask
+from ..attention.slots import NoSlots
 from ..checks import InputError, choice, refusing
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
@@ -21,7 +22,7 @@ from ..data.tokens import Tokens, sequences_that_fit
 from ..files import data_of
 from ..guesses import nearest, option_of, said_of, synonym
 from ..lm.model import IGNORED, LMSpec
-from ..lm.variants import VARIANTS, variants
+from ..lm.variants import VARIANTS, attn, variants
 from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later, changed
 
 
@@ -262,7 +263,10 @@ def with_variant(recipe: Recipe, name: str) -> Recipe:
     "softmax" leaves the architecture as it is. With a prefix mask the loss begins after the prefix. Raises InputError
     for a name that no architecture has.
     """
-    model = choice(name, variants(recipe.model), "variant")
+    slots = recipe.model.attention.slots  # which stay, though most variants are written for a model without them
+    model = choice(name, variants(attn(recipe.model, slots=NoSlots())), "variant")
+    if model.attention.slots == NoSlots() and not model.before.count:
+        model = attn(model, slots=slots)
     last = shown_ahead(model.attention.mask, recipe.data.length)
     return replace(recipe, model=model, objective=PrefixLM(last + 1) if last else recipe.objective)
 
