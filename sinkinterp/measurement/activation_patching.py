@@ -278,6 +278,8 @@ def _others(
     wider: dict[str, Any] = {"layers": None, **({"positions": None} if POSITION in axes else {})}
     if isinstance(runs.site, OnPairs) and _head_axis(runs.site) in axes:
         wider[runs.site.selector] = None
+    if all(getattr(runs.site, name) is None for name in wider):  # the map has all places
+        return torch.empty(0, len(runs.corrupted))
     everywhere = replace(runs, site=replace(runs.site, **wider))
     given = patching.activations(everywhere.site, runs.source, runs.clean)
     others = sorted({*_places(everywhere.site, given, axes)}.difference(places))
