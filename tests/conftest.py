@@ -33,6 +33,8 @@ def pytest_configure(config):
     load_package()  # tests import what experiments share as `reproduce` does: from sinkinterp._experiments
     typer.main.get_command = cache(typer.main.get_command)  # else each line of a CliRunner makes all commands anew
     torch.ones(1, requires_grad=True).backward()  # autograd begins with threads, and no fork, after one compiles
+    if hasattr(os, "register_at_fork"):  # else threads that begin at once in a child renew one pool, and some find none
+        os.register_at_fork(after_in_child=lambda: torch.set_num_threads(torch.get_num_threads()))
     os.fsync = os.fstat  # no test cuts the power, and none waits for a disk; `test_files` notes what is flushed
 
 

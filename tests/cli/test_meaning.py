@@ -4,10 +4,10 @@ import csv
 import json
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
+from cli.test_streams import in_a_fork
+from forks import forks
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -222,13 +222,13 @@ def test_a_table_alone_has_the_rows_that_are_asked_for(tmp_path, monkeypatch):
     assert (tmp_path / "a.html").read_text().startswith("<!")
 
 
-def test_json_and_csv_without_a_file_are_on_standard_output():
+@forks
+def test_json_and_csv_without_a_file_are_on_standard_output(tmp_path):
     for words, beginning in ((["--json"], "{"), (["--format", "csv"], "quantity,value,")):
-        line = [sys.executable, "-m", "sinkinterp", "measure", NAME, TEXT, *words]
-        run = subprocess.run(line, capture_output=True, text=True, check=False)
-        assert run.returncode == 0 and run.stdout.startswith(beginning), run.stderr
-        if words == ["--json"]:
-            assert json.loads(run.stdout)["protocol"]["model"] == NAME
+        out = tmp_path / words[-1]
+        assert in_a_fork(["measure", NAME, TEXT, *words], out, "/dev/null") == 0
+        assert out.read_text().startswith(beginning)
+    assert json.loads((tmp_path / "--json").read_text())["protocol"]["model"] == NAME
 
 
 def test_the_name_of_a_table_or_figure_is_what_is_reproduced():
