@@ -33,16 +33,19 @@ def compare(
         from ..pages.page import Section, page
         from ..pages.report import PAGES, content
         from ..report.compare import compare as compare_two, sinks_by
+        from ..report.report import Report
         from ..table import MODEL
 
         for name in model:
             check_named(name)
         given.check()
-        settings = how.over_preset(given, loading.dtype)
-        reports = {}
+        reports: dict[str, Report] = {}
         for column, (name, edit) in runs.items():
+            settings = how.over_preset(given, loading.dtype)
             subject = loading.subject(name, settings.dtype)
             reports[column] = measured(subject, name, given, settings, replace(how, edit=edit), progress)
+            if given.text is None:  # the others read as many sequences as the first needs
+                given = replace(given, sequences=reports[column].protocol.sequences)
         if len(reports) == 2:
             before, after = reports.values()
             table = compare_two(before, after, settings.epsilon, [*reports])
