@@ -4,7 +4,6 @@
 """
 
 import ast
-from collections import Counter
 from html import escape
 from pathlib import Path
 
@@ -23,10 +22,9 @@ LAYERS: tuple[dict[str, str], ...] = (
 BOX, GAP, ROW, LEFT = 200, 40, 92, 24
 
 
-def imports_of(path: Path) -> Counter[str]:
-    """How often a file imports from each part of the package."""
-    depth = len(path.relative_to(PACKAGE).parts) - 1
-    parts: Counter[str] = Counter()
+def imports_of(path: Path) -> set[str]:
+    """The parts of the package that a file imports from."""
+    depth, parts = len(path.relative_to(PACKAGE).parts) - 1, set[str]()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level > depth:
             names = [node.module] if node.module else [alias.name for alias in node.names]
@@ -34,16 +32,11 @@ def imports_of(path: Path) -> Counter[str]:
     return parts
 
 
-def arrows() -> dict[tuple[str, str], int]:
-    """How many imports lead from one package to another, the ground left out."""
+def arrows() -> list[tuple[str, str]]:
+    """The pairs of packages of which the first imports from the second, the ground left out."""
     packages = {name for layer in LAYERS for name in layer}
-    found: Counter[tuple[str, str]] = Counter()
-    for name in packages:
-        for path in (PACKAGE / name).rglob("*.py"):
-            for other, count in imports_of(path).items():
-                if other in packages - {name}:
-                    found[name, other] += count
-    return dict(found)
+    used = {name: set[str]().union(*map(imports_of, (PACKAGE / name).rglob("*.py"))) for name in packages}
+    return sorted((name, other) for name in packages for other in used[name] & packages - {name})
 
 
 def places() -> dict[str, tuple[float, float]]:
@@ -58,19 +51,18 @@ def places() -> dict[str, tuple[float, float]]:
 
 
 def picture() -> str:
-    """The SVG: a box per package, a line per pair, thicker where there are more imports."""
+    """The SVG: a box per package, a line per pair."""
     spots, height = places(), 20 + len(LAYERS) * ROW + 60
     width = LEFT + 60 + 3 * BOX + 2 * GAP + 24
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
-    for (user, used), count in sorted(arrows().items()):
+    for user, used in arrows():
         (x1, y1), (x2, y2) = spots[user], spots[used]
-        stroke = min(4.0, 0.6 + count / 8)
         lines.append(
             f'<path d="M{x1 + BOX / 2:.0f} {y1:.0f} L{x2 + BOX / 2:.0f} {y2 + 50:.0f}" stroke="#9aa5b1" '
-            f'stroke-width="{stroke:.1f}" fill="none"><title>{user} imports from {used}: {count}</title></path>'
+            f'stroke-width="1.2" fill="none"><title>{user} imports from {used}</title></path>'
         )
     for row, layer in enumerate(LAYERS):
         lines.append(f'<text x="{LEFT}" y="{20 + row * ROW + 30}" font-size="22" fill="#7b8794">{row + 1}</text>')
@@ -84,11 +76,9 @@ def picture() -> str:
                 f"{escape(says)}</text>",
             ]
     y, ground = 20 + len(LAYERS) * ROW + 20, ", ".join(GROUND)
+    rule = "A package imports only from layers above it."
     lines.append(f'<text x="{LEFT}" y="{y}" font-size="12" fill="#486581">Ground, for all: {ground}</text>')
-    lines.append(
-        f'<text x="{LEFT}" y="{y + 20}" font-size="12" fill="#486581">A package imports only from layers above it. '
-        "A thicker line stands for more imports.</text>"
-    )
+    lines.append(f'<text x="{LEFT}" y="{y + 20}" font-size="12" fill="#486581">{rule}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 

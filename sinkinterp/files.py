@@ -8,15 +8,16 @@ import secrets
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, TypeVar
 
 from .checks import InputError, instance_of, reason_of, refusal
 
+T = TypeVar("T")
 _NAME_BYTES = 255  # the longest name that common file systems allow
 _DRAFT = ".draft-"  # a name that no other process shares follows
 _OUTPUT = 1  # the file descriptor of the standard output
@@ -86,6 +87,20 @@ def check_writable(path: Path | str) -> None:
 def path_of(given: Any, what: str) -> Path:
     """Returns what was given, as a path. Raises InputError, which calls it `what`, for anything else."""
     return Path(instance_of(given, str | os.PathLike, f"{what} is a path"))
+
+
+def by_suffix(suffix: str, formats: Mapping[str, T], what: str, *others: str, fix: str = "") -> T:
+    """The value of a suffix in a table of formats. Raises InputError, which names the known ones, for another."""
+    if suffix not in formats:
+        known = ", ".join(filter(None, (*formats, *others)))
+        raise InputError(f"{what} is not saved as {suffix or 'a file without suffix'}; use {known}{fix}")
+    return formats[suffix]
+
+
+def check_holds(folder: Path, name: str, fix: str) -> None:
+    """Raises InputError, which says the fix, where a folder has no file of that name."""
+    if not (folder / name).is_file():
+        raise InputError(f"{folder} holds no {name}; {fix}")
 
 
 def check_is_file(path: Path) -> None:

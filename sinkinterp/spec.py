@@ -54,11 +54,10 @@ class Spec(Checked):
     @classmethod
     def from_dict(cls: type[S], plain: dict[str, Any]) -> S:
         """The inverse of `to_dict`. Raises InputError for a kind or a field that this version does not know."""
-        if not isinstance(plain, dict) or not isinstance(plain.get("kind", ""), str):
-            raise InputError(f"a {cls.__name__} is read from a dictionary with its kind; got a {type(plain).__name__}")
-        kind = Spec.kinds.get(plain.get("kind", ""))
-        if kind is None or not issubclass(kind, cls):
-            what = f"{plain.get('kind')!r} is not a {cls.__name__} of this version of sinkinterp"
+        named = plain.get("kind") if isinstance(plain, dict) else plain
+        kind = Spec.kinds.get(str(named))
+        if kind is None or not issubclass(kind, cls) or plain == named:
+            what = f"{named!r:.40} is not a {cls.__name__} of this version of sinkinterp"
             raise InputError(f"{what}; use the version that wrote it")
         unknown = plain.keys() - {"kind", *(f.name for f in fields(kind))}
         absent = [f.name for f in fields(kind) if f.name not in plain and f.default is MISSING]

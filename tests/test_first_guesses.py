@@ -246,7 +246,7 @@ SAID = {  # what is tried, and what the one line says
     "a metric": (lambda s, r: si.sweep(s, TEXT, si.SwapPositions(0, 1), metric="sink_rte"), "si.sink_rate"),
     "a checkpoint": (lambda s, r: si.load("sinkinterp/text-sofmax"), "did you mean 'sinkinterp/text-softmax'"),
     "text for a model of symbols": (lambda s, r: si.measure("sinkinterp/demo-softmax"), "[[5, 7, 9]]"),
-    "a shipped name alone": (lambda s, r: si.load("demo-softmax"), "did you mean sinkinterp/demo-softmax?"),
+    "a shipped name alone": (lambda s, r: si.load("demo-softmax"), "did you mean 'sinkinterp/demo-softmax'?"),
     "a chat without a template": (lambda s, r: si.measure(s, [{"role": "user", "content": "Hi"}]), "chat template"),
     "both words": (lambda s, r: si.load(NAME, dtype="bf16", torch_dtype="bf16"), 'dtype="bfloat16"'),
     "quantization_config": (lambda s, r: si.load(NAME, quantization_config=object()), HUGE),

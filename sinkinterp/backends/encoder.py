@@ -90,9 +90,7 @@ class TokenIds(EncoderInput):
         return f"{len(self.ids)} tokens (sha256 {_digest(repr(self.ids).encode())})"
 
     def features(self, model: PreTrainedModel) -> dict[str, Tensor]:
-        if model.get_encoder().main_input_name != "input_ids":
-            fix = "give Silence(), Sound(FILE) or NoEncoder()"
-            raise InputError(f"the encoder of {type(model).__name__} reads sound; {fix}")
+        _check_reads("text", model, "Silence(), Sound(FILE) or NoEncoder()")
         vocab = model.get_encoder().get_input_embeddings().num_embeddings
         whole_number(max(self.ids), f"an id of the encoder's vocabulary of {vocab}", 0, vocab - 1)
         return {"input_ids": torch.tensor([self.ids])}
@@ -119,6 +117,13 @@ class Text(EncoderInput):
         return TokenIds(tuple(ids)).features(model)
 
 
+def _check_reads(given: str, model: PreTrainedModel, others: str) -> None:
+    """Raises InputError, which says what to give, for an encoder that reads the other one of text and sound."""
+    reads = "text" if model.get_encoder().main_input_name == "input_ids" else "sound"
+    if given != reads:
+        raise InputError(f"the encoder of {type(model).__name__} reads {reads}; give {others}")
+
+
 class _SoundInput(EncoderInput):
     """Sound of some kind."""
 
@@ -127,8 +132,7 @@ class _SoundInput(EncoderInput):
         raise NotImplementedError
 
     def features(self, model: PreTrainedModel) -> dict[str, Tensor]:
-        if model.get_encoder().main_input_name == "input_ids":
-            raise InputError(f"the encoder of {type(model).__name__} reads text; give Text(...) or NoEncoder()")
+        _check_reads("sound", model, "Text(...) or NoEncoder()")
         extractor = _processor(AutoFeatureExtractor, model)
         return dict(extractor(self.samples().numpy(), sampling_rate=SAMPLING_RATE, return_tensors="pt"))
 

@@ -18,7 +18,7 @@ from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from ..guesses import nearest, said_of
 from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
-from .files.model_files import DeviceMap, config_here, load_model, load_tokenizer, newest_in, origin_of
+from .files.model_files import DeviceMap, config_here, load_model, load_tokenizer, newest_in, origin_of, tokenizer_of
 from .files.named_models import folder_of, models
 from .hooks import inside_compiled
 from .huggingface import HuggingFaceSubject
@@ -168,10 +168,7 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
     if tokenizer is None and isinstance(source, str | Path):
         return partial(load_tokenizer, source)
     if isinstance(tokenizer, str | Path):
-        loaded = load_tokenizer(tokenizer)
-        if loaded is None:
-            raise InputError(f"{tokenizer} holds no tokenizer; give the name or the folder of one")
-        return partial(_kept, loaded)
+        return partial(_kept, tokenizer_of(tokenizer))
     beside = getattr(source, "tokenizer", None) if tokenizer is None else tokenizer
     if beside is None and isinstance(source, PreTrainedModel) and source.name_or_path:
         return partial(_where_it_is_from, source.name_or_path)

@@ -21,7 +21,7 @@ from transformers.utils import cached_file
 
 from ..checks import InputError, extra, instance_of, refusal
 from ..data.hub import asking_hub
-from ..files import path_of
+from ..files import check_holds, path_of
 from ..seals import Misplaced, Of, check_beside, hashes_in, read_record, verify, write_record
 from ..spec import Spec
 from .files.named_models import located
@@ -105,8 +105,7 @@ def with_adapter(model: PreTrainedModel, folder: Path | str) -> Any:
     instance_of(model, PreTrainedModel, "an adapter mends a transformers model")
     if model in _UNDO:
         raise InputError(f"this {type(model).__name__} has an adapter; call si.without_adapter(model) first")
-    if not (folder / RECORD).is_file():
-        raise InputError(f"{folder} holds no {RECORD}, so it mends no model; give what sinkinterp mend wrote")
+    check_holds(folder, RECORD, "give what sinkinterp mend wrote")
     check_beside(folder)
     verify(folder)
     record = read_record(folder / RECORD)
@@ -201,8 +200,7 @@ def merged(model: PreTrainedModel, folder: Path) -> Any:
         return with_adapter(model, folder)
     fix = f"{folder} is an adapter; pip install peft, or merge it with peft and save the whole model"
     peft = extra("peft", fix)
-    if not (folder / _WEIGHTS).is_file():
-        raise InputError(f"{folder} holds no {_WEIGHTS}; save the adapter with safe_serialization=True")
+    check_holds(folder, _WEIGHTS, "save the adapter with safe_serialization=True")
     with refusal(f"the adapter {folder} does not fit {type(model).__name__}"):  # that of another model fails in any way
         adapted = peft.PeftModel.from_pretrained(model, str(folder))
         taken = peft.get_peft_model_state_dict(adapted, save_embedding_layers=False).keys()

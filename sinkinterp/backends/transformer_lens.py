@@ -82,8 +82,6 @@ class BridgeLayer:
 
     # delegated attention (OPT) shows its output before its pattern; all others show the pattern first
     def _compare_pattern(self, tensor: Tensor, hook: Any) -> Tensor | None:
-        if self.has_pattern:
-            raise InputError(f"layer {self.index} attends twice in one pass; such models cannot be read by layer")
         original, edited = self._both_calls()
         if self.compares:
             self.distance = _distance(original, tensor)

@@ -58,9 +58,9 @@ class Input(Frozen):
         options.check_text(self.text, self.column or "text")
         if self.chat is not None and is_path(self.chat):
             read_chats(self.chat)
-        _check_used("--seed", self.seed, "--drawn", self.drawn)
-        _check_used("--column", self.column, "a file of columns in --text", self._has_columns() or None)
-        _check_used("--bos", self.bos, "a text or drawn tokens", True if self.tokens is None else None)
+        options.check_used("--seed", self.seed, "--drawn", self.drawn)
+        options.check_used("--column", self.column, "a file of columns in --text", self._has_columns() or None)
+        options.check_used("--bos", self.bos, "a text or drawn tokens", True if self.tokens is None else None)
         if self.bos is not None and self.chat is not None:
             yield "a chat template decides about BOS; leave --bos out, or --chat"
         if self.is_one_text and self.sequences not in (None, 1):
@@ -203,7 +203,7 @@ def measured(
     from ..measurement.measure import measure as measure_sinks, measure_enough
     from ..metrics import instruments
 
-    _check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
+    options.check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
     inputs = given.inputs(settings, is_default=how.preset is None)
 
     def report_on(token_set: "TokenSet", why: str = "") -> "Report":
@@ -227,12 +227,6 @@ def measured(
         settings.sequences,
         settings.epsilon,
     )
-
-
-def _check_used(option: str, value: Any, needed: str, other: Any) -> None:
-    """Raises InputError for an option that has no effect without another one."""
-    if value is not None and other is None:
-        raise InputError(f"{option} has no effect without {needed}; leave it out, or give {needed}")
 
 
 class Domains(Frozen):
@@ -262,7 +256,7 @@ def domains(
 
         workers = Here() if ray is None else Ray(ray)
         has_columns = not all(name.lower().endswith(".txt") for name in sources) or None
-        _check_used("--column", None if of.column == "text" else of.column, "a file of columns", has_columns)
+        options.check_used("--column", None if of.column == "text" else of.column, "a file of columns", has_columns)
         options.check_sizes(model, length=of.length)
         subject = loading.subject(model)
         inputs = Inputs(of.length, of.sequences, of.bos, column=of.column)

@@ -22,7 +22,7 @@ import typer
 
 from ..arguments import Frozen
 from ..backends.files.named_models import SHIPPED, check_no_model, downloads, located, models
-from ..checks import InputError, check_context, finite_number, refusing
+from ..checks import InputError, check_context, choice, finite_number, refusing, whole_number
 from ..data.choices import Bos, Dtype, dtype_name
 from ..files import cache_folder, check_writable, data_of
 from ..runs.catalogue import experiment_names
@@ -67,11 +67,15 @@ def check_text(text: str | None, column: str = "text", how: str = "each a text")
             print_line(f'{text}: {len(lines)} lines, {how}; --text "$(cat {text})" reads them as one text')
 
 
+def check_used(option: str, value: Any, needed: str, other: Any) -> None:
+    """Raises InputError for an option that has no effect without another one."""
+    if value is not None and other is None:
+        raise InputError(f"{option} has no effect without {needed}; leave {option} out, or give {needed}")
+
+
 def check_bos(subject: "Subject", bos: Bos) -> None:
     """Raises InputError for a rule about BOS that a model without a tokenizer cannot follow."""
-
-    if bos is not Bos.TOKENIZER and subject.tokenizer is None:
-        raise InputError(f"{subject.name} has no tokenizer, which knows BOS; leave --bos out")
+    check_used("--bos", None if bos is Bos.TOKENIZER else bos, "a model with a tokenizer", subject.tokenizer)
 
 
 V = TypeVar("V")
@@ -99,9 +103,7 @@ def whole(least: int, most: int = MOST) -> Callable[[Any], int]:
     def parse(text: str | int) -> int:
         if not re.fullmatch(r"\s*[+-]?[0-9]{1,1000}\s*", str(text)):
             raise InputError(f"{text!r} is not a whole number, such as {max(least, 1)}")
-        if not least <= int(text) <= most:
-            raise InputError(f"{text} is not in the range from {least} to {most}")
-        return int(text)
+        return whole_number(int(text), "it", least, most)
 
     return parse
 
@@ -171,17 +173,13 @@ def _output(text: str | Path) -> Path:
 @parser
 def dtype_named(text: str) -> Dtype:
     """One of the dtypes that models run in, by its name in torch or a usual short one."""
-    if (name := dtype_name(text)) not in [*Dtype]:
-        raise InputError(f"{text!r} is not a dtype that models run in; use {', '.join(Dtype)}")
-    return Dtype(name)
+    return choice(dtype_name(text), {dtype.value: dtype for dtype in Dtype}, "dtype of models")
 
 
 @parser
 def backend_named(text: str) -> str:
     """The name of a library that runs models."""
-    if text not in BACKENDS:
-        raise InputError(f"{text!r} is not a library that runs models; use {', '.join(BACKENDS)}")
-    return text
+    return choice(text, {backend: backend for backend in BACKENDS}, "backend")
 
 
 @parser

@@ -47,8 +47,7 @@ class Models(Frozen):
         from ..runs.case import Named
 
         each_once(self.model, "--model")
-        if self.encoder is not None and not self.model:
-            raise InputError("--encoder goes with --model: say which model's encoder is given it")
+        options.check_used("--encoder", self.encoder, "--model", self.model or None)
         return self.model if self.encoder is None else [Named(name, encoder_input(self.encoder)) for name in self.model]
 
 

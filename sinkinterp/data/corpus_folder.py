@@ -20,6 +20,7 @@ from ..arguments import Frozen
 from ..checks import InputError, check_count
 from ..files import remove, replacing, sole_writer
 from ..seals import Damaged, Of, check, read_record, seal, sums, verify, write_record
+from .given_tokenizer import check_has
 from .progress import OnProgress
 from .tokenisers import TokenizerRecipe, encoded
 
@@ -206,8 +207,8 @@ def _tokenizer_in(folder: Path, recipe: TokenizerRecipe, bos: bool, texts: Itera
     place = folder / "tokenizer"
     if not place.is_dir():
         tokenizer = recipe.make(texts)
-        if bos and tokenizer.bos_token_id is None:
-            raise InputError(f"the tokenizer of {recipe} has no BOS token; use bos=False or another tokenizer")
+        if bos:
+            check_has("BOS", tokenizer, f"the tokenizer of {recipe}", "use bos=False or another tokenizer")
         with replacing(place, FIX) as draft:
             tokenizer.save_pretrained(draft)
             seal(draft, _of(folder))

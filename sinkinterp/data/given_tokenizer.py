@@ -23,6 +23,12 @@ def is_tokenizer(found: object) -> bool:
     return callable(found) and hasattr(found, "bos_token_id")
 
 
+def check_has(name: str, tokenizer: Any, what: str, fix: str) -> None:
+    """Raises InputError where a tokenizer, which it calls `what`, has no token of this name, "BOS" or "EOS"."""
+    if getattr(tokenizer, f"{name.lower()}_token_id") is None:
+        raise InputError(f"{what} has no {name} token; {fix}")
+
+
 class PlainTokenizer(Frozen, eq=False):
     """The two functions of a tokenizer, called as a transformers tokenizer is. It adds no special tokens."""
 

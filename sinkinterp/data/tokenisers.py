@@ -9,6 +9,7 @@ import numpy as np
 
 from ..checks import InputError, refusal
 from ..spec import Limits, Spec
+from .given_tokenizer import check_has
 from .hub import asking_hub
 
 EOS, BOS = "<|endoftext|>", "<|bos|>"  # ids 0 and 1 of every tokenizer trained here
@@ -82,8 +83,7 @@ class Pretrained(TokenizerRecipe):
         symbols = max(tokenizer.get_vocab().values()) + 1
         if symbols > self.vocab:
             raise InputError(f"the tokenizer of {self.source} has {symbols} symbols; use vocab={symbols} or more")
-        if tokenizer.eos_token_id is None:
-            raise InputError(f"the tokenizer of {self.source} has no EOS to put between documents; use another one")
+        check_has("EOS", tokenizer, f"the tokenizer of {self.source}", "to put between documents; use another one")
         return tokenizer
 
 

@@ -18,7 +18,7 @@ from ..arguments import Frozen
 from ..checks import LARGEST, InputError, check_count, check_memory, instance_of, is_whole, unicode_text, whole_number
 from ..data.texts import names_file
 from .choices import Bos
-from .given_tokenizer import appended_tokens, check_one_bos, messages_in, rendered
+from .given_tokenizer import appended_tokens, check_has, check_one_bos, messages_in, rendered
 from .texts import is_blank, is_path, is_text, lines_of, text_in, text_of_file, texts_of
 
 Tokens = Int[Tensor, "sequence pos"]
@@ -351,8 +351,8 @@ class TextToTokens(Frozen):
         if self.tokenizer is None:
             fix = "load it with one, si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]"
             raise InputError(f"{self.model} has no tokenizer, so it reads no text; {fix}")
-        if self.bos is Bos.ALWAYS and self.tokenizer.bos_token_id is None:
-            raise InputError('this tokenizer has no BOS token; use bos="never" or bos="tokenizer"')
+        if self.bos is Bos.ALWAYS:
+            check_has("BOS", self.tokenizer, "this tokenizer", 'use bos="never" or bos="tokenizer"')
 
     def of_length(self, texts: Iterable[str], length: int, sequences: int | None, source: str) -> TokenSet:
         """The first `length` tokens of the first `sequences` texts that are long enough, one text per sequence.

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from ..attention import Edit, ModelShape, PositionIds, Residual
-from ..checks import InputError
+from ..checks import InputError, check_count
 from ..spec import Limits
 from .selectors import Choosing, check_chosen
 
@@ -32,8 +32,7 @@ class _PositionPair(Edit):
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
         """The same edit of two other positions, drawn at random."""
         others = [position for position in range(length) if position not in (self.first, self.second)]
-        if len(others) < 2:
-            raise InputError(f"a control needs two other positions; sequences of {length} have {len(others)}")
+        check_count(others, f"other positions, which a control takes, in sequences of {length}", 2)
         first, second = (others[i] for i in torch.randperm(len(others), generator=generator)[:2])
         return replace(self, first=first, second=second)
 

@@ -31,7 +31,7 @@ from ..report.patterns import holds_attention, patterns_of
 from ..report.readings import short_name
 from ..report.report import Report
 from ..table import Table
-from .measure import ModelLike, equal_inputs_of
+from .measure import ModelLike, check_text, check_unedited, equal_inputs_of
 
 _SEVERAL = (list, tuple, Mapping)
 MOST = 6  # maps side by side
@@ -61,9 +61,9 @@ def attention_map(
     model, text = weights_first(model, text)
     models = _models_of(model)
     if not models:
-        return _held_map(model, text, layers, heads, edits_of(edits))
-    if text is None:
-        raise InputError(f"attention_map: a model has no text of its own{fix_of('', 'attention_map')}")
+        check_unedited(edits)
+        return _held_map(model, text, layers, heads)
+    check_text(text, "attention_map")
     given_edits = edits_of(edits)
     texts, subjects = _texts_of(text), {name: subject_of(each) for name, each in models.items()}
     inputs = {
@@ -155,10 +155,8 @@ def _heads_of_all(subjects: Sequence[Subject], layers: Any, heads: Any) -> Heads
     return shared
 
 
-def _held_map(patterns: Any, tokens: Any, layers: Any, heads: Any, edits: Sequence[Edit]) -> go.Figure:
-    """The figure of attention weights that someone holds. Raises InputError for edits, which need a model."""
-    if edits:
-        raise InputError("attention weights cannot be edited any more; give the model: si.attention_map(model, text)")
+def _held_map(patterns: Any, tokens: Any, layers: Any, heads: Any) -> go.Figure:
+    """The figure of attention weights that someone holds."""
     held = patterns_of(patterns, rows_of(tokens))
     n, n_heads, length, _ = next(iter(held.values())).shape
     asked = heads_asked(tuple(held), n_heads, layers, heads)

@@ -27,7 +27,7 @@ from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.sources import embedded_texts
 from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike
 from ..files import cache_folder
-from ..guesses import nearest
+from ..guesses import fix_of, nearest
 from ..interventions.edit import Edits, description, edits_of
 from ..metrics import importance
 from ..metrics.importance import Convention
@@ -138,6 +138,18 @@ def bytes_per_token(subject: Subject) -> int:
     """A rough count of what a pass holds for each token: logits and their fp32 copy, a block's activations, scores."""
     shape = subject.shape
     return subject.dtype.itemsize * (shape.vocab + 24 * shape.d_model) + 4 * (shape.vocab + 3 * BLOCK * shape.n_heads)
+
+
+def check_text(text: Any, function: str) -> None:
+    """Raises InputError, which names a function, where a model is given to it without a text."""
+    if text is None:
+        raise InputError(f"{function}: a model has no text of its own{fix_of('', function)}")
+
+
+def check_unedited(edits: Edits) -> None:
+    """Raises InputError for edits of what was measured before."""
+    if edits_of(edits):
+        raise InputError("what is measured already is not edited any more; give the model and its text")
 
 
 def check_fits(subject: Subject, tokens: Tokens, positions: int) -> None:

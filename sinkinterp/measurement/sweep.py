@@ -31,7 +31,7 @@ from ..report.answers import NamedTensor, Rate, several_of
 from ..report.patterns import alphas_of, holds_attention
 from ..report.report import Report
 from ..table import BLOCK, EDIT, LOSS as NATS, Cell, Table, no_estimate
-from .measure import ModelLike, equal_inputs_of, inputs_of, measure, passes, protocol_of, run_note
+from .measure import ModelLike, check_unedited, equal_inputs_of, inputs_of, measure, passes, protocol_of, run_note
 
 ReportMetric = Callable[[Report], PerSequence]
 SEEDS = 3  # of a random control
@@ -85,8 +85,7 @@ def _alphas(model: Report | ModelLike, tokens: TokensLike | Any, position: int, 
         raise InputError(f"one position is read a call: position=0, then position=1; got {position!r:.40}")
     if tokens is not None or not (isinstance(model, Report) or holds_attention(model)):
         return measure(model, tokens, positions=(position,), edits=edits).named_alpha(position)
-    if edits_of(edits):
-        raise InputError("what is measured already is not edited any more; give the model and its text")
+    check_unedited(edits)
     if isinstance(model, Report):
         return model.named_alpha(position)
     return _held_alphas(alphas_of(model, position)[0], f"alpha_{position + 1}")

@@ -175,10 +175,9 @@ class SinkCallback(OfTable, TrainerCallback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on with the history of a checkpoint."""
-        history = state.get("history") if isinstance(state, Mapping) else None
-        if not isinstance(history, list) or not all(isinstance(row, Mapping) for row in history):
-            raise InputError(f"a state is what state_dict returns, {{'history': [...]}}; got {state!r:.60}")
-        self.history = [*history]
+        what = "a state is what state_dict returns, {'history': [...]}"
+        history = instance_of(instance_of(state, Mapping, what).get("history"), list, what)
+        self.history = [instance_of(row, Mapping, what) for row in history]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.log is None and args.report_to:

@@ -126,9 +126,8 @@ def chapter_in(file: Path) -> Chapter | None:
     """The chapter of a file; None for other JSON. Raises InputError if the file is damaged."""
     with refusal(f"{file} is damaged", "remove it, or reproduce it again", _NOT_A_CHAPTER):
         plain = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(plain, dict) or len(_CHAPTER - plain.keys()) > 1:  # one name may be damaged
-            if file.stem in experiment_names():
-                raise InputError("it holds no chapter")
+        is_chapter = isinstance(plain, dict) and len(_CHAPTER - plain.keys()) < 2  # one name may be damaged
+        if not is_chapter and file.stem not in experiment_names():
             return None
         check_signed(plain)
         chapter = Chapter.from_dict(plain)

@@ -17,11 +17,10 @@ from ..arguments import Frozen, keywords
 from ..attributes import Answering
 from ..checks import InputError, extra, finite_number, instance_of, refusal
 from ..data.tokens import TokensLike
-from ..files import path_of
-from ..guesses import fix_of
+from ..files import by_suffix, path_of
 from ..interventions.edit import Edits, edits_of
 from ..measurement.maps import attention_map, heads_asked, sinks, weights_first
-from ..measurement.measure import ModelLike, inputs_of
+from ..measurement.measure import ModelLike, check_text, inputs_of
 from ..plots.theme import COLOURS
 from ..report.heads import sinks_by_head
 from ..report.maps import Heads
@@ -52,8 +51,8 @@ class Page(Answering, Frozen, repr=False):
 
         Raises InputError for a suffix of another format, and for a file that sinkinterp did not write.
         """
-        if path_of(path, "where a page is saved").suffix.lower() not in ("", *PAGES):
-            raise InputError(f"a page is HTML; save it under a name that ends in .html, not in {Path(path).suffix}")
+        suffix = path_of(path, "where a page is saved").suffix.lower()
+        by_suffix(suffix, dict.fromkeys(("", *PAGES)), "a page, which is HTML,")
         write_output(Path(path), self.html)
         return Path(path)
 
@@ -86,8 +85,8 @@ def view(
     """
     model, text = weights_first(model, text)
     is_held = holds_attention(model)
-    if text is None and not is_held:
-        raise InputError(f"view: a model has no text of its own{fix_of('', 'view')}")
+    if not is_held:
+        check_text(text, "view")
     draw = _held_page if is_held else _atlas_page
     shown = draw(model, text, edits, layers, heads)
     if path is not None:
@@ -220,13 +219,10 @@ def content(
     if suffix in PAGES:
         drawn = drawn or what.plot()
         return page(drawn.layout.title.text or title, "", [Section("", "", [drawn])])
-    if drawn is not None:
-        raise InputError(f"a figure is not saved as {suffix or 'a file without suffix'}; use .pdf, .svg, .png or .html")
     if isinstance(what, Report):
         return writer_of(f"report{suffix}")(what)
-    if suffix not in _OF_TABLES:
-        raise InputError(f"a table is not saved as {suffix}; use .csv, .json, .md, .tex, .html, .pdf, .svg or .png")
-    return _OF_TABLES[suffix](what)
+    formats, name = (_OF_TABLES, "a table") if drawn is None else ({}, "a figure")
+    return by_suffix(suffix, formats, name, *PICTURES, *PAGES)(what)
 
 
 _OF_TABLES: dict[str, Callable[[Table], Any]] = {

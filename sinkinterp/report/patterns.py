@@ -122,15 +122,14 @@ def _real(attention_mask: Any, batch: int, length: int) -> Bool[Tensor, "batch k
     try:
         given = torch.as_tensor(attention_mask).cpu()
         real = given.bool()
-        is_mask = real.shape == (batch, length) and bool((given == real).all())
-    except (TypeError, ValueError, RuntimeError):
+        first, last = (ends.int().argmax(-1) for ends in (real, real.flip(-1)))
+        has_no_gap = bool((real.sum(-1) == length - last - first).all())
+        is_mask = real.shape == (batch, length) and bool((given == real).all()) and has_no_gap
+    except (TypeError, ValueError, RuntimeError, IndexError):
         is_mask = False
     if not is_mask:
-        what = f"attention_mask is {batch} x {length}, as the weights are: 1 for a token, 0 for padding"
+        what = f"attention_mask is {batch} x {length}, as the weights are: 1 for tokens, 0 for padding at the ends only"
         raise InputError(f"{what}; got {attention_mask!r:.60}")
-    first, last = (ends.int().argmax(-1) for ends in (real, real.flip(-1)))
-    if (real.sum(-1) != length - last - first).any():
-        raise InputError("attention_mask has a gap, or a sequence without a token; mask the padding at the ends only")
     return real
 
 

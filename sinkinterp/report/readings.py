@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..arguments import Frozen, Told, keywords
 from ..checks import InputError, instance_of, refusal, whole_number
-from ..files import path_of
+from ..files import by_suffix, check_is_file, path_of
 from ..guesses import fix_of, nearest
 from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE, Alpha, AnyMetric, PerHead, sink_rate
@@ -255,8 +255,8 @@ class Readings(metaclass=Told, repr=False, eq=False):
 
         Raises InputError for any other file, and for a damaged one.
         """
-        if isinstance(path, str | PathLike) and not Path(path).is_file():
-            raise InputError(f"{path} is not a file that is there; give one that Report.save wrote")
+        if isinstance(path, str | PathLike):
+            check_is_file(Path(path))
         try:
             if Path(path).suffix.lower() == ".json":
                 return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
@@ -367,10 +367,8 @@ _NOT_A_REPORT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, 
 def writer_of(path: Path | str) -> Callable[[Readings], bytes]:
     """What makes the file of a report in the format of a path's suffix. Raises InputError for any other suffix."""
     suffix = path_of(path, "where a report is saved").suffix.lower() or ".safetensors"
-    if suffix not in _WRITERS:
-        page = f"; si.pages.report.write(report, {str(path)!r}) writes its page" if "htm" in suffix else ""
-        raise InputError(f"a report is not saved as {suffix}; name a file that ends in {', '.join(_WRITERS)}{page}")
-    return _WRITERS[suffix]
+    page = f"; si.pages.report.write(report, {str(path)!r}) writes its page" if "htm" in suffix else ""
+    return by_suffix(suffix, _WRITERS, "a report", fix=page)
 
 
 def _safetensors(readings: Readings) -> bytes:
@@ -417,8 +415,4 @@ def _tensor_dict(tensor: Tensor) -> dict[str, Any]:
 
 def _tensor(dtype: str, shape: Sequence[int], values: Sequence[float | int | str]) -> Tensor:
     numbers = [float(value) if isinstance(value, str) else value for value in values]
-    made = torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(tuple(shape))
-    kinds = {bool} if made.dtype == torch.bool else {float, int} if made.is_floating_point() else {int}
-    if not set(map(type, numbers)) <= kinds:
-        raise InputError(f"it holds other values than {dtype}; take it as it was")
-    return made
+    return torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(tuple(shape))

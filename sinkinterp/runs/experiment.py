@@ -265,10 +265,11 @@ def check_default(experiment: Experiment, scope: Scope, chosen: Scale | None) ->
 
     So it does for an experiment that runs by its name alone.
     """
+    why = "" if scope.scale is chosen else _NOT_BY_DEFAULT.get(scope.scale, "")
     if scope.scale in experiment.only_by_name:
-        raise InputError(f"it trains genuine models for hours; its name and scale={scope.scale} run it")
-    if scope.scale is not chosen and scope.scale in _NOT_BY_DEFAULT:
-        raise InputError(_NOT_BY_DEFAULT[scope.scale])
+        why = f"it trains genuine models for hours; its name and scale={scope.scale} run it"
+    if why:
+        raise InputError(why)
 
 
 @keywords

@@ -25,7 +25,7 @@ from ..checks import InputError, accepting, check_context, instance_of, refusal
 from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet, TokensLike, sequences_that_fit
-from ..files import cache_folder, check_writable, path_of, sole_writer
+from ..files import cache_folder, check_holds, check_writable, path_of, sole_writer
 from ..guesses import synonym
 from ..measurement.measure import measure, passes
 from ..measurement.sweep import sink_rate
@@ -194,9 +194,8 @@ def _losses(subject: Subject, tokens: Tokens) -> Float[Tensor, "sequence target"
 def recipe_of(folder: Path) -> Recipe:
     """The recipe that a checkpoint of ours was trained with. Raises InputError if the folder holds none."""
     verify(folder, "recipe.json")
+    check_holds(folder, "recipe.json", "without it and without a tokenizer, give token ids: tokens=FILE.json")
     file = folder / "recipe.json"
-    if not file.is_file():
-        raise InputError(f"{folder} holds no tokenizer and no recipe.json; give token ids: tokens=FILE.json")
     fix = "copy the folder again, or train the model again"
     load_package()  # which has kinds of data of its own
     with refusal(f"{file} is not a recipe", fix, (OSError, ValueError, TypeError, AttributeError)):

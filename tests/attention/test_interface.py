@@ -28,9 +28,9 @@ def test_an_additive_mask_that_adds_nothing_leaves_no_bias(make_call):
     assert call_of_interface(3, call.q, call.k, call.v, additive, None).bias is None
 
 
-def test_what_is_below_half_of_the_smallest_number_forbids_also_after_something_was_added(make_call):
+def test_half_of_the_smallest_number_and_less_forbid_also_after_something_was_added(make_call):
     call, least = make_call(), torch.finfo(torch.float32).min
-    for forbidden in (-torch.inf, least, 0.75 * least):
+    for forbidden in (-torch.inf, least, 0.75 * least, 0.5 * least):
         additive = torch.where(BAND, 0.3, forbidden)
         assert call_of_interface(3, call.q, call.k, call.v, additive, None).mask.equal(BAND)
     additive = torch.where(BAND, 0.3, 0.25 * least)

@@ -10,6 +10,7 @@ from backends import zoo
 from refusals import refused
 from transformers import AutoModelForCausalLM, GPTBigCodeConfig
 
+from benchmarks import gpu_checks
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveShare, Sigmoid
 from sinkinterp.backends.load import BACKENDS, load
@@ -25,22 +26,11 @@ torch.manual_seed(1)
 OTHER = {"residual": torch.randn(1, LENGTH, 48), "heads": torch.randn(1, 4, LENGTH, 12)}
 
 EDITS = (
-    iv.SwapPositions(0, 4), iv.ReplacePosition(0, 4), iv.ShiftPositions(3), iv.RemovePosition([0]),
-    iv.ZeroKeyBias(), iv.ZeroQueryBias(), iv.ZeroValueBias(layers=[1]), iv.BlindKeys(range(0, 48, 2)),
-    iv.PatchNormalization(Sigmoid(), layers=[1]), iv.PatchNormalization(Sigmoid(), heads=[(1, 0), (1, 3)]),
-    iv.Temperature(2.0), iv.BiasColumn(-3.0), iv.RemoveColumn(),
-    iv.RemoveColumn(iv.SpreadEvenly(), heads=[(1, 2)]),
-    iv.RemoveColumn(iv.Dropped(), positions=[0, 3]), iv.AttendSelfOnly(positions=[5]), iv.Evict(4, 1),
-    iv.KeepHeaviest(5, 2), iv.KeepHeaviest(4, 1, iv.First.EVICTED, seed=3),
-    iv.RemoveKeySlot(),
-    iv.ZeroKeySlot(), iv.AddSinkLogit(1.0), iv.ChangeTokenEmbedding(iv.Zero(), positions=[0]),
-    iv.ChangePositionEmbedding(iv.Scale(0.5)),
+    *gpu_checks.EDITS, iv.PatchNormalization(Sigmoid(), heads=[(1, 0), (1, 3)]),
+    iv.RemoveColumn(iv.SpreadEvenly(), heads=[(1, 2)]), iv.RemoveColumn(iv.Dropped(), positions=[0, 3]),
+    iv.KeepHeaviest(4, 1, iv.First.EVICTED, seed=3),
     iv.ChangeResidual(iv.Put({1: OTHER["residual"]}), layers=[1], positions=[2], dims=[3, 7]),
-    iv.ChangeAttentionInput(iv.Scale(0.5), positions=[3]), iv.ChangeNeurons(iv.SetTo(3.0), layers=[1], dims=[5]),
-    iv.ChangeMLP(iv.SetTo(0.5), layers=[1], dims=[11]), iv.ChangeQueries(iv.Scale(0.5)),
-    iv.ChangeKeys(iv.SwapWith(0, 5)),
-    iv.ChangeValues(iv.Zero(), positions=[0], kv_heads=[(1, 1)]), iv.ChangeValues(iv.MeanOfOthers(), positions=[0]),
-    iv.ChangeOutputs(iv.MatchedNoise(), positions=[2]), iv.ChangePattern(iv.Zero(), dims=[0]),
+    iv.ChangeValues(iv.Zero(), positions=[0], kv_heads=[(1, 1)]),
 )  # fmt: skip
 MORE_EDITS = (
     iv.ZeroKeyBias(kv_heads=[(1, 1)]), iv.ZeroQueryBias(heads=[(0, 1), (1, 2)]), iv.ZeroValueBias(kv_heads=[(1, 0)]),

@@ -20,7 +20,7 @@ OF_TEXT = {
     "--text blank.txt": "holds no text",
 }
 OF_IDS = {"--tokens bad.json": "cannot read bad.json", "--tokens texts.json": "cannot read texts.json"}
-OF_BACKEND = {"--backend foo": "use huggingface, nnsight"}
+OF_BACKEND = {"--backend foo": "choose from huggingface, nnsight"}
 COMMANDS = {
     "measure": OF_TEXT | OF_IDS | OF_BACKEND,
     "explain": OF_TEXT,

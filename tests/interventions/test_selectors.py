@@ -64,7 +64,10 @@ def test_each_site_counts_its_own_layers():
     refused(lambda: iv.ChangeMLP(iv.Zero()).check(ModelShape(3, (0, 1, 2), 4, 4, 5, 20, 97), LENGTH), "ChangeMLP")
 
 
-@pytest.mark.parametrize(("choices", "said"), [((), "none"), ((4,), "4"), ((1, 2, 3), "1 to 3"), ((1, 3), "1, 3")])
+CHOICES = (((), "none"), ((4,), "4"), ((1, 2), "1 to 2"), ((1, 2, 3), "1 to 3"), ((1, 3), "1, 3"))
+
+
+@pytest.mark.parametrize(("choices", "said"), CHOICES)
 def test_what_is_absent_is_refused_with_what_there_is(choices, said):
     check_chosen(choices, choices, "layer")
     assert refused(lambda: check_chosen((9,), choices, "layer"), "layer 9").partition(" have ")[2].startswith(said)

@@ -194,6 +194,13 @@ def test_a_ratio_that_is_equal_in_all_pairs_is_known_also_where_the_mean_before_
     assert (found.mean, found.low, found.high) == (2, 2, 2)
 
 
+def test_the_interval_of_a_ratio_does_not_depend_on_the_unit():
+    after, before = torch.tensor([3.0, 4.0, 6.0]), torch.tensor([6.0, 8.0, 11.0])
+    found, in_small_units = ratio(after, before), ratio(after / 2**20, before / 2**20)
+    assert (found.low, found.mean, found.high) == (in_small_units.low, in_small_units.mean, in_small_units.high)
+    assert found.low < 13 / 25 < found.high
+
+
 def test_a_change_of_rates_with_spread_is_the_change_of_means():
     before, after = torch.rand(40), torch.rand(40)
     for paired in (True, False):

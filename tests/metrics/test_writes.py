@@ -7,6 +7,7 @@ from sinkinterp.metrics.writes import is_broadcast, is_nop, stable_rank
 def test_stable_rank_worked_by_hand():
     ranks = stable_rank(torch.tensor([[[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]], [[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]]))
     torch.testing.assert_close(ranks, torch.tensor([25 / 16, 1.0]))
+    torch.testing.assert_close(stable_rank(torch.tensor([[3.0, 0.0], [0.0, 4.0]])), torch.tensor(25 / 16))
 
 
 def test_stable_rank_is_found_from_the_gram_matrix_too():

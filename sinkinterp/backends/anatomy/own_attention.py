@@ -239,11 +239,11 @@ def mask_of_chosen(module: Any, n_keys: int, mask: Tensor | None, extra: Mapping
     extra: the keyword arguments of the attention interface. Raises InputError for a module that chooses blocks of keys
     (MiniMax-M3), and for one that attends to summaries of many tokens (DeepSeek-V4).
     """
-    name, fix = type(module).__name__, "which cannot be read by token; take another family"
-    if extra.get("block_indices") is not None:
-        raise InputError(f"{name} chooses blocks of keys, {fix}")
-    if getattr(module, "compressor", None) is not None:
-        raise InputError(f"{name} attends to summaries of many tokens, {fix}")
+    signs = {"chooses blocks of keys": extra.get("block_indices"),
+             "attends to summaries of many tokens": getattr(module, "compressor", None)}  # fmt: skip
+    for what, sign in signs.items():
+        if sign is not None:
+            raise InputError(f"{type(module).__name__} {what}, which cannot be read by token; take another family")
     indices: Int[Tensor, "batch query chosen"] | None = extra.get("indices")
     if indices is None:
         return mask

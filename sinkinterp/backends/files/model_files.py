@@ -196,9 +196,9 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
 
 
 def tokenizer_of(source: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer beside a model that is trained further. Raises InputError where it has none."""
+    """The tokenizer of a name or a folder. Raises InputError where it has none."""
     if (tokenizer := load_tokenizer(source)) is None:
-        raise InputError(f"{source} holds no tokenizer; save the one that it was trained with beside it")
+        raise InputError(f"{source} holds no tokenizer; save one there, or give the name or the folder of one")
     return tokenizer
 
 

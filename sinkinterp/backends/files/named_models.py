@@ -33,17 +33,15 @@ def located(source: str | Path) -> str | Path:
             home = path.resolve().parent
             is_made = home == downloads().resolve() and path.resolve().name in MADE.values()
             return _sealed(path.resolve()) if is_made or home == SHIPPED else source
-    if not name and owner in _folders(SHIPPED):
-        raise InputError(f"no model is named {source}; did you mean sinkinterp/{source}?")
     if is_downloaded(source):
         return _downloaded(str(source).removeprefix(_OLD))
-    if owner != "sinkinterp":
+    names = _folders(SHIPPED)
+    if owner != "sinkinterp" and (name or owner not in names):
         if "/" in name or str(source).endswith("/") or (name and Path(owner or "/").is_dir()):  # the Hub has OWNER/NAME
             kind = "file" if Path(source).suffix == ".gguf" else "folder"
             near = nearest(path.name, [each.name for each in path.parent.glob("*")], 0.5)
             raise InputError(f"there is no {kind} {source}{near}; check the path")
         return source
-    names = _folders(SHIPPED)
     if name not in names:
         there_are = ", ".join(f"sinkinterp/{name}" for name in names)
         raise InputError(f"no checkpoint {source} ships{nearest(source, shipped())}; there are {there_are}")

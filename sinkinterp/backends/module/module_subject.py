@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ...arguments import Frozen
 from ...attention import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING, AttentionCall, Gap
-from ...checks import InputError, accepting, refusal
+from ...checks import InputError, accepting, instance_of, refusal
 from ...data.tokens import Tokens
 from .. import contract
 from ..anatomy.modules import StreamModules, Tap
@@ -144,8 +144,8 @@ class AttentionOf(Frozen):
     computes: Callable[..., Any]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.module, str) or not callable(self.computes):
-            raise InputError(f"AttentionOf takes a name and a function; got {self.module!r:.40}, {self.computes!r:.40}")
+        instance_of(self.module, str, "AttentionOf takes the name of modules")
+        instance_of(self.computes, Callable, "AttentionOf takes a function")
 
 
 def _named(module: nn.Module, pattern: str) -> dict[str, nn.Module]:
