@@ -63,7 +63,7 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         told: Any = kwargs
         by_place: Any = args
-        if takes_text and (found := [x for x in args if callable(getattr(x, "convert_ids_to_tokens", None))]):
+        if takes_text and (found := [x for x in args if hasattr(type(x), "convert_ids_to_tokens")]):
             told, by_place = kwargs | {"tokenizer": found[0]}, tuple(x for x in args if x is not found[0])
         named: Any = {word: None if _is_all(known, word, x) else x for word, x in meant_by(told, len(by_place)).items()}
         model: Any = (dict(zip(known, by_place, strict=False)) | named).get("model")

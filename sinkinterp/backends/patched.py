@@ -165,7 +165,7 @@ def with_block_edits(function: Callable[P, R]) -> Callable[P, R]:
 def _inner(model: Any) -> Any:
     """What a subject of a library runs; anything else as it is."""
     if isinstance(model, HuggingFaceSubject) and not isinstance(model, ModuleSubject):
-        return getattr(model, "bridge", model.model)
+        return vars(model).get("bridge", model.model)
     return model
 
 
