@@ -6,7 +6,7 @@ import sys
 from ast import literal_eval
 from collections.abc import Callable, Mapping
 from dataclasses import Field, FrozenInstanceError, dataclass, field
-from functools import update_wrapper
+from functools import lru_cache, update_wrapper
 from importlib import import_module
 from pathlib import Path
 from types import MethodType
@@ -29,6 +29,7 @@ from .guesses import (
 
 R = TypeVar("R")
 _PLACES = ("layers", "heads", "kv_heads", "positions")
+_signature = lru_cache(1024)(inspect.signature)  # of what is called again and again
 _OF_LOAD, _OF_TOKENS = ("tokenizer", "backend", "dtype", "device_map"), ("bos", "length", "sequences", "attention_mask")
 
 
@@ -145,7 +146,7 @@ def _prepared(names: list[str], args: tuple[Any, ...], named: dict[str, Any], ha
 
 
 def _check_fit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    signature, name = inspect.signature(function), function.__name__
+    signature, name = _signature(function), function.__name__
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -193,8 +194,9 @@ class Told(type):
         return cls
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        known = inspect.signature(cls).parameters
-        meant = {synonym(word, known): value for word, value in kwargs.items()} if not {*kwargs} <= {*known} else kwargs
+        known = _signature(cls).parameters
+        fits = kwargs.keys() <= known.keys()
+        meant = kwargs if fits else {synonym(word, known): value for word, value in kwargs.items()}
         try:
             return super().__call__(*args, **meant)
         except TypeError:
