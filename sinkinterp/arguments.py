@@ -6,7 +6,7 @@ import sys
 from ast import literal_eval
 from collections.abc import Callable, Mapping
 from dataclasses import Field, FrozenInstanceError, dataclass, field
-from functools import update_wrapper
+from functools import lru_cache, update_wrapper
 from importlib import import_module
 from pathlib import Path
 from types import MethodType
@@ -29,6 +29,7 @@ from .guesses import (
 
 R = TypeVar("R")
 _PLACES = ("layers", "heads", "kv_heads", "positions")
+_signature = lru_cache(1024)(inspect.signature)  # of what is called again and again
 _OF_LOAD, _OF_TOKENS = ("tokenizer", "backend", "dtype", "device_map"), ("bos", "length", "sequences", "attention_mask")
 
 
@@ -63,7 +64,7 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         told: Any = kwargs
         by_place: Any = args
-        if takes_text and (found := [x for x in args if callable(getattr(x, "convert_ids_to_tokens", None))]):
+        if takes_text and (found := [x for x in args if hasattr(type(x), "convert_ids_to_tokens")]):
             told, by_place = kwargs | {"tokenizer": found[0]}, tuple(x for x in args if x is not found[0])
         named: Any = {word: None if _is_all(known, word, x) else x for word, x in meant_by(told, len(by_place)).items()}
         model: Any = (dict(zip(known, by_place, strict=False)) | named).get("model")
@@ -145,7 +146,7 @@ def _prepared(names: list[str], args: tuple[Any, ...], named: dict[str, Any], ha
 
 
 def _check_fit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    signature, name = inspect.signature(function), function.__name__
+    signature, name = _signature(function), function.__name__
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -193,8 +194,9 @@ class Told(type):
         return cls
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        known = inspect.signature(cls).parameters
-        meant = {synonym(word, known): value for word, value in kwargs.items()} if not {*kwargs} <= {*known} else kwargs
+        known = _signature(cls).parameters
+        fits = kwargs.keys() <= known.keys()
+        meant = kwargs if fits else {synonym(word, known): value for word, value in kwargs.items()}
         try:
             return super().__call__(*args, **meant)
         except TypeError:

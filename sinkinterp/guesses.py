@@ -145,12 +145,15 @@ def _call_of(name: str) -> str:
 def synonym(word: str, known: Iterable[str]) -> str:
     """The one of the known arguments or options that a word means; the word itself if it means none."""
     names = [*known]
-    if word in names:
-        return word
-    own = parts_of(word)
-    groups = [words.split() for words in guesses()["arguments"]]
+    return word if word in names else next((each for each in _synonyms(word) if each in names), word)
+
+
+@lru_cache(2048)
+def _synonyms(word: str) -> list[str]:
+    """What the table of arguments holds beside a word, or beside one that is made of the same parts."""
+    own, groups = parts_of(word), [words.split() for words in guesses()["arguments"]]
     meant = (words for words in groups if word in words or (own and own in map(parts_of, words)))
-    return next((each for words in meant for each in words if each in names), word)
+    return [each for words in meant for each in words]
 
 
 def command_of(word: str) -> str:

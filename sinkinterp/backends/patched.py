@@ -148,6 +148,8 @@ def with_block_edits(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def called(*args: P.args, **named: P.kwargs) -> R:
+        if not BLOCKS.get():
+            return function(*args, **named)
         given: Any = args[0] if args else named.get("model")
         model: Any = _inner(given)
         parts = [given, model, *(getattr(model, name, None) for name in ("_module", "original_model", "model"))]
@@ -165,7 +167,7 @@ def with_block_edits(function: Callable[P, R]) -> Callable[P, R]:
 def _inner(model: Any) -> Any:
     """What a subject of a library runs; anything else as it is."""
     if isinstance(model, HuggingFaceSubject) and not isinstance(model, ModuleSubject):
-        return getattr(model, "bridge", model.model)
+        return vars(model).get("bridge", model.model)
     return model
 
 

@@ -366,6 +366,7 @@ def build(spec: LMSpec, seed: int = 0) -> SinkForCausalLM:
         return SinkForCausalLM(SinkConfig(spec=spec.to_dict()))
 
 
+@lru_cache(256)
 def parameter_count(spec: LMSpec) -> int:
     """Roughly how many parameters a model has; 2**62 for tensors beyond 64 bits."""
     try:
