@@ -99,14 +99,37 @@ class Row(dict[str, Any]):
 class Column(list[Any]):
     """The cells of a column, top to bottom, which also have what a Series of pandas has."""
 
+    def to_pandas(self) -> Any:
+        """The cells as a Series."""
+        import pandas
+
+        return pandas.Series([*self])
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(key) if is_whole(key) or isinstance(key, slice) else self.to_pandas()[key]
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             if name[0] == "_":
                 raise AttributeError(name)
-            import pandas
+            return getattr(self.to_pandas(), name)
 
-            return getattr(pandas.Series([*self]), name)
+
+def _of_cells(name: str) -> Callable[..., Any]:
+    """An operation of columns: with a list that of lists, with anything else that of each cell."""
+
+    def operation(self: Column, *other: Any) -> Any:
+        if isinstance(other[0] if other else None, list):
+            return getattr(list, name, lambda *_: NotImplemented)(self, *other)
+        return getattr(self.to_pandas(), name)(*other)
+
+    return operation
+
+
+_OPERATIONS = "eq ne lt le gt ge add radd sub rsub mul rmul truediv rtruediv neg abs round"
+for _name in _OPERATIONS.split():
+    setattr(Column, f"__{_name}__", _of_cells(f"__{_name}__"))
 
 
 class Table(Answering, Frozen, repr=False):
@@ -175,7 +198,7 @@ class Table(Answering, Frozen, repr=False):
     def __getitem__(self, key: slice) -> "Table": ...
     @overload
     def __getitem__(self, key: int) -> Mapping[str, Cell]: ...
-    def __getitem__(self, key: str | slice | int) -> Any:
+    def __getitem__(self, key: Any) -> Any:
         """A column by its name, a row by its number (from 0, or from the end), or some rows as a table.
 
         Raises InputError for a name that no column has, and for anything else; IndexError where there is no such row.
@@ -186,6 +209,8 @@ class Table(Answering, Frozen, repr=False):
             return self.to_pandas()[key]
         if isinstance(key, slice):
             return self.with_rows(self.rows[key])
+        if str(getattr(key, "dtype", "")).endswith("bool") and len(key) == len(self):
+            return self.with_rows(row for row, is_kept in zip(self.rows, key, strict=True) if is_kept)
         if not is_whole(key):
             raise InputError(f"table[0] is a row, table['name'] a column; got {key!r:.40}{said_of('array', 'table')}")
         if not -len(self) <= key < len(self):

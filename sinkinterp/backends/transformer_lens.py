@@ -281,3 +281,20 @@ def make_subject(model: Any, name: str | None) -> TransformerLensSubject:
     with exclusive(model):
         bridge = bridge_of(model) if isinstance(model, PreTrainedModel) else model
     return TransformerLensSubject(bridge, name or type(model).__name__)
+
+
+def inputs_of_cache(cache: Any) -> tuple[Any, Tensor]:
+    """The bridge that made an ActivationCache, and the token ids that it read.
+
+    Raises InputError where the cache lacks the ids, or holds other numbers than the bridge computes of them.
+    """
+    fix = "give the model, its tokens and edits in its place"
+    ids, ends = (cache.cache_dict.get(name) for name in ("embed.hook_in", "unembed.hook_in"))
+    if ids is None or ends is None:
+        raise InputError(f"this ActivationCache does not hold its tokens; {fix}")
+    ids = ids if ids.ndim == 2 else ids[None]
+    with torch.no_grad():
+        now = cache.model.run_with_cache(ids, names_filter="unembed.hook_in")[1]["unembed.hook_in"]
+    if not torch.allclose(now, ends.reshape(now.shape), rtol=1e-3, atol=1e-3):
+        raise InputError(f"this ActivationCache holds other numbers than its model computes, as hooks do; {fix}")
+    return cache.model, ids

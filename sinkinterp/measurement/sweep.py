@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -30,7 +31,7 @@ from ..plots.theme import sweep_figure
 from ..report.answers import NamedTensor, Rate, several_of
 from ..report.patterns import alphas_of, holds_attention
 from ..report.report import Report
-from ..table import BLOCK, EDIT, LOSS as NATS, Cell, Table, no_estimate
+from ..table import BLOCK, EDIT, EPSILON, LOSS as NATS, SINK_RATE, Cell, Table, no_estimate
 from .measure import ModelLike, equal_inputs_of, inputs_of, measure, passes, protocol_of, run_note
 
 ReportMetric = Callable[[Report], PerSequence]
@@ -46,7 +47,7 @@ def sink_rate(  # noqa: PLR0913  everything that a rate depends on
     layers: int | Sequence[int] | None = None,
     heads: int | Sequence[int] | None = None,
     position: int = 0,
-    epsilon: float = 0.3,
+    epsilon: float | Sequence[float] = 0.3,
     by: str | None = None,
     edits: Edits = (),
 ) -> Rate | Tensor:
@@ -54,12 +55,19 @@ def sink_rate(  # noqa: PLR0913  everything that a rate depends on
 
     `rate.per_sequence`, `.per_layer` and `.per_head` are its tensors, which by="sequence", "layer" and "head" return;
     `rate.to_pandas()` has a row for each head. Takes a report, a model and tokens as `measure` does, or the attention
-    weights that `si.sinks` takes, divided as it does, and `layers` and `heads` of them. Raises InputError for others.
+    weights that `si.sinks` takes, divided as it does, and `layers` and `heads` of them. Several epsilons give a tensor
+    with the rate, or what `by` returns, at each. Raises InputError for others.
     """
     alpha = _alphas(model, tokens, position, edits).at(layer=several_of(layers), head=several_of(heads))
-    rate = Rate(alpha, position, epsilon)
     parts = {"sequence": "per_sequence", "text": "per_sequence", "layer": "per_layer", "head": "per_head"}
-    return rate if by is None else getattr(rate, choice(by, parts, "rate by"))
+    part = None if by is None else choice(by, parts, "rate by")
+    several: Any = epsilon if isinstance(epsilon, list | tuple | np.ndarray | Tensor) else [epsilon]
+    rates = [Rate(alpha, position, each) for each in several]
+    answers = rates if part is None else [getattr(rate, part) for rate in rates]
+    if several is not epsilon:
+        return answers[0]
+    axes = {} if part is None else answers[0].axes
+    return NamedTensor.of(torch.stack([*map(torch.as_tensor, answers)]), SINK_RATE, **{EPSILON: several, **axes})
 
 
 @keywords

@@ -180,7 +180,7 @@ class Readings(metaclass=Told, repr=False, eq=False):
     def __getitem__(self, name: str) -> Any:
         """A tensor by its name among `tensors` or `extras`, or what a method gives. Raises InputError for others."""
         known = {**self.tensors(), **self.extras}
-        method = None if name in known or not isinstance(name, str) or name[:1] == "_" else getattr(self, name, None)
+        method = None if not isinstance(name, str) or name in known or name[:1] == "_" else getattr(self, name, None)
         if method is not None and getattr(method, "answers", False):
             return method()
         if not isinstance(name, str) or name not in known:
