@@ -221,11 +221,7 @@ class Misused(InputError, TypeError):
     """A thing is used as what it is not; Python's own protocols expect a TypeError."""
 
 
-_USES = {
-    "a number": "float int round lt le gt ge add radd sub rsub mul rmul truediv rtruediv",
-    "indexed": "getitem",
-    "called": "call",
-}
+_USES = {"indexed": "getitem", "called": "call", "a number": "float int round lt le gt ge add radd sub rsub mul rmul"}
 
 
 def refuse_uses(cls: type, *uses: str) -> None:

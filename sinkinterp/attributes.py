@@ -77,6 +77,8 @@ class Bound(partial[Any]):
         def __getattr__(self, name: str) -> Any:
             if name[0] != "_" and self.answers:
                 return getattr(self(), name)
+            if name[0] != "_" and isinstance(self.func, Function):
+                return Bound(getattr(self.func, name), *self.args)
             raise AttributeError(f"{self!r}.{name}", name=name)
 
 

@@ -105,9 +105,6 @@ class Column(list[Any]):
 
         return pandas.Series([*self])
 
-    def __getitem__(self, key: Any) -> Any:
-        return super().__getitem__(key) if is_whole(key) or isinstance(key, slice) else self.to_pandas()[key]
-
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
@@ -117,12 +114,13 @@ class Column(list[Any]):
 
 
 def _of_cells(name: str) -> Callable[..., Any]:
-    """An operation of columns: with a list that of lists, with anything else that of each cell."""
+    """An operation of columns: beside a number, a text or an array that of each cell, else that of lists."""
 
     def operation(self: Column, *other: Any) -> Any:
-        if isinstance(other[0] if other else None, list):
-            return getattr(list, name, lambda *_: NotImplemented)(self, *other)
-        return getattr(self.to_pandas(), name)(*other)
+        is_equality = name in ("__eq__", "__ne__") and type(other[0]) is Column
+        if not is_equality and all(isinstance(x, str | float | int) or hasattr(x, "dtype") for x in other):
+            return getattr(self.to_pandas(), name)(*other)
+        return getattr(list, name, lambda *_: NotImplemented)(self, *other)
 
     return operation
 
@@ -162,9 +160,6 @@ class Table(Answering, Frozen, repr=False):
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:  # matplotlib hides a ValueError
         raise TypeError(f"a table is not an array{said_of('array', 'table')}")
-
-    def __float__(self) -> NoReturn:
-        raise TypeError(f"a table is not a number; table[{self._quantities()[0]!r}][0] is one")
 
     def _quantities(self) -> list[str]:
         """The columns of numbers that say no place."""
@@ -243,7 +238,10 @@ class Table(Answering, Frozen, repr=False):
             return draw(self.to_pandas(), **chosen, **named)
         if self.draw is None:
             raise InputError(f"{self.title!r} has no figure; print it, or take table.to_pandas() and draw that")
-        return self.draw(self)
+        if kind != "line" or named.keys() - {"title"}:
+            raise InputError("words of plotly.express go with columns: table.plot(x='layer', y='alpha_1', kind='bar')")
+        figure = self.draw(self)
+        return figure.update_layout(title_text=named["title"]) if named else figure
 
     def __enter__(self) -> NoReturn:
         raise InputError(

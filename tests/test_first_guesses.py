@@ -940,7 +940,6 @@ TYPED = {  # what is tried first, and the line that its answer says to type
     "a task by name": (lambda s: si.TrainConfig(data="repeat_tokens"), "leave it out"),
     "settings by name": (lambda s: si.configs.list(), "si.list_variants()"),
     "scores taken apart": (lambda s: si.logit_decomposition(s, TEXT), "si.qk_cosines(model, text)"),
-    "figures of a model": (lambda s: s.plot.sink_rate(TEXT), "si.plot.heads(model, text)"),
     "an edit as a word": (lambda s: s.attention(normalization="sigmoid"), "edits=\"PatchNormalization('sigmoid')\""),
     "a number of texts": (lambda s: si.sink_rate(s, 3), "sequences=3"),
     "a table as a block": (lambda s: si.sinks(s, TEXT).__enter__(), "si.edit(model, edits)"),
@@ -1077,6 +1076,18 @@ SAME = {  # two lines that give the same
         lambda s: si.sink_rate(s, TEXTS, by="layer").sum(),
     ),
     "a loss": (lambda s: si.loss(s, TEXT).item(), lambda s: si.loss(s, TEXT).mean()),
+    "figures of a model": (lambda s: s.plot.sink_rate(TEXT), lambda s: s.plot(TEXT, kind="sink_rate")),
+    "figures of a report": (
+        lambda s: si.plot(si.measure(s, TEXT), kind="norms").layout.title.text,
+        lambda s: si.plot_norms(si.measure(s, TEXT)).layout.title.text,
+    ),
+    "tables of a report": (lambda s: si.heads(si.measure(s, TEXT)), lambda s: si.heads(s, TEXT)),
+    "norms of a report": (lambda s: si.norms(si.measure(s, TEXT)).keys.sum(), lambda s: si.norms(s, TEXT).keys.sum()),
+    "rates of a report": (
+        lambda s: s.measure(TEXT).sink_rate(by="layer", eps=0.2).sum(),
+        lambda s: s.sink_rate(TEXT, by="layer", eps=0.2).sum(),
+    ),
+    "a title": (lambda s: si.heads(s, TEXT).plot(title="x").layout.title.text, lambda s: "x"),
     "a matrix": (lambda s: si.sink_rate(s, TEXTS).matrix.sum(), lambda s: si.sink_rate(s, TEXTS).per_head.sum()),
     "a frame": (
         lambda s: si.sink_rate(s, TEXTS, as_df=True).sink_rate.sum(),
@@ -1124,7 +1135,7 @@ def test_a_cache_goes_where_a_model_and_its_tokens_do_unless_hooks_made_it(subje
     cache.cache_dict["unembed.hook_in"] = cache["unembed.hook_in"] + 1
     refused(lambda: si.massive_activations(cache), "give the model, its tokens and edits")
     del cache.cache_dict["embed.hook_in"]
-    refused(lambda: si.massive_activations(cache), "does not hold its tokens")
+    refused(lambda: si.massive_activations(cache), "lacks its tokens")
 
 
 def test_pictures_show_what_was_asked_for(subject, report, tmp_path):
@@ -1144,12 +1155,14 @@ def test_pictures_show_what_was_asked_for(subject, report, tmp_path):
     assert si.plot_loss(run).data[0].x == si.plot_sink_emergence(run.folder).data[0].x == (0, 2)
     assert si.compare(run, run)["after"][0] == si.sink_rate(run)  # on its own task
     refused(lambda: run.sink_rate(TEXT), "or no text")
+    refused(lambda: si.heads(report, TEXT), "leave its text and edits out")
+    refused(lambda: report.heads().plot(kind="bar"), "table.plot(x='layer'")
 
 
 def test_columns_are_lists_beside_lists(report):
     column = report.heads()["layer"]
     assert operator.add([9], column) == [9, *column] and operator.add(column, [9]) == [*column, 9]
-    assert (column == [*column]) is True
+    assert (column == [*column]) is True and ((column + 1) > column).all() and (column == column[0]).any()
     assert (
         column.to_pandas().tolist() == column and (-column).tolist() == [-x for x in column] and round(column, 1).size
     )

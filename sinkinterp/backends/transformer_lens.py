@@ -288,13 +288,11 @@ def inputs_of_cache(cache: Any) -> tuple[Any, Tensor]:
 
     Raises InputError where the cache lacks the ids, or holds other numbers than the bridge computes of them.
     """
+    name, ids = "unembed.hook_in", cache.cache_dict.get("embed.hook_in")
+    if ids is not None and name in cache:
+        with torch.no_grad():
+            now = cache.model.run_with_cache(ids.view(-1, ids.shape[-1]), names_filter=name)[1][name]
+        if torch.allclose(now, cache[name].view_as(now), rtol=1e-3, atol=1e-3):
+            return cache.model, ids.view(-1, ids.shape[-1])
     fix = "give the model, its tokens and edits in its place"
-    ids, ends = (cache.cache_dict.get(name) for name in ("embed.hook_in", "unembed.hook_in"))
-    if ids is None or ends is None:
-        raise InputError(f"this ActivationCache does not hold its tokens; {fix}")
-    ids = ids if ids.ndim == 2 else ids[None]
-    with torch.no_grad():
-        now = cache.model.run_with_cache(ids, names_filter="unembed.hook_in")[1]["unembed.hook_in"]
-    if not torch.allclose(now, ends.reshape(now.shape), rtol=1e-3, atol=1e-3):
-        raise InputError(f"this ActivationCache holds other numbers than its model computes, as hooks do; {fix}")
-    return cache.model, ids
+    raise InputError(f"this ActivationCache lacks its tokens, or hooks made it; {fix}")

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ..arguments import keywords
 from ..attention import RESIDUAL, Edit, called, per_sequence
-from ..checks import LARGEST, InputError, accepting, check_count, choice, instance_of, is_whole, whole_number
+from ..checks import LARGEST, InputError, accepting, check_count, instance_of, is_whole, whole_number
 from ..data.progress import OnProgress, progress_of, told
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.attention_layers import Dropped, RemoveColumn
@@ -28,10 +27,10 @@ from ..metrics import bootstrap
 from ..metrics.importance import NEXT_TOKEN_LOSS, VISIBLE, PerSequence, next_token_loss
 from ..metrics.instruments import LOSS, Instruments
 from ..plots.theme import sweep_figure
-from ..report.answers import NamedTensor, Rate, several_of
+from ..report.answers import NamedTensor, Rate, rates
 from ..report.patterns import alphas_of, holds_attention
 from ..report.report import Report
-from ..table import BLOCK, EDIT, EPSILON, LOSS as NATS, SINK_RATE, Cell, Table, no_estimate
+from ..table import BLOCK, EDIT, LOSS as NATS, Cell, Table, no_estimate
 from .measure import ModelLike, equal_inputs_of, inputs_of, measure, passes, protocol_of, run_note
 
 ReportMetric = Callable[[Report], PerSequence]
@@ -58,16 +57,7 @@ def sink_rate(  # noqa: PLR0913  everything that a rate depends on
     weights that `si.sinks` takes, divided as it does, and `layers` and `heads` of them. Several epsilons give a tensor
     with the rate, or what `by` returns, at each. Raises InputError for others.
     """
-    alpha = _alphas(model, tokens, position, edits).at(layer=several_of(layers), head=several_of(heads))
-    parts = {"sequence": "per_sequence", "text": "per_sequence", "layer": "per_layer", "head": "per_head"}
-    part = None if by is None else choice(by, parts, "rate by")
-    several: Any = epsilon if isinstance(epsilon, list | tuple | np.ndarray | Tensor) else [epsilon]
-    rates = [Rate(alpha, position, each) for each in several]
-    answers = rates if part is None else [getattr(rate, part) for rate in rates]
-    if several is not epsilon:
-        return answers[0]
-    axes = {} if part is None else answers[0].axes
-    return NamedTensor.of(torch.stack([*map(torch.as_tensor, answers)]), SINK_RATE, **{EPSILON: several, **axes})
+    return rates(_alphas(model, tokens, position, edits), position, epsilon, by, layers, heads)
 
 
 @keywords

@@ -29,11 +29,21 @@ from ..report.answers import NamedTensor, Number, OfTable
 from ..report.compare import compare as compare_reports, sinks_by
 from ..report.norms import LARGEST_VALUE, largest_entries, residual_norms_by_block
 from ..report.readings import TokenText
-from ..report.report import NAMED, Report, view_of
+from ..report.report import NAMED, Report, named_view, view_of
 from ..table import ALPHA_1, BLOCK, HEAD, KV_HEAD, LAYER, MODEL, POSITION, Table
 from .activation_patching import activation_patching
 from .maps import by_name
 from .measure import ModelLike, inputs_of, measure
+
+
+def _measured(model: Any, tokens: Any, edits: Edits, **how: Any) -> tuple[Report, TokenText]:
+    """The report of a model, or the one that is given in its place; and the text of its tokens."""
+    if isinstance(model, Report):
+        if tokens is not None or edits_of(edits):
+            raise InputError("a report is measured already; leave its text and edits out, or give the model")
+        return model, str
+    subject = subject_of(model)
+    return measure(subject, tokens, edits=edits, **how), subject.label
 
 
 def _table_of(view: str) -> Callable[..., Table]:
@@ -54,9 +64,9 @@ def _table_of(view: str) -> Callable[..., Table]:
         `top` keeps the largest rows; of massive activations, it makes those of the largest entries. Raises InputError
         as `measure` does, and where the table has no such rows.
         """
-        subject, needed = subject_of(model), NAMED["massive" if view == "entries" else view].instrument
-        report = measure(subject, tokens, edits=edits, instruments=INSTRUMENTS.get(needed, ()))
-        return rows_named(view, report, epsilon, subject.label, layers=layers, heads=heads, top=top)
+        needed = NAMED["massive" if view == "entries" else view].instrument
+        report, label = _measured(model, tokens, edits, instruments=INSTRUMENTS.get(needed, ()))
+        return rows_named(view, report, epsilon, label, layers=layers, heads=heads, top=top)
 
     tabulate.__name__ = view
     return keywords(with_block_edits(tabulate))
@@ -108,9 +118,9 @@ def _numbers_of(
         One layer or head, from 0, leaves its axis out, a list keeps it. Raises InputError as `measure` does.
         """
         added = [] if metric is None else [metric(position or 0)]
-        report = model
-        if not isinstance(report, Report):
-            report = measure(model, tokens, positions=0, edits=edits, instruments=[(each,) for each in added])
+        if added and isinstance(model, Report):
+            raise InputError(f"a report does not hold each {quantity}; give the model and its text")
+        report, _ = _measured(model, tokens, edits, positions=0, instruments=[(each,) for each in added])
         values = read(report.extra(added[0]) if added else report)
         places: Any = dict(zip(axes, values.shape[1:], strict=True))
         places |= {LAYER: report.attention_layers} if LAYER in axes else {}
@@ -215,11 +225,10 @@ def norms(
     edits: Edits = (),
 ) -> Norms:
     """The norms of keys, values and residuals as tensors, of some layers, heads of keys and positions."""
-    subject = subject_of(model)
-    report = measure(subject, tokens, positions=0, edits=edits)
+    report, label = _measured(model, tokens, edits, positions=0)
     of_heads: Any = {"layers": layers, "heads": heads, "position": position}
     stream = residuals(report, layers=layers, position=position)
-    table = NAMED["norms"].table(report, 0.3, subject.label)
+    table = NAMED["norms"].table(report, 0.3, label)
     return Norms(keys(report, **of_heads), values(report, **of_heads), stream, table)
 
 
@@ -243,7 +252,8 @@ def sink_heads(
 @with_block_edits
 def loss(model: ModelLike, tokens: TokensLike | Any = None, *, edits: Edits = ()) -> Number:
     """The loss of the next token in nats, mean over all tokens of the texts."""
-    return Number(measure(model, tokens, positions=0, edits=edits, instruments=LOSS).extra(LOSS[0]).nanmean())
+    report, _ = _measured(model, tokens, edits, positions=0, instruments=LOSS)
+    return Number(report.extra(LOSS[0]).nanmean())
 
 
 @keywords
@@ -281,6 +291,14 @@ patching = _Patching()
 plot_norms, plot_key_norms, plot_value_norms = (_figure_of(norms, of=of) for of in ("residuals", "keys", "values"))
 _tables: tuple[Any, ...] = (_massive_shown, _angles, heads)
 plot_massive, plot_angles, plot_heads = map(_figure_of, _tables)
+
+
+@keywords
+def plot(model: ModelLike, tokens: TokensLike | Any = None, view: str = "sinks", **chosen: Any) -> Any:
+    """The figure of a view of `report.plot`, of a report, or of a model on tokens; `chosen` as the tables take it."""
+    return _table_of(named_view(view).name)(model, tokens, **chosen).plot()
+
+
 run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
 
 

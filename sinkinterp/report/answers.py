@@ -6,17 +6,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import plotly.express as px
 import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
-from ..checks import InputError, is_whole, whole_numbers
+from ..checks import InputError, choice, is_whole, whole_numbers
 from ..guesses import Unknown, guesses, said_of, synonym, words_of
 from ..metrics.bootstrap import SHARES, intervals, mean_cells, rate
 from ..metrics.importance import sink_rate
 from ..plots.theme import MAGNITUDE, themed
-from ..table import HEAD, LAYER, SINK_RATE, Table, identifier
+from ..table import EPSILON, HEAD, LAYER, SINK_RATE, Table, identifier
 
 _MOST_PANELS = 16
 
@@ -237,3 +238,20 @@ class Rate(OfTable, Number):
         rows = [{LAYER: i, HEAD: j, **mean_cells(alpha.quantity, x, SHARES), SINK_RATE: y} for i, j, x, y in cells]
         note = f"Sink_{self._k} {self} at epsilon {self._epsilon}; {intervals(len(self._alpha))}"
         return Table(f"Sink_{self._k} of each head", note, tuple(rows), lambda table: rates.plot())
+
+
+def rates(alpha: NamedTensor, position: int, epsilon: Any, by: str | None, layers: Any, heads: Any) -> Any:
+    """The rate of the importance `alpha` of some layers and heads, by None, "sequence", "layer" or "head".
+
+    Several epsilons give a tensor with that at each.
+    """
+    alpha = alpha.at(layer=several_of(layers), head=several_of(heads))
+    parts = {"sequence": "per_sequence", "text": "per_sequence", "layer": "per_layer", "head": "per_head"}
+    part = None if by is None else choice(by, parts, "rate by")
+    several: Any = epsilon if isinstance(epsilon, list | tuple | np.ndarray | Tensor) else [epsilon]
+    each = [Rate(alpha, position, one) for one in several]
+    answers = each if part is None else [getattr(rate, part) for rate in each]
+    if several is not epsilon:
+        return answers[0]
+    axes = {} if part is None else answers[0].axes
+    return NamedTensor.of(torch.stack([*map(torch.as_tensor, answers)]), SINK_RATE, **{EPSILON: several, **axes})

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..arguments import Frozen, keywords
 from ..attributes import Answering
 from ..checks import InputError, choice, whole_number
-from ..guesses import ROOT
+from ..guesses import ROOT, words_of
 from ..metrics.importance import NEXT_TOKEN_LOSS, PATTERNS, AnyMetric
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.qk import QK_ANGLES
@@ -161,9 +161,14 @@ def views_of(report: Readings) -> Iterator[View]:
     return (view for view in VIEWS if all(map(report.has, view.needs)) and view.fits(report))
 
 
+def named_view(word: str) -> View:
+    """The view that a word means. Raises InputError for another word."""
+    return choice(words_of("same").get(f"view:{word}", word), NAMED, "view")
+
+
 def view_of(report: Readings, name: str) -> View:
     """The view of that name. Raises InputError for another name, and if the report lacks a metric."""
-    view = choice(name, NAMED, "view")
+    view = named_view(name)
     if not all(map(report.has, view.needs)):
         call = f"instruments=si.measurement.instruments.{view.instrument}"
         raise InputError(f"the view {name!r} needs what {view.instrument} measures; measure with {call}")
