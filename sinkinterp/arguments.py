@@ -6,7 +6,7 @@ import sys
 from ast import literal_eval
 from collections.abc import Callable, Mapping
 from dataclasses import Field, FrozenInstanceError, dataclass, field
-from functools import lru_cache, update_wrapper
+from functools import lru_cache, partialmethod, update_wrapper
 from importlib import import_module
 from pathlib import Path
 from types import MethodType
@@ -24,12 +24,14 @@ from .guesses import (
     public_edits,
     public_functions,
     synonym,
+    usage_of,
     words_of,
 )
 
 R = TypeVar("R")
 _PLACES = ("layers", "heads", "kv_heads", "positions")
 _signature = lru_cache(1024)(inspect.signature)  # of what is called again and again
+_RUN_MODELS = ("tabulate", "measure")  # modules whose functions do not take the weights of a cache
 _OF_LOAD, _OF_TOKENS = ("tokenizer", "backend", "dtype", "device_map"), ("bos", "length", "sequences", "attention_mask")
 
 
@@ -45,13 +47,14 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     takes_text = "tokenizer" not in known and bool({"tokens", "text"} & {*known})
     hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     is_saved = "path" not in known and bool({"model", "self"} & {*known})
+    of_answer = ["path", "as_frame"] if is_saved else []
 
     def meant_by(given: Mapping[str, Any], in_place: int) -> dict[str, Any]:
         at, table = function.__name__, words_of("argument")
         foreign = {word: f"{word}={value!r:.20}" for word, value in given.items() if word not in known and not hands_on}
         meant = {word: table.get(f"{at}:{text}", table.get(text)) for word, text in foreign.items()}
         meant = {word: value for word, value in meant.items() if not value or value.split("=")[0] in known}
-        free = [word for word in (*[*known][in_place:], *handed, *["path"] * is_saved) if word not in given]
+        free = [word for word in (*[*known][in_place:], *handed, *of_answer) if word not in given]
         answered = {x for x in given if f"{at}:{x}" in words_of("instead")}
         own = {x for x in answered if parts_of(x) not in map(parts_of, free)} | {*known}
         if "position" in free and "k" in given and not {"k", "top"} & {*known}:
@@ -70,13 +73,17 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
         model: Any = (dict(zip(known, by_place, strict=False)) | named).get("model")
         if getattr(type(model), "kind", "") == "block":
             return model.as_model(public, by_place, named)
-        path = named.pop("path", None) if is_saved else None
+        if type(model).__name__ == "ActivationCache" and function.__module__.split(".")[-1] in _RUN_MODELS:
+            of_cache = import_module(f"{ROOT.name}.backends.transformer_lens").inputs_of_cache(model)
+            by_place, named = by_place[1:], {x: y for x, y in named.items() if x != "model"}
+            by_place = (*of_cache, *by_place) if "tokens" not in named else (of_cache[0], *by_place)
+        path, is_framed = (named.pop(word, None) if is_saved else None for word in ("path", "as_frame"))
         given = _prepared([*known], by_place, named, handed) if handed else by_place
         _check_fit(function, given, named)
-        answer = function(*given, **named)
+        answer: Any = function(*given, **named)
         if path is not None:
             saved(answer, path)
-        return answer
+        return answer.to_pandas() if is_framed else answer
 
     public: Any = Function(function, checked)
     return public
@@ -107,6 +114,8 @@ class Function:
             own = vars(self).get("__name__", "")
             if name[0] != "_" and parts_of(name) and (both := meant_by_table(f"{own}_{name}", public_functions())):
                 return getattr(sys.modules[ROOT.name], both)
+            if name in ("list", "names", "available", "all") and not inspect.signature(self).parameters:
+                return self
             raise Unknown(f"{own} is a function, without {name!r}", name, lambda: fix_of(name, own) or fix_of("", own))
 
 
@@ -210,6 +219,25 @@ class Told(type):
         return signature.replace(parameters=[*signature.parameters.values()][1:])
 
 
+class Misused(InputError, TypeError):
+    """A thing is used as what it is not; Python's own protocols expect a TypeError."""
+
+
+_USES = {"indexed": "getitem", "called": "call", "a number": "float int round lt le gt ge add radd sub rsub mul rmul"}
+
+
+def refuse_uses(cls: type, *uses: str) -> None:
+    """Makes things of a class say what to write where they are used so, unless a base of theirs can be."""
+    names = {f"__{name}__": use for use in uses for name in _USES[use].split()}
+    for name in names.keys() - {inherited for base in cls.__mro__[:-1] for inherited in vars(base)}:
+        setattr(cls, name, partialmethod(_misused, names[name]))
+
+
+def _misused(thing: Any, use: str, *_: Any, **__: Any) -> NoReturn:
+    kind = getattr(thing, "kind", None) or type(thing).__name__
+    raise Misused(f"a {kind} is not {use}{usage_of(thing, kind)}")
+
+
 class Frozen(metaclass=Told):
     """The base of values that do not change. They say what to write in place of an attribute that they do not have."""
 
@@ -217,6 +245,9 @@ class Frozen(metaclass=Told):
 
         def __getattr__(self, name: str) -> Any:
             raise no_attribute(self, type(self).__name__, name)
+
+
+refuse_uses(Frozen, "a number", "indexed")
 
 
 class Checked(Frozen):

@@ -15,7 +15,7 @@ from pkgutil import iter_modules, resolve_name
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .arguments import Function
+from .arguments import Function, refuse_uses
 from .checks import InputError
 from .guesses import (
     ROOT,
@@ -77,6 +77,8 @@ class Bound(partial[Any]):
         def __getattr__(self, name: str) -> Any:
             if name[0] != "_" and self.answers:
                 return getattr(self(), name)
+            if name[0] != "_" and isinstance(self.func, Function):
+                return Bound(getattr(self.func, name), *self.args)
             raise AttributeError(f"{self!r}.{name}", name=name)
 
 
@@ -102,6 +104,7 @@ class Answering:
     parts: ClassVar[tuple[str, ...]] = ()  # whose attributes are its own
 
     def __init_subclass__(cls) -> None:
+        refuse_uses(cls, "a number", "indexed", "called")
         for name in dir(cls):
             function = inspect.getattr_static(cls, name)
             if (
@@ -153,7 +156,9 @@ class Package(ModuleType):
             return import_module(f"{self.__name__}.{name}")
         public = public_functions()
         place = "plot_" if self.__name__ == f"{ROOT.name}.plots" else ""
-        word = meant_by_table(f"{place}{name}", public) or meant_by_table(name, public)
+        is_list = name in ("list", "names", "available", "all")
+        in_own = f"list_{self.__name__.split('.')[-1]}" if is_list else f"{place}{name}"
+        word = meant_by_table(in_own, public) or meant_by_table(name, public)
         is_told = name in words_of("instead") and name not in words_of("same")
         if word and not is_told and (word != name or word in words_of("same")):
             meant = words_of("same").get(word, word)

@@ -210,13 +210,22 @@ def no_attribute(thing: Any, kind: str, name: str) -> Unknown:
 
     def fix() -> str:
         inside = f"; write {kind}.model.{name}" if hasattr(vars(thing).get("model"), name) else ""
-        names = [known for known in dir(thing) if not known.startswith("_") and known not in _OF_KINDS]
-        known = f"; it has {', '.join(names)}" if len(names) < 16 else ""
-        places = (kind, *(base.__name__ for base in type(thing).__mro__))
-        said = next(filter(None, (said_of("", place) for place in places)), "")
-        return fix_of(name, kind) or inside or nearest(name, names) or said or known
+        return fix_of(name, kind) or inside or nearest(name, _names_of(thing)) or usage_of(thing, kind)
 
     return Unknown(f"a {kind} has no attribute {name!r}", name, fix)
+
+
+def usage_of(thing: Any, kind: str) -> str:
+    """How a thing of this kind, or of a base of its class, is used, or what it has, as the end of a message."""
+    places = (kind, *(base.__name__ for base in type(thing).__mro__))
+    names = _names_of(thing)
+    known = f"; it has {', '.join(names)}" if len(names) < 16 else ""
+    return next(filter(None, (said_of("", place) for place in places)), known)
+
+
+def _names_of(thing: Any) -> list[str]:
+    """The attributes of a thing that are for people."""
+    return [name for name in dir(thing) if not name.startswith("_") and name not in _OF_KINDS]
 
 
 def meant_by_table(name: str, public: Iterable[str]) -> str:

@@ -99,14 +99,35 @@ class Row(dict[str, Any]):
 class Column(list[Any]):
     """The cells of a column, top to bottom, which also have what a Series of pandas has."""
 
+    def to_pandas(self) -> Any:
+        """The cells as a Series."""
+        import pandas
+
+        return pandas.Series([*self])
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             if name[0] == "_":
                 raise AttributeError(name)
-            import pandas
+            return getattr(self.to_pandas(), name)
 
-            return getattr(pandas.Series([*self]), name)
+
+def _of_cells(name: str) -> Callable[..., Any]:
+    """An operation of columns: beside a number, a text or an array that of each cell, else that of lists."""
+
+    def operation(self: Column, *other: Any) -> Any:
+        is_equality = name in ("__eq__", "__ne__") and type(other[0]) is Column
+        if not is_equality and all(isinstance(x, str | float | int) or hasattr(x, "dtype") for x in other):
+            return getattr(self.to_pandas(), name)(*other)
+        return getattr(list, name, lambda *_: NotImplemented)(self, *other)
+
+    return operation
+
+
+_OPERATIONS = "eq ne lt le gt ge add radd sub rsub mul rmul truediv rtruediv neg abs round"
+for _name in _OPERATIONS.split():
+    setattr(Column, f"__{_name}__", _of_cells(f"__{_name}__"))
 
 
 class Table(Answering, Frozen, repr=False):
@@ -140,9 +161,6 @@ class Table(Answering, Frozen, repr=False):
     def __array__(self, *_: Any, **__: Any) -> NoReturn:  # matplotlib hides a ValueError
         raise TypeError(f"a table is not an array{said_of('array', 'table')}")
 
-    def __float__(self) -> NoReturn:
-        raise TypeError(f"a table is not a number; table[{self._quantities()[0]!r}][0] is one")
-
     def _quantities(self) -> list[str]:
         """The columns of numbers that say no place."""
         return [name for name in self.columns if name not in _PLACES and not self.is_text(name)] or ["COLUMN"]
@@ -175,7 +193,7 @@ class Table(Answering, Frozen, repr=False):
     def __getitem__(self, key: slice) -> "Table": ...
     @overload
     def __getitem__(self, key: int) -> Mapping[str, Cell]: ...
-    def __getitem__(self, key: str | slice | int) -> Any:
+    def __getitem__(self, key: Any) -> Any:
         """A column by its name, a row by its number (from 0, or from the end), or some rows as a table.
 
         Raises InputError for a name that no column has, and for anything else; IndexError where there is no such row.
@@ -186,6 +204,8 @@ class Table(Answering, Frozen, repr=False):
             return self.to_pandas()[key]
         if isinstance(key, slice):
             return self.with_rows(self.rows[key])
+        if str(getattr(key, "dtype", "")).endswith("bool") and len(key) == len(self):
+            return self.with_rows(row for row, is_kept in zip(self.rows, key, strict=True) if is_kept)
         if not is_whole(key):
             raise InputError(f"table[0] is a row, table['name'] a column; got {key!r:.40}{said_of('array', 'table')}")
         if not -len(self) <= key < len(self):
@@ -218,7 +238,10 @@ class Table(Answering, Frozen, repr=False):
             return draw(self.to_pandas(), **chosen, **named)
         if self.draw is None:
             raise InputError(f"{self.title!r} has no figure; print it, or take table.to_pandas() and draw that")
-        return self.draw(self)
+        if kind != "line" or named.keys() - {"title"}:
+            raise InputError("words of plotly.express go with columns: table.plot(x='layer', y='alpha_1', kind='bar')")
+        figure = self.draw(self)
+        return figure.update_layout(title_text=named["title"]) if named else figure
 
     def __enter__(self) -> NoReturn:
         raise InputError(

@@ -4,6 +4,7 @@ import copy
 import inspect
 import io
 import json
+import operator
 import pickle
 import pydoc
 import re
@@ -43,6 +44,7 @@ SETTINGS = dict.fromkeys(("steps", "batch", "n_layers", "n_heads", "d_model", "s
 SETTINGS |= {"lr": 0.5, "clip": 0.5, "length": 8}
 _OTHERS = {("measure", "n"), ("generate", "tokens")}  # how many texts, and how many new tokens
 NAME = "sinkinterp/text-softmax"  # a checkpoint that ships with its tokenizer
+TWIN = "sinkinterp/text-sigmoid"
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +247,7 @@ SAID = {  # what is tried, and what the one line says
     "an instrument": (lambda s, r: si.measure(s, TEXT, instruments="MASIVE"), "did you mean 'MASSIVE'"),
     "a metric": (lambda s, r: si.sweep(s, TEXT, si.SwapPositions(0, 1), metric="sink_rte"), "si.sink_rate"),
     "a checkpoint": (lambda s, r: si.load("sinkinterp/text-sofmax"), "did you mean 'sinkinterp/text-softmax'"),
-    "text for a model of symbols": (lambda s, r: si.measure("sinkinterp/demo-softmax"), "[[5, 7, 9]]"),
+    "text for a model of symbols": (lambda s, r: si.measure("sinkinterp/demo-softmax", TEXT), "[[5, 7, 9]]"),
     "a shipped name alone": (lambda s, r: si.load("demo-softmax"), "did you mean 'sinkinterp/demo-softmax'?"),
     "a chat without a template": (lambda s, r: si.measure(s, [{"role": "user", "content": "Hi"}]), "chat template"),
     "both words": (lambda s, r: si.load(NAME, dtype="bf16", torch_dtype="bf16"), 'dtype="bfloat16"'),
@@ -903,7 +905,7 @@ def test_every_word_of_the_table_of_guesses_is_answered_at_its_place_in_one_line
     things = {"subject": subject, "report": report, "table": report.heads(), "page": page}
     things |= {"figure": si.attention_map(subject, TEXT), "run": si.train(steps=2, batch=4, cache=tmp_path)}
     things |= {"plots": si.plots}
-    of_values = ("heads:", "similarity:", "objective:", "degrees:", "cosine:")  # see SAID
+    of_values = ("heads:", "similarity:", "objective:", "degrees:", "cosine:", "data:", "settings:")  # see SAID
     words = [word for word in GUESSES if word[-1] not in ":)" and not word.startswith(of_values)]
     said = {word: answered(*word.rpartition(":")[::2], things) for word in words}
     wrong = {word: line for word, line in said.items() if line and (GUESSES[word] not in line or "\n" in line)}
@@ -929,8 +931,15 @@ TYPED = {  # what is tried first, and the line that its answer says to type
     "a bias": (lambda s: si.TrainConfig(kv_bias="k"), "si.TrainConfig('kv_bias')"),
     "a figure of the paper": (lambda s: si.figure02(), "si.reproduce"),
     "a loss": (lambda s: si.measure(s, TEXT).loss, "si.loss(model, text)"),
-    "reading": (lambda s: s.read(TEXT), "si.measure(model, text)"),
-    "figures of a model": (lambda s: s.plot.sink_rate(TEXT), "si.plot.heads(model, text)"),
+    "a page that is indexed": (lambda s: si.attention_patterns(s, TEXT)[0], "si.attention(model, text)"),
+    "a report that is called": (lambda s: si.measure(s, TEXT)(), "report.sink_rate()"),
+    "a report as a number": (lambda s: si.measure(s, TEXT) > 0.3, "report.sink_rate()"),
+    "a subject that is indexed": (lambda s: s["blocks.0"], "si.measure(model, text)"),
+    "edits that are added": (lambda s: si.SwapPositions(0, 4) + si.edits.RemoveColumn(), "si.edit(model"),
+    "trainings in a sweep": (lambda s: si.sweep("lr", [0.01, 0.001], steps=2), "[si.train(lr=x, steps=10)"),
+    "a task by name": (lambda s: si.TrainConfig(data="repeat_tokens"), "leave it out"),
+    "settings by name": (lambda s: si.configs.list(), "si.list_variants()"),
+    "scores taken apart": (lambda s: si.logit_decomposition(s, TEXT), "si.qk_cosines(model, text)"),
     "an edit as a word": (lambda s: s.attention(normalization="sigmoid"), "edits=\"PatchNormalization('sigmoid')\""),
     "a number of texts": (lambda s: si.sink_rate(s, 3), "sequences=3"),
     "a table as a block": (lambda s: si.sinks(s, TEXT).__enter__(), "si.edit(model, edits)"),
@@ -938,16 +947,21 @@ TYPED = {  # what is tried first, and the line that its answer says to type
 
 
 @pytest.mark.parametrize("what", TYPED)
-def test_the_line_that_an_answer_says_to_type_works(what, subject):
+def test_the_line_that_an_answer_says_to_type_works(what, subject, report):
     call, line = TYPED[what]
     with pytest.raises((InputError, AttributeError)) as error:
         call(subject)
     said, (word, _, _) = str(error.value), line.partition("(")
     assert word.replace("TrainConfig", "train") in said and "object has no" not in said
     whole = f"si.sink_rate(model, text, {line})" if line.startswith("edits=") else line
+    whole = {
+        "si.edit(model": "si.edit(model, si.SwapPositions(0, 4))",
+        "[si.train(lr=x, steps=10)": "1",
+        "leave it out": "1",
+    }.get(line, whole)
     whole = f"si.sink_rate(model, {line})" if line.startswith("sequences=") else whole
     edits = si.measurement.patching.patch(si.interventions.ChangeKeys(), subject, TEXT)
-    assert eval(whole, {"si": si, "model": subject, "text": TEXT, "edits": edits}) is not None
+    assert eval(whole, {"si": si, "model": subject, "text": TEXT, "edits": edits, "report": report}) is not None
 
 
 def test_rows_columns_and_values_answer_as_those_of_pandas_do(subject, report):
@@ -1039,3 +1053,116 @@ def test_variants_join_in_any_order_and_twins_and_tables_have_files_of_their_own
             assert begins in heads.save(tmp_path / f"heads.{ending}").read_text()
     refused(lambda: heads.save(tmp_path / "heads.nope"), ".tex")
     refused(lambda: si.patch(subject, NAME, TEXT, site=["k", "v"]), "one a call")
+
+
+SAME = {  # two lines that give the same
+    "an edit that is called": (
+        lambda s: si.SwapPositions(0, 4)(s, TEXT).sink_rate(),
+        lambda s: si.SwapPositions(0, 4)(s).sink_rate(TEXT),
+    ),
+    "a report that is read": (lambda s: si.read(s, TEXT).sink_rate(), lambda s: s.read(TEXT).sink_rate()),
+    "weights by another name": (
+        lambda s: s.attention_patterns(TEXT)[1].sum(),
+        lambda s: si.attention(s, TEXT)[1].sum(),
+    ),
+    "edits by a list": (lambda s: si.edits.list(), lambda s: si.list_edits()),
+    "variants by a list": (lambda s: si.variants.list(), lambda s: si.variants.available()),
+    "several epsilons": (
+        lambda s: si.sink_rate(s, TEXTS, eps=[0.1, 0.3])[1],
+        lambda s: torch.tensor(si.sink_rate(s, TEXTS)),
+    ),
+    "several by layer": (
+        lambda s: si.sink_rate(s, TEXTS, by="layer", eps=np.array([0.1, 0.3]))[1].sum(),
+        lambda s: si.sink_rate(s, TEXTS, by="layer").sum(),
+    ),
+    "a loss": (lambda s: si.loss(s, TEXT).item(), lambda s: si.loss(s, TEXT).mean()),
+    "figures of a model": (lambda s: s.plot.sink_rate(TEXT), lambda s: s.plot(TEXT, kind="sink_rate")),
+    "figures of a report": (
+        lambda s: si.plot(si.measure(s, TEXT), kind="norms").layout.title.text,
+        lambda s: si.plot_norms(si.measure(s, TEXT)).layout.title.text,
+    ),
+    "tables of a report": (lambda s: si.heads(si.measure(s, TEXT)), lambda s: si.heads(s, TEXT)),
+    "norms of a report": (lambda s: si.norms(si.measure(s, TEXT)).keys.sum(), lambda s: si.norms(s, TEXT).keys.sum()),
+    "rates of a report": (
+        lambda s: s.measure(TEXT).sink_rate(by="layer", eps=0.2).sum(),
+        lambda s: s.sink_rate(TEXT, by="layer", eps=0.2).sum(),
+    ),
+    "a title": (lambda s: si.heads(s, TEXT).plot(title="x").layout.title.text, lambda s: "x"),
+    "a matrix": (lambda s: si.sink_rate(s, TEXTS).matrix.sum(), lambda s: si.sink_rate(s, TEXTS).per_head.sum()),
+    "a frame": (
+        lambda s: si.sink_rate(s, TEXTS, as_df=True).sink_rate.sum(),
+        lambda s: si.sink_rate(s, TEXTS).to_pandas().sink_rate.sum(),
+    ),
+    "a sorted series": (
+        lambda s: si.sink_rate(s, TEXTS, by="layer").sort_values(ascending=False).iloc[0],
+        lambda s: si.sink_rate(s, TEXTS, by="layer").sort_values("sink_rate").sink_rate.iloc[-1],
+    ),
+    "twins": (lambda s: len(si.patch_twins(s, TWIN, TEXT)), lambda s: len(si.activation_patching(s, TWIN, TEXT))),
+    "a called module": (
+        lambda s: len(si.patching(s, "The cat sat.", "The dog sat.")),
+        lambda s: len(si.patch(s, "The cat sat.", "The dog sat.")),
+    ),
+    "pairs of norms": (lambda s: si.norms(s, TEXT)[0].sum(), lambda s: si.norms(s, TEXT)["keys"].sum()),
+    "norms as a frame": (
+        lambda s: si.norms(s, TEXT).position.max(),
+        lambda s: si.norms(s, TEXT).groupby("layer").position.max().max(),
+    ),
+    "rows by a mask": (
+        lambda s: len((t := si.heads(s, TEXT))[t["alpha_1"] > 0.3]),
+        lambda s: int((si.heads(s, TEXT).alpha_1 > 0.3).sum()),
+    ),
+    "rows of a layer": (
+        lambda s: len((t := si.heads(s, TEXT))[t.layer == 1]),
+        lambda s: len(si.heads(s, TEXT, layer=1)),
+    ),
+    "a norm": (lambda s: si.TrainConfig(norm="postnorm"), lambda s: si.TrainConfig("post_norm")),
+}
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_two_lines_mean_the_same(what, subject):
+    first, second = (line(subject) for line in SAME[what])
+    assert first == second
+
+
+def test_a_cache_goes_where_a_model_and_its_tokens_do_unless_hooks_made_it(subject):
+    cache = si.activations(subject, TEXT)
+    for read in (si.qk_angles, si.hidden_norms, si.value_norms):
+        torch.testing.assert_close(
+            read(cache, layer=1).to_numpy(), read(subject, TEXT, layer=1).to_numpy(), rtol=1e-3, atol=1e-3
+        )
+    assert si.heads(cache)["alpha_1"].max() == pytest.approx(si.sink_scores(subject, TEXT).max().item(), abs=1e-4)
+    cache.cache_dict["unembed.hook_in"] = cache["unembed.hook_in"] + 1
+    refused(lambda: si.massive_activations(cache), "give the model, its tokens and edits")
+    del cache.cache_dict["embed.hook_in"]
+    refused(lambda: si.massive_activations(cache), "lacks its tokens")
+
+
+def test_pictures_show_what_was_asked_for(subject, report, tmp_path):
+    assert si.heatmap(si.sink_rate(subject, TEXTS)).data[0].z.shape == (3, subject.shape.n_heads)
+    assert si.heatmap(report, title="x").layout.title.text == "x" and si.heatmap(report.heads()).data
+    words = subject.to_str_tokens(TEXT)
+    assert si.heatmap(si.attention(subject, TEXT)[1, 0], tokens=words).data
+    of_one = si.plot_massive_activations(subject, TEXT, layer=2)
+    assert "block 2" in of_one.layout.title.text and len(of_one.data[0].x) == 5
+    assert (
+        len(si.plot_norms(subject, TEXT, layer=1).data[0].y)
+        == len(words)
+        == len(si.plot_key_norms(subject, TEXT, layer=1, head=0).data[0].y)
+    )
+    assert report.to_html().startswith("<!doctype") and si.report(subject, TEXT).to_html(tmp_path / "a.html").is_file()
+    run = si.train(steps=2, batch=4, out=tmp_path / "run")
+    assert si.plot_loss(run).data[0].x == si.plot_sink_emergence(run.folder).data[0].x == (0, 2)
+    assert si.compare(run, run)["after"][0] == si.sink_rate(run)  # on its own task
+    refused(lambda: run.sink_rate(TEXT), "or no text")
+    refused(lambda: si.heads(report, TEXT), "leave its text and edits out")
+    refused(lambda: report.heads().plot(kind="bar"), "table.plot(x='layer'")
+
+
+def test_columns_are_lists_beside_lists(report):
+    column = report.heads()["layer"]
+    assert operator.add([9], column) == [9, *column] and operator.add(column, [9]) == [*column, 9]
+    assert (column == [*column]) is True and ((column + 1) > column).all() and (column == column[0]).any()
+    assert (
+        column.to_pandas().tolist() == column and (-column).tolist() == [-x for x in column] and round(column, 1).size
+    )

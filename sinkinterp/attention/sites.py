@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import field
 from functools import cached_property
+from importlib import import_module
 from inspect import isfunction
 from operator import attrgetter
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from ..arguments import Checked, Frozen
 from ..checks import InputError, finite_number, refusing
+from ..guesses import ROOT
 from .call import AttentionCall
 from .shapes import HeadOutput, ModelShape, Residual, Unchanged, alike, check_kept
 
@@ -103,6 +105,10 @@ class Edit(Checked):
     returns its argument, the very same object. The model's own weights stay: an edit of weights changes what their map
     returns.
     """
+
+    def __call__(self, model: Any, *tokens: Any, **named: Any) -> Any:
+        """What `si.edit` returns of a model, and of tokens, with this edit."""
+        return import_module(f"{ROOT.name}.measurement.tabulate").intervene(model, *tokens, edits=self, **named)
 
     def position_ids(self, ids: PositionIds) -> PositionIds:
         """The position that each token is given: a row of a table, or the angle of a rotation."""

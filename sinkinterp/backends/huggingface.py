@@ -151,9 +151,10 @@ class HuggingFaceSubject(Subject):
         self._check_contract(bare)
 
     def __repr__(self) -> str:
-        shape, library = self.shape, ", ".join(self.libraries) or "huggingface"
+        shape = self.shape
         sizes = f"{shape.n_layers} layers x {shape.n_heads} heads, d_model {shape.d_model}"
-        return f"<Subject {self.name}: {sizes}, {library}, {str(self.dtype).removeprefix('torch.')} on {self.device}>"
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"<Subject {self.name}: {sizes}, {self.backend}, {dtype} on {self.device}>"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self.libraries or not isinstance(self.model, PreTrainedModel):

@@ -79,6 +79,11 @@ class Subject(Answering):
         raise NotImplementedError
 
     @property
+    def backend(self) -> str:
+        """The library that runs it."""
+        return ", ".join(self.libraries) or "huggingface"
+
+    @property
     def dtype(self) -> torch.dtype:
         """The dtype of the weights now: their owner may move them."""
         return self.model.dtype

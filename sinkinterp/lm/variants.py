@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ..arguments import keywords
 from ..attention import kernels
@@ -201,7 +201,9 @@ class Variants(dict[str, LMSpec]):
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> NoReturn:
+        def __getattr__(self, name: str) -> Any:
+            if name in ("list", "names", "available", "all"):
+                return self
             raise AttributeError(f"variants are found by name: si.VARIANTS[{name!r}]{nearest(name, self)}")
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ from ..interventions.selectors import is_pair, named_heads, several
 from ..metrics.importance import first_importance
 from ..plots.theme import escaped
 from ..report import patterns
-from ..report.answers import drawn
+from ..report.answers import Rate, drawn
 from ..report.maps import HeadMaps, Heads, attention_figure, detail, which_heads
 from ..report.patterns import holds_attention, patterns_of
 from ..report.readings import short_name
@@ -91,12 +91,17 @@ def attention_map(
     return figure.update_layout(title_subtitle={"text": escaped(note), "font": {"size": 12}})
 
 
+@keywords
 def imshow(values: Any, text: TokensLike | Any = None, **named: Any) -> go.Figure:
-    """The picture of a tensor or array of one or two axes; anything else is drawn by `attention_map`.
+    """The picture of a tensor or array of one or two axes, or of what has a picture; else that of `attention_map`.
 
-    `named` are words of `plotly.express.imshow`; xaxis and yaxis are its labels.
+    `named` are words of `plotly.express.imshow`; xaxis and yaxis are its labels. `text` are the tokens of a map.
     """
-    values = values.to_numpy() if callable(getattr(values, "to_numpy", None)) else values  # a data frame
+    if isinstance(values, Table | Report):
+        return values.plot().update_layout(title_text=named.pop("title", None), **named)
+    values = values.per_head if isinstance(values, Rate) else values
+    is_frame = not isinstance(values, Tensor) and callable(getattr(values, "to_numpy", None))
+    values = values.to_numpy() if is_frame else values
     if text is not None or not isinstance(values, Tensor | np.ndarray) or values.ndim > 2:
         return attention_map(values, text, **named)
     labels = {axis: named.pop(f"{axis}axis") for axis in "xy" if f"{axis}axis" in named}

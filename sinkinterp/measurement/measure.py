@@ -9,6 +9,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import cache, wraps
+from importlib import import_module
 from itertools import pairwise
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -27,7 +28,7 @@ from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.sources import embedded_texts
 from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike
 from ..files import cache_folder
-from ..guesses import fix_of, nearest
+from ..guesses import ROOT, fix_of, nearest
 from ..interventions.edit import Edits, description, edits_of
 from ..metrics import importance
 from ..metrics.importance import Convention
@@ -65,7 +66,14 @@ def docstrings_for(
     bos: Bos | str | bool = Bos.TOKENIZER,
     on_file: OnProgress = no_progress,
 ) -> TokenSet:
-    """What a model of text is measured on where no text is given; `on_file` is told of the files that are read."""
+    """What a model is measured on where no text is given; `on_file` is told of the files that are read.
+
+    A model of ours without a tokenizer reads sequences of its task that its training did not see.
+    """
+    if subject.tokenizer is None and subject.folder is not None and (subject.folder / "recipe.json").is_file():
+        runs = import_module(f"{ROOT.name}.runs.trained")
+        held_out: TokenSet = runs.held_out_tokens(runs.recipe_of(subject.folder).data, sequences)
+        return held_out
     context = subject.shape.n_ctx
     length = min(64, context or 64) if length is None else whole_number(length, "length", 2, context)
     sequences, made = whole_number(sequences, "sequences", 1), text_to_tokens(subject, bos_rule(bos))

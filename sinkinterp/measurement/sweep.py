@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..arguments import keywords
 from ..attention import RESIDUAL, Edit, called, per_sequence
-from ..checks import LARGEST, InputError, accepting, check_count, choice, instance_of, is_whole, whole_number
+from ..checks import LARGEST, InputError, accepting, check_count, instance_of, is_whole, whole_number
 from ..data.progress import OnProgress, progress_of, told
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.attention_layers import Dropped, RemoveColumn
@@ -27,7 +27,7 @@ from ..metrics import bootstrap
 from ..metrics.importance import NEXT_TOKEN_LOSS, VISIBLE, PerSequence, next_token_loss
 from ..metrics.instruments import LOSS, Instruments
 from ..plots.theme import sweep_figure
-from ..report.answers import NamedTensor, Rate, several_of
+from ..report.answers import NamedTensor, Rate, rates
 from ..report.patterns import alphas_of, holds_attention
 from ..report.report import Report
 from ..table import BLOCK, EDIT, LOSS as NATS, Cell, Table, no_estimate
@@ -46,7 +46,7 @@ def sink_rate(  # noqa: PLR0913  everything that a rate depends on
     layers: int | Sequence[int] | None = None,
     heads: int | Sequence[int] | None = None,
     position: int = 0,
-    epsilon: float = 0.3,
+    epsilon: float | Sequence[float] = 0.3,
     by: str | None = None,
     edits: Edits = (),
 ) -> Rate | Tensor:
@@ -54,12 +54,10 @@ def sink_rate(  # noqa: PLR0913  everything that a rate depends on
 
     `rate.per_sequence`, `.per_layer` and `.per_head` are its tensors, which by="sequence", "layer" and "head" return;
     `rate.to_pandas()` has a row for each head. Takes a report, a model and tokens as `measure` does, or the attention
-    weights that `si.sinks` takes, divided as it does, and `layers` and `heads` of them. Raises InputError for others.
+    weights that `si.sinks` takes, divided as it does, and `layers` and `heads` of them. Several epsilons give a tensor
+    with the rate, or what `by` returns, at each. Raises InputError for others.
     """
-    alpha = _alphas(model, tokens, position, edits).at(layer=several_of(layers), head=several_of(heads))
-    rate = Rate(alpha, position, epsilon)
-    parts = {"sequence": "per_sequence", "text": "per_sequence", "layer": "per_layer", "head": "per_head"}
-    return rate if by is None else getattr(rate, choice(by, parts, "rate by"))
+    return rates(_alphas(model, tokens, position, edits), position, epsilon, by, layers, heads)
 
 
 @keywords

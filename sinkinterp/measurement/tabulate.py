@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from functools import partial, wraps
+from importlib import import_module
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 from .. import interventions
 from ..arguments import Frozen, keywords
 from ..attention import ALL, CALL, RESIDUAL, AttentionCall, Edit, maps
-from ..backends.load import subject_of
+from ..backends.load import is_model, subject_of
 from ..backends.patched import hooked, patched, with_block_edits
 from ..checks import InputError, is_whole, whole_number, whole_numbers
 from ..data.texts import is_path
@@ -23,14 +25,25 @@ from ..guesses import edit_of, fix_of, synonym
 from ..interventions.edit import PLACES, Edits, edits_of, in_places, is_hook
 from ..metrics.importance import Metric
 from ..metrics.instruments import INSTRUMENTS, LOSS
-from ..report.answers import NamedTensor, OfTable
+from ..report.answers import NamedTensor, Number, OfTable
 from ..report.compare import compare as compare_reports, sinks_by
 from ..report.norms import LARGEST_VALUE, largest_entries, residual_norms_by_block
 from ..report.readings import TokenText
-from ..report.report import NAMED, Report, view_of
+from ..report.report import NAMED, Report, named_view, view_of
 from ..table import ALPHA_1, BLOCK, HEAD, KV_HEAD, LAYER, MODEL, POSITION, Table
+from .activation_patching import activation_patching
 from .maps import by_name
 from .measure import ModelLike, inputs_of, measure
+
+
+def _measured(model: Any, tokens: Any, edits: Edits, **how: Any) -> tuple[Report, TokenText]:
+    """The report of a model, or the one that is given in its place; and the text of its tokens."""
+    if isinstance(model, Report):
+        if tokens is not None or edits_of(edits):
+            raise InputError("a report is measured already; leave its text and edits out, or give the model")
+        return model, str
+    subject = subject_of(model)
+    return measure(subject, tokens, edits=edits, **how), subject.label
 
 
 def _table_of(view: str) -> Callable[..., Table]:
@@ -51,9 +64,9 @@ def _table_of(view: str) -> Callable[..., Table]:
         `top` keeps the largest rows; of massive activations, it makes those of the largest entries. Raises InputError
         as `measure` does, and where the table has no such rows.
         """
-        subject, needed = subject_of(model), NAMED["massive" if view == "entries" else view].instrument
-        report = measure(subject, tokens, edits=edits, instruments=INSTRUMENTS.get(needed, ()))
-        return rows_named(view, report, epsilon, subject.label, layers=layers, heads=heads, top=top)
+        needed = NAMED["massive" if view == "entries" else view].instrument
+        report, label = _measured(model, tokens, edits, instruments=INSTRUMENTS.get(needed, ()))
+        return rows_named(view, report, epsilon, label, layers=layers, heads=heads, top=top)
 
     tabulate.__name__ = view
     return keywords(with_block_edits(tabulate))
@@ -105,9 +118,9 @@ def _numbers_of(
         One layer or head, from 0, leaves its axis out, a list keeps it. Raises InputError as `measure` does.
         """
         added = [] if metric is None else [metric(position or 0)]
-        report = model
-        if not isinstance(report, Report):
-            report = measure(model, tokens, positions=0, edits=edits, instruments=[(each,) for each in added])
+        if added and isinstance(model, Report):
+            raise InputError(f"a report does not hold each {quantity}; give the model and its text")
+        report, _ = _measured(model, tokens, edits, positions=0, instruments=[(each,) for each in added])
         values = read(report.extra(added[0]) if added else report)
         places: Any = dict(zip(axes, values.shape[1:], strict=True))
         places |= {LAYER: report.attention_layers} if LAYER in axes else {}
@@ -151,23 +164,32 @@ class Norms(OfTable, Frozen, eq=False):
     to_df = to_frame = to_dataframe = to_pandas
     df = property(to_pandas)
 
+    def plot(self, of: str = "residuals") -> Any:
+        """The picture of all blocks by kind of token; of chosen blocks, that of one of the tensors."""
+        return (self.by_token if isinstance(self.residuals.axes.get(BLOCK), range) else self[of]).plot()
+
     def __iter__(self) -> Iterator[NamedTensor]:
         return iter((self.keys, self.values))
 
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
+    def __getitem__(self, name: Any) -> Any:
+        if is_whole(name):
+            return (*self, self.residuals)[name]
+        return getattr(self, name) if isinstance(name, str) else self.to_pandas()[name]
 
     def __getattr__(self, name: str) -> Any:
-        return vars(self)[f"{name}s"] if f"{name}s" in vars(self) else super().__getattr__(name)
+        if f"{name}s" in vars(self):
+            return vars(self)[f"{name}s"]
+        frame = None if name[0] == "_" or hasattr(Table, name) else self.to_pandas()
+        return getattr(frame, name) if hasattr(frame, name) else super().__getattr__(name)
 
 
-def _figure_of(table: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that draws what `table` returns, or an answer that it is given."""
+def _figure_of(table: Callable[..., Any], **how: Any) -> Callable[..., Any]:
+    """A function that draws what `table` returns, or an answer that it is given; `how` are words of its `plot`."""
 
     @keywords
     @wraps(table)
     def drawn(*args: Any, **named: Any) -> Any:
-        return (args[0] if args and isinstance(args[0], OfTable) else table(*args, **named)).plot()
+        return (args[0] if args and isinstance(args[0], OfTable) else table(*args, **named)).plot(**how)
 
     return drawn
 
@@ -203,11 +225,10 @@ def norms(
     edits: Edits = (),
 ) -> Norms:
     """The norms of keys, values and residuals as tensors, of some layers, heads of keys and positions."""
-    subject = subject_of(model)
-    report = measure(subject, tokens, positions=0, edits=edits)
+    report, label = _measured(model, tokens, edits, positions=0)
     of_heads: Any = {"layers": layers, "heads": heads, "position": position}
     stream = residuals(report, layers=layers, position=position)
-    table = NAMED["norms"].table(report, 0.3, subject.label)
+    table = NAMED["norms"].table(report, 0.3, label)
     return Norms(keys(report, **of_heads), values(report, **of_heads), stream, table)
 
 
@@ -229,19 +250,55 @@ def sink_heads(
 
 @keywords
 @with_block_edits
-def loss(model: ModelLike, tokens: TokensLike | Any = None, *, edits: Edits = ()) -> float:
+def loss(model: ModelLike, tokens: TokensLike | Any = None, *, edits: Edits = ()) -> Number:
     """The loss of the next token in nats, mean over all tokens of the texts."""
-    return float(measure(model, tokens, positions=0, edits=edits, instruments=LOSS).extra(LOSS[0]).nanmean())
+    report, _ = _measured(model, tokens, edits, positions=0, instruments=LOSS)
+    return Number(report.extra(LOSS[0]).nanmean())
 
 
 @keywords
-def perplexity(model: ModelLike, tokens: TokensLike | Any = None, *, edits: Edits = ()) -> float:
+def perplexity(model: ModelLike, tokens: TokensLike | Any = None, *, edits: Edits = ()) -> Number:
     """The exponential of `loss`."""
-    return math.exp(loss(model, tokens, edits=edits))
+    return Number(math.exp(loss(model, tokens, edits=edits)))
 
 
-_tables: tuple[Any, ...] = (massive, norms, _angles, heads)
-plot_massive, plot_norms, plot_angles, plot_heads = map(_figure_of, _tables)
+@wraps(massive)
+def _massive_shown(*args: Any, **named: Any) -> Table:
+    """The table that is drawn: of several blocks a row each, of one block its largest entries."""
+    table = massive(*args, **named)
+    return table if len(table) > 1 else entries(*args, **named)
+
+
+@keywords
+def read(model: Any, tokens: TokensLike | Any = None, **how: Any) -> Report:
+    """The report in a file; of a model, with or without tokens, what `measure` reads."""
+    is_file = tokens is None and not how and (Path(str(model)).is_file() or not is_model(model))
+    return Report.load(model) if is_file else measure(model, tokens, **how)
+
+
+class _Patching:
+    """Functions of `transformer_lens.patching`. It is called as `activation_patching` is."""
+
+    __call__ = staticmethod(activation_patching)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module("transformer_lens.patching"), name)
+
+
+patching = _Patching()
+
+
+plot_norms, plot_key_norms, plot_value_norms = (_figure_of(norms, of=of) for of in ("residuals", "keys", "values"))
+_tables: tuple[Any, ...] = (_massive_shown, _angles, heads)
+plot_massive, plot_angles, plot_heads = map(_figure_of, _tables)
+
+
+@keywords
+def plot(model: ModelLike, tokens: TokensLike | Any = None, view: str = "sinks", **chosen: Any) -> Any:
+    """The figure of a view of `report.plot`, of a report, or of a model on tokens; `chosen` as the tables take it."""
+    return _table_of(named_view(view).name)(model, tokens, **chosen).plot()
+
+
 run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
 
 

@@ -113,7 +113,12 @@ def _held_page(patterns: Any, tokens: Any, edits: Edits, layers: Any, heads: Any
 
 def write(report: Report, path: Path | str, epsilon: float = 0.3, token_text: TokenText = str) -> Path:
     """Writes the page of a report, as `sinkinterp measure --html` does, and returns where."""
-    return Page(measurement_page(report, epsilon, token_text), report.protocol.model).save(path)
+    return page_of(report, epsilon, token_text).save(path)
+
+
+def page_of(report: Report, epsilon: float = 0.3, token_text: TokenText = str) -> Page:
+    """The page of a report."""
+    return Page(measurement_page(report, epsilon, token_text), report.protocol.model)
 
 
 def _in_notebook() -> bool:

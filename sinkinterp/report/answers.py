@@ -6,17 +6,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import plotly.express as px
 import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
-from ..checks import InputError, is_whole, whole_numbers
-from ..guesses import Unknown, guesses, said_of, synonym
+from ..checks import InputError, choice, is_whole, whole_numbers
+from ..guesses import Unknown, guesses, said_of, synonym, words_of
 from ..metrics.bootstrap import SHARES, intervals, mean_cells, rate
 from ..metrics.importance import sink_rate
 from ..plots.theme import MAGNITUDE, themed
-from ..table import HEAD, LAYER, SINK_RATE, Table, identifier
+from ..table import EPSILON, HEAD, LAYER, SINK_RATE, Table, identifier
 
 _MOST_PANELS = 16
 
@@ -38,6 +39,8 @@ class OfTable:
     def __getattr__(self, name: str) -> Any:
         if name[0] == "_" or name in ("table", "columns") or not vars(self):  # plotly takes columns for a frame
             raise AttributeError(name)
+        if meant := words_of("same").get(f"{self.kind}:{name}"):
+            return getattr(self, meant)
         if name != "plot" and name in guesses()["draws"].split():
             return self.plot
         if hasattr(Tensor, name) or not hasattr(self.table, name):
@@ -97,6 +100,12 @@ class NamedTensor(OfTable, Tensor):
         shown = self.at(**{word: words.pop(word) for word in self.axes if word in words})
         return drawn(shown, self.quantity, shown.axes, **words)
 
+    def sort_values(self, *by: Any, **how: Any) -> Any:
+        """The frame sorted by columns, or without any, the numbers as a Series, sorted."""
+        frame = self.table.to_pandas()
+        of_pandas = frame if by or "by" in how else frame.set_index([*self.axes])[identifier(self.quantity)]
+        return of_pandas.sort_values(*by, **how)
+
     def to_numpy(self) -> Any:
         """The numbers as an array."""
         return self.as_subclass(Tensor).numpy()
@@ -142,7 +151,8 @@ def drawn(values: Any, title: str = "", axes: Mapping[str, Sequence[int]] = {}, 
     names = [name for name, n in zip(axes, x.shape, strict=False) if n > 1 or x.ndim < 3]
     x = x if x.ndim < 3 else x.squeeze()
     if x.ndim < 2:
-        figure = go.Figure().add_scatter(y=x.reshape(-1).numpy(), mode="lines+markers")
+        places = [*axes[names[0]]] if names else None
+        figure = go.Figure().add_scatter(x=places, y=x.reshape(-1).numpy(), mode="lines+markers")
         return themed(figure.update_layout(xaxis_title="".join(names), yaxis_title=title), title)
     panel = min(range(x.ndim), key=lambda axis: x.shape[axis]) if x.ndim == 3 else None
     if x.ndim > 3 or (panel is not None and x.shape[panel] > _MOST_PANELS):
@@ -161,7 +171,21 @@ def several_of(chosen: Any) -> Any:
     return [chosen] if is_whole(chosen) else chosen
 
 
-class Rate(OfTable, float):
+class Number(float):
+    """A number that has what people ask of a tensor of one number."""
+
+    kind = "number"
+
+    def item(self) -> float:
+        """The number itself."""
+        return float(self)
+
+    def mean(self, axis: None = None, dtype: Any = None, out: Any = None) -> float:
+        """The number itself, which is a mean; numpy.mean calls this."""
+        return float(self)
+
+
+class Rate(OfTable, Number):
     """Sink_k^epsilon, a number between 0 and 1: the mean over sequences, layers and heads.
 
     per_sequence, per_layer, per_head: the rate of each. low, high: its 95% interval over sequences. table: a row for
@@ -190,14 +214,6 @@ class Rate(OfTable, float):
     def __reduce__(self) -> Any:
         return float, (float(self),)
 
-    def item(self) -> float:
-        """The number itself."""
-        return float(self)
-
-    def mean(self, axis: None = None, dtype: Any = None, out: Any = None) -> float:
-        """The number itself, which is a mean; numpy.mean calls this."""
-        return float(self)
-
     @property
     def per_sequence(self) -> NamedTensor:
         """The rate of each sequence: the share of its heads above epsilon."""
@@ -222,3 +238,20 @@ class Rate(OfTable, float):
         rows = [{LAYER: i, HEAD: j, **mean_cells(alpha.quantity, x, SHARES), SINK_RATE: y} for i, j, x, y in cells]
         note = f"Sink_{self._k} {self} at epsilon {self._epsilon}; {intervals(len(self._alpha))}"
         return Table(f"Sink_{self._k} of each head", note, tuple(rows), lambda table: rates.plot())
+
+
+def rates(alpha: NamedTensor, position: int, epsilon: Any, by: str | None, layers: Any, heads: Any) -> Any:
+    """The rate of the importance `alpha` of some layers and heads, by None, "sequence", "layer" or "head".
+
+    Several epsilons give a tensor with that at each.
+    """
+    alpha = alpha.at(layer=several_of(layers), head=several_of(heads))
+    parts = {"sequence": "per_sequence", "text": "per_sequence", "layer": "per_layer", "head": "per_head"}
+    part = None if by is None else choice(by, parts, "rate by")
+    several: Any = epsilon if isinstance(epsilon, list | tuple | np.ndarray | Tensor) else [epsilon]
+    each = [Rate(alpha, position, one) for one in several]
+    answers = each if part is None else [getattr(rate, part) for rate in each]
+    if several is not epsilon:
+        return answers[0]
+    axes = {} if part is None else answers[0].axes
+    return NamedTensor.of(torch.stack([*map(torch.as_tensor, answers)]), SINK_RATE, **{EPSILON: several, **axes})

@@ -196,7 +196,16 @@ def largest_entries(
 
     most_frequent = sorted(found, key=lambda place: (-len(found[place]), place))[:MOST_SHOWN]
     note = f"{protocol_note(report, epsilon)}; block 0 is the embedding"
-    return Table(f"Largest residual entries of block {block}", note, tuple(row(*place) for place in most_frequent))
+    rows = tuple(row(*place) for place in most_frequent)
+    return Table(f"Largest residual entries of block {block}", note, rows, entries_figure)
+
+
+def entries_figure(table: Table) -> go.Figure:
+    """The size of each entry, with its place; from `largest_entries`."""
+    names = [escaped(f"position {row[POSITION]} ({row['token']}), channel {row['channel']}") for row in table]
+    figure = go.Figure().add_bar(x=table.numbers(LARGEST_VALUE), y=names, orientation="h")
+    figure.update_xaxes(title=LARGEST_VALUE, type="log").update_yaxes(autorange="reversed")
+    return themed(figure, table.title, 380, table.note)
 
 
 def by_block(table: Table) -> go.Figure:

@@ -27,7 +27,7 @@ from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE, Alpha, AnyMetric, PerHead, sink_rate
 from ..metrics.residuals import Steps, norm_ratio, steps
 from ..seals import SEALED, SHA256, STAMP, Damaged, check_signed, check_stamp, csv_bytes, signed, stamped, write_output
-from .answers import NamedTensor, Rate
+from .answers import NamedTensor, rates
 
 
 class Protocol(Frozen):
@@ -180,7 +180,7 @@ class Readings(metaclass=Told, repr=False, eq=False):
     def __getitem__(self, name: str) -> Any:
         """A tensor by its name among `tensors` or `extras`, or what a method gives. Raises InputError for others."""
         known = {**self.tensors(), **self.extras}
-        method = None if name in known or not isinstance(name, str) or name[:1] == "_" else getattr(self, name, None)
+        method = None if not isinstance(name, str) or name in known or name[:1] == "_" else getattr(self, name, None)
         if method is not None and getattr(method, "answers", False):
             return method()
         if not isinstance(name, str) or name not in known:
@@ -196,9 +196,14 @@ class Readings(metaclass=Told, repr=False, eq=False):
         return own | {EXTRA + name: value for name, value in self.extras.items()}
 
     @keywords
-    def sink_rate(self, position: int = 0, epsilon: float = 0.3) -> Rate:
-        """Sink_k^epsilon, k = position + 1: the share of (sequence, layer, head) above epsilon, strictly; 0..1."""
-        return Rate(self.named_alpha(position), position, epsilon)
+    def sink_rate(
+        self, position: int = 0, epsilon: float = 0.3, *, by: str | None = None, layers: Any = None, heads: Any = None
+    ) -> Any:
+        """Sink_k^epsilon, k = position + 1: the share of (sequence, layer, head) above epsilon, strictly; 0..1.
+
+        `by`, `layers`, `heads` and several epsilons are those of `si.sink_rate`.
+        """
+        return rates(self.named_alpha(position), position, epsilon, by, layers, heads)
 
     def named_alpha(self, position: int = 0) -> NamedTensor:
         """As `alpha`, with the numbers of its layers."""

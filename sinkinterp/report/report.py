@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from html import escape
+from importlib import import_module
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import plotly.graph_objects as go
@@ -17,6 +19,7 @@ from torch import Tensor
 from ..arguments import Frozen, keywords
 from ..attributes import Answering
 from ..checks import InputError, choice, whole_number
+from ..guesses import ROOT, words_of
 from ..metrics.importance import NEXT_TOKEN_LOSS, PATTERNS, AnyMetric
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.qk import QK_ANGLES
@@ -73,6 +76,12 @@ class Report(Readings, Answering, repr=False, eq=False):
         instrument to measure with, where the report does not hold what a view needs.
         """
         return view_of(self, view).table(self, epsilon, token_text).plot()
+
+    def to_html(self, path: Path | str | None = None) -> str | Path:
+        """The page of the report as a text; with a path, it is written there instead."""
+        page = import_module(f"{ROOT.name}.pages.report").page_of(self)
+        html: str = page.html
+        return html if path is None else Path(page.save(path))
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the summary. All text is escaped."""
@@ -152,9 +161,14 @@ def views_of(report: Readings) -> Iterator[View]:
     return (view for view in VIEWS if all(map(report.has, view.needs)) and view.fits(report))
 
 
+def named_view(word: str) -> View:
+    """The view that a word means. Raises InputError for another word."""
+    return choice(words_of("same").get(f"view:{word}", word), NAMED, "view")
+
+
 def view_of(report: Readings, name: str) -> View:
     """The view of that name. Raises InputError for another name, and if the report lacks a metric."""
-    view = choice(name, NAMED, "view")
+    view = named_view(name)
     if not all(map(report.has, view.needs)):
         call = f"instruments=si.measurement.instruments.{view.instrument}"
         raise InputError(f"the view {name!r} needs what {view.instrument} measures; measure with {call}")
