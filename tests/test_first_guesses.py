@@ -928,7 +928,7 @@ TYPED = {  # what is tried first, and the line that its answer says to type
     "a vector": (lambda s: si.massive_activations(torch.zeros(8)), "si.massive_activations(model, text)"),
     "a part of a rate": (lambda s: si.sink_rate(s, TEXT, reduce="none"), "si.sink_rate(model, text, by='layer')"),
     "a prefix": (lambda s: si.TrainConfig(objective="prefix"), "si.TrainConfig('prefix_5')"),
-    "a bias": (lambda s: si.TrainConfig(kv_bias="k"), "si.TrainConfig('kv_bias')"),
+    "a bias": (lambda s: si.TrainConfig(kv_bias="x"), "si.TrainConfig('kv_bias')"),
     "a figure of the paper": (lambda s: si.figure02(), "si.reproduce"),
     "a loss": (lambda s: si.measure(s, TEXT).loss, "si.loss(model, text)"),
     "a page that is indexed": (lambda s: si.attention_patterns(s, TEXT)[0], "si.attention(model, text)"),

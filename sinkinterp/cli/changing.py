@@ -44,7 +44,7 @@ def compare(
             settings = how.over_preset(given, loading.dtype)
             subject = loading.subject(name, settings.dtype)
             reports[column] = measured(subject, name, given, settings, replace(how, edit=edit), progress)
-            if given.text is None:  # the others read as many sequences as the first needs
+            if not any((given.text, given.chat, given.tokens, given.drawn)):  # the others read as many sequences as the first needs
                 given = replace(given, sequences=reports[column].protocol.sequences)
         if len(reports) == 2:
             before, after = reports.values()

@@ -26,7 +26,7 @@ def listing(what: Annotated[Listed | None, typer.Argument(show_default="all")] =
         _print(each)
 
 
-def info(model: options.Model, loading: options.Weights = options.Weights()) -> None:
+def info(model: options.Model, loading: options.Loading = options.Loading()) -> None:
     """Print the sizes of a model: its layers, heads, dimensions and parameters."""
     subject = loading.subject(model)
     sizes = vars(subject.shape) | {"parameters": sum(weight.numel() for weight in subject.model.parameters())}

@@ -39,7 +39,8 @@ class Command(TyperCommand):
         _, more, order = self.make_parser(ctx).parse_args(args=list(args))
         options = {name for param in self.params for name in param.opts}
         has_model = "model" in {param.name for param in self.params if param.param_type_name == "argument"}
-        is_text = len(more) == 1 and not NUMBERS.fullmatch(more[0]) and bool(re.search(r"[\s./]", more[0]))
+        needs_text = any(param.required and "--text" in param.opts for param in self.params)
+        is_text = len(more) == 1 and not NUMBERS.fullmatch(more[0]) and (needs_text or re.search(r"[\s./]", more[0]))
         if is_text and has_model and "--text" in options - {*args}:  # a text after the model
             at = len(args) - 1 - args[::-1].index(more[0])
             args = [*args[:at], "--text", *args[at:]]
@@ -138,6 +139,8 @@ def _message(error: Any) -> str:
         fix = fix_of(word, place) if word or text.startswith("Missing") else ""
         options = {name for param in context.command.params for name in param.opts} if context else set()
         fix = fix if {*_NAMED_OPTION.findall(re.sub("`[^`]*`", "", fix))} <= options else ""  # of this command
+        if context is not None and not fix and text.startswith("Missing argument 'model'"):
+            fix = f"; name one, as in `{context.command_path} sinkinterp/text-softmax`"
         if "requires an argument" in text:
             fix = f"; write it with a value, such as {option} {FILES.get(option, 'VALUE')}"
         if "(Possible" in text:
@@ -152,7 +155,7 @@ def _message(error: Any) -> str:
 
 def _with_model(message: str, words: list[str]) -> str:
     """The message with the models of a command line in the lines that it says to write."""
-    first = [words[1]] if words[1:] and words[1][:1] != "-" else []
+    first = [words[1]] if words[1:] and re.fullmatch(r"[^-\s]\S*", words[1]) else []
     named = [shlex.quote(word) for word in dict.fromkeys((*first, *filter(is_model, words[1:])))]
 
     def filled(match: re.Match[str]) -> str:

@@ -5,20 +5,20 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ..backends.files.named_models import models
 from ..checks import choice, refusal
-from ..guesses import command_of, edit_of, option_of, synonym
+from ..guesses import ROOT, command_of, edit_of, option_of, synonym, words_of
 from ..spec import flat
 from . import options
 from .edit_words import NUMBERS, Group, numbers_in, plain, with_edits
 
 LISTS = {"reproduce": "experiments", "train": "variants", "measure": "models", "view": "models"}  # of `COMMAND list`
-_TABLES = "sinks layers positions epsilons norms keys values kv residuals angles massive entries"
+_TABLES = "sinks above layers positions epsilons norms keys values kv residuals angles massive entries"
 TABLES = dict.fromkeys(_TABLES.split())
 FILES = {"--json": "sinks.json", "--html": "sinks.html", "--save": "sinks.csv", "--out": "page.html"}  # in a folder
 CONFIGS = ("config", "cfg", "config_file", "config_path", "settings_file", "yaml", "hparams")
@@ -32,26 +32,44 @@ def line_meant(words: list[str], commands: Mapping[str, Any]) -> list[str]:
     word, *rest = words
     if word == "help" or rest == ["help"]:
         return [*(rest if word == "help" else [word]), "--help"]
-    if word in LISTS and len(rest) == 1 and rest[0].lstrip("-") in ("list", "l", "ls"):
-        return ["list", LISTS[word]]
-    command, *more = [word] if word in commands or word[:1] == "-" else command_meant(word)
+    if word in ("version", "-V", "-v"):
+        return ["--version", *rest]
+    if (word in models() or os.path.isdir(word)) and word not in commands and command_meant(word) == [word]:
+        return line_meant(["measure", *words], commands)
+    if word in ("figure", "fig") and rest and (is_model(rest[0]) or command_meant(rest[0])[0] in ("measure", "view")):
+        return line_meant(["view", *rest], commands)  # `figure norms`
+    if rest and f"{ROOT.name}:{word}-{rest[0]}" in words_of("instead"):  # `train twins`
+        return [f"{word}-{rest[0]}", *rest[1:]]
+    if word in LISTS and len(rest) == 1 and (listed := re.fullmatch(r"-*(?=\w)(?:list|ls|l)?[-_]?(\w*)", rest[0])):
+        meant = command_meant(f"list-{listed[1] or LISTS[word]}")
+        if meant[0] == "list":
+            return meant
+    command, *more = [word] if word in commands or word[:1] == "-" else command_meant(word, rest)
     if command not in commands:
         return [command, *rest, *more]
     given = Options(commands[command])
-    thing, others = given.thing_in(rest) if command in ("measure", "view", "check", "list") else ([], rest)
+    words = [word for word in more[:1] if word[:1] != "-"]  # which an option before them would take
+    is_of_things = command in ("measure", "view", "check", "list")
+    thing, others = given.thing_in([*words, *rest]) if is_of_things else ([], rest)
     if thing and (command != "list" or thing[0] == "list"):
         is_drawn = command == "view" and thing[0] == "measure" and not any(map(_is_output, others))
-        return line_meant([*thing[:1], *others, *thing[1:], *["--html"] * is_drawn], commands)
+        n = 1 + sum(word[:1] != "-" for word in thing[1:2])
+        return line_meant([*thing[:n], *others, *thing[n:], *["--html"] * is_drawn], commands)
     rest = ["--top" if word == "-n" and "--table" in more else word for word in rest]
-    words = [word for word in more[:1] if word[:1] != "-"]  # which an option before them would take
+    rest = rest[1:] if command == "list" and more and rest[:1] == ["list"] else rest  # `models list`
     return [given.command(rest), *words, *rest, *more[len(words) :]]
 
 
-def command_meant(word: str) -> list[str]:
-    """A command with options that a word means; the word itself if it means none."""
+def command_meant(word: str, others: Iterable[str] = ()) -> list[str]:
+    """A command with options that a word means, with an option of the others; the word itself if it means none."""
     name = word.replace("_", "-")
-    if (meant := command_of(name)) != name:
-        return meant.split()
+    options_too = (f"{name}:--{synonym(plain(other), ('head', 'threshold'))}" for other in others if other[:1] == "-")
+    for given in (*options_too, name):
+        if (meant := command_of(given)) != given:
+            return meant.split()
+    each = [command_meant(part) for part in word.split(",")] if "," in word else []
+    if each and all(meant[:2] == ["measure", "--table"] for meant in each):
+        return ["measure", "--table", ",".join(meant[2] for meant in each)]
     if re.fullmatch(r"(tab|fig)(le|ure)?[- ]?\d+\w*", name, re.I):
         return ["reproduce", word]
     return ["measure", f"--{name}"] if edit_of(name, options.EDITS) else [word]
@@ -93,6 +111,7 @@ class Options:
     def meant(self, args: list[str]) -> list[str]:
         """The words with the command's own options; a model named by an option is an argument."""
         words, groups = list[str](), [each for group in self._groups(args) for each in self._with_settings(group)]
+        groups = [self._kth(group) for group in groups] if "--table" not in args else groups
         groups = self._with_second_model(self._with_heads(groups))
         groups = with_edits(groups, self._edit_in, self._is_foreign) if "--edit" in self.own else groups
         while groups:
@@ -124,6 +143,12 @@ class Options:
             return groups
         others = [group for word, group in zip(words, groups, strict=True) if word not in ("layer", "head")]
         return [*others, *(("--head", [f"{layer}.{head}"]) for layer in layers for head in heads)]
+
+    def _kth(self, group: Group) -> Group:
+        """The group; of `sink-rate --k 2`, that of the second position, which is 1."""
+        k = "".join(group[1])
+        is_k = self.name == "measure" and group[0] == "--k" and k.isdecimal() and k != "0"
+        return ("--position", [str(int(k) - 1)]) if is_k else group
 
     def _with_second_model(self, groups: list[Group]) -> list[Group]:
         """The groups of a patch with `--clean A --corrupted B` for two texts, `MODEL --into TWIN` for two models."""
@@ -158,9 +183,11 @@ class Options:
         """The command that the first word means, or an option such as --what, and the other words."""
         groups = self._groups(args)
         for i, (option, values) in enumerate(groups):
-            is_named = i == 0 and not option and values[0] not in models() and not os.path.exists(values[0])
+            is_first = i == 0 or (i == 1 and not groups[0][0] and is_model(groups[0][1][0]))
+            is_named = is_first and not option and values[0] not in models() and not os.path.exists(values[0])
             is_thing = is_named or (values and option_of(f"what:{option}") is not None)
-            if is_thing and (meant := command_meant(values[0])) not in (values[:1], [self.name, *values[:1]]):
+            words = [other for other, _ in groups]
+            if is_thing and (meant := command_meant(values[0], words)) not in (values[:1], [self.name, *values[:1]]):
                 return meant, [
                     word for other, given in groups[:i] + groups[i + 1 :] for word in (other, *given) if word
                 ]
@@ -177,11 +204,20 @@ class Options:
             if re.match(r"-\D", arg):
                 name, equals, value = arg.partition("=")
                 groups.append((arg, []) if name in self.flags else (name, [value] * bool(equals)))  # or refused
+            elif not (takes and not values) and (pair := re.fullmatch(r"([a-z_][\w.]*)=(\S+)", arg)):
+                groups.append(self._setting(*pair.groups()))
             elif takes and (not values or (NUMBERS.fullmatch(arg) and NUMBERS.fullmatch("".join(values)))):
                 values.append(arg)
             else:
                 groups += [("", [part]) for part in models_in(arg)]
         return groups
+
+    def _setting(self, name: str, value: str) -> Group:
+        """The option that a word such as steps=10 or optim.lr=1e-3 means."""
+        option = f"--{name.rpartition('.')[2]}"
+        if not self._is_foreign(option) or self._said(option, [value]) is not None:
+            return option, [value]
+        return ("--set" if "--set" in self.own else "", [f"{name}={value}"])
 
     def kept(self, words: list[str]) -> list[str]:
         """The words without the options that the command lacks. A model that one names stays, if it is alone."""
@@ -221,6 +257,8 @@ class Options:
         if not option:
             said = option_of(f"{self.name}:{value}") if value else None
             return said and f"{said} {{:.0}}"
+        if self.name == "train" and not values and (variant := name.replace("-", "_")) in options.VARIANTS:
+            return variant
         has = {*self.own, *["--out"] * any(map(_is_output, self.own))}
         asked = [f"{each}={value}" for each in dict.fromkeys((f"--{name}", self._own(option))) if values != [""]]
         keys = [f"{place}{each}" for each in asked for place in (f"{self.name}:", "")]

@@ -58,6 +58,16 @@ def sinks_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 
 
 @of_report
+def heads_above(report: Readings, epsilon: float = 0.3) -> Table:
+    """The heads whose mean importance of the first position is above epsilon, the strongest first."""
+    table = top_heads(every := sinks_by_head(report, epsilon), len(every))
+    rows = tuple(row for row in table.rows if float(row[ALPHA_1] or 0) > epsilon)
+    return replace(
+        every, title=f"{len(rows)} of {len(every)} heads give the first position more than {epsilon}", rows=rows
+    )
+
+
+@of_report
 def sinks_by_layer(report: Readings, epsilon: float = 0.3) -> Table:
     """Importance of the first position per layer: the mean over its heads, and its share above epsilon."""
     check_epsilon(epsilon)

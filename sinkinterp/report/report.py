@@ -136,6 +136,7 @@ _norms = _of(lambda report, epsilon: norms.residual_norms_by_block({report.proto
 VIEWS = (
     View(_of(sink_summary), in_terminal=True, in_json=True),
     View(_of(of_heads.sinks_by_head), "sinks", in_terminal=True, in_json=True, heading="Heads"),
+    View(_of(of_heads.heads_above), "above"),
     View(_of(of_heads.sinks_by_layer), "layers"),
     View(_of(positions.sinks_by_position), "positions", in_json=True, heading="Positions", fits=_has_others),
     View(_of(positions.sinks_by_epsilon), "epsilons", in_json=True, heading="Thresholds"),

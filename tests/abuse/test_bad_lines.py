@@ -233,7 +233,7 @@ HANGS = [  # what nobody writes to, and what has no end
 ]
 
 SAYS = {  # lines whose error says what to type
-    "measure": "missing argument 'model'; name a model, such as smollm2",
+    "measure": "missing argument 'model'; name one, as in `sinkinterp measure sinkinterp/text-softmax`",
     "reproduce": "missing argument 'names'; name one",
     "train": "missing argument 'variant'; name a variant",
     "measure gpt2": "give the name of a model on the Hub, with a network, or a local folder",

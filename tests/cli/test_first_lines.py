@@ -117,7 +117,7 @@ def test_a_name_of_the_hub_fails_fast_where_there_is_no_network(call, monkeypatc
 
 
 FIXED = (  # lines that end with an error which says what to type
-    *(f"{NAME} --text 'a b'", f"compare {NAME}", f"generate {NAME}", f"patch {NAME}", f"perplexity {NAME}"),
+    *(f"compare {NAME}", f"generate {NAME}", f"patch {NAME}", f"perplexity {NAME}"),
     *(f"measure {NAME} --nonsense 3 --text 'a b'", f"generate {NAME} --text 'a b' --temperature 0.7", f"doctor {NAME}"),
     *(f"track {NAME}", "train --epochs 3", "train --objective prefix", "reproduce", "train"),
 )
