@@ -44,8 +44,8 @@ def compare(
             settings = how.over_preset(given, loading.dtype)
             subject = loading.subject(name, settings.dtype)
             reports[column] = measured(subject, name, given, settings, replace(how, edit=edit), progress)
-            if not any((given.text, given.chat, given.tokens, given.drawn)):  # the others read as many sequences as the first needs
-                given = replace(given, sequences=reports[column].protocol.sequences)
+            if not any((given.text, given.chat, given.tokens, given.drawn)):
+                given = replace(given, sequences=reports[column].protocol.sequences)  # as many as the first needs
         if len(reports) == 2:
             before, after = reports.values()
             table = compare_two(before, after, settings.epsilon, [*reports])
