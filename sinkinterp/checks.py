@@ -60,6 +60,13 @@ def refusing(check: Callable[P, Iterator[str]]) -> Callable[P, None]:
     return checked
 
 
+def refuse_first(faults: Mapping[str, object], what: str, fix: str = "") -> None:
+    """Raises InputError, which begins with `what` and ends with the fix, for the first of these faults that is one."""
+    for fault, is_one in faults.items():
+        if is_one:
+            raise InputError(f"{what} {fault}{fix and f'; {fix}'}")
+
+
 def reason_of(error: Exception) -> str:
     """Why something failed, in one line: what the system says, or the beginning of the message, or the error's type."""
     if isinstance(error, InputError):

@@ -33,7 +33,7 @@ from ..attention import sites
 from ..attention.call import AttentionCall
 from ..attention.shapes import TOLERANCE, Gap, HeadOutput, ModelShape, Residual, tolerance_of
 from ..attention.sites import Edit, Read, Site
-from ..checks import InputError
+from ..checks import InputError, refuse_first
 from ..data.tokens import Tokens
 from ..interventions.changes import AT, Operation
 from .subject import Logits
@@ -90,18 +90,17 @@ def logits_check(name: str, bare: Logits, vocab: int) -> Check:
         of_bare, of_later = Gap.of(first, bare.to(first)), Gap.of(second[:, :-1], first[:, :-1])
         own_bias = bias.diagonal(dim1=-2, dim2=-1)
         of_own = Gap(_distance(own_bias, own_bias[..., :1]), bias.abs().max().item())
-        passed = {
+        excess, most = answers["excess"], weight_tolerance(logits.dtype)
+        faults = {
             "its attention or its logits are not numbers; check its weights, and rope_theta in its configuration": (
-                bool(bare.isfinite().all()) and not answers["excess"].isnan().any()
+                not bare.isfinite().all() or bool(excess.isnan().any())
             ),
-            f"its logits are not the bare model's, {of_bare}": of_bare.is_within(tolerance),
-            f"a later token changes earlier logits, so it is not causal: {of_later}": of_later.is_within(tolerance),
-            "its attention rows do not sum to one": answers["excess"].max().item() <= weight_tolerance(logits.dtype),
-            f"the bias of its scores is not relative to the query's own key, {of_own}": of_own.is_within(exact),
+            f"its logits are not the bare model's, {of_bare}": not of_bare.is_within(tolerance),
+            f"a later token changes earlier logits, so it is not causal: {of_later}": not of_later.is_within(tolerance),
+            "its attention rows do not sum to one": excess.max().item() > most,
+            f"the bias of its scores is not relative to the query's own key, {of_own}": not of_own.is_within(exact),
         }
-        for failure, has_passed in passed.items():
-            if not has_passed:
-                raise InputError(f"{name} cannot be measured: {failure}")
+        refuse_first(faults, f"{name} cannot be measured:")
         return bias[0]
 
     of_calls = {"excess": row_excess, "sizes": head_sizes, "bias": early_bias}

@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from ..arguments import keywords
 from ..attention import Edit, Reads, Site, reads_of, sites
 from ..attention.shapes import Gap, ModelShape, metric, per_sequence, tolerance_of
-from ..checks import InputError, instance_of, refusal, refusing
+from ..checks import InputError, check_context, instance_of, refusal, refusing
 from ..data.tokens import Tokens, TokensLike
 from ..guesses import fix_of, synonym
 from ..interventions.changes import ChangeResidual, Put
@@ -441,9 +441,8 @@ class HuggingFaceSubject(Subject):
         if low < 0 or high >= vocab:
             wrong = low if low < 0 else high
             yield f"token id {wrong} is outside {self.name}'s vocabulary of {vocab}; give the text, or ids of its own"
-        if most is not None and tokens.shape[1] > most:
-            fix = f"use length={most}" + "; load it with beyond_context=True to read on" * self._reads_on
-            yield f"{tokens.shape[1]} tokens exceed {self.name}'s context of {most}; {fix}"
+        fix = f"use length={most}" + "; load it with beyond_context=True to read on" * self._reads_on
+        check_context(tokens.shape[1], most, self.name, fix)
 
 
 def _pass_on(*args: Any, **kwargs: Any) -> Any:

@@ -49,25 +49,25 @@ class _OfWidth(Part):
 
     limits: ClassVar[Limits] = {"width": 1}
 
+    is_gated: ClassVar[bool] = False
+
     width: int = 256
+    act: Activation = Relu()
+
+    def build(self, dims: Dims) -> nn.Module:
+        return Layer(dims.d_model, self)
 
 
 class FFN(_OfWidth):
     """down(act(up x))."""
 
-    act: Activation = Relu()
-
-    def build(self, dims: Dims) -> nn.Module:
-        return Layer(dims.d_model, self, is_gated=False)
-
 
 class GatedFFN(_OfWidth):
     """down(act(gate x) * up x): SwiGLU by default, as in Llama."""
 
-    act: Activation = Swish()
+    is_gated: ClassVar[bool] = True
 
-    def build(self, dims: Dims) -> nn.Module:
-        return Layer(dims.d_model, self, is_gated=True)
+    act: Activation = Swish()
 
 
 class SwishDown(nn.Linear):
@@ -77,12 +77,12 @@ class SwishDown(nn.Linear):
 class Layer(nn.Module):
     """The module of a feed-forward layer: an output projection of its neurons. Its projections have Llama's names."""
 
-    def __init__(self, d_model: int, spec: FFN | GatedFFN, is_gated: bool) -> None:
+    def __init__(self, d_model: int, spec: _OfWidth) -> None:
         super().__init__()
         self.act = spec.act
-        self.gate_proj = nn.Linear(d_model, spec.width, bias=False) if is_gated else None
+        self.gate_proj = nn.Linear(d_model, spec.width, bias=False) if spec.is_gated else None
         self.up_proj = nn.Linear(d_model, spec.width, bias=False)
-        down = SwishDown if is_gated and spec.act == Swish() else nn.Linear
+        down = SwishDown if spec.is_gated and spec.act == Swish() else nn.Linear
         self.down_proj = down(spec.width, d_model, bias=False)
 
     def neurons(self, x: Residual) -> Hidden:

@@ -154,22 +154,6 @@ def cosine_to_first(x: Residual) -> Float[Tensor, "batch pos"]:
     return F.cosine_similarity(x.float(), x[:, :1].float(), dim=-1)
 
 
-def secondary_sinks(
-    cosines: Float[Tensor, "batch block pos"], step_up: int, step_down: int, cosine: float = 0.9
-) -> Bool[Tensor, "batch pos"]:
-    """Tokens after the first whose residual points its way, cos > `cosine`, in a block from step_up to step_down.
-
-    Both ends count; the first token itself is False. Raises InputError for steps outside the blocks or out of order,
-    and for a cosine that is not between 0 and 1. Source: Wong et al., arXiv 2512.22213.
-    """
-    step_down = whole_number(step_down, "step_down", 0, cosines.shape[1] - 1)
-    step_up = whole_number(step_up, "step_up, not after step_down,", 0, step_down)
-    finite_number(cosine, "cosine", above=0, below=1)
-    follows = (cosines[:, step_up : step_down + 1] > cosine).any(1)
-    follows[:, 0] = False
-    return follows
-
-
 COSINE_TO_FIRST = Metric("cosine_to_first", RESIDUAL, cosine_to_first)
 PEAK_OVER_MEDIAN = Metric("peak_over_median", RESIDUAL, peak_over_median)
 MASSIVE_ENTRIES = Metric("massive_entries", RESIDUAL, massive_count)

@@ -20,7 +20,7 @@ from .. import table as col
 from ..arguments import Frozen, keywords
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import downloads
-from ..checks import InputError, choice, instance_of
+from ..checks import InputError, choice, instance_of, refuse_first
 from ..data.progress import Progress, progress_bars, silent
 from ..data.texts import check_readable
 from ..measurement.measure import PACKAGES
@@ -253,9 +253,7 @@ def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:
         f"trains toys, which learn a task and read no text; leave text=... away{or_larger}":
             trains and scope.text is not None and scope.scale not in _OF_TEXT,
     }  # fmt: skip
-    for why, is_so in refused.items():
-        if is_so:
-            raise InputError(f"{name} {why}")
+    refuse_first(refused, name)
     if scope.text is not None and trains:
         check_readable(scope.text)
 

@@ -14,9 +14,8 @@ from sinkinterp.metrics import importance, qk, residuals
 from sinkinterp.metrics.bootstrap import estimate
 
 NAN = float("nan")
-X, ALPHA, COSINES = torch.ones(2, 1, 3), torch.ones(2, 3, 5, 7), torch.ones(2, 3, 5)
+X, ALPHA = torch.ones(2, 1, 3), torch.ones(2, 3, 5, 7)
 TOKENS = torch.zeros(2, 7, dtype=torch.long)
-ENDS = ((-1, 2), (2, 1), (0, 3), (0, 4))
 REFUSED = {
     "epsilon": [(read, e) for e in (0.0, 1.0, -0.1, 30.0, NAN) for read in (
         partial(importance.sink_rate, ALPHA[..., 0]), lambda e: importance.sink_grid(ALPHA, (0.3, e)),
@@ -26,8 +25,6 @@ REFUSED = {
     "share": [(importance.sink_positions, ALPHA, ALPHA, 0.3, share) for share in (-0.1, 1.0, NAN)],
     "count": [(residuals.top_entries, X, count) for count in (0, 4)],
     "least": [(residuals.steps, torch.ones(5), least) for least in (1.0, 0.5, NAN)],
-    "step_": [(residuals.secondary_sinks, COSINES, *ends) for ends in ENDS],
-    "cosine": [(residuals.secondary_sinks, COSINES, 0, 1, cosine) for cosine in (0.0, 1.0, NAN)],
     "seed": [(estimate, torch.ones(n), seed) for n in (2, 31) for seed in (-1, 2**63)],
 }  # fmt: skip
 

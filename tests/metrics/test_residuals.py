@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-from sinkinterp.metrics import residuals as module
 from sinkinterp.metrics.residuals import (
     ALL_ENTRIES,
     METRICS,
@@ -200,36 +199,6 @@ def test_steps_worked_by_hand(ratio, found):
 
 def test_a_smaller_threshold_finds_smaller_steps():
     assert steps(torch.tensor([1.0, 1.9, 3.6, 1.5]), least=1.5) == Steps(1, 3)
-
-
-def secondary_sinks(residuals, *options, **named):
-    """From residuals `block sequence pos d_model`."""
-    cosines = torch.stack([cosine_to_first(x) for x in residuals], 1)
-    return module.secondary_sinks(cosines, *options, **named)
-
-
-def test_secondary_sinks_worked_by_hand():
-    first, across, along, against = [2.0, 0.0], [0.0, 5.0], [3.0, 0.1], [-4.0, 0.0]
-    blocks = [[first, along, across, across], [first, across, across, against], [first, across, along, across]]
-    residuals = torch.tensor(blocks)[:, None]
-    for ends, positions in {(0, 2): [1, 2], (1, 2): [2], (0, 1): [1], (1, 1): []}.items():
-        assert secondary_sinks(residuals, *ends)[0].nonzero().flatten().tolist() == positions
-
-
-def test_secondary_sinks_are_those_with_a_close_angle_to_their_own_first_token():
-    residuals = torch.randn(7, 3, 11, 5)
-    expected = torch.zeros(3, 11, dtype=torch.bool)
-    for block in range(2, 5):
-        for s in range(3):
-            for p in range(1, 11):
-                x, first = residuals[block, s, p], residuals[block, s, 0]
-                expected[s, p] |= bool(x @ first / (x @ x * (first @ first)).sqrt() > 0.6)
-    assert 0 < expected.sum() < 30
-    assert torch.equal(secondary_sinks(residuals, 2, 4, cosine=0.6), expected)
-
-
-def test_a_cosine_of_just_the_bound_is_not_close_enough():
-    assert module.secondary_sinks(torch.tensor([[[1.0, 0.5, 0.75]]]), 0, 0, 0.5).tolist() == [[False, False, True]]
 
 
 def test_the_cosine_to_the_first_token_worked_by_hand():

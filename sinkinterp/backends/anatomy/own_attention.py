@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ...arguments import Frozen
 from ...attention import HeadOutput
-from ...checks import InputError
+from ...checks import refuse_first
 from ..exclusive import computed_by
 
 # Returns what the heads of one layer return, of q, k, v, a mask (pairs that may attend, or an additive one), the scale
@@ -239,11 +239,11 @@ def mask_of_chosen(module: Any, n_keys: int, mask: Tensor | None, extra: Mapping
     extra: the keyword arguments of the attention interface. Raises InputError for a module that chooses blocks of keys
     (MiniMax-M3), and for one that attends to summaries of many tokens (DeepSeek-V4).
     """
-    signs = {"chooses blocks of keys": extra.get("block_indices"),
-             "attends to summaries of many tokens": getattr(module, "compressor", None)}  # fmt: skip
-    for what, sign in signs.items():
-        if sign is not None:
-            raise InputError(f"{type(module).__name__} {what}, which cannot be read by token; take another family")
+    faults = {
+        "chooses blocks of keys": extra.get("block_indices") is not None,
+        "attends to summaries of many tokens": getattr(module, "compressor", None) is not None,
+    }
+    refuse_first(faults, type(module).__name__, "keys cannot be read by token, so take another family")
     indices: Int[Tensor, "batch query chosen"] | None = extra.get("indices")
     if indices is None:
         return mask

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...arguments import Frozen
 from ...attention import AttentionCall, call_of_interface
-from ...checks import InputError
+from ...checks import InputError, refuse_first
 from ..anatomy.modules import removed_after
 
 SDPA, MULTI_HEAD = F.scaled_dot_product_attention, F.multi_head_attention_forward
@@ -91,14 +91,12 @@ def call_of_sdpa(  # noqa: PLR0913  the arguments of torch's function
     A mask that allows exactly what causal attention allows is None. Raises InputError for dropout, for heads that are
     not an axis of their own, and for queries that continue a cache of keys.
     """
-    if dropout_p or query.ndim != 4 or query.shape[2] != key.shape[2]:
-        kinds = {
-            "drops attention weights at random, also outside training": bool(dropout_p),
-            "attends one head at a time, or with heads and sequences in one axis": query.ndim != 4,
-        }
-        others = "attends to more keys than queries, as with a cache"
-        why = next((what for what, is_so in kinds.items() if is_so), others)
-        raise InputError(f"{name} {why}; run it without that, or give attention=AttentionOf(...)")
+    faults = {
+        "drops attention weights at random, also outside training": bool(dropout_p),
+        "attends one head at a time, or with heads and sequences in one axis": query.ndim != 4,
+        "attends to more keys than queries, as with a cache": query.shape[-2] != key.shape[-2],
+    }
+    refuse_first(faults, name, "run it without that, or give attention=AttentionOf(...)")
     if attn_mask is not None:
         attn_mask = attn_mask.view((1,) * (4 - attn_mask.ndim) + attn_mask.shape)
         if attn_mask.dtype != torch.bool:
