@@ -66,6 +66,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     """
     source = source.folder if getattr(type(source), "kind", "") == "run" else newest_in(inside_compiled(source))
     if isinstance(source, Subject):
+        device_map = None if str(device_map) == str(source.device) else device_map
         return _as_it_is(source, tokenizer, backend, dtype, device_map, name, encoder, adapter, beyond_context or None)
     dtype = _dtype(dtype)
     instance_of(encoder, EncoderInput | None, "encoder is Silence(), NoEncoder(), Sound(file) or Text(text)")
