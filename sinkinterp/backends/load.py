@@ -66,7 +66,6 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     """
     source = source.folder if getattr(type(source), "kind", "") == "run" else newest_in(inside_compiled(source))
     if isinstance(source, Subject):
-        device_map = None if str(device_map) == str(source.device) else device_map
         return _as_it_is(source, tokenizer, backend, dtype, device_map, name, encoder, adapter, beyond_context or None)
     dtype = _dtype(dtype)
     instance_of(encoder, EncoderInput | None, "encoder is Silence(), NoEncoder(), Sound(file) or Text(text)")
@@ -131,8 +130,8 @@ def _in_memory(
 
 
 def _as_it_is(subject: Subject, *others: Any) -> Subject:
-    """The subject. Raises InputError for other arguments, which come too late."""
-    if any(other is not None for other in others):
+    """The subject. Raises InputError for other arguments, which come too late, but for the device that it is on."""
+    if any(other is not None and str(other) != str(subject.device) for other in others):
         raise InputError(f"{subject.name} is loaded already; use it as it is")
     return subject
 
