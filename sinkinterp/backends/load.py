@@ -130,8 +130,8 @@ def _in_memory(
 
 
 def _as_it_is(subject: Subject, *others: Any) -> Subject:
-    """The subject. Raises InputError for other arguments, which come too late."""
-    if any(other is not None for other in others):
+    """The subject. Raises InputError for other arguments, which come too late, but for the device that it is on."""
+    if any(other is not None and str(other) != str(subject.device) for other in others):
         raise InputError(f"{subject.name} is loaded already; use it as it is")
     return subject
 

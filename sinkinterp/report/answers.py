@@ -174,8 +174,6 @@ def several_of(chosen: Any) -> Any:
 class Number(float):
     """A number that has what people ask of a tensor of one number."""
 
-    kind = "number"
-
     def item(self) -> float:
         """The number itself."""
         return float(self)
