@@ -64,7 +64,7 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         told: Any = kwargs
         by_place: Any = args
-        if takes_text and (found := [x for x in args if hasattr(type(x), "convert_ids_to_tokens")]):
+        if takes_text and (found := [x for x in args if _is_tokenizer(x)]):
             told, by_place = kwargs | {"tokenizer": found[0]}, tuple(x for x in args if x is not found[0])
         named: Any = {word: None if _is_all(known, word, x) else x for word, x in meant_by(told, len(by_place)).items()}
         model: Any = (dict(zip(known, by_place, strict=False)) | named).get("model")
@@ -108,6 +108,11 @@ class Function:
             if name[0] != "_" and parts_of(name) and (both := meant_by_table(f"{own}_{name}", public_functions())):
                 return getattr(sys.modules[ROOT.name], both)
             raise Unknown(f"{own} is a function, without {name!r}", name, lambda: fix_of(name, own) or fix_of("", own))
+
+
+def _is_tokenizer(value: Any) -> bool:
+    """Whether a value is a tokenizer of transformers or stands for one. A subject of ours is not asked: it searches."""
+    return not hasattr(type(value), "kind") and callable(getattr(value, "convert_ids_to_tokens", None))
 
 
 def _is_all(known: Mapping[str, inspect.Parameter], word: str, value: Any) -> bool:
