@@ -67,7 +67,7 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         told: Any = kwargs
         by_place: Any = args
-        if takes_text and (found := [x for x in args if hasattr(type(x), "convert_ids_to_tokens")]):
+        if takes_text and (found := [x for x in args if _is_tokenizer(x)]):
             told, by_place = kwargs | {"tokenizer": found[0]}, tuple(x for x in args if x is not found[0])
         named: Any = {word: None if _is_all(known, word, x) else x for word, x in meant_by(told, len(by_place)).items()}
         model: Any = (dict(zip(known, by_place, strict=False)) | named).get("model")
@@ -117,6 +117,11 @@ class Function:
             if name in ("list", "names", "available", "all") and not inspect.signature(self).parameters:
                 return self
             raise Unknown(f"{own} is a function, without {name!r}", name, lambda: fix_of(name, own) or fix_of("", own))
+
+
+def _is_tokenizer(value: Any) -> bool:
+    """Whether a value is a tokenizer of transformers or stands for one. A subject of ours is not asked: it searches."""
+    return not hasattr(type(value), "kind") and callable(getattr(value, "convert_ids_to_tokens", None))
 
 
 def _is_all(known: Mapping[str, inspect.Parameter], word: str, value: Any) -> bool:

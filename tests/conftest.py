@@ -39,9 +39,9 @@ def pytest_configure(config):
 
 
 SLOW = (  # files that take longest, which start first so that no worker waits for another at the end
-    "test_experiments", "test_outside", "test_hub", "test_docs", "test_study", "test_examples", "test_benchmark_gpu",
-    "test_generation", "test_downstream", "test_public", "test_contexts", "test_gallery", "test_packing",
-    "test_make", "test_wheel",
+    "test_experiments", "test_first_guesses", "test_study", "test_outside", "test_hub", "test_docs", "test_loop",
+    "test_interventions", "test_gallery", "test_generation", "test_real_weights", "test_examples", "test_watching",
+    "test_make", "test_direct_paths", "test_kills", "test_distributed", "test_wheel", "test_mutants",
 )  # fmt: skip
 
 

@@ -72,6 +72,11 @@ def test_a_name_and_a_text():
     assert report.protocol.model == NAME and report.protocol.sequences == 1 and 0 < report.alpha().mean() < 1
 
 
+def test_a_call_without_mistakes_searches_no_source_for_a_name(subject, report, monkeypatch):
+    monkeypatch.setattr("sinkinterp.attributes.found_anywhere", None)  # it reads every file, which takes longer
+    assert si.measure(subject, TEXTS).alpha().equal(report.alpha())
+
+
 def test_texts_are_measured_at_their_own_lengths_and_the_report_says_so(subject, report):
     lengths = [len(subject.tokenizer(text)["input_ids"]) for text in TEXTS]
     assert (report.tokens >= 0).sum(1).tolist() == lengths

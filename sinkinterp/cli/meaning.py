@@ -85,13 +85,13 @@ def tables_named(text: str) -> str:
 def is_model(word: str) -> bool:
     """Tells if a word looks like the name or the folder of a model: smollm2, gpt2-medium, OWNER/NAME."""
     name = r"[A-Za-z][A-Za-z._-]*\d[\w.-]*|[\w.-]+/[\w./-]+"
-    return word in models() or bool(re.fullmatch(name, word)) or os.path.isdir(word)
+    return bool(re.fullmatch(name, word)) or os.path.isdir(word) or word in models()
 
 
 def models_in(word: str) -> list[str]:
     """The models of a list such as gpt2,smollm2; the word itself if it is not one."""
     parts = word.split(",")
-    return parts if all(map(is_model, parts)) else [word]
+    return parts if "," in word and all(map(is_model, parts)) else [word]
 
 
 class Options:

@@ -72,8 +72,8 @@ def downloads() -> Path:
 
 def downloaded() -> dict[str, Path]:
     """The models in `downloads()`, by the name that is shorter."""
-    short = {folder: name for name, folder in MADE.items()}
-    return {short.get(folder, folder): downloads() / folder for folder in _folders(downloads())}
+    home, short = downloads(), {folder: name for name, folder in MADE.items()}
+    return {short.get(folder, folder): home / folder for folder in _folders(home)}
 
 
 def shipped() -> dict[str, Path]:
