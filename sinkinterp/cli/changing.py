@@ -30,7 +30,6 @@ def compare(
         runs = {"before": (model[0], []), "after": (model[0], how.edit)}
     with progress_bars() as progress:
         from ..backends.files.model_files import check_named
-        from ..measurement.measure import STAGES
         from ..pages.page import Section, page
         from ..pages.report import PAGES, content
         from ..report.compare import compare as compare_two, sinks_by
@@ -41,7 +40,7 @@ def compare(
         given.check()
         settings = how.over_preset(given, loading.dtype)
         if how.preset is None and not any((given.text, given.chat, given.tokens, given.drawn)):
-            given = replace(given, sequences=given.sequences or STAGES[0])  # as many of each model
+            given = replace(given, sequences=settings.sequences)  # as many of each model
         reports = {}
         for column, (name, edit) in runs.items():
             subject = loading.subject(name, settings.dtype)
