@@ -39,8 +39,6 @@ def compare(
             check_named(name)
         given.check()
         settings = how.over_preset(given, loading.dtype)
-        if how.preset is None and not any((given.text, given.chat, given.tokens, given.drawn)):
-            given = replace(given, sequences=settings.sequences)  # as many of each model
         reports = {}
         for column, (name, edit) in runs.items():
             subject = loading.subject(name, settings.dtype)
