@@ -57,6 +57,7 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
         free = [word for word in (*[*known][in_place:], *handed, *of_answer) if word not in given]
         answered = {x for x in given if f"{at}:{x}" in words_of("instead")}
         own = {x for x in answered if parts_of(x) not in map(parts_of, free)} | {*known}
+        own |= {x for x in given if hands_on and synonym(x, known) in {*known} - {*free}}  # of an argument by place
         if "position" in free and "k" in given and not {"k", "top"} & {*known}:
             k = whole_number(given["k"], "k, as in Sink_k, counts from 1 (position=0 is the first token); it", 1)
             given = {x: value for x, value in given.items() if x != "k"} | {"position": k - 1}

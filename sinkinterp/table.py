@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 from .arguments import Frozen, keywords, saved
 from .attributes import Answering
 from .checks import InputError, choice, instance_of, is_whole, whole_number
-from .guesses import Unknown, guesses, said_of
+from .guesses import Unknown, guesses, said_of, words_of
 
 Cell = str | float | int | None
 NULL = "null"  # the column with what chance alone would give, beside the first quantity of a table
@@ -293,6 +293,8 @@ class Table(Answering, Frozen, repr=False):
             holder = next((column for row in self.rows for column, cell in row.items() if cell == name), "")
             if holder and name not in self.columns:
                 raise InputError(f"{name!r} is a cell of column {holder!r}; write table.where({holder}={name!r})")
+            if name not in self.columns and (fix := words_of("instead").get(f"column:{name}")):
+                raise InputError(f"there is no column {name!r}; {fix}")
             choice(name, self.rows[0], f"column of {self.title!r}")
 
     def is_text(self, name: str) -> bool:

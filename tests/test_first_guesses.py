@@ -627,6 +627,11 @@ def test_a_run_is_a_model_and_answers_for_what_trainers_call_its_parts(tmp_path)
     assert run.history[-1] == run.history()[-1] and [*run.history] == [*run.history()]
     assert run.history.plot(x="step", y="sink_rate").data and si.load(run.save(tmp_path / "a")).folder == tmp_path / "a"
     assert len(si.compare(run, run, ids)) and run.recipe.model == described("softmax", {}).model
+    assert si.TrainConfig("kv_bias", attention="sigmoid") == si.TrainConfig("sigmoid", kv_bias=True)
+    assert si.TrainConfig(kv_bias="k") == si.TrainConfig("k_bias")
+    twin = "sinkinterp/text-sigmoid"
+    cut = si.activation_patching(NAME, twin, ["The cat sat", "The cat sat on the mat"], layers=0)
+    assert len(cut) == len(si.activation_patching(NAME, twin, "The cat sat", layers=0))
 
 
 @pytest.mark.parametrize("words", [words for words in ARGUMENTS if {*words} & {*SETTINGS}], ids=" ".join)
@@ -910,7 +915,16 @@ def test_every_word_of_the_table_of_guesses_is_answered_at_its_place_in_one_line
     things = {"subject": subject, "report": report, "table": report.heads(), "page": page}
     things |= {"figure": si.attention_map(subject, TEXT), "run": si.train(steps=2, batch=4, cache=tmp_path)}
     things |= {"plots": si.plots}
-    of_values = ("heads:", "similarity:", "objective:", "degrees:", "cosine:", "data:", "settings:")  # see SAID
+    of_values = (
+        "heads:",
+        "column:",
+        "similarity:",
+        "objective:",
+        "degrees:",
+        "cosine:",
+        "data:",
+        "settings:",
+    )  # see SAID
     words = [word for word in GUESSES if word[-1] not in ":)" and not word.startswith(of_values)]
     said = {word: answered(*word.rpartition(":")[::2], things) for word in words}
     wrong = {word: line for word, line in said.items() if line and (GUESSES[word] not in line or "\n" in line)}
@@ -932,6 +946,16 @@ TYPED = {  # what is tried first, and the line that its answer says to type
     "a function inside of ours": (lambda s: si.norm_ratio(s, TEXT), "si.hidden_norms(model, text)"),
     "a vector": (lambda s: si.massive_activations(torch.zeros(8)), "si.massive_activations(model, text)"),
     "a part of a rate": (lambda s: si.sink_rate(s, TEXT, reduce="none"), "si.sink_rate(model, text, by='layer')"),
+    "channels of blocks": (
+        lambda s: si.massive_activations(s, TEXT)["channel"],
+        "si.massive_activations(model, text, top=10)",
+    ),
+    "received attention": (lambda s: si.attention_received(s, TEXT), "si.measure(model, text).importance"),
+    "clipping": (
+        lambda s: si.clip_activations(s, max=100.0),
+        "si.interventions.ChangeResidual(lambda x: x.clamp(-100, 100))",
+    ),
+    "several positions": (lambda s: si.sink_rate(s, TEXT, positions=[0, 1]), "si.sink_positions(model, text)"),
     "a prefix": (lambda s: si.TrainConfig(objective="prefix"), "si.TrainConfig('prefix_5')"),
     "a bias": (lambda s: si.TrainConfig(kv_bias="x"), "si.TrainConfig('kv_bias')"),
     "a figure of the paper": (lambda s: si.figure02(), "si.reproduce"),
@@ -1005,6 +1029,9 @@ def test_edits_are_chosen_in_places_and_by_the_values_behind_their_names(subject
     expected = si.sink_scores(subject, TEXTS, edits=si.PatchNormalization("sigmoid", layers=[0]))
     assert all(way(subject).sink_scores(TEXTS).equal(expected) for way in ways)
     swapped = si.edit(subject, "swap_positions", 0, 4)
+    assert repr(si.edit(subject, "swap_pos", i=0, j=4)) == repr(swapped)
+    assert subject.activations(TEXT).keys() == si.activations(subject, TEXT).keys()
+    assert si.view(subject, TEXT).to_html() == si.view(subject, TEXT).html
     assert swapped.sink_scores(TEXTS).equal(si.sink_scores(subject, TEXTS, edits=si.SwapPositions(0, 4)))
     with swapped as model:
         written = model.generate(TEXT, max_new_tokens=2)

@@ -17,7 +17,13 @@ from ..spec import flat
 from . import options
 from .edit_words import NUMBERS, Group, numbers_in, plain, with_edits
 
-LISTS = {"reproduce": "experiments", "train": "variants", "measure": "models", "view": "models"}  # of `COMMAND list`
+LISTS = {
+    "reproduce": "experiments",
+    "train": "variants",
+    "measure": "models",
+    "view": "models",
+    "edit": "edits",
+}  # of `COMMAND list`
 _TABLES = "sinks above layers positions epsilons norms keys values kv residuals angles massive entries"
 TABLES = dict.fromkeys(_TABLES.split())
 FILES = {"--json": "sinks.json", "--html": "sinks.html", "--save": "sinks.csv", "--out": "page.html"}  # in a folder
@@ -48,6 +54,8 @@ def line_meant(words: list[str], commands: Mapping[str, Any]) -> list[str]:
     if command not in commands:
         return [command, *rest, *more]
     given = Options(commands[command])
+    if command == "view" and rest[:1] in (["compare"], ["patch"]):  # `plot compare A B`
+        return [*rest, *["--plot"] * (not any(map(_is_output, rest)))]
     words = [word for word in more[:1] if word[:1] != "-"]  # which an option before them would take
     is_of_things = command in ("measure", "view", "check", "list")
     thing, others = given.thing_in([*words, *rest]) if is_of_things else ([], rest)
@@ -175,7 +183,8 @@ class Options:
         """The command that a line means by its options, as in `view MODEL --port 80`, or by its several models."""
         groups = self._groups(args)
         others = (command_of(f"{self.name}:{option}") for option, _ in groups if self._is_foreign(option))
-        named = [word for option, values in groups if not option for word in values]
+        of_models = [values for option, values in groups if not option or self._own(option)[:1] != "-"]
+        named = [word for values in of_models for value in values for word in models_in(value)]
         is_several = self.name == "measure" and len(named) > 1 and all(map(is_model, named))
         return next((name for name in others if ":" not in name), "compare" if is_several else self.name)
 

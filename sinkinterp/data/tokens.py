@@ -84,7 +84,10 @@ class TokenSet(Frozen, repr=False, eq=False):
     def of_one_length(self) -> Tokens:
         """The tokens. Raises InputError if sequences differ in length."""
         if self.lengths is not None:
-            raise InputError("this needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
+            n, fix = self.shortest, "cut the texts: length="
+            raise InputError(
+                f"this needs sequences of one length; {fix}{n} in the call, or model.tokens(texts, length={n})"
+            )
         return self.tokens
 
     def groups(self) -> Iterator[tuple[Int[Tensor, " group"], Int[Tensor, "group pos"]]]:

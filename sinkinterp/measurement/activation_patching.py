@@ -448,6 +448,10 @@ def runs_of(
         raise InputError(f"patching takes {ways}; {got}")
     source, first = inputs_of(models[0], prompts[0])
     subject, second = inputs_of(source if len(models) == 1 else models[1], prompts[-1])
+    if len(models) > 1 and None not in (first.lengths, second.lengths):
+        n = first.shortest
+        logging.getLogger("sinkinterp").warning("texts are cut to %d tokens, the length of the shortest", n)
+        first, second = (each.tokens(prompts[0], length=n) for each in (source, subject))
     shapes = [tuple(token_set.of_one_length().shape) for token_set in (first, second)]
     if len(models) > 1 and not (shapes[0] == shapes[1] and torch.equal(first.tokens.cpu(), second.tokens.cpu())):
         raise InputError(f"{source.name} and {subject.name} read the text as different tokens; give token ids")

@@ -80,7 +80,8 @@ def sink_scores(
 def _alphas(model: Report | ModelLike, tokens: TokensLike | Any, position: int, edits: Edits) -> NamedTensor:
     """alpha of a position, by sequence, layer and head."""
     if not is_whole(position):
-        raise InputError(f"one position is read a call: position=0, then position=1; got {position!r:.40}")
+        each = "[si.sink_rate(model, text, position=i) for i in (0, 1, 2)]"
+        raise InputError(f"one position is read a call; write {each}, or si.sink_positions(model, text) for the table")
     if tokens is not None or not (isinstance(model, Report) or holds_attention(model)):
         return measure(model, tokens, positions=(position,), edits=edits).named_alpha(position)
     check_unedited(edits)

@@ -422,7 +422,11 @@ def intervene(model: ModelLike, *given: Any, edits: Edits = (), **named: Any) ->
     fields of the edits, such as layers=[0, 1].
     """
     if given and isinstance(given[0], str) and all(map(is_whole, given[1:])):
-        given = (_edit_named(given[0], given[1:]),) if len(given) > 1 else given
+        kind = vars(interventions).get(edit_of(synonym(given[0], ["normalization"]), interventions.__all__))
+        known = {*signature(kind).parameters} if kind else set()
+        fields = {synonym(word, known): word for word in named if synonym(word, known) in known}
+        of_edit = {field: named.pop(word) for field, word in fields.items()}
+        given = (_edit_named(given[0], given[1:], **of_edit),) if of_edit or len(given) > 1 else given
     meant = {synonym(word, PLACES): value for word, value in named.items()}
     own = {word: value for word, value in meant.items() if word in PLACES} if edits or given else {}
     given += tuple(_edit_named(word, value) for word, value in meant.items() if word not in own)
@@ -431,15 +435,15 @@ def intervene(model: ModelLike, *given: Any, edits: Edits = (), **named: Any) ->
     return measure(model, given[0], edits=every) if n else patched(model, edits=every)
 
 
-def _edit_named(word: str, value: Any) -> Edit:
-    """The edit of a name, with the value, or the values, that it takes first; True where it needs none."""
+def _edit_named(word: str, value: Any, **fields: Any) -> Edit:
+    """The edit of a name, with the value, or the values, that it takes first, and fields; True where it needs none."""
     public = vars(interventions)
     name = edit_of(synonym(word, ["normalization"]), public["__all__"])
     if name not in public:
         known = fix_of(word, "intervene", ("edits", *public["__all__"]))
         raise InputError(f"intervene: {word!r} is not an edit{known}")
     values = () if value is True else value if isinstance(value, tuple) else (value,)
-    made: Edit = public[name](*values)
+    made: Edit = public[name](*values, **fields)
     return made
 
 

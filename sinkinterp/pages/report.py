@@ -46,6 +46,10 @@ class Page(Answering, Frozen, repr=False):
     def __repr__(self) -> str:
         return f"<Page of {self.title}: {len(self.html) / 1e6:.1f} MB of HTML; .save(path) writes it>"
 
+    def to_html(self, path: Path | str | None = None) -> str | Path:
+        """The page as a text; with a path, it is written there instead."""
+        return self.html if path is None else self.save(path)
+
     def save(self, path: Path | str) -> Path:
         """Writes the page, whole or not at all, and returns where.
 

@@ -169,7 +169,7 @@ SAME_LINE = {
     ),
     "train sink_token --set steps=5": ("train --sink-token --steps 5 --no-wandb",),
     "patch a/b --into c/d --out a.html": ("patch a/b c/d --plot a.html",),
-    "compare a/b c/d": ("compare a/b vs c/d",),
+    "compare a/b c/d": ("compare a/b vs c/d", "measure --model a/b --model c/d"),
     "generate m2 --text word": ("generate m2 -t word",),
     "info m --backend transformer_lens": ("load m --backend tl",),
     "measure m --table layers": ("sink-rate m --per-layer", "rate m --by layer", "by-layer m"),
