@@ -38,7 +38,8 @@ def pytest_configure(config):
     os.fsync = os.fstat  # no test cuts the power, and none waits for a disk; `test_files` notes what is flushed
 
 
-SLOW = (  # files that take longest, which start first so that no worker waits for another at the end
+SLOW = (  # files that take longest start first, so that no worker waits for another at the end
+    "test_benchmark_gpu",  # seven times as long in a process whose memory has grown
     "test_experiments", "test_first_guesses", "test_study", "test_outside", "test_hub", "test_docs", "test_loop",
     "test_interventions", "test_gallery", "test_generation", "test_real_weights", "test_examples", "test_watching",
     "test_make", "test_direct_paths", "test_kills", "test_distributed", "test_wheel", "test_mutants",
