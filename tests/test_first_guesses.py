@@ -1079,6 +1079,11 @@ def test_variants_join_in_any_order_and_twins_and_tables_have_files_of_their_own
 
 
 SAME = {  # two lines that give the same
+    "logits of a call": (lambda s: s(TEXT).logits.sum(), lambda s: s.run(TEXT).logits.sum()),
+    "a metric by its function": (
+        lambda s: str(si.patch(s, "a b", "c d", metric=si.loss).to_pandas()),
+        lambda s: str(si.patch(s, "a b", "c d", metric="loss").to_pandas()),
+    ),
     "an edit that is called": (
         lambda s: si.SwapPositions(0, 4)(s, TEXT).sink_rate(),
         lambda s: si.SwapPositions(0, 4)(s).sink_rate(TEXT),

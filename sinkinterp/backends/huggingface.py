@@ -47,6 +47,20 @@ _OF_BRIDGES = (  # names of TransformerLens
 )
 
 
+class _OwnLogits(Tensor):
+    """Logits that are also `.logits`, as in what transformers' models return. Operations on them return tensors."""
+
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
+
+    @property
+    def logits(self) -> Tensor:
+        return self.as_subclass(Tensor)
+
+
+for _name in ("__repr__", "__deepcopy__", "__reduce_ex__"):  # it is shown, copied and saved as a tensor
+    setattr(_OwnLogits, _name, lambda self, *given, _name=_name: getattr(self.logits, _name)(*given))
+
+
 class HuggingFaceSubject(Subject):
     """A causal transformers model that is read and edited while it runs. Afterwards it is as it was before.
 
@@ -131,7 +145,8 @@ class HuggingFaceSubject(Subject):
         With the keyword `input_ids`, what the transformers model returns.
         """
         asks = self._asks_lens("blocks")
-        return self._called("__call__", *args, **kwargs) if asks else super().__call__(*args, **kwargs)
+        answer = self._called("__call__", *args, **kwargs) if asks else super().__call__(*args, **kwargs)
+        return answer.as_subclass(_OwnLogits) if isinstance(answer, Tensor) and answer.ndim == 3 else answer
 
     def _read_model(self, model: PreTrainedModel) -> None:
         """Finds the modules, sizes and abilities of the model. Raises InputError as the class does."""
@@ -440,7 +455,8 @@ class HuggingFaceSubject(Subject):
         low, high, vocab = int(tokens.min()), int(tokens.max()), self.shape.vocab
         if low < 0 or high >= vocab:
             wrong = low if low < 0 else high
-            yield f"token id {wrong} is outside {self.name}'s vocabulary of {vocab}; give the text, or ids of its own"
+            fix = "give the text, or ids of its own" if self.tokenizer is not None else "give ids of its own"
+            yield f"token id {wrong} is outside {self.name}'s vocabulary of {vocab}; {fix}"
         fix = f"use length={most}" + "; load it with beyond_context=True to read on" * self._reads_on
         check_context(tokens.shape[1], most, self.name, fix)
 

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..arguments import Frozen, keywords
+from ..arguments import Frozen, Function, keywords
 from ..attention import Edit, Reads, per_sequence
 from ..backends.load import is_model
 from ..backends.subject import Logits, Subject, Trace
@@ -477,8 +477,8 @@ def _metric_of(
         return logit_difference(*(answer_token(subject, text) for text in (answer, instead)))
     if metric is None or isinstance(metric, PatchingMetric):
         return metric or usual
-    if isinstance(metric, str):
-        return choice(metric, METRICS, "metric of patching")
+    if isinstance(metric, str | Function):  # a function of ours, such as si.sink_rate, is named
+        return choice(getattr(metric, "__name__", metric), METRICS, "metric of patching")
     if callable(metric):
         accepting(metric, "a metric of patching, a function of logits,", None)
         return PatchingMetric(getattr(metric, "__name__", "metric"), lambda scene: metric(scene.trace.logits), {})
