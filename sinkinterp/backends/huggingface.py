@@ -455,8 +455,8 @@ class HuggingFaceSubject(Subject):
         low, high, vocab = int(tokens.min()), int(tokens.max()), self.shape.vocab
         if low < 0 or high >= vocab:
             wrong = low if low < 0 else high
-            fix = "give the text, or ids of its own" if self.tokenizer is not None else "give ids of its own"
-            yield f"token id {wrong} is outside {self.name}'s vocabulary of {vocab}; {fix}"
+            fix = "give the text, or" if self.tokenizer is not None else "without any, a model of ours reads its task;"
+            yield f"token id {wrong} is outside {self.name}'s vocabulary of {vocab}; {fix} ids are 0 to {vocab - 1}"
         fix = f"use length={most}" + "; load it with beyond_context=True to read on" * self._reads_on
         check_context(tokens.shape[1], most, self.name, fix)
 

@@ -352,8 +352,8 @@ class TextToTokens(Frozen):
 
     def __post_init__(self) -> None:
         if self.tokenizer is None:
-            fix = "load it with one, si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]"
-            fix += ", or no text: a model of ours then reads its task"
+            fix = "give token ids, such as [[5, 7, 9]], or no text: a model of ours then reads its task; any other is"
+            fix += " loaded with its tokenizer, si.load(model, tokenizer=...)"
             raise InputError(f"{self.model} has no tokenizer, so it reads no text; {fix}")
         if self.bos is Bos.ALWAYS:
             check_has("BOS", self.tokenizer, "this tokenizer", 'use bos="never" or bos="tokenizer"')
