@@ -144,8 +144,12 @@ def hooked(subject: Any, hooks: Sequence[Any], **named: Any) -> Iterator[Any]:
 
 
 def with_block_edits(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of a model and `edits`, which in blocks of the model makes their edits first, as outside of them."""
+    """A function of a model and `edits`, which in blocks of the model makes their edits first, as outside of them.
 
+    It takes arguments as those of `keywords` do.
+    """
+
+    @keywords
     @wraps(function)
     def called(*args: P.args, **named: P.kwargs) -> R:
         if not BLOCKS.get():

@@ -69,7 +69,7 @@ def _table_of(view: str) -> Callable[..., Table]:
         return rows_named(view, report, epsilon, label, layers=layers, heads=heads, top=top)
 
     tabulate.__name__ = view
-    return keywords(with_block_edits(tabulate))
+    return with_block_edits(tabulate)
 
 
 def rows_named(name: str, report: Report, epsilon: float, word: TokenText, **chosen: Any) -> Table:
@@ -130,7 +130,7 @@ def _numbers_of(
         return NamedTensor.of(values.nanmean(0), quantity, **places).at(**chosen)
 
     measured.__name__ = quantity
-    return keywords(with_block_edits(measured))
+    return with_block_edits(measured)
 
 
 def _cosines_to(position: int) -> Metric:
@@ -213,7 +213,6 @@ cosines = _numbers_of("cosine", (LAYER, HEAD, "query"), lambda cosines: cosines,
 angles = _numbers_of("degrees", (LAYER, HEAD, "query"), lambda x: x.clamp(-1, 1).acos().rad2deg(), _cosines_to)
 
 
-@keywords
 @with_block_edits
 def norms(
     model: ModelLike,
@@ -233,22 +232,14 @@ def norms(
 
 
 @keywords
-def sink_heads(
-    model: ModelLike,
-    tokens: TokensLike | Any = None,
-    layers: int | Sequence[int] | None = None,
-    *,
-    top: int | None = None,
-    epsilon: float = 0.3,
-    edits: Edits = (),
-) -> Table:
+@wraps(heads, assigned=())
+def sink_heads(*args: Any, top: int | None = None, epsilon: float = 0.3, **named: Any) -> Table:
     """The heads that give the first token more than epsilon, mean over the texts, the strongest first, or the `top`."""
-    table = heads(model, tokens, layers, edits=edits)
+    table = heads(*args, **named)
     table = table.largest(len(table) if top is None else top)
     return table.with_rows(row for row in table if float(row[ALPHA_1] or 0) > epsilon)
 
 
-@keywords
 @with_block_edits
 def loss(model: ModelLike, tokens: TokensLike | Any = None, *, edits: Edits = ()) -> Number:
     """The loss of the next token in nats, mean over all tokens of the texts."""
@@ -302,7 +293,6 @@ def plot(model: ModelLike, tokens: TokensLike | Any = None, view: str = "sinks",
 run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
 
 
-@keywords
 @with_block_edits
 def attention(
     model: ModelLike,
@@ -330,7 +320,6 @@ def _one_text(tokens: Any) -> int | None:
     return 0 if isinstance(tokens, str) and not is_path(tokens) else None
 
 
-@keywords
 @with_block_edits
 def hidden_states(
     model: ModelLike,
