@@ -216,13 +216,13 @@ class Table(Answering, Frozen, repr=False):
         """The first `n` rows, as a table."""
         return self[: whole_number(n, "n", 0)]
 
-    def largest(self, n: int = 5, by: str = "") -> "Table":
-        """The `n` rows with the largest numbers of a column; by default, of the first one with a quantity."""
+    def largest(self, n: int | None = 5, by: str = "") -> "Table":
+        """The `n` rows (None: all) with the largest numbers of a column; by default, of the first with a quantity."""
         sizes = self._quantities()
         by = column_meant(by, self.columns) or by or sizes[0]
         ranked = sorted(self.rows, key=lambda row: float(row[by] or 0), reverse=True) if by in sizes else self.rows
         self._check_columns(by)
-        return self.with_rows([*ranked][: whole_number(n, "n", 1)])
+        return self.with_rows([*ranked][: None if n is None else whole_number(n, "n", 1)])
 
     @keywords
     def plot(self, x: str | None = None, y: str | None = None, kind: str = "line", **named: Any) -> Any:

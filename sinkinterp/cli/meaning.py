@@ -17,13 +17,8 @@ from ..spec import flat
 from . import options
 from .edit_words import NUMBERS, Group, numbers_in, plain, with_edits
 
-LISTS = {
-    "reproduce": "experiments",
-    "train": "variants",
-    "measure": "models",
-    "view": "models",
-    "edit": "edits",
-}  # of `COMMAND list`
+# what `COMMAND list` lists
+LISTS = {"reproduce": "experiments", "train": "variants", "measure": "models", "view": "models", "edit": "edits"}
 _TABLES = "sinks above layers positions epsilons norms keys values kv residuals angles massive entries"
 TABLES = dict.fromkeys(_TABLES.split())
 FILES = {"--json": "sinks.json", "--html": "sinks.html", "--save": "sinks.csv", "--out": "page.html"}  # in a folder
@@ -128,9 +123,8 @@ class Options:
             if (said := self._said(option, values)) is not None:
                 more = self._groups([*filter(None, (part.format(*values[:1] or [""]) for part in said.split()))])
                 told = [group for group in self._groups(words) if "{}" not in said]
-                told += [("--table", ["layers"])] * any(
-                    option == "--table" for option, _ in groups
-                )  # which has a row for each
+                has_table = any(option == "--table" for option, _ in groups)
+                told += [("--table", ["layers"])] * has_table  # which has a row for each
                 groups[:0] = [*(group for group in more if group not in told), *self._groups(values["{" in said :])]
                 continue
             own = self._output_for(option, values) or self._own(option)

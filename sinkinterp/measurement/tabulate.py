@@ -235,8 +235,7 @@ def norms(
 @wraps(heads, assigned=())
 def sink_heads(*args: Any, top: int | None = None, epsilon: float = 0.3, **named: Any) -> Table:
     """The heads that give the first token more than epsilon, mean over the texts, the strongest first, or the `top`."""
-    table = heads(*args, **named)
-    table = table.largest(len(table) if top is None else top)
+    table = heads(*args, **named).largest(top)
     return table.with_rows(row for row in table if float(row[ALPHA_1] or 0) > epsilon)
 
 

@@ -5,7 +5,6 @@ table needs one line there. Its figure is the table's own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from html import escape
 from importlib import import_module
@@ -63,9 +62,7 @@ class Report(Readings, Answering, repr=False, eq=False):
     @keywords
     def heads(self, top: int | None = None, epsilon: float = 0.3) -> Table:
         """Every head, or the `top` strongest, with its importance of the first position, the strongest sink first."""
-        table = of_heads.sinks_by_head(self, epsilon)
-        shown = len(table.rows) if top is None else whole_number(top, "top", 1)
-        return replace(table, rows=of_heads.top_heads(table, shown).rows)
+        return of_heads.sinks_by_head(self, epsilon).largest(None if top is None else whole_number(top, "top", 1))
 
     @keywords
     def plot(self, view: str = "sinks", epsilon: float = 0.3, token_text: TokenText = str) -> go.Figure:
