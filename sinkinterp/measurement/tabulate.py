@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from functools import partial, wraps
-from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from ..report.norms import LARGEST_VALUE, largest_entries, residual_norms_by_blo
 from ..report.readings import TokenText
 from ..report.report import NAMED, Report, named_view, view_of
 from ..table import ALPHA_1, BLOCK, HEAD, KV_HEAD, LAYER, MODEL, POSITION, Table
-from .activation_patching import activation_patching
 from .maps import by_name
 from .measure import ModelLike, inputs_of, measure
 
@@ -264,18 +262,6 @@ def read(model: Any, tokens: TokensLike | Any = None, **how: Any) -> Report:
     """The report in a file; of a model, with or without tokens, what `measure` reads."""
     is_file = tokens is None and not how and (Path(str(model)).is_file() or not is_model(model))
     return Report.load(model) if is_file else measure(model, tokens, **how)
-
-
-class _Patching:
-    """Functions of `transformer_lens.patching`. It is called as `activation_patching` is."""
-
-    __call__ = staticmethod(activation_patching)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(import_module("transformer_lens.patching"), name)
-
-
-patching = _Patching()
 
 
 plot_norms, plot_key_norms, plot_value_norms = (_figure_of(norms, of=of) for of in ("residuals", "keys", "values"))
