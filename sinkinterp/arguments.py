@@ -219,7 +219,8 @@ class Misused(InputError, TypeError):
     """A thing is used as what it is not; Python's own protocols expect a TypeError."""
 
 
-_USES = {"indexed": "getitem", "called": "call", "a number": "float int round lt le gt ge add radd sub rsub mul rmul"}
+_USES = {"indexed": "getitem", "called": "call", "a block": "enter exit"}
+_USES["a number"] = "float int round lt le gt ge add radd sub rsub mul rmul"
 
 
 def refuse_uses(cls: type, *uses: str) -> None:
@@ -231,7 +232,7 @@ def refuse_uses(cls: type, *uses: str) -> None:
 
 def _misused(thing: Any, use: str, *_: Any, **__: Any) -> NoReturn:
     kind = getattr(thing, "kind", None) or type(thing).__name__
-    raise Misused(f"a {kind} is not {use}{guesses.usage_of(thing, kind)}")
+    raise Misused(f"a {kind} is not {use}{guesses.said_of(use.split()[-1], kind) or guesses.usage_of(thing, kind)}")
 
 
 class Frozen(metaclass=Told):

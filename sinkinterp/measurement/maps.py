@@ -130,10 +130,9 @@ def by_name(models: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Models or reports by their names: those given, those of a mapping, or their own, numbered where two are alike."""
     if isinstance(models, Mapping) and names is None:
         return {str(name): model for name, model in models.items()}
-    given = (
-        [*models.values()] if isinstance(models, Mapping) else models if isinstance(models, list | tuple) else [models]
-    )
-    each = [x if isinstance(x, Report | EditedBlock) else subject_of(x) for x in given]
+    given = [*models.values()] if isinstance(models, Mapping) else models
+    several = given if isinstance(given, list | tuple) else [given]
+    each = [x if isinstance(x, Report | EditedBlock) else subject_of(x) for x in several]
     own = [short_name(x.protocol.model) if isinstance(x, Report) else getattr(x, "name", "edited") for x in each]
     called = [str(name) for name in [names] if isinstance(name, str)] or [*map(str, names or own)]
     numbered = [f"{name} {i}" if called.count(name) > 1 else name for i, name in enumerate(called, 1)]

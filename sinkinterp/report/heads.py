@@ -230,7 +230,7 @@ def mean_of(quantity: str, key: str) -> str:
 
 def by_layer(table: Table) -> go.Figure:
     """Mean cosine and norm product with the first key and with others, a point per head; `qk_means_by_head`."""
-    figure = _two_panels()
+    figure = make_subplots(1, 2, subplot_titles=list(UNITS.values()), horizontal_spacing=0.12)
     places = zip(table.column(LAYER), table.column(HEAD), strict=True)
     heads = [f"layer {layer}, head {head}" for layer, head in places]
     points = {"boxpoints": "all", "jitter": 0.4, "pointpos": 0}
@@ -251,7 +251,3 @@ def by_layer(table: Table) -> go.Figure:
         "the other keys. Boxes: quartiles over heads. A sink by angle parts the first panel, one by length the second."
     )
     return themed(figure, table.title, 460, f"{caption} {table.note}")
-
-
-def _two_panels() -> go.Figure:
-    return make_subplots(1, 2, subplot_titles=list(UNITS.values()), horizontal_spacing=0.12)
