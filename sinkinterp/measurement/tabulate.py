@@ -358,18 +358,14 @@ def compare(
     """
     if _is_text(after) and _is_text(tokens):
         return compare_reports(measure(before, after, **how), measure(before, tokens, **how), epsilon)
-    if isinstance(before, list | tuple | Mapping):
-        given, tokens = before, after if tokens is None else tokens
-    else:
-        given = [before, after]
-    models = by_name(given, names)
-    reports = {
-        name: x if tokens is None and isinstance(x, Report) else measure(x, tokens, **how) for name, x in models.items()
-    }
-    if names is None and len(reports) == 2 and not isinstance(before, list | tuple | Mapping):
-        old, new = reports.values()
-        return compare_reports(old, new, epsilon)
-    return sinks_by(MODEL, reports, epsilon)
+    is_several = isinstance(before, list | tuple | Mapping)
+    tokens = after if is_several and tokens is None else tokens
+    models = by_name(before if is_several else [before, after], names).items()
+    reports = {name: x if tokens is None and isinstance(x, Report) else measure(x, tokens, **how) for name, x in models}
+    if is_several or names is not None:
+        return sinks_by(MODEL, reports, epsilon)
+    old, new = reports.values()
+    return compare_reports(old, new, epsilon)
 
 
 plot_compare = _figure_of(compare)

@@ -91,9 +91,8 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "")
     shown = 0 if first.alpha is None else int(np.argmax(first.alpha))
     quantities = [q for q in QUANTITIES if all(q.name in maps.values for maps in panels.values())]
     places = [(maps, i, column) for column, maps in enumerate(panels.values(), 1) for i in range(len(maps.heads))]
-    data = {
-        each.name: [_rows(maps.values[each.name][i], each.decimals) for maps, i, _ in places] for each in quantities
-    }
+    digits = {each.name: each.decimals for each in quantities}
+    data = {name: [_rows(maps.values[name][i], n) for maps, i, _ in places] for name, n in digits.items()}
     traces = [
         _heatmap(weights, _hover(maps, i), labels[column - 1], i == shown)
         for weights, (maps, i, column) in zip(data[WEIGHT.name], places, strict=True)

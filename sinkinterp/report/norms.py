@@ -163,6 +163,7 @@ PEAK = "max |x|"
 OVER_MEDIAN = "max / median"
 BY_CHANNEL = "kurtosis"
 USUAL_ENTRY = "usual entry"
+_FROM_0 = "block 0 is the embedding"
 PANELS = {PEAK: "largest |x|", OVER_MEDIAN: "largest / median |x|", BY_CHANNEL: "kurtosis over channels"}
 
 
@@ -195,7 +196,7 @@ def largest_entries(
         }
 
     most_frequent = sorted(found, key=lambda place: (-len(found[place]), place))[:MOST_SHOWN]
-    note = f"{protocol_note(report, epsilon)}; block 0 is the embedding"
+    note = f"{protocol_note(report, epsilon)}; {_FROM_0}"
     rows = tuple(row(*place) for place in most_frequent)
     return Table(f"Largest residual entries of block {block}", note, rows, entries_figure)
 
@@ -245,9 +246,7 @@ def massive_by_block(report: Readings, epsilon: float = 0.3) -> Table:
     life = lifetime(massive.gt(0).float().mean(0) > 0.5)
     criterion = "|x| > 100 and at least 1,000 x the median"
     blocks = "in no block" if life is None else f"in {life.blocks} blocks, from {life.first} to {life.last}"
-    note = (
-        f"{protocol_note(report, epsilon)}; massive ({criterion}) in most sequences {blocks}; block 0 is the embedding"
-    )
+    note = f"{protocol_note(report, epsilon)}; massive ({criterion}) in most sequences {blocks}; {_FROM_0}"
     return Table("Massive activations by block", note, tuple(map(row, range(massive.shape[1]))), by_block)
 
 
