@@ -94,11 +94,8 @@ class Answering:
         refuse_uses(cls, "a number", "indexed", "called")
         for name in dir(cls):
             function = inspect.getattr_static(cls, name)
-            if (
-                name[0] != "_"
-                and isinstance(function, FunctionType | Function)
-                and function.__module__.startswith(ROOT.name)
-            ):
+            is_ours = isinstance(function, FunctionType | Function) and function.__module__.startswith(ROOT.name)
+            if is_ours and name[0] != "_":
                 setattr(cls, name, _Method(function))
 
     if not TYPE_CHECKING:  # a type checker knows the attributes that there are

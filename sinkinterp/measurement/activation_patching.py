@@ -240,11 +240,8 @@ def restored(
         notes.append("direct: written into the logits, the clean run less the corrupted one, each at its own scale")
     notes += [f"{n_runs} runs of each pair"] if type(runs) is Runs else []
     notes.append("restored: 1 as the clean run, 0 as the corrupted one; mean change over mean difference of the two")
-    notes.append(
-        "control: the same place of another pair"
-        if patching.CONTROL in effects
-        else "no control: it takes a third prompt"
-    )
+    has_control = patching.CONTROL in effects
+    notes.append("control: the same place of another pair" if has_control else "no control: it takes a third prompt")
     notes.append(intervals(len(gap), "pairs"))
     return Table(runs.title, "; ".join(notes), _rows(runs, places, effects, gap), patching.restored_figure)
 

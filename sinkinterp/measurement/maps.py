@@ -80,8 +80,7 @@ def attention_map(
     shown, side = detail(before, lengths[-1], n_panels, all_of_them=layers is not None or heads is not None)
     panels = {
         f"{name} {run}".strip(): head_maps(subject, tokens, shown, given, side)
-        for name, (subject, tokens) in inputs.items()
-        for run, given in runs.items()
+        for (name, (subject, tokens)), (run, given) in product(inputs.items(), runs.items())
     }
     names = ", ".join(subject.name for subject in subjects.values())
     title = ", ".join(name or short_name(subject.name) for name, subject in subjects.items())

@@ -6,7 +6,7 @@ The demo: trains a sink model and its no-sink twins, measures them, and moves th
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -133,12 +133,9 @@ def _maps(family: Checkpoints) -> Iterator[go.Figure]:
 
 
 def _lengths(family: Checkpoints) -> Table:
-    reports = [
-        measure(each.subject, replace(each.token_set, tokens=each.token_set.tokens[:, :length]), positions=(0,))
-        for each in family.values()
-        for length in LENGTHS
-        if length <= each.token_set.tokens.shape[1]
-    ]
+    sets = [(each.subject, each.token_set) for each in family.values()]
+    cut = [(subject, given, n) for (subject, given), n in product(sets, LENGTHS) if n <= given.tokens.shape[1]]
+    reports = (measure(s, replace(given, tokens=given.tokens[:, :n]), positions=(0,)) for s, given, n in cut)
     return sinks_by_length(reports)
 
 

@@ -350,11 +350,8 @@ class Call(Frozen):
 
 def _calls(record: Record) -> list[Call]:
     square = (record.tokens.shape[1],) * 2
-    written = [
-        i
-        for i, operation in enumerate(record.operations)
-        if operation.place[1] in _SOFTMAX and record.tensors[operation.outputs[0]].shape[-2:] == square
-    ]
+    made = {i: record.tensors[x.outputs[0]] for i, x in enumerate(record.operations) if x.place[1] in _SOFTMAX}
+    written = [i for i, weights in made.items() if weights.shape[-2:] == square]
     if written or not record.calls:
         inside = [[v.name for v in record.visits if v.start <= i < v.end] for i in written]
         names = dict.fromkeys(sub(r"\d+", "*", around[-1]) for around in inside if around)
