@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, ClassVar
 
 import torch
@@ -510,12 +511,12 @@ def _head_axis(site: Change) -> str:
 def _places(site: Change, given: patching.Activations, axes: Sequence[str]) -> list[Place]:
     """Every place of a site, or those that it selects, without keys that a query does not see."""
     x = next(iter(given.values()))
-    of_site = [
-        (layer, head)
-        for layer in given
-        for head in (range(x.shape[1]) if _head_axis(site) in axes else (-1,))
-        if head < 0 or not isinstance(site, OnPairs) or site.head_mask(layer, x.shape[1])[head]
-    ]
+
+    def is_chosen(layer: int, head: int) -> bool:
+        return head < 0 or not isinstance(site, OnPairs) or bool(site.head_mask(layer, x.shape[1])[head])
+
+    heads = range(x.shape[1]) if _head_axis(site) in axes else (-1,)
+    of_site = [(layer, head) for layer, head in product(given, heads) if is_chosen(layer, head)]
     positions, keys = (range(x.shape[-2]) if some is None else some for some in (site.positions, site.dims))
     return [
         (layer, head, position, key)

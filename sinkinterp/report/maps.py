@@ -262,15 +262,10 @@ def maps_of_strongest(report: Readings, epsilon: float = 0.3, token_text: TokenT
     unseen = pairs[SCORE].isnan() if SCORE in pairs else torch.ones(length, length, dtype=torch.bool).triu(1)
     pairs[WEIGHT] = pairs[WEIGHT].masked_fill(unseen, torch.nan)
     slot = mean(PATTERNS)[..., :-length]
-    maps = HeadMaps(
-        heads,
-        {each.name: pooled(values, side).numpy() for each, values in pairs.items()},
-        length,
-        slot=pooled(slot, side).numpy()[..., 0] if slot.numel() else None,
-        side=side,
-        alpha=[alphas[head] for head in heads],
-        words=list(map(token_text or str, report.tokens[0].tolist())) if len(report.tokens) == 1 else None,
-    )
+    cells = {each.name: pooled(values, side).numpy() for each, values in pairs.items()}
+    column = pooled(slot, side).numpy()[..., 0] if slot.numel() else None
+    words = list(map(token_text or str, report.tokens[0].tolist())) if len(report.tokens) == 1 else None
+    maps = HeadMaps(heads, cells, length, column, side, [alphas[head] for head in heads], words)
     title = f"Attention: {which_heads(heads, len(alphas))}"
     return replace(strongest, draw=lambda table: attention_figure({"": maps}, title, table.note))
 
