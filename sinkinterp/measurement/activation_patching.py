@@ -518,11 +518,10 @@ def _places(site: Change, given: patching.Activations, axes: Sequence[str]) -> l
     heads = range(x.shape[1]) if _head_axis(site) in axes else (-1,)
     of_site = [(layer, head) for layer, head in product(given, heads) if is_chosen(layer, head)]
     positions, keys = (range(x.shape[-2]) if some is None else some for some in (site.positions, site.dims))
+    each = product(of_site, positions if POSITION in axes else (-1,), keys if patching.KEY in axes else (-1,))
     return [
         (layer, head, position, key)
-        for layer, head in of_site
-        for position in (positions if POSITION in axes else (-1,))
-        for key in (keys if patching.KEY in axes else (-1,))
+        for (layer, head), position, key in each
         if key <= position or POSITION not in axes or _is_seen(given[layer], head, position, key)
     ]
 
