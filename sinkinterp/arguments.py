@@ -12,21 +12,9 @@ from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, dataclass_transform
 
+from . import guesses
 from .checks import InputError, P, check_fields, whole_number
-from .guesses import (
-    ROOT,
-    Unknown,
-    edit_of,
-    fix_of,
-    meant_by_table,
-    no_attribute,
-    parts_of,
-    public_edits,
-    public_functions,
-    synonym,
-    usage_of,
-    words_of,
-)
+from .guesses import ROOT, Unknown
 
 R = TypeVar("R")
 _PLACES = ("layers", "heads", "kv_heads", "positions")
@@ -50,18 +38,19 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     of_answer = ["path", "as_frame"] if is_saved else []
 
     def meant_by(given: Mapping[str, Any], in_place: int) -> dict[str, Any]:
-        at, table = function.__name__, words_of("argument")
+        at, table = function.__name__, guesses.words_of("argument")
         foreign = {word: f"{word}={value!r:.20}" for word, value in given.items() if word not in known and not hands_on}
         meant = {word: table.get(f"{at}:{text}", table.get(text)) for word, text in foreign.items()}
         meant = {word: value for word, value in meant.items() if not value or value.split("=")[0] in known}
         free = [word for word in (*[*known][in_place:], *handed, *of_answer) if word not in given]
-        answered = {x for x in given if f"{at}:{x}" in words_of("instead")}
-        own = {x for x in answered if parts_of(x) not in map(parts_of, free)} | {*known}
-        own |= {x for x in given if hands_on and synonym(x, known) in {*known} - {*free}}  # of an argument by place
+        answered = {x for x in given if f"{at}:{x}" in guesses.words_of("instead")}
+        own = {x for x in answered if guesses.parts_of(x) not in map(guesses.parts_of, free)} | {*known}
+        by_place = {*known} - {*free}
+        own |= {x for x in given if hands_on and guesses.synonym(x, known) in by_place}
         if "position" in free and "k" in given and not {"k", "top"} & {*known}:
             k = whole_number(given["k"], "k, as in Sink_k, counts from 1 (position=0 is the first token); it", 1)
             given = {x: value for x, value in given.items() if x != "k"} | {"position": k - 1}
-        kept = {synonym(x, [x] if x in own else free): given[x] for x in given if meant.get(x) is None}
+        kept = {guesses.synonym(x, [x] if x in own else free): given[x] for x in given if meant.get(x) is None}
         pairs = (pair.split("=") for pair in meant.values() if pair)
         return kept | {word: literal_eval(value) for word, value in pairs}
 
@@ -113,11 +102,12 @@ class Function:
 
         def __getattr__(self, name: str) -> Any:
             own = vars(self).get("__name__", "")
-            if name[0] != "_" and parts_of(name) and (both := meant_by_table(f"{own}_{name}", public_functions())):
+            if name[0] != "_" and guesses.parts_of(name) and (both := guesses.meant_by_table(f"{own}_{name}")):
                 return getattr(sys.modules[ROOT.name], both)
             if name in ("list", "names", "available", "all") and not inspect.signature(self).parameters:
                 return self
-            raise Unknown(f"{own} is a function, without {name!r}", name, lambda: fix_of(name, own) or fix_of("", own))
+            what = f"{own} is a function, without {name!r}"
+            raise Unknown(what, name, lambda: guesses.fix_of(name, own) or guesses.fix_of("", own))
 
 
 def _is_tokenizer(value: Any) -> bool:
@@ -167,9 +157,9 @@ def _check_fit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapp
     except TypeError as error:
         names = [word for word in signature.parameters if word != "self"]
         unknown = next((word for word in kwargs if word not in signature.parameters), "")
-        usage = fix_of("", name)
-        fix = (fix_of(unknown, name, names) if unknown else "") + usage * ("missing" in str(error)) or usage
-        if unknown and "edits" in names and (edit := edit_of(unknown, public_edits())):
+        usage = guesses.fix_of("", name)
+        fix = (guesses.fix_of(unknown, name, names) if unknown else "") + usage * ("missing" in str(error)) or usage
+        if unknown and "edits" in names and (edit := guesses.edit_of(unknown, guesses.public_edits())):
             value = kwargs[unknown]
             values = ", ".join(map(repr, value if isinstance(value, tuple) else [value]))
             is_its_name = unknown.replace("_", "") == edit.lower()
@@ -211,7 +201,7 @@ class Told(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         known = _signature(cls).parameters
         fits = kwargs.keys() <= known.keys()
-        meant = kwargs if fits else {synonym(word, known): value for word, value in kwargs.items()}
+        meant = kwargs if fits else {guesses.synonym(word, known): value for word, value in kwargs.items()}
         try:
             return super().__call__(*args, **meant)
         except TypeError:
@@ -229,7 +219,8 @@ class Misused(InputError, TypeError):
     """A thing is used as what it is not; Python's own protocols expect a TypeError."""
 
 
-_USES = {"indexed": "getitem", "called": "call", "a number": "float int round lt le gt ge add radd sub rsub mul rmul"}
+_USES = {"indexed": "getitem", "called": "call", "a block": "enter exit"}
+_USES["a number"] = "float int round lt le gt ge add radd sub rsub mul rmul"
 
 
 def refuse_uses(cls: type, *uses: str) -> None:
@@ -241,7 +232,7 @@ def refuse_uses(cls: type, *uses: str) -> None:
 
 def _misused(thing: Any, use: str, *_: Any, **__: Any) -> NoReturn:
     kind = getattr(thing, "kind", None) or type(thing).__name__
-    raise Misused(f"a {kind} is not {use}{usage_of(thing, kind)}")
+    raise Misused(f"a {kind} is not {use}{guesses.said_of(use.split()[-1], kind) or guesses.usage_of(thing, kind)}")
 
 
 class Frozen(metaclass=Told):
@@ -250,7 +241,7 @@ class Frozen(metaclass=Told):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise no_attribute(self, type(self).__name__, name)
+            raise guesses.no_attribute(self, type(self).__name__, name)
 
 
 refuse_uses(Frozen, "a number", "indexed")

@@ -15,23 +15,10 @@ from pkgutil import iter_modules, resolve_name
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from . import guesses
 from .arguments import Function, refuse_uses
 from .checks import InputError
-from .guesses import (
-    ROOT,
-    Unknown,
-    fix_of,
-    found_anywhere,
-    meant_by_table,
-    named_in,
-    nearest,
-    no_attribute,
-    public_edits,
-    public_functions,
-    said_of,
-    synonym,
-    words_of,
-)
+from .guesses import ROOT, Unknown, found_anywhere
 
 
 class _Method:
@@ -107,26 +94,23 @@ class Answering:
         refuse_uses(cls, "a number", "indexed", "called")
         for name in dir(cls):
             function = inspect.getattr_static(cls, name)
-            if (
-                name[0] != "_"
-                and isinstance(function, FunctionType | Function)
-                and function.__module__.startswith(ROOT.name)
-            ):
+            is_ours = isinstance(function, FunctionType | Function) and function.__module__.startswith(ROOT.name)
+            if is_ours and name[0] != "_":
                 setattr(cls, name, _Method(function))
 
     if not TYPE_CHECKING:  # a type checker knows the attributes that there are
 
         def __getattr__(self, name: str) -> Any:
             word = f"{self.kind}:{name}"
-            if word in words_of("same"):
-                return attrgetter(words_of("same")[word])(self)
-            if name[0] != "_" and word not in words_of("instead"):
+            if word in guesses.words_of("same"):
+                return attrgetter(guesses.words_of("same")[word])(self)
+            if name[0] != "_" and word not in guesses.words_of("instead"):
                 for part in filter(None, map(vars(self).get, self.parts)):
-                    if hasattr(part, meant := synonym(name, vars(part))):
+                    if hasattr(part, meant := guesses.synonym(name, vars(part))):
                         return getattr(part, meant)
                 if function := _public(name, self.role):
                     return Bound(function, self)
-            raise no_attribute(self, self.kind, name)
+            raise guesses.no_attribute(self, self.kind, name)
 
 
 def _public(name: str, role: str) -> Callable[..., Any] | None:
@@ -154,18 +138,17 @@ class Package(ModuleType):
         names = dir(self)
         if name in names and name not in vars(self).get("__all__", ()):
             return import_module(f"{self.__name__}.{name}")
-        public = public_functions()
         place = "plot_" if self.__name__ == f"{ROOT.name}.plots" else ""
         is_list = name in ("list", "names", "available", "all")
         in_own = f"list_{self.__name__.split('.')[-1]}" if is_list else f"{place}{name}"
-        word = meant_by_table(in_own, public) or meant_by_table(name, public)
-        is_told = name in words_of("instead") and name not in words_of("same")
-        if word and not is_told and (word != name or word in words_of("same")):
-            meant = words_of("same").get(word, word)
+        word = guesses.meant_by_table(in_own) or guesses.meant_by_table(name)
+        is_told = name in guesses.words_of("instead") and name not in guesses.words_of("same")
+        if word and not is_told and (word != name or word in guesses.words_of("same")):
+            meant = guesses.words_of("same").get(word, word)
             meant = meant if "." in meant else f"{ROOT.name}.{meant}"
             return _function_of(resolve_name(meant), name)
-        fix = f"; write si.{name}" if name in public else said_of(name)
-        edit = "" if fix or not name.islower() else named_in(name, public_edits())
+        fix = f"; write si.{name}" if name in guesses.public_functions() else guesses.said_of(name)
+        edit = "" if fix or not name.islower() else guesses.named_in(name, guesses.public_edits())
         if edit and edit.lower() != name:
             return _function_of(resolve_name(f"{ROOT.name}.interventions.{edit}"), name)
         if not fix and (found := found_anywhere(name)) is not None:
@@ -177,7 +160,7 @@ class Package(ModuleType):
     def _fix_of(self, name: str) -> str:
         """What to write in place of an attribute that is not there."""
         names = dir(self)
-        near = nearest(name, names, 0.85) or fix_of(name) or nearest(name, names)
+        near = guesses.nearest(name, names, 0.85) or guesses.fix_of(name) or guesses.nearest(name, names)
         return near or "; si.measure(model, text) measures, help(si) says more"
 
     def __dir__(self) -> list[str]:
@@ -191,11 +174,11 @@ class Package(ModuleType):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = self.__name__.split(".", 1)[-1]
-        if meant := words_of("same").get(f"{name}()"):
+        if meant := guesses.words_of("same").get(f"{name}()"):
             return resolve_name(meant)(*args, **kwargs)
         inside = name.split(".")[-1]
         known = f"; write si.{name}.{inside}(...)" if hasattr(self, inside) else f"; dir(si.{name}) lists what it has"
-        raise InputError(f"si.{name} is a module{fix_of(name) or known}")
+        raise InputError(f"si.{name} is a module{guesses.fix_of(name) or known}")
 
 
 class _Imports(MetaPathFinder):

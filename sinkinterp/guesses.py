@@ -228,6 +228,6 @@ def _names_of(thing: Any) -> list[str]:
     return [name for name in dir(thing) if not name.startswith("_") and name not in _OF_KINDS]
 
 
-def meant_by_table(name: str, public: Iterable[str]) -> str:
+def meant_by_table(name: str) -> str:
     """The public name, or the word of the table, that a word means; empty if it means none."""
-    return named_in(name, dict.fromkeys((*public, *words_of("same"))))
+    return named_in(name, dict.fromkeys((*public_functions(), *words_of("same"))))

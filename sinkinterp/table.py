@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from .arguments import Frozen, keywords, saved
+from .arguments import Frozen, keywords, refuse_uses, saved
 from .attributes import Answering
 from .checks import InputError, choice, instance_of, is_whole, whole_number
 from .guesses import Unknown, guesses, said_of, words_of
@@ -216,13 +216,13 @@ class Table(Answering, Frozen, repr=False):
         """The first `n` rows, as a table."""
         return self[: whole_number(n, "n", 0)]
 
-    def largest(self, n: int = 5, by: str = "") -> "Table":
-        """The `n` rows with the largest numbers of a column; by default, of the first one with a quantity."""
+    def largest(self, n: int | None = 5, by: str = "") -> "Table":
+        """The `n` rows (None: all) with the largest numbers of a column; by default, of the first with a quantity."""
         sizes = self._quantities()
         by = column_meant(by, self.columns) or by or sizes[0]
         ranked = sorted(self.rows, key=lambda row: float(row[by] or 0), reverse=True) if by in sizes else self.rows
         self._check_columns(by)
-        return self.with_rows([*ranked][: whole_number(n, "n", 1)])
+        return self.with_rows([*ranked][: None if n is None else whole_number(n, "n", 1)])
 
     @keywords
     def plot(self, x: str | None = None, y: str | None = None, kind: str = "line", **named: Any) -> Any:
@@ -233,23 +233,16 @@ class Table(Answering, Frozen, repr=False):
         if x is not None or y is not None:
             from plotly import express
 
-            chosen = {word: self.to_pandas().named(column) for word, column in (("x", x), ("y", y)) if column}
+            frame = self.to_pandas()
+            chosen = {word: column_meant(given, frame) or given for word, given in (("x", x), ("y", y)) if given}
             draw = choice(kind, {name: getattr(express, name) for name in ("line", "bar", "scatter")}, "kind of figure")
-            return draw(self.to_pandas(), **chosen, **named)
+            return draw(frame, **chosen, **named)
         if self.draw is None:
             raise InputError(f"{self.title!r} has no figure; print it, or take table.to_pandas() and draw that")
         if kind != "line" or named.keys() - {"title"}:
             raise InputError("words of plotly.express go with columns: table.plot(x='layer', y='alpha_1', kind='bar')")
         figure = self.draw(self)
         return figure.update_layout(title_text=named["title"]) if named else figure
-
-    def __enter__(self) -> NoReturn:
-        raise InputError(
-            "a table is an answer, not a block; for one write with si.edit(model, edits) as edited, where edits="
-            "si.measurement.patching.patch(si.interventions.ChangeKeys(), other, text) puts in what another model holds"
-        )
-
-    def __exit__(self, *_: Any) -> None: ...
 
     def save(self, path: Path | str, **how: Any) -> Path:  # nnsight gives every object a `save`
         """Writes the table, or its figure, as `si.save` does, and returns the path."""
@@ -281,8 +274,7 @@ class Table(Answering, Frozen, repr=False):
     def where(self, **equal: Cell) -> "Table":
         """The rows whose cells equal those given. Raises InputError for a name that no column has."""
         self._check_columns(*equal)
-        rows = tuple(row for row in self.rows if all(row[name] == cell for name, cell in equal.items()))
-        return replace(self, rows=rows)
+        return self.with_rows(row for row in self.rows if all(row[name] == cell for name, cell in equal.items()))
 
     def with_rows(self, rows: Iterable[Mapping[str, Cell]]) -> "Table":
         """A copy with other rows of the same columns."""
@@ -398,9 +390,6 @@ def _frames() -> Any:
         def _constructor(self) -> Any:
             return Frame
 
-        def named(self, word: str) -> str:
-            return column_meant(word, self.columns) or word
-
     def meaning(name: str) -> Callable[..., Any]:
         of_pandas = getattr(pandas.DataFrame, name)
 
@@ -409,7 +398,7 @@ def _frames() -> Any:
             def meant(word: Any) -> Any:
                 if isinstance(word, list):
                     return [meant(each) for each in word]
-                return word if not isinstance(word, str) or word in self.columns else self.named(word)
+                return word if not isinstance(word, str) or word in self.columns else column_meant(word, self) or word
 
             try:
                 return of_pandas(self, *map(meant, args), **{key: meant(value) for key, value in named.items()})
@@ -424,6 +413,7 @@ def _frames() -> Any:
     return Frame
 
 
+refuse_uses(Table, "a block")
 Sequence.register(Table)  # pandas makes a frame of the rows of a sequence
 
 

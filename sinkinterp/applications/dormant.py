@@ -133,12 +133,9 @@ def dormant_heads(
     note = run_note(subject, given)
     figure = partial(sweep_figure, x=CHOSEN_BY, quantities=(HEADS, ADDED, AS_MANY), by=INPUT)
     readings = tuple(_reading_rows(heads, found, alpha, write, epsilon))
-    return DormantHeads(
-        found,
-        Table("Which heads only look at the sink?", f"{note}; {_READ}; {intervals(len(alpha))}", readings, _map),
-        Table("How many heads can be left out?", f"{note}; {_note(texts, budget, epsilon)}", rows, figure),
-        budget,
-    )
+    read = Table("Which heads only look at the sink?", f"{note}; {_READ}; {intervals(len(alpha))}", readings, _map)
+    cuts = Table("How many heads can be left out?", f"{note}; {_note(texts, budget, epsilon)}", rows, figure)
+    return DormantHeads(found, read, cuts, budget)
 
 
 _READ = (

@@ -29,7 +29,7 @@ from ..plots.theme import heat_map, sweep_figure, themed, unique_values
 from ..spec import Limits
 from ..table import HEAD, LAYER, Cell, Table, high_of
 from .outliers import DIGITS, fake_quantised
-from .streaming import ADDED, CACHE, Loss, check_window, loss_of
+from .streaming import ADDED, CACHE, check_window, loss_of
 
 FIRST_TOKENS = (0, 1, 2, 4, 8)
 KEPT, WINDOW, FEWEST = "first tokens kept", "window", "fewest first tokens"
@@ -104,9 +104,9 @@ def first_token_losses(
     full, added, control = loss_of(subject, tokens), {}, {}
     places = [(window, n) for window in windows for n in kept if n < window]
     for window, n in reported(places, progress, "evicting first tokens"):
-        above = partial(_above, full, window)
-        added[window, n] = above(loss_of(subject, tokens, [Evict(window, n)]))
-        control[window, n] = above(loss_of(subject, tokens, [KeepHeaviest(window, n, First.EVICTED, seed=0)]))
+        edits = Evict(window, n), KeepHeaviest(window, n, First.EVICTED, seed=0)
+        above = [(loss_of(subject, tokens, [edit]) - full)[:, window:].mean(1) for edit in edits]
+        added[window, n], control[window, n] = above
     return Losses(added, control, _note(subject, tokens))
 
 
@@ -140,10 +140,6 @@ def _output_errors(call: AttentionCall, edits: Sequence[Edit], window: int) -> F
     full = call.output()[..., window:, :].float()
     outputs = torch.stack([edit.call(call).output()[..., window:, :].float() for edit in edits], -3)
     return (outputs - full[..., None, :, :]).norm(dim=(-2, -1)) / full.norm(dim=(-2, -1))[..., None]
-
-
-def _above(full: Loss, window: int, loss: Loss) -> PerSequence:
-    return (loss - full)[:, window:].mean(1)
 
 
 def _note(subject: HuggingFaceSubject, tokens: Tokens) -> str:

@@ -220,16 +220,10 @@ def _job(recipe: MendRecipe, model: PreTrainedModel, text: PreparedText, base: s
         tokens = text.sample(recipe.batch, recipe.seed, step)[:, recipe.skips :]
         return {"input_ids": tokens, "labels": tokens}
 
-    return Job(
-        replace(recipe, data=text.recipe),
-        lambda: model,
-        batch,
-        partial(_watch, held_out=_held_out(text)[:, recipe.skips :]),
-        world,
-        base=base,
-        loss=partial(penalised, penalty=recipe.penalty, position=recipe.position),
-        is_done=partial(is_mended, rate=recipe.until),
-    )
+    watch = partial(_watch, held_out=_held_out(text)[:, recipe.skips :])
+    loss = partial(penalised, penalty=recipe.penalty, position=recipe.position)
+    about: dict[str, Any] = {"base": base, "loss": loss, "is_done": partial(is_mended, rate=recipe.until)}
+    return Job(replace(recipe, data=text.recipe), lambda: model, batch, watch, world, **about)
 
 
 def _trained(job: Job[MendRecipe], out: Path, on_step: loop.OnStep) -> tuple[Of, checkpoint.History]:

@@ -66,10 +66,8 @@ class EditedBlock(Answering, AbstractContextManager[Any]):
             value = getattr(self._model, name)
             if isinstance(value, Bound) and not hasattr(type(self._model), name):  # of any model, not of its class
                 return Bound(value.func, self)
-            called = partial(self._called, name)
-            if isinstance(value, Bound):
-                return called
-            return wraps(value)(called) if isroutine(value) or isinstance(value, partial) else value
+            is_method = isroutine(value) or isinstance(value, partial)
+            return wraps(value)(partial(self._called, name)) if is_method else value
 
     def _called(self, name: str, *args: Any, **named: Any) -> Any:
         """What a method of the model returns in the block."""
@@ -144,8 +142,12 @@ def hooked(subject: Any, hooks: Sequence[Any], **named: Any) -> Iterator[Any]:
 
 
 def with_block_edits(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of a model and `edits`, which in blocks of the model makes their edits first, as outside of them."""
+    """A function of a model and `edits`, which in blocks of the model makes their edits first, as outside of them.
 
+    It takes arguments as those of `keywords` do.
+    """
+
+    @keywords
     @wraps(function)
     def called(*args: P.args, **named: P.kwargs) -> R:
         if not BLOCKS.get():

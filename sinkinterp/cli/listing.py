@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +16,8 @@ from .terminal import print_table, print_text
 Row = dict[str, Cell]
 
 
-Listed = StrEnum(
-    "Listed", ["VARIANTS", "RECIPES", "EXPERIMENTS", "EDITS", "CHECKPOINTS", "MODELS"]
-)  # what can be listed
+# what can be listed
+Listed = StrEnum("Listed", ["VARIANTS", "RECIPES", "EXPERIMENTS", "EDITS", "CHECKPOINTS", "MODELS"])
 
 
 def listing(what: Annotated[Listed | None, typer.Argument(show_default="all")] = None) -> None:
@@ -89,21 +89,17 @@ def _edits() -> list[Row]:
     return [{"edit": name, "what it does": str(kind.__doc__).split("\n")[0]} for name, kind in makers().items()]
 
 
-def _folders(what: str, folders: Mapping[str, Path]) -> list[Row]:
-    return [{what: name, "folder": str(folder)} for name, folder in folders.items()]
+def _rows(what: str, folders: Callable[[], Mapping[str, Path]]) -> list[Row]:
+    return [{what: name, "folder": str(folder)} for name, folder in folders().items()]
 
 
+_OF_CHECKPOINTS = "sinkinterp measure CHECKPOINT; they ship with sinkinterp"
+_OF_MODELS = "sinkinterp measure MODEL, or its folder, also in transformers; `make models` makes "
 _LISTS: dict[Listed, tuple[str, Callable[[], list[Row]]]] = {
     Listed.VARIANTS: ("sinkinterp train VARIANT; `change` is against softmax, at the demo's sizes", _variants),
     Listed.RECIPES: ("sinkinterp train VARIANT --recipe RECIPE --set steps=100", _recipes),
     Listed.EXPERIMENTS: ("sinkinterp reproduce EXPERIMENT; the beginning of a name is enough: table07", _experiments),
     Listed.EDITS: ("sinkinterp measure MODEL --edit EDIT; compare, view and generate take it, too", _edits),
-    Listed.CHECKPOINTS: (
-        "sinkinterp measure CHECKPOINT; they ship with sinkinterp",
-        lambda: _folders("checkpoint", shipped()),
-    ),
-    Listed.MODELS: (
-        "sinkinterp measure MODEL, or its folder, also in transformers; `make models` makes " + ", ".join(MADE),
-        lambda: _folders("model", models()),
-    ),
+    Listed.CHECKPOINTS: (_OF_CHECKPOINTS, partial(_rows, "checkpoint", shipped)),
+    Listed.MODELS: (_OF_MODELS + ", ".join(MADE), partial(_rows, "model", models)),
 }

@@ -17,13 +17,8 @@ from ..spec import flat
 from . import options
 from .edit_words import NUMBERS, Group, numbers_in, plain, with_edits
 
-LISTS = {
-    "reproduce": "experiments",
-    "train": "variants",
-    "measure": "models",
-    "view": "models",
-    "edit": "edits",
-}  # of `COMMAND list`
+# what `COMMAND list` lists
+LISTS = {"reproduce": "experiments", "train": "variants", "measure": "models", "view": "models", "edit": "edits"}
 _TABLES = "sinks above layers positions epsilons norms keys values kv residuals angles massive entries"
 TABLES = dict.fromkeys(_TABLES.split())
 FILES = {"--json": "sinks.json", "--html": "sinks.html", "--save": "sinks.csv", "--out": "page.html"}  # in a folder
@@ -128,9 +123,8 @@ class Options:
             if (said := self._said(option, values)) is not None:
                 more = self._groups([*filter(None, (part.format(*values[:1] or [""]) for part in said.split()))])
                 told = [group for group in self._groups(words) if "{}" not in said]
-                told += [("--table", ["layers"])] * any(
-                    option == "--table" for option, _ in groups
-                )  # which has a row for each
+                has_table = any(option == "--table" for option, _ in groups)
+                told += [("--table", ["layers"])] * has_table  # which has a row for each
                 groups[:0] = [*(group for group in more if group not in told), *self._groups(values["{" in said :])]
                 continue
             own = self._output_for(option, values) or self._own(option)
@@ -197,9 +191,7 @@ class Options:
             is_thing = is_named or (values and option_of(f"what:{option}") is not None)
             words = [other for other, _ in groups]
             if is_thing and (meant := command_meant(values[0], words)) not in (values[:1], [self.name, *values[:1]]):
-                return meant, [
-                    word for other, given in groups[:i] + groups[i + 1 :] for word in (other, *given) if word
-                ]
+                return meant, _words_of(groups[:i] + groups[i + 1 :])
         return [], args
 
     def _groups(self, args: list[str]) -> list[Group]:
@@ -234,7 +226,7 @@ class Options:
         kept = [group for group in groups if not group[0] or group[0] in self.own]
         is_whole = not self.needs_word or any(not option for option, _ in kept)
         kept += [] if is_whole else [("", values) for _, values in groups if values and is_model(values[0])]
-        return [word for option, values in kept for word in (option, *values) if word]
+        return _words_of(kept)
 
     def _own(self, option: str) -> str:
         return option if option in self.own else self.known.get(synonym(plain(option), self.known), option)
@@ -287,6 +279,11 @@ class Options:
             return named
         edit = edit_of(plain(command_meant(option.strip("-"))[-1]), options.EDITS) if self._is_foreign(option) else ""
         return edit if self._said(option, ["0"]) is None else ""
+
+
+def _words_of(groups: list[Group]) -> list[str]:
+    """The words of a line, from its groups."""
+    return [word for option, values in groups for word in (option, *values) if word]
 
 
 def _is_output(option: str) -> bool:

@@ -206,27 +206,21 @@ def measured(
     options.check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
     inputs = given.inputs(settings, is_default=how.preset is None)
 
+    asked: dict[str, Any] = {"convention": settings.convention, "edits": how.edit}
+    asked |= {"positions": (0,)} if how.first_only else {"instruments": instruments.ALL}
+
     def report_on(token_set: "TokenSet", why: str = "") -> "Report":
         n, longest = token_set.tokens.shape
-        return measure_sinks(
-            subject,
-            token_set,
-            convention=settings.convention,
-            edits=how.edit,
-            positions=(0,) if how.first_only else None,
-            instruments=() if how.first_only else instruments.ALL,
-            progress=progress(f"measuring {n} {'more ' if why else ''}x {longest} tokens{why}"),
-        )
+        show = progress(f"measuring {n} {'more ' if why else ''}x {longest} tokens{why}")
+        return measure_sinks(subject, token_set, **asked, progress=show)
+
+    def first(n: int) -> "TokenSet":
+        return replace(inputs, sequences=n).token_set(subject, model, on_file)
 
     if inputs.given or not inputs.may_be_fewer or subject.tokenizer is None:
         return report_on(inputs.token_set(subject, model))
     on_file = progress("reading docstrings")
-    return measure_enough(
-        lambda n: replace(inputs, sequences=n).token_set(subject, model, on_file),
-        report_on,
-        settings.sequences,
-        settings.epsilon,
-    )
+    return measure_enough(first, report_on, settings.sequences, settings.epsilon)
 
 
 class Domains(Frozen):
@@ -318,13 +312,9 @@ def cache(
         tables = [losses.table(), heads, rounded]
         answer = f"{losses.answer()} {eviction.quantised_answer(rounded)}"
     everything = [*(eviction.needs_table(table) if table is heads else table for table in tables), answer]
-    _deliver(
-        f"{subject.name}: how many first tokens must stay?",
-        answer,
-        tables,
-        everything if files.full else brief(answer, eviction.largest_window_first(tables[0]), ELSEWHERE),
-        files,
-    )
+    title = f"{subject.name}: how many first tokens must stay?"
+    shown = everything if files.full else brief(answer, eviction.largest_window_first(tables[0]), ELSEWHERE)
+    _deliver(title, answer, tables, shown, files)
 
 
 def _check_cached(length: int | None) -> None:
@@ -358,11 +348,8 @@ def mask(
 
         subject, tokens = _read(model, given, loading, 64, 64)
         found = outliers.mask(subject, tokens, times=times)
-        tables = [
-            found.table(),
-            outliers.activations_table(subject, tokens[1::2], found, progress),
-            outliers.weights_table(subject, tokens[1::2], found, progress),
-        ]
+        tested = subject, tokens[1::2], found, progress
+        tables = [found.table(), outliers.activations_table(*tested), outliers.weights_table(*tested)]
         answer, more = found.answer(), {"mask": found.to_dict()}
         if heads:
             dormant = dormant_heads(subject, tokens, progress=progress("leaving out heads"))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -90,18 +90,10 @@ def reproduce(
         models, left_out = other.loaded(), list[str]()
         trainers, measurers = _workers(how.ray, scale is Scale.PAPER, other.device_map is not None)
         costs: list[tuple[Sequence[Trainable], float, str]] = []
+        where: dict[str, Any] = {"workers": trainers, "measurers": measurers, "device_map": other.device_map}
+        asked = {"models": models, "seeds": how.seeds, "text": how.text, "settings": how.settings, **where}
         for name, experiment in chosen.items():
-            scope = experiments.Scope(
-                scale or experiment.default_scale(),
-                models=models,
-                seeds=how.seeds,
-                text=how.text,
-                workers=trainers,
-                measurers=measurers,
-                progress=progress,
-                device_map=other.device_map,
-                settings=how.settings,
-            )
+            scope = experiments.Scope(scale or experiment.default_scale(), **asked, progress=progress)
             try:
                 experiments.check_scope(name, experiment, scope)
                 if is_all:

@@ -121,8 +121,7 @@ def mend(
     print_text(mend.answer())
 
 
-StepMetrics = dict[str, Any]
-OnStep = Callable[[int, StepMetrics], None]
+OnStep = Callable[[int, dict[str, Any]], None]
 
 
 @contextmanager
@@ -134,7 +133,7 @@ def run_progress(recipe: "Fit", is_first: bool, name: str) -> Iterator[tuple[OnS
     with progress_bars(in_lines=True) as progress:
         show, began, tokens = progress(f"{name} step"), 0.0, 0
 
-        def on_step(step: int, metrics: StepMetrics) -> None:
+        def on_step(step: int, metrics: dict[str, Any]) -> None:
             nonlocal began, tokens
             now = time.monotonic()
             began, tokens = (began, tokens + metrics["tokens"]) if began else (now, 0)  # the first step warms up
@@ -143,7 +142,7 @@ def run_progress(recipe: "Fit", is_first: bool, name: str) -> Iterator[tuple[OnS
         yield on_step, progress("data")
 
 
-def _metrics_text(metrics: StepMetrics, tokens_per_second: float) -> str:
+def _metrics_text(metrics: dict[str, Any], tokens_per_second: float) -> str:
     sinks = f"  Sink_1 {metrics['sink_1']:.0%}" if "sink_1" in metrics else ""
     if "peak_over_median" in metrics:  # of a model that is mended
         sinks += f"  alpha_1 {metrics['alpha_1']:.3f} ({metrics['alpha_1_uniform']:.3f})  Sink_* "

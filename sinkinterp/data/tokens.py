@@ -84,10 +84,8 @@ class TokenSet(Frozen, repr=False, eq=False):
     def of_one_length(self) -> Tokens:
         """The tokens. Raises InputError if sequences differ in length."""
         if self.lengths is not None:
-            n, fix = self.shortest, "cut the texts: length="
-            raise InputError(
-                f"this needs sequences of one length; {fix}{n} in the call, or model.tokens(texts, length={n})"
-            )
+            fix = f"cut the texts: length={self.shortest} in the call, or model.tokens(texts, length={self.shortest})"
+            raise InputError(f"this needs sequences of one length; {fix}")
         return self.tokens
 
     def groups(self) -> Iterator[tuple[Int[Tensor, " group"], Int[Tensor, "group pos"]]]:
@@ -113,10 +111,8 @@ class TokenSet(Frozen, repr=False, eq=False):
         repeated = [token for token, times in runs if times > 1]
         if not repeated:
             return self
-        what = (
-            f"{len(repeated)} beginnings or ends repeat one id, such as {repeated[0]}; read as tokens, not as padding"
-        )
-        return replace(self, source=f"{self.source} ({what})")
+        what = f"{len(repeated)} beginnings or ends repeat one id, such as {repeated[0]}"
+        return replace(self, source=f"{self.source} ({what}; read as tokens, not as padding)")
 
 
 def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[Tensor, "sequence longest"], Lengths]:
@@ -280,9 +276,8 @@ def items_of(given: Any) -> list[Any]:
     items = _items_in(given)
     if not items and not (isinstance(given, Sized) and len(given) == 0):
         fix = "; give one of its columns" if hasattr(given, "columns") else ""
-        fix = (
-            f"; sequences={given} or length={given}, without tokens, are of the usual text" if is_whole(given) else fix
-        )
+        if is_whole(given):
+            fix = f"; sequences={given} or length={given}, without tokens, are of the usual text"
         raise _misread(f"a {type(given).__name__} is neither a text nor token ids{fix}")
     return items
 

@@ -459,9 +459,7 @@ class ChangeOutputs(_ChangeHeads, OnHeads):
     """`operation` on what heads return, before a gate multiplies it and before heads are mixed."""
 
     site = sites.OUTPUT
-
-    def _width(self, shape: ModelShape, length: int) -> int:
-        return shape.d_value or shape.d_head
+    _width = ChangeValues._width
 
     def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
         return self._changed_heads(call.layer, z)

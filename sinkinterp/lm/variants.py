@@ -119,6 +119,7 @@ def _biases(base: LMSpec) -> dict[str, LMSpec]:
 
 def _operations(base: LMSpec) -> dict[str, LMSpec]:
     """Attention operations (Tables 6, 14, 15, figure 29)."""
+    raw, feature, clamped = kernels.Raw(), kernels.MLPFeature(), kernels.ClampedSum()
     return {
         "alpha_2": _kernel(base, alpha=2.0),
         "alpha_0.2": _kernel(base, alpha=0.2),
@@ -135,18 +136,17 @@ def _operations(base: LMSpec) -> dict[str, LMSpec]:
         "sigmoid_length": _kernel(base, similarity=kernels.Sigmoid(float(base.n_ctx)), normaliser=kernels.Unit()),
         "elu": _kernel(base, similarity=kernels.EluPlusOne(), normaliser=kernels.Unit()),
         "elu_norm": _kernel(base, similarity=kernels.EluPlusOne()),
-        "linear": _kernel(base, similarity=kernels.Raw(), normaliser=kernels.Unit()),
-        "linear_norm": _kernel(base, similarity=kernels.Raw(), normaliser=kernels.ClampedSum()),
-        "elu_kernel": _kernel(base, feature=kernels.EluFeature(), similarity=kernels.Raw(), normaliser=kernels.Unit()),
-        "elu_kernel_norm": _kernel(base, feature=kernels.EluFeature(), similarity=kernels.Raw()),
-        "mlp_kernel": _kernel(base, feature=kernels.MLPFeature(), similarity=kernels.Raw(), normaliser=kernels.Unit()),
-        "mlp_kernel_norm": _kernel(
-            base, feature=kernels.MLPFeature(), similarity=kernels.Raw(), normaliser=kernels.ClampedSum()
-        ),
+        "linear": _kernel(base, similarity=raw, normaliser=kernels.Unit()),
+        "linear_norm": _kernel(base, similarity=raw, normaliser=clamped),
+        "elu_kernel": _kernel(base, feature=kernels.EluFeature(), similarity=raw, normaliser=kernels.Unit()),
+        "elu_kernel_norm": _kernel(base, feature=kernels.EluFeature(), similarity=raw),
+        "mlp_kernel": _kernel(base, feature=feature, similarity=raw, normaliser=kernels.Unit()),
+        "mlp_kernel_norm": _kernel(base, feature=feature, similarity=raw, normaliser=clamped),
     }
 
 
 def _beyond_the_paper(base: LMSpec) -> dict[str, LMSpec]:
+    relu = kernels.Rectified(kernels.Raw())
     return {
         "off_by_one": _slot(base, ZeroRow(), ZeroRow()),
         "sink_logit": attn(base, slots=LogitSlot()),
@@ -156,9 +156,7 @@ def _beyond_the_paper(base: LMSpec) -> dict[str, LMSpec]:
         "clipped": _kernel(base, clip=kernels.Stretched(-2 / base.n_ctx)),
         "differential": attn(replace(base, n_heads=base.n_heads + base.n_heads % 2), maps=parts.Differential()),
         "softpick": _kernel(base, similarity=kernels.ExpMinusOne(), normaliser=kernels.PositiveShare()),
-        "relu_attention": _kernel(
-            base, similarity=kernels.Rectified(kernels.Raw()), normaliser=kernels.Unit(), alpha=1 / base.n_ctx
-        ),
+        "relu_attention": _kernel(base, similarity=relu, normaliser=kernels.Unit(), alpha=1 / base.n_ctx),
         "qk_norm": attn(base, qk_norm=parts.RMSQKNorm()),
     }
 

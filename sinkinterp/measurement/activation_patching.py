@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, ClassVar
 
 import torch
@@ -240,11 +241,8 @@ def restored(
         notes.append("direct: written into the logits, the clean run less the corrupted one, each at its own scale")
     notes += [f"{n_runs} runs of each pair"] if type(runs) is Runs else []
     notes.append("restored: 1 as the clean run, 0 as the corrupted one; mean change over mean difference of the two")
-    notes.append(
-        "control: the same place of another pair"
-        if patching.CONTROL in effects
-        else "no control: it takes a third prompt"
-    )
+    has_control = patching.CONTROL in effects
+    notes.append("control: the same place of another pair" if has_control else "no control: it takes a third prompt")
     notes.append(intervals(len(gap), "pairs"))
     return Table(runs.title, "; ".join(notes), _rows(runs, places, effects, gap), patching.restored_figure)
 
@@ -513,18 +511,17 @@ def _head_axis(site: Change) -> str:
 def _places(site: Change, given: patching.Activations, axes: Sequence[str]) -> list[Place]:
     """Every place of a site, or those that it selects, without keys that a query does not see."""
     x = next(iter(given.values()))
-    of_site = [
-        (layer, head)
-        for layer in given
-        for head in (range(x.shape[1]) if _head_axis(site) in axes else (-1,))
-        if head < 0 or not isinstance(site, OnPairs) or site.head_mask(layer, x.shape[1])[head]
-    ]
+
+    def is_chosen(layer: int, head: int) -> bool:
+        return head < 0 or not isinstance(site, OnPairs) or bool(site.head_mask(layer, x.shape[1])[head])
+
+    heads = range(x.shape[1]) if _head_axis(site) in axes else (-1,)
+    of_site = [(layer, head) for layer, head in product(given, heads) if is_chosen(layer, head)]
     positions, keys = (range(x.shape[-2]) if some is None else some for some in (site.positions, site.dims))
+    each = product(of_site, positions if POSITION in axes else (-1,), keys if patching.KEY in axes else (-1,))
     return [
         (layer, head, position, key)
-        for layer, head in of_site
-        for position in (positions if POSITION in axes else (-1,))
-        for key in (keys if patching.KEY in axes else (-1,))
+        for (layer, head), position, key in each
         if key <= position or POSITION not in axes or _is_seen(given[layer], head, position, key)
     ]
 

@@ -80,8 +80,7 @@ def attention_map(
     shown, side = detail(before, lengths[-1], n_panels, all_of_them=layers is not None or heads is not None)
     panels = {
         f"{name} {run}".strip(): head_maps(subject, tokens, shown, given, side)
-        for name, (subject, tokens) in inputs.items()
-        for run, given in runs.items()
+        for (name, (subject, tokens)), (run, given) in product(inputs.items(), runs.items())
     }
     names = ", ".join(subject.name for subject in subjects.values())
     title = ", ".join(name or short_name(subject.name) for name, subject in subjects.items())
@@ -130,10 +129,9 @@ def by_name(models: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Models or reports by their names: those given, those of a mapping, or their own, numbered where two are alike."""
     if isinstance(models, Mapping) and names is None:
         return {str(name): model for name, model in models.items()}
-    given = (
-        [*models.values()] if isinstance(models, Mapping) else models if isinstance(models, list | tuple) else [models]
-    )
-    each = [x if isinstance(x, Report | EditedBlock) else subject_of(x) for x in given]
+    given = [*models.values()] if isinstance(models, Mapping) else models
+    several = given if isinstance(given, list | tuple) else [given]
+    each = [x if isinstance(x, Report | EditedBlock) else subject_of(x) for x in several]
     own = [short_name(x.protocol.model) if isinstance(x, Report) else getattr(x, "name", "edited") for x in each]
     called = [str(name) for name in [names] if isinstance(name, str)] or [*map(str, names or own)]
     numbered = [f"{name} {i}" if called.count(name) > 1 else name for i, name in enumerate(called, 1)]

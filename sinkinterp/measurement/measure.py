@@ -252,7 +252,6 @@ PRESETS = {
 Answers = dict[str, Tensor]  # by the name of the metric
 
 
-@keywords
 @with_block_edits
 def measure(  # noqa: PLR0913  everything that a measurement takes
     model: ModelLike,

@@ -137,10 +137,8 @@ class PathRuns(Runs):
     def trace(self, pairs: Int[Tensor, " row"], put: changes.PutAt) -> Trace:
         """The corrupted run of some pairs, with the path patched."""
         mine, blocks, reads = self.corrupted[pairs], range(self.subject.shape.n_layers), self.metric.reads
-        edits: list[Edit] = [
-            replace(site, operation=changes.Put({n: x[pairs] for n, x in values.items()})) for site, values in self.kept
-        ]
-        edits.append(replace(self.site, operation=put))
+        kept = [(site, changes.Put({n: x[pairs] for n, x in values.items()})) for site, values in self.kept]
+        edits: list[Edit] = [replace(site, operation=given) for site, given in (*kept, (self.site, put))]
         if self.is_direct:
             edits, blocks = [self._shifted(mine, pairs, put.places[:, 0], edits)], blocks if reads else range(0)
         if self.receiver is None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from functools import partial, wraps
-from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from ..report.norms import LARGEST_VALUE, largest_entries, residual_norms_by_blo
 from ..report.readings import TokenText
 from ..report.report import NAMED, Report, named_view, view_of
 from ..table import ALPHA_1, BLOCK, HEAD, KV_HEAD, LAYER, MODEL, POSITION, Table
-from .activation_patching import activation_patching
 from .maps import by_name
 from .measure import ModelLike, inputs_of, measure
 
@@ -69,7 +67,7 @@ def _table_of(view: str) -> Callable[..., Table]:
         return rows_named(view, report, epsilon, label, layers=layers, heads=heads, top=top)
 
     tabulate.__name__ = view
-    return keywords(with_block_edits(tabulate))
+    return with_block_edits(tabulate)
 
 
 def rows_named(name: str, report: Report, epsilon: float, word: TokenText, **chosen: Any) -> Table:
@@ -130,7 +128,7 @@ def _numbers_of(
         return NamedTensor.of(values.nanmean(0), quantity, **places).at(**chosen)
 
     measured.__name__ = quantity
-    return keywords(with_block_edits(measured))
+    return with_block_edits(measured)
 
 
 def _cosines_to(position: int) -> Metric:
@@ -213,7 +211,6 @@ cosines = _numbers_of("cosine", (LAYER, HEAD, "query"), lambda cosines: cosines,
 angles = _numbers_of("degrees", (LAYER, HEAD, "query"), lambda x: x.clamp(-1, 1).acos().rad2deg(), _cosines_to)
 
 
-@keywords
 @with_block_edits
 def norms(
     model: ModelLike,
@@ -233,22 +230,13 @@ def norms(
 
 
 @keywords
-def sink_heads(
-    model: ModelLike,
-    tokens: TokensLike | Any = None,
-    layers: int | Sequence[int] | None = None,
-    *,
-    top: int | None = None,
-    epsilon: float = 0.3,
-    edits: Edits = (),
-) -> Table:
+@wraps(heads, assigned=())
+def sink_heads(*args: Any, top: int | None = None, epsilon: float = 0.3, **named: Any) -> Table:
     """The heads that give the first token more than epsilon, mean over the texts, the strongest first, or the `top`."""
-    table = heads(model, tokens, layers, edits=edits)
-    table = table.largest(len(table) if top is None else top)
+    table = heads(*args, **named).largest(top)
     return table.with_rows(row for row in table if float(row[ALPHA_1] or 0) > epsilon)
 
 
-@keywords
 @with_block_edits
 def loss(model: ModelLike, tokens: TokensLike | Any = None, *, edits: Edits = ()) -> Number:
     """The loss of the next token in nats, mean over all tokens of the texts."""
@@ -276,18 +264,6 @@ def read(model: Any, tokens: TokensLike | Any = None, **how: Any) -> Report:
     return Report.load(model) if is_file else measure(model, tokens, **how)
 
 
-class _Patching:
-    """Functions of `transformer_lens.patching`. It is called as `activation_patching` is."""
-
-    __call__ = staticmethod(activation_patching)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(import_module("transformer_lens.patching"), name)
-
-
-patching = _Patching()
-
-
 plot_norms, plot_key_norms, plot_value_norms = (_figure_of(norms, of=of) for of in ("residuals", "keys", "values"))
 _tables: tuple[Any, ...] = (_massive_shown, _angles, heads)
 plot_massive, plot_angles, plot_heads = map(_figure_of, _tables)
@@ -302,7 +278,6 @@ def plot(model: ModelLike, tokens: TokensLike | Any = None, view: str = "sinks",
 run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
 
 
-@keywords
 @with_block_edits
 def attention(
     model: ModelLike,
@@ -330,7 +305,6 @@ def _one_text(tokens: Any) -> int | None:
     return 0 if isinstance(tokens, str) and not is_path(tokens) else None
 
 
-@keywords
 @with_block_edits
 def hidden_states(
     model: ModelLike,
@@ -384,18 +358,14 @@ def compare(
     """
     if _is_text(after) and _is_text(tokens):
         return compare_reports(measure(before, after, **how), measure(before, tokens, **how), epsilon)
-    if isinstance(before, list | tuple | Mapping):
-        given, tokens = before, after if tokens is None else tokens
-    else:
-        given = [before, after]
-    models = by_name(given, names)
-    reports = {
-        name: x if tokens is None and isinstance(x, Report) else measure(x, tokens, **how) for name, x in models.items()
-    }
-    if names is None and len(reports) == 2 and not isinstance(before, list | tuple | Mapping):
-        old, new = reports.values()
-        return compare_reports(old, new, epsilon)
-    return sinks_by(MODEL, reports, epsilon)
+    is_several = isinstance(before, list | tuple | Mapping)
+    tokens = after if is_several and tokens is None else tokens
+    models = by_name(before if is_several else [before, after], names).items()
+    reports = {name: x if tokens is None and isinstance(x, Report) else measure(x, tokens, **how) for name, x in models}
+    if is_several or names is not None:
+        return sinks_by(MODEL, reports, epsilon)
+    old, new = reports.values()
+    return compare_reports(old, new, epsilon)
 
 
 plot_compare = _figure_of(compare)

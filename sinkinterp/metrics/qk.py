@@ -117,9 +117,8 @@ METRICS = (QK_ANGLES, QK_NORM_PRODUCTS)
 
 
 # cos(q_i, k_j), `|q_i| |k_j| * scale`, and scores with bias and softcap; NaN where the query cannot see the key
-cosine_map, norm_product_map, score_map = (
-    partial(maps.visible, quantity=quantity) for quantity in (maps.COSINE, maps.NORM_PRODUCT, maps.SCORE)
-)
+_MAPPED = (maps.COSINE, maps.NORM_PRODUCT, maps.SCORE)
+cosine_map, norm_product_map, score_map = (partial(maps.visible, quantity=quantity) for quantity in _MAPPED)
 
 
 SCORE_MAP = Metric("score_maps", CALL, score_map)

@@ -6,7 +6,7 @@ The demo: trains a sink model and its no-sink twins, measures them, and moves th
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -133,12 +133,9 @@ def _maps(family: Checkpoints) -> Iterator[go.Figure]:
 
 
 def _lengths(family: Checkpoints) -> Table:
-    reports = [
-        measure(each.subject, replace(each.token_set, tokens=each.token_set.tokens[:, :length]), positions=(0,))
-        for each in family.values()
-        for length in LENGTHS
-        if length <= each.token_set.tokens.shape[1]
-    ]
+    sets = [(each.subject, each.token_set) for each in family.values()]
+    cut = [(subject, given, n) for (subject, given), n in product(sets, LENGTHS) if n <= given.tokens.shape[1]]
+    reports = (measure(s, replace(given, tokens=given.tokens[:, :n]), positions=(0,)) for s, given, n in cut)
     return sinks_by_length(reports)
 
 
@@ -183,16 +180,10 @@ def pretrained_models(on_model: Callable[[str], None] = lambda name: None) -> It
 def _norms(reports: Mapping[str, Report]) -> Table:
     """Residual norms by block: of the first token of natural text, of the others, and of a repeated token's copies."""
     by_block = residual_norms_by_block(reports)
-    kinds = {
-        FIRST_TOKEN: (NATURAL, FIRST_TOKEN),
-        OTHER_TOKENS: (NATURAL, OTHER_TOKENS),
-        "copies of a repeated token": (REPEATED, OTHER_TOKENS),
-    }
-    rows = tuple(
-        {BLOCK: row[BLOCK], KIND: kind, NORM: row[column]}
-        for kind, (given, column) in kinds.items()
-        for row in by_block.where(**{MODEL: given}).rows
-    )
+    kinds = {kind: (NATURAL, kind) for kind in (FIRST_TOKEN, OTHER_TOKENS)}
+    kinds["copies of a repeated token"] = REPEATED, OTHER_TOKENS
+    found = ((kind, name, row) for kind, (given, name) in kinds.items() for row in by_block.where(**{MODEL: given}))
+    rows = tuple({BLOCK: row[BLOCK], KIND: kind, NORM: row[name]} for kind, name, row in found)
     return Table(by_block.title, by_block.note, rows)
 
 
@@ -263,14 +254,10 @@ def demo_page(result: Demo) -> str:
     """The page that `sinkinterp demo` writes."""
     words = _WORDS["demo"]
     note = words["maps"].format(note=result.twins.note)
-    maps = attention_figure(result.maps, "Mean attention maps of three twins", note)
-    sections = [
-        Section("Where attention goes", figures=[maps]),
-        Section.of(result.swaps),
-        replace(Section.of(result.residuals), caption=words["residuals"]),
-        Section.of(result.training),
-        Section.of(result.twins),
-    ]
+    figure = attention_figure(result.maps, "Mean attention maps of three twins", note)
+    maps = Section("Where attention goes", figures=[figure])
+    residuals = replace(Section.of(result.residuals), caption=words["residuals"])
+    sections = [maps, Section.of(result.swaps), residuals, Section.of(result.training), Section.of(result.twins)]
     return page(words["title"], words["lead"], sections)
 
 
@@ -287,9 +274,7 @@ def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) 
 
 def swaps(subject: Subject, task: BigramBackcopy) -> Table:
     """Table 7, measured on a model of this task."""
-    token_sets = {
-        "natural": trained.held_out_tokens(task, DEMO_SEQUENCES),
-        "random": random_tokens(task.vocab, task.length, DEMO_SEQUENCES),
-        "repeated": repeated_token(task.vocab, task.length, DEMO_SEQUENCES),
-    }
+    sizes = task.vocab, task.length, DEMO_SEQUENCES
+    drawn = {"random": random_tokens(*sizes), "repeated": repeated_token(*sizes)}
+    token_sets = {"natural": trained.held_out_tokens(task, DEMO_SEQUENCES), **drawn}
     return swap_table(subject, token_sets, TARGETS, DEMO_EPSILON)

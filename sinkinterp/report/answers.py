@@ -174,13 +174,11 @@ def several_of(chosen: Any) -> Any:
 class Number(float):
     """A number that has what people ask of a tensor of one number."""
 
-    def item(self) -> float:
-        """The number itself."""
-        return float(self)
-
     def mean(self, axis: None = None, dtype: Any = None, out: Any = None) -> float:
         """The number itself, which is a mean; numpy.mean calls this."""
         return float(self)
+
+    item = mean
 
 
 class Rate(OfTable, Number):

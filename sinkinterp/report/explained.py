@@ -109,9 +109,8 @@ def _places(edges: Sequence[Edge]) -> dict[str, tuple[float, float]]:
     depths = {name: _depth(name) for edge in edges for name in edge[:2]}
     rows = [[name for name in depths if depths[name] == depth] for depth in sorted(set(depths.values()))]
     aside = [0.17 * (y % 3 - 1) * (len(row) == 1) for y, row in enumerate(rows[:-1])] + [0.0]  # no line through a node
-    return {
-        name: ((i + 0.5) / len(row) + aside[y], float(y)) for y, row in enumerate(rows) for i, name in enumerate(row)
-    }
+    placed = [(name, (i + 0.5) / len(row) + aside[y], y) for y, row in enumerate(rows) for i, name in enumerate(row)]
+    return {name: (across, float(down)) for name, across, down in placed}
 
 
 def _beside(places: Mapping[str, tuple[float, float]]) -> dict[str, str]:

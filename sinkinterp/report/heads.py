@@ -60,11 +60,10 @@ def sinks_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 @of_report
 def heads_above(report: Readings, epsilon: float = 0.3) -> Table:
     """The heads whose mean importance of the first position is above epsilon, the strongest first."""
-    table = top_heads(every := sinks_by_head(report, epsilon), len(every))
-    rows = tuple(row for row in table.rows if float(row[ALPHA_1] or 0) > epsilon)
-    return replace(
-        every, title=f"{len(rows)} of {len(every)} heads give the first position more than {epsilon}", rows=rows
-    )
+    every = sinks_by_head(report, epsilon).largest(None)
+    rows = tuple(row for row in every.rows if float(row[ALPHA_1] or 0) > epsilon)
+    title = f"{len(rows)} of {len(every)} heads give the first position more than {epsilon}"
+    return replace(every, title=title, rows=rows)
 
 
 @of_report
@@ -141,11 +140,9 @@ def rows_by_head(report: Readings, row: Callable[[int, int], dict[str, Cell]]) -
 
 def top_heads(table: Table, most: int = 12) -> Table:
     """The `most` rows with the largest alpha_1, largest first."""
-    most = whole_number(most, "most", 1)
-    rows = sorted(table.rows, key=lambda row: -float(row[ALPHA_1] or 0))[:most]
-    some = f"{len(rows)} of {len(table.rows)} with the largest alpha_1"
-    title = f"{table.title} The {some}" if "?" in table.title else f"{table.title}: the {some}"
-    return replace(table, title=title, rows=tuple(rows))
+    strongest = table.largest(whole_number(most, "most", 1), ALPHA_1)
+    some = f"{len(strongest)} of {len(table)} with the largest alpha_1"
+    return replace(strongest, title=f"{table.title} The {some}" if "?" in table.title else f"{table.title}: the {some}")
 
 
 @of_report
@@ -233,7 +230,7 @@ def mean_of(quantity: str, key: str) -> str:
 
 def by_layer(table: Table) -> go.Figure:
     """Mean cosine and norm product with the first key and with others, a point per head; `qk_means_by_head`."""
-    figure = _two_panels()
+    figure = make_subplots(1, 2, subplot_titles=list(UNITS.values()), horizontal_spacing=0.12)
     places = zip(table.column(LAYER), table.column(HEAD), strict=True)
     heads = [f"layer {layer}, head {head}" for layer, head in places]
     points = {"boxpoints": "all", "jitter": 0.4, "pointpos": 0}
@@ -254,7 +251,3 @@ def by_layer(table: Table) -> go.Figure:
         "the other keys. Boxes: quartiles over heads. A sink by angle parts the first panel, one by length the second."
     )
     return themed(figure, table.title, 460, f"{caption} {table.note}")
-
-
-def _two_panels() -> go.Figure:
-    return make_subplots(1, 2, subplot_titles=list(UNITS.values()), horizontal_spacing=0.12)

@@ -91,9 +91,8 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "")
     shown = 0 if first.alpha is None else int(np.argmax(first.alpha))
     quantities = [q for q in QUANTITIES if all(q.name in maps.values for maps in panels.values())]
     places = [(maps, i, column) for column, maps in enumerate(panels.values(), 1) for i in range(len(maps.heads))]
-    data = {
-        each.name: [_rows(maps.values[each.name][i], each.decimals) for maps, i, _ in places] for each in quantities
-    }
+    digits = {each.name: each.decimals for each in quantities}
+    data = {name: [_rows(maps.values[name][i], n) for maps, i, _ in places] for name, n in digits.items()}
     traces = [
         _heatmap(weights, _hover(maps, i), labels[column - 1], i == shown)
         for weights, (maps, i, column) in zip(data[WEIGHT.name], places, strict=True)
@@ -263,15 +262,10 @@ def maps_of_strongest(report: Readings, epsilon: float = 0.3, token_text: TokenT
     unseen = pairs[SCORE].isnan() if SCORE in pairs else torch.ones(length, length, dtype=torch.bool).triu(1)
     pairs[WEIGHT] = pairs[WEIGHT].masked_fill(unseen, torch.nan)
     slot = mean(PATTERNS)[..., :-length]
-    maps = HeadMaps(
-        heads,
-        {each.name: pooled(values, side).numpy() for each, values in pairs.items()},
-        length,
-        slot=pooled(slot, side).numpy()[..., 0] if slot.numel() else None,
-        side=side,
-        alpha=[alphas[head] for head in heads],
-        words=list(map(token_text or str, report.tokens[0].tolist())) if len(report.tokens) == 1 else None,
-    )
+    cells = {each.name: pooled(values, side).numpy() for each, values in pairs.items()}
+    column = pooled(slot, side).numpy()[..., 0] if slot.numel() else None
+    words = list(map(token_text or str, report.tokens[0].tolist())) if len(report.tokens) == 1 else None
+    maps = HeadMaps(heads, cells, length, column, side, [alphas[head] for head in heads], words)
     title = f"Attention: {which_heads(heads, len(alphas))}"
     return replace(strongest, draw=lambda table: attention_figure({"": maps}, title, table.note))
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..metrics.bootstrap import SIZES, mean_cells
 from ..metrics.residuals import KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP_ENTRIES, Entries, lifetime
-from ..plots.theme import GREY, add_curve, colour, escaped, model_numbers, positive_axis, themed, unique_values
+from ..plots.theme import GREY, add_curve, colour, escaped, positive_axis, themed, unique_values
 from ..table import BLOCK, MODEL, POSITION, QUANTITY, Cell, Table
 from .positions import followed
 from .readings import Readings, TokenText, check_reports, intervals_note, of_report, protocol_note
@@ -119,7 +119,7 @@ def residual_norms(table: Table) -> go.Figure:
     """First token's residual norm, the others', and their ratio, by model; from `residual_norms_by_block`."""
     titles = ("norm: first token (solid), other tokens (dotted)", "ratio, with 95% interval")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.1)
-    for model, i in model_numbers(unique_values(table, MODEL)).items():
+    for i, model in enumerate(unique_values(table, MODEL)):
         rows, named = table.where(**{MODEL: model}), {"name": escaped(model), "legendgroup": str(model), "row": 1}
         dotted = {"color": colour(i), "dash": "dot"}
         add_curve(figure, rows, BLOCK, FIRST_TOKEN, i, **named, col=1)
@@ -163,6 +163,7 @@ PEAK = "max |x|"
 OVER_MEDIAN = "max / median"
 BY_CHANNEL = "kurtosis"
 USUAL_ENTRY = "usual entry"
+_FROM_0 = "block 0 is the embedding"
 PANELS = {PEAK: "largest |x|", OVER_MEDIAN: "largest / median |x|", BY_CHANNEL: "kurtosis over channels"}
 
 
@@ -195,7 +196,7 @@ def largest_entries(
         }
 
     most_frequent = sorted(found, key=lambda place: (-len(found[place]), place))[:MOST_SHOWN]
-    note = f"{protocol_note(report, epsilon)}; block 0 is the embedding"
+    note = f"{protocol_note(report, epsilon)}; {_FROM_0}"
     rows = tuple(row(*place) for place in most_frequent)
     return Table(f"Largest residual entries of block {block}", note, rows, entries_figure)
 
@@ -245,9 +246,7 @@ def massive_by_block(report: Readings, epsilon: float = 0.3) -> Table:
     life = lifetime(massive.gt(0).float().mean(0) > 0.5)
     criterion = "|x| > 100 and at least 1,000 x the median"
     blocks = "in no block" if life is None else f"in {life.blocks} blocks, from {life.first} to {life.last}"
-    note = (
-        f"{protocol_note(report, epsilon)}; massive ({criterion}) in most sequences {blocks}; block 0 is the embedding"
-    )
+    note = f"{protocol_note(report, epsilon)}; massive ({criterion}) in most sequences {blocks}; {_FROM_0}"
     return Table("Massive activations by block", note, tuple(map(row, range(massive.shape[1]))), by_block)
 
 

@@ -5,7 +5,6 @@ table needs one line there. Its figure is the table's own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from html import escape
 from importlib import import_module
@@ -63,9 +62,7 @@ class Report(Readings, Answering, repr=False, eq=False):
     @keywords
     def heads(self, top: int | None = None, epsilon: float = 0.3) -> Table:
         """Every head, or the `top` strongest, with its importance of the first position, the strongest sink first."""
-        table = of_heads.sinks_by_head(self, epsilon)
-        shown = len(table.rows) if top is None else whole_number(top, "top", 1)
-        return replace(table, rows=of_heads.top_heads(table, shown).rows)
+        return of_heads.sinks_by_head(self, epsilon).largest(None if top is None else whole_number(top, "top", 1))
 
     @keywords
     def plot(self, view: str = "sinks", epsilon: float = 0.3, token_text: TokenText = str) -> go.Figure:
@@ -79,9 +76,8 @@ class Report(Readings, Answering, repr=False, eq=False):
 
     def to_html(self, path: Path | str | None = None) -> str | Path:
         """The page of the report as a text; with a path, it is written there instead."""
-        page = import_module(f"{ROOT.name}.pages.report").page_of(self)
-        html: str = page.html
-        return html if path is None else Path(page.save(path))
+        made: str | Path = import_module(f"{ROOT.name}.pages.report").page_of(self).to_html(path)
+        return made
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the summary. All text is escaped."""
@@ -124,12 +120,9 @@ def _norms_of(quantities: Sequence[str], report: Readings, epsilon: float, word:
     return every.with_rows(row for row in every if row[QUANTITY] in quantities)
 
 
-def _has_all_positions(report: Readings) -> bool:
-    return len(report.positions) == report.protocol.length
-
-
-def _has_others(report: Readings) -> bool:
-    return len(report.positions) > 1
+def _has(least: int | None, report: Readings) -> bool:
+    """Whether so many positions were measured; None: all."""
+    return len(report.positions) >= (least or report.protocol.length)
 
 
 _norms = _of(lambda report, epsilon: norms.residual_norms_by_block({report.protocol.model: report}))
@@ -138,9 +131,9 @@ VIEWS = (
     View(_of(of_heads.sinks_by_head), "sinks", in_terminal=True, in_json=True, heading="Heads"),
     View(_of(of_heads.heads_above), "above"),
     View(_of(of_heads.sinks_by_layer), "layers"),
-    View(_of(positions.sinks_by_position), "positions", in_json=True, heading="Positions", fits=_has_others),
+    View(_of(positions.sinks_by_position), "positions", in_json=True, heading="Positions", fits=partial(_has, 2)),
     View(_of(positions.sinks_by_epsilon), "epsilons", in_json=True, heading="Thresholds"),
-    View(positions.sinks_by_token, in_terminal=True, fits=_has_all_positions),
+    View(positions.sinks_by_token, in_terminal=True, fits=partial(_has, None)),
     View(norms.norms_by_kind, "norms", heading="Norms by kind of token"),
     View(partial(_norms_of, ["key"]), "keys"),
     View(partial(_norms_of, ["value"]), "values"),

@@ -153,12 +153,8 @@ def protocol_table(report: Readings, epsilon: float = 0.3) -> Table:
     values = vars(report.protocol) | {"epsilon": epsilon}
     versions = ", ".join(f"{name} {number}" for name, number in report.protocol.versions.items())
     values |= {"edits": "; ".join(report.protocol.edits) or "none", "versions": versions}
-    rows: tuple[dict[str, Cell], ...] = tuple(
-        {"what": name.replace("_", " "), "value": str(value)}
-        for name, value in values.items()
-        if value not in (None, "")
-    )
-    return Table("Protocol", "", rows)
+    told = {name.replace("_", " "): str(value) for name, value in values.items() if value not in (None, "")}
+    return Table("Protocol", "", tuple({"what": name, "value": value} for name, value in told.items()))
 
 
 def with_short_note(table: Table, report: Readings, epsilon: float = 0.3) -> Table:

@@ -48,13 +48,10 @@ def cost_of(recipes: Sequence[Trainable], cache: Path | None = None) -> Cost:
     distinct = {recipe.key(): recipe for recipe in recipes}
     missing = [recipe for recipe in distinct.values() if checkpoint.latest(run_of(recipe, cache)) < recipe.steps]
     numbers = sum(parameters_of(recipe.model) for recipe in missing if isinstance(recipe, Recipe))
-    return Cost(
-        len(distinct),
-        len(distinct) - len(missing),
-        sum(recipe.steps * recipe.batch * recipe.length for recipe in missing),
-        sum(recipe.steps * seconds_of(recipe) for recipe in missing) / 3600,
-        numbers * BYTES * checkpoint.KEPT / 1e9,
-    )
+    tokens = sum(recipe.steps * recipe.batch * recipe.length for recipe in missing)
+    hours = sum(recipe.steps * seconds_of(recipe) for recipe in missing) / 3600
+    gigabytes = numbers * BYTES * checkpoint.KEPT / 1e9
+    return Cost(len(distinct), len(distinct) - len(missing), tokens, hours, gigabytes)
 
 
 def has_its_device(recipe: Trainable) -> bool:

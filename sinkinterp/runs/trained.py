@@ -39,7 +39,7 @@ from ..spec import Limits
 from ..table import Table
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
-from ..train.distributed import Batch, World, joined
+from ..train.distributed import World, joined
 from ..train.loop import Corpus, Evaluate, Job, Task, job_of, prepared
 from ..train.recipe import CosineRate, Decay, Everything, Fit, NextToken, Objective, Rate, Recipe, described
 from .catalogue import load_package
@@ -279,20 +279,10 @@ def job_on_chats(
     messages, sha256 = read_chats(recipe.data)
     training, held_out = _split(tokenised(messages, tokenizer, recipe.length))
     on_message(f"{len(training.rows)} chats, loss on {training.rule}; {training.left_out} chats had none")
-
     longest = max(len(ids) for ids, _ in (*training.rows, *held_out.rows))
-
-    def batch(step: int) -> Batch:
-        return training.batch(recipe.batch, recipe.seed, step)
-
-    return Job(
-        replace(recipe, sha256=sha256),
-        lambda: _model(recipe.model, longest),
-        batch,
-        _watch_on(held_out),
-        world,
-        base=_base_of(recipe.model) if world.is_first else "",
-    )
+    fit, batch = replace(recipe, sha256=sha256), partial(training.batch, recipe.batch, recipe.seed)
+    base = _base_of(recipe.model) if world.is_first else ""
+    return Job(fit, lambda: _model(recipe.model, longest), batch, _watch_on(held_out), world, base=base)
 
 
 def run_of(recipe: Trainable, cache: Path | None = None) -> Path:

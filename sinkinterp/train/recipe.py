@@ -284,12 +284,12 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
     """
     recipe = variant_of(recipe) if isinstance(recipe, str) else recipe
     known = variants(RECIPES["demo"].model)
-    said = {word: option_of(f"train:--{word.replace('_', '-')}={value}") for word, value in settings.items()}
-    parts = {
-        word: said[word] or (word if value is True else synonym(str(value).lower(), known))
-        for word, value in settings.items()
-    }
-    parts = {word: name for word, name in parts.items() if name in known}
+
+    def variant(word: str, value: Any) -> str:
+        usual = word if value is True else synonym(str(value).lower(), known)
+        return option_of(f"train:--{word.replace('_', '-')}={value}") or usual
+
+    parts = {word: name for word, value in settings.items() if (name := variant(word, value)) in known}
     settings = {word: value for word, value in settings.items() if word not in parts}
     if not isinstance(recipe, Recipe) and recipe not in [*VARIANTS]:
         given = f"{recipe!r:.40}" if isinstance(recipe, str) else type(recipe).__name__

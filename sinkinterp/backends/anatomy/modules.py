@@ -29,19 +29,9 @@ from . import own_attention
 _DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")  # where `num_hidden_layers` is the encoder's
 _FACTORS = ("residual_multiplier", "residual_scale")  # Granite, MiniCPM3
 # what the last module of a feed-forward branch is called; of several such modules in a block, the first name counts
-_FEED_FORWARD = (
-    "post_feedforward_layernorm",
-    "post_mlp_layernorm",
-    "post_norm2",
-    "post_ffn_norm",
-    "mlp",
-    "feed_forward",
-    "mlp_block",
-    "shared_mlp",
-    "block_sparse_moe",
-    "fc2",
-    "layer.2.DenseReluDense",
-)
+_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm", "post_norm2", "post_ffn_norm")
+_MLPS = ("mlp", "feed_forward", "mlp_block", "shared_mlp", "block_sparse_moe", "fc2", "layer.2.DenseReluDense")
+_FEED_FORWARD = (*_NORMS, *_MLPS)
 # what attention and the last matrix of a feed-forward layer are called in a block
 _ATTENTION = ("self_attn", "attn", "attention", "self_attention", "layer.0.SelfAttention", "norm_attn_norm.attn")
 _OUTPUT_MATRIX = tuple(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from re import sub
 from typing import Any
 
@@ -350,11 +350,8 @@ class Call(Frozen):
 
 def _calls(record: Record) -> list[Call]:
     square = (record.tokens.shape[1],) * 2
-    written = [
-        i
-        for i, operation in enumerate(record.operations)
-        if operation.place[1] in _SOFTMAX and record.tensors[operation.outputs[0]].shape[-2:] == square
-    ]
+    made = {i: record.tensors[x.outputs[0]] for i, x in enumerate(record.operations) if x.place[1] in _SOFTMAX}
+    written = [i for i, weights in made.items() if weights.shape[-2:] == square]
     if written or not record.calls:
         inside = [[v.name for v in record.visits if v.start <= i < v.end] for i in written]
         names = dict.fromkeys(sub(r"\d+", "*", around[-1]) for around in inside if around)
@@ -409,14 +406,13 @@ def _blocks(record: Record, calls: Sequence[Call], wanted: str | None) -> tuple[
 
 def _holding(record: Record, calls: Sequence[Call], visits: list[Visit]) -> list[int]:
     """Which visits hold the calls with their sums."""
-    return [
-        i
-        for call in calls
-        for i, visit in enumerate(visits)
-        if visit.start <= call.at < visit.end
-        and (call.start == NOWHERE or record.maker[call.total] < visit.end)
-        and (call.start == NOWHERE or record.is_made_of(call.start, visit.inputs[0]))
-    ]
+
+    def holds(visit: Visit, call: Call) -> bool:
+        has_sum = call.start == NOWHERE or record.maker[call.total] < visit.end
+        return has_sum and (call.start == NOWHERE or record.is_made_of(call.start, visit.inputs[0]))
+
+    pairs = product(calls, enumerate(visits))
+    return [i for call, (i, visit) in pairs if visit.start <= call.at < visit.end and holds(visit, call)]
 
 
 def _list_of(visit: Visit) -> str:

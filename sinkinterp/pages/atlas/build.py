@@ -175,12 +175,9 @@ class Reader(Frozen):
         layers = self.subject.shape.attention_layers
         calls = self.subject.run(self.token_set.tokens, reads=reads, edits=edits, logits=False)
         slot = chosen.of_maps(calls["slot"][0], layers)
-        return Run(
-            report,
-            channels={channel: chosen.of_maps(calls[channel.name][0], layers) for channel in detail.channels},
-            slot=None if np.isnan(slot).all() else slot,
-            pairs={layer: calls["pairs"][0, layers.index(layer)].cpu().numpy() for layer in chosen.heads},
-        )
+        channels = {channel: chosen.of_maps(calls[channel.name][0], layers) for channel in detail.channels}
+        pairs = {layer: calls["pairs"][0, layers.index(layer)].cpu().numpy() for layer in chosen.heads}
+        return Run(report, channels, None if np.isnan(slot).all() else slot, pairs)
 
     def atlas(self, runs: Mapping[str, Run], word: TokenText) -> Atlas:
         """The atlas of one run or, before and after edits, of two, by their names."""
