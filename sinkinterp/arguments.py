@@ -44,7 +44,8 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
         meant = {word: value for word, value in meant.items() if not value or value.split("=")[0] in known}
         free = [word for word in (*[*known][in_place:], *handed, *of_answer) if word not in given]
         answered = {x for x in given if f"{at}:{x}" in guesses.words_of("instead")}
-        own = {x for x in answered if guesses.parts_of(x) not in map(guesses.parts_of, free)} | {*known}
+        is_free = {x: guesses.parts_of(x) in map(guesses.parts_of, free) for x in answered}
+        own = {x for x in answered if not is_free[x] and guesses.synonym(x, free) != "text"} | {*known}
         by_place = {*known} - {*free}
         own |= {x for x in given if hands_on and guesses.synonym(x, known) in by_place}
         if "position" in free and "k" in given and not {"k", "top"} & {*known}:
