@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import estimate_cells, intervals
-from sinkinterp.plots.theme import PERCENT, colour, error_bars, escaped, themed, unique_values
+from sinkinterp.plots.theme import PERCENT, colour, error_bars, escaped, model_numbers, themed, unique_values
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule, on_models
@@ -72,7 +72,7 @@ EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)
 def seeds(table: Table, quantity: str, reported: str) -> go.Figure:
     """A rate of every seed and model with its interval; the values of column `reported` as hollow marks."""
     figure = go.Figure()
-    for i, model in enumerate(unique_values(table, MODEL)):
+    for model, i in model_numbers(unique_values(table, MODEL)).items():
         rows = table.where(**{MODEL: model})
         x = [f"{escaped(model)}, seed {seed}" for seed in rows.column(SEED)]
         figure.add_scatter(
