@@ -2,6 +2,7 @@
 
 import json
 import math
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -20,6 +21,9 @@ from ..table import HEAD, LAYER, NULL, Cell, Table, high_of, low_of
 
 Colours = Sequence[str]
 LEGEND_Y = 1.08  # where a legend stands above the panels, in heights of the panels
+# colours of the models that ship; their names begin with the task, as in demo-softmax
+FIXED = {"softmax": 0, "sigmoid": 1, "k_bias": 2, "sigmoid_length": 3, "softmax-48k": 4}
+TASKS = ("demo-", "text-")
 
 
 class Theme(Frozen):
@@ -138,6 +142,28 @@ def json_ready(figure: go.Figure) -> dict[str, Any]:
     parts = {"data": [trace.to_plotly_json() for trace in figure.data], "layout": figure.layout.to_plotly_json()}
     plain: dict[str, Any] = json.loads(json.dumps(parts, default=methodcaller("tolist")), parse_constant=lambda _: None)
     return plain
+
+
+def model_numbers(models: Sequence[Cell]) -> dict[Cell, int]:
+    """The number of each model's colour. A model has the same number in every figure.
+
+    Models that ship have fixed numbers, others a number that follows from the name. If two models of a figure would
+    have the same number, the later one takes the next that is free.
+    """
+    numbers: dict[Cell, int] = {}
+    in_order = sorted(dict.fromkeys(models), key=lambda model: _bare(model) not in FIXED)
+    for model in in_order:
+        name, taken = _bare(model), {number % len(COLOURS) for number in numbers.values()}
+        wanted = FIXED.get(name, zlib.crc32(name.encode()) % len(COLOURS))
+        free = [i for i in range(len(COLOURS)) if (wanted + i) % len(COLOURS) not in taken]
+        numbers[model] = (wanted + (free[0] if free else 0)) % len(COLOURS)
+    return numbers
+
+
+def _bare(model: Cell) -> str:
+    """The name of a model without owner, folder and task."""
+    name = str(model).rstrip("/").split("/")[-1]
+    return next((name.removeprefix(task) for task in TASKS if name.startswith(task)), name)
 
 
 MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up")

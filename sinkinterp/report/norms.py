@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..metrics.bootstrap import SIZES, mean_cells
 from ..metrics.residuals import KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP_ENTRIES, Entries, lifetime
-from ..plots.theme import GREY, add_curve, colour, escaped, positive_axis, themed, unique_values
+from ..plots.theme import GREY, add_curve, colour, escaped, model_numbers, positive_axis, themed, unique_values
 from ..table import BLOCK, MODEL, POSITION, QUANTITY, Cell, Table
 from .positions import followed
 from .readings import Readings, TokenText, check_reports, intervals_note, of_report, protocol_note
@@ -119,7 +119,7 @@ def residual_norms(table: Table) -> go.Figure:
     """First token's residual norm, the others', and their ratio, by model; from `residual_norms_by_block`."""
     titles = ("norm: first token (solid), other tokens (dotted)", "ratio, with 95% interval")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.1)
-    for i, model in enumerate(unique_values(table, MODEL)):
+    for model, i in model_numbers(unique_values(table, MODEL)).items():
         rows, named = table.where(**{MODEL: model}), {"name": escaped(model), "legendgroup": str(model), "row": 1}
         dotted = {"color": colour(i), "dash": "dot"}
         add_curve(figure, rows, BLOCK, FIRST_TOKEN, i, **named, col=1)

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..arguments import Frozen
-from ..plots.theme import GREY, PERCENT, add_curve, colour, escaped, themed, unique_values
+from ..plots.theme import GREY, PERCENT, add_curve, colour, escaped, model_numbers, themed, unique_values
 from ..table import ALPHA_1, ALPHA_SLOT, MODEL, NULL, Cell, Table
 
 
@@ -77,7 +77,7 @@ def training(table: Table, chosen: Sequence[Panel] = PANELS) -> go.Figure:
     panels = [panel for panel in chosen if panel.column in known]
     titles = [panel.title for panel in panels]
     figure = make_subplots(1, len(panels), subplot_titles=titles, horizontal_spacing=0.24 / max(3, len(panels)))
-    for i, model in enumerate(unique_values(table, MODEL)):
+    for model, i in model_numbers(unique_values(table, MODEL)).items():
         rows = table.where(**{MODEL: model})
         for j, panel in enumerate(panels):
             named = {"name": escaped(model), "legendgroup": model, "showlegend": j == 0}

@@ -5,7 +5,7 @@ import pytest
 
 from sinkinterp.applications.position_swap import swap_chart
 from sinkinterp.pages.page import thumbnail
-from sinkinterp.plots.theme import COLOURS, colour
+from sinkinterp.plots.theme import COLOURS, colour, model_numbers
 from sinkinterp.report.heads import heads_overview
 from sinkinterp.report.maps import HeadMaps, attention_figure
 from sinkinterp.report.norms import residual_norms
@@ -164,8 +164,9 @@ def test_positions_draw_importance_null_and_rate():
 
 def test_models_keep_one_colour_and_the_palette_never_ends():
     data = FIGURES["residuals"]().data
-    assert {trace.line.color for trace in data[:3]} == {colour(0)}
-    assert {trace.line.color for trace in data[3:]} == {colour(1)} != {colour(0)}
+    first, second = (model_numbers(["a", "b"])[name] for name in ("a", "b"))
+    assert {trace.line.color for trace in data[:3]} == {colour(first)}
+    assert {trace.line.color for trace in data[3:]} == {colour(second)} != {colour(first)}
     assert colour(len(COLOURS)) == colour(0)
 
 
