@@ -248,6 +248,8 @@ def test_a_notebook_shows_a_card_without_scripts_that_escapes_what_a_user_named(
 
 HUGE = "si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
 SAID = {  # what is tried, and what the one line says
+    "a text and its tokens": (lambda s, r: si.view(s, TEXT, tokens=["a"]), "leave it out: the page shows the tokens"),
+    "ids of another model": (lambda s, r: s.run([[7, 10**6]]), "give the text, or ids are 0 to"),
     "a view": (lambda s, r: si.measure(s, TEXT).plot("norm"), "did you mean 'norms'"),
     "an instrument": (lambda s, r: si.measure(s, TEXT, instruments="MASIVE"), "did you mean 'MASSIVE'"),
     "a metric": (lambda s, r: si.sweep(s, TEXT, si.SwapPositions(0, 1), metric="sink_rte"), "si.sink_rate"),
@@ -915,7 +917,17 @@ def test_every_word_of_the_table_of_guesses_is_answered_at_its_place_in_one_line
     things = {"subject": subject, "report": report, "table": report.heads(), "page": page}
     things |= {"figure": si.attention_map(subject, TEXT), "run": si.train(steps=2, batch=4, cache=tmp_path)}
     things |= {"plots": si.plots}
-    of_values = ("heads:", "column:", "similarity:", "objective:", "degrees:", "cosine:", "data:", "settings:")
+    of_values = (
+        "heads:",
+        "view:tokens",
+        "column:",
+        "similarity:",
+        "objective:",
+        "degrees:",
+        "cosine:",
+        "data:",
+        "settings:",
+    )
     words = [word for word in GUESSES if word[-1] not in ":)" and not word.startswith(of_values)]
     said = {word: answered(*word.rpartition(":")[::2], things) for word in words}
     wrong = {word: line for word, line in said.items() if line and (GUESSES[word] not in line or "\n" in line)}
