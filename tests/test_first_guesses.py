@@ -248,6 +248,9 @@ def test_a_notebook_shows_a_card_without_scripts_that_escapes_what_a_user_named(
 
 HUGE = "si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
 SAID = {  # what is tried, and what the one line says
+    "more than an axis has": (lambda s, r: si.sink_scores(s, TEXT).topk(99), ".flatten().topk(99)"),
+    "without softmax": (lambda s, r: si.train("no_softmax", steps=2), "si.train('sigmoid', steps=100)"),
+    "a kernel's normalisation": (lambda s, r: si.PatchNormalization("sigmoid", normalize=False), "leave it out"),
     "a text and its tokens": (lambda s, r: si.view(s, TEXT, tokens=["a"]), "leave it out: the page shows the tokens"),
     "ids of another model": (lambda s, r: s.run([[7, 10**6]]), "give the text, or ids are 0 to"),
     "a view": (lambda s, r: si.measure(s, TEXT).plot("norm"), "did you mean 'norms'"),
@@ -1082,6 +1085,10 @@ def test_variants_join_in_any_order_and_twins_and_tables_have_files_of_their_own
 
 
 SAME = {  # two lines that give the same
+    "a site by its hook": (
+        lambda s: str(si.patch(s, "a b", "c d", hook="blocks.1.attn.hook_rot_k")["restored"]),
+        lambda s: str(si.patch(s, "a b", "c d", site="k", layers=[1])["restored"]),
+    ),
     "logits of a call": (lambda s: s(TEXT).logits.sum(), lambda s: s.run(TEXT).logits.sum()),
     "a metric by its function": (
         lambda s: str(si.patch(s, "a b", "c d", metric=si.loss).to_pandas()),

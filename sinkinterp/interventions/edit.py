@@ -176,7 +176,7 @@ def in_places(site: Any, layers: Any = None, heads: Any = None, **chosen: Any) -
 
 
 def site_of(given: Any, layers: Any = None, heads: Any = None, positions: Any = None) -> changes.Change:
-    """The place that a change without an operation names, or a word for it, such as "resid_pre" or ("mlp", 3).
+    """The place that a change without an operation names, or a word for it: "resid_pre", ("mlp", 3), "blocks.1.hook_z".
 
     `layers`, `heads` and `positions` narrow it. None is the residual stream, or the output of heads where heads are
     named. Raises InputError for anything else.
@@ -187,7 +187,10 @@ def site_of(given: Any, layers: Any = None, heads: Any = None, positions: Any = 
     if word is None:
         word = "residual" if heads is None else "output"
     if isinstance(word, str):
-        change, later = choice(synonym(re.sub(r"^hook_|^(attn|mlp)\W", "", word), SITE_WORDS), SITE_WORDS, "site")
+        if found := _BLOCK.fullmatch(word):
+            of_layer, word = [int(found[1])], found[2]
+        word = re.sub(r".*hook_(rot_)?|^(attn|mlp)\W", "", word)
+        change, later = choice(synonym(word, SITE_WORDS), SITE_WORDS, "site")
         layers = of_layer if of_layer else layers
         word = change()
         layers = [layer + later for layer in several(layers, "layers")] if layers is not None and later else layers

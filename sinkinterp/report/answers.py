@@ -106,6 +106,12 @@ class NamedTensor(OfTable, Tensor):
         of_pandas = frame if by or "by" in how else frame.set_index([*self.axes])[identifier(self.quantity)]
         return of_pandas.sort_values(*by, **how)
 
+    def topk(self, k: int, dim: int = -1, **how: Any) -> Any:  # type: ignore[override]
+        """The k largest numbers along an axis, and where they are. Raises InputError where the axis has fewer."""
+        if k > self.shape[dim]:
+            raise InputError(f"the axis has fewer than {k}; .flatten().topk({k}) are the largest of all")
+        return super().topk(k, dim, **how)
+
     def to_numpy(self) -> Any:
         """The numbers as an array."""
         return self.as_subclass(Tensor).numpy()

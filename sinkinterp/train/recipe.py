@@ -293,7 +293,8 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
     settings = {word: value for word, value in settings.items() if word not in parts}
     if not isinstance(recipe, Recipe) and recipe not in [*VARIANTS]:
         given = f"{recipe!r:.40}" if isinstance(recipe, str) else type(recipe).__name__
-        raise InputError(f"{given} is not a recipe{nearest(recipe, VARIANTS)}{said_of('recipe', 'trained')}")
+        near = said_of(recipe, "recipe") or f"{nearest(recipe, VARIANTS)}{said_of('recipe', 'trained')}"
+        raise InputError(f"{given} is not a recipe{near}")
     made = with_variant(RECIPES["demo"], recipe) if isinstance(recipe, str) else recipe
     made = reduce(with_variant, parts.values(), made)
     own = {field.name: field.name for field in fields(made)}
