@@ -294,7 +294,6 @@ SAID = {  # what is tried, and what the one line says
     "a flag in place of a file": (lambda s, r: app(["measure", NAME, "--save"]), "such as --save sinks.csv"),
     "a model in place of a command": (lambda s, r: app(["gpt2"]), "sinkinterp measure gpt2"),
     "two models": (lambda s, r: app(["view", NAME, "a/b", "--text", "x"]), f"sinkinterp compare {NAME}"),
-    "a hook to patch": (lambda s, r: si.patch(s, TEXT, TEXT, hook_name="blocks.0.hook_resid_pre"), "site='resid_pre'"),
     "two models to patch": (lambda s, r: si.patch(NAME, NAME, NAME), "two texts of one model"),
     "a layer of attention": (lambda s, r: s.attention(TEXT, layer=9), "choose from 0, 1, 2"),
 }
@@ -921,7 +920,7 @@ def test_every_word_of_the_table_of_guesses_is_answered_at_its_place_in_one_line
     things |= {"figure": si.attention_map(subject, TEXT), "run": si.train(steps=2, batch=4, cache=tmp_path)}
     things |= {"plots": si.plots}
     of_values = ("heads:", "column:", "similarity:", "objective:", "degrees:", "cosine:", "data:", "settings:")
-    of_values += ("view:tokens", "view:str_tokens")  # beside a text; see SAID
+    of_values += ("view:tokens", "view:str_tokens", "recipe:")  # see SAID
     words = [word for word in GUESSES if word[-1] not in ":)" and not word.startswith(of_values)]
     said = {word: answered(*word.rpartition(":")[::2], things) for word in words}
     wrong = {word: line for word, line in said.items() if line and (GUESSES[word] not in line or "\n" in line)}
@@ -1085,6 +1084,14 @@ def test_variants_join_in_any_order_and_twins_and_tables_have_files_of_their_own
 
 
 SAME = {  # two lines that give the same
+    "the residual behind a layer": (
+        lambda s: str([abs(round(x, 4)) for x in si.patch(s, "a b", "c d", site="resid_post")["restored"]]),
+        lambda s: str([abs(round(x, 4)) for x in si.patch(s, "a b", "c d", layers=[1, 2, 3])["restored"]]),
+    ),
+    "its numbers": (
+        lambda s: [*si.patch(s, "a b", "c d", site="blocks.1.hook_resid_post")["layer"]],
+        lambda s: [x - 1 for x in si.patch(s, "a b", "c d", layer=2)["layer"]],
+    ),
     "a site by its hook": (
         lambda s: str(si.patch(s, "a b", "c d", hook="blocks.1.attn.hook_rot_k")["restored"]),
         lambda s: str(si.patch(s, "a b", "c d", site="k", layers=[1])["restored"]),

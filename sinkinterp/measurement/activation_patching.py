@@ -208,7 +208,14 @@ def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it
     """
     place = site_of(site, layers, heads, positions)
     runs = Runs(*runs_of((model, clean, corrupted, tokens), metric, answer, instead), place)
-    return restored(runs, _axes(place, by), progress, first_order, direct)
+    table = restored(runs, _axes(place, by), progress, first_order, direct)
+    return _behind(table) if "resid_post" in str(site) else table
+
+
+def _behind(table: Table) -> Table:
+    """A map of the residual before each layer as one behind each, which is before the next."""
+    rows = tuple({**row, LAYER: int(n) - 1} for row, n in zip(table.rows, table.numbers(LAYER), strict=True) if n)
+    return replace(table, rows=rows, note=f"the residual behind each layer; {table.note}")
 
 
 def restored(
