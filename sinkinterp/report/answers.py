@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
-from ..checks import InputError, choice, is_whole, whole_numbers
+from ..checks import InputError, choice, is_whole, refusal, whole_numbers
 from ..guesses import Unknown, guesses, said_of, synonym, words_of
 from ..metrics.bootstrap import SHARES, intervals, mean_cells, rate
 from ..metrics.importance import sink_rate
@@ -108,9 +108,8 @@ class NamedTensor(OfTable, Tensor):
 
     def topk(self, k: int, dim: int = -1, **how: Any) -> Any:  # type: ignore[override]
         """The k largest numbers along an axis, and where they are. Raises InputError where the axis has fewer."""
-        if k > self.shape[dim]:
-            raise InputError(f"the axis has fewer than {k}; .flatten().topk({k}) are the largest of all")
-        return super().topk(k, dim, **how)
+        with refusal("topk", f".flatten().topk({k}) are the largest of all", RuntimeError):
+            return super().topk(k, dim, **how)
 
     def to_numpy(self) -> Any:
         """The numbers as an array."""
