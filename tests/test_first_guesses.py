@@ -248,6 +248,7 @@ def test_a_notebook_shows_a_card_without_scripts_that_escapes_what_a_user_named(
 
 HUGE = "si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
 SAID = {  # what is tried, and what the one line says
+    "a report in place of a function": (lambda s, r: si.patch(s, "a b", "c d", metric=r), "is a function; got"),
     "more than an axis has": (lambda s, r: si.sink_scores(s, TEXT).topk(99), ".flatten().topk(99)"),
     "without softmax": (lambda s, r: si.train("no_softmax", steps=2), "si.train('sigmoid', steps=100)"),
     "a kernel's normalisation": (lambda s, r: si.PatchNormalization("sigmoid", normalize=False), "leave it out"),
