@@ -203,8 +203,9 @@ def largest_entries(
 
 def entries_figure(table: Table) -> go.Figure:
     """The size of each entry, with its place; from `largest_entries`."""
-    names = [escaped(f"position {row[POSITION]} ({row['token']}), channel {row['channel']}") for row in table]
-    figure = go.Figure().add_bar(x=table.numbers(LARGEST_VALUE), y=names, orientation="h")
+    ranked = table.largest(None, LARGEST_VALUE)
+    names = [escaped(f"position {row[POSITION]} ({row['token']}), channel {row['channel']}") for row in ranked]
+    figure = go.Figure().add_scatter(x=ranked.numbers(LARGEST_VALUE), y=names, mode="markers", marker={"size": 10})
     figure.update_xaxes(title=LARGEST_VALUE, type="log").update_yaxes(autorange="reversed")
     return themed(figure, table.title, 380, table.note)
 
