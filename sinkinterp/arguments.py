@@ -217,7 +217,7 @@ class Told(type):
 
 
 class Misused(InputError, TypeError):
-    """A thing is used as what it is not; Python's own protocols expect a TypeError."""
+    """A thing is used in a way that it does not allow. Python's own protocols expect a TypeError."""
 
 
 _USES = {"indexed": "getitem", "called": "call", "a block": "enter exit"}

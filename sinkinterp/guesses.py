@@ -150,7 +150,7 @@ def synonym(word: str, known: Iterable[str]) -> str:
 
 @lru_cache(2048)
 def _synonyms(word: str) -> list[str]:
-    """What the table of arguments holds beside a word, or beside one that is made of the same parts."""
+    """The meaning of a word in the table of arguments. Words of the same parts mean the same."""
     own, groups = parts_of(word), [words.split() for words in guesses()["arguments"]]
     meant = (words for words in groups if word in words or (own and own in map(parts_of, words)))
     return [each for words in meant for each in words]
@@ -216,7 +216,7 @@ def no_attribute(thing: Any, kind: str, name: str) -> Unknown:
 
 
 def usage_of(thing: Any, kind: str) -> str:
-    """How a thing of this kind, or of a base of its class, is used, or what it has, as the end of a message."""
+    """The end of a message that says how a thing is used, by its kind or its classes, else what it has."""
     places = (kind, *(base.__name__ for base in type(thing).__mro__))
     names = _names_of(thing)
     known = f"; it has {', '.join(names)}" if len(names) < 16 else ""

@@ -114,7 +114,7 @@ class Column(list[Any]):
 
 
 def _of_cells(name: str) -> Callable[..., Any]:
-    """An operation of columns: beside a number, a text or an array that of each cell, else that of lists."""
+    """An operation of columns. With a number, a text or an array it works on each cell, else on the list."""
 
     def operation(self: Column, *other: Any) -> Any:
         is_equality = name in ("__eq__", "__ne__") and type(other[0]) is Column
