@@ -105,7 +105,7 @@ class Function:
             own = vars(self).get("__name__", "")
             if name[0] != "_" and guesses.parts_of(name) and (both := guesses.meant_by_table(f"{own}_{name}")):
                 return getattr(sys.modules[ROOT.name], both)
-            if name in ("list", "names", "available", "all") and not inspect.signature(self).parameters:
+            if name in guesses.LISTING and not inspect.signature(self).parameters:
                 return self
             what = f"{own} is a function, without {name!r}"
             raise Unknown(what, name, lambda: guesses.fix_of(name, own) or guesses.fix_of("", own))

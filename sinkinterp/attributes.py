@@ -139,7 +139,7 @@ class Package(ModuleType):
         if name in names and name not in vars(self).get("__all__", ()):
             return import_module(f"{self.__name__}.{name}")
         place = "plot_" if self.__name__ == f"{ROOT.name}.plots" else ""
-        is_list = name in ("list", "names", "available", "all")
+        is_list = name in guesses.LISTING
         in_own = f"list_{self.__name__.split('.')[-1]}" if is_list else f"{place}{name}"
         word = guesses.meant_by_table(in_own) or guesses.meant_by_table(name)
         is_told = name in guesses.words_of("instead") and name not in guesses.words_of("same")

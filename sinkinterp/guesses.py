@@ -29,6 +29,7 @@ class Unknown(AttributeError):
 
 
 ROOT = Path(__file__).parent
+LISTING = ("list", "names", "available", "all")  # words for what there is of a kind
 _LIKE, _UNKNOWN = 0.55, 0.25  # of 1: how much two names share; what a part weighs that no name has
 
 
@@ -150,7 +151,7 @@ def synonym(word: str, known: Iterable[str]) -> str:
 
 @lru_cache(2048)
 def _synonyms(word: str) -> list[str]:
-    """The meaning of a word in the table of arguments. Words of the same parts mean the same."""
+    """The words for the argument that a word, or one of the same parts, means in the table."""
     own, groups = parts_of(word), [words.split() for words in guesses()["arguments"]]
     meant = (words for words in groups if word in words or (own and own in map(parts_of, words)))
     return [each for words in meant for each in words]

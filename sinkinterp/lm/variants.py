@@ -11,7 +11,7 @@ from ..attention import kernels
 from ..attention.masks import Causal, Prefix, Window
 from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, Row, ZeroRow
 from ..checks import InputError
-from ..guesses import nearest
+from ..guesses import LISTING, nearest
 from . import attention as parts
 from .block import FFN, GatedFFN, Gelu, PostNorm, Relu, SinkToken, Swish
 from .model import LMSpec, WrittenInit
@@ -200,7 +200,7 @@ class Variants(dict[str, LMSpec]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if name in ("list", "names", "available", "all"):
+            if name in LISTING:
                 return self
             raise AttributeError(f"variants are found by name: si.VARIANTS[{name!r}]{nearest(name, self)}")
 
