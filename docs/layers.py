@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sinkinterp"
-GROUND = ("guesses", "checks", "arguments", "attributes", "files", "seals", "spec", "table")
+GROUND = ("checks", "files", "seals", "spec", "table")
 LAYERS: tuple[dict[str, str], ...] = (
     {"attention": "one attention call", "data": "tokens", "plots": "what figures share"},
     {"lm": "our model family", "metrics": "calls -> numbers", "interventions": "what changes"},

@@ -9,6 +9,7 @@ import sys
 import sinkinterp as si
 from sinkinterp.interventions import ChangeResidual
 from sinkinterp.measurement.patching import patch
+from sinkinterp.measurement.sweep import loss
 from sinkinterp.metrics.bootstrap import estimate
 from sinkinterp.runs.case import Inputs
 
@@ -26,4 +27,4 @@ for subject, source in ((model, twin), (twin, model)):
     print(f"{subject.name}, patched from {source.name}:")
     for label, edits in runs.items():
         report = si.measure(subject, tokens, edits=edits, positions=(0,), instruments=[si.measurement.instruments.LOSS])
-        print(f"  {label:28} Sink_1 {report.sink()}   loss {estimate(si.measurement.sweep.loss(report))}")
+        print(f"  {label:28} Sink_1 {report.sink()}   loss {estimate(loss(report))}")

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 import sinkinterp as si
 from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.measurement.sweep import loss
 from sinkinterp.runs.case import Inputs
 
 name = sys.argv[1] if len(sys.argv) > 1 else "sinkinterp/demo-softmax"
@@ -19,7 +20,7 @@ token_set = Inputs(length=min(64, subject.shape.n_ctx or 64), sequences=100).tok
 
 layers = subject.shape.attention_layers
 edits = [si.PatchNormalization(Sigmoid(), layers=[layer]) for layer in layers]
-table = si.sweep(subject, token_set, edits, metric=si.measurement.sweep.loss)
+table = si.sweep(subject, token_set, edits, metric=loss)
 for row in table.display_rows():
     print(f"{row['edit']:45} loss {row['value']}  change {row['change']}")
 print(table.note)

@@ -11,9 +11,8 @@ from tempfile import TemporaryDirectory
 from filelock import FileLock
 
 from sinkinterp.backends.files.named_models import ORIGIN, downloads, named, origin_in
-from sinkinterp.checks import InputError
+from sinkinterp.checks import InputError, nearest
 from sinkinterp.files import check_writable, remove, remove_drafts, replacing, write_json
-from sinkinterp.guesses import nearest
 from sinkinterp.seals import seal
 
 from .catalogue import MODELS, Model

@@ -7,15 +7,15 @@ report.summary()
 moved = si.measure("gpt2", text, edits=si.SwapPositions(0, 4))
 """
 
-import ast
-import sys
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .attributes import Package
+from .lm.registration import register_with_transformers
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from . import interventions as interventions, measurement as measurement
     from .applications.mend import mend as mend
     from .applications.outliers import mask as mask
     from .attention import sites as sites
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .backends.mended import with_adapter as with_adapter, without_adapter as without_adapter
     from .backends.module.module_subject import AttentionOf as AttentionOf
     from .backends.patched import patched as patched
+    from .backends.subject import Subject as Subject
+    from .checks import InputError as InputError
     from .interventions.attention_layers import PatchNormalization as PatchNormalization
     from .interventions.positions import SwapPositions as SwapPositions
     from .lm.variants import VARIANTS as VARIANTS
@@ -30,40 +32,125 @@ if TYPE_CHECKING:
     from .measurement.explaining import explain as explain
     from .measurement.maps import attention_map as attention_map, sinks as sinks
     from .measurement.measure import measure as measure
+    from .measurement.path_patching import path_patching as path_patching
     from .measurement.sweep import sink_rate as sink_rate, sweep as sweep
-    from .measurement.tabulate import compare as compare
+    from .measurement.tabulate import (
+        attention_weights as attention_weights,
+        compare as compare,
+        hidden_states as hidden_states,
+        key_norms as key_norms,
+        loss as loss,
+        massive_activations as massive_activations,
+        qk_angles as qk_angles,
+        qk_cosines as qk_cosines,
+        residual_norms as residual_norms,
+        value_norms as value_norms,
+    )
     from .measurement.watching import SinkCallback as SinkCallback
-    from .pages.report import save as save, view as view
+    from .metrics.bootstrap import Estimate as Estimate
+    from .pages.report import view as view
     from .report.report import Report as Report
+    from .runs.experiment import reproduce as reproduce
     from .runs.trained import trained as trained
+    from .table import Table as Table
     from .train.recipe import Recipe as Recipe
 
-_PUBLIC = next(node for node in ast.parse(Path(__file__).read_text(encoding="utf-8")).body if isinstance(node, ast.If))
-_MODULES = {  # of the names above; each is imported when its name is first used, since torch takes seconds
-    alias.name: node.module for node in _PUBLIC.body if isinstance(node, ast.ImportFrom) for alias in node.names
-}
-__all__ = list(_MODULES)
 __version__ = "0.1.0"
+__all__ = [
+    "VARIANTS",
+    "AttentionOf",
+    "Estimate",
+    "InputError",
+    "PatchNormalization",
+    "Recipe",
+    "Report",
+    "SinkCallback",
+    "Subject",
+    "SwapPositions",
+    "Table",
+    "activation_patching",
+    "attention_map",
+    "attention_weights",
+    "compare",
+    "explain",
+    "hidden_states",
+    "key_norms",
+    "load",
+    "loss",
+    "mask",
+    "massive_activations",
+    "measure",
+    "mend",
+    "patched",
+    "path_patching",
+    "qk_angles",
+    "qk_cosines",
+    "reproduce",
+    "residual_norms",
+    "save",
+    "sink_rate",
+    "sinks",
+    "sites",
+    "sweep",
+    "trained",
+    "value_norms",
+    "view",
+    "with_adapter",
+    "without_adapter",
+]  # fmt: skip
+_NAMES = {  # the public names of each module, which is imported when one is first used: torch takes seconds
+    "applications.mend": "mend",
+    "applications.outliers": "mask",
+    "attention": "sites",
+    "backends.load": "load",
+    "backends.mended": "with_adapter without_adapter",
+    "backends.module.module_subject": "AttentionOf",
+    "backends.patched": "patched",
+    "backends.subject": "Subject",
+    "checks": "InputError",
+    "interventions.attention_layers": "PatchNormalization",
+    "interventions.positions": "SwapPositions",
+    "lm.variants": "VARIANTS",
+    "measurement.activation_patching": "activation_patching",
+    "measurement.explaining": "explain",
+    "measurement.maps": "attention_map sinks",
+    "measurement.measure": "measure",
+    "measurement.path_patching": "path_patching",
+    "measurement.sweep": "sink_rate sweep",
+    "measurement.tabulate": "attention_weights compare hidden_states key_norms loss massive_activations qk_angles "
+    "qk_cosines residual_norms value_norms",
+    "measurement.watching": "SinkCallback",
+    "metrics.bootstrap": "Estimate",
+    "pages.report": "view",
+    "report.report": "Report",
+    "runs.experiment": "reproduce",
+    "runs.trained": "trained",
+    "table": "Table",
+    "train.recipe": "Recipe",
+}
+_PACKAGES = ("interventions", "measurement")  # which documents name
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
-class _Root(Package):
-    """This package: its public names, then its packages."""
-
-    @property
-    def save(self) -> Any:  # nnsight gives every object a `save`, which would come before ours
-        return self.__getattr__("save")
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _MODULES:
-            return super().__getattr__(name)
-        value = getattr(import_module(f".{_MODULES[name]}", __name__), name)
-        if name != "save":
-            setattr(self, name, value)
-        return value
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), "__version__"]
+def save(
+    what: "Any", path: "Path | str", *, width: float = 5.5, height: float | None = None, force: bool = False
+) -> "Path":
+    """Writes a figure, a table, a report or a page, and returns the path; see `sinkinterp.pages.report.save`."""
+    written: Path = import_module(".pages.report", __name__).save(what, path, width=width, height=height, force=force)
+    return written
 
 
-sys.modules[__name__].__class__ = _Root
-import_module(".lm.registration", __name__).register_with_transformers()  # after the line above, which tells packages
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f".{name}", __name__)
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+register_with_transformers()

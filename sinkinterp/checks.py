@@ -1,20 +1,19 @@
 """What people give: the error that means a mistake in it, and checks that raise it."""
 
+import difflib
 import inspect
 import math
 import operator
 import os
 import textwrap
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import Field, fields
 from functools import wraps
 from importlib import import_module
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
-
-from .guesses import nearest, said_of, words_of
 
 P = ParamSpec("P")
 READABLE = "change its permissions, such as chmod u+rX"
@@ -225,8 +224,7 @@ def check_fields(value: Any) -> None:
         elif each.type is float:
             object.__setattr__(value, each.name, finite_number(held, name, **span))
         elif not isinstance(held, kinds):
-            fix = said_of(type(held).__name__, made.__name__)
-            raise InputError(f"{name} is of type {' or '.join(k.__name__ for k in kinds)}{fix}; got {_shown(held)}")
+            raise InputError(f"{name} is of type {' or '.join(k.__name__ for k in kinds)}; got {_shown(held)}")
 
 
 _CHECKED: dict[type, list[tuple[Field[Any], Any, Any]]] = {}  # by class; torch.compile warns of a `functools.cache`
@@ -249,6 +247,13 @@ def _span(limit: Any) -> Any:
     if isinstance(limit, tuple):
         return {"least": limit[0], "most": limit[1]}
     return limit if isinstance(limit, Mapping) else {"least": limit}
+
+
+class Checked:
+    """The base of frozen dataclasses whose fields are checked when a value is made; see `check_fields`."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def check_memory(n_bytes: int, what: str, fix: str) -> None:
@@ -293,6 +298,11 @@ T = TypeVar("T")
 def choice(name: Any, table: Mapping[str, T], kind: str) -> T:
     """The value of that name in a table. Raises InputError, which says what is near, for another name."""
     if not isinstance(name, str) or name not in table:
-        fix = words_of("instead").get(f"{kind}:{name}") or f"choose from {', '.join(table)}"
-        raise InputError(f"there is no {kind} {name!r:.40}{nearest(name, table)}; {fix}")
+        raise InputError(f"there is no {kind} {name!r:.40}{nearest(name, table)}; choose from {', '.join(table)}")
     return table[name]
+
+
+def nearest(name: Any, names: Iterable[str], least: float = 0.6) -> str:
+    """A question for an error message that names the most similar of the names; empty if none is `least` of 1 alike."""
+    near = difflib.get_close_matches(str(name), list(names), 1, least)
+    return f" (did you mean {near[0]!r}?)" if near else ""

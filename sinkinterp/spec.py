@@ -5,13 +5,11 @@ import json
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn, TypeVar, get_args, get_type_hints
 
-from .arguments import Checked, Frozen
-from .checks import InputError, each_once, refusal
-from .guesses import nearest, said_of, synonym
+from .checks import Checked, InputError, each_once, nearest, refusal
 
 S = TypeVar("S", bound="Spec")
 Limits = Mapping[str, float | tuple[float, float] | Mapping[str, float]]
@@ -19,7 +17,8 @@ ABOVE_ZERO: Mapping[str, float] = {"above": 0}
 INSIDE: Mapping[str, float] = {"above": 0, "below": 1}
 
 
-class Dims(Frozen):
+@dataclass(frozen=True)
+class Dims:
     """The sizes that every part of a model may ask for."""
 
     d_model: int
@@ -28,6 +27,7 @@ class Dims(Frozen):
     n_ctx: int
 
 
+@dataclass(frozen=True)
 class Spec(Checked):
     """A recipe for one part. Every subclass is registered under its name, so that `from_dict` finds it.
 
@@ -95,6 +95,7 @@ def _from_json(plain: Any) -> Any:
     return Spec.from_dict(plain) if isinstance(plain, dict) else plain
 
 
+@dataclass(frozen=True)
 class Part(Spec):
     """A spec of a part of a model."""
 
@@ -166,14 +167,14 @@ def _value(hint: Any, key: str, text: str) -> Any:
     options = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
         kinds = {name.lower(): kind for name, kind in _kinds(option).items()}
-        kind = synonym(text.lower().replace("_", ""), kinds)
+        kind = text.lower().replace("_", "")
         try:
             return _PARSERS[option](text) if option in _PARSERS else defaults(kinds[kind])
         except (ValueError, KeyError):
             continue
     names = [_NAMES.get(option) or ", ".join(sorted(_kinds(option))) or str(option) for option in options]
-    fix = said_of(text, key) or said_of("", key) or nearest(text, ", ".join(names).split(", "))
-    raise InputError(f"{key} takes {' or '.join(names)}; got {text!r:.60}{fix}")
+    near = nearest(text, ", ".join(names).split(", "))
+    raise InputError(f"{key} takes {' or '.join(names)}; got {text!r:.60}{near}")
 
 
 def _kinds(option: Any) -> dict[str, type[Spec]]:

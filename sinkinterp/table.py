@@ -2,18 +2,16 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial, wraps
 from html import escape
+from importlib import import_module
 from inspect import isroutine, signature
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from .arguments import Frozen, keywords, refuse_uses, saved
-from .attributes import Answering
 from .checks import InputError, choice, instance_of, is_whole, whole_number
-from .guesses import Unknown, guesses, said_of, words_of
 
 Cell = str | float | int | None
 NULL = "null"  # the column with what chance alone would give, beside the first quantity of a table
@@ -93,7 +91,7 @@ class Row(dict[str, Any]):
         def __getattr__(self, word: str) -> Any:
             if column := column_meant(word, self):
                 return self[column]
-            raise Unknown(f"a row has no {word!r}; the columns are {', '.join(self)}", word)
+            raise AttributeError(f"a row has no {word!r}; the columns are {', '.join(self)}")
 
 
 class Column(list[Any]):
@@ -130,13 +128,12 @@ for _name in _OPERATIONS.split():
     setattr(Column, f"__{_name}__", _of_cells(f"__{_name}__"))
 
 
-class Table(Answering, Frozen, repr=False):
+@dataclass(frozen=True, repr=False)
+class Table:
     """Rows with the same columns.
 
     note: the protocol: n, T, epsilon, BOS, dtype. draw: makes the plotly figure of the table; None where it has none.
     """
-
-    kind, is_value = "table", True
 
     title: str
     note: str
@@ -159,7 +156,7 @@ class Table(Answering, Frozen, repr=False):
         return map(Row, self.rows)
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:  # matplotlib hides a ValueError
-        raise TypeError(f"a table is not an array{said_of('array', 'table')}")
+        raise TypeError("a table is not an array; table.to_pandas() is a DataFrame")
 
     def _quantities(self) -> list[str]:
         """The columns of numbers that say no place."""
@@ -177,12 +174,12 @@ class Table(Answering, Frozen, repr=False):
         def __getattr__(self, name: str) -> Any:
             """A column, or what a DataFrame of the table has; its means and the like are of the columns of numbers."""
             if "rows" not in vars(self) or name[0] == "_":  # a copy has no rows yet
-                return super().__getattr__(name)
+                raise AttributeError(f"a table has no attribute {name!r}")
             if column := column_meant(name, self.columns):
                 return self.column(column)
             frame = self.to_pandas()
             if not hasattr(frame, name):
-                return super().__getattr__(name)
+                raise AttributeError(f"a table has no attribute {name!r}")
             value = getattr(frame, name)
             is_of_numbers = isroutine(value) and "numeric_only" in signature(value).parameters
             return partial(value, numeric_only=True) if is_of_numbers else value
@@ -207,7 +204,7 @@ class Table(Answering, Frozen, repr=False):
         if str(getattr(key, "dtype", "")).endswith("bool") and len(key) == len(self):
             return self.with_rows(row for row, is_kept in zip(self.rows, key, strict=True) if is_kept)
         if not is_whole(key):
-            raise InputError(f"table[0] is a row, table['name'] a column; got {key!r:.40}{said_of('array', 'table')}")
+            raise InputError(f"table[0] is a row, table['name'] a column; got {key!r:.40}")
         if not -len(self) <= key < len(self):
             raise IndexError(f"there is no row {key}; rows count from 0, and {self!r}")
         return Row(self.rows[key])
@@ -224,7 +221,6 @@ class Table(Answering, Frozen, repr=False):
         self._check_columns(by)
         return self.with_rows([*ranked][: None if n is None else whole_number(n, "n", 1)])
 
-    @keywords
     def plot(self, x: str | None = None, y: str | None = None, kind: str = "line", **named: Any) -> Any:
         """The plotly figure that shows this table, or of columns `x` and `y` that of plotly.express: "line" or "bar".
 
@@ -246,7 +242,7 @@ class Table(Answering, Frozen, repr=False):
 
     def save(self, path: Path | str, **how: Any) -> Path:  # nnsight gives every object a `save`
         """Writes the table, or its figure, as `si.save` does, and returns the path."""
-        return saved(self, path, **how)
+        return Path(import_module("sinkinterp.pages.report").save(self, path, **how))
 
     def show(self) -> None:
         """Shows the figure in a notebook or a browser; prints a table that has none."""
@@ -285,8 +281,6 @@ class Table(Answering, Frozen, repr=False):
             holder = next((column for row in self.rows for column, cell in row.items() if cell == name), "")
             if holder and name not in self.columns:
                 raise InputError(f"{name!r} is a cell of column {holder!r}; write table.where({holder}={name!r})")
-            if name not in self.columns and (fix := words_of("instead").get(f"column:{name}")):
-                raise InputError(f"there is no column {name!r}; {fix}")
             choice(name, self.rows[0], f"column of {self.title!r}")
 
     def is_text(self, name: str) -> bool:
@@ -372,10 +366,7 @@ def column_meant(word: Any, columns: Iterable[str]) -> str:
     """The one of the columns that a word means; empty if it means none."""
     named = {identifier(column): column for column in columns if isinstance(column, str)}
     own = identifier(word) if isinstance(word, str) else ""
-    groups = [words.split() for words in guesses()["columns"]]
-    forms = (own, own[:-1] if own.endswith("s") and own[:-1] in _PLACES else own)
-    meant = (named[each] for form in forms for words in groups if form in words for each in words if each in named)
-    return named.get(own) or next(meant, "") or named.get(forms[1], "")
+    return named.get(own, "")
 
 
 @cache
@@ -413,7 +404,6 @@ def _frames() -> Any:
     return Frame
 
 
-refuse_uses(Table, "a block")
 Sequence.register(Table)  # pandas makes a frame of the rows of a sequence
 
 

@@ -1,4 +1,6 @@
-"""What a refusal is in every test: an InputError of one line."""
+"""What a refusal is in every test: an InputError of one line, or Python's TypeError for arguments that do not fit."""
+
+import re
 
 import pytest
 
@@ -6,16 +8,18 @@ from sinkinterp.checks import InputError
 
 
 def refused(call, *words):
-    """The message of the InputError that a call ends in: one line, which has these words in it."""
-    with pytest.raises(InputError) as error:
+    """The message of the refusal that a call ends in: one line, which has these words in it."""
+    with pytest.raises((InputError, TypeError)) as error:
         call()
     message = str(error.value)
+    assert isinstance(error.value, InputError) or _DO_NOT_FIT.search(message), message
     assert message and "\n" not in message and len(message) < 4000, message
     missing = [word for word in words if word not in message]
     assert not missing, f"{missing} are not in: {message}"
     return message
 
 
+_DO_NOT_FIT = re.compile(r"unexpected keyword|required (positional|keyword)|positional arguments? but|multiple values")
 WRONG = {  # answers that cannot take the place of a tensor
     "None": lambda x: None,
     "a number": lambda x: 0.5,

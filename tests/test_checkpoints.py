@@ -38,7 +38,7 @@ def test_a_shipped_checkpoint_gives_the_numbers_of_its_card(name):
     loss, sink, slot = CARD[name]
     subject = si.load(f"sinkinterp/{name}")
     token_set = Inputs(16, 512).token_set(subject, f"sinkinterp/{name}")
-    report = si.measure(subject, token_set, instruments=(si.metrics.instruments.LOSS,))
+    report = si.measure(subject, token_set, instruments=(si.measurement.instruments.LOSS,))
     assert report.extra(NEXT_TOKEN_LOSS).mean().item() == pytest.approx(loss, abs=1e-3)
     assert report.sink_rate() == pytest.approx(sink, abs=1e-3)
     rate = report.slot_rate()
@@ -51,7 +51,7 @@ def test_a_text_checkpoint_gives_the_numbers_of_its_card_on_the_samples_that_shi
     subject, found = si.load(f"sinkinterp/{name}"), []
     for sample in SAMPLES.values():
         token_set = Inputs(64, 128, tokens=sample).token_set(subject, f"sinkinterp/{name}")
-        found.append(si.measure(subject, token_set, instruments=(si.metrics.instruments.LOSS,)))
+        found.append(si.measure(subject, token_set, instruments=(si.measurement.instruments.LOSS,)))
     assert found[0].extra(NEXT_TOKEN_LOSS).mean().item() == pytest.approx(loss, abs=1e-3)
     slots = [report.slot_rate() for report in found]
     rates_found = [report.sink_rate() for report in found] + [slot and slot.mean for slot in slots]
@@ -70,7 +70,7 @@ def docstrings():
 def test_a_checkpoint_with_a_tokenizer_of_its_own_gives_the_numbers_of_its_card(name, docstrings):
     subject = si.load(f"sinkinterp/{name}")
     tokens = subject.tokens(docstrings, length=62)
-    report, slot = si.measure(subject, tokens, instruments=(si.metrics.instruments.LOSS,)), REPEATS[name][2]
+    report, slot = si.measure(subject, tokens, instruments=(si.measurement.instruments.LOSS,)), REPEATS[name][2]
     assert report.protocol.sequences == 128 and (report.slot_rate() is None) == (slot is None)
     rates = [report.sink_rate(), report.slot_rate() and report.slot_rate().mean]
     assert report.extra(NEXT_TOKEN_LOSS).mean().item() == pytest.approx(REPEATS[name][0], abs=1e-3)

@@ -27,6 +27,7 @@ from sinkinterp.cli import reproducing
 from sinkinterp.data import sources
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import silent
+from sinkinterp.data.tokens import random_tokens, repeated_token
 from sinkinterp.lm.model import build
 from sinkinterp.pages.book import Chapter, write_numbers
 from sinkinterp.runs import case as cases, catalogue, trained as trained_runs
@@ -282,7 +283,7 @@ def test_the_cuts_of_a_gpt2_are_what_they_say(gpt2):
     rows = cuts(module.measure(open_case(gpt2), silent))
     assert rows["control: b_K = 0"]["left low"] == pytest.approx(1, abs=1e-5) == rows["control: b_K = 0"]["left high"]
     assert rows["b_Q = 0"]["left high"] < 0.999 and not any(row["empty because"] for row in rows.values())
-    tokens = si.data.tokens.random_tokens(97, 64, 25).tokens
+    tokens = random_tokens(97, 64, 25).tokens
 
     def alpha(change):
         model = model_of("gpt2")
@@ -392,7 +393,7 @@ def test_an_installation_without_experiments_says_so(call, tmp_path, monkeypatch
 def test_inputs_are_measured_with_and_without_bos(smoke):
     rows = smoke["table01_inputs"]
     model = si.load(rows.rows[0]["model"])
-    tokens = si.data.tokens.repeated_token(model.shape.vocab, 64, 67).tokens
+    tokens = repeated_token(model.shape.vocab, 64, 67).tokens
     repeated = rows.where(input="repeated", BOS="none")
     assert repeated.numbers("alpha_1") == pytest.approx([si.measure(model, tokens).alpha().mean().item()], abs=1e-6)
     assert repeated.numbers("null Sink_1") == [0] and repeated.column("paper GPT2-XL") == [0.6228]

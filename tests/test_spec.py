@@ -6,7 +6,6 @@ import pytest
 import torch
 from refusals import refused
 
-from sinkinterp.arguments import Frozen
 from sinkinterp.attention import Edit
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.data.backcopy import BigramBackcopy
@@ -136,10 +135,12 @@ def test_a_field_that_came_later_changes_the_key_only_where_it_is_used():
 
 
 def pair_of(decorate) -> tuple[type, type]:
+    @dataclass(frozen=True)
     class Whole(Edit):
         one: int
         many: dict = field(default_factory=dict, kw_only=True, compare=False)
 
+    @dataclass(frozen=True, eq=False, repr=False)
     class Bare(Put):
         pass
 
@@ -160,15 +161,19 @@ def test_an_edit_is_a_frozen_dataclass_whether_its_author_decorates_it_or_not(de
 
 
 def test_values_that_hold_tensors_are_equal_to_themselves_alone_and_others_by_their_fields():
-    class Part(Frozen):
+    @dataclass(frozen=True)
+    class Part:
         pass
 
-    class Held(Part, eq=False):
+    @dataclass(frozen=True, eq=False)
+    class Held(Part):
         value: float
 
+    @dataclass(frozen=True, eq=False)
     class Heir(Held):
         more: float = 0.0
 
+    @dataclass(frozen=True)
     class Plain(Part):
         value: float
 

@@ -24,11 +24,10 @@ from sinkinterp.attention.shapes import Pattern
 from sinkinterp.backends.contract import sample_tokens
 from sinkinterp.backends.load import load
 from sinkinterp.backends.subject import Subject
-from sinkinterp.checks import InputError
+from sinkinterp.checks import InputError, nearest
 from sinkinterp.cli.terminal import print_table, print_written, quiet_libraries
 from sinkinterp.data.progress import progress_bars
 from sinkinterp.files import write_text
-from sinkinterp.guesses import nearest
 from sinkinterp.measurement.measure import measure
 from sinkinterp.measurement.parity import TOLERANCE, dense_patterns, eager_copy
 from sinkinterp.table import Cell, Table

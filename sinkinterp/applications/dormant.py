@@ -10,7 +10,7 @@ Sources: Guo et al. 2024, arXiv:2410.13835 (active and dormant heads); Sandoval-
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from statistics import fmean
@@ -21,7 +21,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..arguments import Frozen, keywords
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.subject import Subject
 from ..checks import LARGEST, check_count, finite_number, whole_number
@@ -47,7 +46,8 @@ Row = dict[str, Cell]
 PerTextAndHead = Float[Tensor, "sequence head"]  # heads of all layers, in order
 
 
-class DormantHeads(Frozen, repr=False):
+@dataclass(frozen=True, repr=False)
+class DormantHeads:
     """Heads that only look at the sink, and what a model loses without them.
 
     heads: the most dormant heads that can be zeroed together, as (layer, head). readings: a row for every head.
@@ -91,7 +91,6 @@ class DormantHeads(Frozen, repr=False):
         return self.cuts.plot()
 
 
-@keywords
 def dormant_heads(
     model: ModelLike,
     tokens: TokensLike | Any = None,
@@ -153,7 +152,8 @@ def _note(texts: Mapping[str, Tokens], budget: float, epsilon: float) -> str:
     )
 
 
-class _Cut(Frozen):
+@dataclass(frozen=True)
+class _Cut:
     """The loss that a model adds without some of its heads. whole: the loss with all of them, by kind of text."""
 
     subject: Subject

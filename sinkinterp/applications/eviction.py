@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, product
 from math import isfinite
@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..attention import AttentionCall, Edit, ModelShape
 from ..backends.huggingface import HuggingFaceSubject
 from ..checks import InputError, different_numbers, finite_number, whole_number, whole_numbers
@@ -38,7 +37,8 @@ NATS = "nats a token after eviction begins"
 ENOUGH = 0.01  # nats a token that more first tokens may still gain
 
 
-class Losses(Frozen):
+@dataclass(frozen=True)
+class Losses:
     """The loss that every cache adds, by window and first tokens kept.
 
     added, control: of each text, in nats a token above the full cache, after eviction has begun. The control has kept
@@ -191,7 +191,8 @@ ALL, BUT_FIRST, BUT_SECOND = "all", "all but the first", "all but the second"
 POSITION, DIMENSION = -2, -1  # the axes of a head's keys, and of its values
 
 
-class Scales(Frozen):
+@dataclass(frozen=True)
+class Scales:
     """Which numbers of a head have one scale: those along `over`, or so many in a row (`group`) of its last axis.
 
     With `offset` the steps go from the smallest number to the largest. Without, zero is in the middle of them.
@@ -234,6 +235,7 @@ GRAINS: dict[str, tuple[Scales, Scales]] = {  # of keys, and of values
 SPARED: dict[str, tuple[int, ...] | None] = {ALL: None, BUT_FIRST: (0,), BUT_SECOND: (1,)}
 
 
+@dataclass(frozen=True)
 class RoundedCache(Edit):
     """Rounds the keys and values of every head, but those of the tokens at `kept`, which share no scale either.
 

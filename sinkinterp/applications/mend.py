@@ -1,7 +1,7 @@
 """Mending the sink of a genuine model: slots beside its keys that take the sink over, with or without a training."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..arguments import Frozen, keywords
 from ..backends.files.model_files import check_named, checked_config, load_model, tokenizer_of
 from ..backends.files.named_models import located
 from ..backends.hooks import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
@@ -57,6 +56,7 @@ UNIFORM, ENTRY = "uniform alpha_1", "largest entry / median"
 RATE = 0.01  # Sink_1 below which a model counts as mended, where alpha_1 is at its null too
 
 
+@dataclass(frozen=True)
 class MendRecipe(Fit):
     """A model, what is added to its attention, which weights follow, and the text that they are trained on.
 
@@ -97,7 +97,8 @@ class MendRecipe(Fit):
         return int(self.data.bos and self.slots.replaces_bos)
 
 
-class Mended(Frozen):
+@dataclass(frozen=True)
+class Mended:
     """A mended model: its recipe, the folder of its adapter, its text, and the evaluations of its training."""
 
     recipe: MendRecipe
@@ -127,7 +128,6 @@ class Mended(Frozen):
         return f"The first token is {state}: {numbers} after {last['step']} steps.{bos}\nThe adapter: {self.folder}"
 
 
-@keywords
 def mend(
     model: str,
     out: Path | str,

@@ -9,6 +9,7 @@ Beside as many random ones: quantisation.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
@@ -18,7 +19,6 @@ from jaxtyping import Bool, Float
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..arguments import Frozen, keywords
 from ..attention import RESIDUAL, Edit, Residual, numbers
 from ..backends.anatomy.modules import LinearMap, linear_maps
 from ..backends.exclusive import exclusive
@@ -44,7 +44,8 @@ TIMES = 10.0  # the multiple that dictionary_learning advises for its buffer of 
 Keep = Callable[[Float[Tensor, "*stack d_model"]], Bool[Tensor, "*stack"]]
 
 
-class Mask(Frozen, repr=False, eq=False):
+@dataclass(frozen=True, eq=False, repr=False)
+class Mask:
     """The outliers of every block's input; block `n_layers` is the last output.
 
     limits: the norm above which a token is an outlier, by block. dims: the outlier dimensions, by block. tokens: which
@@ -133,7 +134,6 @@ def norm_limit(norms: Float[Tensor, "..."], times: float = TIMES) -> float:
     return times * given.median().item()
 
 
-@keywords
 def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TIMES) -> Mask:
     """The tokens and dimensions of every block whose norm exceeds `times` the median.
 
@@ -253,6 +253,7 @@ def fake_quantised(
     return torch.where(kept, x, ((wide / scale).round().clamp(-levels, levels) * scale).to(x.dtype))
 
 
+@dataclass(frozen=True)
 class Quantise(Edit):
     """Rounds the residual stream before every block and after the last to `bits` bits, but for what `left` says.
 

@@ -10,7 +10,6 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..arguments import keywords
 from ..attention import Edit
 from ..backends.load import subject_of
 from ..checks import InputError, check_count, different_numbers
@@ -38,7 +37,6 @@ RATE_NOTE = "percent of (sequence, layer, head) with a sink on the first token, 
 Run = tuple[str, int, Sequence[Edit]]  # what is done to the positions, t (from 0), and the edits that do it
 
 
-@keywords
 def swap_table(
     subject: ModelLike,
     token_sets: TokensLike | Mapping[str, TokensLike] | None = None,

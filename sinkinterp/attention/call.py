@@ -5,7 +5,7 @@ of the arguments of transformers' attention interface.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..arguments import Frozen
 from ..checks import InputError, instance_of, refusing
 from . import fused
 from .fused import LONG, Attended, Inputs
@@ -27,7 +26,8 @@ from .slots import SinkLogit, SlotRow
 _SCORED = tuple(field.name for field in fields(Inputs) if field.name not in ("layer", "v"))
 
 
-class SetPattern(Frozen, eq=False):
+@dataclass(frozen=True, eq=False)
+class SetPattern:
     """Dense weights of one layer that an edit set. For small T.
 
     weights: the slot's column comes first where there is a slot.
@@ -49,7 +49,8 @@ class SetPattern(Frozen, eq=False):
         return InputError(f"an edit before set the pattern of layer {self.replaced.layer}; give edits of scores first")
 
 
-class AttentionCall(Inputs, eq=False, repr=False):
+@dataclass(frozen=True, eq=False, repr=False)
+class AttentionCall(Inputs):
     """The inputs of one attention operation (see `Inputs`), its scores, weights and output.
 
     set_pattern: weights that an edit set, in place of those that the kernel computes; see `with_pattern`.

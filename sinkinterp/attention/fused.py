@@ -9,14 +9,13 @@ that makes the T x T map, `attend` returns None.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ..arguments import Frozen
 from .kernels import SOFTMAX, Kernel
 from .masks import Visibility
 from .shapes import Allowed, HeadOutput, Keys, PerQuery, Queries, Values
@@ -35,7 +34,8 @@ LONG = 512  # keys; below, a slot's mask is small
 ALIGNED = 8  # CUDA's flash kernel takes heads, and its memory-efficient one rows of masks, in multiples of so many
 
 
-class Inputs(Frozen, eq=False, repr=False):
+@dataclass(frozen=True, eq=False, repr=False)
+class Inputs:
     """Queries, keys and values of one attention operation after norms and rotation, and how scores become weights.
 
     Keys and values are not repeated for grouped queries.

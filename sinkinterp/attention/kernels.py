@@ -9,7 +9,7 @@ Log-magnitudes give any column of the pattern without the others.
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import ClassVar
 
@@ -25,6 +25,7 @@ from .shapes import Allowed, PerQuery, Scores
 Vectors = Float[Tensor, "batch some_head pos d_head"]
 
 
+@dataclass(frozen=True)
 class Feature(Part):
     """A map of queries and keys. `build` returns a module for each layer if it has parameters."""
 
@@ -32,6 +33,7 @@ class Feature(Part):
         raise NotImplementedError(f"{type(self).__name__} has parameters: call its module, .build(dims)")
 
 
+@dataclass(frozen=True)
 class Identity(Feature):
     """Queries and keys as they are."""
 
@@ -39,6 +41,7 @@ class Identity(Feature):
         return x
 
 
+@dataclass(frozen=True)
 class EluFeature(Feature):
     """elu(x) + 1, which is positive."""
 
@@ -46,6 +49,7 @@ class EluFeature(Feature):
         return F.elu(x) + 1
 
 
+@dataclass(frozen=True)
 class MLPFeature(Feature):
     """Two square linear maps without biases and a ReLU between them, the same for queries and keys."""
 
@@ -66,6 +70,7 @@ class _MLP(nn.Module):
 SignedLog = tuple[Scores, Scores]
 
 
+@dataclass(frozen=True)
 class Similarity(Spec):
     """Turns a score into a weight before normalisation, as a value or as a log-magnitude and a sign.
 
@@ -91,6 +96,7 @@ class Similarity(Spec):
         return scores.sign() if self.signed else scores.new_ones(()).expand_as(scores)
 
 
+@dataclass(frozen=True)
 class Exp(Similarity):
     """exp(score), each row divided by its largest entry."""
 
@@ -106,6 +112,7 @@ class Exp(Similarity):
         return scores
 
 
+@dataclass(frozen=True)
 class ExpMinusOne(Similarity):
     """exp(score) - 1, each row divided by exp of its largest score, or by 1 if that is larger."""
 
@@ -121,6 +128,7 @@ class ExpMinusOne(Similarity):
         return scores.clamp(min=0) + (-torch.expm1(-scores.abs())).log()
 
 
+@dataclass(frozen=True)
 class Sigmoid(Similarity):
     """1 / (1 + exp(log(length) - score)).
 
@@ -139,6 +147,7 @@ class Sigmoid(Similarity):
         return F.logsigmoid(scores - math.log(self.length))
 
 
+@dataclass(frozen=True)
 class EluPlusOne(Similarity):
     """exp(score) below zero, score + 1 above."""
 
@@ -151,6 +160,7 @@ class EluPlusOne(Similarity):
         return torch.where(scores > 0, scores.clamp(min=0).log1p(), scores)
 
 
+@dataclass(frozen=True)
 class Raw(Similarity):
     """The score itself, which may be negative; linear attention."""
 
@@ -163,6 +173,7 @@ class Raw(Similarity):
         return scores.abs().log()
 
 
+@dataclass(frozen=True)
 class _Of(Similarity):
     """A similarity made of another."""
 
@@ -173,6 +184,7 @@ class _Of(Similarity):
         return self.of.drops_factor
 
 
+@dataclass(frozen=True)
 class Magnitude(_Of):
     """|sim| of another similarity: what proxy scores are made of."""
 
@@ -183,6 +195,7 @@ class Magnitude(_Of):
         return self.of.log_magnitude(scores)
 
 
+@dataclass(frozen=True)
 class Rectified(_Of):
     """max(sim, 0) of another similarity; ReLU attention is `Rectified(Raw())`."""
 
@@ -193,6 +206,7 @@ class Rectified(_Of):
         return self.of.log_magnitude(scores).masked_fill(self.of.sign(scores) <= 0, -torch.inf)
 
 
+@dataclass(frozen=True)
 class Normaliser(Spec):
     """Divides a row of similarities by Z, computed from their values or, block by block, from their logarithms.
 
@@ -218,6 +232,7 @@ class Normaliser(Spec):
         return Magnitude(similarity) if similarity.signed else similarity
 
 
+@dataclass(frozen=True)
 class Unit(Normaliser):
     """No normalisation: Z = 1."""
 
@@ -229,6 +244,7 @@ class Unit(Normaliser):
         return torch.zeros_like(log_sim[..., 0])
 
 
+@dataclass(frozen=True)
 class PNorm(Normaliser):
     """Z = (sum of |sim|^p)^(1/p); with p = 1, rows of magnitudes sum to one (equation 43).
 
@@ -253,6 +269,7 @@ class PNorm(Normaliser):
         return log_total(self.p * log_sim for log_sim, _ in blocks) / self.p
 
 
+@dataclass(frozen=True)
 class ClampedSum(Normaliser):
     """Z = max(|sum of sim|, 1): for similarities that may be negative (section 7.2)."""
 
@@ -278,6 +295,7 @@ def _by_sign(log_sim: Scores, sign: Scores) -> Float[Tensor, "2 batch head query
     return torch.stack((positive.logsumexp(-1), negative.logsumexp(-1)))
 
 
+@dataclass(frozen=True)
 class PositiveShare(Normaliser):
     """max(sim, 0) / sum of |sim|: with `ExpMinusOne()`, softpick (Zuhri et al. 2025)."""
 
@@ -296,6 +314,7 @@ class PositiveShare(Normaliser):
         return Rectified(similarity) if similarity.signed else similarity
 
 
+@dataclass(frozen=True)
 class Clip(Spec):
     """Normalised weights as they are."""
 
@@ -303,6 +322,7 @@ class Clip(Spec):
         return weights
 
 
+@dataclass(frozen=True)
 class Stretched(Clip):
     """min(max((high - low) w + low, 0), 1): clipped softmax (Bondarenko et al. 2023, arXiv:2306.12929).
 
@@ -317,6 +337,7 @@ class Stretched(Clip):
         return ((self.high - self.low) * weights + self.low).clamp(0, 1)
 
 
+@dataclass(frozen=True)
 class Kernel(Spec):
     """How scores become weights: softmax by default, and every field replaces one step.
 

@@ -9,7 +9,7 @@ zeros has cosine 0. A norm product times the scale is the score at a cosine of 1
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,6 @@ from einops import rearrange
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..checks import whole_number
 from .call import AttentionCall
 from .masks import ALL
@@ -27,7 +26,8 @@ Cells = Float[Tensor, "batch head 2 row column"]
 SPAN = 512  # at most so many queries and keys in a block, unless `side` is more: 26 MB of fp32 scores for 25 heads
 
 
-class Quantity(Frozen):
+@dataclass(frozen=True)
+class Quantity:
     """A number of every pair of a query and a key.
 
     values_of: given a call, the function of some keys and a run of queries that returns their values.

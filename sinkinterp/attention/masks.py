@@ -4,6 +4,7 @@ Masks combine with `&` and `|`.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -11,13 +12,13 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..spec import Limits, Spec
 from .shapes import Allowed, KeyIndex, SomeAllowed
 
 Positions = Int[Tensor, "..."]
 
 
+@dataclass(frozen=True)
 class Mask(Spec):
     """A rule that says which pairs may attend."""
 
@@ -32,6 +33,7 @@ class Mask(Spec):
         return Either(self, other)
 
 
+@dataclass(frozen=True)
 class Causal(Mask):
     """Keys up to the query itself."""
 
@@ -39,6 +41,7 @@ class Causal(Mask):
         return key <= query
 
 
+@dataclass(frozen=True)
 class Window(Mask):
     """Keys less than `width` steps behind the query, later keys included."""
 
@@ -49,6 +52,7 @@ class Window(Mask):
         return query - key < self.width
 
 
+@dataclass(frozen=True)
 class Prefix(Mask):
     """The first `length` keys, for every query. `Causal() | Prefix(n)` lets the first n tokens see each other."""
 
@@ -59,6 +63,7 @@ class Prefix(Mask):
         return (key < self.length).expand(torch.broadcast_shapes(query.shape, key.shape))
 
 
+@dataclass(frozen=True)
 class Both(Mask):
     """Pairs that two masks allow."""
 
@@ -69,6 +74,7 @@ class Both(Mask):
         return self.left.allows(query, key) & self.right.allows(query, key)
 
 
+@dataclass(frozen=True)
 class Either(Mask):
     """Pairs that one of two masks allows."""
 
@@ -88,7 +94,8 @@ def key_blocks(keys: KeyIndex, block: int = BLOCK) -> Iterable[Tensor]:
     return keys.split(block)
 
 
-class Visibility(Frozen, eq=False):
+@dataclass(frozen=True, eq=False)
+class Visibility:
     """Which keys each query may attend to.
 
     mask: pairs that may attend; None is causal, the last query aligned with the last key.

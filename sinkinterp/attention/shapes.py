@@ -4,14 +4,13 @@ Axes: batch (sequences), head, query, key, pos.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..checks import InputError, accepting
 
 Residual = Float[Tensor, "batch pos d_model"]
@@ -45,7 +44,8 @@ def numbers(given: Any, axes: str, what: str) -> Tensor:
     raise InputError(f"{what} are a tensor of real numbers `{axes}`; got {got}; torch.as_tensor makes one of a list")
 
 
-class ModelShape(Frozen):
+@dataclass(frozen=True)
+class ModelShape:
     """Sizes of a model.
 
     attention_layers: indices of the blocks that attend, among all `n_layers` blocks.
@@ -158,7 +158,8 @@ def tolerance_of(dtype: torch.dtype) -> float:
     return TOLERANCE.get(dtype, 0.1)
 
 
-class Gap(Frozen):
+@dataclass(frozen=True)
+class Gap:
     """The largest difference between two tensors, and the largest entry of the one that is right."""
 
     difference: float

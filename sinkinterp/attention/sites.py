@@ -7,9 +7,8 @@ A read and an edit are the same thing seen from two sides. Both name a site, and
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from inspect import isfunction
 from operator import attrgetter
 from typing import Any
@@ -18,9 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..arguments import Checked, Frozen
-from ..checks import InputError, finite_number, refusing
-from ..guesses import ROOT
+from ..checks import Checked, InputError, finite_number, refusing
 from .call import AttentionCall
 from .shapes import HeadOutput, ModelShape, Residual, Unchanged, alike, check_kept
 
@@ -35,7 +32,8 @@ def check_positions(answer: Any, ids: PositionIds, who: str) -> None:
         raise InputError(f"{who} returned the position {int(answer.min())}; positions count from 0")
 
 
-class HeadWeights(Frozen, repr=False):
+@dataclass(frozen=True, repr=False)
+class HeadWeights:
     """The linear map from a block's normed residual to the queries, keys or values of its heads.
 
     For keys and values, `head` counts kv heads. `bias` is None where the map has none.
@@ -55,6 +53,7 @@ class HeadWeights(Frozen, repr=False):
         return f"<HeadWeights {tuple(self.weight.shape)} with {bias}>"
 
 
+@dataclass(frozen=True, repr=False)
 class LazyWeights(HeadWeights):
     """Weights whose `weight` is computed when an edit asks for it."""
 
@@ -98,6 +97,7 @@ def check_call(edited: Any, call: AttentionCall, who: str) -> Iterator[str]:
             finite_number(value, f"{who}, in {name}: it")
 
 
+@dataclass(frozen=True)
 class Edit(Checked):
     """What changes while a model runs. Override the method of each site that changes; the other methods change nothing.
 
@@ -105,10 +105,6 @@ class Edit(Checked):
     returns its argument, the very same object. The model's own weights stay: an edit of weights changes what their map
     returns.
     """
-
-    def __call__(self, model: Any, *tokens: Any, **named: Any) -> Any:
-        """What `si.edit` returns of a model, and of tokens, with this edit."""
-        return import_module(f"{ROOT.name}.measurement.tabulate").intervene(model, *tokens, edits=self, **named)
 
     def position_ids(self, ids: PositionIds) -> PositionIds:
         """The position that each token is given: a row of a table, or the angle of a rotation."""
@@ -180,7 +176,8 @@ class Edit(Checked):
         raise InputError(f"{type(self).__name__} chooses nothing to draw at random, so it has no control; leave it out")
 
 
-class Site(Frozen):
+@dataclass(frozen=True)
+class Site:
     """A place in a model that is read and edited.
 
     method: the method of `Edit` that changes it. label: its name in messages. layers: the blocks of a model that have
@@ -217,7 +214,8 @@ class Site(Frozen):
         return x
 
 
-class Read(Frozen):
+@dataclass(frozen=True)
+class Read:
     """A pure function of what is at a site, evaluated during a pass and after its edits."""
 
     site: Site

@@ -3,12 +3,13 @@
 An attention call has a `SlotRow` or a `SinkLogit`; the specs below them describe the parameters that a model trains.
 """
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..arguments import Frozen
 from ..checks import whole_number
 from ..spec import Dims, Part
 from .shapes import Queries
@@ -17,7 +18,8 @@ HeadIndex = Int[Tensor, " some_head"]
 Column = Float[Tensor, "batch head query 1"]
 
 
-class SlotRow(Frozen):
+@dataclass(frozen=True)
+class SlotRow:
     """A key k* and a value v* for every head (Gu et al. 2025, section 7.1)."""
 
     key: Float[Tensor, "head 1 d_head"]
@@ -32,7 +34,8 @@ class SlotRow(Frozen):
         return SlotRow(self.key[heads], self.value[heads])
 
 
-class SinkLogit(Frozen):
+@dataclass(frozen=True)
+class SinkLogit:
     """A learned score per head, with a value of zero (GPT-OSS): the weights on tokens sum to less than one."""
 
     logit: Float[Tensor, " head"]
@@ -49,6 +52,7 @@ class SinkLogit(Frozen):
 Slot = SlotRow | SinkLogit | None
 
 
+@dataclass(frozen=True)
 class LearnedRow(Part):
     """A trained vector per head, drawn from N(0, std^2).
 
@@ -66,6 +70,7 @@ class LearnedRow(Part):
         return nn.Parameter(torch.randn(heads, 1, self.dims or dims.d_head) * self.std)
 
 
+@dataclass(frozen=True)
 class ZeroRow(Part):
     """The zero vector, never trained."""
 
@@ -73,6 +78,7 @@ class ZeroRow(Part):
         return _untrained(torch.zeros(1, 1, dims.d_head))
 
 
+@dataclass(frozen=True)
 class FirstAxis(Part):
     """length * e_1, never trained: m v' of Table 5."""
 
@@ -82,6 +88,7 @@ class FirstAxis(Part):
         return _untrained(self.length * torch.eye(1, dims.d_head)[None])
 
 
+@dataclass(frozen=True)
 class EvenRow(Part):
     """length / sqrt(d_head) in every dimension, never trained: m v'' of Table 5."""
 
@@ -131,6 +138,7 @@ class LogitPerHead(Slots):
         return SinkLogit(self.logit * self.unit)
 
 
+@dataclass(frozen=True)
 class NoSlots(Part):
     """Every column of the pattern is a token."""
 
@@ -138,6 +146,7 @@ class NoSlots(Part):
         return Slots()
 
 
+@dataclass(frozen=True)
 class KeySlot(Part):
     """One extra column. Its key is compared with queries after the feature map.
 
@@ -152,6 +161,7 @@ class KeySlot(Part):
         return _KeySlot(self.k.build(dims), self.v.build(dims), dims)
 
 
+@dataclass(frozen=True)
 class LogitSlot(Part):
     """A trained score per head, drawn from N(0, std^2), with a value of zero (GPT-OSS)."""
 

@@ -21,14 +21,13 @@ The second pass runs `N_COPIES` copies of one sequence. Edits change some copies
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..attention import sites
 from ..attention.call import AttentionCall
 from ..attention.shapes import TOLERANCE, Gap, HeadOutput, ModelShape, Residual, tolerance_of
@@ -48,7 +47,8 @@ def weight_tolerance(dtype: torch.dtype) -> float:
     return max(tolerance_of(dtype), TOLERANCE[torch.float32])
 
 
-class Check(Frozen):
+@dataclass(frozen=True)
+class Check:
     """One forward pass, and what must be true of it.
 
     verify: what the answers of all reads and the logits show. It raises InputError, which names the failure.
@@ -148,7 +148,8 @@ _ISOLATED = slice(_BACKWARDS + 1, _BACKWARDS + 3)
 _NOISE, _REFERENCE, N_COPIES = (_ISOLATED.stop + i for i in range(3))
 
 
-class Abilities(Frozen):
+@dataclass(frozen=True)
+class Abilities:
     """The abilities that only some subjects have.
 
     taps: the sites of modules at which an edit of any block reaches the model. The feed-forward update is one where it
@@ -230,6 +231,7 @@ def _position_ids(tokens: Tokens) -> Int[Tensor, "sequence pos"]:
 # Does an edit reach the model? Each block is tested by itself: the changed copies enter it as the reference does.
 
 
+@dataclass(frozen=True)
 class _ChangeCopies(Edit):
     """Changes the copies, except those in which one site changes alone.
 
@@ -273,6 +275,7 @@ class _ChangeCopies(Edit):
         return x
 
 
+@dataclass(frozen=True)
 class _Opposite(Operation):
     """1 - x in one copy."""
 

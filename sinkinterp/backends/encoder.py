@@ -10,7 +10,7 @@ import textwrap
 import wave
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from transformers import AutoFeatureExtractor, AutoTokenizer, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
-from ..arguments import Frozen
 from ..attention import ATTENTION_INPUT, MLP
 from ..checks import InputError, finite_number, refusal, refusing, unicode_text, whole_number, whole_numbers
 from ..data.given_tokenizer import check_one_bos
@@ -42,7 +41,8 @@ _LONGEST_SILENCE = 3600
 Samples = Float[Tensor, " sample"]
 
 
-class EncoderInput(Frozen):
+@dataclass(frozen=True)
+class EncoderInput:
     """What the encoder is given; every sequence of the decoder attends to the same."""
 
     runs_cross_attention = True
@@ -65,6 +65,7 @@ class EncoderInput(Frozen):
             return model.get_encoder()(**inputs)
 
 
+@dataclass(frozen=True)
 class NoEncoder(EncoderInput):
     """No encoder: blocks of the decoder skip cross-attention and its norm, as transformers' WhisperForCausalLM does."""
 
@@ -77,6 +78,7 @@ class NoEncoder(EncoderInput):
         return BaseModelOutput(torch.zeros(1, 1, width, device=model.device, dtype=model.dtype))
 
 
+@dataclass(frozen=True)
 class TokenIds(EncoderInput):
     """Ids of the encoder's vocabulary."""
 
@@ -96,6 +98,7 @@ class TokenIds(EncoderInput):
         return {"input_ids": torch.tensor([self.ids])}
 
 
+@dataclass(frozen=True)
 class Text(EncoderInput):
     """A text, as the model's tokenizer encodes it."""
 
@@ -124,6 +127,7 @@ def _check_reads(given: str, model: PreTrainedModel, others: str) -> None:
         raise InputError(f"the encoder of {type(model).__name__} reads {reads}; give {others}")
 
 
+@dataclass(frozen=True)
 class _SoundInput(EncoderInput):
     """Sound of some kind."""
 
@@ -137,6 +141,7 @@ class _SoundInput(EncoderInput):
         return dict(extractor(self.samples().numpy(), sampling_rate=SAMPLING_RATE, return_tensors="pt"))
 
 
+@dataclass(frozen=True)
 class Silence(_SoundInput):
     """Sound without any noise. Whisper hears half a minute, whatever it is given."""
 
@@ -150,6 +155,7 @@ class Silence(_SoundInput):
         return torch.zeros(int(self.seconds * SAMPLING_RATE))
 
 
+@dataclass(frozen=True)
 class Sound(_SoundInput):
     """A .wav file of 16,000 samples a second; the mean of its channels. Whisper hears its first half minute."""
 

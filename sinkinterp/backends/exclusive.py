@@ -17,7 +17,6 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from ..arguments import Frozen
 from ..attention import Edit
 from ..checks import InputError
 from .recorder import Recorder
@@ -151,7 +150,8 @@ class Attached:
         raise InputError("a model that is patched or measured now cannot be copied or pickled; do it before or after")
 
 
-class Hook(Attached, Frozen, eq=False):
+@dataclass(frozen=True, eq=False)
+class Hook(Attached):
     """A hook that acts in the passes of one recorder, and leaves those of other threads and tasks alone."""
 
     recorder: Recorder

@@ -21,7 +21,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..arguments import Frozen
 from ..attention import CALL, MLP, RESIDUAL, AttentionCall, HeadOutput, Residual
 from ..checks import InputError
 from ..data.tokens import Tokens
@@ -36,7 +35,8 @@ TOLERANCE = 1e-4  # of what a norm returns, for its frozen form to count as the 
 _PROBE = 1e3  # so large that the epsilon of a norm does not count
 
 
-class FrozenNorm(Frozen):
+@dataclass(frozen=True)
+class FrozenNorm:
     """A norm at the scales of one pass: v -> scale * gain * (v - mean of v, where it is centred) + shift."""
 
     gain: Tensor
@@ -90,7 +90,8 @@ class _OneBlock(Recorder):
         return z if self.z is None else self.z
 
 
-class FrozenRun(Frozen):
+@dataclass(frozen=True)
+class FrozenRun:
     """One pass whose norms keep their scales.
 
     trace: with the residuals "x" and the feed-forward updates "mlp". calls: of every attention layer. position: what

@@ -2,31 +2,26 @@
 
 import inspect
 import math
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import cached_property, partial
-from importlib import import_module
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..arguments import keywords
 from ..attention import Edit, Reads, Site, reads_of, sites
 from ..attention.shapes import Gap, ModelShape, metric, per_sequence, tolerance_of
 from ..checks import InputError, check_context, instance_of, refusal, refusing
 from ..data.tokens import Tokens, TokensLike
-from ..guesses import fix_of, synonym
 from ..interventions.changes import ChangeResidual, Put
 from ..interventions.edit import Edits, edits_of
 from . import contract
 from .anatomy import modules as anatomy
 from .anatomy.own_attention import family_of, note_of
-from .bridge import bridge_of, hooked_points
+from .bridge import bridge_of
 from .contract import Abilities, Check
 from .exclusive import computed_by, edits_around, exclusive, recorded_by
 from .hooks import BASES, OURS, attention_set_to, eval_mode, recorded_stream, replaces_bos
@@ -38,28 +33,6 @@ _CONTEXT = ("max_target_positions", "max_position_embeddings", "max_seq_len")
 
 KEPT = "logits_to_keep"  # transformers' argument: of how many positions, from the last, logits are computed
 
-_SAMPLING = {"do_sample", "temperature", "top_k", "top_p", "num_beams", "generation_config"}  # words of `generate`
-_OF_BRIDGES = (  # names of TransformerLens
-    *("run_with_cache", "run_with_hooks", "generate", "to_tokens", "to_str_tokens", "to_string", "to_single_token"),
-    *("tokens_to_residual_directions", "add_hook", "reset_hooks", "hook_dict", "set_use_attn_result"),
-    *("cfg", "blocks", "embed", "pos_embed", "unembed", "ln_final", "W_E", "W_U", "W_pos", "W_Q", "W_K", "W_V", "W_O"),
-    *("W_in", "W_out", "b_U", "b_Q", "b_K", "b_V", "b_O", "b_in", "b_out"),
-)
-
-
-class _OwnLogits(Tensor):
-    """Logits that are also `.logits`, as in what transformers' models return. Operations on them return tensors."""
-
-    __torch_function__: Any = torch._C._disabled_torch_function_impl
-
-    @property
-    def logits(self) -> Tensor:
-        return self.as_subclass(Tensor)
-
-
-for _name in ("__repr__", "__deepcopy__", "__reduce_ex__"):  # it is shown, copied and saved as a tensor
-    setattr(_OwnLogits, _name, lambda self, *given, _name=_name: getattr(self.logits, _name)(*given))
-
 
 class HuggingFaceSubject(Subject):
     """A causal transformers model that is read and edited while it runs. Afterwards it is as it was before.
@@ -69,7 +42,6 @@ class HuggingFaceSubject(Subject):
 
     reads_caches = True  # whether calls of a pass that continues a cache hold all its keys
     takes_position_ids = True  # whether the model takes positions as a keyword
-    is_in_hooks = False  # whether hooks of its bridge are edits of a measurement
     has_encoder = False  # whether this class runs encoder-decoder models
 
     def __init__(self, model: PreTrainedModel, name: str | None = None) -> None:
@@ -77,76 +49,15 @@ class HuggingFaceSubject(Subject):
         with exclusive(model):
             self._read_model(model)
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name == "generate" and self._asks_lens(name):
-                return partial(self._called, name)
-            return getattr(self.lens(), name) if self._asks_lens(name) else super().__getattr__(name)
-
-    def _asks_lens(self, name: str) -> bool:
-        return name in _OF_BRIDGES and isinstance(vars(self).get("model"), PreTrainedModel)
-
     def lens(self) -> Any:
-        """A TransformerLens bridge over a copy of the model, with its tokenizer; see `bridge_of`.
+        """A new TransformerLens bridge over a copy of the model, with its tokenizer; see `bridge_of`.
 
-        `run_with_cache` and other names of a bridge are those of `lens()`. The copy is kept, and made anew after the
-        model's weights have changed. Its hooks stay until `reset_hooks()`; `run` refuses to pass over them. Raises
-        InputError where TransformerLens cannot run the model.
+        It costs the memory of the weights once more, and seconds to half a minute: keep what it returns. Edits and
+        measurements of the subject do not see hooks of the bridge. Raises InputError where TransformerLens cannot run
+        the model.
         """
         self._check_ready()
-        weights = _weights_of(chain(self.model.parameters(), self.model.buffers()))
-        bridge, copied, _ = vars(self).get("_kept_bridge", (None,) * 3)
-        if copied != weights:
-            bridge = bridge_of(self.model, self.tokenizer)
-            self._kept_bridge = bridge, weights, _weights_of(bridge.parameters())
-        return bridge
-
-    def _called(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """What a method of the bridge returns; of the transformers model, for `input_ids` or in a `patched` block."""
-        if "input_ids" in kwargs:
-            return getattr(self.model, name)(*args, **kwargs)
-        if kwargs.get("output_attentions"):
-            raise InputError(f"a subject returns logits{fix_of('output_attentions')}")
-        gets_text_alone = bool(args) and not kwargs  # other arguments of a call are those of the bridge
-        is_edited = edits_around(self.model) and (name == "generate" or gets_text_alone)
-        run = None if is_edited else self._of_lens(name)
-        if name == "generate":
-            kwargs = kwargs if _SAMPLING & kwargs.keys() else {**kwargs, "do_sample": False}  # edited models, too
-            kwargs = {synonym(word, ["max_new_tokens"]): value for word, value in kwargs.items()}
-            if edits_of(kwargs.get("edits", ())):
-                return import_module("sinkinterp.measurement.tabulate").generate(self, *args, **kwargs)
-            kwargs.pop("edits", None)
-        if run is not None:
-            known = inspect.getfullargspec(run).args if name == "generate" else kwargs  # it ignores other words
-            if unknown := next((word for word in kwargs if word not in known), ""):
-                fix = fix_of(unknown, name, known) or fix_of("", name)
-                raise InputError(f"{name}: unexpected keyword {unknown!r}{fix}")
-            return run(*args, **kwargs)
-        text = args[0] if args else kwargs.pop("input", "")
-        ids = self.ids_of(text).to(self.device)
-        if name == "__call__":
-            return self.model(ids).logits
-        kwargs.pop("verbose", None)
-        with refusal("cannot generate", of=ValueError):
-            written = self.model.generate(ids, attention_mask=torch.ones_like(ids), **kwargs)
-        return self.tokenizer.decode(written[0], skip_special_tokens=True) if isinstance(text, str) else written
-
-    def _of_lens(self, name: str) -> Any:
-        """A method of the bridge, or None for `generate` where no bridge can be made of the model."""
-        self._check_ready()
-        with suppress(InputError) if name == "generate" else nullcontext():  # of `bridge_of`
-            return getattr(self.lens(), name)
-        return None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What a TransformerLens bridge returns: logits, or what its `return_type` asks for.
-
-        With the keyword `input_ids`, what the transformers model returns.
-        """
-        asks = self._asks_lens("blocks")
-        answer = self._called("__call__", *args, **kwargs) if asks else super().__call__(*args, **kwargs)
-        return answer.as_subclass(_OwnLogits) if isinstance(answer, Tensor) and answer.ndim == 3 else answer
+        return bridge_of(self.model, self.tokenizer)
 
     def _read_model(self, model: PreTrainedModel) -> None:
         """Finds the modules, sizes and abilities of the model. Raises InputError as the class does."""
@@ -174,8 +85,7 @@ class HuggingFaceSubject(Subject):
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self.libraries or not isinstance(self.model, PreTrainedModel):
             raise InputError(f"the subject of {self.name} cannot be copied or pickled; copy its model, and load that")
-        for name in ("label", "_kept_bridge"):  # made again when it is asked for
-            self.__dict__.pop(name, None)
+        self.__dict__.pop("label", None)  # made again when it is asked for
         return super().__reduce_ex__(protocol)
 
     def _bare_pass(self, tokens: Tokens) -> tuple[Logits, tuple[nn.Module, ...]]:
@@ -225,7 +135,6 @@ class HuggingFaceSubject(Subject):
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         return takes_any or "position_ids" in parameters
 
-    @keywords
     def run(
         self, tokens: TokensLike | Any, *, reads: Reads = {}, edits: Edits = (), gradients: bool = False,
         logits: bool = True, blocks: range | None = None,
@@ -233,7 +142,6 @@ class HuggingFaceSubject(Subject):
         """One forward pass; see `Subject.run`. Raises InputError for tokens or edits that do not fit."""
         tokens = self.ids_of(tokens)
         self._check_ready()
-        self._check_not_hooked()
         self.check_ids(tokens, self.shape.n_ctx)
         edits = edits_of(edits)
         self.check_edits(edits, tokens.shape[1])
@@ -430,15 +338,6 @@ class HuggingFaceSubject(Subject):
         if self.device.type == "meta":
             yield f"the weights of {self.name} are not in memory (device meta); load them to cpu or cuda"
 
-    def _check_not_hooked(self) -> None:
-        bridge, _, made = vars(self).get("_kept_bridge", (None,) * 3)
-        if bridge is not None and _weights_of(bridge.parameters()) != made:
-            raise InputError(f"the weights of {self.name}'s copy, subject.lens(), were changed{fix_of('lens')}")
-        if bridge is not None and not self.is_in_hooks and (hooked := hooked_points(bridge)):
-            fix = f"take them off, subject.reset_hooks(), and give edits=[({hooked[-1]!r}, function)]"
-            what = f"{self.name} has hooks on {', '.join(hooked)[:200]}"
-            raise InputError(f"{what}, which a measurement does not see; {fix}")
-
     def _check_tapped(self, site: Site) -> None:
         if site in sites.TAPPED and site not in self.modules.taps:
             raise InputError(f"{self.name}: not every block shows its {site.label}; take residuals (ChangeResidual)")
@@ -464,12 +363,6 @@ class HuggingFaceSubject(Subject):
 def _pass_on(*args: Any, **kwargs: Any) -> Any:
     """Returns what a block is given."""
     return args[0] if args else kwargs["hidden_states"]
-
-
-def _weights_of(tensors: Iterable[Tensor]) -> list[tuple[int, int, int]]:
-    """What tells if tensors have changed: place, version, and a checksum (torch's own hash does not see a swap)."""
-    flat = ((x, x.detach().cpu().reshape(-1).view(torch.uint8)) for x in tensors)
-    return [(x.data_ptr(), x._version, zlib.crc32(values.numpy().data)) for x, values in flat]
 
 
 def _whole(taps: anatomy.Taps, shape: ModelShape) -> anatomy.Taps:

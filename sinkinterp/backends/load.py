@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from contextvars import Context
 from functools import partial
 from importlib import import_module
+from os import PathLike
 from os.path import isfile, join
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,9 @@ import torch
 from torch.nn.parameter import is_lazy
 from transformers import PreTrainedModel
 
-from ..arguments import keywords
-from ..checks import InputError, instance_of
+from ..checks import InputError, instance_of, nearest
 from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
-from ..guesses import nearest, said_of
 from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
 from .files.model_files import DeviceMap, config_here, load_model, load_tokenizer, newest_in, origin_of, tokenizer_of
 from .files.named_models import folder_of, models
@@ -27,7 +26,6 @@ from .module.module_subject import AttentionOf, Forward, ModuleSubject
 from .subject import Subject
 
 
-@keywords
 def load(  # noqa: PLR0913  everything that a model can be loaded with
     source: Any,
     tokenizer: Any = None,
@@ -64,7 +62,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     InputError where nothing can be loaded, weights are absent, the backend cannot do it, an encoder's input is missing
     or unfit, a model has no positions beyond its context, or a dtype or device is asked of a model in memory.
     """
-    source = source.folder if getattr(type(source), "kind", "") == "run" else newest_in(inside_compiled(source))
+    source = newest_in(inside_compiled(Path(source) if isinstance(source, PathLike) else source))
     if isinstance(source, Subject):
         return _as_it_is(source, tokenizer, backend, dtype, device_map, name, encoder, adapter, beyond_context or None)
     dtype = _dtype(dtype)
@@ -88,15 +86,6 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     if beyond_context:
         subject.read_beyond_context()
     return subject
-
-
-@keywords
-def load_in_nnsight(source: Any, tokenizer: Any = None, **how: Any) -> Subject:
-    """The subject that `load` makes in nnsight."""
-    return load(source, tokenizer, backend="nnsight", **how)
-
-
-vars(load).update(from_pretrained=load, boot_transformers=load)  # written after names of classes
 
 
 def _in_memory(
@@ -225,5 +214,5 @@ def _library_of(model: object) -> str:
     if not found or not is_model:
         kind = type(model).__name__
         fix = "; give a name, a folder or a model in memory; si.sinks(weights) takes attention weights"
-        raise InputError(f"a {kind} is not a model{said_of(kind, 'load') or fix}")
+        raise InputError(f"a {kind} is not a model{fix}")
     return found[0]

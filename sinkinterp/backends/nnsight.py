@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,28 +41,9 @@ class NNsightSubject(HuggingFaceSubject):
             raise InputError(f"{type(self._envoy._module).__name__} has no weights yet; wrap it with dispatch=True")
         super().__init__(self._envoy._module, name)
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            may_be = name != "envoy" and not name.startswith("_") and "shape" in vars(self)
-            is_of_nnsight = may_be and hasattr(self.envoy, name)
-            return getattr(self.envoy, name) if is_of_nnsight else super().__getattr__(name)
-
-        @property
-        def model(self) -> Any:
-            """The transformers model. In the block of a user's trace, `model` is nnsight's place of that name."""
-            envoy = vars(self).get("envoy")
-            is_traced = envoy is not None and envoy.interleaver.interleaving and not vars(self).get("_in_pass")
-            is_place = is_traced and hasattr(envoy._module, "model")
-            return envoy.model if is_place else vars(self)["model"]
-
-        @model.setter
-        def model(self, model: Any) -> None:
-            vars(self)["model"] = model
-
     @cached_property
     def envoy(self) -> Any:
-        """nnsight's model, with the tokenizer of the subject, which answers `trace`, `session` and its other names.
+        """nnsight's model, with the tokenizer of the subject: `subject.envoy.trace(text)`.
 
         Edits that it keeps are not those of the subject.
         """
@@ -86,14 +67,10 @@ class NNsightSubject(HuggingFaceSubject):
         tokens = tokens.to(self.device)
         inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
         with recorded_by(recorder), torch.set_grad_enabled(recorder.gradients), eval_mode(self.model):
-            vars(self)["_in_pass"] = True
-            try:
-                with self._envoy.trace(tokens, **inputs):
-                    self._visit(recorder)
-                    logits = nnsight.save(self._envoy.output.logits)
-            finally:
-                vars(self)["_in_pass"] = False
-            return logits
+            with self._envoy.trace(tokens, **inputs):
+                self._visit(recorder)
+                logits = nnsight.save(self._envoy.output.logits)
+            return logits  # noqa: RET504  # nnsight runs the source of the block above, which must not return
 
     def _visit(self, recorder: Recorder) -> None:
         """Shows the recorder all sites in forward order, and writes the changes. Call it in a trace."""

@@ -1,28 +1,24 @@
 """A model that stays edited while its user generates with it, evaluates it, trains it, or caches its activations."""
 
-import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
-from inspect import Parameter, isroutine, signature
+from inspect import Parameter, signature
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..arguments import keywords
 from ..attention import Edit
-from ..attributes import Answering, Bound
 from ..checks import InputError, check_count, refusing
-from ..guesses import said_of
-from ..interventions.edit import Edits, description, edits_of, is_hook
+from ..interventions.edit import Edits, edits_of
 from .anatomy.modules import removed_after
 from .exclusive import BLOCKS, Attached, Block, computed_by, edits_around, exclusive, holds, is_recorded_by, recorded_by
 from .hooks import inside_compiled, uncompiled
@@ -35,73 +31,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class EditedBlock(Answering, AbstractContextManager[Any]):
-    """The block of `patched`, which gives the model inside `with`. Elsewhere it is the edited model.
-
-    Its attributes are those of the model. They compute inside the block.
-    """
-
-    kind, role = "block", "model"
-
-    def __init__(self, model: Any, edits: Sequence[Edits]) -> None:
-        self._model, self._edits = model, tuple(edit for several in edits for edit in edits_of(several))
-        self._is_used = False
-
-    def __del__(self) -> None:
-        if not vars(self).get("_is_used", True):
-            changes = ", ".join(f"si.interventions.{description(edit)}" for edit in self._edits)
-            fix = f"write model = si.edit(model, {changes})"
-            logging.getLogger(__name__).warning("an edited model was not used, and the model is as it was; %s", fix)
-
-    def __repr__(self) -> str:
-        self._is_used = True
-        return f"<Model with {', '.join(map(description, self._edits))}>"
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            self._is_used = True
-            if name[0] == "_" or not hasattr(self._model, name):
-                return super().__getattr__(name)
-            value = getattr(self._model, name)
-            if isinstance(value, Bound) and not hasattr(type(self._model), name):  # of any model, not of its class
-                return Bound(value.func, self)
-            is_method = isroutine(value) or isinstance(value, partial)
-            return wraps(value)(partial(self._called, name)) if is_method else value
-
-    def _called(self, name: str, *args: Any, **named: Any) -> Any:
-        """What a method of the model returns in the block."""
-        with _patched(self._model, self._edits) as model:
-            own = getattr(self._model, name, None)  # a subject's `generate` takes a text
-            answer = (own if isinstance(own, partial) else getattr(model, name))(*args, **named)
-        if isinstance(answer, AbstractContextManager):  # which would run after the block
-            raise InputError(f"{name} of an edited model is for inside its block{said_of('', self.kind)}")
-        return answer
-
-    def as_model(self, function: Callable[..., R], args: tuple[Any, ...], named: dict[str, Any]) -> R:
-        """The answer of a function of this model: of the model with these edits and its own, or inside the block."""
-        self._is_used = True
-        is_told = getattr(signature(function).parameters.get("edits"), "default", None) == ()
-        named |= {"edits": [*self._edits, *edits_of(named.get("edits", ()))]} if is_told else {}
-        with nullcontext(self._model) if is_told else _patched(self._model, self._edits) as model:
-            given = (model if each is self else each for each in args)
-            return function(*given, **{word: model if each is self else each for word, each in named.items()})
-
-    def __enter__(self) -> Any:
-        self._is_used = True
-        self._block = _patched(self._model, self._edits)
-        return self._block.__enter__()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns in the block."""
-        return self._called("__call__", *args, **kwargs)
-
-    def __exit__(self, *error: Any) -> bool | None:
-        return self._block.__exit__(*error)
-
-
-@keywords
-def patched(model: Any, *more: Any, edits: Edits = ()) -> EditedBlock:
+def patched(model: Any, *more: Any, edits: Edits = ()) -> AbstractContextManager[Any]:
     """The model itself, edited until the block ends, then exactly as it was; inner blocks edit last::
 
         with si.patched(model, si.PatchNormalization(Sigmoid(), layers=[3])):
@@ -124,30 +54,12 @@ def patched(model: Any, *more: Any, edits: Edits = ()) -> EditedBlock:
     last one ends, threads and tasks outside of all blocks of the model may load, measure and patch it. Their own passes
     of it are refused, and so are, from all, copies of it and other attention implementations.
     """
-    return EditedBlock(model, (edits, *((more,) if is_hook(more) else more)))
-
-
-@contextmanager
-def hooked(subject: Any, hooks: Sequence[Any], **named: Any) -> Iterator[Any]:
-    """In the block, the subject's bridge has these hooks of TransformerLens, and measurements make them as edits."""
-    edits, around, was_in_hooks = edits_of(hooks), BLOCKS.get(), subject.is_in_hooks
-    with subject.lens().hooks(fwd_hooks=hooks, **named):
-        BLOCKS.set((*around, Block(subject, edits)))
-        subject.is_in_hooks = True
-        try:
-            yield subject
-        finally:
-            subject.is_in_hooks = was_in_hooks
-            BLOCKS.set(around)
+    return _patched(model, tuple(edit for several in (edits, *more) for edit in edits_of(several)))
 
 
 def with_block_edits(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of a model and `edits`, which in blocks of the model makes their edits first, as outside of them.
+    """A function of a model and `edits`, which in blocks of the model makes their edits first, as outside of them."""
 
-    It takes arguments as those of `keywords` do.
-    """
-
-    @keywords
     @wraps(function)
     def called(*args: P.args, **named: P.kwargs) -> R:
         if not BLOCKS.get():

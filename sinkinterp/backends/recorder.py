@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from ..arguments import Frozen
 from ..attention import AttentionCall, Edit, Gap, ModelShape, Read, Site, Unchanged, metric, per_sequence, sites
 from ..checks import InputError, refusing
 
 Real = Bool[Tensor, "sequence column"]
 
 
-class Group(Frozen):
+@dataclass(frozen=True)
+class Group:
     """Sequences whose padding is at the same places.
 
     rows: which sequences of the pass. columns: where their real tokens are, from the first that a cache was given to
@@ -43,7 +43,8 @@ class Group(Frozen):
         return x.index_copy(0, self.rows, rows)
 
 
-class Layout(Frozen):
+@dataclass(frozen=True)
+class Layout:
     """The places of the tokens of one pass.
 
     n: how many columns there are, of the cache and of this pass. n_new: of this pass. is_plain: whether there is no
@@ -80,7 +81,8 @@ class Layout(Frozen):
         return not self.is_plain or call.k.shape[2] != self.n
 
 
-class Parts(Frozen):
+@dataclass(frozen=True)
+class Parts:
     """A call whose groups of sequences were edited, each on its own.
 
     outputs: what the heads of each group return, after the edits.

@@ -1,17 +1,16 @@
 """The model of a measurement, on any library, and how text becomes its tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..arguments import Frozen, keywords
 from ..attention import ModelShape, Reads
-from ..attributes import Answering
 from ..checks import InputError, choice, whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
@@ -27,7 +26,8 @@ NO_ENCODER = "off (no cross-attention)"  # what a protocol says of a decoder tha
 Logits = Float[Tensor, "sequence kept vocab"]  # of all positions, or of the last alone
 
 
-class Trace(Frozen, repr=False, eq=False):
+@dataclass(frozen=True, eq=False, repr=False)
+class Trace:
     """The answers of the reads during one forward pass, and the logits of the model.
 
     answers: by the name of the read, `sequence layer ...` over the layers of its site. Those of calls and of what
@@ -49,7 +49,7 @@ class Trace(Frozen, repr=False, eq=False):
 BOS_RULES = {True: Bos.ALWAYS, False: Bos.NEVER} | {rule.value: rule for rule in Bos}
 
 
-class Subject(Answering):
+class Subject:
     """A language model whose attention calls and residuals can be read and edited while it runs.
 
     libraries: what runs it, beside torch and transformers. n_keys: of every attention call; None where there are as
@@ -59,8 +59,6 @@ class Subject(Answering):
     folder: where its weights were read from; None for a model in memory or of the Hub. tokenizer_source: returns the
     tokenizer that it reads text with, or None.
     """
-
-    kind, role, parts = "subject", "model", ("shape",)
 
     model: Any
     name: str
@@ -116,7 +114,6 @@ class Subject(Answering):
         """A function from a token id to its text (see `labels_of`), or to its number without a tokenizer."""
         return str if self.tokenizer is None else labels_of(self.tokenizer)
 
-    @keywords
     def tokens(
         self,
         texts: str | Path | Sequence[Any],
@@ -155,13 +152,6 @@ class Subject(Answering):
         if isinstance(tokens, Tensor) and tokens.dtype in (torch.int32, torch.int64):
             return tokens
         return token_set_for(self, tokens).of_one_length()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise InputError("a subject is not called; subject.run(tokens) is a pass, subject.model the model")
-
-    def __iter__(self) -> NoReturn:
-        fix = "write subject = si.load(NAME), then subject.tokenizer is its tokenizer and subject.model the model"
-        raise InputError(f"a subject is one thing; {fix}")
 
 
 def bos_rule(bos: Any) -> Bos:

@@ -170,9 +170,6 @@ class TransformerLensSubject(HuggingFaceSubject):
         self.bridge = bridge
         super().__init__(bridge.original_model, name)
 
-    def _asks_lens(self, name: str) -> bool:
-        return not name.startswith("_") and hasattr(vars(self).get("bridge"), name)
-
     def lens(self) -> Any:
         """The bridge itself, with the tokenizer of the subject where it has none."""
         if self.bridge.tokenizer is None and self.tokenizer is not None:
@@ -279,18 +276,3 @@ def make_subject(model: Any, name: str | None) -> TransformerLensSubject:
     with exclusive(model):
         bridge = bridge_of(model) if isinstance(model, PreTrainedModel) else model
     return TransformerLensSubject(bridge, name or type(model).__name__)
-
-
-def inputs_of_cache(cache: Any) -> tuple[Any, Tensor]:
-    """The bridge that made an ActivationCache, and the token ids that it read.
-
-    Raises InputError where the cache lacks the ids, or holds other numbers than the bridge computes of them.
-    """
-    name, ids = "unembed.hook_in", cache.cache_dict.get("embed.hook_in")
-    if ids is not None and name in cache:
-        with torch.no_grad():
-            now = cache.model.run_with_cache(ids.view(-1, ids.shape[-1]), names_filter=name)[1][name]
-        if torch.allclose(now, cache[name].view_as(now), rtol=1e-3, atol=1e-3):
-            return cache.model, ids.view(-1, ids.shape[-1])
-    fix = "give the model, its tokens and edits in its place"
-    raise InputError(f"this ActivationCache lacks its tokens, or hooks made it; {fix}")

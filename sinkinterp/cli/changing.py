@@ -10,7 +10,7 @@ from ..checks import InputError, each_once
 from ..data.progress import progress_bars
 from . import options
 from .measuring import Input, Settings, measured
-from .terminal import deliver, print_text
+from .terminal import deliver
 
 
 def compare(
@@ -54,19 +54,3 @@ def compare(
     suffix = "" if save is None else save.suffix.lower() or ".csv"
     as_page = partial(page, table.title, table.note, [Section("", "", tables=[table])])
     deliver([table], (save, as_page if suffix in PAGES else partial(content, table, suffix)), force=force)
-
-
-def generate(
-    model: options.Model,
-    prompt: Annotated[str, typer.Option("--text", parser=options.filled)],
-    edit: options.Edits = [],
-    tokens: Annotated[int, typer.Option("--max-new-tokens", parser=options.whole(1))] = 20,
-    loading: options.Weights = options.Weights(),
-) -> None:
-    """Continue a text, by the model or by an edited one: at each place the likeliest token."""
-    from ..data.texts import names_file, texts_of
-    from ..measurement.tabulate import generate as continued
-
-    subject = loading.subject(model)
-    for text in texts_of(prompt) if names_file(prompt) else [prompt]:
-        print_text(continued(subject, text, edits=edit, max_new_tokens=tokens, do_sample=False, verbose=False))

@@ -1,12 +1,12 @@
 """The commands that draw pages: attention maps of a text, a live page, the gallery and the demo."""
 
 import webbrowser
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..arguments import Frozen
 from ..checks import InputError, each_once
 from ..data.choices import Bos
 from ..data.progress import OnProgress, progress_bars
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from ..data.tokens import TokenSet
 
 
-class Prompt(Frozen):
+@dataclass(frozen=True)
+class Prompt:
     """The text that `view` shows; without one, what the model was trained on."""
 
     text: Annotated[str | None, typer.Option(parser=options.source)] = None

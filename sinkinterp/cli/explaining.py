@@ -1,7 +1,7 @@
 """The commands that find causes: why heads look at the first token, and which activations carry a behaviour."""
 
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..arguments import Frozen
 from ..checks import InputError, both_or_none, refusing
 from ..data.progress import progress_bars
 from . import options
@@ -83,7 +82,8 @@ class Patched(StrEnum):
     PATHS = "paths"
 
 
-class What(Frozen):
+@dataclass(frozen=True)
+class What:
     """The places that `patch` patches: all places of a site, or the senders of a path."""
 
     site: Patched = Patched.RESIDUAL
@@ -136,7 +136,8 @@ class What(Frozen):
 Texts = Annotated[list[str], typer.Option(parser=options.filled)]
 
 
-class Prompts(Frozen):
+@dataclass(frozen=True)
+class Prompts:
     """Two prompts or two models that `patch` compares, and the answers that it compares them by."""
 
     clean: Texts = field(default_factory=list)

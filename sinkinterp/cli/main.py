@@ -1,5 +1,6 @@
 """Mistakes of the user: each is one line on standard error and exit code 2, in every command."""
 
+import os
 import re
 import shlex
 import sys
@@ -10,16 +11,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..checks import READABLE, InputError
+from ..backends.files.named_models import models
+from ..checks import READABLE, InputError, nearest
 from ..data.progress import BARS
 from ..files import data_of
-from ..guesses import fix_of, nearest, said_of
-from .changing import compare, generate
+from .changing import compare
 from .drawing import demo, gallery, serve, view
-from .edit_words import NUMBERS
 from .explaining import explain, patch
 from .listing import info, listing
-from .meaning import FILES, Options, is_model, line_meant
 from .measuring import cache, check, domains, mask, measure
 from .options import checked
 from .reproducing import book, reproduce, story
@@ -31,41 +30,22 @@ INTERRUPTED = "interrupted; the same command goes on from what it saved, or begi
 ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
+def is_model(word: str) -> bool:
+    """Tells if a word looks like the name or the folder of a model: smollm2, gpt2-medium, OWNER/NAME."""
+    name = r"[A-Za-z][A-Za-z._-]*\d[\w.-]*|[\w.-]+/[\w./-]+"
+    return bool(re.fullmatch(name, word)) or os.path.isdir(word) or word in models()
+
+
 class Command(TyperCommand):
-    """A command that takes no option twice, unless the option is a list. Options have the synonyms of arguments."""
+    """A command that takes no option twice, unless the option is a list."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        args = ctx.meta["words"] = self._meant(args)
-        _, more, order = self.make_parser(ctx).parse_args(args=list(args))
-        options = {name for param in self.params for name in param.opts}
-        has_model = "model" in {param.name for param in self.params if param.param_type_name == "argument"}
-        needs_text = any(param.required and "--text" in param.opts for param in self.params)
-        is_text = len(more) == 1 and not NUMBERS.fullmatch(more[0]) and (needs_text or re.search(r"[\s./]", more[0]))
-        if is_text and has_model and "--text" in options - {*args}:  # a text after the model
-            at = len(args) - 1 - args[::-1].index(more[0])
-            args = [*args[:at], "--text", *args[at:]]
-            _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         single: list[Any] = [param for param in order if param.param_type_name == "option" and not param.multiple]
         for param, times in Counter(single).items():
             if times > 1:
                 raise typer.BadParameter(f"it is given {times} times; give it once", ctx, param)
-        more, line = super().parse_args(ctx, list(args)), [str(self.name), *ctx.meta["words"]]
-        if ctx.obj and line != ctx.obj:
-            print_line(f"read as: sinkinterp {shlex.join(line)}")
-        return more
-
-    def _meant(self, args: list[str]) -> list[str]:
-        """The words of a command line, with the command's own options; a model named by an option is an argument."""
-        return Options(self).meant(args)
-
-    def without(self, words: list[str]) -> str:
-        """The end of a message: the command line without the options that the command lacks; empty if that fails."""
-        kept = Options(self).kept(words)
-        try:
-            self.make_context(str(self.name), list(kept))
-        except (ClickException, InputError):
-            return ""
-        return f"; without it: sinkinterp {shlex.join([str(self.name), *kept])}"
+        return super().parse_args(ctx, args)
 
 
 class Program(TyperGroup):
@@ -75,7 +55,7 @@ class Program(TyperGroup):
         word = args[0]
         if word not in self.commands:
             meant = f"; write `sinkinterp measure {shlex.quote(word)}`" * is_model(word)
-            fix = said_of(word, "sinkinterp") or meant or nearest(word, self.commands) or fix_of(word, "sinkinterp")
+            fix = meant or nearest(word, self.commands)
             known = f"; the commands are {', '.join(self.commands)}"
             raise InputError(f"no such command {word!r}{fix or known}; see sinkinterp --help")
         return super().resolve_command(ctx, args)
@@ -88,9 +68,8 @@ class Program(TyperGroup):
         given = options.pop("args", args[0] if args else None)
         words = list(sys.argv[1:] if given is None else given) or ["--help"]
         options |= {"prog_name": "sinkinterp", "standalone_mode": False, "obj": words}
-        meant = line_meant(words, self.commands)
         with streams() as output:
-            code = self._code_of(meant, options)
+            code = self._code_of(words, options)
             if output is not None:
                 output.flush()
                 if output.error is not None and not isinstance(output.error, BrokenPipeError):
@@ -135,18 +114,14 @@ def _message(error: Any) -> str:
         said = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
         text = str(InputError(said))  # which cuts long names
         word = option or "argument(s)" * ("extra argument" in text)
-        place = f"sinkinterp:{context.command.name}" if context else "sinkinterp"
-        fix = fix_of(word, place) if word or text.startswith("Missing") else ""
         options = {name for param in context.command.params for name in param.opts} if context else set()
-        fix = fix if {*_NAMED_OPTION.findall(re.sub("`[^`]*`", "", fix))} <= options else ""  # of this command
+        fix = nearest(word, options) if word else ""
         if context is not None and not fix and text.startswith("Missing argument 'model'"):
             fix = f"; name one, as in `{context.command_path} sinkinterp/text-softmax`"
         if "requires an argument" in text:
-            fix = f"; write it with a value, such as {option} {FILES.get(option, 'VALUE')}"
+            fix = f"; write it with a value, such as {option} VALUE"
         if "(Possible" in text:
             text, fix = text.partition(" (Possible")[0], fix or nearest(option, options, 0.7)
-        if context is not None and "such option" in text and "words" in context.meta:
-            fix += context.command.without(context.meta["words"])
         return f"{text[:1].lower()}{text[1:]}{fix}; see {context.command_path if context else 'sinkinterp'} --help"
     if isinstance(error, PermissionError):
         return f"permission denied: {error.filename}; {READABLE}"
@@ -165,7 +140,6 @@ def _with_model(message: str, words: list[str]) -> str:
     return re.sub(r"(`sinkinterp \w+)((?: MODEL\b)+)", filled, message)
 
 
-_NAMED_OPTION = re.compile(r"--[a-z][\w-]*")
 _ARGUMENT = re.compile(r"""(?<![\w.?&-])([a-z]\w*)=(\.{3}|"[^"]*"|'[^']*'|\[[^\]]*\]|[^\s,;:()]+)""")
 _SAID = data_of("cli/wording.toml")
 
@@ -199,7 +173,7 @@ def _option(argument: re.Match[str], options: Mapping[str, str]) -> str:
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
 COMMANDS = (
     *(train, finetune, mend, gallery, view, patch, explain, serve, reproduce),
-    *(book, story, demo, measure, compare, generate, domains, check, cache, mask, info, listing),
+    *(book, story, demo, measure, compare, domains, check, cache, mask, info, listing),
 )
 for command in COMMANDS:
     app.command("list" if command is listing else None, cls=Command)(checked(command))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.text import Text as RichText
 
-from ..arguments import Frozen
 from ..checks import InputError, choice, refusing
 from ..data.choices import Bos, Drawn, Dtype
 from ..data.progress import OnProgress, no_progress, progress_bars
@@ -18,7 +17,6 @@ from ..data.texts import is_path, is_text
 from ..seals import Content
 from . import options
 from .drawing import layer_and_head
-from .meaning import tables_named
 from .terminal import Wanted, brief, deliver, print_line, print_table
 
 if TYPE_CHECKING:
@@ -33,7 +31,8 @@ if TYPE_CHECKING:
     from ..table import Table
 
 
-class Input(Frozen):
+@dataclass(frozen=True)
+class Input:
     """What a model reads, and how much of it."""
 
     text: Annotated[str | None, typer.Option(parser=options.source)] = None
@@ -105,7 +104,17 @@ class Input(Frozen):
         return Inputs(**given | sizes, may_be_shorter=may_be_shorter, may_be_fewer=may_be_fewer)
 
 
-class Settings(Frozen):
+_NAMES = "sinks above layers positions epsilons norms keys values kv residuals angles massive entries"
+TABLES = dict.fromkeys(_NAMES.split())
+
+
+def tables_named(text: str) -> str:
+    """The names of tables, with commas between them. Raises InputError for others."""
+    return ",".join(name for name in text.split(",") if choice(name, TABLES, "table") is None)
+
+
+@dataclass(frozen=True)
+class Settings:
     """How `measure` measures."""
 
     epsilon: Annotated[float | None, typer.Option(parser=options.share)] = None
@@ -121,6 +130,7 @@ class Settings(Frozen):
         return given.over(preset, epsilon=self.epsilon, dtype=dtype)
 
 
+@dataclass(frozen=True)
 class Results(options.Tables):
     """What `measure` prints and writes; None for a file that the user did not ask for."""
 
@@ -223,7 +233,8 @@ def measured(
     return measure_enough(first, report_on, settings.sequences, settings.epsilon)
 
 
-class Domains(Frozen):
+@dataclass(frozen=True)
+class Domains:
     """How much of each domain is read, how its sequences begin, and what counts as a sink."""
 
     column: options.Column = "text"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import copy_context
 from copy import copy
-from dataclasses import MISSING, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from fnmatch import fnmatch
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, ge
 
 import typer
 
-from ..arguments import Frozen
 from ..backends.files.named_models import SHIPPED, check_no_model, downloads, located, models
 from ..checks import InputError, check_context, choice, finite_number, refusing, whole_number
 from ..data.choices import Bos, Dtype, dtype_name
@@ -277,7 +276,8 @@ Settings = Annotated[list[str], typer.Option("--set")]
 OnRay = Annotated[str | None, typer.Option("--ray", parser=filled)]
 
 
-class Page(Frozen):
+@dataclass(frozen=True)
+class Page:
     """The page of a command, and how many tables it prints."""
 
     html_out: Annotated[Path | None, typer.Option("--html", parser=page_file)] = None
@@ -285,13 +285,15 @@ class Page(Frozen):
     full: bool = False
 
 
+@dataclass(frozen=True)
 class Tables(Page):
     """The files for the tables and figures of a command, and how many tables it prints."""
 
     json_out: Json = None
 
 
-class Training(Frozen):
+@dataclass(frozen=True)
+class Training:
     """How a command trains."""
 
     settings: Settings = field(default_factory=list)
@@ -300,7 +302,8 @@ class Training(Frozen):
     force: bool = False
 
 
-class Weights(Frozen):
+@dataclass(frozen=True)
+class Weights:
     """How a command of the library transformers loads its model."""
 
     encoder: Encoder = None
@@ -316,6 +319,7 @@ class Weights(Frozen):
         return load(model, **vars(self) | {"dtype": self.dtype or dtype, "encoder": encoder})
 
 
+@dataclass(frozen=True)
 class Loading(Weights):
     """How a command of any library loads its model."""
 

@@ -5,13 +5,12 @@ import shlex
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..arguments import Frozen
 from ..checks import InputError, each_once, refusal
 from ..data.progress import progress_bars
 from ..runs.catalogue import Scale, experiment_names, full_name, summary_of
@@ -34,7 +33,8 @@ TIMES = {"processor seconds": "of processor time", "seconds": "by the clock"}  #
 COMPLETION = options.beginning(experiment_names)
 
 
-class Models(Frozen):
+@dataclass(frozen=True)
+class Models:
     """The models that are measured in place of an experiment's own, and how they are loaded."""
 
     model: Annotated[list[str], typer.Option(parser=options.source)] = field(default_factory=list)
@@ -51,7 +51,8 @@ class Models(Frozen):
         return self.model if self.encoder is None else [Named(name, encoder_input(self.encoder)) for name in self.model]
 
 
-class Runs(Frozen):
+@dataclass(frozen=True)
+class Runs:
     """How experiments are run."""
 
     scale: Annotated[Scale | None, typer.Option(show_default="demo, real where made, else smoke")] = None

@@ -1,12 +1,12 @@
 """A synthetic task, Bigram-Backcopy (Guo et al. 2024, arXiv 2410.13835), and changes of what is trained on."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..checks import whole_number
 from ..spec import Limits, Spec, added_later
 from .draws import generator
@@ -15,6 +15,7 @@ from .tokens import Tokens
 BURN_IN = 32  # tokens of the chain after which its first token no longer matters
 
 
+@dataclass(frozen=True)
 class First(Spec):
     """The rule for the first token of a sequence.
 
@@ -29,16 +30,19 @@ class First(Spec):
         return chain
 
 
+@dataclass(frozen=True)
 class RandomFirst(First):
     """Any symbol, drawn uniformly, so that only its position can mark it (Gu et al. 2025, section 5)."""
 
 
+@dataclass(frozen=True)
 class ChainFirst(First):
     """A token like any other: sequences are cut out of the middle of the chain."""
 
     lead: ClassVar[int] = BURN_IN
 
 
+@dataclass(frozen=True)
 class BosFirst(First):
     """The last symbol, which occurs at no other position.
 
@@ -52,6 +56,7 @@ class BosFirst(First):
         return torch.nn.functional.pad(chain, (1, 0), value=vocab - 1)
 
 
+@dataclass(frozen=True)
 class BigramBackcopy(Spec):
     """A bigram chain over `vocab` symbols in which the token after a trigger repeats the token before the trigger.
 
@@ -109,7 +114,8 @@ class BigramBackcopy(Spec):
         return tokens
 
 
-class Sample(Frozen):
+@dataclass(frozen=True)
+class Sample:
     """Sequences over `vocab` symbols, the numbers of their chunks, and the stream that they were drawn for."""
 
     tokens: Tokens
@@ -118,6 +124,7 @@ class Sample(Frozen):
     stream: tuple[object, ...]
 
 
+@dataclass(frozen=True)
 class TokenChange(Spec):
     """Puts other tokens into sequences, both for training and held out. Positions are counted from 0."""
 

@@ -7,7 +7,7 @@ record holds the hashes of the other files. So does the note that says how far p
 import hashlib
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import numpy as np
 from datasets import Dataset, Features, List, Value, concatenate_datasets
 from datasets.arrow_writer import ArrowWriter
 
-from ..arguments import Frozen
 from ..checks import InputError, check_count
 from ..files import remove, replacing, sole_writer
 from ..seals import Damaged, Of, check, read_record, seal, sums, verify, write_record
@@ -28,7 +27,8 @@ COLUMN = "tokens"
 FIX = "free some space and run it again: finished shards are kept"
 
 
-class Cursor(Frozen):
+@dataclass(frozen=True)
+class Cursor:
     """The end of a shard: the number of shards written, and the document and its token that come next."""
 
     shards: int = 0

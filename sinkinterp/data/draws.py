@@ -2,14 +2,13 @@
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
-
-from ..arguments import Frozen
 
 HELD_OUT = ("held out",)  # the stream of the sequences that no training sees
 STRETCH = 64  # the fewest held-out chunks that lie side by side in a large corpus
@@ -23,7 +22,8 @@ def generator(*stream: object) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
 
-class Split(Frozen):
+@dataclass(frozen=True)
+class Split:
     """The numbers of the chunks to train on and of those held out, each in a mixed order that never changes.
 
     The chunks of a smaller share are the first ones of a larger share, and the held-out ones do not depend on it.

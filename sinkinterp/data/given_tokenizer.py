@@ -5,10 +5,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from ..arguments import Frozen
 from ..checks import InputError, unicode_text
 
 Encode = Callable[[str], Any]
@@ -29,7 +29,8 @@ def check_has(name: str, tokenizer: Any, what: str, fix: str) -> None:
         raise InputError(f"{what} has no {name} token; {fix}")
 
 
-class PlainTokenizer(Frozen, eq=False):
+@dataclass(frozen=True, eq=False)
+class PlainTokenizer:
     """The two functions of a tokenizer, called as a transformers tokenizer is. It adds no special tokens."""
 
     encode: Encode

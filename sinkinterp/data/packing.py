@@ -1,6 +1,6 @@
 """Packed text: documents with EOS between them, cut into chunks of equal length that are kept on disk."""
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..checks import InputError, whole_number
 from ..spec import INSIDE, Limits, Spec, added_later
 from .backcopy import Sample, TokenChange
@@ -21,6 +20,7 @@ from .tokenisers import ByteBPE, TokenizerRecipe, beginning_with_bos
 from .tokens import Tokens
 
 
+@dataclass(frozen=True)
 class PackedText(Spec):
     """A corpus cut into chunks of `length` tokens.
 
@@ -105,7 +105,8 @@ def trimmed(chunks: Any, eos: int, start: int, stretch: range) -> range:
     return range(first, stop)
 
 
-class PreparedText(Frozen):
+@dataclass(frozen=True)
+class PreparedText:
     """A packed corpus that sequences can be drawn from.
 
     `recipe` names the hash of all ids. `chunks` is a memory-mapped `datasets.Dataset` of all chunks, with one column,

@@ -12,7 +12,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,6 +27,7 @@ MIN_CHARACTERS = 200  # shorter texts are left out
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+@dataclass(frozen=True)
 class Source(Spec):
     """Documents in an order that never changes."""
 
@@ -59,6 +60,7 @@ class Source(Spec):
         return bool(self.outside) and self.fingerprint() not in ("", fingerprint)
 
 
+@dataclass(frozen=True)
 class Embedded(Source):
     """English docstrings of the standard library and our dependencies, in the versions installed when packed."""
 
@@ -70,6 +72,7 @@ class Embedded(Source):
         return hashlib.sha256(" ".join(versions).encode()).hexdigest()
 
 
+@dataclass(frozen=True)
 class PythonCode(Source):
     """The files of Python's standard library and of packages, in the versions installed when packed."""
 
@@ -96,6 +99,7 @@ class PythonCode(Source):
         return " ".join((platform.python_version(), *map(importlib.metadata.version, self.packages)))
 
 
+@dataclass(frozen=True)
 class Repeating(Source):
     """The documents of another source, edited so that they often repeat earlier text.
 
@@ -136,6 +140,7 @@ class Repeating(Source):
         return self.source.fingerprint()
 
 
+@dataclass(frozen=True)
 class Texts(Source):
     """The texts of a file, a folder or a dataset on the Hub, as `texts.texts_of` reads them.
 

@@ -11,12 +11,12 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import chain, dropwhile, filterfalse, groupby, islice, takewhile
 from pathlib import Path
 from typing import TextIO
 
-from ..arguments import Frozen
 from ..checks import InputError, check_count, each_once, instance_of, refusal, refusing, unicode_text
 from .hub import check_dataset
 
@@ -307,7 +307,8 @@ def _dataset_rows(name: str, split: str) -> Iterator[Mapping[str, object]]:
         yield from load_dataset(repository, config or None, split=split, streaming=True)
 
 
-class DomainTexts(Frozen):
+@dataclass(frozen=True)
+class DomainTexts:
     """The texts of one source, at most `limit` of them. Each iteration reads the source again."""
 
     source: Path | str

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,6 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..arguments import Frozen
 from ..checks import LARGEST, InputError, check_count, check_memory, instance_of, is_whole, unicode_text, whole_number
 from ..data.texts import names_file
 from .choices import Bos
@@ -26,7 +25,8 @@ Lengths = Int[Tensor, " sequence"]
 PAD = -1  # is not the id of a token, so an embedding that receives it fails
 
 
-class TokenSet(Frozen, repr=False, eq=False):
+@dataclass(frozen=True, eq=False, repr=False)
+class TokenSet:
     """Sequences of tokens, their source and its hash.
 
     `bos` says how the sequences begin, and `too_short` how many texts were skipped because they were too short.
@@ -335,7 +335,8 @@ class TooFewTexts(InputError):
     """Fewer texts are long enough than were asked for."""
 
 
-class TextToTokens(Frozen):
+@dataclass(frozen=True)
+class TextToTokens:
     """Makes token sets of texts and of chats with the tokenizer of one model, by one rule about BOS.
 
     Raises InputError for a model without a tokenizer, and for `Bos.ALWAYS` if the tokenizer has no BOS.

@@ -6,7 +6,7 @@ Edits of columns change their scores, their weights, and the queries that see th
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..attention import AttentionCall, Edit, HeadWeights, Pattern, Prefix, SinkLogit, SlotRow, Window
 from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
 from ..checks import InputError, choice, instance_of, whole_number
@@ -22,6 +21,7 @@ from ..spec import ABOVE_ZERO, Limits
 from .selectors import InCalls, InLayers, OnHeads, OnKVHeads, OnPairs
 
 
+@dataclass(frozen=True)
 class PatchNormalization(InCalls, OnHeads):
     """Any kernel of `attention.kernels` in place of a model's own, per layer and head.
 
@@ -71,6 +71,7 @@ def _named(name: str) -> Similarity | str:
     return choice(name, words, "similarity")()
 
 
+@dataclass(frozen=True)
 class Temperature(InCalls, OnHeads):
     """Scores divided by `temperature` before they are normalised; above 1, attention is flatter.
 
@@ -100,24 +101,28 @@ def _zeroed(edit: OnPairs, layer: int, weights: HeadWeights) -> HeadWeights:
     return weights.with_bias(weights.bias.masked_fill(heads[:, None], 0))
 
 
+@dataclass(frozen=True)
 class ZeroQueryBias(OnHeads):
     """b_Q = 0. Behind a layer norm, b_Q is the part of a query that does not depend on the token."""
 
     query_weights = _zeroed
 
 
+@dataclass(frozen=True)
 class ZeroKeyBias(OnKVHeads):
     """b_K = 0: a null control without rotary positions, since it then leaves the pattern unchanged."""
 
     key_weights = _zeroed
 
 
+@dataclass(frozen=True)
 class ZeroValueBias(OnKVHeads):
     """b_V = 0, which shifts what every head returns by the same vector."""
 
     value_weights = _zeroed
 
 
+@dataclass(frozen=True)
 class BlindKeys(InLayers):
     """Keys no longer read dimensions `dims` of the normed residual: those columns of W_K are zero."""
 
@@ -135,7 +140,8 @@ Removed = Float[Tensor, "batch head query 1"]
 Allowed = Bool[Tensor, "#batch #head query column"]
 
 
-class Without(Frozen, eq=False):
+@dataclass(frozen=True, eq=False)
+class Without:
     """A call and the columns that are taken out of its pattern.
 
     kept: the pattern without them. removed: what they received. allowed: which of the other columns each query sees.
@@ -148,7 +154,8 @@ class Without(Frozen, eq=False):
     allowed: Allowed
 
 
-class Share(Frozen):
+@dataclass(frozen=True)
+class Share:
     """Shares out the attention that removed columns received."""
 
     def share(self, without: Without) -> Pattern:
@@ -156,6 +163,7 @@ class Share(Frozen):
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
 class Dropped(Share):
     """It is lost: rows sum to less than before."""
 
@@ -163,6 +171,7 @@ class Dropped(Share):
         return without.kept
 
 
+@dataclass(frozen=True)
 class Renormalised(Share):
     """The other columns receive it in proportion to their weights without the removed ones.
 
@@ -175,6 +184,7 @@ class Renormalised(Share):
         return without.kept + without.removed * shares.nan_to_num(0, 0, 0)
 
 
+@dataclass(frozen=True)
 class SpreadEvenly(Share):
     """The other columns that the query sees receive equal parts of it."""
 
@@ -183,12 +193,14 @@ class SpreadEvenly(Share):
         return without.kept + without.removed * allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
 
 
+@dataclass(frozen=True)
 class _Columns(InCalls, OnHeads):
     """The columns of chosen positions, the first by default."""
 
     positions: Iterable[int] = field(default=(0,), kw_only=True)
 
 
+@dataclass(frozen=True)
 class RemoveColumn(_Columns):
     """Positions receive no attention; `share` says where it goes instead. For small T.
 
@@ -214,6 +226,7 @@ class RemoveColumn(_Columns):
         return self.on_heads(call, call.with_pattern(pattern))
 
 
+@dataclass(frozen=True)
 class BiasColumn(_Columns):
     """`bias` is added to the scores of positions, before normalisation; ZeroTuning does so with the first token."""
 
@@ -227,6 +240,7 @@ class BiasColumn(_Columns):
         return self.rescored_by_head(call, bias=bias if call.bias is None else call.bias + bias)
 
 
+@dataclass(frozen=True)
 class AttendSelfOnly(_Columns):
     """Positions attend only to themselves and a slot, as the first token must; that makes sinks (arXiv:2605.06611)."""
 
@@ -243,6 +257,7 @@ class AttendSelfOnly(_Columns):
         return self.rescored_by_head(call, mask=mask)
 
 
+@dataclass(frozen=True)
 class RemoveKeySlot(InCalls):
     """Layers attend to tokens only: no k*, no sink logit."""
 
@@ -251,6 +266,7 @@ class RemoveKeySlot(InCalls):
         return replace(call, slot=None)
 
 
+@dataclass(frozen=True)
 class ZeroKeySlot(InCalls, OnHeads):
     """k* = 0, or a sink logit of 0: with v* = 0 that is softmax-off-by-one."""
 
@@ -261,6 +277,7 @@ class ZeroKeySlot(InCalls, OnHeads):
         return replace(call, slot=replace(slot, logit=slot.logit.masked_fill(heads, 0)))
 
 
+@dataclass(frozen=True)
 class AddSinkLogit(InCalls, OnHeads):
     """A column of value zero and score `logit`; 0 is softmax-off-by-one. Raises InputError where a head has a slot.
 
@@ -284,6 +301,7 @@ def _slot_of(call: AttentionCall) -> SlotRow | SinkLogit:
     return call.slot
 
 
+@dataclass(frozen=True)
 class Evict(Edit):
     """The mask of a rolling cache, in one dense pass, on every backend and with every read.
 
@@ -315,6 +333,7 @@ class First(Enum):
     EVICTED = "evicted"
 
 
+@dataclass(frozen=True)
 class KeepHeaviest(Edit):
     """The mask of a cache of `window` tokens: the last `window - heavy` ones, and the `heavy` heaviest before them.
 

@@ -10,22 +10,22 @@ result into another.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..arguments import Checked
 from ..attention import AttentionCall, Edit, HeadOutput, ModelShape, Read, Site, Unchanged, alike, sites
-from ..checks import InputError, instance_of, is_whole, whole_number
+from ..checks import Checked, InputError, instance_of, is_whole, whole_number
 from ..spec import Limits
 from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen
 
 Activation = Float[Tensor, "*sequence_head pos d"]
 
 
+@dataclass(frozen=True)
 class Operation(Checked):
     """Makes new activations of a layer from old ones. A `Change` uses the entries that it chooses, and no others."""
 
@@ -44,6 +44,7 @@ class Operation(Checked):
         return self
 
 
+@dataclass(frozen=True)
 class Keep(Operation):
     """The identity."""
 
@@ -51,6 +52,7 @@ class Keep(Operation):
         return x
 
 
+@dataclass(frozen=True)
 class NotGiven(Keep):
     """The operation of a `Change` that only names a site: it can be read, and is refused as an edit."""
 
@@ -59,6 +61,7 @@ class NotGiven(Keep):
         raise InputError(f"an edit without an operation only names a site; {fix}")
 
 
+@dataclass(frozen=True)
 class Apply(Operation):
     """The result of a function of the activations, in their shape. A `Change` makes it of a function."""
 
@@ -68,6 +71,7 @@ class Apply(Operation):
         return self.function(x)
 
 
+@dataclass(frozen=True)
 class Zero(Operation):
     """Zero in every chosen entry."""
 
@@ -75,6 +79,7 @@ class Zero(Operation):
         return torch.zeros_like(x)
 
 
+@dataclass(frozen=True)
 class SetTo(Operation):
     """One number in every chosen entry."""
 
@@ -84,6 +89,7 @@ class SetTo(Operation):
         return torch.full_like(x, self.value)
 
 
+@dataclass(frozen=True)
 class Scale(Operation):
     """Multiplied by a factor."""
 
@@ -93,6 +99,7 @@ class Scale(Operation):
         return x * self.factor
 
 
+@dataclass(frozen=True)
 class ClampNorm(Operation):
     """Vectors longer than `limit` are shrunk to that length."""
 
@@ -104,6 +111,7 @@ class ClampNorm(Operation):
         return x * (self.limit / x.norm(dim=-1, keepdim=True).clamp(min=tiny)).clamp(max=1)
 
 
+@dataclass(frozen=True)
 class WithoutMassive(Operation):
     """Zero in massive entries: those above `least` in magnitude, and `times` the median of their sequence.
 
@@ -120,6 +128,7 @@ class WithoutMassive(Operation):
         return x.masked_fill((size > self.least) & (size >= self.times * usual), 0.0)
 
 
+@dataclass(frozen=True)
 class MeanOfOthers(Operation):
     """Every chosen vector becomes the mean over the positions after the first `skip`, of its own sequence.
 
@@ -136,6 +145,7 @@ class MeanOfOthers(Operation):
         return x[..., self.skip :, :].mean(-2, keepdim=True).expand_as(x)
 
 
+@dataclass(frozen=True)
 class MatchedNoise(Operation):
     """Random numbers with the mean and variance that each dimension has over the positions of its own sequence.
 
@@ -151,6 +161,7 @@ class MatchedNoise(Operation):
         return x.mean(-2, keepdim=True) + x.std(-2, correction=0, keepdim=True) * noise
 
 
+@dataclass(frozen=True)
 class SwapWith(Operation):
     """The positions `first` and `second` exchange their vectors."""
 
@@ -166,13 +177,16 @@ class SwapWith(Operation):
         return x[..., order, :]
 
 
-class _WithValues(Operation, eq=False, repr=False):
+@dataclass(frozen=True, eq=False, repr=False)
+class _WithValues(Operation):
     """Base of operations with given activations, by layer: of each sequence, or of one that stands for all.
 
     One vector stands for all layers, sequences and positions, also for those that are generated.
     """
 
     values: Mapping[int, Tensor] | Float[Tensor, " d"]
+
+    __eq__, __hash__ = object.__eq__, object.__hash__  # not those of its base, which compare fields
 
     def __post_init__(self) -> None:
         if isinstance(self.values, Tensor) and self.values.ndim == 1:
@@ -226,6 +240,7 @@ class _WithValues(Operation, eq=False, repr=False):
         return InputError(f"{what}; patch between models of one shape and inputs of one length")
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Put(_WithValues):
     """The given activations replace the model's own."""
 
@@ -233,6 +248,7 @@ class Put(_WithValues):
         return self._values_like(layer, x)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Add(_WithValues):
     """The given activations are added to the model's own."""
 
@@ -240,7 +256,8 @@ class Add(_WithValues):
         return x + self._values_like(layer, x)
 
 
-class PutAt(_WithValues, eq=False, repr=False):
+@dataclass(frozen=True, eq=False, repr=False)
+class PutAt(_WithValues):
     """Every sequence takes the given activations at one place of its own, and keeps its others.
 
     rows: which of the given sequences a sequence takes them from. places: its layer, head, position and dimension (of a
@@ -268,6 +285,7 @@ class PutAt(_WithValues, eq=False, repr=False):
         return new
 
 
+@dataclass(frozen=True)
 class Change(InLayers):
     """`operation` on chosen positions and dimensions, in chosen layers; all by default.
 
@@ -347,6 +365,7 @@ def _mask(chosen: Iterable[int] | None, size: int, device: torch.device) -> Bool
     return mask
 
 
+@dataclass(frozen=True)
 class ChangeTokenEmbedding(Change, site=sites.TOKEN_EMBEDDING):
     """`operation` on what the table of tokens returns; its layer is 0."""
 
@@ -354,18 +373,22 @@ class ChangeTokenEmbedding(Change, site=sites.TOKEN_EMBEDDING):
         return shape.d_embedding or shape.d_model
 
 
+@dataclass(frozen=True)
 class ChangePositionEmbedding(Change, site=sites.POSITION_EMBEDDING):
     """`operation` on what the table of learned positions returns; its layer is 0."""
 
 
+@dataclass(frozen=True)
 class ChangeResidual(Change, site=sites.RESIDUAL):
     """`operation` on the inputs of blocks `layers`; `n_layers` is the output of the last."""
 
 
+@dataclass(frozen=True)
 class ChangeAttentionInput(Change, site=sites.ATTENTION_INPUT):
     """`operation` on what attention layers read: the residual behind the norm before them."""
 
 
+@dataclass(frozen=True)
 class ChangeNeurons(Change, site=sites.NEURONS):
     """`operation` on what the activations of feed-forward layers return, times their gates; `dims` are neurons."""
 
@@ -373,10 +396,12 @@ class ChangeNeurons(Change, site=sites.NEURONS):
         return shape.d_mlp or 0
 
 
+@dataclass(frozen=True)
 class ChangeMLP(Change, site=sites.MLP):
     """`operation` on what the feed-forward layers of blocks `layers` add to the residual stream."""
 
 
+@dataclass(frozen=True)
 class _ChangeHeads(Change, OnPairs):
     """The same for heads."""
 
@@ -391,6 +416,7 @@ class _ChangeHeads(Change, OnPairs):
         return self._changed(layer, x, None if self.pairs is None else self.head_mask(layer, x.shape[1]))
 
 
+@dataclass(frozen=True)
 class _ChangeInCall(_ChangeHeads):
     """The same for one tensor of the call: its field `part`."""
 
@@ -411,18 +437,21 @@ class _ChangeInCall(_ChangeHeads):
         return replace(call, **changed)
 
 
+@dataclass(frozen=True)
 class ChangeQueries(_ChangeInCall, OnHeads):
     """`operation` on queries, after norms and rotation."""
 
     part = "q"
 
 
+@dataclass(frozen=True)
 class ChangeKeys(_ChangeInCall, OnKVHeads):
     """`operation` on keys, after norms and rotation."""
 
     part = "k"
 
 
+@dataclass(frozen=True)
 class ChangeValues(_ChangeInCall, OnKVHeads):
     """`operation` on values."""
 
@@ -432,6 +461,7 @@ class ChangeValues(_ChangeInCall, OnKVHeads):
         return shape.d_value or shape.d_head
 
 
+@dataclass(frozen=True)
 class ChangePattern(_ChangeInCall, OnHeads):
     """`operation` on attention weights; positions are queries, dimensions keys. For small T.
 
@@ -455,6 +485,7 @@ class ChangePattern(_ChangeInCall, OnHeads):
         return length
 
 
+@dataclass(frozen=True)
 class ChangeOutputs(_ChangeHeads, OnHeads):
     """`operation` on what heads return, before a gate multiplies it and before heads are mixed."""
 

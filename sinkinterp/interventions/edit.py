@@ -3,13 +3,10 @@
 The last are ablations, and hooks by the names of TransformerLens.
 """
 
-import ast
 import re
 import sys
-from ast import literal_eval
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import Field, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from itertools import product
 from types import NoneType
 from typing import Any, Literal
@@ -17,16 +14,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..arguments import Frozen, keywords
 from ..attention import CHANGES, OUTPUT, RESIDUAL, AttentionCall, Edit, Site, called
-from ..attention.kernels import Kernel, Similarity
-from ..checks import InputError, accepting, choice, instance_of, is_whole, refusal
-from ..guesses import edit_of, fix_of, nearest, synonym
+from ..checks import InputError, accepting, choice, instance_of, is_whole
 from . import changes
 from .changes import Apply, MeanOfOthers, Operation, Zero
 from .selectors import is_pair, several
 
 
+@dataclass(frozen=True)
 class CallFunction(Edit):
     """A plain function from the call of every attention layer to the call that takes its place."""
 
@@ -38,7 +33,7 @@ class CallFunction(Edit):
         return instance_of(called(self.function, who, call), AttentionCall, f"{who} {must}")
 
 
-AnyEdit = Edit | str | Callable[[AttentionCall], AttentionCall]
+AnyEdit = Edit | Callable[[AttentionCall], AttentionCall]
 Edits = AnyEdit | Sequence[AnyEdit]
 
 
@@ -56,37 +51,14 @@ def edits_of(edits: Any) -> tuple[Edit, ...]:
 def _edit_of(edit: Any) -> Edit:
     if is_hook(edit):
         return edit_of_hook(*edit)
-    if isinstance(edit, str):
-        return _named(edit)
     if isinstance(edit, Edit):
         if all(getattr(type(edit), name) is getattr(Edit, name) for name in CHANGES):
             raise InputError(f"{type(edit).__name__} overrides none of {', '.join(CHANGES)}, so it changes nothing")
         return edit
     if callable(edit) and not isinstance(edit, type | torch.nn.Module) and not is_dataclass(edit):  # an operation
         return CallFunction(edit)
-    if isinstance(edit, Kernel | Similarity):
-        patched: Edit = makers()["PatchNormalization"](edit)
-        return patched
     what = edit.__name__ if isinstance(edit, type) else type(edit).__name__
     raise InputError(f"{what} is not an edit; give one or a list of them, such as edits=si.SwapPositions(0, 4)")
-
-
-def _named(text: str) -> Edit:
-    """The edit that a text names, as code or in small letters: "ZeroKeyBias", "swap_positions(0, 4)"."""
-    word, *given = text.partition("(")
-    edits = makers()
-    known = {name.lower(): made for name, made in edits.items()}
-    made = known.get(re.sub(r"[-_\s]", "", word).lower()) or edits.get(edit_of(word, edits))
-    fix = "write the name of one, such as ZeroKeyBias or 'SwapPositions(0, 4)', or of a kernel, such as 'sigmoid'"
-    if made is None:
-        with suppress(InputError):
-            patched: Edit = edits["PatchNormalization"](text)
-            return patched
-        raise InputError(f"{text!r:.60} is not an edit{nearest(word, edits)}; {fix}")
-    with refusal(f"{text!r:.60} is not an edit", fix, (SyntaxError, ValueError)):
-        call: Any = ast.parse(f"_{''.join(given) or '()'}", mode="eval").body
-        edit: Edit = made(*map(literal_eval, call.args), **{x.arg: literal_eval(x.value) for x in call.keywords})
-        return edit
 
 
 def makers() -> dict[str, Any]:
@@ -96,7 +68,6 @@ def makers() -> dict[str, Any]:
     return {name: kind for name, kind in made.items() if not isinstance(kind, type) or Edit in kind.mro()[1:]}
 
 
-@keywords
 def edit_names() -> list[str]:
     """The names of all edits in `si.interventions`."""
     return [*makers()]
@@ -130,7 +101,6 @@ def _is_default(field: Field, value: object) -> bool:
 _BY: Mapping[str, Operation] = {"zero": Zero(), "mean": MeanOfOthers()}
 
 
-@keywords
 def Ablate(
     heads: Iterable[tuple[int, int]] | None = None,
     *,
@@ -190,7 +160,7 @@ def site_of(given: Any, layers: Any = None, heads: Any = None, positions: Any = 
         if found := _BLOCK.fullmatch(word):
             of_layer, word = [int(found[1])], found[2]
         word = re.sub(r".*hook_(rot_)?|^(attn|mlp)\W", "", word)
-        change, later = choice(synonym(word, SITE_WORDS), SITE_WORDS, "site")
+        change, later = choice(word, SITE_WORDS, "site")
         layers = of_layer if of_layer else layers
         word = change()
         layers = [layer + later for layer in several(layers, "layers")] if layers is not None and later else layers
@@ -198,13 +168,13 @@ def site_of(given: Any, layers: Any = None, heads: Any = None, positions: Any = 
     return in_places(instance_of(word, changes.Change, f"a site is {fix}"), layers, heads, positions=positions)
 
 
-@keywords
 def ZeroMassive(*, layers: Iterable[int] | None = None, least: float = 100.0, times: float = 1000.0) -> Edit:
     """The edit that sets massive activations of the residual stream to zero before every block, or before some."""
     return changes.ChangeResidual(changes.WithoutMassive(least, times), layers=layers)
 
 
-class Hook(Frozen):
+@dataclass(frozen=True)
+class Hook:
     """What a hook of TransformerLens is given beside the activation: its name and its layer."""
 
     name: str
@@ -249,8 +219,7 @@ def edit_of_hook(name: str, function: Function) -> Edit:
     found = _BLOCK.fullmatch(name)
     block, point = (int(found[1]), found[2]) if found else (0, name)
     if point not in _HOOKS:
-        known = f"; write one of blocks.0.{', blocks.0.'.join(_HOOKS)}"
-        raise InputError(f"no edit is at {name}{fix_of('', point) or known}")
+        raise InputError(f"no edit is at {name}; write one of blocks.0.{', blocks.0.'.join(_HOOKS)}")
     change, later = _HOOKS[point]
     accepting(function, f"the function at {name}", None, hook=None)
 

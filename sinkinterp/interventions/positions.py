@@ -4,7 +4,7 @@ All but the last give tokens other position ids: rows of a table of learned posi
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from ..spec import Limits
 from .selectors import Choosing, check_chosen
 
 
+@dataclass(frozen=True)
 class _PositionPair(Edit):
     """Two positions of the sequence, counted from 0."""
 
@@ -37,6 +38,7 @@ class _PositionPair(Edit):
         return replace(self, first=first, second=second)
 
 
+@dataclass(frozen=True)
 class SwapPositions(_PositionPair):
     """The tokens at two positions exchange positions: p_first <-> p_second."""
 
@@ -46,6 +48,7 @@ class SwapPositions(_PositionPair):
         return swapped
 
 
+@dataclass(frozen=True)
 class ReplacePosition(_PositionPair):
     """The token at `first` is given the position of `second`: p_first <- p_second."""
 
@@ -55,6 +58,7 @@ class ReplacePosition(_PositionPair):
         return replaced
 
 
+@dataclass(frozen=True)
 class ShiftPositions(Edit):
     """Tokens from position `start` on move `by` positions later, which leaves a gap before them.
 
@@ -73,6 +77,7 @@ class ShiftPositions(Edit):
         return ids + self.by * later
 
 
+@dataclass(frozen=True)
 class RemovePosition(Choosing):
     """The tokens at `positions` (all by default) get no learned position: zero is added in its place."""
 

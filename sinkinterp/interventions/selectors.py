@@ -3,7 +3,7 @@
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any, ClassVar
 
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ..attention import AttentionCall, Edit, ModelShape
 from ..checks import InputError, is_whole, whole_number
-from ..guesses import fix_of
 
 MOST = 2**20  # of layers, heads, positions or dimensions that are named
 _NAME = re.compile(r"L?(\d+)(?:[.:]H?|H)(\d+)", re.I | re.ASCII)  # of a head: 5.3, L5H3
@@ -22,6 +21,7 @@ _NAME = re.compile(r"L?(\d+)(?:[.:]H?|H)(\d+)", re.I | re.ASCII)  # of a head: 5
 LABELS = {"dims": "dimension", "positions": "position", "heads": "head", "kv_heads": "kv_head", "layers": "layer"}
 
 
+@dataclass(frozen=True)
 class Choosing(Edit):
     """Base of edits with selectors: fields with the names in `LABELS`, from narrow to wide. None chooses all."""
 
@@ -67,7 +67,8 @@ class Choosing(Edit):
         return replace(self, **{name: tuple(others[i] for i in sorted(drawn))})
 
 
-class InLayers(Choosing, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class InLayers(Choosing):
     """Changes attention layers `layers`, counted among all blocks; all by default."""
 
     layers: Iterable[int] | None = None
@@ -82,7 +83,8 @@ class InLayers(Choosing, kw_only=True):
         return self.layers is None or layer in self.layers
 
 
-class InCalls(InLayers, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class InCalls(InLayers):
     """Changes the attention calls of its layers, by `changed`."""
 
     def call(self, call: AttentionCall) -> AttentionCall:
@@ -93,7 +95,8 @@ class InCalls(InLayers, kw_only=True):
         raise NotImplementedError
 
 
-class OnPairs(InLayers, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class OnPairs(InLayers):
     """Changes the heads that the field `selector` names, as (layer, head), or all heads of `layers`; all by default."""
 
     selector: ClassVar[str]
@@ -119,14 +122,16 @@ class OnPairs(InLayers, kw_only=True):
         return mask
 
 
-class OnKVHeads(OnPairs, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class OnKVHeads(OnPairs):
     """Changes heads of keys and values, `kv_heads`, as (layer, kv_head); each serves a group of query heads."""
 
     selector = "kv_heads"
     kv_heads: Iterable[tuple[int, int]] | None = None
 
 
-class OnHeads(OnPairs, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class OnHeads(OnPairs):
     """Changes query heads `heads`, as (layer, head)."""
 
     selector = "heads"
@@ -220,8 +225,7 @@ def _head_pair(choice: Any, name: str) -> tuple[int, int]:
         return int(named[1]), int(named[2])
     is_row = isinstance(choice, Iterable) and not isinstance(choice, str) and not is_whole(choice)
     if not is_row or len(parts := tuple(choice)) != 2:
-        got = f"got {choice!r:.40}{fix_of(choice, 'heads')}"
-        raise InputError(f"{name} are pairs (layer, head), such as (2, 0) or [(2, 0), (4, 3)]; {got}")
+        raise InputError(f"{name} are pairs (layer, head), such as [(2, 0), (4, 3)]; got {choice!r:.40}")
     return whole_number(parts[0], name), whole_number(parts[1], name)
 
 

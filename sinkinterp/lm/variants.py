@@ -4,14 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..arguments import keywords
 from ..attention import kernels
 from ..attention.masks import Causal, Prefix, Window
 from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, Row, ZeroRow
-from ..checks import InputError
-from ..guesses import LISTING, nearest
+from ..checks import InputError, nearest
 from . import attention as parts
 from .block import FFN, GatedFFN, Gelu, PostNorm, Relu, SinkToken, Swish
 from .model import LMSpec, WrittenInit
@@ -191,18 +189,8 @@ def distinct(specs: Mapping[str, LMSpec]) -> dict[str, LMSpec]:
 class Variants(dict[str, LMSpec]):
     """Specs by name. Raises InputError, which names what is near, for any other name."""
 
-    def __call__(self) -> list[str]:
-        return [*self]
-
     def __missing__(self, name: str) -> LMSpec:
         raise InputError(f"{name!r} is not a variant{nearest(name, self)}; si.VARIANTS holds {len(self)}")
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name in LISTING:
-                return self
-            raise AttributeError(f"variants are found by name: si.VARIANTS[{name!r}]{nearest(name, self)}")
 
     def __repr__(self) -> str:
         return f"<{len(self)} variants: {', '.join(self)}>"
@@ -211,7 +199,6 @@ class Variants(dict[str, LMSpec]):
 VARIANTS = Variants(distinct(variants(BASE)))
 
 
-@keywords
 def variant_names() -> list[str]:
     """The names of all variants, which `si.train(NAME)` trains."""
     return [*VARIANTS]

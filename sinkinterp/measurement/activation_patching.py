@@ -16,7 +16,7 @@ Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.052
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Any, ClassVar
@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..arguments import Frozen, Function, keywords
 from ..attention import Edit, Reads, per_sequence
 from ..backends.load import is_model
 from ..backends.subject import Logits, Subject, Trace
@@ -44,7 +43,6 @@ from ..checks import (
 )
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
-from ..guesses import fix_of
 from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, Put, PutAt
 from ..interventions.edit import SITE_WORDS, site_of
 from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
@@ -61,7 +59,8 @@ OTHERS = 10  # places that a map of some places is compared with
 LEAST_GAP = 1e-6  # of the larger, between the clean and the corrupted metric, for a share of it to mean anything
 
 
-class Scene(Frozen):
+@dataclass(frozen=True)
+class Scene:
     """The arguments of a metric: a run, its tokens, and for every sequence the clean logits of its pair.
 
     pairs: which pair of prompts each sequence belongs to, of `n_pairs`.
@@ -74,7 +73,8 @@ class Scene(Frozen):
     n_pairs: int
 
 
-class PatchingMetric(Frozen):
+@dataclass(frozen=True)
+class PatchingMetric:
     """A number per sequence of a patched run.
 
     reads: what it reads while the model runs. answers: of a difference of logits, the token ids and the position.
@@ -168,7 +168,6 @@ METRICS: Mapping[str, PatchingMetric] = {
 }
 
 
-@keywords
 def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it is measured
     model: ModelLike | None = None,
     clean: ModelLike | TokensLike | Any = None,
@@ -363,7 +362,8 @@ def _at(changes: Tensor, head: int, position: int) -> PerSequence:
     return changes[(slice(None), *at)].flatten(1).sum(1)
 
 
-class Runs(Frozen):
+@dataclass(frozen=True)
+class Runs:
     """Runs of `subject` in which one place is patched, and the metric of each. `source` makes the clean run."""
 
     subject: Subject
@@ -449,7 +449,7 @@ def runs_of(
         prompts = [USUAL_TEXT]
     if sorted((len(models), len(prompts))) != [1, 2]:
         ways = "a model, a clean prompt and a corrupted one, or two models and what both read"
-        got = f"got {len(models)} models and {len(prompts)} prompts{fix_of('', 'activation_patching')}"
+        got = f"got {len(models)} models and {len(prompts)} prompts"
         raise InputError(f"patching takes {ways}; {got}")
     source, first = inputs_of(models[0], prompts[0])
     subject, second = inputs_of(source if len(models) == 1 else models[1], prompts[-1])
@@ -482,8 +482,8 @@ def _metric_of(
         return logit_difference(*(answer_token(subject, text) for text in (answer, instead)))
     if metric is None or isinstance(metric, PatchingMetric):
         return metric or usual
-    if isinstance(metric, str | Function):  # a function of ours, such as si.sink_rate, is named
-        return choice(getattr(metric, "__name__", metric), METRICS, "metric of patching")
+    if isinstance(metric, str):
+        return choice(metric, METRICS, "metric of patching")
     if callable(metric):
         accepting(metric, "a metric of patching, a function of logits,", None)
         return PatchingMetric(getattr(metric, "__name__", "metric"), lambda scene: metric(scene.trace.logits), {})

@@ -22,7 +22,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from ..arguments import keywords
 from ..attention import CALL, MLP, NEURONS, RESIDUAL, AttentionCall, CallRead, Edit, Residual, SlotRow
 from ..backends.anatomy.modules import removed_after, token_mixer
 from ..backends.frozen import FrozenRun, freezable, frozen
@@ -266,7 +265,6 @@ def alpha_of(report: Report, on_slot: bool) -> tuple[Tensor, Tensor]:
     return report.alpha(), report.null_alpha()
 
 
-@keywords
 def explain(
     model: ModelLike,
     tokens: TokensLike | Any = None,

@@ -12,14 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..arguments import keywords
 from ..attention import AttentionCall, CallRead, Edit, maps
 from ..backends.load import subject_of
-from ..backends.patched import EditedBlock
 from ..backends.subject import Subject
 from ..checks import InputError, is_whole
 from ..data.tokens import Tokens, TokensLike
-from ..guesses import fix_of
 from ..interventions.edit import Edits, description, edits_of
 from ..interventions.selectors import is_pair, named_heads, several
 from ..metrics.importance import first_importance
@@ -37,7 +34,6 @@ _SEVERAL = (list, tuple, Mapping)
 MOST = 6  # maps side by side
 
 
-@keywords
 def attention_map(
     model: ModelLike | Sequence[ModelLike] | Mapping[str, ModelLike] | Any,
     text: TokensLike | Any = None,
@@ -90,7 +86,6 @@ def attention_map(
     return figure.update_layout(title_subtitle={"text": escaped(note), "font": {"size": 12}})
 
 
-@keywords
 def imshow(values: Any, text: TokensLike | Any = None, **named: Any) -> go.Figure:
     """The picture of a tensor or array of one or two axes, or of what has a picture; else that of `attention_map`.
 
@@ -131,7 +126,7 @@ def by_name(models: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
         return {str(name): model for name, model in models.items()}
     given = [*models.values()] if isinstance(models, Mapping) else models
     several = given if isinstance(given, list | tuple) else [given]
-    each = [x if isinstance(x, Report | EditedBlock) else subject_of(x) for x in several]
+    each = [x if isinstance(x, Report) else subject_of(x) for x in several]
     own = [short_name(x.protocol.model) if isinstance(x, Report) else getattr(x, "name", "edited") for x in each]
     called = [str(name) for name in [names] if isinstance(name, str)] or [*map(str, names or own)]
     numbered = [f"{name} {i}" if called.count(name) > 1 else name for i, name in enumerate(called, 1)]
@@ -173,7 +168,6 @@ def _held_map(patterns: Any, tokens: Any, layers: Any, heads: Any) -> go.Figure:
     return attention_figure({"": drawn}, f"Attention: {which_heads(shown, len(asked))}", f"n={n}, T={length}")
 
 
-@keywords
 def sinks(
     model: ModelLike | Any,
     text: TokensLike | Any = None,
@@ -260,7 +254,7 @@ def heads_asked(attending: Sequence[int], n_heads: int, layers: Any, heads: Any)
         given = [given]
     for chosen in (layers, given):
         if chosen is not None:
-            several(chosen, "layers and heads", fix_of(chosen, "heads"))
+            several(chosen, "layers and heads")
     if given is not None and not all(map(is_whole, given)):
         if layers is not None:
             raise InputError("heads that are pairs (layer, head) name their layers; leave layers= out")

@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, wraps
 from importlib import import_module
 from itertools import pairwise
@@ -17,18 +17,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..arguments import Frozen, keywords
 from ..attention import BLOCK, Edit, Reads, Unchanged, called, metric as named, per_sequence
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
 from ..backends.patched import with_block_edits
 from ..backends.subject import Subject, bos_rule, text_to_tokens, token_set_for
-from ..checks import InputError, check_memory, choice, different_numbers, instance_of, whole_number
+from ..checks import InputError, check_memory, choice, different_numbers, instance_of, nearest, whole_number
 from ..data.choices import Bos, Dtype
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.sources import embedded_texts
 from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike
 from ..files import cache_folder
-from ..guesses import ROOT, fix_of, nearest
 from ..interventions.edit import Edits, description, edits_of
 from ..metrics import importance
 from ..metrics.importance import Convention
@@ -71,7 +69,7 @@ def docstrings_for(
     A model of ours without a tokenizer reads sequences of its task that its training did not see.
     """
     if subject.tokenizer is None and subject.folder is not None and (subject.folder / "recipe.json").is_file():
-        runs = import_module(f"{ROOT.name}.runs.trained")
+        runs = import_module("sinkinterp.runs.trained")
         held_out: TokenSet = runs.held_out_tokens(runs.recipe_of(subject.folder).data, sequences)
         return held_out
     context = subject.shape.n_ctx
@@ -99,7 +97,7 @@ def reads_inputs(
         subject, given = equal_inputs_of(model, tokens)
         return function(subject, given, *args, **kwargs)
 
-    return keywords(reading)
+    return reading
 
 
 def passes(subject: Subject, tokens: Tokens) -> Iterator[tuple[Int[Tensor, " row"], Int[Tensor, "row pos"]]]:
@@ -151,7 +149,7 @@ def bytes_per_token(subject: Subject) -> int:
 def check_text(text: Any, function: str) -> None:
     """Raises InputError, which names a function, where a model is given to it without a text."""
     if text is None:
-        raise InputError(f"{function}: a model has no text of its own{fix_of('', function)}")
+        raise InputError(f"{function}: a model has no text of its own; give one")
 
 
 def check_unedited(edits: Edits) -> None:
@@ -224,7 +222,8 @@ def protocol_of(
     )
 
 
-class Preset(Frozen):
+@dataclass(frozen=True)
+class Preset:
     """How to measure: T, n, BOS, epsilon, the type of weights and activations, and how importance is averaged."""
 
     length: int = 64

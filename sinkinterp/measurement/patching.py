@@ -2,7 +2,7 @@
 
 site = ChangeResidual(layers=[3], positions=[0])
 report = si.measure(twin, tokens, edits=[patch(site, sink_model, tokens)])
-table = si.sweep(twin, tokens, patches(ChangeResidual(), sink_model, tokens), metric=si.measurement.sweep.importance)
+table = si.sweep(twin, tokens, patches(ChangeResidual(), sink_model, tokens), metric=importance)
 """
 
 from collections.abc import Callable

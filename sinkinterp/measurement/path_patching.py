@@ -12,14 +12,13 @@ Goldowsky-Dill et al. 2023, arXiv:2304.05969.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..arguments import keywords
 from ..attention import RESIDUAL, Edit
 from ..backends.frozen import cross_attention_kept
 from ..backends.subject import Subject, Trace
@@ -40,7 +39,6 @@ _PROBE = 1e3  # times the largest residual, so that what blocks add to it does n
 _TOLERANCE = 0.02  # of the probe
 
 
-@keywords
 def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how it is measured
     model: ModelLike | None = None,
     clean: ModelLike | TokensLike | Any = None,
@@ -112,6 +110,7 @@ def _check_adds(subject: Subject, tokens: Tokens, x: Stream) -> None:
         )
 
 
+@dataclass(frozen=True)
 class PathRuns(Runs):
     """Runs in which one sender is patched for one receiver alone.
 

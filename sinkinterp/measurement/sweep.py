@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..arguments import keywords
 from ..attention import RESIDUAL, Edit, called, per_sequence
 from ..checks import LARGEST, InputError, accepting, check_count, instance_of, is_whole, whole_number
 from ..data.progress import OnProgress, progress_of, told
@@ -38,7 +37,6 @@ SEEDS = 3  # of a random control
 MOST_SEEDS = 1000
 
 
-@keywords
 def sink_rate(  # noqa: PLR0913  everything that a rate depends on
     model: Report | ModelLike,
     tokens: TokensLike | Any = None,
@@ -60,7 +58,6 @@ def sink_rate(  # noqa: PLR0913  everything that a rate depends on
     return rates(_alphas(model, tokens, position, edits), position, epsilon, by, layers, heads)
 
 
-@keywords
 def sink_scores(
     model: Any,
     tokens: Any = None,
@@ -107,7 +104,6 @@ def loss(report: Report) -> PerSequence:
     return report.extra(NEXT_TOKEN_LOSS).nanmean(1)
 
 
-@keywords
 def sweep(
     model: ModelLike,
     tokens: TokensLike | Any,

@@ -2,33 +2,27 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import field
-from functools import partial, wraps
-from inspect import signature
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .. import interventions
-from ..arguments import Frozen, keywords
-from ..attention import ALL, CALL, RESIDUAL, AttentionCall, Edit, maps
-from ..backends.load import is_model, subject_of
-from ..backends.patched import hooked, patched, with_block_edits
+from ..attention import ALL, CALL, RESIDUAL, AttentionCall, maps
+from ..backends.load import subject_of
+from ..backends.patched import with_block_edits
 from ..checks import InputError, is_whole, whole_number, whole_numbers
 from ..data.texts import is_path
 from ..data.tokens import TokensLike
-from ..guesses import edit_of, fix_of, synonym
-from ..interventions.edit import PLACES, Edits, edits_of, in_places, is_hook
+from ..interventions.edit import Edits, edits_of
 from ..metrics.importance import Metric
 from ..metrics.instruments import INSTRUMENTS, LOSS
 from ..report.answers import NamedTensor, Number, OfTable
 from ..report.compare import compare as compare_reports, sinks_by
-from ..report.norms import LARGEST_VALUE, largest_entries, residual_norms_by_block
+from ..report.norms import LARGEST_VALUE, largest_entries
 from ..report.readings import TokenText
-from ..report.report import NAMED, Report, named_view, view_of
+from ..report.report import NAMED, Report, view_of
 from ..table import ALPHA_1, BLOCK, HEAD, KV_HEAD, LAYER, MODEL, POSITION, Table
 from .maps import by_name
 from .measure import ModelLike, inputs_of, measure
@@ -141,7 +135,8 @@ def _cosines_to(position: int) -> Metric:
     return Metric(f"cosines_to_{position}", CALL, read)
 
 
-class Norms(OfTable, Frozen, eq=False):
+@dataclass(frozen=True, eq=False)
+class Norms(OfTable):
     """Lengths of keys and values, tensors `layer kv_head position`, and of residuals, `block position`."""
 
     kind = "norms"
@@ -178,37 +173,17 @@ class Norms(OfTable, Frozen, eq=False):
         if f"{name}s" in vars(self):
             return vars(self)[f"{name}s"]
         frame = None if name[0] == "_" or hasattr(Table, name) else self.to_pandas()
-        return getattr(frame, name) if hasattr(frame, name) else super().__getattr__(name)
+        return getattr(frame, name) if hasattr(frame, name) else OfTable.__getattr__(self, name)
 
 
-def _figure_of(table: Callable[..., Any], **how: Any) -> Callable[..., Any]:
-    """A function that draws what `table` returns, or an answer that it is given; `how` are words of its `plot`."""
-
-    @keywords
-    @wraps(table)
-    def drawn(*args: Any, **named: Any) -> Any:
-        return (args[0] if args and isinstance(args[0], OfTable) else table(*args, **named)).plot(**how)
-
-    return drawn
-
-
-def _method(name: str) -> Callable[..., Any]:
-    """A method of a subject as a function that takes the model first, and edits."""
-
-    @keywords
-    def called(model: ModelLike, *args: Any, edits: Edits = (), **named: Any) -> Any:
-        subject = subject_of(model)
-        return getattr(patched(subject, edits=edits) if edits_of(edits) else subject, name)(*args, **named)
-
-    return called
-
-
-massive, entries, heads, positions, _angles = map(_table_of, ["massive", "entries", "sinks", "positions", "angles"])
-keys = _numbers_of("key_norm", (LAYER, KV_HEAD, POSITION), lambda report: report.key_norms)
-values = _numbers_of("value_norm", (LAYER, KV_HEAD, POSITION), lambda report: report.value_norms)
-residuals = _numbers_of("residual_norm", (BLOCK, POSITION), lambda report: report.residual_norms)
-cosines = _numbers_of("cosine", (LAYER, HEAD, "query"), lambda cosines: cosines, _cosines_to)
-angles = _numbers_of("degrees", (LAYER, HEAD, "query"), lambda x: x.clamp(-1, 1).acos().rad2deg(), _cosines_to)
+massive_activations, entries, heads, positions, _angles = map(
+    _table_of, ["massive", "entries", "sinks", "positions", "angles"]
+)
+key_norms = _numbers_of("key_norm", (LAYER, KV_HEAD, POSITION), lambda report: report.key_norms)
+value_norms = _numbers_of("value_norm", (LAYER, KV_HEAD, POSITION), lambda report: report.value_norms)
+residual_norms = _numbers_of("residual_norm", (BLOCK, POSITION), lambda report: report.residual_norms)
+qk_cosines = _numbers_of("cosine", (LAYER, HEAD, "query"), lambda cosines: cosines, _cosines_to)
+qk_angles = _numbers_of("degrees", (LAYER, HEAD, "query"), lambda x: x.clamp(-1, 1).acos().rad2deg(), _cosines_to)
 
 
 @with_block_edits
@@ -224,12 +199,11 @@ def norms(
     """The norms of keys, values and residuals as tensors, of some layers, heads of keys and positions."""
     report, label = _measured(model, tokens, edits, positions=0)
     of_heads: Any = {"layers": layers, "heads": heads, "position": position}
-    stream = residuals(report, layers=layers, position=position)
+    stream = residual_norms(report, layers=layers, position=position)
     table = NAMED["norms"].table(report, 0.3, label)
-    return Norms(keys(report, **of_heads), values(report, **of_heads), stream, table)
+    return Norms(key_norms(report, **of_heads), value_norms(report, **of_heads), stream, table)
 
 
-@keywords
 @wraps(heads, assigned=())
 def sink_heads(*args: Any, top: int | None = None, epsilon: float = 0.3, **named: Any) -> Table:
     """The heads that give the first token more than epsilon, mean over the texts, the strongest first, or the `top`."""
@@ -244,42 +218,13 @@ def loss(model: ModelLike, tokens: TokensLike | Any = None, *, edits: Edits = ()
     return Number(report.extra(LOSS[0]).nanmean())
 
 
-@keywords
 def perplexity(model: ModelLike, tokens: TokensLike | Any = None, *, edits: Edits = ()) -> Number:
     """The exponential of `loss`."""
     return Number(math.exp(loss(model, tokens, edits=edits)))
 
 
-@wraps(massive)
-def _massive_shown(*args: Any, **named: Any) -> Table:
-    """The table that is drawn: of several blocks a row each, of one block its largest entries."""
-    table = massive(*args, **named)
-    return table if len(table) > 1 else entries(*args, **named)
-
-
-@keywords
-def read(model: Any, tokens: TokensLike | Any = None, **how: Any) -> Report:
-    """The report in a file; of a model, with or without tokens, what `measure` reads."""
-    is_file = tokens is None and not how and (Path(str(model)).is_file() or not is_model(model))
-    return Report.load(model) if is_file else measure(model, tokens, **how)
-
-
-plot_norms, plot_key_norms, plot_value_norms = (_figure_of(norms, of=of) for of in ("residuals", "keys", "values"))
-_tables: tuple[Any, ...] = (_massive_shown, _angles, heads)
-plot_massive, plot_angles, plot_heads = map(_figure_of, _tables)
-
-
-@keywords
-def plot(model: ModelLike, tokens: TokensLike | Any = None, view: str = "sinks", **chosen: Any) -> Any:
-    """The figure of a view of `report.plot`, of a report, or of a model on tokens; `chosen` as the tables take it."""
-    return _table_of(named_view(view).name)(model, tokens, **chosen).plot()
-
-
-run_with_cache, generate = map(_method, ("run_with_cache", "generate"))
-
-
 @with_block_edits
-def attention(
+def attention_weights(
     model: ModelLike,
     tokens: TokensLike | Any,
     layers: Any = None,
@@ -326,22 +271,6 @@ def hidden_states(
     return NamedTensor.of(x, "hidden_state", **sizes).at(sequence=_one_text(tokens), block=layers, position=position)
 
 
-first_token_states = partial(hidden_states, position=0)
-
-
-@keywords
-def activations(model: ModelLike, tokens: TokensLike | Any, layers: int | Sequence[int] | None = None) -> Any:
-    """The ActivationCache of TransformerLens; with `layers`, a dictionary of what these blocks return.
-
-    Texts become the tokens that `measure` reads. Raises InputError for texts of different lengths.
-    """
-    subject, token_set = inputs_of(model, tokens)
-    cache = run_with_cache(subject, token_set.of_one_length())[1]
-    last = cache.model.cfg.n_layers - 1
-    return cache if layers is None else {i: cache["resid_post", i] for i in whole_numbers(layers, "layers", 0, last)}
-
-
-@keywords
 def compare(
     before: Any,
     after: Any = None,
@@ -368,84 +297,7 @@ def compare(
     return compare_reports(old, new, epsilon)
 
 
-plot_compare = _figure_of(compare)
-
-
 def _is_text(given: Any) -> bool:
     """Tells texts and tokens from models and their names."""
     first = given[0] if isinstance(given, list | tuple) and given else given
     return isinstance(first, Tensor | int) or (isinstance(first, str) and len(first.split()) > 1)
-
-
-@keywords
-def plot_residuals(model: Any, tokens: Any = None, names: Sequence[str] | None = None, *, edits: Edits = ()) -> Any:
-    """The figure of the residual norms of one model, or of several in a list or a mapping from names."""
-    models = by_name(model, names)
-    return residual_norms_by_block({name: measure(x, tokens, edits=edits) for name, x in models.items()}).plot()
-
-
-@keywords
-def intervene(model: ModelLike, *given: Any, edits: Edits = (), **named: Any) -> Any:
-    """The report of an edited model on the tokens before the edits; without tokens, the block of `patched`.
-
-    `named` are edits by their names, with their first values: normalization="sigmoid", swap_positions=(0, 4); and
-    fields of the edits, such as layers=[0, 1].
-    """
-    if given and isinstance(given[0], str) and all(map(is_whole, given[1:])):
-        kind = vars(interventions).get(edit_of(synonym(given[0], ["normalization"]), interventions.__all__))
-        known = {*signature(kind).parameters} if kind else set()
-        fields = {synonym(word, known): word for word in named if synonym(word, known) in known}
-        of_edit = {field: named.pop(word) for field, word in fields.items()}
-        given = (_edit_named(given[0], given[1:], **of_edit),) if of_edit or len(given) > 1 else given
-    meant = {synonym(word, PLACES): value for word, value in named.items()}
-    own = {word: value for word, value in meant.items() if word in PLACES} if edits or given else {}
-    given += tuple(_edit_named(word, value) for word, value in meant.items() if word not in own)
-    n = int((len(given) > 1 or bool(given and edits_of(edits))) and not isinstance(given[0], Edit))
-    every = [in_places(edit, **own) for each in (edits, *given[n:]) for edit in edits_of(each)]
-    return measure(model, given[0], edits=every) if n else patched(model, edits=every)
-
-
-def _edit_named(word: str, value: Any, **fields: Any) -> Edit:
-    """The edit of a name, with the value, or the values, that it takes first, and fields; True where it needs none."""
-    public = vars(interventions)
-    name = edit_of(synonym(word, ["normalization"]), public["__all__"])
-    if name not in public:
-        known = fix_of(word, "intervene", ("edits", *public["__all__"]))
-        raise InputError(f"intervene: {word!r} is not an edit{known}")
-    values = () if value is True else value if isinstance(value, tuple) else (value,)
-    made: Edit = public[name](*values, **fields)
-    return made
-
-
-@keywords
-def hooks(model: ModelLike, fwd_hooks: Edits = (), **named: Any) -> AbstractContextManager[Any]:
-    """A block with edits, or with hooks by the names of TransformerLens, whose other words `named` are.
-
-    Passes of TransformerLens and measurements see the hooks. Raises InputError for edits that do not fit.
-    """
-    several: Any = fwd_hooks
-    given = [several] if isinstance(several, Edit | str) or is_hook(several) else [*several]
-    subject = subject_of(model)
-    return hooked(subject, given, **named) if all(map(is_hook, given)) else patched(subject, edits=given)
-
-
-def edited(kind: Callable[..., Edit]) -> Callable[..., Any]:
-    """A function that makes an edit, or of a model, of tokens or none, and of an edit, what `intervene` returns."""
-    if isinstance(kind, type) and not issubclass(kind, Edit):  # an operation
-        return kind
-
-    def named(*args: Any, **fields: Any) -> Any:
-        fields = {synonym(word, signature(kind).parameters): value for word, value in fields.items()}
-        is_model = bool(args) and callable(getattr(args[0], "generate", None))
-        args += tuple(fields.pop(word) for word in ("text", "tokens") if is_model and word in fields)
-        refused = []
-        for n in range(is_model, min(3, len(args) + 1)):
-            try:
-                edit = kind(*args[n:], **fields)
-            except (InputError, TypeError) as error:
-                refused.append(error)
-            else:
-                return intervene(*args[:n], edits=edit) if n else edit
-        raise refused[0 if is_model or is_whole(args[0] if args else 0) else 1]
-
-    return named

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
-from ..arguments import keywords
 from ..attention import CALL, RESIDUAL
 from ..backends.anatomy.modules import removed_after
 from ..backends.exclusive import exclusive, holds
@@ -21,7 +20,6 @@ from ..backends.load import load
 from ..backends.subject import Subject
 from ..checks import InputError, accepting, finite_number, instance_of, whole_number
 from ..data.tokens import TokenSet, TokensLike, token_set_of
-from ..guesses import fix_of
 from ..lm.attention import GateMap
 from ..metrics import residuals
 from ..metrics.importance import Metric, check_epsilon, sink_logits
@@ -74,9 +72,6 @@ class SinkCallback(OfTable, TrainerCallback):
     `load` and `measure` do, for what are not tokens, and for weights that are divided among processes.
     """
 
-    kind = "callback"
-
-    @keywords
     def __init__(
         self,
         tokens: TokensLike | Any = None,
@@ -89,8 +84,7 @@ class SinkCallback(OfTable, TrainerCallback):
         **loading: Any,
     ) -> None:
         if absent := loading.keys() - signature(load).parameters.keys():
-            fix = fix_of(min(absent), "SinkCallback", ("tokens", "every", "name", "epsilon", "most", "log"))
-            raise InputError(f"there is no argument {min(absent)!r}; write SinkCallback(tokens, every=100){fix}")
+            raise TypeError(f"SinkCallback() got an unexpected keyword argument {min(absent)!r}")
         self.every = whole_number(every, "every, a number of steps,", 1)
         instance_of(name, str, "name is a text")
         finite_number(most, "most, a share of the time,", above=0, most=1)

@@ -7,6 +7,7 @@ alone knows no bounds.
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
 
@@ -15,7 +16,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..attention import numbers
 from ..checks import LARGEST, InputError, whole_number
 from ..table import Cell, high_of, low_of
@@ -43,7 +43,8 @@ def intervals(n: int, over: str = "sequences") -> str:
     return f"95% interval over {over}, Wilson's of equal shares, else by Student's t (quotients: Fieller's)"
 
 
-class Estimate(Frozen):
+@dataclass(frozen=True)
+class Estimate:
     """A mean over sequences and its 95% interval, NaN without one."""
 
     mean: float

@@ -10,7 +10,7 @@ Nulls are the importance that a position has by mask and bias alone. A family of
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..attention import CALL, AttentionCall, KeyIndex, Pattern, SinkLogit, Site, key_blocks
 from ..checks import check_count, finite_number
 from ..data.tokens import Tokens
@@ -30,7 +29,8 @@ PerHead = Float[Tensor, "batch layer head"]
 PerSequence = Float[Tensor, " batch"]
 
 
-class Metric(Frozen):
+@dataclass(frozen=True)
+class Metric:
     """A report keeps under `name`: the answers of `read` at a site, `sequence layer ...`."""
 
     name: str
@@ -38,7 +38,8 @@ class Metric(Frozen):
     read: Callable[[Any], Tensor]
 
 
-class LogitsMetric(Frozen):
+@dataclass(frozen=True)
+class LogitsMetric:
     """A metric of a model's logits and of the tokens that it was given: `sequence ...`."""
 
     name: str
@@ -86,7 +87,8 @@ def hidden_queries(call: AttentionCall) -> Int[Tensor, " batch"]:
     return (queries_from(call, first) - call.watchers(first)).amax((1, 2)).expand(len(call.q))
 
 
-class Convention(Frozen, repr=False):
+@dataclass(frozen=True, repr=False)
+class Convention:
     """How a column of the pattern becomes an importance. Three conventions are in use; their numbers differ.
 
     description: for protocols. divisor: what the column's sum is divided by. past_only: whether queries
@@ -220,7 +222,8 @@ def pattern(call: AttentionCall) -> Pattern:
 PATTERNS = Metric("patterns", CALL, pattern)
 
 
-class TokenSink(Frozen):
+@dataclass(frozen=True)
+class TokenSink:
     """How often a token id occurs, and the share of its (occurrence, layer, head) whose importance exceeds epsilon."""
 
     token: int

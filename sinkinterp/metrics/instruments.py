@@ -5,11 +5,11 @@ instrument, as in `si.measure(subject, tokens, instruments=[(Metric("first", RES
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..attention import CALL, RESIDUAL, AttentionCall, KeyIndex
 from . import importance, qk, residuals, writes
 from .residuals import vector_norms
@@ -44,7 +44,8 @@ _AS_THEY_ARE = (
 )
 
 
-class _AtPositions(Frozen):
+@dataclass(frozen=True)
+class _AtPositions:
     """A read of some positions, on the device of its layer."""
 
     read: Callable[[AttentionCall, KeyIndex, importance.Convention], Tensor]

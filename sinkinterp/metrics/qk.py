@@ -10,6 +10,7 @@ other. It counts once in both: with its value for the chosen key, and with its m
 pair is NaN where no query counts.
 """
 
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -17,7 +18,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..attention import CALL, AttentionCall, Keys, Queries, key_blocks, maps
 from ..checks import whole_number
 from .importance import Metric
@@ -27,7 +27,8 @@ Pair = Float[Tensor, "batch head 2"]
 _TINY = 1e-12  # what `F.normalize` divides a vector of zeros by
 
 
-class ScoreGap(Frozen):
+@dataclass(frozen=True)
+class ScoreGap:
     """How much higher the chosen key's score is than the others', and the parts of that, which sum to it."""
 
     total: Float[Tensor, "*stack"]

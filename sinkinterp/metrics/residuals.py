@@ -7,12 +7,13 @@ Secondary sinks, later tokens whose residual points the way of the first token's
 A median is the lower of the two middle ones where the count is even. Everything is summed in fp32.
 """
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..attention import RESIDUAL, Residual
 from ..checks import finite_number, whole_number
 from .importance import Metric, PerSequence
@@ -31,7 +32,8 @@ def norm_ratio(norms: Float[Tensor, "sequence *stack pos"], position: int = 0) -
     return (chosen * n_others / others).to(norms.dtype)
 
 
-class Steps(Frozen):
+@dataclass(frozen=True)
+class Steps:
     """Blocks between which the first token's residual is long: it rises before `up`, and has fallen at `down`.
 
     `down` is None where it never falls, as in models whose last block is read before it writes.
@@ -61,7 +63,8 @@ def steps(ratio: Float[Tensor, " block"], least: float = 2.0) -> Steps | None:
 KEPT = 5  # entries per sequence and block that TOP_ENTRIES keeps
 
 
-class Entries(Frozen):
+@dataclass(frozen=True)
+class Entries:
     """The largest residual entries of every sequence, by falling magnitude, with their signs."""
 
     values: Float[Tensor, "*stack entry"]
@@ -79,7 +82,8 @@ class Entries(Frozen):
         return Entries(values, positions.long(), channels.long())
 
 
-class Lifetime(Frozen):
+@dataclass(frozen=True)
+class Lifetime:
     """The blocks with massive activations: indices of the first (step up) and last (step down), and their number."""
 
     first: int

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +18,6 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from .. import table as col
-from ..arguments import Frozen
 from ..checks import InputError, check_count, refusal
 from ..files import data_of, path_of, write_text
 from ..measurement.maps import attention_map
@@ -41,7 +40,8 @@ _OBSERVED = (Outcome.SINK, Outcome.NO_SINK)
 _BOOK: Mapping[str, Mapping[str, Any]] = data_of("pages/templates/book.toml")
 
 
-class Chapter(Frozen):
+@dataclass(frozen=True)
+class Chapter:
     """What the book says of one experiment.
 
     provenance: how the numbers were made: command, scale, versions, commit, machine, seconds, processor seconds.
@@ -145,7 +145,8 @@ MARGIN = 0.05  # by which shares differ where a passage says that they do
 MAP_MODEL, MAP_TEXT = "sinkinterp/repeats-softmax", "Return the number of items in the list."
 
 
-class Passage(Frozen):
+@dataclass(frozen=True)
+class Passage:
     """A finding in a few words, sentences that quote its numbers, and its figure. chapter: where the numbers stand."""
 
     name: str

@@ -4,7 +4,7 @@ The demo: trains a sink model and its no-sink twins, measures them, and moves th
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, product
 from pathlib import Path
@@ -14,7 +14,6 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..applications.position_swap import swap_table
-from ..arguments import Frozen
 from ..backends.files.named_models import SHIPPED, downloads
 from ..backends.load import load
 from ..backends.subject import Subject
@@ -57,7 +56,8 @@ MAP_WIDTH = 0.24  # of the figure
 DASHES = ("solid", "dot", "dash", "dashdot")
 
 
-class Shipped(Frozen):
+@dataclass(frozen=True)
+class Shipped:
     """A checkpoint that ships, and what was measured of it."""
 
     recipe: Recipe
@@ -69,7 +69,8 @@ class Shipped(Frozen):
 Checkpoints = Mapping[str, Shipped]  # by name
 
 
-class Gallery(Frozen):
+@dataclass(frozen=True)
+class Gallery:
     """The page, and the figures that other pages show as a preview, by file name."""
 
     html: str
@@ -219,7 +220,8 @@ TARGETS = (4, 6, 9, 12)  # positions, from 0, that p1 is replaced by or swapped 
 OnStep = Callable[[str, int, dict[str, Any]], None]
 
 
-class Demo(Frozen):
+@dataclass(frozen=True)
+class Demo:
     """Everything that the demo measured."""
 
     reports: Mapping[str, Report]

@@ -7,7 +7,7 @@ only `Markup` is taken as HTML.
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -18,14 +18,14 @@ from markupsafe import Markup
 from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
-from ..arguments import Frozen
 from ..plots.theme import DARK, LEGEND_Y, LIGHT, caption_of, json_ready, translation
 from ..table import Table
 
 FOLDER = Path(__file__).parent
 
 
-class Scripts(Frozen):
+@dataclass(frozen=True)
+class Scripts:
     """The scripts of a page.
 
     inline: run at the end of the page, in this order. added: texts that these may add as scripts later.
@@ -80,7 +80,8 @@ def declared(kind: Any) -> Any:
     return _NAMES[kind]
 
 
-class Section(Frozen):
+@dataclass(frozen=True)
+class Section:
     """A heading, figures and tables, and a caption under them."""
 
     title: str

@@ -3,7 +3,7 @@
 import sys
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from tempfile import mkdtemp
@@ -13,8 +13,6 @@ import numpy as np
 import plotly.graph_objects as go
 from torch import Tensor
 
-from ..arguments import Frozen, keywords
-from ..attributes import Answering
 from ..checks import InputError, extra, finite_number, instance_of, refusal
 from ..data.tokens import TokensLike
 from ..files import by_suffix, path_of
@@ -35,10 +33,10 @@ from .atlas.encode import atlas_page
 from .page import Section, document, page, rendered
 
 
-class Page(Answering, Frozen, repr=False):
+@dataclass(frozen=True, repr=False)
+class Page:
     """A self-contained page. A notebook shows it; `save` writes it."""
 
-    kind = "page"
     html: str = field(repr=False)
     title: str
     data = property(lambda self: self.html)  # as a notebook's own HTML has it
@@ -69,7 +67,6 @@ class Page(Answering, Frozen, repr=False):
         return f'<iframe title="{escape(self.title)}" style="{style}" srcdoc="{escape(self.html)}"></iframe>'
 
 
-@keywords
 def view(
     model: ModelLike,
     text: TokensLike | Any = None,
@@ -149,7 +146,6 @@ def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> s
 MOST = 100  # rows of words on a page
 
 
-@keywords
 def colored_tokens(
     tokens: Any, values: Any, labels: Sequence[str] | None = None, positive_color: str = COLOURS[0]
 ) -> Page:
@@ -190,7 +186,6 @@ PAGES = (".html", ".htm")
 PICTURES: Mapping[str, Callable[[bytes], bytes]] = {".pdf": pdf_bytes, ".svg": svg_bytes, ".png": picture_bytes}
 
 
-@keywords
 def save(
     what: go.Figure | Table | Report | Page,
     path: Path | str,

@@ -5,7 +5,9 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
+from importlib import import_module
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,6 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..arguments import Frozen, saved
-from ..attributes import Answering
 from ..files import data_of
 from ..table import HEAD, LAYER, NULL, Cell, Table, high_of, low_of
 
@@ -26,7 +26,8 @@ FIXED = {"softmax": 0, "sigmoid": 1, "k_bias": 2, "sigmoid_length": 3, "softmax-
 TASKS = ("demo-", "text-")
 
 
-class Theme(Frozen):
+@dataclass(frozen=True)
+class Theme:
     """Colours by their role, as #RRGGBB.
 
     quiet: nulls and captions. faint: lines of the grid. colours: one per series. sequential: a scale from nothing to
@@ -58,14 +59,12 @@ def _stops(colours: Colours) -> list[tuple[float, str]]:
 MAGNITUDE, DIVERGING = _stops(LIGHT.sequential), _stops(LIGHT.diverging)
 
 
-class Figure(Answering, go.Figure):
-    """A plotly figure that says what to write in place of what matplotlib's figures have."""
-
-    kind = "figure"
+class Figure(go.Figure):
+    """A plotly figure that `si.save` also writes as a method."""
 
     def save(self, path: Any, **how: Any) -> Path:  # nnsight gives every object a `save`
         """Writes the figure as `si.save` does; returns the path."""
-        return saved(self, path, **how)
+        return Path(import_module("sinkinterp.pages.report").save(self, path, **how))
 
 
 def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") -> go.Figure:

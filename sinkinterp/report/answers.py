@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ..checks import InputError, choice, is_whole, refusal, whole_numbers
-from ..guesses import Unknown, guesses, said_of, synonym, words_of
 from ..metrics.bootstrap import SHARES, intervals, mean_cells, rate
 from ..metrics.importance import sink_rate
 from ..plots.theme import MAGNITUDE, themed
@@ -39,12 +38,8 @@ class OfTable:
     def __getattr__(self, name: str) -> Any:
         if name[0] == "_" or name in ("table", "columns") or not vars(self):  # plotly takes columns for a frame
             raise AttributeError(name)
-        if meant := words_of("same").get(f"{self.kind}:{name}"):
-            return getattr(self, meant)
-        if name != "plot" and name in guesses()["draws"].split():
-            return self.plot
         if hasattr(Tensor, name) or not hasattr(self.table, name):
-            raise Unknown(f"a {self.kind} has no attribute {name!r}{said_of('', self.kind)}", name)
+            raise AttributeError(f"a {self.kind} has no attribute {name!r}")
         return getattr(self.table, name)
 
 
@@ -96,7 +91,7 @@ class NamedTensor(OfTable, Tensor):
 
     def plot(self, **named: Any) -> go.Figure:
         """The picture by `drawn`; words such as `layer=3` choose places, others are of `plotly.express.imshow`."""
-        words = {synonym(word, self.axes): value for word, value in named.items()}
+        words = dict(named)
         shown = self.at(**{word: words.pop(word) for word in self.axes if word in words})
         return drawn(shown, self.quantity, shown.axes, **words)
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..arguments import keywords
 from ..checks import check_count
 from ..metrics import bootstrap
 from ..metrics.importance import check_epsilon, epsilons_of
@@ -17,7 +16,6 @@ from .summary import Quantity, quantities
 ENDS = ("before", "after")
 
 
-@keywords
 def compare(before: Readings, after: Readings, epsilon: float = 0.3, names: Sequence[str] = ENDS) -> Table:
     """The summary of two reports by these names, and what changed: by sequence where both read the same texts.
 

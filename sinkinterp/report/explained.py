@@ -4,7 +4,7 @@ The graph of the parts has layers downwards and lines by share; a head's map sta
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 
@@ -15,7 +15,6 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..attention import Edit
 from ..checks import InputError
 from ..metrics.bootstrap import estimate, estimate_cells, mean_cells, ratio
@@ -32,7 +31,8 @@ DRAWN = 0.1  # the least share of a line that is drawn of such rows
 Edge = tuple[str, str, float]  # from, to, share
 
 
-class CutMap(Frozen):
+@dataclass(frozen=True)
+class CutMap:
     """A head's mean attention map with one part cut, whose name is NOTHING for the model as it is, and the loss.
 
     A column left of the first key is the slot's.
@@ -142,7 +142,8 @@ ENOUGH = 0.8  # of what is above uniform attention, for a cut to count as the wh
 Head = tuple[int, int]  # layer and head, from 0
 
 
-class HeadScore(Frozen):
+@dataclass(frozen=True)
+class HeadScore:
     """How much higher a head scores the first key (or the slot's) than the others, in parts.
 
     pairs: mean over queries of the score that each part of the query makes with each part of the key. parts: their
@@ -210,7 +211,8 @@ class HeadScore(Frozen):
         return chosen
 
 
-class Written(Frozen):
+@dataclass(frozen=True)
+class Written:
     """What the parts of the last residual add to the logit of `answer` less that of `instead`, at the last token.
 
     parts: by name; they sum to the difference, at the scale that the last norm has there (direct logit attribution).
@@ -226,7 +228,8 @@ class Written(Frozen):
         return float(torch.stack([*self.parts.values()]).sum(0).mean())
 
 
-class Neuron(Frozen):
+@dataclass(frozen=True)
+class Neuron:
     """A neuron of the feed-forward layer that writes: its mean share of the entry, and how its input meets its weights.
 
     cosine: of the first token's normed input with the neuron's row of each input matrix, by the matrix's name; second,
@@ -238,7 +241,8 @@ class Neuron(Frozen):
     cosine: dict[str, tuple[float, float]]
 
 
-class Path(Frozen):
+@dataclass(frozen=True)
+class Path:
     """From the part that writes the first token's largest entry to the heads whose keys read it.
 
     dim: of the entry. is_mlp: whether a feed-forward layer writes most of it. at: the block that writes it. value: the
@@ -282,7 +286,8 @@ class Path(Frozen):
         return f"{words}; {reads}{erased}. {where}{_of_life(self.life)}."
 
 
-class NoPath(Frozen):
+@dataclass(frozen=True)
+class NoPath:
     """In place of a path: no entry of the first token is large enough at any block, or the embedding makes it.
 
     dim, block, value: the entry that comes nearest. times: its mean size at the other tokens. life: as in `Path`.
@@ -309,7 +314,8 @@ def _of_life(life: Lifetime | None) -> str:
     return "" if life is None else f"; massive from block {life.first} to {life.last}, as measurements count"
 
 
-class Explanation(Frozen, repr=False):
+@dataclass(frozen=True, repr=False)
+class Explanation:
     """The origin of sinks: the scores of some heads in parts, the path of the massive activation, and cuts.
 
     note: the protocol. target: what is explained, the first token or the slot. path: None if no entry is large enough.

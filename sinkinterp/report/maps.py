@@ -1,7 +1,7 @@
 """Attention maps: what every query of a head gives to every key, and the score, cosine and norm product behind it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isnan
 from typing import Any
 
@@ -12,7 +12,6 @@ from jaxtyping import Float, Int
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..attention import QUANTITIES, SCORE, WEIGHT, Quantity, pooled
 from ..metrics.importance import PATTERNS, Metric
 from ..metrics.qk import MAPS
@@ -36,7 +35,8 @@ BESIDE = 260  # pixels of width for the labels of the queries and the colour bar
 _METRICS = dict(zip(QUANTITIES, (PATTERNS, *MAPS), strict=True))
 
 
-class HeadMaps(Frozen, repr=False):
+@dataclass(frozen=True, repr=False)
+class HeadMaps:
     """Maps of some heads, mean over sequences, in one run of a model.
 
     heads: layer and head of each map. values: by name of the quantity; NaN where no query sees a key.

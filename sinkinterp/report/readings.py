@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import wraps
 from os import PathLike
 from pathlib import Path
@@ -19,10 +19,8 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..arguments import Frozen, Told, keywords
-from ..checks import InputError, instance_of, refusal, whole_number
+from ..checks import InputError, instance_of, nearest, refusal, whole_number
 from ..files import by_suffix, check_is_file, path_of
-from ..guesses import fix_of, nearest
 from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE, Alpha, AnyMetric, PerHead, sink_rate
 from ..metrics.residuals import Steps, norm_ratio, steps
@@ -30,7 +28,8 @@ from ..seals import SEALED, SHA256, STAMP, Damaged, check_signed, check_stamp, c
 from .answers import NamedTensor, rates
 
 
-class Protocol(Frozen):
+@dataclass(frozen=True)
+class Protocol:
     """How a report's numbers were made."""
 
     model: str
@@ -100,7 +99,8 @@ EXTRA = "extra."  # before the names of instruments' answers, among all tensors
 TokenText = Callable[[int], str]  # from a token id to its text
 
 
-class Readings(metaclass=Told, repr=False, eq=False):
+@dataclass(frozen=True, eq=False, repr=False)
+class Readings:
     """The measurements of one model's attention calls and residuals on some tokens, and their protocol.
 
     Numbers are those of attention layers and query heads only.
@@ -156,7 +156,6 @@ class Readings(metaclass=Told, repr=False, eq=False):
             raise InputError(f"position {position} was not measured; positions count from 0 and here are {here}")
         return self.positions.index(position)
 
-    @keywords
     def alpha(self, position: int = 0) -> PerHead:
         """Importance of one position. Raises InputError where it was not measured."""
         return self.importance[..., self.column_of(position)]
@@ -178,15 +177,10 @@ class Readings(metaclass=Told, repr=False, eq=False):
         return len(self.tokens)
 
     def __getitem__(self, name: str) -> Any:
-        """A tensor by its name among `tensors` or `extras`, or what a method gives. Raises InputError for others."""
+        """A tensor by its name among `tensors` or `extras`, as KeyError says for another name."""
         known = {**self.tensors(), **self.extras}
-        method = None if not isinstance(name, str) or name in known or name[:1] == "_" else getattr(self, name, None)
-        if method is not None and getattr(method, "answers", False):
-            return method()
         if not isinstance(name, str) or name not in known:
-            names = ", ".join([*self.tensors(), *self.extras])
-            fix = fix_of(name[0] if isinstance(name, tuple) and name else name, "report", known)
-            raise InputError(f"nothing that was read is named {name!r:.40}{fix}; there are {names}")
+            raise KeyError(f"nothing that was read is named {name!r:.40}; there are {', '.join(known)}")
         return known[name]
 
     def tensors(self) -> dict[str, Tensor]:
@@ -195,7 +189,6 @@ class Readings(metaclass=Told, repr=False, eq=False):
         own = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         return own | {EXTRA + name: value for name, value in self.extras.items()}
 
-    @keywords
     def sink_rate(
         self, position: int = 0, epsilon: float = 0.3, *, by: str | None = None, layers: Any = None, heads: Any = None
     ) -> Any:
@@ -211,7 +204,6 @@ class Readings(metaclass=Told, repr=False, eq=False):
         names: Any = {"sequence": len(alpha), "layer": self.attention_layers, "head": alpha.shape[2]}
         return NamedTensor.of(alpha, f"alpha_{position + 1}", **names)
 
-    @keywords
     def sink(self, position: int = 0, epsilon: float = 0.3) -> Estimate:
         """`sink_rate` with its 95% interval over sequences."""
         return rate(sink_rate(self.alpha(position), epsilon))
@@ -372,7 +364,7 @@ _NOT_A_REPORT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, 
 def writer_of(path: Path | str) -> Callable[[Readings], bytes]:
     """What makes the file of a report in the format of a path's suffix. Raises InputError for any other suffix."""
     suffix = path_of(path, "where a report is saved").suffix.lower() or ".safetensors"
-    page = f"; si.pages.report.write(report, {str(path)!r}) writes its page" if "htm" in suffix else ""
+    page = f"; sinkinterp.pages.report.write(report, {str(path)!r}) writes its page" if "htm" in suffix else ""
     return by_suffix(suffix, _WRITERS, "a report", fix=page)
 
 

@@ -5,6 +5,7 @@ table needs one line there. Its figure is the table's own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from importlib import import_module
@@ -15,10 +16,7 @@ import plotly.graph_objects as go
 from jaxtyping import jaxtyped
 from torch import Tensor
 
-from ..arguments import Frozen, keywords
-from ..attributes import Answering
 from ..checks import InputError, choice, whole_number
-from ..guesses import ROOT, words_of
 from ..metrics.importance import NEXT_TOKEN_LOSS, PATTERNS, AnyMetric
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.qk import QK_ANGLES
@@ -33,10 +31,9 @@ from .summary import Summary, sink_summary, summary
 SHAPES = get_type_hints(Readings)
 
 
-class Report(Readings, Answering, repr=False, eq=False):
+@dataclass(frozen=True, eq=False, repr=False)
+class Report(Readings):
     """Readings (its fields, statistics and files) with what people look at first."""
-
-    kind, is_value, parts = "report", True, ("protocol",)
 
     def __post_init__(self) -> None:
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
@@ -59,12 +56,10 @@ class Report(Readings, Answering, repr=False, eq=False):
         """Says if the first token is a sink: one sentence and the table behind it, which print together."""
         return summary(self, epsilon)
 
-    @keywords
     def heads(self, top: int | None = None, epsilon: float = 0.3) -> Table:
         """Every head, or the `top` strongest, with its importance of the first position, the strongest sink first."""
         return of_heads.sinks_by_head(self, epsilon).largest(None if top is None else whole_number(top, "top", 1))
 
-    @keywords
     def plot(self, view: str = "sinks", epsilon: float = 0.3, token_text: TokenText = str) -> go.Figure:
         """A plotly figure: the grid of sinks, or another view.
 
@@ -76,7 +71,7 @@ class Report(Readings, Answering, repr=False, eq=False):
 
     def to_html(self, path: Path | str | None = None) -> str | Path:
         """The page of the report as a text; with a path, it is written there instead."""
-        made: str | Path = import_module(f"{ROOT.name}.pages.report").page_of(self).to_html(path)
+        made: str | Path = import_module("sinkinterp.pages.report").page_of(self).to_html(path)
         return made
 
     def _repr_html_(self) -> str:
@@ -87,7 +82,8 @@ class Report(Readings, Answering, repr=False, eq=False):
 Tabulate = Callable[[Readings, float, TokenText], Table]  # from a report, epsilon and the text of tokens
 
 
-class View(Frozen):
+@dataclass(frozen=True)
+class View:
     """A table of a report, and where it is shown. A page shows its figure, or the table where it has none.
 
     name: that of `report.plot`; empty where it draws none. needs: the metrics that must have been measured.
@@ -156,8 +152,8 @@ def views_of(report: Readings) -> Iterator[View]:
 
 
 def named_view(word: str) -> View:
-    """The view that a word means. Raises InputError for another word."""
-    return choice(words_of("same").get(f"view:{word}", word), NAMED, "view")
+    """The view of that name. Raises InputError for another name."""
+    return choice(word, NAMED, "view")
 
 
 def view_of(report: Readings, name: str) -> View:

@@ -1,13 +1,12 @@
 """Is there a sink? The numbers that show it, a table of them, and a sentence; how they were made."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 from math import isnan
 
 import torch
 from torch import Tensor
 
-from ..arguments import Frozen
 from ..metrics.bootstrap import REALS, SHARES, SIZES, Estimate, Range, estimate, mean_cells, rate_cells
 from ..metrics.importance import NEXT_TOKEN_LOSS, PerSequence, sink_positions, sink_rate
 from ..table import NULL, QUANTITY, Cell, Table
@@ -20,7 +19,8 @@ MARGIN = 1.5  # times uniform attention's mean importance: what one text, which 
 SHARE = 0.1  # of the heads that must look at a later position for the verdict to name it
 
 
-class Quantity(Frozen):
+@dataclass(frozen=True)
+class Quantity:
     """A number per sequence, and its nulls: under uniform attention; by bias, mask and sink logits alone.
 
     is_telling: whether it says what no other row says. is_rate: whether it counts heads. ends: the range of its values.
@@ -95,7 +95,8 @@ def sink_summary(report: Readings, epsilon: float = 0.3) -> Table:
     return Table("Is there a sink on the first token?", protocol_note(report, epsilon), rows)
 
 
-class Summary(Frozen):
+@dataclass(frozen=True)
+class Summary:
     """A sentence, and the table behind it. It prints as both. A notebook also shows the map of heads, `picture`."""
 
     sentence: str

@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from ..arguments import Frozen
 from ..backends.encoder import EncoderInput
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import located
@@ -32,7 +31,8 @@ TEXTS_PER_SEQUENCE = 20  # texts of a domain that are read, at most, for each se
 _DRAW = {Drawn.RANDOM: random_tokens, Drawn.REPEAT: repeated_token}
 
 
-class Inputs(Frozen):
+@dataclass(frozen=True)
+class Inputs:
     """What a model is measured on: `tokens` (a JSON file of ids), `drawn` tokens, `chat` or `text`, and how much of it.
 
     `chat` is what a user says to the model, or a .jsonl file of chats as `finetune` reads them, each a sequence of its
@@ -169,7 +169,8 @@ OUR_SEQUENCES = 512  # for models of ours, as in their cards
 READING = "reading docstrings"
 
 
-class Named(Frozen):
+@dataclass(frozen=True)
+class Named:
     """A model of others: its name or folder, the input of its encoder, and how it is measured.
 
     most: how many sequences it is measured on at most; None: no limit. begins: how its texts begin.
@@ -187,7 +188,8 @@ class Named(Frozen):
 Model = str | Recipe | Named  # a name or folder, or how a model of ours is trained
 
 
-class Case(Frozen):
+@dataclass(frozen=True)
+class Case:
     """A model that an experiment measures: its name or folder, its subject, and its recipe if it is one of ours.
 
     text: the user's own text, as the option `text` names it; None for the model's natural input by default: English

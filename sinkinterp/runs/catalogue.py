@@ -9,9 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from ..arguments import keywords
-from ..checks import InputError, choice
-from ..guesses import nearest
+from ..checks import InputError, choice, nearest
 
 _IN_WHEEL, _IN_REPOSITORY = Path(__file__).parents[1] / "_experiments", Path(__file__).parents[2] / "experiments"
 FOLDER = _IN_WHEEL if _IN_WHEEL.is_dir() else _IN_REPOSITORY  # a wheel carries a copy of the repository's folder
@@ -29,7 +27,6 @@ class Scale(StrEnum):
     PAPER = "paper"  # the paper's models
 
 
-@keywords
 def experiment_names() -> list[str]:
     """The names of all experiments. Raises InputError where their folder is absent."""
     names = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))

@@ -6,7 +6,7 @@ for one are counted by their operations.
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from ..arguments import Frozen
 from ..backends.files.model_files import tokenizer_of
 from ..data.draws import generator
 from ..lm.model import LMSpec, build
@@ -30,7 +29,8 @@ GPU_STEP = 0.01  # seconds that a step takes at least: an H100 made 66 to 110 st
 BYTES = 12  # of a weight and of AdamW's two moments of it, in a checkpoint
 
 
-class Cost(Frozen):
+@dataclass(frozen=True)
+class Cost:
     """The runs of an experiment, those that are in the cache already, and what the others take.
 
     tokens: that they read. hours: one run after the other. gigabytes: of the checkpoints that they leave on disk.
@@ -101,7 +101,8 @@ def parameters_of(model: LMSpec) -> int:
         return sum(parameter.numel() for parameter in build(model).parameters())
 
 
-class Noise(Frozen):
+@dataclass(frozen=True)
+class Noise:
     """Random tokens in place of a text, which may not be here."""
 
     vocab: int

@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from importlib.metadata import version
@@ -17,7 +17,6 @@ from typing import Any
 import plotly.graph_objects as go
 
 from .. import table as col
-from ..arguments import Frozen, keywords
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import downloads
 from ..checks import InputError, choice, instance_of, refuse_first
@@ -50,7 +49,8 @@ class Outcome(StrEnum):
 OUTCOMES = {True: Outcome.HOLDS, False: Outcome.FAILS, None: Outcome.UNDECIDED}  # by whether the claim is shown
 
 
-class Verdict(Frozen):
+@dataclass(frozen=True)
+class Verdict:
     """A claim, what the runs say about it, and the numbers that decide."""
 
     claim: str
@@ -62,7 +62,8 @@ Decision = tuple[Outcome | bool | None, str]  # what rows say (True: the claim i
 Row = Mapping[str, Cell]
 
 
-class Rule(Frozen):
+@dataclass(frozen=True)
+class Rule:
     """A claim, and a function that decides about it by the rows of an experiment.
 
     models: the models whose rows it needs. trained: rows that must come from trainings that ended well.
@@ -110,7 +111,8 @@ _NOT_BY_DEFAULT = {
 }
 
 
-class Scope(Frozen):
+@dataclass(frozen=True)
+class Scope:
     """How an experiment is run: on which models, with what, and where.
 
     models: names or folders in place of those of the scale; only for experiments on models that exist.
@@ -143,7 +145,8 @@ def without_constant_names(table: Table) -> Table:
     return Table(table.title, table.note, rows)
 
 
-class Experiment(Frozen):
+@dataclass(frozen=True)
+class Experiment:
     """The claim of a paper, and the functions that measure, draw and judge it.
 
     rows: makes the rows of all models: a function, or `OnModels`, or the `Trainings` of a study.
@@ -175,7 +178,8 @@ class Experiment(Frozen):
         return [] if scale == Scale.SMOKE else [rule.verdict(table) for rule in rules]
 
 
-class OnModels(Frozen):
+@dataclass(frozen=True)
+class OnModels:
     """Makes the rows of an experiment that measures models."""
 
     models: Mapping[Scale, Sequence[Model]]
@@ -270,7 +274,6 @@ def check_default(experiment: Experiment, scope: Scope, chosen: Scale | None) ->
         raise InputError(why)
 
 
-@keywords
 def reproduce(name: str | int, model: Any = None, scale: str | None = None, seeds: int = 5) -> Table:
     """The table of an experiment in short, as `sinkinterp reproduce NAME` prints it: "table07", 7, "figure02".
 

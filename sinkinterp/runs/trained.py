@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -15,8 +15,6 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..arguments import Frozen, keywords
-from ..attributes import Answering
 from ..backends.files.model_files import checked_config, load_model, tokenizer_of
 from ..backends.files.named_models import folder_of, located
 from ..backends.huggingface import HuggingFaceSubject, context_of
@@ -27,7 +25,6 @@ from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet, TokensLike, sequences_that_fit
 from ..files import cache_folder, check_holds, check_writable, path_of, sole_writer
-from ..guesses import synonym
 from ..measurement.measure import measure, passes
 from ..measurement.sweep import sink_rate
 from ..measurement.watching import sinks_of
@@ -51,16 +48,18 @@ STEP = "step"
 SINK_LENGTH = 64  # positions of each sequence in which sinks are measured, as in Gu et al. (2025)
 
 
-class Run(Answering, Frozen, repr=False):
+@dataclass(frozen=True, repr=False)
+class Run:
     """A finished training run: its recipe and the folder of its final checkpoint. A model wherever one is taken."""
-
-    kind, is_value, role = "run", True, "model"
 
     recipe: Recipe
     folder: Path
 
     def __repr__(self) -> str:
         return f"<Run of {self.recipe.key()}: {self.recipe.steps} steps, in {self.folder}>"
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
 
     def subject(self, name: str | None = None, device: str = "cpu") -> Subject:
         """The trained model, ready to be measured on a device. Its default name is the recipe's key."""
@@ -89,7 +88,6 @@ class Run(Answering, Frozen, repr=False):
             return shutil.copytree(self.folder, path_of(path, "where the checkpoint is saved"))
 
 
-@keywords
 def plot_run(run: Run | Path | str) -> go.Figure:
     """The figure of a run, or of a checkpoint's folder: its sinks and its loss by step."""
     return (run if isinstance(run, Run) else Run(recipe_of(Path(run)), Path(run))).history().plot()
@@ -107,19 +105,17 @@ def twins(**given: Any) -> Twins:
 
     In a `folder` each has a folder of its name.
     """
-    home = given.pop(synonym("folder", given), None)
+    home = given.pop("folder", None)
     names = ("softmax", "sigmoid")
     both: dict[str, Any] = {x: {} if home is None else {"folder": path_of(home, "folder") / x} for x in names}
     return Twins(*(trained(name, **given, **where) for name, where in both.items()))
 
 
-@keywords
 def settings(recipe: Recipe | str = "softmax", **given: Any) -> Recipe:
     """The recipe that `trained` makes of a variant and settings, which it takes in their place."""
     return described(recipe, given)
 
 
-@keywords
 def trained(
     recipe: Recipe | str = "softmax",
     cache: Path | str | None = None,
@@ -212,6 +208,7 @@ def recipe_of(folder: Path) -> Recipe:
 HELD_OUT_CHATS = 32  # chats that are not trained on, at most
 
 
+@dataclass(frozen=True)
 class ChatRecipe(Fit):
     """A model, the chats that it is fine-tuned on, and the length in tokens at which chats are cut.
 

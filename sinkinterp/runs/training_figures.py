@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..arguments import Frozen
 from ..plots.theme import GREY, PERCENT, add_curve, colour, escaped, model_numbers, themed, unique_values
 from ..table import ALPHA_1, ALPHA_SLOT, MODEL, NULL, Cell, Table
 
@@ -53,7 +52,8 @@ SINK_OF_SLOT = "sink_slot"
 GRADIENT_NORM = "grad_norm"
 
 
-class Panel(Frozen):
+@dataclass(frozen=True)
+class Panel:
     """A column that is drawn over steps, the title of its panel, and its axis."""
 
     column: str

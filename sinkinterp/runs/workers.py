@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
 from threading import Thread
 from typing import Any, TypeVar
 
-from ..arguments import Frozen
 from ..checks import InputError, extra, refusal
 from ..data.progress import OnProgress, no_progress
 from .catalogue import load_package
@@ -24,14 +24,16 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-class Here(Frozen):
+@dataclass(frozen=True)
+class Here:
     """One argument after the other, in this process."""
 
     def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
         yield from ((i, function(argument)) for i, argument in enumerate(arguments))
 
 
-class Processes(Frozen):
+@dataclass(frozen=True)
+class Processes:
     """Processes of this machine, each with one thread. Raises InputError where one is killed."""
 
     count: int = os.cpu_count() or 1
@@ -53,7 +55,8 @@ class Processes(Frozen):
                 raise
 
 
-class Ray(Frozen):
+@dataclass(frozen=True)
+class Ray:
     """A Ray cluster: "auto" for the one that this machine belongs to, or its address. Every run gets `gpus` GPUs.
 
     "local" starts Ray on this machine for as long as Python runs: a run for each GPU, or two at once without any.

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from ..arguments import Frozen
 from ..checks import InputError, check_count, refusal, unicode_text
 from ..data.draws import in_epochs
 from ..data.given_tokenizer import messages_in, rendered
@@ -31,7 +31,8 @@ PLAIN = (  # for tokenizers without a chat template; BOS comes first, since a mo
 )
 
 
-class Chats(Frozen):
+@dataclass(frozen=True)
+class Chats:
     """Tokenised chats, a row each. `rule` says how the labels were chosen."""
 
     rows: list[Row]

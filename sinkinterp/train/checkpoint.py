@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from torch.optim import Optimizer
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import seals
-from ..arguments import Frozen
 from ..checks import InputError
 from ..files import remove_drafts, remove_whole, replacing, set_aside
 from ..seals import Damaged
@@ -25,7 +25,8 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of one parameter
 History = list[dict[str, Any]]
 
 
-class State(Frozen):
+@dataclass(frozen=True)
+class State:
     """The content of a checkpoint: tensors by name, on the CPU."""
 
     config: PreTrainedConfig

@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -11,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
-from ..arguments import Frozen
 from ..checks import InputError
 
 Batch = dict[str, Tensor]  # arguments of the model: input_ids, labels, and attention_mask if there is padding
 
 
-class World(Frozen):
+@dataclass(frozen=True)
+class World:
     """This process, number `rank` of `size` that train together, and its device. Each holds the full model."""
 
     device: torch.device = torch.device("cpu")

@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..arguments import Frozen
 from ..checks import InputError, refusal
 from ..data.draws import Split, generator
 from ..data.progress import OnProgress, no_progress
@@ -80,7 +79,8 @@ def loss_of(model: nn.Module, batch: Batch, **options: Any) -> Tensor:
     return model(**batch, use_cache=False, **options).loss
 
 
-class Job(Generic[F], Frozen):
+@dataclass(frozen=True)
+class Job(Generic[F]):
     """One training run.
 
     fit: the settings; recipe.json stores them.

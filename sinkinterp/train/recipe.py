@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
-from functools import reduce
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +11,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ..attention import Mask
 from ..attention.slots import NoSlots
-from ..checks import InputError, choice, refusing
+from ..checks import InputError, choice, nearest, refusing
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
@@ -20,12 +19,12 @@ from ..data.sources import Embedded, PythonCode, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..data.tokens import Tokens, sequences_that_fit
 from ..files import data_of
-from ..guesses import nearest, option_of, said_of, synonym
 from ..lm.model import IGNORED, LMSpec
 from ..lm.variants import VARIANTS, attn, variants
 from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later, changed
 
 
+@dataclass(frozen=True)
 class Rate(Spec):
     """The learning rate after the linear warm-up: the peak rate, unless a schedule lowers it."""
 
@@ -34,10 +33,12 @@ class Rate(Spec):
         return 1.0
 
 
+@dataclass(frozen=True)
 class ConstantRate(Rate):
     """The peak rate until the end, as in the released configurations of Gu et al. (2025)."""
 
 
+@dataclass(frozen=True)
 class CosineRate(Rate):
     """Half a cosine, from the peak at the end of the warm-up down to `floor` at the last step."""
 
@@ -50,6 +51,7 @@ class CosineRate(Rate):
         return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2
 
 
+@dataclass(frozen=True)
 class CooldownRate(Rate):
     """The peak rate, then a straight line down to `floor` over the last fraction `last` of the steps.
 
@@ -66,6 +68,7 @@ class CooldownRate(Rate):
         return min(1.0, self.floor + (1 - self.floor) * left)
 
 
+@dataclass(frozen=True)
 class Decay(Spec):
     """Which parameters weight decay applies to."""
 
@@ -74,6 +77,7 @@ class Decay(Spec):
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
 class MapsAndTokens(Decay):
     """Linear maps and token embeddings, but not gains, slots and position tables.
 
@@ -87,6 +91,7 @@ class MapsAndTokens(Decay):
         return {name for name, p in model.named_parameters() if id(p) in chosen}
 
 
+@dataclass(frozen=True)
 class Everything(Decay):
     """Every parameter, as the released training of Gu et al. (2025) does."""
 
@@ -103,6 +108,7 @@ def parameter_groups(model: nn.Module, decay: Decay, weight_decay: float) -> lis
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
 
 
+@dataclass(frozen=True)
 class Objective(Spec):
     """Predicts every token from position `first` on, each from the tokens before it."""
 
@@ -120,10 +126,12 @@ class Objective(Spec):
         return labels
 
 
+@dataclass(frozen=True)
 class NextToken(Objective):
     """Predicts every token but the first."""
 
 
+@dataclass(frozen=True)
 class PrefixLM(Objective):
     """Predicts the tokens after the first `prefix`, which a prefix mask shows to all (Gu et al. 2025, Fig. 5)."""
 
@@ -141,6 +149,7 @@ MOST_THREADS = 1024  # of one process
 _COUNTS = ("steps", "batch", "micro_batch", "watch_every", "save_every")
 
 
+@dataclass(frozen=True)
 class Fit(Spec):
     """How AdamW (betas 0.9 and 0.95) fits any model to batches.
 
@@ -188,6 +197,7 @@ class Fit(Spec):
         return self.lr * min(1.0, step / max(1, self.warmup), self.schedule.factor(step, self.steps, self.warmup))
 
 
+@dataclass(frozen=True)
 class Recipe(Fit):
     """A language model of ours, fitted to data from a random start.
 
@@ -230,6 +240,7 @@ def shown_ahead(mask: Mask, length: int) -> int:
     return int(index[shown.any(0)].max()) if shown.any() else 0
 
 
+@dataclass(frozen=True)
 class YourText(Source):
     """Placeholder for the user's own text. `check` raises InputError until another source stands in its place."""
 
@@ -271,38 +282,18 @@ def with_variant(recipe: Recipe, name: str) -> Recipe:
     return replace(recipe, model=model, objective=PrefixLM(last + 1) if last else recipe.objective)
 
 
-def variant_of(word: str) -> str:
-    """The variant that a word means, such as no_sink; the word itself if it means none."""
-    return option_of(f"train:{word}") or synonym(word, VARIANTS)
-
-
 def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
     """A recipe, or that of the demo for a variant, with settings of it or of its model, such as steps=100, n_layers=2.
 
-    Several variants, as in position="alibi" or kv_bias=True, change it one after the other. Raises InputError as
-    `with_variant` and `changed` do.
+    Raises InputError as `with_variant` and `changed` do.
     """
-    recipe = variant_of(recipe) if isinstance(recipe, str) else recipe
-    known = variants(RECIPES["demo"].model)
-
-    def variant(word: str, value: Any) -> str:
-        usual = word if value is True else synonym(str(value).lower(), known)
-        return option_of(f"train:--{word.replace('_', '-')}={value}") or usual
-
-    parts = {word: name for word, value in settings.items() if (name := variant(word, value)) in known}
-    settings = {word: value for word, value in settings.items() if word not in parts}
     if not isinstance(recipe, Recipe) and recipe not in [*VARIANTS]:
         given = f"{recipe!r:.40}" if isinstance(recipe, str) else type(recipe).__name__
-        near = said_of(recipe, "recipe") or f"{nearest(recipe, VARIANTS)}{said_of('recipe', 'trained')}"
-        raise InputError(f"{given} is not a recipe{near}")
+        raise InputError(f"{given} is not a recipe or a variant{nearest(recipe, VARIANTS)}")
     made = with_variant(RECIPES["demo"], recipe) if isinstance(recipe, str) else recipe
-    made = reduce(with_variant, parts.values(), made)
     own = {field.name: field.name for field in fields(made)}
     paths = {field.name: f"model.{field.name}" for field in fields(made.model)} | own | {"length": "data.length"}
-    named = {paths.get(synonym(word, paths), word): value for word, value in settings.items()}
-    for word in [word for word in named if word not in paths.values()]:
-        if fix := said_of(word, "trained") or f"; it is a variant: si.train({word!r})" * (word in known):
-            raise InputError(f"there is no setting {word!r}{fix}")
+    named = {paths.get(word, word): value for word, value in settings.items()}
     named = {"model.n_ctx": named["data.length"]} | named if "data.length" in named else named
     made = replace(made, seed=named.pop("seed", made.seed))
     return changed(made, [f"{path}={value}" for path, value in named.items()])

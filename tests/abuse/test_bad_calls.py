@@ -7,7 +7,7 @@ import os
 import pkgutil
 import re
 import signal
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import partial
 from importlib import import_module
 from itertools import product
@@ -300,6 +300,7 @@ def report(subject):
     return si.measure(subject, TOKENS)
 
 
+@dataclass(frozen=True)
 class Nothing(edit.Edit):
     def residuals(self, block, x):
         return x * 0

@@ -187,7 +187,7 @@ def test_sites_that_no_read_sees_name_the_one_to_read():
 def test_heads_that_an_edit_makes_write_one_direction_have_an_update_of_rank_one(backend):
     subject, ids = given("llama with grouped queries", backend)
     edits = [iv.ChangeOutputs(iv.SetTo(0.5))]
-    report = si.measure(subject, ids, instruments=si.metrics.instruments.GEOMETRY, edits=edits)
+    report = si.measure(subject, ids, instruments=si.measurement.instruments.GEOMETRY, edits=edits)
     rank = report.extra(UPDATE_RANK)
     torch.testing.assert_close(rank, torch.ones_like(rank))
-    assert si.measure(subject, ids, instruments=si.metrics.instruments.GEOMETRY).extra(UPDATE_RANK).mean() > 1.3
+    assert si.measure(subject, ids, instruments=si.measurement.instruments.GEOMETRY).extra(UPDATE_RANK).mean() > 1.3

@@ -3,6 +3,7 @@
 import copy
 import struct
 import wave
+from dataclasses import dataclass
 from functools import cache, partial
 
 import numpy as np
@@ -97,6 +98,7 @@ def test_residuals_and_updates_are_the_decoders(name):
     assert subject.shape.n_ctx == (None if name == "t5" else 40)
 
 
+@dataclass(frozen=True)
 class Silent(Edit):
     """No head returns anything."""
 

@@ -9,6 +9,7 @@ from refusals import refused
 from transformers import AutoModelForCausalLM, GPT2Config
 
 import sinkinterp as si
+from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.maps import attention_map, head_maps
 from sinkinterp.metrics.instruments import MAPS, RESIDUALS
 from sinkinterp.metrics.residuals import ALL_ENTRIES
@@ -134,7 +135,7 @@ def test_a_figure_of_512_tokens_is_at_most_2_mb_and_its_cells_hold_the_largest(h
 
 def test_residuals_are_taken_along_of_sequences_of_any_length(seen):
     rows = [tokens_of()[0].tolist(), tokens_of()[1, :7].tolist()]
-    report = si.measure(seen[0], si.data.tokens.TokenSet.of_rows(rows), instruments=RESIDUALS)
+    report = si.measure(seen[0], TokenSet.of_rows(rows), instruments=RESIDUALS)
     x = report.extra(ALL_ENTRIES)
     assert x.shape[:2] == report.residual_norms.shape[:2] and x[1, :, :, 7:].isnan().all()
     torch.testing.assert_close(x.norm(dim=2), report.residual_norms, equal_nan=True)

@@ -49,7 +49,7 @@ def test_the_first_tokens_numbers_are_those_of_eager_attention(name, sequences, 
     alpha = received / queries_that_see_the_first(model.config, length)[:, None]
     streams = torch.stack(output.hidden_states[:-1], 1)  # the last one is after the final norm
 
-    report = si.measure(subject, tokens, positions=(0,), instruments=() if kept else si.metrics.instruments.LOSS)
+    report = si.measure(subject, tokens, positions=(0,), instruments=() if kept else si.measurement.instruments.LOSS)
     states, norms = si.hidden_states(subject, tokens).movedim(0, 1), report.residual_norms
     assert torch.allclose(report.importance[..., 0], alpha, atol=2e-5)
     assert report.sink_rate(0) == pytest.approx((alpha > 0.3).float().mean().item(), abs=1e-3)

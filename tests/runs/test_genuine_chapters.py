@@ -15,6 +15,7 @@ from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.sites import HeadWeights
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.data.choices import Bos
+from sinkinterp.data.tokens import random_tokens
 from sinkinterp.interventions import ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 from sinkinterp.runs.case import Case, Named, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module
@@ -138,7 +139,7 @@ def test_the_row_of_an_atlas_is_what_measurements_say(tmp_path):
     model_of("llama").save_pretrained(tmp_path)
     (row,) = load_experiment("atlas_of_models").table(Scope(Scale.SMOKE, models=[str(tmp_path)])).rows
     subject = si.load(str(tmp_path))
-    tokens = si.data.tokens.random_tokens(97, 64, 16).tokens
+    tokens = random_tokens(97, 64, 16).tokens
     plain, hidden = (
         si.measure(subject, tokens, edits=edits, instruments=si.measurement.instruments.LOSS, progress=False)
         for edits in ((), [si.interventions.RemoveColumn(positions=[0])])

@@ -6,6 +6,7 @@ by what the edits change in its weights.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -17,7 +18,6 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from ...arguments import Frozen
 from ...attention import ATTENTION_INPUT, MLP, NEURONS
 from ...attention.shapes import Gap, ModelShape, tolerance_of
 from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, LazyWeights, Site
@@ -86,7 +86,8 @@ def token_mixer(block: nn.Module, attends: bool) -> str:
     return "convolution" if is_convolution else "mixer"
 
 
-class Tap(Frozen):
+@dataclass(frozen=True)
+class Tap:
     """The module of a block whose output, times `factor`, is at a site. With `is_input` its input is.
 
     beside: a module that runs before it and whose output is added to its own, as that of experts; None without one.
@@ -141,7 +142,8 @@ def _feed_forward(block: nn.Module) -> Tap | None:
     return Tap(modules[name], factor, modules[_BESIDE[name]] if _BESIDE.get(name) in modules else None)
 
 
-class StreamModules(Frozen):
+@dataclass(frozen=True)
+class StreamModules:
     """The modules of a model that read and write its residual stream.
 
     tables: those of learned positions. taps: at the sites that are read and edited. is_cross: whether cross-attention
@@ -249,7 +251,8 @@ def linear_of(module: Any, x: Tensor) -> tuple[Callable[[], Tensor], Tensor | No
     return weight, bias if isinstance(getattr(module, "bias", None), Tensor) or bias.any() else None
 
 
-class HeadMap(Frozen):
+@dataclass(frozen=True)
+class HeadMap:
     """The module that makes the queries, keys or values of a layer, `site`. rows: of the width of what it returns."""
 
     module: nn.Module
@@ -349,7 +352,8 @@ def maps_edited(
     return removed_after(handles)
 
 
-class LinearMap(Frozen):
+@dataclass(frozen=True)
+class LinearMap:
     """A parameter of a module that is a linear map, or of experts a stack of them; transposed: columns are outputs."""
 
     module: nn.Module

@@ -7,6 +7,7 @@ makes the same queries, keys, values, mask and bias, and leaves the rest to `Att
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,6 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from ...arguments import Frozen
 from ...attention import HeadOutput
 from ...checks import refuse_first
 from ..exclusive import computed_by
@@ -25,7 +25,8 @@ from ..exclusive import computed_by
 Attend = Callable[..., HeadOutput]
 
 
-class Family(Frozen):
+@dataclass(frozen=True)
+class Family:
     """method: that of the attention module which is replaced. function: what replaces it, of the module and `Attend`.
 
     feed_forward: inside a block, the last module of the feed-forward branch, where its `mlp` also adds the residual.

@@ -30,10 +30,9 @@ from transformers import (
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
-from ...checks import READABLE, InputError, check_memory, extra, is_whole, refusal, refusing
+from ...checks import READABLE, InputError, check_memory, extra, is_whole, nearest, refusal, refusing
 from ...data.hub import asking_hub
 from ...files import check_is_file
-from ...guesses import nearest
 from ...seals import verify, verifying
 from ..mended import adapter_folder, base_of, merged
 from .named_models import known_names, located, names_here, origin_in

@@ -7,10 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ...arguments import keywords
-from ...checks import InputError, refusal
+from ...checks import InputError, nearest, refusal
 from ...files import cache_folder
-from ...guesses import nearest
 from ...seals import Of, hashes_in
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints"
@@ -81,7 +79,6 @@ def shipped() -> dict[str, Path]:
     return {f"sinkinterp/{name}": SHIPPED / name for name in _folders(SHIPPED)}
 
 
-@keywords
 def models() -> dict[str, Path]:
     """The folders of the models that need no network, by name."""
     return downloaded() | shipped()

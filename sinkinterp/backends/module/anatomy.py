@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from ...arguments import Frozen
 from ...attention import AttentionCall, call_of_interface
 from ...checks import InputError, refuse_first
 from ..anatomy.modules import removed_after
@@ -114,7 +113,8 @@ _ONLY_SHAPES = frozenset({torch.ones_like, torch.zeros_like, torch.empty_like, t
 INTEGERS = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
-class Operation(Frozen):
+@dataclass(frozen=True)
+class Operation:
     """One call of a torch function, with the numbers of the tensors that it reads and makes."""
 
     place: Place
@@ -261,7 +261,8 @@ NOWHERE = -1  # the number of no tensor
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
 
 
-class Operand(Frozen):
+@dataclass(frozen=True)
+class Operand:
     """One of the two tensors that an operation adds or multiplies; `number` is its number in the record.
 
     factor: what the operation multiplies it by. For one that has a row for each position, rank, pos_axis and batch_axis
@@ -280,7 +281,8 @@ class Operand(Frozen):
     is_table: bool = False
 
 
-class Anatomy(Frozen):
+@dataclass(frozen=True)
+class Anatomy:
     """Where things are in a pass.
 
     residuals: what makes the input of every block, and what the last block returns. layers: the block of each call.
@@ -336,7 +338,8 @@ def anatomy_of(record: Record, blocks: str | None = None, positions: str | None 
 # The residual stream: what attention returns is added to what its queries, keys and values are made of
 
 
-class Call(Frozen):
+@dataclass(frozen=True)
+class Call:
     """An attention call: its operation, its output, the residual that it starts from, and the sum of the two.
 
     The last two are NOWHERE where no such sum is found, as where the residual is scaled first.

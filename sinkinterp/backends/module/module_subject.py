@@ -4,7 +4,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial, wraps
 from operator import attrgetter
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ...arguments import Frozen
 from ...attention import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING, AttentionCall, Gap
 from ...checks import InputError, accepting, instance_of, refusal
 from ...data.tokens import Tokens
@@ -132,7 +131,8 @@ def _moved(name: str, turn: Operand, table: Tensor | None, positions: Tensor, x:
     return moved.movedim(0, turn.batch_axis).squeeze(turn.batch_axis + 1)
 
 
-class AttentionOf(Frozen):
+@dataclass(frozen=True)
+class AttentionOf:
     """How the modules named `module` attend, such as "blocks.*.sa".
 
     computes: a function that takes the module and what its `forward` takes, returns what that returns, and calls

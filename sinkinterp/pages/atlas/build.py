@@ -1,13 +1,12 @@
 """An atlas of a model on a text: the cells of many heads, read in one forward pass."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from ...arguments import Frozen
 from ...attention import QUANTITIES, SCORE, WEIGHT, Edit, Quantity, maps as attention_maps
 from ...backends.subject import Subject
 from ...checks import InputError
@@ -27,7 +26,8 @@ SLOT = -1  # among `places`: the column that belongs to no token
 Maps = Float[np.ndarray, "map stat row column"]
 
 
-class State(Frozen):
+@dataclass(frozen=True)
+class State:
     """What the heads do in one run of the model.
 
     channels: cells of every map, NaN where no pair may attend. `stat` is [largest, mean], or one where a cell is one
@@ -44,7 +44,8 @@ class State(Frozen):
     received: Sequence[float] = ()
 
 
-class Atlas(Frozen):
+@dataclass(frozen=True)
+class Atlas:
     """What the page shows.
 
     tokens: their text.
@@ -81,7 +82,8 @@ LIMIT = 8_000_000  # bytes of codes: a page of 1,200 heads stays below 12 MB
 PER_MAP = 1_700_000  # bytes for one map: a page at T = 16,384 stays below 4 MB
 
 
-class Detail(Frozen):
+@dataclass(frozen=True)
+class Detail:
     """How maps are stored: how many tokens a cell covers, the bits of a code, and which numbers of a pair."""
 
     side: int
@@ -99,7 +101,8 @@ class Detail(Frozen):
         return len(self.channels) * self.stats * self.bits // 8 * n * (n + 1) // 2
 
 
-class Run(Frozen):
+@dataclass(frozen=True)
+class Run:
     """One run of the model: what was measured, and the cells of its maps by channel.
 
     slot: the slot's column, if there is one. pairs: how many pairs of each cell may attend, by layer.
@@ -158,7 +161,8 @@ def atlas(
     return reader.atlas({"before": first, "after": reader.run(edits)} if edits else {"as it is": first}, word)
 
 
-class Reader(Frozen):
+@dataclass(frozen=True)
+class Reader:
     """Runs a model on one sequence, with any edits, and shows the runs beside each other."""
 
     subject: Subject

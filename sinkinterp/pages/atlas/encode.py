@@ -3,14 +3,13 @@
 import base64
 import gzip
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 
 import numpy as np
 from jaxtyping import Float
 from plotly.offline import get_plotlyjs
 
-from ...arguments import Frozen
 from ...attention import WEIGHT, Quantity
 from ...files import data_of
 from ...plots.theme import DARK, LIGHT, Theme
@@ -22,7 +21,8 @@ from .build import Atlas
 Values = Float[np.ndarray, "*shape"]
 
 
-class Scale(Frozen):
+@dataclass(frozen=True)
+class Scale:
     """Codes of values from `low` to `high` in even steps, from 1 on. Code 0 stands for no value (NaN).
 
     A logarithmic scale has even ratios, from code 2 on. Its code 1 stands for 0, and for what rounds below `low`.

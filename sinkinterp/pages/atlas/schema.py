@@ -4,10 +4,11 @@ The page carries the types of these fields, and checks its data by them before i
 read every field, and no other.
 """
 
-from ...arguments import Frozen
+from dataclasses import dataclass
 
 
-class ScaleData(Frozen):
+@dataclass(frozen=True)
+class ScaleData:
     """How codes become numbers: see `encode.Scale`."""
 
     log: bool
@@ -17,14 +18,16 @@ class ScaleData(Frozen):
     step: float
 
 
-class ImportanceData(Frozen):
+@dataclass(frozen=True)
+class ImportanceData:
     """Importance: its scale, and for each state the id of the block that holds it."""
 
     scale: ScaleData
     blocks: list[str]
 
 
-class ChannelData(Frozen):
+@dataclass(frozen=True)
+class ChannelData:
     """A channel: its name, its colours and codes, and for each state, by layer, the id of its block."""
 
     name: str
@@ -34,7 +37,8 @@ class ChannelData(Frozen):
     blocks: list[dict[str, str]]
 
 
-class CaptionData(Frozen):
+@dataclass(frozen=True)
+class CaptionData:
     """The text under each figure."""
 
     overview: str
@@ -43,14 +47,16 @@ class CaptionData(Frozen):
     text: str
 
 
-class ColumnData(Frozen):
+@dataclass(frozen=True)
+class ColumnData:
     """The head of a table's column, and whether it holds words, which are aligned to the left."""
 
     name: str
     wordy: bool
 
 
-class TableData(Frozen):
+@dataclass(frozen=True)
+class TableData:
     """A table as text."""
 
     title: str
@@ -59,7 +65,8 @@ class TableData(Frozen):
     rows: list[list[str]]
 
 
-class ThemeData(Frozen):
+@dataclass(frozen=True)
+class ThemeData:
     """Colours as #RRGGBB: two scales, evenly spaced, the lines of axes, and the frame around the open head."""
 
     sequential: list[str]
@@ -68,7 +75,8 @@ class ThemeData(Frozen):
     mark: str
 
 
-class PageData(Frozen):
+@dataclass(frozen=True)
+class PageData:
     """Everything that the scripts of a page read, except the blocks of numbers.
 
     tokens: their text. layers: the attention layers. heads: how many each of them has. maps: (layer, head) of each map.

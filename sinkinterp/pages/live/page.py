@@ -7,7 +7,7 @@ both exchange, and checks every answer by them. `question_of` checks what comes 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from plotly.offline import get_plotlyjs
 
-from ...arguments import Frozen
 from ...attention import Edit, ModelShape, Sigmoid
 from ...backends.load import subject_of
 from ...backends.subject import Subject, text_to_tokens
@@ -43,14 +42,16 @@ MOST_EDITS = 20
 LARGEST = 10**6  # of any number in an edit
 
 
-class EditData(Frozen):
+@dataclass(frozen=True)
+class EditData:
     """An edit: one of `KINDS`, and its numbers in their order."""
 
     kind: str
     numbers: list[float]
 
 
-class Question(Frozen):
+@dataclass(frozen=True)
+class Question:
     """A question of the page: a prompt, and edits of the model that reads it.
 
     other: a prompt into whose run the activations of the first are patched; empty for no such map.
@@ -61,7 +62,8 @@ class Question(Frozen):
     other: str
 
 
-class NumberData(Frozen):
+@dataclass(frozen=True)
+class NumberData:
     """A number that an edit takes: its words, whether may be any, and its value at first."""
 
     words: str
@@ -69,14 +71,16 @@ class NumberData(Frozen):
     start: float
 
 
-class KindData(Frozen):
+@dataclass(frozen=True)
+class KindData:
     """A kind of edit: its title, with {0}, {1}, ... for its numbers."""
 
     title: str
     numbers: list[NumberData]
 
 
-class StartData(Frozen):
+@dataclass(frozen=True)
+class StartData:
     """What the page holds before it asks. example: the prompt that it begins with. ask: the path of questions."""
 
     model: str
@@ -86,7 +90,8 @@ class StartData(Frozen):
     kinds: dict[str, KindData]
 
 
-class SuggestionData(Frozen):
+@dataclass(frozen=True)
+class SuggestionData:
     """An edit to try, and what it asks."""
 
     title: str
@@ -94,7 +99,8 @@ class SuggestionData(Frozen):
     edit: EditData
 
 
-class HeadlineData(Frozen):
+@dataclass(frozen=True)
+class HeadlineData:
     """A number in every state, as text. token: the one that it is about, or nothing. note: what to compare it with."""
 
     label: str
@@ -103,14 +109,16 @@ class HeadlineData(Frozen):
     note: str
 
 
-class NextData(Frozen):
+@dataclass(frozen=True)
+class NextData:
     """A likely next token, with its probability in every state."""
 
     token: str
     chances: list[float]
 
 
-class EntryData(Frozen):
+@dataclass(frozen=True)
+class EntryData:
     """A residual entry among the largest, before the edits, and the edit that zeroes its dimension.
 
     size: its largest value over blocks, and `times` how many medians that is. It is among the largest before layers
@@ -126,7 +134,8 @@ class EntryData(Frozen):
     edit: EditData
 
 
-class AnswerData(Frozen):
+@dataclass(frozen=True)
+class AnswerData:
     """What the server answers. view, blocks: an atlas, as on the page of `view`. edits: as code would write them.
 
     restored: by block and position, what patching into the other prompt restores; empty without one.
@@ -220,7 +229,8 @@ NEXT_TOKEN = LogitsMetric("next_token", lambda logits, tokens: logits[:, -1].dou
 INSTRUMENTS = (NEXT_TOKEN, TOP_ENTRIES, PEAK_OVER_MEDIAN)
 
 
-class Session(Frozen):
+@dataclass(frozen=True)
+class Session:
     """A model that answers questions one after the other. For a model without a tokenizer, a prompt is token ids."""
 
     subject: Subject
