@@ -1,8 +1,10 @@
 import gc
 import json
 import os
+import shutil
 import signal
 import threading
+from collections import Counter
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from http.client import HTTPConnection
@@ -18,6 +20,18 @@ from shape_checks import calls_of, checked_where_it_states_shapes
 
 COMPOSED = {"cli", "models", "pages", "runs", "tests"}  # folders of tests
 jaxtyping.jaxtyped = checked_where_it_states_shapes  # before any import of the package, which may import all of it
+
+
+def pytest_addoption(parser):
+    parser.addoption("--browser", action="store_true", help="tests of pages fail without a browser")
+
+
+def pytest_unconfigure(config):
+    """The last line says what was skipped."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter and not hasattr(config, "workerinput") and (skipped := reporter.stats.get("skipped")):
+        reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+        print("skipped:", "; ".join(f"{count} ({reason})" for reason, count in reasons.most_common()))
 
 
 def pytest_configure(config):
@@ -57,6 +71,17 @@ def pytest_collection_finish():
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
+
+
+@pytest.fixture(scope="session")
+def browser(pytestconfig):
+    """The path of Chromium. Without one the test is skipped, or fails with --browser."""
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        stop = pytest.fail if pytestconfig.getoption("browser") else pytest.skip
+        stop("no Chromium: make test BROWSER=1 installs it")
+    return path
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """The table of pages is whole at a size at which its figures mean nothing; nothing here is timed."""
 
 import json
-import shutil
 
 import pytest
 
@@ -9,10 +8,8 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from benchmarks import views
 from sinkinterp.attention.maps import WEIGHT
 
-has_browser = any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
 
-
-@pytest.mark.skipif(not has_browser, reason="no chromium on this machine")
+@pytest.mark.usefixtures("browser")
 def test_every_row_has_a_figure_and_a_verdict_and_the_promises_are_those_that_were_made(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(views, "told", lambda result, quick: result)
     views.main(repeats=1, quick=True, json_out=tmp_path / "figures.json")

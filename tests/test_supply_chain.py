@@ -54,7 +54,7 @@ def test_every_locked_package_has_hashes_and_the_version_of_the_constraints(lock
     pins = pins_in(lock)
     assert pins and len(pins) == lock.read_text().count("==") - lock.read_text().count(" == '")
     for name, (version, hashes) in pins.items():
-        assert hashes and versions.get(name, version) == version, name
+        assert hashes and versions.get(name, version) == version.removesuffix("+cpu"), name
     assert not re.search(r"://|--index|--find", lock.read_text())
 
 
@@ -65,9 +65,20 @@ def test_all_that_the_project_and_its_tests_need_is_locked():
     assert backend == f"hatchling=={pins_in(ROOT / 'requirements' / 'build.txt')['hatchling'][0]}"
 
 
+def test_the_small_torch_is_the_pinned_one_and_no_other_file_has_its_hash():
+    (version, hashes), (usual, _) = (pins_in(ROOT / "requirements" / f"{name}.txt")["torch"] for name in ("cpu", "dev"))
+    assert version == f"{usual}+cpu" and hashes
+    small = set(re.findall("[0-9a-f]{64}", (ROOT / "requirements/cpu.txt").read_text()))
+    others = "".join(lock.read_text() for lock in LOCKS if lock.stem != "cpu")
+    assert not small & set(re.findall("[0-9a-f]{64}", others))
+
+
 def test_make_installs_by_hash_and_the_workflow_names_actions_by_commit():
-    installs = re.findall(r"pip install.*", (ROOT / "Makefile").read_text())
-    assert installs and all("--require-hashes" in line or "--no-index" in line for line in installs)
+    makefile = (ROOT / "Makefile").read_text()
+    options = re.search("^OPTIONS := (.*)", makefile, re.MULTILINE)[1]
+    installs = re.findall(r"pip install.*", makefile)
+    assert installs and all("$(OPTIONS)" in line or "--no-index" in line for line in installs)
+    assert "--require-hashes" in options and "--no-deps" in options
     actions = re.findall(r"uses: *(.*)", "".join(file.read_text() for file in (ROOT / ".github").rglob("*.yml")))
     assert actions and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", action) for action in actions)
 

@@ -1,7 +1,7 @@
 """Writes the packages that `make` installs, with the hashes of all their files: `python -m tools.lock [WHEEL ...]`.
 
 Their versions are those of constraints.txt, and for what it leaves open the newest. The hashes of the wheels that are
-given, such as builds of torch that other indexes hold, are added to those of their packages. Needs the extra `lock`.
+given are those of the CPU build of torch, which PyTorch's own index holds. Needs the extra `lock`.
 """
 
 import hashlib
@@ -26,12 +26,19 @@ COMMAND = (
     ),
 )
 CUDA = re.compile(r"cuda|nvidia|triton")  # what only the CUDA build of torch needs
+CPU = "torch=={} ; sys_platform == 'linux' and platform_machine == 'x86_64' and python_version == '3.11'"
 BUILDERS = ("hatchling", "editables", "packaging", "pathspec", "pluggy", "setuptools", "trove-classifiers")
 
 
 def main(wheels: list[Path]) -> None:
-    """Writes build.txt, dev.txt and cuda.txt in requirements/, and what docs, ray and this tool need beside them."""
-    dev = {name: pin + _hashes_of(name, wheels) for name, pin in _pins("dev").items()}
+    """Writes build.txt, dev.txt and cuda.txt in requirements/, and what docs, ray and this tool need beside them.
+
+    With `wheels`, the file names of which begin as torch-2.13.0+cpu-cp311, also cpu.txt.
+    """
+    dev = _pins("dev")
+    if wheels:
+        hashes = [f"--hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}" for wheel in wheels]
+        _write("cpu", {"torch": " \\\n    ".join([CPU.format(wheels[0].name.split("-")[1]), *hashes])})
     _write("build", {name: dev[name] for name in BUILDERS})
     _write("cuda", {name: pin for name, pin in dev.items() if CUDA.match(name)})
     _write("dev", {name: pin for name, pin in dev.items() if not CUDA.match(name) and name not in BUILDERS})
@@ -43,12 +50,6 @@ def _pins(extra: str) -> dict[str, str]:
     """The packages that the project needs with an extra: name to pin and hashes."""
     compiled = subprocess.run([*COMMAND, "--extra", extra], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return {block.partition("==")[0]: block.strip() for block in re.split(r"\n(?=\w)", compiled)}
-
-
-def _hashes_of(name: str, wheels: list[Path]) -> str:
-    """The hashes of the wheels of a package, as a requirement continues with them."""
-    of_package = [wheel for wheel in wheels if wheel.name.split("-")[0].replace("_", "-").lower() == name]
-    return "".join(f" \\\n    --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}" for wheel in of_package)
 
 
 def _write(name: str, pins: Mapping[str, str]) -> None:

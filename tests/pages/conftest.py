@@ -1,4 +1,3 @@
-import shutil
 import threading
 from pathlib import Path
 
@@ -8,17 +7,13 @@ from sinkinterp.backends.load import load
 from sinkinterp.pages import serve
 from sinkinterp.pages.live.page import ASK, Session, live_page
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-BROWSER = next((found for name in NAMES if (found := shutil.which(name))), None)
-
 
 @pytest.fixture(scope="module")
-def chromium():
-    if BROWSER is None:
-        pytest.skip("no chromium on this machine")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+def chromium(browser):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         yield started
         started.close()
 
