@@ -1,9 +1,12 @@
 """The sweep over causal architectures, on families of every kind; `python -m tools.families` sweeps all."""
 
+import contextlib
 import signal
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import StrictDataclassClassValidationError
+from transformers import AutoConfig, PretrainedConfig
 from typer.testing import CliRunner
 
 from sinkinterp.checks import InputError
@@ -40,6 +43,33 @@ def test_families_of_every_kind_are_measured_as_eager_attention_is(table):
     assert {name: rows[name]["verdict"] for name in MEASURED_HERE} == dict.fromkeys(MEASURED_HERE, MEASURED)
     assert {name: rows[name]["feed-forward updates"] for name in MEASURED_HERE} == MEASURED_HERE
     assert is_sound(table)
+
+
+def is_on(value):
+    return any(map(is_on, value)) if isinstance(value, list | tuple) else bool(value)
+
+
+def switched_off(config, tiny):
+    """The settings that are on in a configuration and off in the tiny one; token ids are numbers of a vocabulary."""
+    shrunk = tiny.to_dict()
+    for name, value in config.to_dict().items():
+        if name in config.sub_configs and isinstance(getattr(config, name), PretrainedConfig):
+            yield from switched_off(getattr(config, name), getattr(tiny, name))
+        elif not name.endswith("token_id") and is_on(value) and not is_on(shrunk.get(name)):
+            yield name
+
+
+def test_a_family_is_tried_at_its_own_settings_and_only_its_sizes_shrink():
+    settings = {}
+    for family in FAMILIES:
+        with contextlib.suppress(ValueError, StrictDataclassClassValidationError):  # of a family that is not built
+            settings[family] = [
+                *switched_off(AutoConfig.for_model(family), families_of_transformers.tiny_config(family))
+            ]
+    assert len(settings) >= len(FAMILIES) - 2
+    assert not {family: names for family, names in settings.items() if names}
+    for family in ("gemma3n_text", "gemma4_text", "gemma4_unified_text"):
+        assert families_of_transformers.tiny_config(family).num_kv_shared_layers
 
 
 def test_what_cannot_be_measured_is_refused_in_one_line(table):

@@ -38,10 +38,10 @@ _MOST_PARAMETERS = 20_000_000  # of a model that counts as tiny
 
 # what configurations call their sizes, by the size; those that a configuration has are set
 _NAMES: Mapping[int, str] = {
-    0: "num_kv_shared_layers pad_token_id",
+    0: "pad_token_id",
     1: "n_group topk_group num_expert_group n_shared_experts mamba_n_groups n_groups bos_token_id",
-    2: "num_key_value_heads num_kv_heads linear_num_key_heads num_experts_per_tok num_experts_per_token moe_topk moe_k "
-    "top_k zero_expert_num eos_token_id",
+    2: "num_kv_shared_layers num_key_value_heads num_kv_heads linear_num_key_heads num_experts_per_tok "
+    "num_experts_per_token moe_topk moe_k top_k zero_expert_num eos_token_id",
     4: "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_attention_heads n_head n_heads "
     "num_heads attention_heads decoder_attention_heads encoder_attention_heads linear_num_heads linear_num_value_heads "
     "num_experts num_local_experts n_routed_experts moe_num_experts mamba_dt_rank hidden_size_per_layer_input "
@@ -65,6 +65,8 @@ _QWEN4 = {
     "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": _HEAD, "indexer_budget": 4,
     "indexer_compress_ratio": 2, "hc_lowrank": 8, "layer_types": ["linear_attention", "indexed_attention"] * 2,
 }  # fmt: skip
+_GEMMA3N = {"activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0]}
+_GEMMA4 = {"layer_types": ["sliding_attention", "full_attention"] * 2}  # as E2B and E4B, whose last layers share keys
 _HYBRID = ["linear_attention", "full_attention"] * 2
 _MORE: Mapping[str, Mapping[str, Any]] = {  # what else a family needs to attend, or to be built
     "bailing_hybrid": {"layer_group_size": 2},
@@ -72,6 +74,13 @@ _MORE: Mapping[str, Mapping[str, Any]] = {  # what else a family needs to attend
     "big_bird": {"attention_type": "original_full"},
     "cohere_compass_text": {"rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), _ROTATION)},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0}},
+    "gemma3n": {"text_config": _GEMMA3N},
+    "gemma3n_text": _GEMMA3N,
+    "gemma4": {"text_config": _GEMMA4},
+    "gemma4_text": _GEMMA4,
+    "gemma4_unified": {"text_config": _GEMMA4},
+    "gemma4_unified_text": _GEMMA4,
+    "got_ocr2": {"text_config": {"tie_word_embeddings": True}},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 5},
     "granitemoehybrid": {"layer_types": _HYBRID},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
@@ -88,9 +97,14 @@ _MORE: Mapping[str, Mapping[str, Any]] = {  # what else a family needs to attend
 }
 
 
+def tiny_config(family: str) -> PretrainedConfig:
+    """A family's own settings at small sizes. Raises whatever transformers raises where these do not fit."""
+    return _tiny(AutoConfig.for_model(family), _MORE.get(family, {}))
+
+
 def tiny_model(family: str) -> PreTrainedModel:
-    """A model of a family with peaked attention. Raises whatever transformers raises where the guess does not fit."""
-    config = _tiny(AutoConfig.for_model(family), _MORE.get(family, {}))
+    """A model of a family with peaked attention. Raises as `tiny_config` does."""
+    config = tiny_config(family)
     with torch.device("meta"):
         size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
     if size > _MOST_PARAMETERS:

@@ -78,7 +78,7 @@ def logits_check(name: str, bare: Logits, vocab: int) -> Check:
     - has attention rows that sum to one, slots included, where its kernel is normalised;
     - adds the same bias to every query's score with its own key.
 
-    It finds the bias of the first scores, and also reads the sizes of heads and residuals.
+    It finds the bias of the first scores, and also reads the sizes of heads and residuals, and sums of keys and values.
     """
     tokens = sample_tokens(vocab)
     other_ending = tokens.clone()
@@ -102,7 +102,7 @@ def logits_check(name: str, bare: Logits, vocab: int) -> Check:
         refuse_first(faults, f"{name} cannot be measured:")
         return bias[0]
 
-    of_calls = {"excess": row_excess, "sizes": head_sizes, "bias": early_bias}
+    of_calls = {"excess": row_excess, "sizes": head_sizes, "bias": early_bias, "keys": key_sums}
     reads = {name: sites.CALL.read(read) for name, read in of_calls.items()}
     return Check(torch.cat((tokens, other_ending)), verify, {**reads, "width": sites.RESIDUAL.read(width)})
 
@@ -125,6 +125,21 @@ def early_bias(call: AttentionCall) -> Float[Tensor, "sequence query key"]:
 def head_sizes(call: AttentionCall) -> Int[Tensor, " 4"]:
     """How many query heads and kv heads a call has, and the sizes of their queries and values."""
     return torch.tensor([call.q.shape[1], call.k.shape[1], call.q.shape[3], call.v.shape[3]])
+
+
+def key_sums(call: AttentionCall) -> Float[Tensor, "sequence 2"]:
+    """The sums of keys and of values: equal ones are of layers that share both."""
+    return torch.stack([x.double().sum((1, 2, 3)) for x in (call.k, call.v)], -1)
+
+
+def key_sources(sums: Float[Tensor, "sequence layer 2"], layers: Sequence[int]) -> dict[int, int]:
+    """The layers that take keys and values of an earlier layer, and that layer, by `key_sums` of all layers."""
+    of_layers = dict(zip(layers, sums.unbind(1), strict=True))
+    return {
+        layer: next(other for other in layers if of_layers[other].equal(own))
+        for i, (layer, own) in enumerate(of_layers.items())
+        if own.any() and any(of_layers[other].equal(own) for other in layers[:i])
+    }
 
 
 def width(x: Residual) -> Int[Tensor, " 1"]:

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -42,6 +42,7 @@ class HuggingFaceSubject(Subject):
 
     reads_caches = True  # whether calls of a pass that continues a cache hold all its keys
     takes_position_ids = True  # whether the model takes positions as a keyword
+    key_sources: Mapping[int, int] = {}  # the layers that take keys and values of an earlier layer, and that layer
     has_encoder = False  # whether this class runs encoder-decoder models
 
     def __init__(self, model: PreTrainedModel, name: str | None = None) -> None:
@@ -102,7 +103,11 @@ class HuggingFaceSubject(Subject):
         self.shape = self._shape_of(recorder)
         taps = _whole(self.modules.taps, self.shape)
         self.modules = replace(self.modules, taps=taps, n_kv_heads=self.shape.n_kv_heads)
-        self._early_bias = check.verify(recorder.answered(self.shape, self.device), logits)
+        answers = recorder.answered(self.shape, self.device)
+        self._early_bias = check.verify(answers, logits)
+        self.key_sources = contract.key_sources(answers["keys"], self.shape.attention_layers)
+        shared = [f"layer {n} takes the keys and values of layer {other}" for n, other in self.key_sources.items()]
+        self.attention_note = "; ".join(filter(None, (self.attention_note, *shared)))
         whole = bare.shape[1]
         self._abilities = self._abilities_found(bare, 3)
         if not self._abilities.positions_are_plain:  # a prefix mask shows early positions what comes after the third
@@ -186,9 +191,12 @@ class HuggingFaceSubject(Subject):
 
     @cached_property
     def _last_alone(self) -> dict[str, Any]:
-        """The argument that makes the model compute the logits of the last position alone, if it takes one."""
+        """The argument that makes the model compute the logits of the last position alone, if it takes one.
+
+        A tensor: for a number, Gemma 4 gives its last layers no other position.
+        """
         can = type(self) is HuggingFaceSubject and KEPT in inspect.signature(self.model.forward).parameters
-        return {KEPT: 1} if can else {}
+        return {KEPT: torch.tensor([-1])} if can else {}
 
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Any) -> Logits:
         """The logits of one forward pass that is shown to `recorder`."""
@@ -328,6 +336,11 @@ class HuggingFaceSubject(Subject):
             for site in filter(lambda site: site.touched_by(edit), sites.TAPPED):
                 self._check_tapped(site)
             edit.check(self.shape, length)
+            for layer, other in self.key_sources.items():
+                for site in (site for site in sites.WEIGHT_SITES if site is not sites.QUERY_WEIGHTS):
+                    if site.touched_by(edit):
+                        what = f"the {site.label} of layer {other} also make those of layer {layer}"
+                        yield f"{self.name}: {what}; edit the call of each layer instead"
             if sites.POSITION_EMBEDDING.touched_by(edit) and not self.modules.tables:
                 yield f"{self.name} has no table of learned positions; take a model with one (GPT-2, OPT)"
 

@@ -22,7 +22,7 @@ from ..interventions.edit import Edits, edits_of
 from .anatomy.modules import removed_after
 from .exclusive import BLOCKS, Attached, Block, computed_by, edits_around, exclusive, holds, is_recorded_by, recorded_by
 from .hooks import inside_compiled, uncompiled
-from .huggingface import HuggingFaceSubject
+from .huggingface import KEPT, HuggingFaceSubject
 from .load import load, subject_of
 from .module.module_subject import ModuleSubject
 from .recorder import Group, Layout, Recorder, edits_for, layout_of
@@ -227,8 +227,7 @@ class _Patch(Attached):
         batch, n_new = inputs.shape[:2]
         layout = layout_of(mask, batch, past, n_new, named.get("position_ids"), inputs.device)
         if cache is not None and not past:
-            sliding = getattr(cache, "is_sliding", [])
-            layout = replace(layout, forgets=tuple(sliding) or (False,))
+            layout = replace(layout, forgets=self._forgets(getattr(cache, "is_sliding", [])))
         self._check_layout(layout, past)
         for group in layout.groups:
             self._check_group(edits, group, layout, is_whole=cache is None and layout.is_plain)
@@ -237,10 +236,18 @@ class _Patch(Attached):
             changed["attention_mask"] = torch.ones(batch, layout.n, dtype=torch.long, device=inputs.device)
         if not self.subject.reads_caches:
             changed |= {"use_cache": False}  # `generate` then gives it all tokens at every step
+        kept = named.get(KEPT)
+        if isinstance(kept, int) and kept:  # as positions: for a number, Gemma 4 gives its last layers no other rows
+            changed[KEPT] = torch.arange(max(n_new - kept, 0), n_new, device=inputs.device)
         if changed.keys() & by_place.keys() and not kwargs.keys() & by_place.keys():  # which Python refuses
             args, kwargs = args[len(by_place) :], named
         kwargs |= changed
         return layout, args, kwargs
+
+    def _forgets(self, sliding: Sequence[bool]) -> tuple[bool, ...]:
+        """Which layers will forget keys; those that take the keys of another layer have no part of a cache."""
+        sources = (self.subject.key_sources.get(layer, layer) for layer in range(self.subject.shape.n_layers))
+        return tuple(source < len(sliding) and sliding[source] for source in sources)
 
     @refusing
     def _check_layout(self, layout: Layout, past: int) -> Iterator[str]:

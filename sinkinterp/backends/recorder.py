@@ -234,8 +234,11 @@ class Recorder:
         """The next block's input after the edits; `x` itself where they do not change it."""
         if x.ndim != 3:
             raise InputError(f"blocks pass on {tuple(x.shape)} numbers, not one residual stream; take another family")
-        self.size = (x.shape[0], x.shape[1])
         block = len(self.answers[sites.RESIDUAL])
+        if block and x.shape[1] != self.size[1]:
+            rows = f"{x.shape[1]} rows behind block {block - 1}, of {self.size[1]}"
+            raise InputError(f"blocks pass on {rows}, so which positions these are is not known; take another family")
+        self.size = (x.shape[0], x.shape[1])
         x = self.edited(sites.RESIDUAL, x, block)
         self.finite.append(x.detach().sum(dtype=torch.float32).isfinite())  # an infinity or NaN anywhere reaches it
         self._answer(sites.RESIDUAL, block, x)
