@@ -169,10 +169,10 @@ class HuggingFaceSubject(Subject):
         """The blocks that are left out of a pass where these are enough; none in a model that needs them all."""
         instance_of(blocks, (range, type(None)), "blocks are a range of them, such as range(3, 6)")
         others = [] if blocks is None else [block for block in range(self.shape.n_layers) if block not in blocks]
-        return others if others and self._can_leave_out else []
+        return others if others and self.leaves_out_blocks else []
 
     @cached_property
-    def _can_leave_out(self) -> bool:
+    def leaves_out_blocks(self) -> bool:
         """Whether blocks go on from a residual without those before them: two short passes have the same logits."""
         if type(self) is not HuggingFaceSubject or self.modules.stacks_streams:
             return False
@@ -182,11 +182,13 @@ class HuggingFaceSubject(Subject):
         if not isinstance(seen[-1], Tensor):
             return False
         edit = ChangeResidual(Put({middle: whole["x"][:, middle]}), layers=[middle])
-        self.__dict__["_can_leave_out"] = True  # for the pass that tries it, and not for others if that is interrupted
+        self.__dict__["leaves_out_blocks"] = (
+            True  # for the pass that tries it, and not for others if that is interrupted
+        )
         try:
             part = self.run(tokens, edits=[edit], blocks=range(middle, self.shape.n_layers))
         finally:
-            del self.__dict__["_can_leave_out"]
+            del self.__dict__["leaves_out_blocks"]
         return Gap.of(part.logits, whole.logits).is_within(tolerance_of(self.dtype))
 
     @cached_property

@@ -71,6 +71,7 @@ class Subject:
     revision: str
     folder: Path | None = None
     tokenizer_source: Callable[[], Any] = staticmethod(lambda: None)
+    leaves_out_blocks = False  # whether `run` leaves out the blocks that `blocks` does not name
 
     def read_beyond_context(self) -> None:
         """Lets texts be longer than `shape.n_ctx`; see `load`."""
