@@ -182,9 +182,7 @@ class HuggingFaceSubject(Subject):
         if not isinstance(seen[-1], Tensor):
             return False
         edit = ChangeResidual(Put({middle: whole["x"][:, middle]}), layers=[middle])
-        self.__dict__["leaves_out_blocks"] = (
-            True  # for the pass that tries it, and not for others if that is interrupted
-        )
+        self.__dict__["leaves_out_blocks"] = True  # for the pass that tries it alone, also if that is interrupted
         try:
             part = self.run(tokens, edits=[edit], blocks=range(middle, self.shape.n_layers))
         finally:

@@ -71,7 +71,6 @@ class Subject:
     revision: str
     folder: Path | None = None
     tokenizer_source: Callable[[], Any] = staticmethod(lambda: None)
-    leaves_out_blocks = False  # whether `run` leaves out the blocks that `blocks` does not name
 
     def read_beyond_context(self) -> None:
         """Lets texts be longer than `shape.n_ctx`; see `load`."""
@@ -104,6 +103,11 @@ class Subject:
         Raises InputError for tokens or edits that do not fit.
         """
         raise NotImplementedError
+
+    @cached_property
+    def leaves_out_blocks(self) -> bool:
+        """Whether `run` leaves out the blocks that `blocks` does not name."""
+        return False
 
     @cached_property
     def tokenizer(self) -> Any:

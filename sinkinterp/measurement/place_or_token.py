@@ -110,7 +110,7 @@ def place_or_token(
 
 
 _NOTE = (
-    "k from 1, position from 0; first and last layer: where token k sees itself alone, or one random earlier token too; "
+    "k from 1, position from 0; first and last layer: where token k sees itself alone, or one random token more; "
     "null: alpha_k of uniform attention, whose Sink_k is 0; entry: |x| of token k, at the block and dimension where "
     "the unmasked token 1's is largest; strongest other: mean over heads, at most three quarters into the text; "
     "massive tokens: at that block; loss in nats, without predictions at k and of k"
@@ -134,7 +134,7 @@ class _Passes:
 
     @property
     def begins_with_bos(self) -> bool:
-        return bool((self.batch[:, 0] == self.bos).all())
+        return self.bos is not None and bool(self.batch[:, 0].eq(self.bos).all())
 
     @property
     def count(self) -> int:

@@ -102,6 +102,6 @@ def test_a_trial_of_leaving_out_blocks_that_is_interrupted_tells_nothing():
         pytest.raises(KeyboardInterrupt),
     ):
         subject.run(CLEAN, blocks=range(1, 2))
-    assert "_can_leave_out" not in subject.__dict__
+    assert "leaves_out_blocks" not in subject.__dict__
     subject.run(CLEAN, blocks=range(1, 2))
-    assert subject.__dict__["_can_leave_out"] is True
+    assert subject.__dict__["leaves_out_blocks"] is True
