@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .measurement.maps import attention_map as attention_map, sinks as sinks
     from .measurement.measure import measure as measure
     from .measurement.path_patching import path_patching as path_patching
+    from .measurement.place_or_token import place_or_token as place_or_token
     from .measurement.sweep import sink_rate as sink_rate, sweep as sweep
     from .measurement.tabulate import (
         attention_weights as attention_weights,
@@ -83,6 +84,7 @@ __all__ = [
     "mend",
     "patched",
     "path_patching",
+    "place_or_token",
     "qk_angles",
     "qk_cosines",
     "reproduce",
@@ -116,6 +118,7 @@ _NAMES = {  # the public names of each module, which is imported when one is fir
     "measurement.maps": "attention_map sinks",
     "measurement.measure": "measure",
     "measurement.path_patching": "path_patching",
+    "measurement.place_or_token": "place_or_token",
     "measurement.sweep": "sink_rate sweep",
     "measurement.tabulate": "attention_weights compare hidden_states key_norms loss massive_activations qk_angles "
     "qk_cosines residual_norms value_norms",
