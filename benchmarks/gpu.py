@@ -195,7 +195,7 @@ def table(results: list[Result], device: str) -> Table:
         }
         for result in results
     )
-    return Table(f"On {device}", f"torch {version('torch')}, transformers {version('transformers')}", tuple(cells))
+    return Table.of(f"On {device}", f"torch {version('torch')}, transformers {version('transformers')}", tuple(cells))
 
 
 if __name__ == "__main__":

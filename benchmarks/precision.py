@@ -58,7 +58,7 @@ def main(
     table = precision_table(REAL, texts)
     print(table.to_markdown())
     if json_out is not None:
-        write_json(json_out, {"title": table.title, "note": table.note, "rows": list(table.rows)}, indent=1)
+        write_json(json_out, {"title": table.title, "note": table.note, "rows": list(table.records())}, indent=1)
 
 
 def precision_table(name: str, texts: TokenSet) -> Table:
@@ -71,7 +71,7 @@ def precision_table(name: str, texts: TokenSet) -> Table:
         ". One is a head of a layer in a text; of Sink_1, a text; of the loss, a token. "
         f"torch {version('torch')} on the CPU."
     )
-    return Table("bf16 beside fp32", note, rows)
+    return Table.of("bf16 beside fp32", note, rows)
 
 
 def _rows(single: Report, half: Report, again: list[Report]) -> Iterator[Mapping[str, Cell]]:

@@ -31,7 +31,7 @@ def page() -> str:
     """The tables as Markdown, those of the paper's tables first."""
     studies: dict[str, dict[str, Study]] = {}
     for chapter in chapters_in(FILE.parents[1] / "figures" / "book"):
-        digest = load_experiment(chapter.name).digest(chapter.table).rows
+        digest = load_experiment(chapter.name).digest(chapter.table).records()
         has_claim = not {verdict.outcome for verdict in chapter.verdicts} & {Outcome.SINK, Outcome.NO_SINK}
         if "trained" in digest[0] and has_claim:
             studies.setdefault(chapter.name, {})[chapter.scale] = chapter, {row[MODEL]: row for row in digest}

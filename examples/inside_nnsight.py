@@ -15,5 +15,5 @@ sigmoid = si.PatchNormalization(Sigmoid(), heads=[(1, 2)])
 for name, edit in {"p1 <-> p5": si.SwapPositions(0, 4), "b_K = 0": ZeroKeyBias(), "sigmoid in 1.2": sigmoid}.items():
     with si.patched(model, edit), model.trace(tokens, output_attentions=True):
         attentions = model.output.attentions.save()
-    print(f"{name:15} {si.sinks(attentions, epsilon=0.1).display_rows()[0]}")
+    print(f"{name:15} {si.sinks(attentions, epsilon=0.1).texts()[0]}")
 print("mean cosine with the first key:", si.qk_cosines(model, tokens).nanmean())

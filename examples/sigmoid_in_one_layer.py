@@ -21,7 +21,7 @@ token_set = Inputs(length=min(64, subject.shape.n_ctx or 64), sequences=100).tok
 layers = subject.shape.attention_layers
 edits = [si.PatchNormalization(Sigmoid(), layers=[layer]) for layer in layers]
 table = si.sweep(subject, token_set, edits, metric=loss)
-for row in table.display_rows():
+for row in table.texts():
     print(f"{row['edit']:45} loss {row['value']}  change {row['change']}")
 print(table.note)
 

@@ -16,5 +16,5 @@ tokens = torch.tensor(json.loads((SHIPPED / "text-docstrings.json").read_text())
 for name in sys.argv[1:] or ("sinkinterp/text-softmax", "sinkinterp/text-k_bias"):
     table = streaming_table(si.load(name), tokens, window=32, sinks=(0, 1, 4))
     print(table.note)
-    for row in table.display_rows():
+    for row in table.texts():
         print(f"  sinks + recent {row['cache']:6} perplexity {row['perplexity after']}, added loss {row['added loss']}")

@@ -78,7 +78,7 @@ def measure(case: Case, progress: Progress) -> Table:
         f"evict; to keep: the fewest of {', '.join(map(str, KEPT))} within {ENOUGH} nats of {KEPT[-1]}; int8 error: of "
         f"the residual, one scale a text, squared over squared, of all tokens and without the first; rule: {RULE}"
     )
-    return Table(CLAIM, note, (row,))
+    return Table.of(CLAIM, note, (row,))
 
 
 def _report(case: Case, bos: Bos, progress: Progress) -> Report:
@@ -161,7 +161,7 @@ def _first(block: int, x: Residual) -> Bool[Tensor, "1 pos 1"]:
 
 def draw(table: Table) -> go.Figure:
     """Draws Sink_1, the cost of hiding the first token and the cost of evicting it, by model."""
-    return sweep_figure(Table("Genuine models", table.note, table.rows), MODEL, (*RATES, HIDDEN, EVICTED[0]))
+    return sweep_figure(Table("Genuine models", table.note, table.frame), MODEL, (*RATES, HIDDEN, EVICTED[0]))
 
 
 ANY: Mapping[str, Cell] = {}

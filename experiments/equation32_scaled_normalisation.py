@@ -90,12 +90,12 @@ def rows(scope: Scope) -> Table:
         "equations are exact, but training is chaotic: rounding grows with every step, on toys with AdamW to 1.8e-2 at "
         "400"
     )
-    return Table("", note, tuple(made))
+    return Table.of("", note, tuple(made))
 
 
 def draw(table: Table) -> go.Figure:
     """The distance of every pair, on a logarithmic axis."""
-    figure = beside_published(Table("Distance of the two models", table.note, table.rows), CASE, DISTANCE, ())
+    figure = beside_published(Table("Distance of the two models", table.note, table.frame), CASE, DISTANCE, ())
     return figure.update_yaxes(type="log", tickformat=".0e")
 
 

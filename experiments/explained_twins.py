@@ -23,7 +23,7 @@ OTHERS = 0.1  # the most that another part may have of a score
 
 def _is_found(table: Table, variant: str) -> tuple[bool | None, str]:
     """Tells if the planted part is the largest, and no other above a tenth, in four of five seeds."""
-    lines = [row for row in table.where(**{WHAT: LINE}).rows if str(row[MODEL]).endswith(variant)]
+    lines = [row for row in table.where(**{WHAT: LINE}).records() if str(row[MODEL]).endswith(variant)]
     found, shown = [], []
     for seed in dict.fromkeys(row[SEED] for row in lines):
         mine = {(row[NAME], row[TO]): float(row[SHARE] or 0) for row in lines if row[SEED] == seed}

@@ -50,7 +50,7 @@ def measure(case: Case, progress: Progress) -> Table:
     )
     blocks, kinds = range(report.residual_norms.shape[1]), (FIRST_TOKEN, OTHER_TOKENS)
     rows = ({**case.names, BLOCK: block, KIND: kind, **_row(report, block, kind)} for kind in kinds for block in blocks)
-    return Table(CLAIM, note, tuple(rows))
+    return Table.of(CLAIM, note, tuple(rows))
 
 
 def draw(table: Table) -> go.Figure:
@@ -86,7 +86,7 @@ def _no_cells(name: str) -> dict[str, Cell]:
 
 def _most_blocks(table: Table, quantity: str, is_larger: bool) -> tuple[bool | None, str]:
     """Tells if the first token's quantity is above (or below) the others', outside each other's intervals."""
-    first, others = (table.where(**{KIND: kind}).rows for kind in (FIRST_TOKEN, OTHER_TOKENS))
+    first, others = (table.where(**{KIND: kind}).records() for kind in (FIRST_TOKEN, OTHER_TOKENS))
     pairs = [(a, b) for a, b in zip(first, others, strict=True) if float(a[ALPHA_1] or 0) > EPSILON]
     if not pairs:
         return None, "no block has a sink"

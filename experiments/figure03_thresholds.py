@@ -39,7 +39,7 @@ def measure(case: Case, progress: Progress) -> Table:
     on_length(len(lengths), len(lengths))
     table = sinks_by_length(reports)
     note = f"{table.note}; the same texts, cut; null: uniform attention; rule: {RULE}"
-    return Table(CLAIM, note, tuple({**case.names, **row} for row in table.rows))
+    return Table.of(CLAIM, note, tuple({**case.names, **row} for row in table.records()))
 
 
 def draw(table: Table) -> go.Figure:
@@ -52,7 +52,7 @@ def _ends(table: Table) -> list[tuple[float, Mapping[str, Cell], Mapping[str, Ce
     lengths = table.numbers(LENGTH)
 
     def row(epsilon: float, length: float) -> Mapping[str, Cell]:
-        return table.where(**{EPSILON: epsilon, LENGTH: int(length)}).rows[0]
+        return table.where(**{EPSILON: epsilon, LENGTH: int(length)}).records()[0]
 
     epsilons = sorted(set(table.numbers(EPSILON)))
     return [(epsilon, row(epsilon, min(lengths)), row(epsilon, max(lengths))) for epsilon in epsilons]

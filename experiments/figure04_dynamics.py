@@ -50,18 +50,18 @@ def rows(scope: Scope) -> Table:
         f"seeds; alpha_1 and Sink_1 of up to 256 held-out sequences, {lengths_of(base)}, fp32, epsilon=0.3; null: "
         "uniform attention"
     )
-    return Table("", note, tuple(made))
+    return Table.of("", note, tuple(made))
 
 
 def draw(table: Table) -> go.Figure:
     """Loss and sink rate over steps, a line per rate, of seed 0."""
-    return training(Table("Training", f"seed 0; {table.note}", table.where(**{SEED: 0}).rows))
+    return training(Table("Training", f"seed 0; {table.note}", table.where(**{SEED: 0}).frame))
 
 
 def _onsets(table: Table, rate: float) -> list[int | None]:
     """The step of every seed from which alpha_1 stays above its null."""
     runs = by_seed(table, f"rate x {rate:g}")
-    return [onset([dict(row) for row in run.rows], number(run.rows[0][NULL])) for run in runs]
+    return [onset([dict(row) for row in run.records()], number(run.records()[0][NULL])) for run in runs]
 
 
 def _comes_after_some_steps(table: Table) -> tuple[bool | None, str]:

@@ -42,12 +42,12 @@ def measure(case: Case, progress: Progress) -> Table:
         NULL: report.null_alpha().mean().item(),
         published(SINK_1): REPORTED.get(case.source),
     }
-    return Table(CLAIM, f"{protocol_note(report, EPSILON)}; null of alpha_1: uniform attention", (row,))
+    return Table.of(CLAIM, f"{protocol_note(report, EPSILON)}; null of alpha_1: uniform attention", (row,))
 
 
 def draw(table: Table) -> go.Figure:
     """Sink_1 of every model."""
-    return beside_published(Table("Sink_1 by model", table.note, table.rows), MODEL, SINK_1, (published(SINK_1),))
+    return beside_published(Table("Sink_1 by model", table.note, table.frame), MODEL, SINK_1, (published(SINK_1),))
 
 
 def _grows(runs: Table) -> Decision:

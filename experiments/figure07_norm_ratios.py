@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
+from sinkinterp.plots.theme import unique_values
 from sinkinterp.report.norms import residual_norms, residual_norms_by_block
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
@@ -44,7 +45,7 @@ def measure(case: Case, progress: Progress) -> Table:
         f"null {ALPHA_1}": report.null_alpha().mean().item(),
     }
     note = f"{table.note}; alpha_1: mean over layers and heads; null of the ratio: 1; rule: {RULE}"
-    return Table(CLAIM, note, tuple({**case.names, **row, **alpha} for row in table.rows))
+    return Table.of(CLAIM, note, tuple({**case.names, **row, **alpha} for row in table.records()))
 
 
 def draw(table: Table) -> go.Figure:
@@ -54,7 +55,7 @@ def draw(table: Table) -> go.Figure:
 
 def _largest(table: Table, without_sink: bool) -> dict[str, float]:
     """The largest ratio over blocks of each model with K biases or sigmoid, or of each other one."""
-    names = [str(name) for name in dict.fromkeys(table.column(MODEL))]
+    names = [str(name) for name in unique_values(table, MODEL)]
     chosen = [name for name in names if any(kind in name for kind in WITHOUT_SINK) is without_sink]
     return {name: max(table.where(**{MODEL: name}).numbers("ratio")) for name in chosen}
 

@@ -10,7 +10,7 @@ import torch
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.lm.model import SinkForCausalLM
 from sinkinterp.measurement.measure import measure
-from sinkinterp.plots.theme import sweep_figure
+from sinkinterp.plots.theme import sweep_figure, unique_values
 from sinkinterp.report.norms import OTHER_TOKENS, RATIO, residual_norms_by_block
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
@@ -35,7 +35,7 @@ def read(run: Run, scope: Scope) -> Rows:
     """A row per block: norms of the first token and of the others, their ratio, and that of a sink token."""
     token_set = held_out(run, scope, SEQUENCES)
     report = measure(run.subject(device=device_of(run.recipe)), token_set, positions=(0,))
-    rows = residual_norms_by_block({"": report}).rows
+    rows = residual_norms_by_block({"": report}).records()
     return [
         {**{name: cell for name, cell in row.items() if name != MODEL}, SINK_TOKEN: star}
         for row, star in zip(rows, _sink_token(run, rows), strict=True)
@@ -59,7 +59,7 @@ def _sink_token(run: Run, rows: Rows) -> list[Cell]:
 
 def draw(table: Table) -> go.Figure:
     """Both ratios by block, a line per model, of seed 0."""
-    first = Table("Residual norms with slots", f"seed 0; {table.note}", table.where(**{SEED: 0}).rows)
+    first = Table("Residual norms with slots", f"seed 0; {table.note}", table.where(**{SEED: 0}).frame)
     figure = sweep_figure(first, BLOCK, (RATIO, SINK_TOKEN), MODEL)
     figure.update_yaxes(title_text="first token's norm over the others'", col=1)
     return figure.update_yaxes(title_text="sink token's norm over the others'", col=2)
@@ -68,7 +68,7 @@ def draw(table: Table) -> go.Figure:
 def _largest(table: Table, model: str, column: str) -> list[float]:
     """The largest ratio over blocks of every seed of a model."""
     runs = table.where(**{MODEL: model})
-    return [max(runs.where(**{SEED: seed}).numbers(column)) for seed in dict.fromkeys(runs.column(SEED))]
+    return [max(runs.where(**{SEED: seed}).numbers(column)) for seed in unique_values(runs, SEED)]
 
 
 def _is_above(table: Table, of: str, than: str, column: str = RATIO, factor: float = 1.0) -> tuple[bool | None, str]:

@@ -60,7 +60,7 @@ def measure(case: Case, progress: Progress) -> Table:
     note = (
         f"{p.model}{weights}: T={length}, BOS {case.start}, {p.dtype}; {drawn}; {intervals(p.sequences)}; rule: {RULE}"
     )
-    return Table(CLAIM, note, tuple(rows))
+    return Table.of(CLAIM, note, tuple(rows))
 
 
 def _token_sets(case: Case, sequences: int, length: int, progress: Progress) -> dict[str, TokenSet]:
@@ -102,7 +102,7 @@ def _rate(epsilon: float) -> str:
 def _spread(table: Table, epsilon: float) -> tuple[float, Mapping[str, Cell], Mapping[str, Cell]]:
     """The largest difference of Sink_1 between two kinds of text of one model, and their rows."""
     rate = _rate(epsilon)
-    rows = [row for row in table.rows if row[KIND] != NULL_KIND and row["model"] == table.rows[0]["model"]]
+    rows = [row for row in table.records() if row[KIND] != NULL_KIND and row["model"] == table.records()[0]["model"]]
     low, high = (extreme(rows, key=lambda row: float(row[rate] or 0)) for extreme in (min, max))
     return float(high[rate] or 0) - float(low[rate] or 0), low, high
 

@@ -58,7 +58,7 @@ def measure(case: Case, progress: Progress) -> Table:
         "questions": documents,
     }
     asked = f"task: {task}, {CHOICES} choices, no examples; its intervals: 1.96 standard errors"
-    return Table(CLAIM, f"{protocol_note(report, EPSILON)}; {asked}", (row,))
+    return Table.of(CLAIM, f"{protocol_note(report, EPSILON)}; {asked}", (row,))
 
 
 def _interval(column: str, numbers: dict[str, float], name: str) -> dict[str, Cell]:
@@ -69,12 +69,12 @@ def _interval(column: str, numbers: dict[str, float], name: str) -> dict[str, Ce
 
 def draw(table: Table) -> go.Figure:
     """Accuracy of every model, with its Sink_1 as a hollow mark."""
-    return beside_published(Table("Accuracy and Sink_1", table.note, table.rows), MODEL, ACC, (SINK_1,))
+    return beside_published(Table("Accuracy and Sink_1", table.note, table.frame), MODEL, ACC, (SINK_1,))
 
 
 def _is_as_accurate(table: Table, twin: str) -> tuple[bool | None, str]:
     """Whether the interval of the twin's accuracy reaches that of the model with a sink."""
-    rows = [table.where(**{MODEL: str(name)}).rows for name in (TWINS[0], twin)]
+    rows = [table.where(**{MODEL: str(name)}).records() for name in (TWINS[0], twin)]
     if not all(rows):
         return None, "the twins were not measured"
     (sink,), (without,) = rows
@@ -89,8 +89,8 @@ def _is_as_accurate(table: Table, twin: str) -> tuple[bool | None, str]:
 
 def _is_above_chance(runs: Table) -> Decision:
     """Every model with a sink, Sink_1 of at least 10%, is above chance; our twins are judged by rules of their own."""
-    rows = [row for row in runs.rows if row[MODEL] not in TWINS and float(row[low_of(SINK_1)] or 0) >= 0.1]
-    return above("", ACC, {}, {}, other_column=CHANCE).decide(Table("", "", tuple(rows)))
+    rows = [row for row in runs.records() if row[MODEL] not in TWINS and float(row[low_of(SINK_1)] or 0) >= 0.1]
+    return above("", ACC, {}, {}, other_column=CHANCE).decide(Table.of("", "", tuple(rows)))
 
 
 def _grow_together(runs: Table) -> Decision:
@@ -103,7 +103,7 @@ def _grow_together(runs: Table) -> Decision:
         for i, (q, pair) in enumerate((q, pair) for pair in ends for q in (SINK_1, ACC))
         for end, row in zip(("largest", "smallest"), pair, strict=True)
     )
-    return above("", VALUE, {END: "largest"}, {END: "smallest"}, by=(PAIR,)).decide(Table("", "", pairs))
+    return above("", VALUE, {END: "largest"}, {END: "smallest"}, by=(PAIR,)).decide(Table.of("", "", pairs))
 
 
 PAIR, END, VALUE = "pair", "end", "value"

@@ -30,7 +30,7 @@ def measure(case: Case, progress: Progress) -> Table:
     report = measure_model(case.subject, token_set, positions=(0,), progress=on_batch)
     table = sinks_by_head(report, EPSILON)
     note = f"{table.note}; null: uniform attention; rule: {RULE}"
-    return Table(CLAIM, note, tuple({**case.names, **row} for row in table.rows))
+    return Table.of(CLAIM, note, tuple({**case.names, **row} for row in table.records()))
 
 
 def draw(table: Table) -> go.Figure:

@@ -30,12 +30,12 @@ def arms(scope: Scope) -> Sequence[Arm]:
 
 def read(run: Run, scope: Scope) -> Rows:
     """A row per evaluation; the loss of training is that of the step's batch."""
-    return [{column: row.get(column) for column in COLUMNS} for row in run.history()]
+    return [{column: row.get(column) for column in COLUMNS} for row in run.history().records()]
 
 
 def draw(table: Table) -> go.Figure:
     """Losses and Sink_1 over steps, a line per amount of data, of seed 0."""
-    first = Table("Overfitting and the sink", f"seed 0; {table.note}", table.where(**{SEED: 0}).rows)
+    first = Table("Overfitting and the sink", f"seed 0; {table.note}", table.where(**{SEED: 0}).frame)
     return training(first, (Panel(TRAIN_LOSS, "training loss (nats)"), *PANELS))
 
 

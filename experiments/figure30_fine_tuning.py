@@ -54,7 +54,7 @@ def rows(scope: Scope) -> Table:
         f"0, {scope.seeds} seeds (order of the chats), fp32; the chats are {CHATS} English docstrings, whose first "
         "sentence the user says and whose rest the assistant; loss on the assistant's tokens of 32 held-out chats"
     )
-    return Table("", note, tuple(made))
+    return Table.of("", note, tuple(made))
 
 
 def history_of(recipe: ChatRecipe, cache: Path | None = None) -> checkpoint.History:
@@ -81,13 +81,15 @@ def _messages(said: str, answer: str) -> list[dict[str, str]]:
 
 def draw(table: Table) -> go.Figure:
     """Loss, gradient norm and Sink_1 over steps, a line per model, of seed 0."""
-    return training(Table("Fine-tuning", f"seed 0; {table.note}", table.where(**{SEED: 0}).rows), SHOWN)
+    return training(Table("Fine-tuning", f"seed 0; {table.note}", table.where(**{SEED: 0}).frame), SHOWN)
 
 
 def _spike(run: Table) -> float:
     """The largest gradient norm over the median, after the warm-up."""
-    norms = Table("", "", tuple(row for row in run.rows if float(row[STEP] or 0) > TUNING.warmup)).numbers(
-        GRADIENT_NORM
+    norms = (
+        Table.of("", "", tuple(row for row in run.records() if float(row[STEP] or 0) > TUNING.warmup))
+        .frame[GRADIENT_NORM]
+        .tolist()
     )
     return max(norms) / median(norms) if norms else float("nan")
 

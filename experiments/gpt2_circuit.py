@@ -167,12 +167,12 @@ def measure(case: Case, progress: Progress) -> Table:
         f"attends (block {block}); random: {SEEDS} seeds; "
         f"swaps: with t={OTHER + 1}; EPE: p and what the first MLP makes of it; gpt2...: arXiv:2604.14722, second-hand"
     )
-    return Table(CLAIM, note, tuple({"model": subject.name, "seed": case.seed, **row} for row in rows))
+    return Table.of(CLAIM, note, tuple({"model": subject.name, "seed": case.seed, **row} for row in rows))
 
 
 def draw(table: Table) -> go.Figure:
     """Returns what survives every cut in the first model, the published values as hollow marks."""
-    model = table.rows[0]["model"]
+    model = table.records()[0]["model"]
     return beside_published(table.where(model=model), "cut", "left", PUBLISHED)
 
 

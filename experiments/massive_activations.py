@@ -67,14 +67,14 @@ def measure(case: Case, progress: Progress) -> Table:
             cells = _row(x[:, :, i], is_large[:, :, i], place.tallest)
             rows.append({**case.names, INPUT: name, "dimension": dim, BLOCK: place.tallest, **cells, NULL: median})
     on_row(len(token_sets), len(token_sets))
-    return Table(CLAIM, _note(report, token_sets, case.start), tuple(rows))
+    return Table.of(CLAIM, _note(report, token_sets, case.start), tuple(rows))
 
 
 def draw(table: Table) -> go.Figure:
     """The first token's value in every dimension and input of the first model."""
     first = of_first_model(table, "Massive activations")
-    rows = tuple({ENTRY: f"{row[INPUT]}, {row['dimension']}", **row} for row in first.rows)
-    return sweep_figure(Table(first.title, first.note, rows), ENTRY, ("first token", "others |x|"))
+    rows = tuple({ENTRY: f"{row[INPUT]}, {row['dimension']}", **row} for row in first.records())
+    return sweep_figure(Table.of(first.title, first.note, rows), ENTRY, ("first token", "others |x|"))
 
 
 def _row(x: Float[Tensor, "batch block pos"], massive: Float[Tensor, "batch block pos"], block: int) -> dict[str, Cell]:
@@ -104,7 +104,7 @@ def _note(report: Report, token_sets: dict[str, TokenSet], start: Bos) -> str:
 
 
 def _is_massive(table: Table) -> tuple[bool | None, str]:
-    rows = table.where(**{INPUT: "natural"}).rows
+    rows = table.where(**{INPUT: "natural"}).records()
     spans = {row["dimension"]: f"blocks {row['first block']} to {row['last block']}" for row in rows if _lasts(row)}
     words = ", ".join(f"dimension {dim} in {span}" for dim, span in spans.items())
     return bool(spans), words or f"none of dimensions {', '.join(str(row['dimension']) for row in rows)}"
@@ -116,13 +116,13 @@ def _lasts(row: Mapping[str, Cell]) -> bool:
 
 
 def _is_constant(table: Table) -> tuple[bool | None, str]:
-    row = table.where(**{INPUT: "natural"}).rows[0]
+    row = table.where(**{INPUT: "natural"}).records()[0]
     mean, deviation = float(row["first token"] or 0), float(row["standard deviation"] or 0)
     return deviation < abs(mean) / 10, f"{mean:.4g} with a standard deviation of {deviation:.3g}"
 
 
 def _is_in_all_copies(table: Table) -> tuple[bool | None, str]:
-    row = table.where(**{INPUT: "repeated"}).rows[0]
+    row = table.where(**{INPUT: "repeated"}).records()[0]
     first, others = abs(float(row["first token"] or 0)), float(row["others |x|"] or 0)
     return abs(first - others) < 0.01 * first, f"first copy {first:.4g}, the others {others:.4g}"
 

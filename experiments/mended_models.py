@@ -183,7 +183,7 @@ def measure(case: Case, progress: Progress) -> Table:
         f"steps of 4 x {LENGTH} tokens in bf16, rate 1e-4 (slots' keys .1), held-out docstrings measured in fp32; "
         f"losses in nats; curves: n={HELD}, means over orders; capitals: n={len(CAPITALS)}; rule: {RULE}"
     )
-    return Table(CLAIM, note, tuple({**dict.fromkeys(columns), **row} for row in rows))
+    return Table.of(CLAIM, note, tuple({**dict.fromkeys(columns), **row} for row in rows))
 
 
 def curve(recipe: MendRecipe, history: History) -> Iterator[Row]:
@@ -243,14 +243,16 @@ def draw(table: Table) -> go.Figure:
     """The curves of the trainings of the slots, means over orders of the data."""
     columns = (LOSS, ALPHA_1, "Sink_*", ENTRY)
     means = _means(table.where(**{TEXT: CURVE}), TOKENS, (*columns, UNIFORM))
-    rows = tuple({**row, f"null {ALPHA_1}": row[UNIFORM]} for row in means.rows)
-    return sweep_figure(Table("The slots while they are trained", table.note, rows), TOKENS, columns, by=MODEL)
+    rows = tuple({**row, f"null {ALPHA_1}": row[UNIFORM]} for row in means.records())
+    return sweep_figure(Table.of("The slots while they are trained", table.note, rows), TOKENS, columns, by=MODEL)
 
 
 def _means(rows: Table, column: str, quantities: Sequence[str]) -> Table:
     """The mean of each model's rows over orders, by the values of a column."""
     models = {model: means_by(rows.where(**{MODEL: model}), column, quantities) for model in unique_values(rows, MODEL)}
-    return Table(rows.title, rows.note, tuple({MODEL: name, **row} for name, of in models.items() for row in of.rows))
+    return Table.of(
+        rows.title, rows.note, tuple({MODEL: name, **row} for name, of in models.items() for row in of.records())
+    )
 
 
 def _of(arm: str, *texts: str) -> Sequence[Mapping[str, Cell]]:

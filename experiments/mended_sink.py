@@ -150,8 +150,8 @@ def digest(table: Table) -> Table:
 
 def draw(table: Table) -> go.Figure:
     """Loss, alpha_1 and Sink_1 by what was added, a mark per seed."""
-    rows = tuple({**row, MODEL: row[EDIT]} for row in table.rows)
-    return by_model(Table(table.title, table.note, rows), (LOSS, ALPHA_1, SINK_1))
+    rows = tuple({**row, MODEL: row[EDIT]} for row in table.records())
+    return by_model(Table.of(table.title, table.note, rows), (LOSS, ALPHA_1, SINK_1))
 
 
 def _goes_on(where: str) -> Sequence[Rule]:

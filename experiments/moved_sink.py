@@ -89,7 +89,7 @@ def measure(case: Case, progress: Progress) -> Table:
     if len(trials) > len(SLOTS):
         note += f"; T={LONG}: n={LONG_SEQUENCES}"
         rows += _heads(case, reports, rows[0])
-    return Table(CLAIM, f"{note}; losses in nats; rule: {RULE}", tuple(rows))
+    return Table.of(CLAIM, f"{note}; losses in nats; rule: {RULE}", tuple(rows))
 
 
 def _trials(case: Case, progress: Progress) -> list[Trial]:
@@ -122,14 +122,16 @@ def _heads(case: Case, reports: Sequence[Report], row: Row) -> Iterator[Row]:
 
 def digest(table: Table) -> Table:
     """The rows of models, without those of their heads."""
-    rows = ({n: cell for n, cell in row.items() if n not in (LAYER, HEAD)} for row in table.rows if row[HEAD] is None)
-    return Table(table.title, table.note, tuple(rows))
+    rows = (
+        {n: cell for n, cell in row.items() if n not in (LAYER, HEAD)} for row in table.records() if row[HEAD] is None
+    )
+    return Table.of(table.title, table.note, tuple(rows))
 
 
 def draw(table: Table) -> go.Figure:
     """The sink and what it costs, as the models are and with each slot."""
     return sweep_figure(
-        Table("The sink moved", table.note, digest(table).rows), EDIT, (SINK_1, EVICTED, ROUNDED), by=MODEL
+        Table("The sink moved", table.note, digest(table).frame), EDIT, (SINK_1, EVICTED, ROUNDED), by=MODEL
     )
 
 

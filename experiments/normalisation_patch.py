@@ -73,14 +73,14 @@ def measure(case: Case, progress: Progress) -> Table:
         "keeps its row where the first column is removed; nulls: uniform attention; loss in nats, without the "
         f"prediction at position 0; rule: {RULE}"
     )
-    return Table(CLAIM, note, tuple(rows))
+    return Table.of(CLAIM, note, tuple(rows))
 
 
 def draw(table: Table) -> go.Figure:
     """Returns the sink under every patch, and the loss that it adds, in the first model."""
     first = of_first_model(table, "Normalisation patched")
-    rows = tuple({**row, EDIT: f"{row[EDIT]}, layers {row[LAYERS]}"} for row in first.rows if row[EDIT] != NONE)
-    return sweep_figure(Table(first.title, first.note, rows), EDIT, (SINK_1, ALPHA_1, SLOT_RATE, LOSS_CHANGE))
+    rows = tuple({**row, EDIT: f"{row[EDIT]}, layers {row[LAYERS]}"} for row in first.records() if row[EDIT] != NONE)
+    return sweep_figure(Table.of(first.title, first.note, rows), EDIT, (SINK_1, ALPHA_1, SLOT_RATE, LOSS_CHANGE))
 
 
 def _rows(

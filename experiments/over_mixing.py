@@ -48,9 +48,9 @@ def measure(case: Case, progress: Progress) -> Table:
         notes.append(table.note)
         last = case.subject.shape.n_layers
         about: dict[str, Cell] = {**case.names, START: start, ALPHA_1: alphas[start]}
-        rows += [{**about, PLACE: LAST if row[BLOCK] == last else "", **row} for row in table.rows]
+        rows += [{**about, PLACE: LAST if row[BLOCK] == last else "", **row} for row in table.records()]
     note = f"{notes[0]}; {case.subject.revision or 'as saved'}; starts by alpha_1, the stronger first; rule: {RULE}"
-    return Table(CLAIM, note, tuple(rows))
+    return Table.of(CLAIM, note, tuple(rows))
 
 
 def starts_of(case: Case, text: Tokens) -> dict[str, Tokens]:
@@ -68,7 +68,7 @@ def _alpha(case: Case, tokens: Tokens) -> float:
 
 def digest(table: Table) -> Table:
     """The last output of every edit and start."""
-    return Table(table.title, table.note, tuple(without(table.where(**{PLACE: LAST}).rows, PLACE)))
+    return Table.of(table.title, table.note, tuple(without(table.where(**{PLACE: LAST}).records(), PLACE)))
 
 
 def draw(table: Table) -> go.Figure:

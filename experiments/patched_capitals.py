@@ -52,7 +52,7 @@ def measure(case: Case, progress: Progress) -> Table:
         )
 
     tables = {RESIDUALS: mapped(ChangeResidual(), first_order=True), HEADS: mapped(ChangeOutputs())}
-    best = sorted(tables[HEADS].rows, key=lambda row: -float(row[RESTORED] or 0))[:2]
+    best = sorted(tables[HEADS].records(), key=lambda row: -float(row[RESTORED] or 0))[:2]
     heads = [(int(row[LAYER] or 0), int(row[HEAD] or 0)) for row in best]
     group = subject.shape.n_heads // subject.shape.n_kv_heads
     for name, sender, receiver in (
@@ -63,13 +63,13 @@ def measure(case: Case, progress: Progress) -> Table:
             subject, clean, corrupted, sender=sender, receiver=receiver, metric=metric, progress=on_map
         )
     note = "; ".join(f"{name}: {table.note}" for name, table in tables.items())
-    return Table(
+    return Table.of(
         CLAIM,
         note,
         tuple(
             {**case.names, **dict.fromkeys(COLUMNS), WHAT: name, **row}
             for name, table in tables.items()
-            for row in table.rows
+            for row in table.records()
         ),
     )
 
@@ -77,8 +77,8 @@ def measure(case: Case, progress: Progress) -> Table:
 def draw(table: Table) -> go.Figure:
     """The map of the residuals of the first model."""
     first = of_first_model(table, CLAIM).where(**{WHAT: RESIDUALS})
-    rows: list[dict[str, Cell]] = [{k: v for k, v in row.items() if k != HEAD} for row in first.rows]
-    return restored_figure(Table(first.title, first.note, tuple(rows)))
+    rows: list[dict[str, Cell]] = [{k: v for k, v in row.items() if k != HEAD} for row in first.records()]
+    return restored_figure(Table.of(first.title, first.note, tuple(rows)))
 
 
 def _is_moved_by_few(table: Table) -> tuple[bool | None, str]:
@@ -90,7 +90,7 @@ def _is_moved_by_few(table: Table) -> tuple[bool | None, str]:
 
 
 def _is_near(table: Table) -> tuple[bool | None, str]:
-    rows = table.where(**{WHAT: RESIDUALS}).rows
+    rows = table.where(**{WHAT: RESIDUALS}).records()
     errors = [abs(float(row[FIRST_ORDER] or 0) - float(row[RESTORED] or 0)) for row in rows]
     return max(
         errors

@@ -71,7 +71,7 @@ def measure(case: Case, progress: Progress) -> Table:
         f"attention; loss in nats, without the predictions at the two positions; rule: {RULE}"
     )
     names = case.names
-    return Table(CLAIM, note, tuple({**names, **row} for row in without(rows, "raw ", "Sink_*")))
+    return Table.of(CLAIM, note, tuple({**names, **row} for row in without(rows, "raw ", "Sink_*")))
 
 
 def draw(table: Table) -> go.Figure:

@@ -102,7 +102,7 @@ def rows(scope: Scope) -> Table:
         f"uniform attention has alpha_1 {VISIBLE_MEAN:.3f}; states: hidden states of any two positions, in any block, "
         "as a share of their norm"
     )
-    return Table("", note, tuple(made))
+    return Table.of("", note, tuple(made))
 
 
 def _measured(subject: Subject, distance: Callable[[AttentionCall], Tensor]) -> dict[str, Cell]:
@@ -125,7 +125,7 @@ def _states_differ(x: Tensor) -> Tensor:
 def draw(table: Table) -> go.Figure:
     """The distance for every proposition; bars of seeds lie over each other, so that the largest shows."""
     note = f"{table.note}; a bar is as high as its largest seed"
-    figure = beside_published(Table("Distance from the proposition", note, table.rows), CASE, DISTANCE, ())
+    figure = beside_published(Table("Distance from the proposition", note, table.frame), CASE, DISTANCE, ())
     return figure.update_yaxes(tickformat=".0e").update_layout(barmode="overlay")
 
 

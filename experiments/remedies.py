@@ -60,14 +60,14 @@ def read(run: Run, scope: Scope) -> Rows:
 
 def digest(table: Table) -> Table:
     """A row per method: the mean over seeds of every quantity, and of the loss over softmax's with its interval."""
-    baseline = {row[SEED]: row[LOSS] for row in table.where(**{MODEL: SOFTMAX}).rows}
+    baseline = {row[SEED]: row[LOSS] for row in table.where(**{MODEL: SOFTMAX}).records()}
     shown = [*SHOWN, KURTOSIS_COLUMN, LARGEST, *COSTS, EVICTED, EVICTED_CONTROL, SPEED]
     means, rows = means_by(table, MODEL, shown), []
-    for row in means.rows:
-        runs = table.where(**{MODEL: row[MODEL]}).rows
+    for row in means.records():
+        runs = table.where(**{MODEL: row[MODEL]}).records()
         over = torch.tensor([number(run[LOSS]) - number(baseline[run[SEED]]) for run in runs])
         rows.append({MODEL: row[MODEL], **estimate_cells(OVER, estimate(over)), **row})
-    return Table(table.title, f"the interval of the loss: over seeds; {means.note}", tuple(rows))
+    return Table.of(table.title, f"the interval of the loss: over seeds; {means.note}", tuple(rows))
 
 
 def draw(table: Table) -> go.Figure:
@@ -75,7 +75,7 @@ def draw(table: Table) -> go.Figure:
     figure = make_subplots(2, 2, specs=[[{"colspan": 2}, None], [{}, {}]], vertical_spacing=0.13)
     _draw_trade(figure, digest(table))
     for column, (cost, cause) in enumerate(GO_TOGETHER, 1):
-        points = [(number(row[cause]), number(row[cost]), f"{row[MODEL]}, seed {row[SEED]}") for row in table.rows]
+        points = [(number(row[cause]), number(row[cost]), f"{row[MODEL]}, seed {row[SEED]}") for row in table.records()]
         xs, ys, names = zip(*points, strict=True)
         marks = {"size": 7, "color": colour(0), "opacity": 0.7}
         figure.add_scatter(x=xs, y=ys, text=names, mode="markers", marker=marks, showlegend=False, row=2, col=column)
@@ -88,7 +88,7 @@ def draw(table: Table) -> go.Figure:
 
 def _draw_trade(figure: go.Figure, methods: Table) -> None:
     """Loss against the error of int8; the line joins methods that no other beats in both."""
-    points = [(number(row[OVER]), number(row[ERROR]), str(row[MODEL])) for row in methods.rows]
+    points = [(number(row[OVER]), number(row[ERROR]), str(row[MODEL])) for row in methods.records()]
     known = sorted(point for point in points if math.isfinite(point[0]) and math.isfinite(point[1]))
     best = [point for i, point in enumerate(known) if all(point[1] < other[1] for other in known[:i])]
     xs, ys, names = zip(*known, strict=True)
@@ -121,7 +121,7 @@ def _goes_with(table: Table, cost: str, cause: str, other: str) -> tuple[bool | 
     words = ", ".join(f"{r.mean:.2f} [{r.low:.2f}, {r.high:.2f}] with {name}" for name, r in found.items())
     r = found[cause]
     shows = True if r.low >= CLOSE else False if r.high < CLOSE else None
-    return shows, f"r = {words}, over {len(table.rows)} models; intervals over methods"
+    return shows, f"r = {words}, over {len(table.frame)} models; intervals over methods"
 
 
 def _higher(quantity: str, than: str, margin: float) -> Rule:

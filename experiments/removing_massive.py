@@ -62,7 +62,7 @@ def measure(case: Case, progress: Progress) -> Table:
         f"position, mean of {SEEDS} seeds; loss in nats, without the prediction at position 0; rule: {RULE}"
     )
     names = case.names
-    return Table(CLAIM, note, tuple({**names, **row} for row in without(rows, "raw ", "Sink_*")))
+    return Table.of(CLAIM, note, tuple({**names, **row} for row in without(rows, "raw ", "Sink_*")))
 
 
 def draw(table: Table) -> go.Figure:

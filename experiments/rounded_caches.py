@@ -20,7 +20,7 @@ from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.bootstrap import Estimate, estimate_cells
-from sinkinterp.plots.theme import GREY, colour, themed
+from sinkinterp.plots.theme import GREY, colour, themed, unique_values
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
@@ -62,7 +62,7 @@ def read(run: Run, scope: Scope) -> Rows:
 
 
 def _cells(costs: Table) -> dict[str, Cell]:
-    rows = {row[ROUNDED]: row for row in costs.rows}
+    rows = {row[ROUNDED]: row for row in costs.records()}
     cells = {name: rows[ALL][name] for name in (ADDED, low_of(ADDED), high_of(ADDED))}
     for column, spared in ((FIRST, BUT_FIRST), (SECOND, BUT_SECOND)):
         change = [number(rows[spared][name]) for name in (CHANGE, high_of(CHANGE), low_of(CHANGE))]
@@ -74,15 +74,15 @@ def digest(table: Table) -> Table:
     """A row per model and way to share a scale: means over seeds."""
     rows = [
         {SCALES: scales, **row}
-        for scales in dict.fromkeys(table.column(SCALES))
-        for row in means_by(table.where(**{SCALES: scales}), MODEL, (ALPHA_1, ADDED, FIRST, SECOND)).rows
+        for scales in unique_values(table, SCALES)
+        for row in means_by(table.where(**{SCALES: scales}), MODEL, (ALPHA_1, ADDED, FIRST, SECOND)).records()
     ]
-    return Table(table.title, f"means over seeds; {table.note}", tuple(rows))
+    return Table.of(table.title, f"means over seeds; {table.note}", tuple(rows))
 
 
 def draw(table: Table) -> go.Figure:
     """Draws the cost of rounding, and the gain of one unrounded token, against alpha_1; a mark per trained model."""
-    rows = table.where(**{SCALES: HEAD}).rows
+    rows = table.where(**{SCALES: HEAD}).records()
     figure = make_subplots(1, 2, subplot_titles=("what rounding costs", "what sparing a token gains"))
     for quantity, column, shade in ((ADDED, 1, colour(0)), (FIRST, 2, colour(1)), (SECOND, 2, GREY)):
         marks = {"mode": "markers", "marker": {"size": 7, "color": shade}, "name": quantity}
@@ -97,9 +97,9 @@ def _gain_follows_the_sink(table: Table) -> tuple[bool | None, str]:
     rows = table.where(**{SCALES: HEAD})
     first, second = (correlation(rows, ALPHA_1, gain) for gain in (FIRST, SECOND))
     shows = True if first.low >= CLOSE else False if first.high < CLOSE else None
-    others = [name for name in dict.fromkeys(table.column(SCALES)) if name != HEAD]
+    others = [name for name in unique_values(table, SCALES) if name != HEAD]
     finer = [f"; for each {name} {correlation(table.where(**{SCALES: name}), ALPHA_1, FIRST)}" for name in others]
-    said = f"r = {first}, with the second token {second}, over {len(rows.rows)} models"
+    said = f"r = {first}, with the second token {second}, over {len(rows.frame)} models"
     return shows, f"{said}{''.join(finer)}; intervals over methods"
 
 
@@ -108,7 +108,7 @@ def _cost_does_not(table: Table) -> tuple[bool | None, str]:
     r = correlation(rows, ALPHA_1, ADDED)
     shows = True if r.high < APART else False if r.low >= APART else None
     norms = correlation(rows, RESIDUAL_RATIO, ADDED)
-    return shows, f"r = {r}, with the {RESIDUAL_RATIO} {norms}, over {len(rows.rows)} models; intervals over methods"
+    return shows, f"r = {r}, with the {RESIDUAL_RATIO} {norms}, over {len(rows.frame)} models; intervals over methods"
 
 
 SPARED = {MODEL: SOFTMAX, SCALES: HEAD}

@@ -15,7 +15,7 @@ STOPS = (4, 8)  # random tokens from the first on; the paper says "more" and giv
 
 def _nowhere(table: Table, model: str) -> tuple[bool | None, str]:
     """Whether no position that several queries see is above its null by the margin."""
-    rows = table.where(**{MODEL: model}).rows
+    rows = table.where(**{MODEL: model}).records()
     excess = [float(row[ALPHA_THERE] or 0) - float(row[NULL_THERE] or 0) for row in rows]
     without = sum(each <= MARGIN for each in excess)
     places = ", ".join(f"{row[STRONGEST]} ({each:+.2f})" for row, each in zip(rows, excess, strict=True))

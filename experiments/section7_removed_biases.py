@@ -59,8 +59,8 @@ def read(run: Run, scope: Scope) -> Rows:
 
 def draw(table: Table) -> go.Figure:
     """Loss and Sink_1 by model and edit, a mark per seed."""
-    rows = tuple({**row, MODEL: f"{row[MODEL]}, {str(row[EDIT]).removeprefix('control: ')}"} for row in table.rows)
-    return by_model(Table("What a slot is worth after training", table.note, rows), (LOSS, SINK_1))
+    rows = tuple({**row, MODEL: f"{row[MODEL]}, {str(row[EDIT]).removeprefix('control: ')}"} for row in table.records())
+    return by_model(Table.of("What a slot is worth after training", table.note, rows), (LOSS, SINK_1))
 
 
 def _rules(name: str) -> Sequence[Rule]:

@@ -65,7 +65,7 @@ def read(run: Run, scope: Scope) -> Rows:
 
 def draw(table: Table) -> go.Figure:
     """alpha_1 and the largest entry of every model, a dot for each seed."""
-    titled = Table("Spikes and sinks", table.note, table.rows)
+    titled = Table("Spikes and sinks", table.note, table.frame)
     return sweep_figure(titled, MODEL, (ALPHA_1, SPIKE), by=SEED)
 
 

@@ -49,7 +49,7 @@ def measure(case: Case, progress: Progress) -> Table:
     table = streaming_table(case.subject, tokens, window=window, sinks=SINKS, on_progress=on_text)
     weights = case.subject.revision or "as saved"
     note = f"{table.note}; BOS {case.start}; {source}; null: full attention (all); weights: {weights}; rule: {RULE}"
-    return Table(CLAIM, note, tuple({**case.names, **row} for row in table.rows))
+    return Table.of(CLAIM, note, tuple({**case.names, **row} for row in table.records()))
 
 
 def draw(table: Table) -> go.Figure:
@@ -59,7 +59,7 @@ def draw(table: Table) -> go.Figure:
 
 
 def _added(table: Table, sinks: int) -> Mapping[str, Cell]:
-    return table.where(sinks=sinks).rows[0]
+    return table.where(sinks=sinks).records()[0]
 
 
 def _breaks(table: Table) -> tuple[bool | None, str]:

@@ -73,7 +73,7 @@ def measure(case: Case, progress: Progress) -> Table:
     note = (
         f"{note}; {intervals(p.sequences)}; null: uniform attention; {sources}; rule: {RULE}; paper: without BOS{CHATS}"
     )
-    return Table(CLAIM, note, tuple(rows))
+    return Table.of(CLAIM, note, tuple(rows))
 
 
 def _has_table(case: Case) -> bool:
@@ -87,9 +87,9 @@ def _has_table(case: Case) -> bool:
 
 def draw(table: Table) -> go.Figure:
     """Sink_1 of every row, the paper's values as hollow marks."""
-    models = {row[MODEL] for row in table.rows}
-    rows = ({BARS: _label(row, with_model=len(models) > 1), **row} for row in table.rows)
-    named = Table("Sink_1 by input", table.note, tuple(rows))
+    models = {row[MODEL] for row in table.records()}
+    rows = ({BARS: _label(row, with_model=len(models) > 1), **row} for row in table.records())
+    named = Table.of("Sink_1 by input", table.note, tuple(rows))
     return beside_published(named, BARS, SINK_1, tuple(map(published, REPORTED)))
 
 
@@ -116,7 +116,7 @@ def _are_as_their_base(runs: Table) -> Decision:
 
     Of two models that the user names, the second is the chat model.
     """
-    rows = {str(row[MODEL]): row for row in runs.where(**{INPUT: "natural", "BOS": NO_BOS}).rows}
+    rows = {str(row[MODEL]): row for row in runs.where(**{INPUT: "natural", "BOS": NO_BOS}).records()}
     pairs = [(base, chat) for base, chat in CHAT_OF.items() if base in rows and chat in rows]
     if not pairs and len(rows) == 2:
         base, chat = rows
@@ -124,7 +124,7 @@ def _are_as_their_base(runs: Table) -> Decision:
     if not pairs:
         return Outcome.NOT_ASKED, "give both: --model BASE --model CHAT"
     compared = tuple({**_ratio(rows[chat], rows[base]), MODEL: chat} for base, chat in pairs)
-    outcome, reason = within("", SINK_1, {}, low=0.9, high=1.1).decide(Table("", "", compared))
+    outcome, reason = within("", SINK_1, {}, low=0.9, high=1.1).decide(Table.of("", "", compared))
     names = "; ".join(f"{chat} over {base}" for base, chat in pairs)
     return outcome, f"{names}: {reason}"
 

@@ -45,13 +45,13 @@ def measure(case: Case, progress: Progress) -> Table:
     swaps = swap_table(
         case.subject, token_sets, paper_targets(size[1]), on_run=progress(f"measuring {case.subject.name}")
     )
-    return Table(swaps.title, swaps.note, tuple({**case.names, **row} for row in swaps.rows))
+    return Table.of(swaps.title, swaps.note, tuple({**case.names, **row} for row in swaps.records()))
 
 
 def draw(table: Table) -> go.Figure:
     """The swap chart of the first model, and a panel for each other model or seed on the paper's input, which leads."""
-    first = _run(table[0])
-    shown = [row for row in table if _run(row) == first or row[INPUT] == REPEATED]
+    first = _run(table.records()[0])
+    shown = [row for row in table.records() if _run(row) == first or row[INPUT] == REPEATED]
     shown.sort(key=lambda row: row[INPUT] != REPEATED)  # the rows of the paper's grid
     has_others = any(_run(row) != first for row in shown)
     named = ({**row, INPUT: ", ".join((str(row[INPUT]), *_run(row)))} for row in shown)

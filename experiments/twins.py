@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import estimate_cells, intervals
-from sinkinterp.plots.theme import PERCENT, colour, error_bars, escaped, model_numbers, themed, unique_values
+from sinkinterp.plots.theme import PERCENT, cells_of, colour, error_bars, escaped, model_numbers, themed, unique_values
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule, on_models
@@ -52,7 +52,7 @@ def measure(case: Case, progress: Progress) -> Table:
         **{f"paper {name}": published.get(name) for name in ("Sink_1", "Sink_*", "loss")},
     }
     note = f"{report.protocol.line()}, epsilon={DEMO_EPSILON}; {intervals(report.protocol.sequences)}"
-    return Table(CLAIM, f"{note}; sigmoid: proxy scores; paper: 60M models", (row,))
+    return Table.of(CLAIM, f"{note}; sigmoid: proxy scores; paper: 60M models", (row,))
 
 
 def draw(table: Table) -> go.Figure:
@@ -74,10 +74,10 @@ def seeds(table: Table, quantity: str, reported: str) -> go.Figure:
     figure = go.Figure()
     for model, i in model_numbers(unique_values(table, MODEL)).items():
         rows = table.where(**{MODEL: model})
-        x = [f"{escaped(model)}, seed {seed}" for seed in rows.column(SEED)]
+        x = [f"{escaped(model)}, seed {seed}" for seed in cells_of(rows, SEED)]
         figure.add_scatter(
             x=x,
-            y=rows.column(quantity),
+            y=rows.numbers(quantity),
             error_y=error_bars(rows, quantity),
             name=f"{escaped(model)}, ours",
             mode="markers",
@@ -85,7 +85,7 @@ def seeds(table: Table, quantity: str, reported: str) -> go.Figure:
         )
         figure.add_scatter(
             x=x,
-            y=rows.column(reported),
+            y=rows.numbers(reported),
             name=f"{escaped(model)}, paper",
             mode="markers",
             marker={"color": colour(i), "size": 10, "symbol": "circle-open", "line": {"width": 2}},

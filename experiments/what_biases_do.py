@@ -68,7 +68,7 @@ def measure(case: Case, progress: Progress) -> Table:
         "the others, mean over queries; seen: standard deviation over the keys of a query; first residual: norm of the "
         f"first token's residual in its longest block; loss in nats, without the prediction at position 0; rule: {RULE}"
     )
-    return Table(CLAIM, note, tuple({**case.names, **columns, **row} for row in (*edits, *heads)))
+    return Table.of(CLAIM, note, tuple({**case.names, **columns, **row} for row in (*edits, *heads)))
 
 
 def edits_in(layers: Sequence[int] | None, seeds: int) -> dict[str, Runs]:
@@ -118,9 +118,9 @@ def _joined(cells: Iterable[Mapping[str, Cell]]) -> dict[str, Cell]:
 
 def digest(table: Table) -> Table:
     """The edits of all layers, and the heads that look at the first token."""
-    rows = [row for row in table.rows if row[LAYERS] == ALL]
-    dropped = [name for name in table.columns if all(row[name] is None for row in rows)]
-    return Table(table.title, table.note, tuple(without(rows, *dropped)))
+    rows = [row for row in table.records() if row[LAYERS] == ALL]
+    dropped = [name for name in table.frame if all(row[name] is None for row in rows)]
+    return Table.of(table.title, table.note, tuple(without(rows, *dropped)))
 
 
 def draw(table: Table) -> go.Figure:
@@ -139,7 +139,7 @@ def _value_bias_is_silent(table: Table) -> tuple[bool | None, str]:
 
 
 def _biases_make_the_lift(table: Table) -> tuple[bool | None, str]:
-    rows = table.where(**{WHAT: SINKS}).rows
+    rows = table.where(**{WHAT: SINKS}).records()
     if not rows:
         return None, "no head looks at the first token"
     lifts = {name: number(rows[0][f"{LIFT} {name}"]) for name in PARTS}
@@ -149,7 +149,7 @@ def _biases_make_the_lift(table: Table) -> tuple[bool | None, str]:
 
 
 def _adds_up(table: Table) -> tuple[bool | None, str]:
-    error = max(number(row[ERROR]) for row in table.rows if row[WHAT] == "head")
+    error = max(number(row[ERROR]) for row in table.records() if row[WHAT] == "head")
     return error <= EXACT, f"largest error {error:.1e} of a query's largest part"
 
 

@@ -71,7 +71,7 @@ def measure(case: Case, progress: Progress) -> Table:
         f"uniform attention to what a query sees; hidden: n={len(hidden)}, T={hidden.shape[1]}, "
         f"the first column's attention goes to the others; loss in nats, of the same queries; rule: {RULE}"
     )
-    return Table(CLAIM, note, tuple({**case.names, **columns, **row} for row in (*rows, *costs)))
+    return Table.of(CLAIM, note, tuple({**case.names, **columns, **row} for row in (*rows, *costs)))
 
 
 def starts_of(text: Tokens, bos: int | None) -> dict[str, Tokens]:
@@ -149,8 +149,8 @@ def _losses(subject: Subject, tokens: Tokens, edits: Sequence[Edit]) -> Float[Te
 def draw(table: Table) -> go.Figure:
     """Returns what queries give the first token and the first key in sight, by length, start and kind of layer."""
     first = of_first_model(table, "Attention by length").where(**{EDIT: NONE})
-    rows = tuple({"line": f"{row[LAYERS]} layers, {row[START]}", **row} for row in first.rows)
-    return sweep_figure(Table(first.title, first.note, rows), LENGTH, (FIRST, WINDOWS_FIRST, DELIMITERS), by="line")
+    rows = tuple({"line": f"{row[LAYERS]} layers, {row[START]}", **row} for row in first.records())
+    return sweep_figure(Table.of(first.title, first.note, rows), LENGTH, (FIRST, WINDOWS_FIRST, DELIMITERS), by="line")
 
 
 RULES: Sequence[Rule] = (

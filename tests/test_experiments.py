@@ -88,7 +88,9 @@ def smoke(tmp_path_factory):
     def measured_once(recipe, sequences, cache=None, more=None):  # several studies share a row
         asked = recipe.key(), sequences, more
         if asked not in rows and more is None and recipe.key() not in chosen:
-            curve = [(row["valid_loss"], row["alpha_1"]) for row in trained_runs.trained(recipe, cache).history()]
+            curve = [
+                (row["valid_loss"], row["alpha_1"]) for row in trained_runs.trained(recipe, cache).history().records()
+            ]
             rows[asked] = {STATE: TRAINED} | dict.fromkeys(NUMBERS, 0.5), curve
         if asked not in rows:
             rows[asked] = measured(recipe, sequences, cache, more)
@@ -118,14 +120,14 @@ def book_of(folder, name):
 
 
 def cuts(table):
-    return {row["cut"]: row for row in table.rows}
+    return {row["cut"]: row for row in table.records()}
 
 
 def test_every_experiment_runs_at_smoke_scale_and_draws(smoke):
     for name, table in smoke.items():
         experiment = load_experiment(name)
-        assert table.title == experiment.claim and table.note and table.rows, name
-        assert len(experiment.draw(table).data) > 0 and experiment.digest(table).rows, name
+        assert table.title == experiment.claim and table.note and table.records(), name
+        assert len(experiment.draw(table).data) > 0 and len(experiment.digest(table).frame), name
         assert {Scale.SMOKE} < set(experiment.scales), name
 
 
@@ -207,7 +209,7 @@ def test_the_sink_goes_where_p1_goes(smoke, given):
     rows = smoke[TABLE07].where(input=given)
     assert rows.where(edit="none").numbers("Sink_1") > [0.9]
     swapped, replaced, control = (rows.where(edit=edit) for edit in ("p1 <-> p_t", "p1 <- p_t", "p_t <-> p_t+1"))
-    assert swapped.column("t") == replaced.column("t") == control.column("t") == [5, 10, 13]
+    assert swapped.frame["t"].tolist() == replaced.frame["t"].tolist() == control.frame["t"].tolist() == [5, 10, 13]
     assert max(swapped.numbers("Sink_1")) < 0.1 and min(swapped.numbers("Sink_t")) > 0.9
     assert max(replaced.numbers("Sink_1")) < 0.35 and max(replaced.numbers("Sink_t")) < 0.1
     assert set(control.numbers("Sink_1")) == set(rows.where(edit="none").numbers("Sink_1"))
@@ -215,7 +217,7 @@ def test_the_sink_goes_where_p1_goes(smoke, given):
 
 
 def test_published_numbers_stand_beside_repeated_tokens_alone(smoke):
-    rows = smoke[TABLE07].rows
+    rows = smoke[TABLE07].records()
     swapped = [row for row in rows if row["edit"] == "p1 <-> p_t" and row["t"] == 10]
     assert {row["input"]: row["paper Sink_t"] for row in swapped} == {
         "natural": None, "random": None, "repeated": 0.5448,
@@ -234,8 +236,8 @@ def test_a_model_of_transformers_without_tokenizer_is_measured_as_in_the_paper(g
     module = load_module(TABLE07)
     monkeypatch.setattr(position_swap, "TARGETS", (5, 30))
     table = module.EXPERIMENT.table(Scope(Scale.SMOKE, models=[gpt2]))
-    assert {row["input"] for row in table.rows} == {"random", "repeated"} and "n=100, T=64, BOS none" in table.note
-    assert [row["t"] for row in table.where(input="random", edit="p1 <- p_t").rows] == [5, 30]
+    assert {row["input"] for row in table.records()} == {"random", "repeated"} and "n=100, T=64, BOS none" in table.note
+    assert [row["t"] for row in table.where(input="random", edit="p1 <- p_t").records()] == [5, 30]
 
 
 def test_text_begins_with_bos_where_the_tokenizer_has_one(tmp_path, monkeypatch):
@@ -254,7 +256,7 @@ def test_text_begins_with_bos_where_the_tokenizer_has_one(tmp_path, monkeypatch)
 
 
 def test_the_twins_differ_in_their_sinks_at_equal_loss(smoke):
-    rows = {row["model"]: row for row in smoke[TWINS].rows}
+    rows = {row["model"]: row for row in smoke[TWINS].records()}
     assert rows["softmax"]["Sink_1"] > 0.9 > 0.1 > rows["sigmoid"]["Sink_1"] and rows["k_bias"]["Sink_*"] > 0.9
     assert max(row["loss"] for row in rows.values()) - min(row["loss"] for row in rows.values()) < 0.01
     assert rows["k_bias"]["paper Sink_*"] == 0.7334
@@ -325,7 +327,7 @@ def test_a_recipe_is_trained_once_and_measured_under_the_name_of_its_variant(tmp
     scope = Scope(Scale.DEMO, models=recipes, seeds=6, progress=progress, cache=tmp_path)
     for _ in range(2):
         table = load_experiment(TWINS).table(scope)
-    assert [(row["model"], row["seed"]) for row in table.rows] == [("k_bias", 3), ("k_bias", 5)]
+    assert [(row["model"], row["seed"]) for row in table.records()] == [("k_bias", 3), ("k_bias", 5)]
     assert reports.count(("training k_bias, seed 3", 2, 2)) == 1
     assert table.note.count("n=67") == 1  # of both models, said once
 
@@ -392,13 +394,13 @@ def test_an_installation_without_experiments_says_so(call, tmp_path, monkeypatch
 
 def test_inputs_are_measured_with_and_without_bos(smoke):
     rows = smoke["table01_inputs"]
-    model = si.load(rows.rows[0]["model"])
+    model = si.load(rows.records()[0]["model"])
     tokens = repeated_token(model.shape.vocab, 64, 67).tokens
     repeated = rows.where(input="repeated", BOS="none")
     assert repeated.numbers("alpha_1") == pytest.approx([si.measure(model, tokens).alpha().mean().item()], abs=1e-6)
-    assert repeated.numbers("null Sink_1") == [0] and repeated.column("paper GPT2-XL") == [0.6228]
-    assert [row["input"] for row in rows.rows] == ["natural", "random", "repeated"] * 2
-    assert len(set(rows.column("BOS"))) == 2
+    assert repeated.numbers("null Sink_1") == [0] and repeated.frame["paper GPT2-XL"].tolist() == [0.6228]
+    assert [row["input"] for row in rows.records()] == ["natural", "random", "repeated"] * 2
+    assert len(set(rows.frame["BOS"].tolist())) == 2
 
 
 def test_the_scale_is_real_where_its_models_were_made(tmp_path, monkeypatch):
@@ -420,17 +422,17 @@ def test_text_of_the_user_takes_the_place_of_docstrings(tmp_path):
 def test_every_copy_of_a_repeated_token_has_the_same_entries(smoke):
     """Gu et al. 2025, appendix B.1: with rotary positions all hidden states are the same."""
     rows = smoke["massive_activations"].where(input="repeated")
-    case = open_case(rows.rows[0]["model"])
+    case = open_case(rows.records()[0]["model"])
     tokens = case.token_sets(case.size(), Bos.NEVER)["repeated"].tokens
-    x = case.subject.run(tokens, reads={"x": RESIDUAL.read(lambda x: x)})["x"][:, rows.rows[0]["block"]]
+    x = case.subject.run(tokens, reads={"x": RESIDUAL.read(lambda x: x)})["x"][:, rows.records()[0]["block"]]
     torch.testing.assert_close(x, x[:, :1].expand_as(x), atol=1e-4, rtol=1e-3)
-    dims = rows.column("dimension")
+    dims = rows.frame["dimension"].tolist()
     assert len(dims) == 3 and rows.numbers("first token") == pytest.approx(x[:, 0, dims].mean(0).tolist(), abs=1e-5)
     assert rows.numbers("others |x|") == pytest.approx(x[:, 1:, dims].abs().mean((0, 1)).tolist(), abs=1e-5)
 
 
 def test_a_patch_that_a_model_cannot_have_is_an_empty_row(smoke):
-    rows = {row["edit"]: row for row in smoke["normalisation_patch"].where(layers="all").rows}
+    rows = {row["edit"]: row for row in smoke["normalisation_patch"].where(layers="all").records()}
     assert rows["b_K = 0"]["Sink_1"] is None and "no such bias" in rows["b_K = 0"][REASON]
     assert rows["none"]["loss change"] == 0 and rows["none"]["Sink_1"] > 0.9
     alpha = [rows[name]["alpha_1"] for name in ("sink logit 5", "softmax-off-by-one", "none")]
@@ -439,41 +441,41 @@ def test_a_patch_that_a_model_cannot_have_is_an_empty_row(smoke):
 
 
 def test_a_patch_of_the_mean_or_of_another_input_is_smaller_than_what_it_replaces(smoke):
-    removed = {row["edit"]: row for row in smoke["removing_massive"].rows}
+    removed = {row["edit"]: row for row in smoke["removing_massive"].records()}
     change = {name: abs(row["alpha_1"] - removed["none"]["alpha_1"]) for name, row in removed.items()}
     assert change["massive entries to their mean"] < 0.1 * change["massive entries to zero"]
-    patched = {row["edit"]: row for row in smoke["patching_massive"].rows}
+    patched = {row["edit"]: row for row in smoke["patching_massive"].records()}
     assert next(iter(patched)) == "none" and len(patched) == 8 and "alpha_10" in patched["none"]
 
 
 def test_the_figures_of_a_model_are_what_its_report_says(smoke):
-    case = open_case(smoke["figure19_heads"].rows[0]["model"])
+    case = open_case(smoke["figure19_heads"].records()[0]["model"])
     token_set = case.tokens(case.size(), bos=case.start)
     report = si.measure(case.subject, token_set, positions=(0,))
     heads, norms, lengths = (smoke[name] for name in ("figure19_heads", "figure02_norms_angles", "figure03_thresholds"))
     assert heads.numbers("alpha_1") == pytest.approx(report.alpha().mean(0).flatten().tolist(), abs=1e-6)
     first = norms.where(tokens="first token")
     assert first.numbers("residual norm") == pytest.approx(report.residual_norms[..., 0].mean(0).tolist(), rel=1e-5)
-    assert first.column("key norm")[-1] is None  # no layer reads the last block
-    assert sorted(set(lengths.column("T"))) == [16, 32, 64, 128]  # the model's context
+    assert first.frame["key norm"].tolist()[-1] is None  # no layer reads the last block
+    assert sorted(set(lengths.frame["T"].tolist())) == [16, 32, 64, 128]  # the model's context
 
 
 def test_lengths_are_beginnings_of_the_same_texts(smoke):
     rows = smoke["figure03_thresholds"].where(T=16, epsilon=0.1)
-    case = open_case(rows.rows[0]["model"])
+    case = open_case(rows.records()[0]["model"])
     report = si.measure(case.subject, case.tokens(case.size(length=128), bos=case.start).tokens[:, :16])
     assert rows.numbers("Sink_1") == pytest.approx([report.sink_rate(0, 0.1)])
 
 
 def test_norm_ratios_stand_for_every_architecture(smoke):
     rows = smoke["figure07_norm_ratios"]
-    ratio = {name: max(rows.where(model=name).numbers("ratio")) for name in rows.column("model")}
+    ratio = {name: max(rows.where(model=name).numbers("ratio")) for name in rows.frame["model"].tolist()}
     assert ratio["sinkinterp/text-softmax-48k"] > 5 > 1.5 > ratio["sinkinterp/text-k_bias"]
 
 
 def test_all_caches_agree_until_tokens_are_evicted(smoke):
     rows = smoke["streaming"]
-    assert rows.column("cache") == ["all", "0 + 32", "1 + 31", "2 + 30", "4 + 28", "8 + 24"]
+    assert rows.frame["cache"].tolist() == ["all", "0 + 32", "1 + 31", "2 + 30", "4 + 28", "8 + 24"]
     assert rows.numbers("perplexity before") == pytest.approx([rows.numbers("perplexity before")[0]] * 6)
 
 

@@ -39,7 +39,7 @@ def table():
 
 
 def test_families_of_every_kind_are_measured_as_eager_attention_is(table):
-    rows = {row["family"]: row for row in table.rows}
+    rows = {row["family"]: row for row in table.records()}
     assert {name: rows[name]["verdict"] for name in MEASURED_HERE} == dict.fromkeys(MEASURED_HERE, MEASURED)
     assert {name: rows[name]["feed-forward updates"] for name in MEASURED_HERE} == MEASURED_HERE
     assert is_sound(table)
@@ -73,7 +73,7 @@ def test_a_family_is_tried_at_its_own_settings_and_only_its_sizes_shrink():
 
 
 def test_what_cannot_be_measured_is_refused_in_one_line(table):
-    rows = {row["family"]: row for row in table.rows}
+    rows = {row["family"]: row for row in table.records()}
     for name, reason in REFUSED_HERE.items():
         assert rows[name]["verdict"] == REFUSED and reason in rows[name]["why"] and "\n" not in rows[name]["why"], name
 
@@ -83,7 +83,7 @@ def test_the_table_in_the_docs_says_the_same_of_every_family(table):
     written = {cells[0].removeprefix("| "): cells[1] for cells in lines}
     assert {name for name in FAMILIES if not written[name].startswith(MEASURED)} == set(REASONS)
     assert len(FAMILIES) - len(REASONS) >= 164 and not {ERROR, DIFFERS} & set(written.values())
-    assert {row["family"]: row["verdict"] for row in table.rows}.items() <= written.items()
+    assert {row["family"]: row["verdict"] for row in table.records()}.items() <= written.items()
 
 
 def test_an_error_and_other_numbers_make_a_table_unsound(monkeypatch):
@@ -91,19 +91,19 @@ def test_an_error_and_other_numbers_make_a_table_unsound(monkeypatch):
         raise ZeroDivisionError("a hook divides")
 
     monkeypatch.setattr(families_of_transformers, "load", fail)
-    (row,) = sweep(["gpt2"]).rows
+    (row,) = sweep(["gpt2"]).records()
     assert row["verdict"] == ERROR and row["why"] == "ZeroDivisionError: a hook divides"
     assert not is_sound(sweep(["gpt2"]))
     monkeypatch.undo()
     honest = families_of_transformers.dense_patterns
     monkeypatch.setattr(families_of_transformers, "dense_patterns", lambda model, tokens: honest(model, tokens) + 1e-3)
-    assert sweep(["gpt2"]).column("verdict") == [DIFFERS]
+    assert sweep(["gpt2"]).frame["verdict"].tolist() == [DIFFERS]
 
 
 def test_a_family_that_takes_too_long_is_stopped(monkeypatch):
     before = signal.getsignal(signal.SIGALRM)
     monkeypatch.setattr(families_of_transformers, "tiny_model", lambda family: signal.pause())
-    (row,) = sweep(["gpt2"], seconds=1).rows
+    (row,) = sweep(["gpt2"], seconds=1).records()
     assert row["verdict"] == NOT_BUILT and "not done after 1 seconds" in row["why"]
     assert signal.getsignal(signal.SIGALRM) == before
 
@@ -131,5 +131,5 @@ def test_a_refusal_while_loading_is_no_error(monkeypatch):
         raise InputError("not this one; take another")
 
     monkeypatch.setattr(families_of_transformers, "load", refuse)
-    (row,) = sweep(["gpt2"]).rows
+    (row,) = sweep(["gpt2"]).records()
     assert row["verdict"] == REFUSED and row["why"] == "not this one; take another"

@@ -53,7 +53,7 @@ def numbers_of(name):
         text = (ROOT / "figures" / "measured" / f"{name}.json").read_text()
     else:
         chapter = by_stem()[name]
-        rows = [*chapter.table.rows, *load_experiment(chapter.name).digest(chapter.table).rows]
+        rows = [*chapter.table.records(), *load_experiment(chapter.name).digest(chapter.table).records()]
         reasons = [verdict.reason for verdict in chapter.verdicts]
         text = " ".join([chapter.table.note, *reasons, *(str(cell) for row in rows for cell in row.values())])
     return {float(number) for number in re.findall(r"\d*\.?\d+(?:e[-+]?\d+)?", text)}
@@ -122,7 +122,7 @@ def test_no_rate_of_the_book_has_an_interval_that_is_a_point():
     points = {
         (chapter.stem, name)
         for chapter in chapters()
-        for row in chapter.table.rows
+        for row in chapter.table.records()
         for name in row
         if name.startswith("Sink_") and row.get(f"{name} low") is not None and row[f"{name} low"] == row[f"{name} high"]
     }

@@ -188,12 +188,12 @@ def sweep(
         f"{len(rows)} families of transformers {version('transformers')}: {counts}; tiny random weights, fp32; "
         f"compared with eager attention, to {TOLERANCE} or the rounding of scores"
     )
-    return Table("Which causal architectures of transformers can be measured?", note, tuple(rows))
+    return Table.of("Which causal architectures of transformers can be measured?", note, tuple(rows))
 
 
 def is_sound(table: Table) -> bool:
     """Whether no family of a table of `sweep` ends in an error or in other numbers."""
-    return not {DIFFERS, ERROR} & set(table.column("verdict"))
+    return not {DIFFERS, ERROR} & set(table.frame["verdict"].tolist())
 
 
 def _row(family: str, seconds: int) -> dict[str, Cell]:

@@ -47,7 +47,7 @@ class OfRuns:
         size = f"{model.n_layers} layers x {model.n_heads} heads, d_model {model.d_model}"
         trainings = f"{first.steps} steps of {first.batch} sequences, lr {first.lr:g}, {scope.seeds} seeds"
         note = self.note.replace("{n}", str(_few(self.sequences, scope)))
-        return Table("", f"scale {scope.scale}: {size}, {trainings}; {lengths_of(first)}; {note}", tuple(rows))
+        return Table.of("", f"scale {scope.scale}: {size}, {trainings}; {lengths_of(first)}; {note}", tuple(rows))
 
     def recipes(self, scope: Scope) -> list[Recipe]:
         """How every arm is trained with every seed."""
@@ -71,9 +71,9 @@ def held_out(run: Run, scope: Scope, sequences: int) -> TokenSet:
 def means_by(table: Table, column: str, quantities: Sequence[str]) -> Table:
     """A row per value of a column: the mean over its rows of every quantity that all of them have."""
     rows: list[dict[str, Cell]] = []
-    quantities = [quantity for quantity in quantities if quantity in table.columns]
+    quantities = [quantity for quantity in quantities if quantity in table.frame]
     for name in unique_values(table, column):
         runs = table.where(**{column: name})
-        means = {q: None if None in runs.column(q) else fmean(runs.numbers(q)) for q in quantities}
+        means = {q: None if runs.frame[q].isna().any() else fmean(runs.frame[q]) for q in quantities}
         rows.append({column: name, **means})
-    return Table(table.title, f"means over seeds; {table.note}", tuple(rows))
+    return Table.of(table.title, f"means over seeds; {table.note}", tuple(rows))

@@ -36,7 +36,7 @@ def rows_of(case: Case, progress: Progress) -> Table:
     check: dict[str, Cell] = {WHAT: CHECK, NAME: f"largest error of {n} heads in {CHECKED} texts", NUMBER: error}
     rows = [{**case.names, **dict.fromkeys(COLUMNS), **row} for row in (*_rows(answer), check)]
     note = f"{answer.note}; random parts: mean of two draws; in the stream, directly: docs/how_to/explain_a_head.md"
-    return Table("", note, tuple(rows))
+    return Table.of("", note, tuple(rows))
 
 
 def largest_error(case: Case, tokens: Tokens) -> tuple[float, int]:
@@ -60,7 +60,7 @@ def _rows(answer: Explanation) -> Iterator[dict[str, Cell]]:
             if i in score.named() or abs(share.mean) >= 0.05:
                 cells = {SHARE: share.mean, low_of(SHARE): share.low, high_of(SHARE): share.high}
                 yield {WHAT: LINE, NAME: score.parts[i], TO: f"head {score.name}", **cells}
-    for row in answer.cuts.rows:
+    for row in answer.cuts.records():
         yield {WHAT: IS_CUT, NAME: row[CUT], TO: f"head {row[HEAD]}", **_known(row)}
     path = answer.path
     if path is None:
@@ -78,7 +78,7 @@ def _rows(answer: Explanation) -> Iterator[dict[str, Cell]]:
     numbers |= {f"erased by {path.eraser[0]}": path.eraser[1]} if path.eraser else {}
     for name, number in numbers.items():
         yield {WHAT: PATH, NAME: name, TO: path.writer, NUMBER: float(number)}
-    for row in answer.path_cuts.rows:
+    for row in answer.path_cuts.records():
         renamed = {name.replace(f"{ALPHA_1} of readers", ALPHA_1): cell for name, cell in row.items()}
         yield {WHAT: PATH_CUT, NAME: row[CUT], **_known(renamed)}
 
@@ -89,14 +89,14 @@ def _known(cells: Mapping[str, Cell]) -> dict[str, Cell]:
 
 def draw(table: Table) -> go.Figure:
     """The graph of the first model."""
-    title = f"{short_name(str(table.rows[0][MODEL]))}, the first model: where its sinks come from"
+    title = f"{short_name(str(table.records()[0][MODEL]))}, the first model: where its sinks come from"
     return graph_of_rows(of_first_model(table, title)).update_layout(title_text=escaped(title))
 
 
 def removed(table: Table, way: str) -> dict[tuple[str, str], list[float]]:
     """Returns what cutting the named parts removes, and the same number of random parts, by model and head."""
     found: dict[tuple[str, str], list[float]] = {}
-    for row in table.where(**{WHAT: IS_CUT}).rows:
+    for row in table.where(**{WHAT: IS_CUT}).records():
         if str(row[NAME]).endswith(way):
             found.setdefault((f"{row[MODEL]}, seed {row[SEED]}", str(row[TO])), []).append(float(row[REMOVED] or 0))
     return found

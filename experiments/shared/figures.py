@@ -2,7 +2,7 @@
 
 import plotly.graph_objects as go
 
-from sinkinterp.plots.theme import colour, error_bars, escaped, themed
+from sinkinterp.plots.theme import colour, error_bars, escaped, themed, unique_values
 from sinkinterp.runs.training_figures import STEP
 from sinkinterp.table import MODEL, SEED, Table
 
@@ -12,7 +12,7 @@ OPEN_MARKERS = ("circle-open", "square-open", "diamond-open", "cross-open")
 def beside_published(table: Table, by: str, quantity: str, published: tuple[str, ...]) -> go.Figure:
     """A bar with its interval per row, named by column `by`; the published columns as hollow marks."""
     figure = go.Figure()
-    x = [escaped(name) for name in table.column(by)]
+    x = [escaped(name) for name in table.frame[by]]
     figure.add_bar(
         x=x,
         y=table.numbers(quantity),
@@ -35,10 +35,10 @@ def beside_published(table: Table, by: str, quantity: str, published: tuple[str,
 
 def last_steps(table: Table) -> Table:
     """The rows of the last step."""
-    return Table(table.title, f"at the last step; {table.note}", table.where(step=int(max(table.numbers(STEP)))).rows)
+    return Table(table.title, f"at the last step; {table.note}", table.where(step=int(max(table.numbers(STEP)))).frame)
 
 
 def by_seed(table: Table, model: str) -> list[Table]:
     """The history of every run of a model."""
     runs = table.where(**{MODEL: model})
-    return [runs.where(**{SEED: seed}) for seed in dict.fromkeys(runs.column(SEED))]
+    return [runs.where(**{SEED: seed}) for seed in unique_values(runs, SEED)]

@@ -14,6 +14,7 @@ import torch
 from sinkinterp import table as col
 from sinkinterp.checks import InputError
 from sinkinterp.metrics.bootstrap import Estimate, difference, estimate
+from sinkinterp.plots.theme import unique_values
 from sinkinterp.runs.experiment import OUTCOMES, TRAINED, Decision, Outcome, Row, Rule, failed_in
 from sinkinterp.table import NULL, Cell, Table, at_this_loss, high_of, low_of
 
@@ -47,7 +48,7 @@ def above(
 
     def decide(runs: Table) -> Decision:
         highs, outcomes, reasons = [], [], []
-        for high, low in ((high, low) for high in runs.where(**of).rows for low in runs.where(**than).rows):
+        for high, low in ((high, low) for high in runs.where(**of).records() for low in runs.where(**than).records()):
             if any(high.get(name) != low.get(name) for name in by) or None in (high[column], low[other]):
                 continue
             lower, value = Estimate(*map(bound, _interval(low, other))), Estimate(*_interval(high, column))
@@ -56,7 +57,7 @@ def above(
             highs.append(high)
         return _together(outcomes, _named(highs, reasons))
 
-    return Rule(claim, decide, trained=lambda runs: [*runs.where(**of).rows, *runs.where(**than).rows])
+    return Rule(claim, decide, trained=lambda runs: [*runs.where(**of).records(), *runs.where(**than).records()])
 
 
 def times(factor: float) -> Callable[[float], float]:
@@ -75,21 +76,21 @@ def within(claim: str, column: str, of: Row, low: float = -math.inf, high: float
     """Two bounds enclose the intervals of a cell. It fails if one of them is outside."""
 
     def decide(runs: Table) -> Decision:
-        rows = [row for row in runs.where(**of).rows if row[column] is not None]
+        rows = [row for row in runs.where(**of).records() if row[column] is not None]
         values = [Estimate(*_interval(row, column)) for row in rows]
         outcomes = [
             _beside(low <= value.low and value.high <= high, value.low > high or value.high < low) for value in values
         ]
         return _together(outcomes, _named(rows, list(map(str, values))))
 
-    return Rule(claim, decide, trained=lambda runs: runs.where(**of).rows)
+    return Rule(claim, decide, trained=lambda runs: runs.where(**of).records())
 
 
 def of_each(rule: Rule) -> Rule:
     """A rule for every model by itself: it holds if it holds for all, and fails if it fails for one."""
 
     def decide(runs: Table) -> Decision:
-        names = dict.fromkeys(str(name) for name in runs.column(col.MODEL))
+        names = [str(name) for name in unique_values(runs, col.MODEL)]
         verdicts = {name: rule.verdict(runs.where(**{col.MODEL: name})) for name in names}
         if len(verdicts) == 1:
             (verdict,) = verdicts.values()
@@ -333,9 +334,9 @@ def in_most_seeds(count: int, of: int) -> bool | None:
 
 def _rows_of(runs: Table, model: str) -> list[Row]:
     """The rows of a model. Raises InputError where there is none."""
-    rows = [row for row in runs.rows if row[col.MODEL] == model]
+    rows: list[Row] = [*runs.where(**{col.MODEL: model}).records()]
     if not rows:
-        names = ", ".join(dict.fromkeys(str(row[col.MODEL]) for row in runs.rows))
+        names = ", ".join(map(str, unique_values(runs, col.MODEL)))
         raise InputError(f"no run is of {model!r}, so a rule would judge nothing; the runs are of {names or 'none'}")
     return rows
 

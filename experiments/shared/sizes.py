@@ -13,7 +13,7 @@ _GPT2 = {"gpt2": 124.0, "gpt2-medium": 355.0, "gpt2-large": 774.0, "gpt2-xl": 15
 def families(table: Table) -> dict[str, Rows]:
     """The rows of base models by family, from small to large, where a family has at least two sizes."""
     found: dict[str, list[tuple[float, Mapping[str, Cell]]]] = {}
-    for row in table.rows:
+    for row in table.records():
         family, size = family_and_size(str(row[MODEL]))
         if size is not None:
             found.setdefault(family, []).append((size, row))

@@ -20,7 +20,7 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.bootstrap import SHARES, estimate_cells, mean_cells
-from sinkinterp.plots.theme import GREY, SHARE, colour, error_bars, escaped, themed, unique_values
+from sinkinterp.plots.theme import GREY, SHARE, cells_of, colour, error_bars, escaped, themed, unique_values
 from sinkinterp.report.report import Report
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import TRAINED, Experiment, Rule, Scope
@@ -281,7 +281,7 @@ class Trainings:
             at_loss = {at_this_loss(default): at_equal_loss(curve, others)} if default else {}
             published_there = _published(arm, arms)
             rows.append({col.MODEL: arm.name, col.SEED: recipe.seed, **numbers, **published_there, **at_loss})
-        return Table("", self._protocol(scope), tuple(rows))
+        return Table.of("", self._protocol(scope), tuple(rows))
 
     def _default(self, scope: Scope) -> str:
         """The arm that leaves the base as it is; empty without one."""
@@ -344,11 +344,11 @@ def study(
 
 def means_over_seeds(table: Table) -> Table:
     """A row per arm: how many trainings ended well, and the mean over seeds of every quantity."""
-    names = dict.fromkeys(map(str, table.column(col.MODEL)))
+    names = map(str, unique_values(table, col.MODEL))
     rows = [_in_short(name, table.where(**{col.MODEL: name})) for name in names]
-    alone = f"; without BOS: the tokens after it, T={SINK_LENGTH - 1} at most" * (SINK_1_ALONE in table.columns)
+    alone = f"; without BOS: the tokens after it, T={SINK_LENGTH - 1} at most" * (SINK_1_ALONE in table.frame)
     note = f"mean over seeds; {RANGE}: over seeds; strongest: position, from 1{alone}; {table.note}"
-    return Table(table.title, note, _without_empty_columns(rows))
+    return Table.of(table.title, note, _without_empty_columns(rows))
 
 
 def _sequences(scale: Scale) -> int:
@@ -357,16 +357,16 @@ def _sequences(scale: Scale) -> int:
 
 
 def _in_short(name: str, runs: Table) -> dict[str, Cell]:
-    failed = sum(state != TRAINED for state in runs.column(col.STATE))
-    row: dict[str, Cell] = {col.MODEL: name, "trained": f"{len(runs.rows) - failed} of {len(runs.rows)}"}
-    for quantity in (name for name in SHOWN if name in runs.columns):
+    failed = sum(state != TRAINED for state in runs.frame[col.STATE])
+    row: dict[str, Cell] = {col.MODEL: name, "trained": f"{len(runs.frame) - failed} of {len(runs.frame)}"}
+    for quantity in (name for name in SHOWN if name in runs.frame):
         values = [value for value in runs.numbers(quantity) if math.isfinite(value)]
         row[quantity] = fmean(values) if values else None
         if quantity == col.ALPHA_1:
             row[RANGE] = f"{min(values):.2f} to {max(values):.2f}" if values else ""
-    places = [str(place) for place in runs.column(col.STRONGEST) if place is not None]
+    places = map(str, runs.frame[col.STRONGEST].dropna())
     row["strongest"] = ", ".join(dict.fromkeys(places))
-    return row | {column: runs.rows[0][column] for column in map(published, PUBLISHED) if column in runs.columns}
+    return row | {column: runs.records()[0][column] for column in map(published, PUBLISHED) if column in runs.frame}
 
 
 def _without_empty_columns(rows: Sequence[Mapping[str, Cell]]) -> tuple[Mapping[str, Cell], ...]:
@@ -392,10 +392,10 @@ def by_model(table: Table, quantities: tuple[str, ...] = (col.ALPHA_1, col.SINK_
     for i, quantity in enumerate(shown):
         panel = {"row": i + 1, "col": 1, "showlegend": i == 0}
         figure.add_scatter(
-            x=[escaped(name) for name in table.column(col.MODEL)],
+            x=[escaped(name) for name in table.frame[col.MODEL]],
             y=table.numbers(quantity),
             error_y=error_bars(table, quantity),
-            text=[f"seed {seed}" for seed in table.column(col.SEED)],
+            text=[f"seed {seed}" for seed in cells_of(table, col.SEED)],
             name="a seed",
             mode="markers",
             marker={"color": colour(0), "size": 8, "opacity": 0.6},
@@ -408,7 +408,7 @@ def by_model(table: Table, quantities: tuple[str, ...] = (col.ALPHA_1, col.SINK_
             nulls = [_finite_mean(table.where(**{col.MODEL: name}).numbers(NULL)) for name in names]
             grey = {"symbol": "line-ew", "size": 26, "line": {"width": 2, "color": GREY}}
             figure.add_scatter(x=models, y=nulls, name="null", mode="markers", marker=grey, **panel)
-        if published(quantity) in table.columns:
+        if published(quantity) in table.frame:
             papers = [table.where(**{col.MODEL: name}).numbers(published(quantity))[0] for name in names]
             figure.add_scatter(
                 x=models, y=papers, name="the paper's model", **_PAPER, **panel | {"showlegend": not is_paper_named}

@@ -60,7 +60,7 @@ class DormantHeads:
     budget: float
 
     def __repr__(self) -> str:
-        return f"<DormantHeads: {len(self.heads)} of {len(self.readings)} heads at +{self.budget:g} nats>"
+        return f"<DormantHeads: {len(self.heads)} of {len(self.readings.frame)} heads at +{self.budget:g} nats>"
 
     def answer(self) -> str:
         """Returns which heads can be left out, and what that costs, in three sentences."""
@@ -68,12 +68,12 @@ class DormantHeads:
             return f"No head that looks at the sink can be left out at +{self.budget:g} nats."
         names = ", ".join(f"{layer}.{head}" for layer, head in self.heads[:8])
         more = f" and {len(self.heads) - 8} more" if len(self.heads) > 8 else ""
-        last = self.cuts.rows[-1][INPUT]
+        last = self.cuts.records()[-1][INPUT]
         rows = self.cuts.where(**{INPUT: last})
-        costs = dict(zip(rows.column(CHOSEN_BY), rows.numbers(AS_MANY), strict=True))
+        costs = dict(zip(rows.frame[CHOSEN_BY], rows.numbers(AS_MANY), strict=True))
         others = ", ".join(f"{name} {cost:.3f}" for name, cost in costs.items() if name != DORMANT)
         return (
-            f"{len(self.heads)} of {len(self.readings)} heads look at the sink and can be left out together at "
+            f"{len(self.heads)} of {len(self.readings.frame)} heads look at the sink and can be left out together at "
             f"+{self.budget:g} nats: {names}{more}. On {last} they cost {costs[DORMANT]:.3f} nats. "
             f"As many heads chosen in other ways cost: {others}."
         )
@@ -132,8 +132,8 @@ def dormant_heads(
     note = run_note(subject, given)
     figure = partial(sweep_figure, x=CHOSEN_BY, quantities=(HEADS, ADDED, AS_MANY), by=INPUT)
     readings = tuple(_reading_rows(heads, found, alpha, write, epsilon))
-    read = Table("Which heads only look at the sink?", f"{note}; {_READ}; {intervals(len(alpha))}", readings, _map)
-    cuts = Table("How many heads can be left out?", f"{note}; {_note(texts, budget, epsilon)}", rows, figure)
+    read = Table.of("Which heads only look at the sink?", f"{note}; {_READ}; {intervals(len(alpha))}", readings, _map)
+    cuts = Table.of("How many heads can be left out?", f"{note}; {_note(texts, budget, epsilon)}", rows, figure)
     return DormantHeads(found, read, cuts, budget)
 
 
@@ -246,8 +246,8 @@ def _map(table: Table) -> go.Figure:
     figure = go.Figure()
     for i, name in enumerate(("no", "yes")):
         rows = table.where(**{IS_DORMANT: name})
-        points = {"x": rows.column(ALPHA_1), "y": rows.column(WRITE), "marker": {"color": colour(i), "size": 8}}
-        names = [f"layer {row[LAYER]}, head {row[HEAD]}" for row in rows]
+        points = {"x": rows.numbers(ALPHA_1), "y": rows.numbers(WRITE), "marker": {"color": colour(i), "size": 8}}
+        names = [f"layer {row[LAYER]}, head {row[HEAD]}" for row in rows.records()]
         figure.add_scatter(**points, text=names, mode="markers", name=f"dormant: {name}")
     figure.update_xaxes(title=ALPHA_1, range=[-0.03, 1.03]).update_yaxes(title=WRITE, type="log")
     return themed(figure, table.title, 480, table.note)

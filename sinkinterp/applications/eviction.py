@@ -56,7 +56,7 @@ class Losses:
             cells = mean_cells(ADDED, added) | mean_cells(CONTROL, self.control[window, n])
             rows.append({WINDOW: window, KEPT: n, **cells})
         note = f"{self.note}; {NATS}; null: 0, the full cache; control: as many random tokens kept, not the first"
-        return Table("What does a cache lose without its first tokens?", note, tuple(rows), losses_figure)
+        return Table.of("What does a cache lose without its first tokens?", note, tuple(rows), losses_figure)
 
     def answer(self) -> str:
         """How many first tokens to keep, in one sentence: the fewest beside which more gain less than `ENOUGH`.
@@ -133,7 +133,7 @@ def heads_table(
             cells = {f"error with {n}": error for n, error in by_kept.items()}
             rows.append({LAYER: layer, HEAD: head, FEWEST: fewest, **cells, "control error with 1": control})
     note = f"{_note(subject, tokens)}; window {window}; tolerance {tolerance:g}; control: 1 random token, not the first"
-    return Table("How many first tokens does each head need?", note, tuple(rows), heads_figure)
+    return Table.of("How many first tokens does each head need?", note, tuple(rows), heads_figure)
 
 
 def _output_errors(call: AttentionCall, edits: Sequence[Edit], window: int) -> Float[Tensor, "batch head edit"]:
@@ -161,21 +161,21 @@ def _fewest(by_kept: Mapping[int, PerSequence], is_sure: bool) -> int:
 
 def largest_window_first(losses: Table) -> Table:
     """The rows of `Losses.table` with those of its answer first: the largest window."""
-    return losses.with_rows(sorted(losses.rows, key=lambda row: -int(row[WINDOW] or 0)))
+    return losses.largest(WINDOW)
 
 
 def needs_table(heads: Table) -> Table:
     """How many heads need how many first tokens."""
-    needed = Counter("more" if n is None else str(n) for n in heads.column(FEWEST))
+    needed = Counter("more" if n is None else str(n) for n in (row[FEWEST] for row in heads.records()))
     rows: list[dict[str, Cell]] = []
     for name in sorted(needed, key=lambda name: (len(name), name)):
         rows.append({FEWEST: name, "heads": needed[name], "share": needed[name] / needed.total()})
-    return Table(heads.title, heads.note, tuple(rows))
+    return Table.of(heads.title, heads.note, tuple(rows))
 
 
 def losses_figure(table: Table) -> go.Figure:
     """The added loss over the first tokens kept: a line for every window."""
-    named = table.with_rows({CACHE: f"window {row[WINDOW]}", **row} for row in table.rows)
+    named = table.with_rows({CACHE: f"window {row[WINDOW]}", **row} for row in table.records())
     return sweep_figure(named, KEPT, (ADDED,), by=CACHE)
 
 
@@ -289,12 +289,12 @@ def quantised_table(
         "each text, symmetric where nothing else is said; control: the second token is not rounded; "
         f"{CHANGE}: paired, text by text; {DIGITS}"
     )
-    return Table("What does a quantised cache lose?", note, tuple(rows), quantised_figure)
+    return Table.of("What does a quantised cache lose?", note, tuple(rows), quantised_figure)
 
 
 def quantised_figure(table: Table) -> go.Figure:
     """The added loss of every way to round, a colour for which tokens are rounded, and the paired difference."""
-    named = table.with_rows({CACHE: f"int{row[BITS]}, {row[SCALES]}", **row} for row in table.rows)
+    named = table.with_rows({CACHE: f"int{row[BITS]}, {row[SCALES]}", **row} for row in table.records())
     return sweep_figure(named, CACHE, (ADDED, CHANGE), by=ROUNDED)
 
 
@@ -303,12 +303,12 @@ def quantised_answer(table: Table) -> str:
     costs, gains = [], []
     for bits in unique_values(table, BITS):
         of = [table.where(**{BITS: bits, ROUNDED: tokens}) for tokens in (ALL, BUT_FIRST)]
-        best = min(chain(*of), key=itemgetter(ADDED))[SCALES]
+        best = min(chain.from_iterable(rows.records() for rows in of), key=itemgetter(ADDED))[SCALES]
         rounded, spared = (rows.where(**{SCALES: best}) for rows in of)
         gains += spared.numbers(high_of(CHANGE))
-        change = f"; to leave the first token as it is changes that by {spared.display_rows()[0][CHANGE]}"
+        change = f"; to leave the first token as it is changes that by {spared.texts()[0][CHANGE]}"
         change = change if gains[-1] < 0 else ""
-        costs.append(f"{rounded.display_rows()[0][ADDED]} at {bits} bits (one scale for each {best}{change})")
+        costs.append(f"{rounded.texts()[0][ADDED]} at {bits} bits (one scale for each {best}{change})")
     *firsts, last = costs
     listed = f"{', '.join(firsts)} and {last}" if firsts else last
     said = f"Rounded keys and values add, in nats a token and with the best scales, {listed}."

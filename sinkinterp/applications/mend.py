@@ -117,7 +117,7 @@ class Mended:
         note = f"{run_note(subject, held_out)}; epsilon=0.3; losses in nats; {intervals(len(held_out))}"
         note += "; after: the same texts without BOS; losses of the same tokens" if skips else ""
         after = {MODEL: "after", **worth(subject, held_out[:, skips:])}
-        return Table("What is the mended model worth?", note, (before, after))
+        return Table.of("What is the mended model worth?", note, (before, after))
 
     def answer(self) -> str:
         """Says in a line or two if the first token is still a sink, and the next step."""

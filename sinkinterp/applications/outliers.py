@@ -97,7 +97,7 @@ class Mask:
             found = {kind: self.tokens[:, block][where].float() for kind, where in of_kind.items()}
             shares = {kind: x.mean().item() if len(x) else None for kind, x in found.items()}
             rows.append({BLOCK: block, **shares, LONGEST: self.longest[block], OUTLIER_DIMS: _some(dims)})
-        return Table("Which tokens and dimensions are outliers?", self.note, tuple(rows), outliers_figure)
+        return Table.of("Which tokens and dimensions are outliers?", self.note, tuple(rows), outliers_figure)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON for quantisers and caches: by block, the limit of norms, the outlier tokens and dimensions."""
@@ -114,7 +114,7 @@ class Mask:
 
 def longest_first(outliers: Table) -> Table:
     """The rows of `Mask.table` with those blocks first whose longest token is furthest above the median."""
-    return outliers.with_rows(sorted(outliers.rows, key=lambda row: -float(row[LONGEST] or 0)))
+    return outliers.largest(LONGEST)
 
 
 def _some(dims: Sequence[int], most: int = 8) -> str:
@@ -170,7 +170,10 @@ def _kinds(subject: Subject, tokens: Tokens) -> Tensor:
 
 def outliers_figure(table: Table) -> go.Figure:
     """Outlier tokens of every kind, and how long the longest token is, by block."""
-    figure, x = make_subplots(1, 2, subplot_titles=("outlier tokens, share of the kind", LONGEST)), table.column(BLOCK)
+    figure, x = (
+        make_subplots(1, 2, subplot_titles=("outlier tokens, share of the kind", LONGEST)),
+        table.frame[BLOCK].tolist(),
+    )
     for i, kind in enumerate(TOKENS_BY_KIND):
         figure.add_bar(x=x, y=table.numbers(kind), name=kind, marker={"color": colour(i)}, row=1, col=1)
     figure.add_scatter(x=x, y=table.numbers(LONGEST), name=LONGEST, line={"color": colour(4)}, row=1, col=2)
@@ -371,7 +374,7 @@ def _quantised(title: str, what: str, mask: Mask, ways: Iterable[Way], full: Los
         f"added loss in nats a token; "
         f"control: as many random ones left out; null: 0, nothing quantised; {intervals(len(full))}"
     )
-    return Table(title, note, tuple(rows), quantisation_figure)
+    return Table.of(title, note, tuple(rows), quantisation_figure)
 
 
 def quantisation_figure(table: Table) -> go.Figure:

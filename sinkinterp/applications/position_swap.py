@@ -19,7 +19,7 @@ from ..files import data_of
 from ..interventions.positions import ReplacePosition, SwapPositions
 from ..measurement.measure import ModelLike, inputs_of, measure
 from ..metrics.bootstrap import estimate_cells, intervals
-from ..plots.theme import BAR_ERROR, GREY, colour, error_bars, escaped, themed, unique_values
+from ..plots.theme import BAR_ERROR, GREY, cells_of, colour, error_bars, escaped, themed, unique_values
 from ..report.readings import short_name
 from ..report.report import Report
 from ..table import EDIT, INPUT, MODEL, NULL, SINK_1, SINK_T, TARGET, Cell, Table, published
@@ -71,7 +71,7 @@ def swap_table(
         place: dict[str, Cell] = {INPUT: name, EDIT: edit, TARGET: target + 1}
         rows.append(place | _sinks(report, target, epsilon) | _reported(name, edit, target))
     note = _note(report, read, epsilon)
-    return Table(f"Table 7 on {subject.name}: the sink follows p1", note, tuple(rows), swap_chart)
+    return Table.of(f"Table 7 on {subject.name}: the sink follows p1", note, tuple(rows), swap_chart)
 
 
 def paper_targets(length: int) -> list[int]:
@@ -87,9 +87,9 @@ def paper_grid(table: Table) -> Table:
     The rows of GPT2-XL are the paper's. Repeated tokens, as in the paper, or the first input without them; means over
     seeds. Takes what `swap_table` returns.
     """
-    inputs = table.column(INPUT)
+    inputs = unique_values(table, INPUT)
     chosen = table.where(**{INPUT: REPEATED if REPEATED in inputs else inputs[0]})
-    ours = chosen.with_rows({MODEL: OURS, **row} for row in chosen.rows)
+    ours = chosen.with_rows({MODEL: OURS, **row} for row in chosen.records())
     targets, rows = unique_values(chosen, TARGET), list[dict[str, Cell]]()
     for edit, rate in GRID:
         of_edit = ours.where(**{EDIT: edit})
@@ -97,8 +97,8 @@ def paper_grid(table: Table) -> Table:
         cells |= {str(m): _percents(of_edit.where(**{MODEL: m}), rate, targets) for m in unique_values(ours, MODEL)}
         rows += [{EDIT: edit, "rate": rate, "of": short_name(name), **row} for name, row in cells.items()]
     protocol, *_ = table.note.split("; ")
-    note = f"{RATE_NOTE}; {chosen[0][INPUT]} tokens; t counts from 1; {protocol}"
-    return Table(table.title, note, tuple(row for row in rows if any([*row.values()][3:])))
+    note = f"{RATE_NOTE}; {inputs[0]} tokens; t counts from 1; {protocol}"
+    return Table.of(table.title, note, tuple(row for row in rows if any([*row.values()][3:])))
 
 
 def _percents(rows: Table, column: str, targets: Sequence[Cell]) -> dict[str, Cell]:
@@ -148,7 +148,7 @@ def swap_chart(table: Table) -> go.Figure:
     figure = make_subplots(n, 1, subplot_titles=titles, shared_xaxes=True, vertical_spacing=spacing)
     for i, name in enumerate(inputs):
         rows = table.where(**{INPUT: name})
-        x = [[escaped(edit) for edit in rows.column(EDIT)], [str(t) for t in rows.column(TARGET)]]
+        x = [[escaped(edit) for edit in rows.frame[EDIT]], [str(t) for t in rows.frame[TARGET]]]
         for trace in _traces(rows):
             figure.add_trace(trace.update(x=x), row=i + 1, col=1)
     figure.update_xaxes(title="position t (from 1, as in the paper), and the edit", row=len(inputs), col=1)
@@ -167,13 +167,13 @@ def _traces(rows: Table) -> Iterator[Any]:
     for i, rate in enumerate(RATES):
         error = (error_bars(rows, rate) or {}) | BAR_ERROR
         about = {"name": rate, "legendgroup": rate, "offsetgroup": rate, "marker": {"color": colour(i)}}
-        yield go.Bar(y=rows.column(rate), error_y=error, **about)
+        yield go.Bar(y=rows.numbers(rate), error_y=error, **about)
     for i, (rate, symbol) in enumerate(zip(RATES, ("circle-open", "diamond-open"), strict=True)):
-        if published(rate) in rows.columns:
+        if published(rate) in rows.frame:
             mark = {"color": colour(i + 2), "symbol": symbol, "size": 12, "line": {"width": 3}}
             about = {"name": f"{rate}, GPT2-XL in the paper", "legendgroup": published(rate), "offsetgroup": rate}
-            yield go.Scatter(y=rows.column(published(rate)), marker=mark, **about, **marks)
-    for rate in RATES if NULL in rows.columns else ():
+            yield go.Scatter(y=cells_of(rows, published(rate)), marker=mark, **about, **marks)
+    for rate in RATES if NULL in rows.frame else ():
         mark = {"color": GREY, "symbol": "line-ew-open", "size": 24, "line": {"width": 3}}
         about = {"name": "larger rate under uniform attention", "legendgroup": "null", "offsetgroup": rate}
         yield go.Scatter(y=rows.numbers(NULL), marker=mark, **about, **marks)

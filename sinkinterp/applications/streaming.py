@@ -58,7 +58,7 @@ def streaming_table(
     for count in told(sinks, on_progress):
         loss = torch.cat([loss_of(subject, text, [Evict(window, count)]) for text in tokens.split(1)])
         rows.append(_row(f"{count} + {window - count}", count, loss, full, window))
-    return Table("What does a rolling cache lose?", _note(subject, tokens, window), tuple(rows))
+    return Table.of("What does a rolling cache lose?", _note(subject, tokens, window), tuple(rows))
 
 
 def _row(cache: str, sinks: int | None, loss: Loss, full: Loss, window: int) -> dict[str, Cell]:

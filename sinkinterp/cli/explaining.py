@@ -197,7 +197,7 @@ def patch(
         asked |= {"answer": prompts.answer, "instead": prompts.instead, "progress": progress("patching")}
         asked |= {"metric": first_alpha()} if prompts.sink else {}
         table = chosen_rows(what.table(subject, **asked), layers or None, positions=positions or None)
-    strongest = table.with_rows(sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0))))
+    strongest = table.with_rows(sorted(table.records(), key=lambda row: -abs(float(row[RESTORED] or 0))))
     lead = f"Clean: {' | '.join(prompts.clean)}. Corrupted: {' | '.join(prompts.corrupted)}."
     lead = lead if other is None else f"{subject.name} into {other.name}: {' | '.join(texts)}"
     section = Section.of(table, "The share of the clean run that each place restores")
@@ -213,10 +213,10 @@ def _sentence(strongest: "Table") -> str:
     """The place that restores most, from rows with the strongest first."""
     from ..measurement.patching import RESTORED
 
-    row = strongest[0]
+    row = strongest.records()[0]
     place = ", ".join(f"{name} {row[name]}" for name in list(row)[: list(row).index(RESTORED)])
     effect = f"it restores {row[RESTORED]:.3g} of the clean run"
-    return f"Of {len(strongest)} places, {place} has the largest effect: {effect}."
+    return f"Of {len(strongest.frame)} places, {place} has the largest effect: {effect}."
 
 
 def _receiver(name: str | None) -> "Change | None":

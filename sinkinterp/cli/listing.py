@@ -31,13 +31,13 @@ def info(model: options.Model, loading: options.Loading = options.Loading()) -> 
     subject = loading.subject(model)
     sizes = vars(subject.shape) | {"parameters": sum(weight.numel() for weight in subject.model.parameters())}
     rows = [{"size": name, "value": len(x) if isinstance(x, tuple) else x} for name, x in sizes.items()]
-    print_table(Table(subject.name, "attention_layers, mlp_layers: how many blocks have them", tuple(rows)))
+    print_table(Table.of(subject.name, "attention_layers, mlp_layers: how many blocks have them", tuple(rows)))
 
 
 def _print(what: Listed) -> None:
     note, rows = _LISTS[what]
-    table = Table(what.value, note, tuple(rows()))
-    if table.rows:
+    table = Table.of(what.value, note, tuple(rows()))
+    if len(table.frame):
         print_table(table)
     else:
         print_text(f"there are no {what} here; {note}")

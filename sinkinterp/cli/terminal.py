@@ -92,7 +92,7 @@ def streams() -> Iterator[Stream | None]:
 
 
 _WRITERS: dict[str, Callable[[Table], str]] = {
-    "csv": lambda table: table.to_csv() or "",
+    "csv": lambda table: table.frame.to_csv(index=False),
     "json": lambda table: json.dumps(table.to_dict(), indent=1),
     "markdown": Table.to_markdown,
     "latex": Table.to_latex,
@@ -135,13 +135,13 @@ def print_table(table: Table) -> None:
     if chosen := TABLE_FORMAT.get():
         print(_WRITERS[chosen](table).rstrip("\n"))
         return
-    rows = [{on_one_line(name): on_one_line(row[name]) for name in row} for row in table.display_rows()]
+    rows = [{on_one_line(name): on_one_line(row[name]) for name in row} for row in table.texts()]
     texts = {name: [name, *(row[name] for row in rows)] for name in (rows[0] if rows else ())}
     widths = _widths(texts, console.width - 1)
     left_out = "; ".join(name for name in texts if name not in widths)
     note = f"\nNot shown, since {console.width} columns of text are too few: {left_out}" if left_out else ""
     grid = RichTable()
-    are_text = {on_one_line(name): table.is_text(name) for name in table.columns}
+    are_text = {on_one_line(name): table.is_text(name) for name in table.frame}
     for name, width in widths.items():
         grid.add_column(escape(name), justify="left" if are_text[name] else "right", width=width)
     for row in rows:
@@ -213,8 +213,8 @@ ELSEWHERE = "All tables: --full. A page: --html FILE. Every number: --save FILE.
 def brief(sentence: str, table: Table, elsewhere: str, note: str | None = None) -> tuple[Text | Table | str, ...]:
     """A sentence, the first rows of one table and how many it has, its note or another one, and where the rest is."""
     said = table.note if note is None else note
-    count = f" ({ROWS} of {len(table)} rows, the rest with --full)" if len(table) > ROWS else ""
-    first = replace(table.head(ROWS), title=table.title + count, note="")
+    count = f" ({ROWS} of {len(table.frame)} rows, the rest with --full)" if len(table.frame) > ROWS else ""
+    first = replace(table, frame=table.frame.head(ROWS), title=table.title + count, note="")
     return Text(sentence), first, Text(said, style="table.caption"), elsewhere
 
 

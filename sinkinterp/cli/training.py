@@ -64,7 +64,7 @@ def train(
     with joined(how.device) as world, run_progress(chosen, world.is_first, variant) as (on_step, on_data):
         run = trained.trained(chosen, on_step=on_step, folder=folder, device=how.device, on_data=on_data)
     if world.is_first:
-        last = run.history()[-1]
+        last = run.history().records()[-1]
         print_text(f"loss {last['valid_loss']:.3f}  Sink_1 {last['sink_1']:.1%}")
         print_text(f"trained: {run.folder}")
 

@@ -213,8 +213,10 @@ def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it
 
 def _behind(table: Table) -> Table:
     """A map of the residual before each layer as one behind each, which is before the next."""
-    rows = tuple({**row, LAYER: int(n) - 1} for row, n in zip(table.rows, table.numbers(LAYER), strict=True) if n)
-    return replace(table, rows=rows, note=f"the residual behind each layer; {table.note}")
+    later = table.frame[table.frame[LAYER] > 0]
+    return replace(
+        table, frame=later.assign(**{LAYER: later[LAYER] - 1}), note=f"the residual behind each layer; {table.note}"
+    )
 
 
 def restored(
@@ -250,7 +252,7 @@ def restored(
     has_control = patching.CONTROL in effects
     notes.append("control: the same place of another pair" if has_control else "no control: it takes a third prompt")
     notes.append(intervals(len(gap), "pairs"))
-    return Table(runs.title, "; ".join(notes), _rows(runs, places, effects, gap), patching.restored_figure)
+    return Table.of(runs.title, "; ".join(notes), _rows(runs, places, effects, gap), patching.restored_figure)
 
 
 def _gap(name: str, whole: PerSequence, broken: PerSequence) -> PerSequence:

@@ -318,8 +318,8 @@ def explain(
         target="k*" if on_slot else "the first token",
         heads=tuple(scores),
         path=path,
-        cuts=Table("What remains when the named parts are cut?", ablation, tuple(cuts)),
-        path_cuts=Table("What does the path cost?", path_note, path_rows),
+        cuts=Table.of("What remains when the named parts are cut?", ablation, tuple(cuts)),
+        path_cuts=Table.of("What does the path cost?", path_note, path_rows),
         no_path=no_path,
         written=written,
     )

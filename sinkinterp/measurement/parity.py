@@ -45,12 +45,12 @@ def parity(model: PreTrainedModel, name: str, sequences: int = 5, length: int = 
         f"both numbers are those of the layer that is furthest off; agreement is a difference of {tolerance:.2g} or "
         f"less of its largest number, {TOLERANCE:g} where no score is above {SCORE:g}"
     )
-    return Table(f"Do the backends agree on {name}?", note, tuple(rows))
+    return Table.of(f"Do the backends agree on {name}?", note, tuple(rows))
 
 
 def agrees(table: Table) -> bool:
     """Whether every difference in a table of `parity` is within tolerance; a refusal is not a difference."""
-    return _DIFFERS not in table.column(VERDICT)
+    return _DIFFERS not in table.frame[VERDICT].tolist()
 
 
 def _compared(

@@ -32,10 +32,10 @@ DIRECT = "direct"
 
 def restored_figure(table: Table) -> go.Figure:
     """The share restored as a heat map: layers downwards, positions with their words or heads to the right."""
-    across = next(name for name in (KEY, POSITION, HEAD, KV_HEAD) if name in table.columns)
-    down = [name for name in (LAYER, HEAD, KV_HEAD, POSITION) if name in table.columns and name != across]
-    has_words = TOKEN in table.columns
-    words = dict(zip(table.column(POSITION), table.column(TOKEN), strict=True)) if has_words else {}
+    across = next(name for name in (KEY, POSITION, HEAD, KV_HEAD) if name in table.frame)
+    down = [name for name in (LAYER, HEAD, KV_HEAD, POSITION) if name in table.frame and name != across]
+    has_words = TOKEN in table.frame
+    words = dict(zip(table.frame[POSITION], table.frame[TOKEN], strict=True)) if has_words else {}
     columns = sorted(int(i) for i in unique_values(table, across) if i is not None)
     x = [f"{i} {escaped(shown_word(str(words[i])))}" if i in words else f"{across} {i}" for i in columns]
     hover = f"{' '.join(down)} %{{y}}, {across} %{{x}}: %{{z:.3f}}<extra></extra>"

@@ -106,7 +106,7 @@ def place_or_token(
                 on_pass(int(rows[0]) * tried.count + done * len(rows), len(given) * tried.count)
     table_rows = tuple(_rows(seen, epsilon))
     note = f"{run_note(subject, given)}, epsilon={epsilon}; {intervals(len(given))}; {_NOTE}"
-    return Table(sentence_of(short_name(subject.name), table_rows), note, table_rows, depth_figure)
+    return Table.of(sentence_of(short_name(subject.name), table_rows), note, table_rows, depth_figure)
 
 
 _NOTE = (
@@ -346,10 +346,10 @@ def sentence_of(name: str, rows: Sequence[Row]) -> str:
 def depth_figure(table: Table) -> go.Figure:
     """Sink_k over the depth d of the mask: in layers 0 to d, and in layers d to the last; grey: one token more."""
     panels = ("Sink_k, layers 0 to d", "Sink_k, layers d to the last")
-    rows = [row for row in table.rows if row[EDIT] == ALONE]
+    rows = [row for row in table.records() if row[EDIT] == ALONE]
     (whole, *_) = {_span(row) for row in rows if _is_whole(row)}
     lines: dict[tuple[Cell, int], dict[str, Cell]] = {}
-    control = {row[K]: row[SINK_K] for row in table.rows if row[EDIT] == ONE_MORE}
+    control = {row[K]: row[SINK_K] for row in table.records() if row[EDIT] == ONE_MORE}
     for row in rows:
         first, last = _span(row)
         for panel, is_here, depth in zip(panels, (first == whole[0], last == whole[1]), (last, first), strict=True):
@@ -360,4 +360,4 @@ def depth_figure(table: Table) -> go.Figure:
                 cells |= {name: row[source] for name, source in ends.items()}
                 cells |= {f"control {each}": control[row[K]] for each in panels}
     drawn = tuple(sorted(lines.values(), key=lambda row: [int(_number(row[name])) for name in (K, "d")]))
-    return sweep_figure(Table(table.title, table.note, drawn), "d", panels, by=K)
+    return sweep_figure(Table.of(table.title, table.note, drawn), "d", panels, by=K)

@@ -139,7 +139,7 @@ def sweep(
     note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {bootstrap.intervals(len(values[0]))}"
     note += f"; control: the mean of {seeds} random ones of equal size" if seeds else ""
     figure = partial(sweep_figure, x=EDIT, quantities=("change",))
-    return Table("What does each intervention change?", note, _rows(groups, values, seeds, _ends(metric)), figure)
+    return Table.of("What does each intervention change?", note, _rows(groups, values, seeds, _ends(metric)), figure)
 
 
 def _groups(edits: Any) -> list[tuple[Edit, ...]]:
@@ -259,7 +259,7 @@ def spread(
         f"{subject.shape.n_layers} is the last output; loss of the unchanged texts in nats; null: 0, an "
         f"equal token; {bootstrap.intervals(len(given))}"
     )
-    return Table("How far does the change of one token spread?", note, tuple(rows), figure)
+    return Table.of("How far does the change of one token spread?", note, tuple(rows), figure)
 
 
 def _cells(change: Later, before: Later, length: int) -> dict[str, Cell]:

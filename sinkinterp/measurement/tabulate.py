@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
 
@@ -81,14 +81,18 @@ def chosen_rows(
 
     Raises InputError where it has no such rows.
     """
-    layer = LAYER if LAYER in table.columns else BLOCK
+    layer = LAYER if LAYER in table.frame else BLOCK
     given = {"layers": (layer, layers), "heads": (HEAD, heads), "positions": (POSITION, positions)}
     given = {name: (column, numbers) for name, (column, numbers) in given.items() if numbers is not None}
-    rows = [row for row in table if all(row.get(column) in whole_numbers(x, column) for column, x in given.values())]
+    rows = [
+        row
+        for row in table.records()
+        if all(row.get(column) in whole_numbers(x, column) for column, x in given.values())
+    ]
     if not rows:
-        absent = [name for name, (column, _) in given.items() if column not in table.columns] or [*given]
+        absent = [name for name, (column, _) in given.items() if column not in table.frame] or [*given]
         raise InputError(f"{table.title!r} has no such rows; leave {'=... and '.join(absent)}=... out")
-    return table.with_rows(rows) if top is None else table.with_rows(rows).largest(top, by)
+    return table.with_rows(rows) if top is None else table.with_rows(rows).largest(by or ALPHA_1, top)
 
 
 def _numbers_of(
@@ -152,7 +156,7 @@ class Norms(OfTable):
 
     def to_pandas(self) -> Any:
         """A row for each layer, head of keys and position, with the norms of its key and of its value."""
-        return self.keys.table.to_pandas().assign(value_norm=self.values.table["value_norm"])
+        return self.keys.table.frame.assign(value_norm=self.values.table.frame["value_norm"])
 
     to_df = to_frame = to_dataframe = to_pandas
     df = property(to_pandas)
@@ -207,8 +211,8 @@ def norms(
 @wraps(heads, assigned=())
 def sink_heads(*args: Any, top: int | None = None, epsilon: float = 0.3, **named: Any) -> Table:
     """The heads that give the first token more than epsilon, mean over the texts, the strongest first, or the `top`."""
-    table = heads(*args, **named).largest(top)
-    return table.with_rows(row for row in table if float(row[ALPHA_1] or 0) > epsilon)
+    table = heads(*args, **named).largest(ALPHA_1, top)
+    return replace(table, frame=table.frame[table.frame[ALPHA_1] > epsilon])
 
 
 @with_block_edits

@@ -108,7 +108,9 @@ class SinkCallback(OfTable, TrainerCallback):
     def table(self) -> Table:
         """The history, a row for each measurement."""
         columns = dict.fromkeys(number for row in self.history for number in row)
-        return Table("Sinks during training", f"epsilon={self.epsilon}", tuple(columns | row for row in self.history))
+        return Table.of(
+            "Sinks during training", f"epsilon={self.epsilon}", tuple(columns | row for row in self.history)
+        )
 
     def step(self, model: Any, step: int) -> Numbers | None:
         """The numbers after this step, counted from 1, which also join `history`; None where none are due.

@@ -167,7 +167,9 @@ def opening() -> tuple[str, go.Figure]:
 
 def passages(chapters: Sequence[Chapter], names: Sequence[str] = ()) -> list[Passage]:
     """The passages that the chapters support, all or those named, in the order of the story or of `names`."""
-    by_name = {chapter.stem: chapter for chapter in chapters if chapter.scale != Scale.SMOKE and chapter.table.rows}
+    by_name = {
+        chapter.stem: chapter for chapter in chapters if chapter.scale != Scale.SMOKE and len(chapter.table.frame)
+    }
     rows = {name: _of_first_model(chapter.table) for name, chapter in by_name.items()}
     told = []
     for name in names or _WORDS:
@@ -182,7 +184,7 @@ def passages(chapters: Sequence[Chapter], names: Sequence[str] = ()) -> list[Pas
 
 def _of_first_model(table: Table) -> Table:
     """The rows of the first model where models were only measured; all rows where they were trained."""
-    is_measured = {col.MODEL, col.SEED} <= set(table.columns) and table.rows[0][col.SEED] is None
+    is_measured = {col.MODEL, col.SEED} <= set(table.frame) and table.records()[0][col.SEED] is None
     return of_first_model(table, table.title) if is_measured else table
 
 
@@ -210,9 +212,11 @@ def _chosen(table: Table, about: Mapping[str, Any], told: Mapping[str, Any]) -> 
         {column: _value(value[1:], **told) if str(value)[:1] == "@" else value for column, value in given.items()}
         for given in (about.get(part, {}) for part in ("where", "above", "below"))
     )
-    if not set(equal) <= set(table.columns):
+    if not set(equal) <= set(table.frame):
         raise LookupError(f"no column of {table.title!r} is called so: {', '.join(equal)}")
-    rows = [row for row in table.where(**equal).rows if all(float(row[name] or 0) > end for name, end in above.items())]
+    rows = [
+        row for row in table.where(**equal).records() if all(float(row[name] or 0) > end for name, end in above.items())
+    ]
     rows = [row for row in rows if all(float(row[name] or 0) < end for name, end in below.items())]
     if column := about.get("largest"):
         return sorted((row for row in rows if row[column] is not None), key=lambda row: -float(row[column] or 0))[:1]
@@ -237,7 +241,7 @@ def _figure(about: Mapping[str, Any], rows: Rows) -> go.Figure:
     if "kind" in about:
         return _KINDS[about["kind"]](table)
     x, words = about["x"], about.get("words", {})
-    named = table.with_rows({**row, x: words.get(row[x], row[x])} for row in table.rows)
+    named = table.with_rows({**row, x: words.get(row[x], row[x])} for row in table.records())
     return sweep_figure(named, x, about["quantities"], about.get("by")).update_yaxes(about.get("axis", {}))
 
 
@@ -314,15 +318,15 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
     """The page of one experiment: its result, figure, verdicts, digest, all rows, and how the numbers were made."""
     verdicts = verdict_table(chapter)
     rule = "A rule says which numbers support the claim; the module of the experiment holds it."
-    beside = _BOOK["beside"].get(chapter.scale, "") if published(SINK_1) in chapter.table.columns else ""
+    beside = _BOOK["beside"].get(chapter.scale, "") if published(SINK_1) in chapter.table.frame else ""
     words = " ".join(filter(None, (rule, beside, why_ours_differs(chapter))))
     about = words if chapter.verdicts else chapter.found
-    made = Table("", "", tuple({"what": name, "value": str(value)} for name, value in chapter.provenance.items()))
+    made = Table.of("", "", tuple({"what": name, "value": str(value)} for name, value in chapter.provenance.items()))
     sections = [
         Section("Figure", "", [figure]),
         Section(verdicts.title, about, tables=[verdicts]),
         Section("In short", digest.note, tables=[digest]),
-        *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[chapter.table])]),
+        *([] if len(digest.frame) == len(chapter.table.frame) else [Section("All rows", "", tables=[chapter.table])]),
         Section("How these numbers were made", f"Make them again: {chapter.provenance.get('command')}", tables=[made]),
     ]
     failing = [verdict for verdict in chapter.verdicts if verdict.outcome is Outcome.FAILS]
@@ -336,7 +340,7 @@ def verdict_table(chapter: Chapter) -> Table:
     """A row per rule; the title says how many hold."""
     rows = tuple({"rule": v.claim, "verdict": v.outcome.value, "because": v.reason} for v in chapter.verdicts)
     held = standing(chapter.verdicts)
-    return Table(f"Verdicts: {held}" if held else "Verdicts", "" if rows else chapter.found, rows)
+    return Table.of(f"Verdicts: {held}" if held else "Verdicts", "" if rows else chapter.found, rows)
 
 
 def front_page(chapters: Sequence[Chapter], plotly: str | None = None, story: str | None = None) -> str:
@@ -378,7 +382,7 @@ def story_page(chapters: Sequence[Chapter], plotly: str | None = None, book: str
 def why_ours_differs(chapter: Chapter, by: float = 0.1) -> str:
     """A sentence that says why our Sink_1 is not the paper's. It is empty if all are within `by`, or not compared."""
     table, paper = chapter.table, published(SINK_1)
-    if paper not in table.columns or SINK_1 not in table.columns or chapter.scale not in _BOOK["why"]:
+    if paper not in table.frame or SINK_1 not in table.frame or chapter.scale not in _BOOK["why"]:
         return ""
     pairs = zip(table.numbers(SINK_1), table.numbers(paper), strict=True)
     return _BOOK["why"][chapter.scale] if any(abs(ours - theirs) > by for ours, theirs in pairs) else ""
@@ -390,8 +394,8 @@ def small_figure(chapter: Chapter) -> go.Figure | None:
     None if there is no such experiment, or if its numbers are older than its module and cannot be drawn.
     """
     table = chapter.table
-    is_study = "state" in table.columns or ("paper loss" in table.columns and MODEL in table.columns)
-    if is_study and ALPHA_1 in table.columns and not chapter.observes:
+    is_study = "state" in table.frame or ("paper loss" in table.frame and MODEL in table.frame)
+    if is_study and ALPHA_1 in table.frame and not chapter.observes:
         return importances(table)
     try:
         return load_experiment(chapter.name).draw(table) if chapter.name in experiment_names() else None

@@ -150,7 +150,7 @@ def _of_model(name: str, report: Report, heads: Sequence[go.Figure], subject: Su
 def _model_sections(name: str, shipped: Shipped) -> Iterator[Section]:
     """What is drawn of a checkpoint that ships."""
     heads = sinks_by_head(shipped.report)
-    overview = [heads.plot()] if len(heads.rows) > 1 else []
+    overview = [heads.plot()] if len(heads.frame) > 1 else []
     yield from _of_model(name, shipped.report, overview, shipped.subject, "is there a sink?")
     if name == "demo-softmax" and isinstance(shipped.recipe.data, BigramBackcopy):
         yield Section.of(swaps(shipped.subject, shipped.recipe.data), f"{name}: the sink follows p1")
@@ -183,9 +183,11 @@ def _norms(reports: Mapping[str, Report]) -> Table:
     by_block = residual_norms_by_block(reports)
     kinds = {kind: (NATURAL, kind) for kind in (FIRST_TOKEN, OTHER_TOKENS)}
     kinds["copies of a repeated token"] = REPEATED, OTHER_TOKENS
-    found = ((kind, name, row) for kind, (given, name) in kinds.items() for row in by_block.where(**{MODEL: given}))
+    found = (
+        (kind, name, row) for kind, (given, name) in kinds.items() for row in by_block.where(**{MODEL: given}).records()
+    )
     rows = tuple({BLOCK: row[BLOCK], KIND: kind, NORM: row[name]} for kind, name, row in found)
-    return Table(by_block.title, by_block.note, rows)
+    return Table.of(by_block.title, by_block.note, rows)
 
 
 def maps_and_norms(maps: Mapping[str, Table], norms: Table, title: str) -> go.Figure:
@@ -241,7 +243,7 @@ def demo(seed: int = 0, cache: Path | None = None, on_step: OnStep = lambda *_: 
     reports = {variant: measure(subject, token_set) for variant, subject in subjects.items()}
     losses = {variant: trained.valid_loss(subject, token_set) for variant, subject in subjects.items()}
     sizes = {"n": EVALUATION_SEQUENCES, "length": reports["softmax"].protocol.length, "epsilon": DEMO_EPSILON}
-    histories = {variant: run.history() for variant, run in runs.items()}
+    histories = {variant: run.history().records() for variant, run in runs.items()}
     return Demo(
         reports=reports,
         maps={variant: head_maps(subject, token_set) for variant, subject in subjects.items()},
@@ -268,10 +270,10 @@ def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) 
     for variant, report in reports.items():
         loss = estimate_cells("value", losses[variant])
         rows.append({"model": variant, "quantity": "validation loss (nats)", **loss, "null": None})
-        rows += [{"model": variant, **row} for row in sink_summary(report, DEMO_EPSILON).rows]
+        rows += [{"model": variant, **row} for row in sink_summary(report, DEMO_EPSILON).records()]
     protocol = reports["softmax"].protocol
     note = f"{protocol.line()}, epsilon={DEMO_EPSILON}; {intervals(protocol.sequences)}"
-    return Table("Three twins: who makes a sink?", note, tuple(rows))
+    return Table.of("Three twins: who makes a sink?", note, tuple(rows))
 
 
 def swaps(subject: Subject, task: BigramBackcopy) -> Table:

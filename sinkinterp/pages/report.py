@@ -230,7 +230,7 @@ def content(
 
 
 _OF_TABLES: dict[str, Callable[[Table], Any]] = {
-    ".csv": lambda table: csv_bytes(table.as_written()),
+    ".csv": lambda table: csv_bytes(table.frame),
     ".json": Table.to_dict,
     ".md": lambda table: stamped(f"<!-- {MARK} -->\n\n{table.to_markdown()}\n".encode()),
     ".tex": lambda table: stamped(f"% {MARK}\n{table.to_latex()}".encode()),

@@ -187,7 +187,7 @@ def sweep_figure(table: Table, x: str, quantities: Sequence[str], by: str | None
     draw = _over_text if table.is_text(x) else _over_numbers
     figure = draw(table, series, x, quantities)
     has_grey = any(_greys(table, quantity, i == 0) for i, quantity in enumerate(quantities))
-    intervals = ", with 95% intervals" * any(low_of(quantity) in table.columns for quantity in quantities)
+    intervals = ", with 95% intervals" * any(low_of(quantity) in table.frame for quantity in quantities)
     caption = f"{', '.join(quantities)} over {x}{intervals}{'; grey: null or control' * has_grey}."
     height = 210 + 34 * len(unique_values(table, x)) if table.is_text(x) else 420
     return themed(figure, table.title, height, f"{caption} {table.note}")
@@ -214,7 +214,7 @@ def _over_text(table: Table, series: Mapping[str, Table], x: str, quantities: Se
     for i, quantity in enumerate(quantities):
 
         def add(rows: Table, column: str, name: str, marker: dict[str, Any], bars: Any, col: int = i + 1) -> None:
-            points = {"x": rows.numbers(column), "y": list(map(escaped, rows.column(x))), "error_x": bars}
+            points = {"x": rows.numbers(column), "y": list(map(escaped, cells_of(rows, x))), "error_x": bars}
             figure.add_scatter(**points, mode="markers", marker=marker, name=name, legendgroup=name, row=1, col=col)
 
         for column, (name, _) in _greys(table, quantity, is_first=i == 0).items():
@@ -231,12 +231,17 @@ def _greys(table: Table, quantity: str, is_first: bool) -> dict[str, tuple[str, 
     """The columns to draw in grey beside a quantity: the name of each in the legend, and the dash of its line."""
     greys = {f"control {quantity}": ("control", "dash"), f"null {quantity}": ("null", "dot")}
     greys |= {NULL: ("null", "dot")} if is_first else {}
-    return {column: how for column, how in greys.items() if column in table.columns}
+    return {column: how for column, how in greys.items() if column in table.frame}
 
 
 def unique_values(table: Table, column: str) -> list[Cell]:
     """The values of a column, each once, in the order of the rows."""
-    return list(dict.fromkeys(table.column(column)))
+    return list(dict.fromkeys(cells_of(table, column)))
+
+
+def cells_of(table: Table, column: str) -> list[Cell]:
+    """The cells of a column, top to bottom; a missing one is None."""
+    return [row[column] for row in table.records()]
 
 
 def add_curve(figure: go.Figure, rows: Table, x: str, y: str, index: int = 0, **more: Any) -> None:
@@ -246,12 +251,12 @@ def add_curve(figure: go.Figure, rows: Table, x: str, y: str, index: int = 0, **
     """
     style = {"mode": "lines+markers", "line": {"color": colour(index)}, "error_y": error_bars(rows, y)}
     marker = {"symbol": MARKERS[index % len(MARKERS)], "size": 8}
-    figure.add_scatter(x=rows.column(x), y=rows.column(y), **{**style, "marker": marker, "name": escaped(y)} | more)
+    figure.add_scatter(x=cells_of(rows, x), y=rows.numbers(y), **{**style, "marker": marker, "name": escaped(y)} | more)
 
 
 def error_bars(table: Table, column: str) -> dict[str, Any] | None:
     """Plotly's asymmetric error bars from the interval of a quantity; None where the table has none."""
-    if low_of(column) not in table.columns:
+    if low_of(column) not in table.frame:
         return None
     values, lows, highs = (table.numbers(name) for name in (column, low_of(column), high_of(column)))
     return {
@@ -269,8 +274,8 @@ def add_grey_band(
 
     `name` stands in the legend; `place` says which panel.
     """
-    shared = {"x": rows.column(x), "mode": "lines", "legendgroup": name, **place}
-    if low_of(column) in rows.columns:
+    shared = {"x": cells_of(rows, x), "mode": "lines", "legendgroup": name, **place}
+    if low_of(column) in rows.frame:
         edge = {"line": {"width": 0}, "hoverinfo": "skip", **shared, "showlegend": False}
         fill = {"fill": "tonexty", "fillcolor": faded(GREY)}
         figure.add_scatter(y=rows.numbers(low_of(column)), name=f"{name}, low", **edge)
@@ -279,14 +284,14 @@ def add_grey_band(
 
 
 def _places(table: Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-    return sorted({tuple(row[name] for name in columns) for row in table})
+    return sorted({tuple(row[name] for name in columns) for row in table.records()})
 
 
 def grid_of(table: Table, column: str, down: Sequence[str] = (LAYER,), across: str = HEAD) -> np.ndarray:
     """The numbers of a column as a grid, `row column`, both in order; NaN where the table has no row."""
     rows, columns = _places(table, down), _places(table, [across])
     grid = np.full((len(rows), len(columns)), np.nan)
-    for row, number in zip(table, table.numbers(column), strict=True):
+    for row, number in zip(table.records(), table.numbers(column), strict=True):
         grid[rows.index(tuple(row[name] for name in down)), columns.index((row[across],))] = number
     return grid
 

@@ -16,7 +16,7 @@ from ..checks import InputError, choice, is_whole, refusal, whole_numbers
 from ..metrics.bootstrap import SHARES, intervals, mean_cells, rate
 from ..metrics.importance import sink_rate
 from ..plots.theme import MAGNITUDE, themed
-from ..table import EPSILON, HEAD, LAYER, SINK_RATE, Table, identifier
+from ..table import EPSILON, HEAD, LAYER, SINK_RATE, Table
 
 _MOST_PANELS = 16
 
@@ -97,8 +97,8 @@ class NamedTensor(OfTable, Tensor):
 
     def sort_values(self, *by: Any, **how: Any) -> Any:
         """The frame sorted by columns, or without any, the numbers as a Series, sorted."""
-        frame = self.table.to_pandas()
-        of_pandas = frame if by or "by" in how else frame.set_index([*self.axes])[identifier(self.quantity)]
+        frame = self.table.frame
+        of_pandas = frame if by or "by" in how else frame.set_index([*self.axes])[self.quantity]
         return of_pandas.sort_values(*by, **how)
 
     def topk(self, k: int, dim: int = -1, **how: Any) -> Any:  # type: ignore[override]
@@ -116,7 +116,7 @@ class NamedTensor(OfTable, Tensor):
     def __getitem__(self, index: Any) -> Any:
         """Numbers by their places, or the column of the table that a text names."""
         if isinstance(index, str):
-            return self.table[index]
+            return self.table.frame[index]
         try:
             return super().__getitem__(index)
         except IndexError as error:
@@ -134,12 +134,12 @@ class NamedTensor(OfTable, Tensor):
     def table(self) -> Table:
         """A row for each number that is not missing."""
         rows = (
-            {**dict(zip(self.axes, places, strict=True)), identifier(self.quantity): value}
+            {**dict(zip(self.axes, places, strict=True)), self.quantity: value}
             for places, value in zip(product(*self.axes.values()), self.flatten().tolist(), strict=True)
             if value == value  # not NaN
         )
         note = f"{self.quantity} by {', '.join(self.axes)}"
-        return Table(note, note, tuple(rows), lambda table: self.plot())
+        return Table.of(note, note, tuple(rows), lambda table: self.plot())
 
 
 def drawn(values: Any, title: str = "", axes: Mapping[str, Sequence[int]] = {}, **named: Any) -> go.Figure:
@@ -233,7 +233,7 @@ class Rate(OfTable, Number):
         cells = [(layer, head, alpha[:, i, j], rates[i, j].item()) for (i, layer), (j, head) in places]
         rows = [{LAYER: i, HEAD: j, **mean_cells(alpha.quantity, x, SHARES), SINK_RATE: y} for i, j, x, y in cells]
         note = f"Sink_{self._k} {self} at epsilon {self._epsilon}; {intervals(len(self._alpha))}"
-        return Table(f"Sink_{self._k} of each head", note, tuple(rows), lambda table: rates.plot())
+        return Table.of(f"Sink_{self._k} of each head", note, tuple(rows), lambda table: rates.plot())
 
 
 def rates(alpha: NamedTensor, position: int, epsilon: Any, by: str | None, layers: Any, heads: Any) -> Any:

@@ -35,17 +35,17 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3, names: Sequ
     notes = [protocol_note(report, epsilon) for report in (before, after)]
     said = [note if note.startswith(name) else f"{name}: {note}" for name, note in zip(names, notes, strict=True)]
     rows = tuple(row(name) for name in old if name in new)
-    return Table("What changed?", "; ".join((*said, pairing)), rows, changes)
+    return Table.of("What changed?", "; ".join((*said, pairing)), rows, changes)
 
 
 def changes(table: Table) -> go.Figure:
     """A panel per quantity: its value before and after, with intervals; from `compare`."""
-    both = [name for name in table.columns if low_of(name) in table.columns and name != "change"]
-    names = table.column(QUANTITY)
+    both = [name for name in table.frame if low_of(name) in table.frame and name != "change"]
+    names = table.frame[QUANTITY].tolist()
     figure = make_subplots(1, len(names), subplot_titles=[str(name).replace(", ", "<br>") for name in names])
-    for i, row in enumerate(table, 1):
+    for i, row in enumerate(table.records(), 1):
         ends = [{side("value"): row[side(end)] for side in (str, low_of, high_of)} for end in both]
-        values = Table("", "", tuple(ends))
+        values = Table.of("", "", tuple(ends))
         bars = {"x": both, "y": values.numbers("value"), "error_y": error_bars(values, "value"), "showlegend": False}
         figure.add_bar(**bars, marker_color=[colour(0), colour(1)], row=1, col=i)
     return themed(figure, table.title, caption=table.note)
@@ -89,7 +89,7 @@ def sinks_by(column: str, reports: Mapping[str, Readings], epsilon: float = 0.3,
     measured = "; ".join(f"{model}: {of_model.line('sequences', 'source')}" for model, of_model in protocols.items())
     most = max(report.protocol.sequences for report in reports.values())
     note = f"{measured}, epsilon={epsilon}; {bootstrap.intervals(most)}"
-    return Table(title, note, rows, lambda table: sweep_figure(table, column, (SINK_1,)))
+    return Table.of(title, note, rows, lambda table: sweep_figure(table, column, (SINK_1,)))
 
 
 DOMAIN = "domain"
@@ -120,7 +120,7 @@ def sinks_by_length(reports: Iterable[Readings], epsilons: Iterable[float] | flo
     lengths, varied = (", ".join(map(str, dict.fromkeys(row[name] for row in rows))) for name in (LENGTH, EPSILON))
     most = bootstrap.intervals(max(protocol.sequences for protocol in protocols))
     note = f"{sources}; T={lengths}, epsilon={varied}; {most}"
-    return Table("Sink_1 over the length of sequences", note, rows, over_length)
+    return Table.of("Sink_1 over the length of sequences", note, rows, over_length)
 
 
 def over_length(table: Table) -> go.Figure:

@@ -85,7 +85,7 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
 
 def graph_of_rows(table: Table) -> go.Figure:
     """The graph of the lines in a table; lines below a tenth are left out."""
-    lines = [(str(row[NAME]), str(row[TO]), float(row[SHARE] or 0)) for row in table.where(**{WHAT: LINE}).rows]
+    lines = [(str(row[NAME]), str(row[TO]), float(row[SHARE] or 0)) for row in table.where(**{WHAT: LINE}).records()]
     return graph([line for line in lines if line[2] >= DRAWN], "Where the sink comes from", table.note)
 
 
@@ -370,7 +370,7 @@ class Explanation:
 
     def _of_cuts(self, head: HeadScore) -> str:
         """Says how much cutting the named parts removes, and warns if that is less than 80%."""
-        rows = [row for row in self.cuts.rows if row[HEAD] == head.name and RANDOM not in str(row[CUT])]
+        rows = [row for row in self.cuts.records() if row[HEAD] == head.name and RANDOM not in str(row[CUT])]
         if not head.is_above_null:
             return " That is not above uniform attention, so cuts have nothing to remove."
         removed = {str(row[CUT]).rpartition(", ")[2]: float(row[REMOVED] or 0) for row in rows}
@@ -388,7 +388,7 @@ class Explanation:
         """All tables: parts, pairs, cuts, and those of the path."""
         of_path = self.path_cuts, self.neurons(), self.readers(top=12)
         every = self.parts(), self.pairs(), self.cuts, *of_path, self.writers(top=12)
-        return [table for table in every if table.rows]
+        return [table for table in every if table.records()]
 
     def parts(self, least: float = 0.05) -> Table:
         """Share of each head's score by part: as part of the key, and as part of the query; small ones are left out.
@@ -406,7 +406,7 @@ class Explanation:
             if self.written is not None:
                 name, cells = f"head {head.name}", no_estimate(AS_KEY) | no_estimate(AS_QUERY)
                 rows.append({**head.place, PART: name, **cells, **self._added(name)})
-        return Table(f"Which parts make heads look at {self.target}?", self.note, tuple(rows))
+        return Table.of(f"Which parts make heads look at {self.target}?", self.note, tuple(rows))
 
     def _added(self, part: str) -> dict[str, Cell]:
         """What a part adds to the answers' logits; None for what is not in the residual, such as the bias of keys."""
@@ -423,7 +423,7 @@ class Explanation:
         parts = self.written.parts if self.written else {}
         largest = sorted(parts, key=lambda part: -float(parts[part].mean().abs()))[:top]
         rows = tuple({PART: part, **mean_cells(INTO_ANSWER, parts[part])} for part in largest)
-        return Table("Which parts of the model write the answer?", self.note, rows)
+        return Table.of("Which parts of the model write the answer?", self.note, rows)
 
     def pairs(self, top: int = 8) -> Table:
         """The largest pairs of a part of the query with a part of the key, by head."""
@@ -436,14 +436,14 @@ class Explanation:
                 rows.append({**head.place, QUERY_PART: head.parts[i], KEY_PART: head.parts[j], **cells})
         error = max(head.error for head in self.heads)
         note = f"{self.note}; all pairs add up to the score within {error:.0e}"
-        return Table("Which pairs of parts make the score?", note, tuple(rows))
+        return Table.of("Which pairs of parts make the score?", note, tuple(rows))
 
     def readers(self, top: int | None = None) -> Table:
         """The heads whose keys read what the writer wrote at the first token, the strongest first; default all."""
         ordered = sorted(self.path.readers.items() if self.path else (), key=lambda item: -item[1])[:top]
         rows = tuple({LAYER: layer, HEAD: head, SHARE: share} for (layer, head), share in ordered)
         note = f"{self.note}; share of the head's score, however small that is, of at least {READER:.0%}"
-        return Table("Which heads have their score from it?", note, rows)
+        return Table.of("Which heads have their score from it?", note, rows)
 
     def neurons(self) -> Table:
         """The neurons that write the entry, and how their input meets them; the first token beside the others."""
@@ -452,7 +452,7 @@ class Explanation:
             rows.append({"neuron": neuron.index, SHARE: neuron.share})
             for name, (first, others) in neuron.cosine.items():
                 rows[-1] |= {f"cosine with {name}": first, f"{name}, other tokens": others}
-        return Table("Which neurons write it?", self.note, tuple(rows))
+        return Table.of("Which neurons write it?", self.note, tuple(rows))
 
     def plot(self, head: tuple[int, int] | None = None, maps: Sequence[CutMap] = ()) -> go.Figure:
         """The plotly figure of the path: layers downwards, lines as wide as their shares; of all heads, or of one.

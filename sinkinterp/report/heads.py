@@ -54,16 +54,16 @@ def sinks_by_head(report: Readings, epsilon: float = 0.3) -> Table:
         }
 
     title = "Importance of the first position per head"
-    return Table(title, protocol_note(report, epsilon), rows_by_head(report, row), heads_overview)
+    return Table.of(title, protocol_note(report, epsilon), rows_by_head(report, row), heads_overview)
 
 
 @of_report
 def heads_above(report: Readings, epsilon: float = 0.3) -> Table:
     """The heads whose mean importance of the first position is above epsilon, the strongest first."""
-    every = sinks_by_head(report, epsilon).largest(None)
-    rows = tuple(row for row in every.rows if float(row[ALPHA_1] or 0) > epsilon)
-    title = f"{len(rows)} of {len(every)} heads give the first position more than {epsilon}"
-    return replace(every, title=title, rows=rows)
+    every = sinks_by_head(report, epsilon).largest(ALPHA_1)
+    frame = every.frame[every.frame[ALPHA_1] > epsilon]
+    title = f"{len(frame)} of {len(every.frame)} heads give the first position more than {epsilon}"
+    return replace(every, title=title, frame=frame)
 
 
 @of_report
@@ -78,7 +78,7 @@ def sinks_by_layer(report: Readings, epsilon: float = 0.3) -> Table:
         for i, layer in enumerate(report.attention_layers)
     )
     figure = partial(sweep_figure, x=LAYER, quantities=(ALPHA_1, SINK_RATE))
-    return Table("Importance of the first position per layer", protocol_note(report, epsilon), rows, figure)
+    return Table.of("Importance of the first position per layer", protocol_note(report, epsilon), rows, figure)
 
 
 @of_report
@@ -103,7 +103,7 @@ def score_gaps_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 
     explained = "gap: mean cosine times mean product of lengths, the first key's less the others'"
     note = f"{protocol_note(report, epsilon)}; {explained}; by angle + by norms"
-    return Table("Angle or length? Queries and the first key per head", note, rows_by_head(report, row))
+    return Table.of("Angle or length? Queries and the first key per head", note, rows_by_head(report, row))
 
 
 @of_report
@@ -129,7 +129,7 @@ def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 
     explained = "update: before the output projection; no-op: value ratio below 0.2; broadcast: from 0.8 to 1.25"
     note = f"{protocol_note(report, epsilon)}; {explained}"
-    return Table("What do heads write?", note, rows_by_head(report, row))
+    return Table.of("What do heads write?", note, rows_by_head(report, row))
 
 
 def rows_by_head(report: Readings, row: Callable[[int, int], dict[str, Cell]]) -> tuple[dict[str, Cell], ...]:
@@ -140,8 +140,8 @@ def rows_by_head(report: Readings, row: Callable[[int, int], dict[str, Cell]]) -
 
 def top_heads(table: Table, most: int = 12) -> Table:
     """The `most` rows with the largest alpha_1, largest first."""
-    strongest = table.largest(whole_number(most, "most", 1), ALPHA_1)
-    some = f"{len(strongest)} of {len(table)} with the largest alpha_1"
+    strongest = table.largest(ALPHA_1, whole_number(most, "most", 1))
+    some = f"{len(strongest.frame)} of {len(table.frame)} with the largest alpha_1"
     return replace(strongest, title=f"{table.title} The {some}" if "?" in table.title else f"{table.title}: the {some}")
 
 
@@ -185,7 +185,7 @@ def heads_overview(table: Table) -> go.Figure:
 
     Points say what else the table has of it. Heads that are missing stay empty.
     """
-    said = [column for column in HOVER if column in table.columns]
+    said = [column for column in HOVER if column in table.frame]
     told = ("layer %{y}, head %{x}", "alpha_1 %{z:.3f}", *(HOVER[column] % i for i, column in enumerate(said)))
     hover: dict[str, Any] = {"hovertemplate": "<br>".join(told) + "<extra></extra>", "hoverongaps": False}
     hover |= {"customdata": np.stack([grid_of(table, column) for column in said], -1)} if said else {}
@@ -220,7 +220,7 @@ def qk_means_by_head(report: Readings, epsilon: float = 0.3) -> Table:
         return cells
 
     note = f"{protocol_note(report, epsilon)}; {SCALED}"
-    return Table("The first key beside the others", note, rows_by_head(report, row), by_layer)
+    return Table.of("The first key beside the others", note, rows_by_head(report, row), by_layer)
 
 
 def mean_of(quantity: str, key: str) -> str:
@@ -231,7 +231,7 @@ def mean_of(quantity: str, key: str) -> str:
 def by_layer(table: Table) -> go.Figure:
     """Mean cosine and norm product with the first key and with others, a point per head; `qk_means_by_head`."""
     figure = make_subplots(1, 2, subplot_titles=list(UNITS.values()), horizontal_spacing=0.12)
-    places = zip(table.column(LAYER), table.column(HEAD), strict=True)
+    places = zip(table.frame[LAYER], table.frame[HEAD], strict=True)
     heads = [f"layer {layer}, head {head}" for layer, head in places]
     points = {"boxpoints": "all", "jitter": 0.4, "pointpos": 0}
     said = {"text": heads, "hovertemplate": "%{text}: %{y:.3g}<extra></extra>"}
@@ -240,7 +240,9 @@ def by_layer(table: Table) -> go.Figure:
         about |= {"marker": {"color": colour(i), "size": 6, "symbol": ("circle", "square")[i]}}
         for j, quantity in enumerate(UNITS):
             y, place = table.numbers(mean_of(quantity, key)), {"row": 1, "col": j + 1}
-            figure.add_box(x=table.column(LAYER), y=y, fillcolor=faded(colour(i)), **about, **points, **said, **place)
+            figure.add_box(
+                x=table.frame[LAYER].tolist(), y=y, fillcolor=faded(colour(i)), **about, **points, **said, **place
+            )
     figure.update_xaxes(title="layer", type="category")
     products = [value for key in KEYS for value in table.numbers(mean_of(NORM_PRODUCT, key))]
     figure.update_yaxes(title=UNITS[COSINE], range=[-1.05, 1.05], zeroline=True, row=1, col=1)

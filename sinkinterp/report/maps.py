@@ -247,7 +247,7 @@ def maps_of_strongest(report: Readings, epsilon: float = 0.3, token_text: TokenT
     Raises InputError where the instrument MAPS was not measured.
     """
     table = sinks_by_head(report, epsilon)
-    strongest = top_heads(table, len(table.rows))
+    strongest = top_heads(table, len(table.frame))
     patterns = report.extra(PATTERNS)
     length = patterns.shape[-2]
     by_layer = zip(report.attention_layers, report.alpha().nanmean(0).tolist(), strict=True)

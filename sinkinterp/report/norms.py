@@ -80,7 +80,7 @@ def norms_by_kind(report: Readings, epsilon: float = 0.3, token_text: TokenText 
         f"of layer b - 1; other sinks: later tokens above epsilon in at least {SHARE:.0%} of the heads; delimiters: "
         "punctuation and line breaks"
     )
-    return Table("Norms by block and kind of token", note, tuple(rows), by_kind)
+    return Table.of("Norms by block and kind of token", note, tuple(rows), by_kind)
 
 
 def _other_sinks(report: Readings, epsilon: float) -> Mask:
@@ -156,7 +156,7 @@ def residual_norms_by_block(reports: Mapping[str, Readings]) -> Table:
     first = next(iter(reports.values()))
     blocks = "block 0 is the embedding, block b the output of layer b - 1"
     note = f"{first.protocol.line()}; {intervals_note(first)}; {blocks}"
-    return Table("Residual norms by block", note, rows, residual_norms)
+    return Table.of("Residual norms by block", note, rows, residual_norms)
 
 
 PEAK = "max |x|"
@@ -198,13 +198,15 @@ def largest_entries(
     most_frequent = sorted(found, key=lambda place: (-len(found[place]), place))[:MOST_SHOWN]
     note = f"{protocol_note(report, epsilon)}; {_FROM_0}"
     rows = tuple(row(*place) for place in most_frequent)
-    return Table(f"Largest residual entries of block {block}", note, rows, entries_figure)
+    return Table.of(f"Largest residual entries of block {block}", note, rows, entries_figure)
 
 
 def entries_figure(table: Table) -> go.Figure:
     """The size of each entry, with its place; from `largest_entries`."""
-    ranked = table.largest(None, LARGEST_VALUE)
-    names = [escaped(f"position {row[POSITION]} ({row['token']}), channel {row['channel']}") for row in ranked]
+    ranked = table.largest(LARGEST_VALUE)
+    names = [
+        escaped(f"position {row[POSITION]} ({row['token']}), channel {row['channel']}") for row in ranked.records()
+    ]
     figure = go.Figure().add_scatter(x=ranked.numbers(LARGEST_VALUE), y=names, mode="markers", marker={"size": 10})
     figure.update_xaxes(title=LARGEST_VALUE, type="log").update_yaxes(autorange="reversed")
     return themed(figure, table.title, 380, table.note)
@@ -213,7 +215,7 @@ def entries_figure(table: Table) -> go.Figure:
 def by_block(table: Table) -> go.Figure:
     """Largest entry, its multiple of the median, and kurtosis over channels; from `massive_by_block`."""
     figure = make_subplots(1, len(PANELS), subplot_titles=list(PANELS.values()), horizontal_spacing=0.09)
-    hover: dict[str, Any] = {"text": list(map(escaped, table.column(USUAL_ENTRY)))}
+    hover: dict[str, Any] = {"text": list(map(escaped, table.frame[USUAL_ENTRY]))}
     hover["hovertemplate"] = "%{y:.4g}, %{text}<extra></extra>"
     for i, (column, title) in enumerate(PANELS.items(), 1):
         add_curve(figure, table, BLOCK, column, name=title, showlegend=False, **hover, row=1, col=i)
@@ -248,7 +250,7 @@ def massive_by_block(report: Readings, epsilon: float = 0.3) -> Table:
     criterion = "|x| > 100 and at least 1,000 x the median"
     blocks = "in no block" if life is None else f"in {life.blocks} blocks, from {life.first} to {life.last}"
     note = f"{protocol_note(report, epsilon)}; massive ({criterion}) in most sequences {blocks}; {_FROM_0}"
-    return Table("Massive activations by block", note, tuple(map(row, range(massive.shape[1]))), by_block)
+    return Table.of("Massive activations by block", note, tuple(map(row, range(massive.shape[1]))), by_block)
 
 
 def _usual_entry(top: Entries, block: int) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -77,12 +78,12 @@ def sinks(patterns: Any, position: int = 0, epsilon: float = 0.3, attention_mask
     of_heads = [row(i, j, alpha[:, j : j + 1]) for i, alpha in alphas.items() for j in range(alpha.shape[1])]
     note = note.replace("; ", f", epsilon={epsilon}; ", 1) + f"; {intervals(len(every))}"
     rows = (row(None, None, every), *of_heads)
-    return Table(f"Sinks at position {position}: all heads, then each", note, rows, partial(_figure, f"alpha_{k}"))
+    return Table.of(f"Sinks at position {position}: all heads, then each", note, rows, partial(_figure, f"alpha_{k}"))
 
 
 def _figure(column: str, table: Table) -> go.Figure:
     """The importance in every head."""
-    figure = heat_map(table.with_rows(row for row in table if row[LAYER] is not None), column, zmin=0, zmax=1)
+    figure = heat_map(replace(table, frame=table.frame.dropna(subset=[LAYER])), column, zmin=0, zmax=1)
     return themed(figure, table.title, 460, table.note)
 
 

@@ -35,7 +35,7 @@ def sinks_by_position(report: Readings, epsilon: float = 0.3) -> Table:
         }
 
     rows = tuple(map(row, report.positions))
-    return Table("Sink rate by position", f"{protocol_note(report, epsilon)}; {_LAST}", rows, by_position)
+    return Table.of("Sink rate by position", f"{protocol_note(report, epsilon)}; {_LAST}", rows, by_position)
 
 
 @of_report
@@ -55,7 +55,7 @@ def sinks_by_epsilon(report: Readings, epsilon: float = 0.3, epsilons: Iterable[
         }
 
     rows = tuple(map(row, range(len(thresholds))))
-    return Table("Sink_1 over epsilon", f"{protocol_note(report, epsilon)}; {_LAST}", rows, over_epsilon)
+    return Table.of("Sink_1 over epsilon", f"{protocol_note(report, epsilon)}; {_LAST}", rows, over_epsilon)
 
 
 def followed(report: Readings) -> Bool[Tensor, "sequence pos"]:
@@ -87,7 +87,7 @@ def sinks_by_token(report: Readings, epsilon: float = 0.3, token_text: TokenText
             rows[-1] |= {"occurrences": sink.occurrences, "share of heads": sink.share, NULL: null}
     places = f"null: that place under uniform attention; later: positions 1 to {end - 1}"
     places += "" if always == 2 else f", where {FOLLOWERS} queries of a text can follow them"
-    return Table("Which tokens are sinks?", f"{protocol_note(report, epsilon)}; {places}", tuple(rows))
+    return Table.of("Which tokens are sinks?", f"{protocol_note(report, epsilon)}; {places}", tuple(rows))
 
 
 @of_report
@@ -96,7 +96,7 @@ def loss_by_position(report: Readings, epsilon: float = 0.3) -> Table:
     loss = report.extra(NEXT_TOKEN_LOSS)
     rows = tuple({POSITION: i + 1, **mean_cells("loss", loss[:, i], SIZES)} for i in range(loss.shape[1]))
     note = f"{protocol_note(report, epsilon)}; the loss at a position is that of the token there, given those before it"
-    return Table("Loss by position", note, rows)
+    return Table.of("Loss by position", note, rows)
 
 
 def by_position(table: Table) -> go.Figure:

@@ -5,7 +5,7 @@ table needs one line there. Its figure is the table's own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from importlib import import_module
@@ -22,7 +22,7 @@ from ..metrics.instruments import INSTRUMENTS
 from ..metrics.qk import QK_ANGLES
 from ..metrics.residuals import MASSIVE_ENTRIES, TOP_ENTRIES
 from ..metrics.writes import UPDATE_RANK
-from ..table import HEAD, QUANTITY, Table
+from ..table import ALPHA_1, HEAD, QUANTITY, Table
 from . import heads as of_heads, norms, positions
 from .maps import maps_of_strongest
 from .readings import Readings, TokenText
@@ -58,7 +58,9 @@ class Report(Readings):
 
     def heads(self, top: int | None = None, epsilon: float = 0.3) -> Table:
         """Every head, or the `top` strongest, with its importance of the first position, the strongest sink first."""
-        return of_heads.sinks_by_head(self, epsilon).largest(None if top is None else whole_number(top, "top", 1))
+        return of_heads.sinks_by_head(self, epsilon).largest(
+            ALPHA_1, None if top is None else whole_number(top, "top", 1)
+        )
 
     def plot(self, view: str = "sinks", epsilon: float = 0.3, token_text: TokenText = str) -> go.Figure:
         """A plotly figure: the grid of sinks, or another view.
@@ -113,7 +115,7 @@ def _of(table: Callable[[Readings, float], Table]) -> Tabulate:
 
 def _norms_of(quantities: Sequence[str], report: Readings, epsilon: float, word: TokenText) -> Table:
     every = norms.norms_by_kind(report, epsilon, word)
-    return every.with_rows(row for row in every if row[QUANTITY] in quantities)
+    return replace(every, frame=every.frame[every.frame[QUANTITY].isin(quantities)])
 
 
 def _has(least: int | None, report: Readings) -> bool:
@@ -168,7 +170,7 @@ def view_of(report: Readings, name: str) -> View:
 def overview_tables(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> list[Table]:
     """The tables of the terminal: the sink, its heads, its tokens, and massive activations."""
     tables = [view.table(report, epsilon, token_text) for view in views_of(report) if view.in_terminal]
-    return [of_heads.top_heads(table) if HEAD in table.columns else table for table in tables if table.rows]
+    return [of_heads.top_heads(table) if HEAD in table.frame else table for table in tables if len(table.frame)]
 
 
 def tables_as_json(report: Readings, epsilon: float = 0.3) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def sink_summary(report: Readings, epsilon: float = 0.3) -> Table:
         return {QUANTITY: quantity.name, **quantity.cells("value"), NULL: quantity.null, **bias_null}
 
     rows = tuple(row(quantity) for quantity in quantities(report, epsilon) if quantity.is_telling)
-    return Table("Is there a sink on the first token?", protocol_note(report, epsilon), rows)
+    return Table.of("Is there a sink on the first token?", protocol_note(report, epsilon), rows)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def protocol_table(report: Readings, epsilon: float = 0.3) -> Table:
     versions = ", ".join(f"{name} {number}" for name, number in report.protocol.versions.items())
     values |= {"edits": "; ".join(report.protocol.edits) or "none", "versions": versions}
     told = {name.replace("_", " "): str(value) for name, value in values.items() if value not in (None, "")}
-    return Table("Protocol", "", tuple({"what": name, "value": value} for name, value in told.items()))
+    return Table.of("Protocol", "", tuple({"what": name, "value": value} for name, value in told.items()))
 
 
 def with_short_note(table: Table, report: Readings, epsilon: float = 0.3) -> Table:

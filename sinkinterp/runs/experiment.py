@@ -140,9 +140,8 @@ class Scope:
 
 def without_constant_names(table: Table) -> Table:
     """The table without the columns `model` and `seed` where they are the same in every row."""
-    constant = [name for name in (MODEL, SEED) if name in table.columns and len(set(table.column(name))) == 1]
-    rows = tuple({name: cell for name, cell in row.items() if name not in constant} for row in table.rows)
-    return Table(table.title, table.note, rows)
+    constant = [name for name in (MODEL, SEED) if name in table.frame and table.frame[name].nunique(dropna=False) == 1]
+    return Table(table.title, table.note, table.frame.drop(columns=constant))
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,7 @@ class Experiment:
     def table(self, scope: Scope) -> Table:
         """The rows of all models under the claim."""
         made = self.rows(scope)
-        return Table(self.claim, made.note, made.rows)
+        return Table(self.claim, made.note, made.frame)
 
     def verdicts(self, table: Table, scale: str = GIVEN) -> list[Verdict]:
         """Returns what the rows say about the claim, rule by rule. None at scale smoke, which only checks the path."""
@@ -191,7 +190,7 @@ class OnModels:
         tables = in_order(scope.measurers, partial(_rows_of, self.measure, told), self.chosen(scope))
         notes = [table.note for table in tables] + [f"not made here: {model}" for model in self._absent(scope)]
         note = "; ".join(dict.fromkeys(part for note in notes for part in note.split("; ")))
-        return Table("", note, tuple(row for table in tables for row in table.rows))
+        return Table.of("", note, tuple(row for table in tables for row in table.records()))
 
     def _absent(self, scope: Scope) -> list[Model]:
         """The models of the scale that `make models` makes, and has not; none where it made none of them."""
@@ -294,8 +293,9 @@ def reproduce(name: str | int, model: Any = None, scale: str | None = None, seed
 
 def of_first_model(table: Table, title: str) -> Table:
     """The rows of the first model and seed, under the title."""
-    first = table.where(**{MODEL: table.rows[0][MODEL], SEED: table.rows[0][SEED]})
-    return Table(title, first.note, first.rows)
+    row = table.records()[0]
+    first = table.where(**{MODEL: row[MODEL], SEED: row[SEED]})
+    return Table(title, first.note, first.frame)
 
 
 def provenance() -> dict[str, Cell]:

@@ -75,7 +75,9 @@ class Run:
         rows = checkpoint.history_of(self.folder)
         columns = dict.fromkeys(column for row in rows for column in row)
         figure = partial(sweep_figure, x=STEP, quantities=("sink_1", "valid_loss"))
-        return Table(f"Training of {self.recipe.key()}", str(self.folder), tuple(columns | row for row in rows), figure)
+        return Table.of(
+            f"Training of {self.recipe.key()}", str(self.folder), tuple(columns | row for row in rows), figure
+        )
 
     def sink_rate(self, tokens: TokensLike | Any = None, **how: Any) -> Any:
         """Sink_k of the trained model, by default on 100 sequences of its task that the training did not see."""

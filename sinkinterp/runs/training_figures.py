@@ -27,9 +27,9 @@ def importances(table: Table) -> go.Figure:
 def add_importances(figure: go.Figure, table: Table, names: list[Cell], **panel: int) -> None:
     """Marks of the null, the slot and the first token of each model."""
     marker = {"color": GREY, "symbol": "line-ns", "size": 12, "line": {"width": 2, "color": GREY}}
-    null = NULL if NULL in table.columns else f"null {ALPHA_1}"
+    null = NULL if NULL in table.frame else f"null {ALPHA_1}"
     figure.add_scatter(x=means_of(table, names, null), y=names, name="null", mode="markers", marker=marker, **panel)
-    if ALPHA_SLOT in table.columns and any(map(math.isfinite, table.numbers(ALPHA_SLOT))):
+    if ALPHA_SLOT in table.frame and any(map(math.isfinite, table.numbers(ALPHA_SLOT))):
         figure.add_scatter(x=means_of(table, names, ALPHA_SLOT), y=names, name="slot", **dots(1, "diamond"), **panel)
     figure.add_scatter(x=means_of(table, names, ALPHA_1), y=names, name="first token", **dots(0, "circle"), **panel)
 
@@ -73,7 +73,7 @@ def training(table: Table, chosen: Sequence[Panel] = PANELS) -> go.Figure:
 
     The table is that of `training_history`. Columns that no run holds have no panel.
     """
-    known = {name for name in table.columns if any(cell is not None for cell in table.column(name))}
+    known = table.frame.dropna(axis="columns", how="all")
     panels = [panel for panel in chosen if panel.column in known]
     titles = [panel.title for panel in panels]
     figure = make_subplots(1, len(panels), subplot_titles=titles, horizontal_spacing=0.24 / max(3, len(panels)))
@@ -98,4 +98,4 @@ def training_history(histories: Mapping[str, Iterable[Mapping[str, Any]]], note:
     watched = [{MODEL: name, **row} for name, rows in histories.items() for row in rows]
     columns = dict.fromkeys(column for row in watched for column in row)
     rows: tuple[dict[str, Cell], ...] = tuple({column: row.get(column) for column in columns} for row in watched)
-    return Table("Losses and sinks over training", note, rows, training)
+    return Table.of("Losses and sinks over training", note, rows, training)

@@ -341,7 +341,7 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     "lazy weights": lambda s: si.load(torch.nn.Sequential(torch.nn.LazyLinear(7))),
     "a report of nothing": lambda s: si.Report(),
     "dims that are true": lambda s: edit.ChangeResidual(dims=torch.tensor(True)),
-    "a cell that is a list": lambda s: Table("", "", ({"x": [1]},)).to_dict(),
+    "a cell that is a list": lambda s: Table.of("", "", ({"x": [1]},)).to_dict(),
     "a subject again, on another backend": lambda s: si.load(s, backend="nnsight"),
     **{f"a rope of {theta}": lambda s, theta=theta: si.load(with_theta(theta)) for theta in (0.0, -5.0, NAN)},
     **{f"a module run by {f!r:.9}": lambda s, f=f: si.load(torch.nn.Embedding(5, 3), forward=f) for f in NOT_CALLED_SO},
@@ -404,7 +404,7 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     "random tokens without number": lambda s: token_sets.random_tokens(64, 10**6, 10**6),
     **{f"inputs of {given}": lambda s, given=given: Inputs(*given) for given in ((0, 5), (5, -1), (5, 1.5), ("a", 5))},
     **{f"an encoder of {given}": lambda s, given=given: eval(given, vars(encoder_input)) for given in SOUNDS},
-    "numbers that are texts": lambda s: Table("title", "note", ({"a": "x"},)).numbers("a"),
+    "numbers that are texts": lambda s: Table.of("title", "note", ({"a": "x"},)).numbers("a"),
     **{f"a table from {given!r}": lambda s, given=given: Table.from_dict(given)
        for given in (None, {}, [], 5, {"title": "", "note": "", "rows": 3})},
     "blind to half a dimension": lambda s: edit.BlindKeys([0.5]),
@@ -515,7 +515,7 @@ def test_more_choices_than_any_model_has_are_refused_before_all_are_read(monkeyp
 
 REPORTS = {
     "an epsilon without the first token": lambda r: si.measure(SUBJECT, TOKENS, positions=[3]).plot("epsilons"),
-    "a column that a table lacks": lambda r: r.heads().column("laier"),
+    "a column that a table lacks": lambda r: r.heads().frame["laier"].tolist(),
     "rows by a column that a table lacks": lambda r: r.heads().where(laier=1),
     "a tensor of words": lambda r: with_number(r, "importance", "abc"),
     "a figure of a table without one": lambda r: r.summary().table.plot(),

@@ -186,7 +186,9 @@ def test_every_damage_of_a_report_is_noticed(report, tmp_path):
 
 
 def test_every_flip_of_a_report_or_a_chapter_in_json_is_noticed_or_changes_nothing(report, tmp_path):
-    chapter = Chapter("some", "", Table("claim", "n=3", ({"x": 1.5, "y": None}, {"x": 2.0, "y": "word"})), (), {"a": 1})
+    chapter = Chapter(
+        "some", "", Table.of("claim", "n=3", ({"x": 1.5, "y": None}, {"x": 2.0, "y": "word"})), (), {"a": 1}
+    )
     report.save(tmp_path / "report.json")
     write_numbers(tmp_path, chapter)
     rng, noticed = random.Random(6), 0
@@ -221,7 +223,7 @@ def test_every_byte_of_the_head_of_a_report_counts(report, tmp_path):
 
 @pytest.mark.parametrize("damage", [cut, empty_object])
 def test_a_damaged_chapter_is_one_line_and_what_was_reproduced_is_kept(tmp_path, damage):
-    table = Table("claim", "", ({"x": 1.0},))
+    table = Table.of("claim", "", ({"x": 1.0},))
     for name in ("first", "second"):
         write_chapter(tmp_path, Chapter(name, "", table, (), {}), table, go.Figure())
     damage(tmp_path / "first.json", random.Random(1))

@@ -27,7 +27,7 @@ from sinkinterp.train.recipe import Recipe
 
 SPACE = 20_000  # bytes; everything that is written here needs more
 BIG = "sinks gather on first tokens " * 1_000
-TABLE = Table("big", "", ({"text": BIG},))
+TABLE = Table.of("big", "", ({"text": BIG},))
 RECIPE = Recipe(model=VARIANTS["softmax"], steps=2, batch=3, save_every=1)
 
 

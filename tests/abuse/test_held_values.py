@@ -73,7 +73,7 @@ def test_attention_that_someone_holds_is_drawn_as_it_is(form, held):
     np.testing.assert_allclose(rows, held.weights[0, 0, 0], atol=1e-4)
     assert list(figure.data[0].x)[1] == "1 &lt;b&gt;1"
     table, whole = si.sinks(given), si.sinks(held.weights)
-    assert list(table.rows)[1]["alpha_1"] == pytest.approx(list(whole.rows)[1]["alpha_1"], abs=1e-5)
+    assert list(table.records())[1]["alpha_1"] == pytest.approx(list(whole.records())[1]["alpha_1"], abs=1e-5)
     page = si.view(given, IDS[0].tolist(), open_browser=False)
     assert table.title in page.html and "<script" in page.html
     refused(lambda: si.view(given, IDS[0].tolist(), heads=(0, 9), open_browser=False), "9")
@@ -127,7 +127,7 @@ def test_a_table_of_swaps_reads_what_a_measurement_reads(what):
     given = INPUTS[what]
     table = swap_table(MODEL, given, [2])
     alone = given["mine"] if isinstance(given, dict) and "mine" in given else given
-    row = next(row for row in table if row["edit"] == "p1 <-> p_t")
+    row = next(row for row in table.records() if row["edit"] == "p1 <-> p_t")
     report = si.measure(MODEL, alone, edits=si.SwapPositions(0, 2))
     assert row["Sink_1"] == report.sink_rate() and row["input"] == ("mine" if alone is not given else "given")
     assert json.dumps(table.note)

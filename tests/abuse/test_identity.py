@@ -238,7 +238,7 @@ def read_downloaded(home, i, by_path=False):
 
 
 def chapters(home):
-    made = [Chapter(name, "", Table(name, "", ({"x": 1.5},)), (), {}) for name in ("one", "other")]
+    made = [Chapter(name, "", Table.of(name, "", ({"x": 1.5},)), (), {}) for name in ("one", "other")]
     return tuple(write_numbers(home, chapter) for chapter in made)
 
 
@@ -307,7 +307,7 @@ def test_a_step_without_any_sign_of_its_seal_is_damaged_beside_one_with_a_seal(t
 
 
 def test_the_plotly_that_the_pages_of_a_book_run_is_that_of_this_installation(tmp_path):
-    table = Table("claim", "", ({"x": 1.0},))
+    table = Table.of("claim", "", ({"x": 1.0},))
     chapter = Chapter("one", "", table, (), {})
     write_chapter(tmp_path, chapter, table, go.Figure())
     library = tmp_path / PLOTLY

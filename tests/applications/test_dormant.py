@@ -81,13 +81,13 @@ def found(planted):
 
 
 def cell(found, way, text, column):
-    (row,) = found.cuts.where(**{CHOSEN_BY: way, INPUT: text}).rows
+    (row,) = found.cuts.where(**{CHOSEN_BY: way, INPUT: text}).records()
     return row[column]
 
 
 def test_planted_dormant_heads_are_found_and_heads_that_only_look_dormant_are_not(found):
     assert set(found.heads) == {SILENT, EMPTY}
-    rows = {(row["layer"], row["head"]): row for row in found.table().rows}
+    rows = {(row["layer"], row["head"]): row for row in found.table().records()}
     assert all(rows[head][ALPHA_1] > 0.999 for head in (SILENT, EMPTY, USEFUL)) and rows[IDLE][ALPHA_1] < 0.3
     assert rows[SILENT][LARGEST_WRITE] < 1e-6 > rows[IDLE][LARGEST_WRITE] and rows[EMPTY][LARGEST_WRITE] < 1e-4
     assert found.to_dict()["heads"] == [list(SILENT), list(EMPTY)] and found.plot().data and found.table().plot().data
@@ -112,7 +112,7 @@ def test_writes_are_those_of_the_output_map_and_losses_those_of_a_model_without_
         before = model(tokens[::2], output_hidden_states=True)
     for handle in handles:
         handle.remove()
-    for row in found.table().rows:
+    for row in found.table().records():
         layer, at = row["layer"], rows_of(row["head"])
         written = outputs[layer][..., at] @ maps[layer].weight[at]
         expected = (written.norm(dim=-1) / before.hidden_states[layer].norm(dim=-1))[:, 1:].mean()

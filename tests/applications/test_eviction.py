@@ -16,10 +16,10 @@ def test_the_twin_whose_sink_is_a_token_must_keep_it_and_the_twin_with_key_biase
     subject = load(f"sinkinterp/{name}")
     tokens = Inputs(16, 256).token_set(subject, subject.name).tokens
     losses = eviction.first_token_losses(subject, tokens, (6,), kept=(0, 1, 2))
-    zero, one, _ = losses.table().rows
+    zero, one, _ = losses.table().records()
     assert abs(one["added loss"]) < 1e-3 and "cannot" not in losses.answer()
     assert (zero["added loss low"] > 0.002) == bool(needed)
-    errors = eviction.heads_table(subject, tokens, 6, tolerance=0.5, kept=(0, 1, 2)).rows[0]
+    errors = eviction.heads_table(subject, tokens, 6, tolerance=0.5, kept=(0, 1, 2)).records()[0]
     assert errors["fewest first tokens"] == needed
     if needed:
         assert errors["control error with 1"] > 2 * errors["error with 1"]

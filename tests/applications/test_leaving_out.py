@@ -62,7 +62,7 @@ def test_a_token_and_a_dimension_planted_in_a_model_are_found_where_they_are(pla
     assert found.keep(0)(x).equal(tokens != LONG) and found.keep(0)(x[1]).equal(tokens[1] != LONG)
     block = found.to_dict()["blocks"][0]
     assert block["tokens"] == [[1, 4], [3, 0]] and "first tokens" in found.answer()
-    row = found.table().rows[0]
+    row = found.table().records()[0]
     assert row["first"] == pytest.approx(1 / 5) and found.plot().data
 
 
@@ -88,7 +88,7 @@ def test_in_double_precision_every_row_is_what_transformers_hooks_give(planted):
             hook.remove()
         return -scores.gather(-1, tokens[:, 1:, None])[..., 0].mean(1)
 
-    for row in activations_table(subject, tokens, found).rows:
+    for row in activations_table(subject, tokens, found).records():
         bits, grain = row["quantised"].removeprefix("int").split(" per ")
         levels, axes = 2 ** (int(bits) - 1) - 1, {"tensor": (1, 2), "token": (2,), "channel": (1,)}[grain]
 
@@ -121,7 +121,7 @@ def test_what_is_left_out_of_a_quantisation_stays_and_rounds_nothing_else(plante
     assert set(worth_trying(found)) <= {NOTHING, TOKENS, RANDOM_TOKENS, DIMS, RANDOM_DIMS, BOTH}
     empty = replace(found, tokens=torch.zeros_like(found.tokens), dims=((),) * len(found.dims))
     assert worth_trying(empty) == [NOTHING]
-    assert len(activations_table(subject, tokens, empty).rows) == 6
+    assert len(activations_table(subject, tokens, empty).records()) == 6
 
 
 @pytest.mark.parametrize("name", ["llama with grouped queries", "gpt2", "qwen3-moe", "gpt-oss with sink logits"])

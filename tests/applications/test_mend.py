@@ -179,14 +179,14 @@ def made(base, text, tmp_path_factory):
 def test_the_attention_to_the_first_token_falls_into_the_slot(made):
     first, last = made.history[0], made.history[-1]
     assert last["alpha_1"] < first["alpha_1"] - 0.02 and last["sink_slot"] > first["sink_slot"]
-    before, after = made.table.rows
+    before, after = made.table.records()
     assert after["alpha_1"] < before["alpha_1"] and before["Sink_*"] is None
 
 
 def test_the_mean_key_and_value_of_the_first_token_take_its_sink_over_without_training(base, text, tmp_path):
     few = {"steps": 0, "slots": hooks.AddedKeyValue(), "trained": SlotsAlone()}
     made = mended(recipe_of(base, text, **few), tmp_path / "run", tmp_path)
-    before, after = made.table.rows
+    before, after = made.table.records()
     assert after["alpha_1"] < 0.6 * before["alpha_1"]
     assert made.recipe.skips and "after: the same texts without BOS" in made.table.note
     again = mended(recipe_of(base, text, **few), tmp_path / "run", tmp_path)
@@ -298,7 +298,7 @@ def test_a_twin_on_text_is_mended_writes_alike_with_and_without_a_cache_and_is_i
     twin = "sinkinterp/text-softmax-48k"
     recipe = replace(mend_recipe(twin, str(text), 17), steps=2, batch=2, micro_batch=2, watch_every=2)
     made = mended(recipe, tmp_path / "run", tmp_path)
-    before, after = made.table.rows
+    before, after = made.table.records()
     assert after["alpha_1"] < before["alpha_1"]
     model = si.load(twin).model
     weights, plain = state(model), logits(model)

@@ -25,7 +25,7 @@ def row(model, seed, name, edit, t):
     return cells | dict(zip(map(published, RATES), theirs, strict=True))
 
 
-TABLE = Table(
+TABLE = Table.of(
     "Table 7",
     "one: n=7, T=13; t counts from 1",
     tuple(
@@ -41,19 +41,15 @@ TABLE = Table(
 
 def test_the_grid_has_a_row_for_each_edit_rate_and_model_and_a_column_for_each_t():
     grid = paper_grid(TABLE)
-    assert grid.columns == ("edit", "rate", "of", "t=5", "t=10")
-    assert [row["of"] for row in grid] == [
-        "GPT2-XL, the paper's",
-        "one",
-        "two",
-    ] * 5  # of the control the paper has none
+    assert [*grid.frame] == ["edit", "rate", "of", "t=5", "t=10"]
+    assert grid.frame["of"].tolist() == ["GPT2-XL, the paper's", "one", "two"] * 5  # of the control the paper has none
     assert "t counts from 1" in grid.note and "n=7, T=13" in grid.note
 
 
 @pytest.mark.parametrize(("edit", "rate", "scale"), [("p1 <- p_t", "Sink_1", 1), ("p1 <-> p_t", "Sink_t", 0.5)])
 def test_the_grid_holds_means_over_seeds_on_repeated_tokens_and_the_papers_values_in_percent(edit, rate, scale):
     for t in (5, 10):
-        cells = {row["of"]: row[f"t={t}"] for row in paper_grid(TABLE).where(edit=edit, rate=rate)}
+        cells = {row["of"]: row[f"t={t}"] for row in paper_grid(TABLE).where(edit=edit, rate=rate).records()}
         theirs = REPORTED[edit][t][RATES.index(rate)]
         ours = {m: 100 * scale * math.fsum(rate_of(m, seed, edit, t) for seed in SEEDS) / len(SEEDS) for m in MODELS}
         expected = {"GPT2-XL, the paper's": 100 * theirs} | {m.removeprefix("org/"): x for m, x in ours.items()}
@@ -63,7 +59,7 @@ def test_the_grid_holds_means_over_seeds_on_repeated_tokens_and_the_papers_value
 def test_a_grid_without_repeated_tokens_is_of_the_first_input_and_has_no_row_of_the_paper():
     rows = (row("org/one", 0, "natural", edit, 5) for edit in EDITS)
     grid = paper_grid(TABLE.with_rows({k: x for k, x in row.items() if k not in ("model", "seed")} for row in rows))
-    assert {(row["of"], row["t=5"]) for row in grid} == {("this model", "99.9"), ("this model", "50.0")}
+    assert {(row["of"], row["t=5"]) for row in grid.records()} == {("this model", "99.9"), ("this model", "50.0")}
     assert "natural tokens" in grid.note
 
 
@@ -79,5 +75,5 @@ def test_the_figure_has_the_papers_marks_on_a_panel_of_each_model_and_seed_and_t
 
 def test_the_chapter_in_the_book_shows_the_papers_grid():
     grid = paper_grid(by_stem()["table07_position_swap"].table)
-    (theirs,) = grid.where(edit="p1 <-> p_t", rate="Sink_t", of="GPT2-XL, the paper's")
+    (theirs,) = grid.where(edit="p1 <-> p_t", rate="Sink_t", of="GPT2-XL, the paper's").records()
     assert [theirs[f"t={t}"] for t in (5, 10, 15, 20, 25, 30)] == ["57.6", "54.5", "52.8", "51.7", "51.1", "50.2"]

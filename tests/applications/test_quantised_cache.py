@@ -63,13 +63,13 @@ def test_the_edit_gives_the_logits_of_a_cache_that_returns_its_keys_and_values_r
 def test_where_one_scale_serves_a_head_only_the_twins_sink_loses_by_three_bits():
     subject = load("sinkinterp/demo-softmax")
     table = quantised_table(subject, Inputs(16, 256).token_set(subject, subject.name).tokens, bits=(3,))
-    rows = {(row["one scale for each"], row["rounded tokens"]): row for row in table}
+    rows = {(row["one scale for each"], row["rounded tokens"]): row for row in table.records()}
     assert rows["head", "all"]["added loss low"] > 0.03 > 0.01 > rows["head", "all but the first"]["added loss"]
     assert rows["head", "all but the first"]["above all rounded high"] < -0.03
     assert abs(rows["head", "all but the second"]["above all rounded"]) < 0.01
     assert rows["token", "all"]["added loss"] < 0.01
     best = min((row["added loss"], scales) for (scales, spared), row in rows.items() if "second" not in spared)[1]
-    (cost,) = table.where(**{"one scale for each": best, "rounded tokens": "all"}).display_rows()
+    (cost,) = table.where(**{"one scale for each": best, "rounded tokens": "all"}).texts()
     assert f"{cost['added loss']} at 3 bits (one scale for each {best}" in quantised_answer(table)
 
 
@@ -81,16 +81,16 @@ def test_the_answer_names_the_best_scales_and_what_sparing_the_first_token_chang
         costs = dict.fromkeys(("added loss", "added loss low", "added loss high"), cost)
         change = {"above all rounded": -0.2, "above all rounded low": -0.3, "above all rounded high": 0.3 - 1.2 / bits}
         rows.append({"bits": bits, "one scale for each": scales, "rounded tokens": tokens, **costs, **change})
-    assert quantised_answer(Table("", "", tuple(rows))).endswith(
+    assert quantised_answer(Table.of("", "", tuple(rows))).endswith(
         "best scales, 0.250 [0.250, 0.250] at 8 bits (one scale for each token) and 0.250 [0.250, 0.250] at 3 bits "
         "(one scale for each head; to leave the first token as it is changes that by -0.200 [-0.300, -0.100])."
     )
-    assert quantised_answer(Table("", "", tuple(rows[:6]))).endswith("gains nothing that these texts show.")
+    assert quantised_answer(Table.of("", "", tuple(rows[:6]))).endswith("gains nothing that these texts show.")
 
 
 def test_bits_that_are_asked_for_twice_are_tried_once():
     table = quantised_table(load("sinkinterp/demo-softmax"), tokens_of(5) % 16, bits=(3, 3))
-    assert len(table.rows) == len(GRAINS) * 3 and quantised_answer(table).count(" at 3 bits") == 1
+    assert len(table.frame) == len(GRAINS) * 3 and quantised_answer(table).count(" at 3 bits") == 1
 
 
 @pytest.mark.parametrize(("edit", "message"), {

@@ -62,17 +62,21 @@ def test_the_table_says_where_the_rows_part_and_by_how_much():
     subject, tokens = subject_of("llama"), tokens_of()
     news = []
     table = streaming_table(subject, tokens, window=7, sinks=(0, 2), on_progress=lambda *at: news.append(at))
-    assert table.column("cache") == ["all", "0 + 7", "2 + 5"] and table.column("sinks") == [None, 0, 2]
-    assert table.column("tokens after") == [5 * 9] * 3
+    assert table.frame["cache"].tolist() == ["all", "0 + 7", "2 + 5"] and [row["sinks"] for row in table.records()] == [
+        None,
+        0,
+        2,
+    ]
+    assert table.frame["tokens after"].tolist() == [5 * 9] * 3
     assert table.numbers("perplexity before") == pytest.approx([table.numbers("perplexity before")[0]] * 3, rel=1e-5)
     full, loss = dense_loss(subject, tokens), rolled_loss(subject, tokens, window=7, sinks=2)
     assert table.numbers("perplexity after")[0] == pytest.approx(math.exp(full[:, 7:].mean()), rel=1e-4)
-    row = table.rows[2]
+    row = table.records()[2]
     over = estimate(loss[:, 7:].mean(1))
     expected = [math.exp(nats) for nats in (over.mean, over.low, over.high)]
     assert [row[f"perplexity after{end}"] for end in ("", " low", " high")] == pytest.approx(expected, rel=1e-4)
     assert row["added loss"] == pytest.approx((loss - full)[:, 7:].mean().item(), abs=1e-4)
-    assert table.rows[0]["added loss"] is None
+    assert table.records()[0]["added loss"] is None
     assert news == [(0, 2), (1, 2), (2, 2)]
     assert "n=5, T=17" in table.note and "over sequences" in table.note and "tokens 1 to 7" in table.note
 
@@ -80,7 +84,7 @@ def test_the_table_says_where_the_rows_part_and_by_how_much():
 def test_one_text_is_resampled_by_blocks_as_long_as_the_window():
     subject, tokens = subject_of("llama"), tokens_of(22)[:1]
     table = streaming_table(subject, tokens, window=7, sinks=(2,))
-    row = table.rows[1]
+    row = table.records()[1]
     after = rolled_loss(subject, tokens, window=7, sinks=2)[0, 7:]
     over = estimate(torch.stack([after[:7].mean(), after[7:].mean()]))
     assert [row[f"perplexity after{end}"] for end in (" low", " high")] == pytest.approx(
@@ -114,7 +118,7 @@ def test_another_backend_gives_the_same_numbers():
 def test_only_the_twin_whose_sink_is_a_token_loses_by_its_eviction(name, sequences):
     subject = load(f"sinkinterp/{name}")
     tokens = Inputs(16, sequences).token_set(subject, subject.name).tokens
-    evicted, kept = streaming_table(subject, tokens, window=6, sinks=(0, 1)).rows[1:]
+    evicted, kept = streaming_table(subject, tokens, window=6, sinks=(0, 1)).records()[1:]
     if name == "demo-softmax":
         assert evicted["added loss low"] > 0.005 and evicted["added loss"] == pytest.approx(0.0137, abs=1e-3)
     else:

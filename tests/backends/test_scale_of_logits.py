@@ -64,7 +64,7 @@ def test_the_scale_of_the_last_norm_changes_no_acceptance(name, scale):
 
 @every_scale
 def test_the_gate_of_parity_is_relative(scale):
-    rows = parity(scaled(model_of("llama"), scale), "llama").rows
+    rows = parity(scaled(model_of("llama"), scale), "llama").records()
     assert all(row["verdict"] == "agrees" and row["largest number"] >= 0 for row in rows)
 
 
@@ -76,7 +76,7 @@ def test_patching_accepts_every_scale(scale):
         si.activation_patching(each, clean, corrupted, metric=lambda logits: logits[:, -1, 3], progress=False)
         for each in (model, model_of("llama"))
     ]
-    for ours, theirs in zip(*(table.column("restored") for table in shares), strict=True):
+    for ours, theirs in zip(*(table.frame["restored"].tolist() for table in shares), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-3)
 
 

@@ -83,21 +83,23 @@ def test_other_commands_print_a_sentence_one_table_its_protocol_and_where_the_re
 
 @pytest.mark.parametrize("rows", [0, 1, ROWS, ROWS + 1, 3 * ROWS + 5])
 def test_a_table_that_is_cut_says_how_many_rows_it_has(rows):
-    _, shown, *_ = brief("A sentence.", Table("A title", "a note", tuple({"x": i} for i in range(rows))), "elsewhere")
+    _, shown, *_ = brief(
+        "A sentence.", Table.of("A title", "a note", tuple({"x": i} for i in range(rows))), "elsewhere"
+    )
     is_cut = rows > ROWS
-    assert shown.column("x") == list(range(min(rows, ROWS)))
+    assert shown.frame["x"].tolist() == list(range(min(rows, ROWS)))
     assert shown.title == "A title" + is_cut * f" ({ROWS} of {rows} rows, the rest with --full)"
 
 
 def test_the_first_rows_of_cache_are_those_of_its_answer_and_of_mask_the_longest():
     places = [(w, n) for w in (3, 7) for n in (0, 2)]
     names = eviction.WINDOW, eviction.KEPT
-    losses = Table("", "", tuple(dict(zip(names, place, strict=True)) for place in places))
-    shown = [tuple(row.values()) for row in eviction.largest_window_first(losses)]
+    losses = Table.of("", "", tuple(dict(zip(names, place, strict=True)) for place in places))
+    shown = [tuple(row.values()) for row in eviction.largest_window_first(losses).records()]
     assert shown[:2] == [(7, 0), (7, 2)]
     assert sorted(shown) == sorted(places)
-    blocks = Table("", "", tuple({"block": i, outliers.LONGEST: x} for i, x in enumerate([2.0, 7.0, 3.0])))
-    assert outliers.longest_first(blocks).column("block") == [1, 2, 0]
+    blocks = Table.of("", "", tuple({"block": i, outliers.LONGEST: x} for i, x in enumerate([2.0, 7.0, 3.0])))
+    assert outliers.longest_first(blocks).frame["block"].tolist() == [1, 2, 0]
 
 
 def test_explain_says_a_sentence_for_each_head_and_shows_the_rows_of_the_strongest():

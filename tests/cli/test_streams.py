@@ -26,7 +26,7 @@ from sinkinterp.table import Table
 IDS = "{files}/good --tokens {files}/tokens.json --length 8 --sequences 4"
 SHIPPED = "sinkinterp/demo-softmax"
 DRAWN = f"measure {SHIPPED} --drawn random --length 11 --sequences 3 --first-only"
-WIDE = Table("wide", "", ({"model": SHIPPED, "text": "sinks gather on first tokens " * 1_000},))
+WIDE = Table.of("wide", "", ({"model": SHIPPED, "text": "sinks gather on first tokens " * 1_000},))
 ALL = {
     "measure --save": f"{DRAWN} --save {{out}}/old --force",
     "measure --json": f"{DRAWN} --json {{out}}/old --force",
@@ -91,7 +91,7 @@ def folder(tmp_path):
     folder.mkdir()
     (folder / "old").write_text("{}")
     (folder / "gallery.html").write_text("an older gallery")
-    write_numbers(folder, Chapter("table07_position_swap", "", Table("wide", "", ({"model": SHIPPED},)), (), {}))
+    write_numbers(folder, Chapter("table07_position_swap", "", Table.of("wide", "", ({"model": SHIPPED},)), (), {}))
     return folder
 
 

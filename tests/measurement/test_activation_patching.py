@@ -59,7 +59,7 @@ def test_every_cell_equals_that_of_transformer_lens(subject, case, as_users_run_
 def test_the_clean_input_restores_everything_and_a_pair_of_its_own_nothing(subject):
     last = subject.shape.n_layers
     table = activation_patching(subject, CLEAN, CORRUPTED, metric=logit_difference(RIGHT, WRONG), progress=False)
-    cells = {(row["layer"], row["position"]): row["restored"] for row in table.rows}
+    cells = {(row["layer"], row["position"]): row["restored"] for row in table.records()}
     assert cells[last, T - 1] == pytest.approx(1, abs=1e-5)
     assert all(cells[last, p] == pytest.approx(0, abs=1e-5) for p in range(T - 1))
     assert len(cells) == (last + 1) * T and table.plot().data[0].z.shape == (last + 1, T)
@@ -68,14 +68,16 @@ def test_the_clean_input_restores_everything_and_a_pair_of_its_own_nothing(subje
 def test_what_every_pair_restores_wholly_has_no_interval(subject):
     site = interventions.ChangeResidual(layers=[subject.shape.n_layers], positions=[T - 1])
     table = activation_patching(subject, CLEAN, CORRUPTED, site=site, metric=difference, progress=False)
-    cells = [table.rows[0][f"restored{end}"] for end in ("", " low", " high")]
+    cells = [table.records()[0][f"restored{end}"] for end in ("", " low", " high")]
     assert cells == pytest.approx([1, 1, 1], abs=1e-4)
 
 
 @pytest.mark.parametrize("site", [interventions.ChangeValues, interventions.ChangeKeys])
 def test_keys_and_values_are_addressed_by_kv_head_in_maps_and_in_edits(subject, site):
     def rows(site, by):
-        return activation_patching(subject, CLEAN, CORRUPTED, site=site, by=by, metric=difference, progress=False).rows
+        return activation_patching(
+            subject, CLEAN, CORRUPTED, site=site, by=by, metric=difference, progress=False
+        ).records()
 
     every = {row["kv_head"]: row["restored"] for row in rows(site(layers=[1]), ("layer", "kv_head"))}
     assert set(every) == set(range(subject.shape.n_kv_heads)) and len(set(every.values())) == len(every)
@@ -114,7 +116,7 @@ def test_metrics_are_those_worked_by_hand(subject):
     assert f"loss: clean {means[0]}, corrupted {means[1]}" in note
     first = interventions.ChangeResidual(layers=[0], positions=[0])
     table = activation_patching(subject, CLEAN, CORRUPTED, site=first, metric=first_alpha(), progress=False)
-    assert len(table.rows) == 1 and "alpha_1: clean" in table.note
+    assert len(table.frame) == 1 and "alpha_1: clean" in table.note
 
 
 def test_answers_of_each_pair_are_those_of_each_pair_in_every_pass():
@@ -133,7 +135,7 @@ def test_edges_to_later_keys_are_shown_where_a_prefix_lets_queries_see_them():
     tokens = [torch.randint(97, (2, 9), generator=torch.Generator().manual_seed(i)) for i in range(2)]
     site, by = interventions.ChangePattern(layers=[1]), ("layer", "position", "key")
     table = activation_patching(model, *tokens, site=site, by=by, metric=difference, progress=False)
-    pairs = {(row["position"], row["key"]) for row in table.rows}
+    pairs = {(row["position"], row["key"]) for row in table.records()}
     assert pairs == {(q, k) for q in range(9) for k in range(9) if k <= q or k < 5}
 
 
@@ -143,7 +145,7 @@ def test_an_edge_of_attention_is_one_weight_and_first_order_its_derivative(subje
         subject, CLEAN, CORRUPTED, site=site, by=("layer", "head", "position", "key"), metric=difference,
         progress=False,
     )  # fmt: skip
-    assert len(table.rows) == subject.shape.n_heads * T and table.plot().data[0].z.shape == (subject.shape.n_heads, T)
+    assert len(table.frame) == subject.shape.n_heads * T and table.plot().data[0].z.shape == (subject.shape.n_heads, T)
     clean, corrupted = (subject.run(t, reads={"p": lambda call: call.pattern()}) for t in (CLEAN, CORRUPTED))
     patterns = corrupted["p"][:, 1].clone()
     patterns[:, 2, T - 1, 3] = clean["p"][:, 1, 2, T - 1, 3]
@@ -152,7 +154,7 @@ def test_an_edge_of_attention_is_one_weight_and_first_order_its_derivative(subje
     ).logits
     ends = [difference(run.logits).mean() for run in (clean, corrupted)]
     expected = ((difference(patched).mean() - ends[1]) / (ends[0] - ends[1])).item()
-    (row,) = table.where(head=2, key=3).rows
+    (row,) = table.where(head=2, key=3).records()
     assert row["restored"] == pytest.approx(expected, abs=1e-5)
 
 
@@ -164,9 +166,9 @@ def test_first_order_is_exact_for_the_last_residual_and_a_linear_metric(subject,
     exact, estimated = (torch.tensor(table.numbers(name)) for name in ("restored", "first order"))
     error = (exact - estimated).abs()
     assert f"wrong by {error.mean():.2g} on average and {error.max():.2g} at most" in table.note
-    zeros = torch.tensor([row["position"] < T - 1 and row["layer"] == last for row in table.rows])
+    zeros = torch.tensor([row["position"] < T - 1 and row["layer"] == last for row in table.records()])
     assert estimated[zeros].abs().max() < 1e-6 and torch.corrcoef(torch.stack((exact, estimated)))[0, 1] > 0.5
-    assert "a place drawn at random restores" in table.note and f"{2 * len(table.rows) + 5} runs" in table.note
+    assert "a place drawn at random restores" in table.note and f"{2 * len(table.frame) + 5} runs" in table.note
 
 
 def test_a_map_of_chosen_places_is_compared_with_the_places_that_it_leaves_out(subject):
@@ -174,7 +176,7 @@ def test_a_map_of_chosen_places_is_compared_with_the_places_that_it_leaves_out(s
         site = interventions.ChangeMLP(**chosen)
         return activation_patching(subject, CLEAN, CORRUPTED, site=site, by="layer", metric=difference, progress=False)
 
-    others = torch.tensor([row["restored"] for row in patched().rows if row["layer"] != 1])
+    others = torch.tensor([row["restored"] for row in patched().records() if row["layer"] != 1])
     said = re.search(r"(\d+) other places drawn at random restore (\S+)", patched(layers=[1]).note)
     assert int(said[1]) == len(others) and float(said[2].rstrip(";")) == pytest.approx(others.mean().item(), rel=0.01)
 
@@ -223,7 +225,7 @@ def test_the_control_is_a_third_prompt_however_pairs_are_made_of_prompts(subject
         whole, broken, other = (score(tokens).mean() for tokens in (clean, corrupted, clean[third]))
         assert control == pytest.approx(((other - broken) / (whole - broken)).item(), abs=1e-3)
     swapped = activation_patching(subject, CLEAN[:2], CLEAN[:2].flip(0), metric=logit_difference([11, 13], 17), **last)
-    assert "control" not in swapped.rows[0] and "it takes a third prompt" in swapped.note
+    assert "control" not in swapped.records()[0] and "it takes a third prompt" in swapped.note
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ SUBJECTS["gated_elements"] = gated
 def test_a_direct_path_passes_by_all_that_other_blocks_add(name):
     subject = SUBJECTS[name]()
     table = path_patching(subject, CLEAN, CORRUPTED, metric=difference, progress=False)
-    cells = {(row["layer"], row["head"]): row["restored"] for row in table.rows}
+    cells = {(row["layer"], row["head"]): row["restored"] for row in table.records()}
     clean, corrupted = (difference(subject.run(tokens).logits).mean() for tokens in (CLEAN, CORRUPTED))
     layer, rounding = subject.shape.attention_layers[0], float(2e-7 / (clean - corrupted).abs())  # of logits near 1
     for head in (0, subject.shape.n_heads - 1):
@@ -75,7 +75,7 @@ def test_a_sender_behind_a_gate_is_taken_before_it_and_the_gate_stays_corrupted(
         hook.remove()
     clean_gate, clean_gated, _, gate, gated, last = seen
     table = path_patching(model, CLEAN, CORRUPTED, metric=difference, progress=False)
-    cells = {(row["layer"], row["head"]): row["restored"] for row in table.rows}
+    cells = {(row["layer"], row["head"]): row["restored"] for row in table.records()}
     d_head = gated.shape[-1] // n_heads
     for head in range(n_heads):
         of_head = slice(head * d_head, (head + 1) * d_head)
@@ -115,7 +115,7 @@ def test_a_direct_path_to_queries_keys_or_values_passes_by_mixers_and_leaves_gat
         )  # fmt: skip
         put = received(layer, Put({layer: trace[what][:, -1]}))
         direct = difference(subject.run(CORRUPTED, edits=[put]).logits).mean() - corrupted
-        (row,) = table.rows
+        (row,) = table.records()
         assert abs(float(direct)) > 1e-4
         assert row["restored"] == pytest.approx(float(direct / (clean - corrupted)), rel=0.01, abs=1e-4)
 

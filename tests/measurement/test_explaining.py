@@ -43,7 +43,7 @@ def test_the_parts_of_a_decoder_add_up_beside_cross_attention(name):
 def test_a_head_below_uniform_attention_has_no_share_removed():
     answers = [si.explain(subject_of("gpt2"), tokens_of(11), head=head) for head in ((0, 2), (1, 3), (2, 3))]
     for answer, is_above in zip(answers, (True, False, False), strict=True):
-        score, removed = answer.heads[0], answer.cuts.column("removed")
+        score, removed = answer.heads[0], answer.cuts.frame["removed"].tolist()
         assert score.is_above_null is is_above and removed
         assert ("not above uniform" in answer.sentence) == all(share is None for share in removed) == (not is_above)
         assert ("below the others'" in answer.sentence) == bool(score.score.mean() < 0)
@@ -165,16 +165,16 @@ def test_a_sink_that_one_known_neuron_makes_is_found():
     assert [head.parts[i] for i in head.named()] == ["MLP 0"] and max(head.shares()) > 0.9
     assert path is not None and (path.dim, path.writer, path.neurons[0].index, path.n_neurons) == (7, "MLP 0", 5, 1)
     assert path.neurons[0].share > 0.95 and set(path.readers) == {(1, 0), (1, 1)}
-    removed = dict(zip(answer.cuts.column("cut"), answer.cuts.numbers("removed"), strict=True))
+    removed = dict(zip(answer.cuts.frame["cut"].tolist(), answer.cuts.frame["removed"].tolist(), strict=True))
     assert removed["MLP 0, in the stream"] > 0.8 and removed["MLP 0, directly"] > 0.8
     assert max(removed["random parts, in the stream"], removed["random parts, directly"]) < 0.1
-    by_cut = {row["cut"]: row["alpha_1 of readers"] for row in answer.path_cuts.rows}
+    by_cut = {row["cut"]: row["alpha_1 of readers"] for row in answer.path_cuts.records()}
     assert by_cut["path: the readers' first keys"] < 0.5 * by_cut["none"]
     assert "1 neuron makes" in answer.sentence and len(answer.plot().data) >= 3
     untouched, cut = cut_maps(subject, tokens, answer)[1, 1]
     assert untouched.weights[:, 0].mean() == pytest.approx(head.alpha.mean().item(), abs=1e-5) and cut.cut == "MLP 0"
-    assert untouched.loss == pytest.approx(answer.path_cuts.rows[0]["loss"], abs=1e-5)
-    assert cut.weights[:, 0].mean() == pytest.approx(answer.cuts.rows[0]["alpha_1"], abs=1e-5)
+    assert untouched.loss == pytest.approx(answer.path_cuts.records()[0]["loss"], abs=1e-5)
+    assert cut.weights[:, 0].mean() == pytest.approx(answer.cuts.records()[0]["alpha_1"], abs=1e-5)
     choices = [trace.meta["choice"] for trace in answer.plot((1, 1), [untouched, cut]).data if trace.meta]
     assert choices == ["nothing", "nothing", "MLP 0", "MLP 0"]
     refused(lambda: answer.plot((0, 0)))
@@ -190,7 +190,7 @@ def test_the_toy_twins_are_explained_by_what_was_planted(name):
     (head,) = answer.heads
     shares = dict(zip(head.parts, head.shares(), strict=True))
     assert shares.pop(SHIPPED[name]) > 0.9 and max(map(abs, shares.values())) < 0.1
-    assert answer.cuts.rows[0]["removed"] > 0.8 and abs(answer.cuts.rows[1]["removed"]) < 0.1
+    assert answer.cuts.records()[0]["removed"] > 0.8 and abs(answer.cuts.records()[1]["removed"]) < 0.1
 
 
 def middle_model(dim=7, is_embedded=False):
@@ -296,7 +296,7 @@ def test_parts_that_no_edit_cuts_have_the_name_of_what_they_are():
     names = set(answer.heads[0].parts)
     assert {"mixer 0", "mixer 2", "bias 1"} <= names and not {"bias 0", "bias 2"} & names
     assert answer.path.writer == "mixer 2" and "mixer 2 writes" in answer.sentence
-    assert "whole write" not in answer.path_cuts.column("cut")
+    assert "whole write" not in answer.path_cuts.frame["cut"].tolist()
 
 
 def hybrid_with_a_massive_mixer(tokens):
@@ -408,13 +408,13 @@ def test_what_a_head_writes_into_the_answer_is_its_output_through_the_last_norm_
         normed = (write - write.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + gpt2.ln_f.eps).sqrt()
         own = (normed * gpt2.ln_f.weight) @ (subject.model.lm_head.weight[5] - subject.model.lm_head.weight[7])
     assert answer.written.difference == pytest.approx((logits[:, 5] - logits[:, 7]).mean().item(), abs=1e-4)
-    (row,) = answer.parts().where(part="head 1.3").rows
+    (row,) = answer.parts().where(part="head 1.3").records()
     assert row["into the answer"] == pytest.approx(own.mean().item(), abs=1e-5) and row["as key"] is None
-    assert all(row["into the answer"] is not None for row in answer.parts().rows if row["part"].startswith("MLP"))
+    assert all(row["into the answer"] is not None for row in answer.parts().records() if row["part"].startswith("MLP"))
     assert f"writes {own.mean():.3g} itself into the logit of '5' less '7'" in answer.sentence
     assert "into the answer" not in si.explain(subject, tokens, head=(1, 3), progress=False).parts()[0]
     every = answer.writers()
     assert set(every["part"]) == set(answer.written.parts) and "head 2.0" in every["part"]  # after the explained head
     assert sum(every.numbers("into the answer")) == pytest.approx(answer.written.difference, abs=1e-4)
-    assert every.head(12).rows == next(table for table in answer.tables() if table.title == every.title).rows
+    assert every.head(12).records() == next(table for table in answer.tables() if table.title == every.title).records()
     refused(lambda: si.explain(subject, tokens, head=(1, 3), answer="5"), "answer")

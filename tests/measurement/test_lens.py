@@ -61,14 +61,14 @@ def test_the_direct_column_is_the_change_of_parts_over_the_gap_at_the_place_that
         by=("layer", "head"),
         progress=False,
     )
-    for row in by_head.rows:
+    for row in by_head.records():
         name = f"head {row['layer']}.{row['head']}"
         expected = (clean[name] - broken[name]).mean() / gap
         assert row["direct"] == pytest.approx(expected.item(), rel=1e-3, abs=1e-5)
     by_place = activation_patching(
         subject, CLEAN, CORRUPTED, site=ChangeMLP(), metric=metric, direct=True, progress=False
     )
-    for row in by_place.rows:
+    for row in by_place.records():
         name = f"MLP {row['layer']}"
         expected = (clean[name] - broken[name]).mean() / gap if row["position"] == T - 2 else torch.tensor(0.0)
         assert row["direct"] == pytest.approx(expected.item(), rel=1e-3, abs=1e-5)
@@ -82,7 +82,7 @@ def test_what_the_last_mlp_restores_where_it_is_read_is_nearly_what_it_writes():
     table = activation_patching(
         subject_of("gpt2"), CLEAN, near, site=ChangeMLP(layers=[2]), metric=metric, direct=True, progress=False
     )
-    row = table.rows[-1]
+    row = table.records()[-1]
     assert row["position"] == T - 1 and row["direct"] == pytest.approx(row["restored"], rel=0.1, abs=0.05)
 
 

@@ -16,9 +16,9 @@ from sinkinterp.measurement import parity as gate
 def test_backends_and_dense_eager_attention_agree_on_the_zoo(name):
     table = gate.parity(model_of(name), name)
     reads = {"importance", "bias_null", "extra.qk_angles", "extra.top_entries", "extra.loss"}
-    assert reads <= set(table.column("read"))
-    assert {row["backend"] for row in table.rows} == {"dense eager attention", "nnsight", "transformer_lens"}
-    assert gate.agrees(table) and all(row["verdict"] == "agrees" for row in table.rows)
+    assert reads <= set(table.frame["read"].tolist())
+    assert {row["backend"] for row in table.records()} == {"dense eager attention", "nnsight", "transformer_lens"}
+    assert gate.agrees(table) and all(row["verdict"] == "agrees" for row in table.records())
 
 
 def test_a_backend_that_is_wrong_is_found_and_the_command_fails(monkeypatch, tmp_path):
@@ -71,5 +71,5 @@ def test_a_refusal_is_named_and_is_no_difference(monkeypatch):
 
     monkeypatch.setattr(NNsightSubject, "check_ids", refuse)
     table = gate.parity(model_of("llama"), "llama")
-    (row,) = table.where(backend="nnsight").rows
+    (row,) = table.where(backend="nnsight").records()
     assert row["verdict"] == "refused" and "use the Hugging Face backend" in row["read"] and gate.agrees(table)

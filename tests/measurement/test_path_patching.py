@@ -107,7 +107,7 @@ def test_a_path_equals_doing_it_by_hooks(family, what, as_users_run_it):
             subject, CLEAN, CORRUPTED, sender=ChangeOutputs(layers=[0, 1]), receiver=receiver, frozen=sites,
             metric=difference, progress=False,
         )  # fmt: skip
-        cells = {(row["layer"], row["head"]): row["restored"] for row in table.rows}
+        cells = {(row["layer"], row["head"]): row["restored"] for row in table.records()}
         for sender in ((0, 3), (1, 2)):
             expected = by_hooks(family, sender, what, (2, 1), frozen, freezes_mlps)
             assert cells[sender] == pytest.approx(expected, abs=1e-5), (sites, sender)
@@ -129,14 +129,14 @@ def test_direct_paths_equal_those_of_transformer_lens(what, as_users_run_it):
             metric=difference, progress=False,
         )  # fmt: skip
         expected = ((values[1, head] - corrupted) / (clean - corrupted)).item()
-        assert table.rows[2]["restored"] == pytest.approx(expected, abs=1e-5)
+        assert table.records()[2]["restored"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_direct_path_to_the_logits_is_what_is_worked_by_hand():
     model = model_of("gpt2")
     subject = load(model)
     table = path_patching(subject, CLEAN, CORRUPTED, sender=ChangeMLP(), metric=difference, progress=False)
-    cells = {(row["layer"], row["position"]): row["restored"] for row in table.rows}
+    cells = {(row["layer"], row["position"]): row["restored"] for row in table.records()}
     runs = [subject.run(tokens, reads=READS) for tokens in (CLEAN, CORRUPTED)]
     clean, corrupted = (difference(run.logits) for run in runs)
     for layer in range(3):

@@ -42,8 +42,8 @@ def alphas(model, tokens, position, layers):
 def test_every_depth_is_that_of_eager_attention_with_a_mask_of_ones_own(name):
     model, tokens = model_of(name), torch.randint(VOCAB, (N, T), generator=torch.Generator().manual_seed(1))
     table = place_or_token(model, tokens, positions=PLACES, epsilon=0.15, progress=False)
-    assert len(table.rows) == len(PLACES) * (3 + 2 * 2)
-    for row in table.rows:
+    assert len(table.records()) == len(PLACES) * (3 + 2 * 2)
+    for row in table.records():
         if row["edit"] == por.ONE_MORE:
             continue
         k, edited = row["position"], row["edit"] == por.ALONE
@@ -63,7 +63,7 @@ def test_without_leaving_out_blocks_the_numbers_are_the_same(monkeypatch):
         place_or_token(subject, tokens, positions=(5,), progress=monkeypatch.setitem(vars(subject), *left_out) or False)
         for left_out in (("leaves_out_blocks", True), ("leaves_out_blocks", False))
     )
-    for mine, other in zip(short.rows, whole.rows, strict=True):
+    for mine, other in zip(short.records(), whole.records(), strict=True):
         for name, cell in mine.items():
             assert cell == pytest.approx(other[name], abs=1e-5) if isinstance(cell, float) else cell == other[name]
 
@@ -138,9 +138,9 @@ def test_what_marks_a_token_decides_what_its_sink_is_bound_to(columns, answer, d
     texts = torch.stack([torch.randperm(BOS, generator=draw)[: T - 1] for _ in range(N)])
     tokens = torch.cat((torch.full((N, 1), BOS), texts), 1)
     table = place_or_token(subject, tokens, positions=PLACES, progress=False)
-    assert answer_of(table.rows) is answer and f"is {answer}" in table.title
-    assert depth_of(table.rows) == depths
-    one_more = [row["Sink_k"] for row in table.rows if row["edit"] == por.ONE_MORE]
+    assert answer_of(table.records()) is answer and f"is {answer}" in table.title
+    assert depth_of(table.records()) == depths
+    one_more = [row["Sink_k"] for row in table.records() if row["edit"] == por.ONE_MORE]
     assert one_more == [0] * 3
     assert len(table.plot().data) >= len(PLACES)
 

@@ -45,11 +45,11 @@ def test_every_row_is_what_a_measurement_by_hand_says():
     subject = subject_of("gpt2")
     edits = [Temperature(3.0, layers=[1]), (Temperature(3.0), BiasColumn(2.0, positions=[0]))]
     table = si.sweep(subject, TOKENS, edits, metric=importance)
-    assert table.column("edit") == [
+    assert table.frame["edit"].tolist() == [
         "none", "Temperature(3.0, layers=[1])", "Temperature(3.0) + BiasColumn(2.0)"
     ]  # fmt: skip
     before = importance(si.measure(subject, TOKENS))
-    for row, group in zip(table.rows, ((), edits[:1], edits[1]), strict=True):
+    for row, group in zip(table.records(), ((), edits[:1], edits[1]), strict=True):
         after = importance(si.measure(subject, TOKENS, edits=group))
         value, change = estimate(after), estimate(after - before)
         assert (row["value"], row["value low"], row["value high"]) == (value.mean, value.low, value.high)
@@ -60,11 +60,11 @@ def test_every_row_is_what_a_measurement_by_hand_says():
 def test_an_edit_of_the_sink_stands_out_from_random_ones_and_a_null_does_not():
     model = si.load("sinkinterp/demo-softmax")
     tokens = torch.randint(64, (37, 16), generator=torch.Generator().manual_seed(0))
-    row, *_ = si.sweep(model, tokens, [si.SwapPositions(0, 4)], control="random").rows[1:]
+    row, *_ = si.sweep(model, tokens, [si.SwapPositions(0, 4)], control="random").records()[1:]
     assert row["change high"] < -0.8 and abs(row["control change"]) < 0.1
     assert row["change beyond control"] == pytest.approx(row["change"] - row["control change"])
     by_loss = si.sweep(subject_of("gpt2"), TOKENS, [ZeroKeyBias(kv_heads=[(1, 2)])], metric=loss, control=2)
-    assert abs(by_loss.rows[1]["change"]) < 1e-6 and "mean of 2 random" in by_loss.note
+    assert abs(by_loss.records()[1]["change"]) < 1e-6 and "mean of 2 random" in by_loss.note
 
 
 def test_the_sink_rate_of_a_sweep_is_the_reports():
@@ -85,14 +85,16 @@ def test_a_metric_of_small_whole_numbers_has_changes_below_zero():
     def many(report):
         return (report.alpha() > 0.1).sum((1, 2)).to(torch.uint8)
 
-    none, edited = si.sweep(subject_of("gpt2"), TOKENS, [ChangeValues(Zero()), RemoveColumn()], metric=many).rows[::2]
+    none, edited = si.sweep(subject_of("gpt2"), TOKENS, [ChangeValues(Zero()), RemoveColumn()], metric=many).records()[
+        ::2
+    ]
     assert edited["value"] < none["value"] and edited["change"] == pytest.approx(edited["value"] - none["value"])
 
 
 def test_controls_fit_the_shortest_of_texts():
     rows = [TOKENS[0].tolist(), TOKENS[1, :4].tolist()]
     for seeds in (1, 2, 3):
-        assert len(si.sweep(subject_of("llama"), rows, si.SwapPositions(0, 2), control=seeds).rows) == 2
+        assert len(si.sweep(subject_of("llama"), rows, si.SwapPositions(0, 2), control=seeds).records()) == 2
 
 
 def test_sweeps_that_cannot_be_made_are_refused_before_anything_runs():
@@ -159,11 +161,11 @@ def test_a_change_stays_in_its_window_and_where_heads_return_nothing():
 
 def test_by_default_the_sink_is_taken_away_in_two_ways_beside_a_control():
     table = spread(subject_of("gpt2"), tokens_of())
-    assert [*dict.fromkeys(table.column(EDIT))] == [WITH, HIDDEN, LOGIT, CONTROL] == [*without_sink(2)]
-    first, *others = (table.where(**{BLOCK: 3, EDIT: name}).rows[0] for name in without_sink(2))
+    assert [*dict.fromkeys(table.frame[EDIT].tolist())] == [WITH, HIDDEN, LOGIT, CONTROL] == [*without_sink(2)]
+    first, *others = (table.where(**{BLOCK: 3, EDIT: name}).records()[0] for name in without_sink(2))
     assert first[TIMES] == 1 and all(row[TIMES] == pytest.approx(row[ALL] / first[ALL], rel=1e-4) for row in others)
-    assert table.where(**{BLOCK: 0}).column(TIMES) == [None] * 4  # the change begins in block 0
-    assert len(table.rows) == 4 * 4 and len(set(table.numbers(LOSS))) == 4
+    assert table.where(**{BLOCK: 0}).frame[TIMES].tolist() == [None] * 4  # the change begins in block 0
+    assert len(table.frame) == 4 * 4 and len(set(table.numbers(LOSS))) == 4
 
 
 def test_the_other_token_is_another_one_of_the_texts_at_this_position_alone():

@@ -69,7 +69,7 @@ def test_a_direct_path_runs_the_block_of_its_sender_alone(subject, monkeypatch):
 def test_a_cut_runs_no_block_behind_its_head_and_logits_are_those_of_one_pass(subject):
     with counted(subject) as counts:
         answer = si.explain(subject, CLEAN, head=(1, 1), progress=False)
-    assert len(answer.cuts.rows) == 4 and answer.path is None
+    assert len(answer.cuts.frame) == 4 and answer.path is None
     assert counts[1] - counts[2] == (1 + DRAWS) * len(CLEAN)
     assert counts["logits"] == len(CLEAN) * T + counts[1] - len(CLEAN)  # others compute the last position's
 

@@ -64,7 +64,7 @@ def small_atlas(length=7, side=1, states=("as it is",), slot=False, bits=16, **f
         "states": [state(i, name) for i, name in enumerate(states)],
         "bits": bits,
         "note": "n=1, T=7",
-        "tables": (Table("a table", "its note", ({"name": "x", "n": 0.5},)),),
+        "tables": (Table.of("a table", "its note", ({"name": "x", "n": 0.5},)),),
     }
     return Atlas(**{**values, **fields}), dense
 

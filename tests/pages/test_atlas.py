@@ -30,7 +30,7 @@ def short():
 
 
 def made(words):
-    table = Table(words["title"], words["note"], ({f"c{words['column']}": words["cell"], "n": 0.5},))
+    table = Table.of(words["title"], words["note"], ({f"c{words['column']}": words["cell"], "n": 0.5},))
     fields = {name: words[name] for name in ("model", "lead", "note", "protocol")}
     atlas, _ = small_atlas(states=(words["state"], "b"), tokens=[words["token"]] * 7, tables=(table,), **fields)
     return atlas_page(atlas)

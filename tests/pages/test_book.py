@@ -25,7 +25,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 def chapter(name="table99_x", *outcomes):
     verdicts = [Verdict(f"claim {HOSTILE}", outcome, f"because {HOSTILE}") for outcome in outcomes]
-    table = Table(f"what the paper says {HOSTILE}", "n=3", ({"model": HOSTILE, "x": 0.5},))
+    table = Table.of(f"what the paper says {HOSTILE}", "n=3", ({"model": HOSTILE, "x": 0.5},))
     return Chapter(name, f"Table 99: {HOSTILE}", table, verdicts, {"command": "sinkinterp", "scale": "demo"})
 
 
@@ -87,7 +87,7 @@ def test_text_of_data_is_escaped_on_every_page(book):
 
 
 def test_t_of_a_chapter_counts_from_1_as_in_its_file_and_in_the_paper(tmp_path):
-    table = Table("Table 7", "t counts from 1; more", ({"t": 1, "x": 0.5}, {"t": 5, "x": 0.25}))
+    table = Table.of("Table 7", "t counts from 1; more", ({"t": 1, "x": 0.5}, {"t": 5, "x": 0.25}))
     made = replace(chapter(), table=table)
     write_chapter(tmp_path, made, table, go.Figure())
     html = (tmp_path / "table99_x.html").read_text()
@@ -142,7 +142,7 @@ def test_claims_stand_by_what_they_are_about_and_the_others_last():
 
 @pytest.mark.parametrize("ours, scale, says", [(0.98, "demo", True), (0.25, "demo", False), (0.98, "smoke", False)])
 def test_a_sentence_says_why_ours_is_not_the_papers_where_it_is_not(ours, scale, says):
-    table = Table("t", "", ({"model": "softmax", "Sink_1": ours, "paper Sink_1": 0.18},))
+    table = Table.of("t", "", ({"model": "softmax", "Sink_1": ours, "paper Sink_1": 0.18},))
     made = replace(chapter(), table=table, provenance={"scale": scale})
     assert bool(why_ours_differs(made)) == says
 
@@ -151,7 +151,7 @@ def test_a_sentence_says_why_ours_is_not_the_papers_where_it_is_not(ours, scale,
 def test_a_page_with_the_papers_numbers_says_what_is_unlike_in_their_protocol(scale, says):
     rows = {True: {"Sink_1": 0.2, "paper Sink_1": 0.18}, False: {"Sink_1": 0.2}}
     for has_paper, numbers in rows.items():
-        table = Table("t", "", ({"model": "softmax", **numbers},))
+        table = Table.of("t", "", ({"model": "softmax", **numbers},))
         made = replace(chapter("x", Outcome.HOLDS), table=table, provenance={"scale": scale})
         assert (says in chapter_page(made, table, go.Figure())) is has_paper
 

@@ -379,7 +379,7 @@ PWN = "<img src=x onerror=window.__pwned=1><svg onload=window.__pwned=1></script
 @given(st.lists(WORDS, min_size=7, max_size=7), WORDS, WORDS)
 def test_no_text_of_data_runs_as_a_script(alone, words, model, name):
     fields = dict.fromkeys(("model", "lead", "note", "protocol"), PWN + model)
-    table = Table(PWN + name, name, ({name or "a": PWN, "other": 1.5},))
+    table = Table.of(PWN + name, name, ({name or "a": PWN, "other": 1.5},))
     atlas, _ = small_atlas(states=(PWN + name, "b"), slot=True, tokens=[PWN, *words[1:]], tables=(table,), **fields)
     page = alone(atlas_page(atlas))
     tip_at(page, 6, 0)

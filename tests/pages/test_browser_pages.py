@@ -94,7 +94,9 @@ def test_the_first_special_word_of_a_page_is_explained_to_pointer_tap_and_key(op
 @pytest.mark.parametrize("opened", ["story"], indirect=True)
 def test_the_slider_of_the_story_counts_heads_by_keyboard(opened):
     table = by_stem()["figure19_heads"].table
-    heads = [row["alpha_1"] for row in table if row["model"] == table.rows[0]["model"]]  # one map, of the first model
+    heads = [
+        row["alpha_1"] for row in table.records() if row["model"] == table.records()[0]["model"]
+    ]  # one map, of the first model
     opened.focus("#epsilon")
     for step in range(6, 10):
         count = sum(a > 0.05 * step for a in heads)
@@ -108,7 +110,7 @@ def test_the_slider_of_the_story_counts_heads_by_keyboard(opened):
 @pytest.mark.parametrize("opened", ["story"], indirect=True)
 def test_the_map_of_heads_goes_from_before_to_after(opened):
     opened.locator("#figure-moved .heatmaplayer").wait_for(state="attached")
-    before, after = (row["alpha_1"] for row in by_stem()["moved_sink"].table.rows[:2])
+    before, after = (row["alpha_1"] for row in by_stem()["moved_sink"].table.records()[:2])
 
     def drawn():
         figure = "document.getElementById('figure-moved')"

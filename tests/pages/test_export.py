@@ -15,7 +15,7 @@ from sinkinterp.plots.theme import json_ready
 from sinkinterp.table import Table
 
 NASTY = "</script><img src=x onerror=alert(1)>"
-TABLE = Table(
+TABLE = Table.of(
     f"title {NASTY}", f"note {NASTY}",
     ({"word": f'a,"{NASTY}\n', "x": 0.1, "tide": -1e-9, "n": 3}, {"word": "=1", "x": None, "tide": 1 / 3, "n": 5}),
 )  # fmt: skip
@@ -39,7 +39,7 @@ def test_a_table_goes_through_json_and_back():
 
 def test_numbers_that_json_lacks_are_null():
     row = {"x": float("inf"), "y": float("nan"), "z": 1.5}
-    assert Table.from_dict(Table("t", "", (row,)).to_dict()).rows == ({"x": None, "y": None, "z": 1.5},)
+    assert Table.from_dict(Table.of("t", "", (row,)).to_dict()).records() == [{"x": None, "y": None, "z": 1.5}]
 
 
 def test_notebooks_show_tables_with_their_words_escaped():

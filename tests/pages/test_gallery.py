@@ -53,7 +53,7 @@ def result(cache, few):
 def test_the_demo_measures_every_twin_with_intervals_and_nulls(result):
     assert list(result.reports) == ["softmax", "sigmoid", "k_bias"]
     for variant, report in result.reports.items():
-        rows = {row["quantity"]: row for row in result.twins.where(model=variant).rows}
+        rows = {row["quantity"]: row for row in result.twins.where(model=variant).records()}
         sink, alpha = rows["Sink_1 at epsilon 0.3 (position 0)"], rows["alpha_1, mean over heads"]
         assert sink["value"] == report.sink_rate() and sink["value low"] <= sink["value"] <= sink["value high"]
         assert alpha["null"] == pytest.approx(0.2113 if variant != "k_bias" else 0.1525, abs=1e-4)
@@ -62,8 +62,8 @@ def test_the_demo_measures_every_twin_with_intervals_and_nulls(result):
 
 
 def test_the_swap_table_has_every_input_edit_and_target(result):
-    assert len(result.swaps.rows) == 3 * (1 + 3 * len(gallery.TARGETS))
-    assert {row["input"] for row in result.swaps.rows} == {"natural", "random", "repeated"}
+    assert len(result.swaps.frame) == 3 * (1 + 3 * len(gallery.TARGETS))
+    assert {row["input"] for row in result.swaps.records()} == {"natural", "random", "repeated"}
 
 
 def test_maps_are_means_of_rows_that_sum_to_one(result):

@@ -73,7 +73,7 @@ def figure(word: str) -> go.Figure:
 
 def made(words: dict[str, str]) -> str:
     """A page that shows each word in its place, without plotly's own code."""
-    table = Table(words["table title"], words["note"], ({f"c{words['column']}": words["cell"], "n": 0.5},))
+    table = Table.of(words["table title"], words["note"], ({f"c{words['column']}": words["cell"], "n": 0.5},))
     section = Section(words["heading"], words["caption"], [figure(words["figure"])], [table])
     return page(words["title"], words["lead"], [section]).replace(PLOTLY, "")
 
@@ -136,7 +136,7 @@ def test_every_figure_has_its_own_place():
 
 
 def test_a_table_shows_an_interval_in_its_quantitys_cell_and_words_to_the_left():
-    table = Table("", "", ({"model": "a", "x": 0.5, "x low": 0.25, "x high": 0.75},))
+    table = Table.of("", "", ({"model": "a", "x": 0.5, "x low": 0.25, "x high": 0.75},))
     read = Reader(page("t", "l", [Section("h", "c", tables=[table])]).replace(PLOTLY, ""))
     assert read.inside("th") == ["model", "x"]
     assert read.inside("td") == ["a", "0.500 [0.250, 0.750]"]
@@ -207,7 +207,7 @@ def test_hostile_names_of_models_and_tokens_stay_text():
     assert html.count("<script>") == tags.count(("script",)) == 3
 
 
-TABLE = Table("a table", "", ({"x": 1.5},))
+TABLE = Table.of("a table", "", ({"x": 1.5},))
 FIXED = {
     "default-src": "'none'",
     "style-src": "'unsafe-inline'",

@@ -40,7 +40,7 @@ def moved(chapter):
     def larger(column, cell):
         return cell * 1.1 if isinstance(cell, float) and column not in PLACES else cell
 
-    rows = [{column: larger(column, cell) for column, cell in row.items()} for row in chapter.table.rows]
+    rows = [{column: larger(column, cell) for column, cell in row.items()} for row in chapter.table.records()]
     return replace(chapter, table=chapter.table.with_rows(rows))
 
 
@@ -57,7 +57,7 @@ def test_no_number_of_a_sentence_is_typed():
 
 def test_a_passage_whose_numbers_say_otherwise_is_left_out():
     chapter = by_stem()["removing_massive"]
-    flat = chapter.table.with_rows({**row, "loss": 3.85} for row in chapter.table.rows)
+    flat = chapter.table.with_rows({**row, "loss": 3.85} for row in chapter.table.records())
     assert "removal" in [told.name for told in passages([chapter])]
     assert not passages([replace(chapter, table=flat)])
     refused(lambda: story_page([replace(chapter, table=flat)]))

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +24,7 @@ def interval(name, *value_low_high):
     return dict(zip((name, f"{name} low", f"{name} high"), value_low_high, strict=True))
 
 
-HEADS = Table(
+HEADS = Table.of(
     "heads", "",
     tuple(
         {"layer": layer, "head": head, **interval("alpha_1", (7 * layer + head) / 100, 0.0, 1.0),
@@ -31,23 +32,23 @@ HEADS = Table(
         for layer in (1, 4) for head in range(3)
     ),
 )  # fmt: skip
-RESIDUALS = Table(
+RESIDUALS = Table.of(
     "residuals", "",
     tuple({"model": model, "block": b, "first token": 10.0 + b, "other tokens": 3.0 + b,
            **interval("ratio", 4.0 + b, 3.5, 7.0)} for model in ("a", "b") for b in range(3)),
 )  # fmt: skip
-TRAINING = Table(
+TRAINING = Table.of(
     "training", "",
     tuple({"model": model, "step": step, "valid_loss": 4.0 - step / 10, "sink_1": step / 20,
            "sink_slot": None if model == "a" else 0.5} for model in ("a", "b") for step in (0, 5, 11)),
 )  # fmt: skip
-SWAPS = Table(
+SWAPS = Table.of(
     "swaps", "",
     tuple({"input": name, "edit": edit, "t": t, **interval("Sink_1", 0.5, 0.25, 0.875),
            **interval("Sink_t", 0.25, 0.125, 0.75)}
           for name in ("natural", "random") for edit, t in (("none", 1), ("swap", 5), ("swap", 11))),
 )  # fmt: skip
-POSITIONS = Table(
+POSITIONS = Table.of(
     "positions", "",
     tuple({"position": p, **interval("sink rate", 0.5 - p / 10, 0.25 - p / 10, 0.875), "alpha": 0.3 - p / 50,
            "null alpha": 0.1} for p in range(5)),
@@ -132,7 +133,8 @@ def test_residuals_draw_first_token_others_and_ratio_of_every_model():
 def test_training_draws_every_quantity_of_every_model_over_steps():
     data = FIGURES["training"]().data
     assert len(data) == 2 * 3
-    assert [list(trace.y) for trace in data[:3]] == [[4.0, 3.5, 2.9], [0.0, 0.25, 0.55], [None] * 3]
+    assert [list(trace.y) for trace in data[:2]] == [[4.0, 3.5, 2.9], [0.0, 0.25, 0.55]]
+    assert all(map(math.isnan, data[2].y))
     assert all(list(trace.x) == [0, 5, 11] for trace in data)
 
 
@@ -148,7 +150,7 @@ def test_swaps_draw_both_rates_with_their_intervals_in_the_panel_of_their_input(
 
 
 def test_swaps_show_the_papers_values_as_hollow_marks_where_they_are_known():
-    known = Table("", "", tuple(row | {"paper Sink_1": 0.625} for row in SWAPS.rows))
+    known = Table.of("", "", tuple(row | {"paper Sink_1": 0.625} for row in SWAPS.records()))
     marks = [trace for trace in swap_chart(known).data if trace.type == "scatter"]
     assert [(list(mark.y), mark.marker.symbol) for mark in marks] == [([0.625] * 3, "circle-open")] * 2
 
@@ -156,7 +158,7 @@ def test_swaps_show_the_papers_values_as_hollow_marks_where_they_are_known():
 def test_positions_draw_importance_null_and_rate():
     null, alpha, rate = FIGURES["positions"]().data
     assert list(alpha.x) == list(null.x) == list(rate.x) == [0, 1, 2, 3, 4]
-    assert list(alpha.y) == POSITIONS.column("alpha")
+    assert list(alpha.y) == POSITIONS.frame["alpha"].tolist()
     assert list(null.y) == [0.1] * 5
     assert bars(rate)[0] == pytest.approx([0.375, 0.475, 0.575, 0.675, 0.775])
     assert bars(rate)[1] == pytest.approx([0.25] * 5)

@@ -11,18 +11,18 @@ from sinkinterp.report.norms import by_kind
 from sinkinterp.runs.training_figures import training
 from sinkinterp.table import Table
 
-KINDS = Table(
+KINDS = Table.of(
     "norms", "n=7",
     tuple({"quantity": quantity, "block": block, "tokens": kind, **interval("norm", size + block, size, 9.0 + size)}
           for quantity, size in (("residual", 100.0), ("key", 10.0), ("value", 1.0))
           for kind in ("first <b>", "others") for block in range(3)),
 )  # fmt: skip
-LENGTHS = Table(
+LENGTHS = Table.of(
     "lengths", "n=7",
     tuple({"model": model, "T": t, "epsilon": e, **interval("Sink_1", e / 2, e / 4, e), "null": e / 8, "n": 7}
           for model in ("a", "b") for e in (0.2, 0.4) for t in (8, 64)),
 )  # fmt: skip
-SWEEP = Table(
+SWEEP = Table.of(
     "sweep", "n=7",
     tuple({"edit": edit, "width": i, "model": model, **interval("rate", 0.5 + i / 10, 0.25, 0.75), "loss": 3.0 + i,
            **interval("control rate", 0.3, 0.2, 0.375), "null": 0.1}
@@ -59,8 +59,8 @@ def test_lengths_have_a_line_per_epsilon_beside_its_null_and_a_panel_per_model()
 
 
 def test_training_leaves_out_what_nobody_watched():
-    rows = tuple({**row, "sink_slot": None, "grad_norm": 0.5, "train_loss": 3.0} for row in TRAINING.rows)
-    table = Table("t", "", rows)
+    rows = tuple({**row, "sink_slot": None, "grad_norm": 0.5, "train_loss": 3.0} for row in TRAINING.records())
+    table = Table.of("t", "", rows)
     titles = [note.text for note in training(table).layout.annotations]
     assert titles == ["validation loss (nats)", "Sink_1 (share of heads)"]
 
@@ -112,13 +112,13 @@ def test_a_caption_has_once_what_the_notes_of_all_models_say():
 
 
 def test_a_sweep_without_null_or_series_has_one_line_a_quantity():
-    bare = Table("s", "", tuple({"x": i, "y": i / 2} for i in range(3)))
+    bare = Table.of("s", "", tuple({"x": i, "y": i / 2} for i in range(3)))
     (trace,) = sweep_figure(bare, "x", ["y"]).data
     assert list(trace.y) == [0, 0.5, 1] and trace.error_y.array is None
 
 
 def test_swaps_draw_the_null_on_every_bar():
-    known = Table("", "", tuple(row | {"null": 0.125} for row in SWAPS.rows))
+    known = Table.of("", "", tuple(row | {"null": 0.125} for row in SWAPS.records()))
     marks = [trace for trace in swap_chart(known).data if trace.type == "scatter"]
     assert [list(mark.y) for mark in marks] == [[0.125] * 3] * 4
     assert [(mark.offsetgroup, mark.showlegend) for mark in marks[:2]] == [("Sink_1", None), ("Sink_t", False)]

@@ -114,13 +114,13 @@ def test_more_models_than_colours_share_some():
     assert len(numbers) == 20 and set(numbers.values()) == set(range(len(COLOURS)))
 
 
-CONTRASTS = Table(
+CONTRASTS = Table.of(
     "contrasts", "n=7",
     tuple({"layer": layer, "head": head, "cosine, first key": layer / 10, "cosine, others": -head / 10,
            "norm product, first key": 2.0 + head, "norm product, others": 3.0 + layer}
           for layer in (1, 4) for head in range(3)),
 )  # fmt: skip
-MASSIVE = Table(
+MASSIVE = Table.of(
     "massive", "n=7",
     tuple({"block": b, **interval("max |x|", 10.0**b, 0.5, 2000.0), **interval("max / median", 2.0, 1.0, 3.0),
            **interval("kurtosis", 3.0 + b, 3.0, 6.0), "usual entry": "position 0, <i>"} for b in range(3)),

@@ -17,7 +17,7 @@ def test_sinks_of_weights_are_those_that_are_measured_whatever_they_came_from():
     model.set_attn_implementation("eager")
     output = model(tokens, output_attentions=True)
     table, report = si.sinks(output.attentions, 2), si.measure(model, tokens, convention=PAPER)
-    everything, *heads = table.rows
+    everything, *heads = table.records()
     sink = report.sink(2)
     found = [everything[f"Sink_3{end}"] for end in ("", " low", " high")]
     assert found == pytest.approx([sink.mean, sink.low, sink.high], abs=1e-6)
@@ -64,7 +64,7 @@ def test_beams_are_refused():
 def test_layers_of_a_dictionary_keep_the_number_in_their_name():
     weights = torch.eye(5).expand(1, 2, 5, 5)
     for names in ((7, 3), ("layers.7", "layers.3")):
-        rows = si.sinks(dict.fromkeys(names, weights)).rows
+        rows = si.sinks(dict.fromkeys(names, weights)).records()
         assert sorted(row["layer"] for row in rows if row["layer"] is not None) == [3, 3, 7, 7]
     for names in (("a", "b"), (3, "3"), ("1.2",)):
         refused(lambda names=names: si.sinks(dict.fromkeys(names, weights)))
@@ -72,10 +72,10 @@ def test_layers_of_a_dictionary_keep_the_number_in_their_name():
 
 def test_a_pattern_by_hand():
     pattern = torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0], [0.75, 0, 0.25]])[None, None]
-    everything, head = si.sinks(pattern, epsilon=0.7).rows
+    everything, head = si.sinks(pattern, epsilon=0.7).records()
     assert head["alpha_1"] == pytest.approx(0.75) and head["Sink_1"] == 1
     assert everything["null"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
-    assert si.sinks(-2 * pattern, 2).rows[1]["alpha_3"] == pytest.approx(0.25)  # shares of magnitudes
+    assert si.sinks(-2 * pattern, 2).records()[1]["alpha_3"] == pytest.approx(0.25)  # shares of magnitudes
 
 
 def test_where_one_row_exceeds_one_the_weights_of_all_layers_are_proxies_and_the_note_says_so():
@@ -83,14 +83,14 @@ def test_where_one_row_exceeds_one_the_weights_of_all_layers_are_proxies_and_the
     short = torch.tensor([[0.5, 0, 0], [0.1, 0.3, 0], [0.1, 0.1, 0.3]])[None, None]
     together, alone = si.sinks([long, short]), si.sinks(short)
     assert "proxies" in together.note and "proxies" not in alone.note
-    assert [row["alpha_1"] for row in together.rows[1:]] == pytest.approx([2 / 3, (1 + 1 / 4 + 1 / 5) / 3])
-    assert alone.rows[1]["alpha_1"] == pytest.approx(0.7 / 3)  # a slot has the rest
-    assert si.sinks([long.numpy(), short.numpy()]).rows == together.rows
+    assert [row["alpha_1"] for row in together.records()[1:]] == pytest.approx([2 / 3, (1 + 1 / 4 + 1 / 5) / 3])
+    assert alone.records()[1]["alpha_1"] == pytest.approx(0.7 / 3)  # a slot has the rest
+    assert si.sinks([long.numpy(), short.numpy()]).records() == together.records()
 
 
 def test_rows_of_padding_may_hold_anything():
     pattern = torch.tensor([[torch.nan] * 3, [0, 1.0, 0], [0, 0.25, 0.75]])[None, None]
-    assert si.sinks(pattern, attention_mask=[[0, 1, 1]]).rows[1]["alpha_1"] == pytest.approx((1 + 0.25) / 2)
+    assert si.sinks(pattern, attention_mask=[[0, 1, 1]]).records()[1]["alpha_1"] == pytest.approx((1 + 0.25) / 2)
 
 
 @torch.no_grad()
@@ -108,7 +108,7 @@ def test_sinks_of_a_padded_batch_are_those_of_its_texts(side):
     expected = torch.tensor([table.numbers("alpha_2") for table in alone]).mean(0)
     table = si.sinks(output, 1, attention_mask=mask)
     torch.testing.assert_close(torch.tensor(table.numbers("alpha_2")), expected, atol=1e-5, rtol=0)
-    assert table.rows[0]["null"] == pytest.approx(sum(one.rows[0]["null"] for one in alone) / 2)
+    assert table.records()[0]["null"] == pytest.approx(sum(one.records()[0]["null"] for one in alone) / 2)
 
 
 @torch.no_grad()
@@ -117,15 +117,15 @@ def test_the_null_of_a_window_is_that_of_a_window():
     model.set_attn_implementation("eager")
     assert model.config.sliding_window < tokens.shape[1]
     table, report = si.sinks(model(tokens, output_attentions=True)), si.measure(model, tokens, convention=PAPER)
-    assert table.rows[0]["null"] == pytest.approx(report.null_alpha().mean().item(), abs=1e-6)
-    assert table.rows[0]["alpha_1"] == pytest.approx(report.alpha().mean().item(), abs=1e-6)
+    assert table.records()[0]["null"] == pytest.approx(report.null_alpha().mean().item(), abs=1e-6)
+    assert table.records()[0]["alpha_1"] == pytest.approx(report.alpha().mean().item(), abs=1e-6)
 
 
 @torch.no_grad()
 def test_the_null_of_a_head_is_that_of_its_own_layer():
     model, tokens = model_of("gemma2 with softcap"), tokens_of()
     model.set_attn_implementation("eager")
-    heads = si.sinks(model(tokens, output_attentions=True)).rows[1:]
+    heads = si.sinks(model(tokens, output_attentions=True)).records()[1:]
     report = si.measure(model, tokens, convention=PAPER)
     expected = report.null_alpha().expand_as(report.alpha()).mean(0).flatten().tolist()
     assert len({round(null, 6) for null in expected}) > 1  # layers with a window beside layers without
@@ -151,7 +151,7 @@ def test_padding_without_its_mask_is_refused_in_every_family(name, side):
 def test_tokens_that_nothing_sees_are_tokens_where_the_mask_says_so():
     pattern = torch.tensor([[0.0, 0, 0], [0, 1.0, 0], [0, 0.25, 0.75]])[None, None]
     refused(lambda: si.sinks(pattern))
-    assert si.sinks(pattern, attention_mask=[[1, 1, 1]]).rows[1]["alpha_1"] == 0
+    assert si.sinks(pattern, attention_mask=[[1, 1, 1]]).records()[1]["alpha_1"] == 0
 
 
 REFUSED = {

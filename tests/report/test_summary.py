@@ -44,7 +44,7 @@ REPORT = Report(
 
 
 def of(table, quantity):
-    (row,) = [row for row in table.rows if row["quantity"].startswith(quantity)]
+    (row,) = [row for row in table.records() if row["quantity"].startswith(quantity)]
     return row["value"], row["null"]
 
 
@@ -55,7 +55,7 @@ def test_the_summary_worked_by_hand():
     assert of(table, "value-norm") == pytest.approx((17 / 4, 1))
     assert of(table, "key-norm") == pytest.approx((17 / 40, 1))
     assert of(table, "residual-norm") == pytest.approx((11, 1))
-    assert len(table.rows) == 5
+    assert len(table.frame) == 5
 
 
 def test_the_summary_follows_epsilon():
@@ -64,13 +64,13 @@ def test_the_summary_follows_epsilon():
 
 
 def test_intervals_are_over_sequences():
-    (row,) = [row for row in sink_summary(REPORT).rows if row["quantity"].startswith("alpha_1")]
+    (row,) = [row for row in sink_summary(REPORT).records() if row["quantity"].startswith("alpha_1")]
     assert row | estimate_cells("value", estimate(torch.tensor([0.4, 0.1, 0.5])).within(SHARES)) == row
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 0.95])
 def test_the_interval_of_a_rate_is_that_of_the_report_within_0_and_1_and_no_point(epsilon):
-    (row,) = [row for row in sink_summary(REPORT, epsilon).rows if row["quantity"].startswith("Sink_1")]
+    (row,) = [row for row in sink_summary(REPORT, epsilon).records() if row["quantity"].startswith("Sink_1")]
     assert row | estimate_cells("value", REPORT.sink(0, epsilon)) == row
     assert 0 <= row["value low"] < row["value high"] <= 1
 
@@ -81,7 +81,7 @@ def test_no_interval_of_two_texts_leaves_the_range_of_its_quantity():
     free = ("score gap", "alpha_1 of raw weights", "off-sequence mass, mean over heads", "loss, nats per token")
     n_clipped = 0
     for table in overview_tables(report):
-        for row in table.rows:
+        for row in table.records():
             for column in [name.removesuffix(" low") for name in row if name.endswith(" low")]:
                 name = f"{row.get('quantity', '')} {column}"
                 if row[low_of(column)] is None or any(word in name for word in free):
@@ -117,13 +117,15 @@ def test_heads_stand_beside_the_ratios_of_the_kv_head_they_share():
         "sink rate": [2 / 3, *[1 / 3] * 3, 2 / 3, 2 / 3, 1 / 3, 1 / 3],
         "null": [0.2] * 4 + [0.4] * 4,
     }.items():
-        assert table.column(name) == pytest.approx(by_hand)
+        assert table.frame[name].tolist() == pytest.approx(by_hand)
 
 
 def test_positions_stand_beside_their_own_null():
     table = sinks_by_position(REPORT)
-    assert table.column("paper") == [f"Sink_{k}" for k in range(1, 6)] and table.column("position") == [*range(5)]
-    for row, by_hand in zip(table.rows, ((11 / 24, 0.5, 1 / 3, 0.3), (0, 0, 0.05, 0.03)), strict=False):
+    assert table.frame["paper"].tolist() == [f"Sink_{k}" for k in range(1, 6)] and table.frame["position"].tolist() == [
+        *range(5)
+    ]
+    for row, by_hand in zip(table.records(), ((11 / 24, 0.5, 1 / 3, 0.3), (0, 0, 0.05, 0.03)), strict=False):
         assert [row[name] for name in ("sink rate", "null rate", "alpha", "null alpha")] == pytest.approx(by_hand)
 
 
@@ -134,7 +136,7 @@ def measured_at(*positions):
 
 @pytest.mark.parametrize("table", [sink_summary, sinks_by_head])
 def test_the_order_of_the_measured_positions_does_not_matter(table):
-    rows = [table(replace(r, raw_importance=r.raw_importance * 2)).rows for r in (REPORT, measured_at(4, 0))]
+    rows = [table(replace(r, raw_importance=r.raw_importance * 2)).records() for r in (REPORT, measured_at(4, 0))]
     assert rows[0] == rows[1]
 
 
@@ -144,11 +146,11 @@ def test_a_first_position_that_was_not_measured_names_those_that_were():
 
 def test_residuals_are_told_per_block_and_model():
     table = residual_norms_by_block({"a": REPORT, "b": replace(REPORT, residual_norms=REPORT.residual_norms * 3)})
-    assert [(row["model"], row["block"]) for row in table.rows] == [(m, block) for m in "ab" for block in range(3)]
+    assert [(row["model"], row["block"]) for row in table.records()] == [(m, block) for m in "ab" for block in range(3)]
     by_hand = {"first token": [2, 22, 8, 6, 66, 24], "other tokens": [2] * 3 + [6] * 3, "ratio": [1, 11, 4] * 2}
     for name, values in by_hand.items():
-        assert table.column(name) == pytest.approx(values)
-    lows, highs = table.column("ratio low"), table.column("ratio high")
+        assert table.frame[name].tolist() == pytest.approx(values)
+    lows, highs = table.frame["ratio low"].tolist(), table.frame["ratio high"].tolist()
     assert lows[1] < 11 < highs[1] and lows[0] == highs[0] == 1
 
 

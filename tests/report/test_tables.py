@@ -52,30 +52,29 @@ REPORT = Report(
 
 def test_the_score_gap_is_split_by_hand_and_becomes_a_frame_with_its_note():
     table = score_gaps_by_head(REPORT)
-    assert [(row["layer"], row["head"]) for row in table.rows] == [(0, 0), (0, 1), (3, 0), (3, 1)]
+    assert [(row["layer"], row["head"]) for row in table.records()] == [(0, 0), (0, 1), (3, 0), (3, 1)]
     # 0.8 * 10 - 0.2 * 5 = 7 = (0.8 - 0.2) * (10 + 5) / 2 + (10 - 5) * (0.8 + 0.2) / 2
-    assert [table.rows[0][name] for name in ("score gap", "by angle", "by norms")] == pytest.approx([7, 4.5, 2.5])
-    frame = table.to_pandas()
-    assert len(frame) == 4 and frame.attrs["note"].startswith("toy: n=3, T=11")
+    assert [table.records()[0][name] for name in ("score gap", "by angle", "by norms")] == pytest.approx([7, 4.5, 2.5])
+    assert len(table.frame) == 4 and table.note.startswith("toy: n=3, T=11")
 
 
 def test_only_sink_heads_are_called_no_op_or_broadcast_and_the_strongest_come_first():
     table = writes_by_head(REPORT)
-    assert table.column("kind of sink") == ["no-op", "none", "broadcast", "none"]
-    assert table.column("stable rank of keys") == [1.5, 1.5, 2.5, 2.5]
-    assert top_heads(table, 3).column("alpha_1") == pytest.approx([0.7, 0.4, 0.2])
+    assert table.frame["kind of sink"].tolist() == ["no-op", "none", "broadcast", "none"]
+    assert table.frame["stable rank of keys"].tolist() == [1.5, 1.5, 2.5, 2.5]
+    assert top_heads(table, 3).frame["alpha_1"].tolist() == pytest.approx([0.7, 0.4, 0.2])
 
 
 def test_massive_activations_are_told_with_their_place_and_their_lifetime():
     table = massive_by_block(REPORT)
-    assert [row["massive entries"] for row in table.rows] == [0, 2, 1, 0]
-    assert table.rows[1]["max |x|"] == 200 and table.rows[1]["max / median"] == 2000
-    assert table.rows[0]["usual entry"] == "position 0, channel 7 (100%)"
+    assert [row["massive entries"] for row in table.records()] == [0, 2, 1, 0]
+    assert table.records()[1]["max |x|"] == 200 and table.records()[1]["max / median"] == 2000
+    assert table.records()[0]["usual entry"] == "position 0, channel 7 (100%)"
     assert "in 2 blocks, from 1 to 2" in table.note
 
 
 def test_first_and_later_tokens_are_told_apart():
-    first, later = sinks_by_token(REPORT, token_text=lambda token: f"<{token}>").rows
+    first, later = sinks_by_token(REPORT, token_text=lambda token: f"<{token}>").records()
     assert (first["place"], first["token"], first["occurrences"]) == ("first", 99, 3)
     assert first["share of heads"] == pytest.approx(0.5) and first["text"] == "<99>"  # 0.7 and 0.4 of four heads
     assert (later["place"], later["token"], later["share of heads"]) == ("later", 2, pytest.approx(1 / 4))
@@ -84,7 +83,7 @@ def test_first_and_later_tokens_are_told_apart():
 def test_tokens_that_hardly_any_query_follows_do_not_count():
     late = ALPHA.clone()
     late[..., -1] = 0.9
-    rows = sinks_by_token(replace(REPORT, importance=late)).rows
+    rows = sinks_by_token(replace(REPORT, importance=late)).records()
     assert all(row["place"] == "first" or row["token"] == 2 for row in rows)
 
 
@@ -95,24 +94,24 @@ def test_the_end_of_a_short_text_does_not_count_beside_a_longer_one():
     late[1, ..., 6:] = torch.nan
     report = replace(REPORT, tokens=tokens, importance=late)
     assert followed(report).sum(1).tolist() == [4, 0, 4]
-    assert [row["token"] for row in sinks_by_token(report).rows if row["place"] == "later"] == [2]
+    assert [row["token"] for row in sinks_by_token(report).records() if row["place"] == "later"] == [2]
     assert "position 5" not in str(report.summary())
 
 
 def test_the_grid_falls_with_epsilon_beside_its_null():
-    rows = {row["epsilon"]: row for row in sinks_by_epsilon(REPORT, epsilons=(0.05, 0.3, 0.6)).rows}
+    rows = {row["epsilon"]: row for row in sinks_by_epsilon(REPORT, epsilons=(0.05, 0.3, 0.6)).records()}
     assert [rows[e]["Sink_1"] for e in (0.05, 0.3, 0.6)] == pytest.approx([1, 0.5, 0.25])
     assert [rows[e]["null"] for e in (0.05, 0.3, 0.6)] == [1, 0, 0]
     assert rows[0.3]["largest other"] == pytest.approx(1 / 12)  # one of 3 sequences x 4 heads
 
 
 def test_losses_stand_at_the_position_of_the_token_that_was_predicted():
-    rows = loss_by_position(REPORT).rows
+    rows = loss_by_position(REPORT).records()
     assert [(row["position"], row["loss"]) for row in rows] == [(i, float(i)) for i in range(1, T)]
 
 
 def test_domains_have_a_row_each():
-    rows = sinks_by_domain({"a": REPORT, "b": replace(REPORT, importance=ALPHA / 10)}).rows
+    rows = sinks_by_domain({"a": REPORT, "b": replace(REPORT, importance=ALPHA / 10)}).records()
     assert [(row["domain"], row["Sink_1"]) for row in rows] == [("a", 0.5), ("b", 0.0)]
 
 
@@ -136,14 +135,14 @@ def test_entries_are_told_by_place_most_frequent_first():
     spiked = replace(REPORT, extras={**REPORT.extras, "top_entries": top})
     table = largest_entries(spiked, token_text=lambda token: f"<{token}>")
     assert table.title == "Largest residual entries of block 2"  # the tallest: 300 on average, others 200
-    first, second = table.rows
+    first, second = table.records()
     assert (first["position"], first["channel"], first["token"], first["in sequences"]) == (0, 7, "<99>", 4)
     assert (first["mean value"], first["largest |value|"]) == (-896 / 4, 500)
     assert (second["position"], second["in sequences"], second["token"]) == (1, 2, "2 different")
 
 
 def test_contrasts_hold_the_first_key_and_the_others():
-    row = qk_means_by_head(REPORT).rows[3]
+    row = qk_means_by_head(REPORT).records()[3]
     assert (row["layer"], row["head"]) == (3, 1)
     values = [row[f"{what}, {key}"] for what in ("cosine", "norm product") for key in ("first key", "others")]
     assert values == pytest.approx([0.8, 0.2, 10, 5])

@@ -96,7 +96,7 @@ def test_later_positions_are_named_where_a_tenth_of_the_heads_looks_at_them_and_
 
 
 def test_the_protocol_leaves_out_what_is_not_known():
-    rows = {row["what"]: row["value"] for row in protocol_table(REPORT, 0.25).rows}
+    rows = {row["what"]: row["value"] for row in protocol_table(REPORT, 0.25).records()}
     assert rows["model"] == "toy" and rows["epsilon"] == "0.25" and rows["edits"] == "none" and rows["length"] == "11"
     assert "revision" not in rows and "shortest" not in rows
 
@@ -115,7 +115,7 @@ def test_every_view_makes_a_table_that_is_shown_somewhere():
         assert view.in_terminal or view.in_json or view.heading or view.name
         if view.name != "lengths":  # whose sequences differ in length
             table = view.table(EVERYTHING, 0.3, str)
-            assert table.rows and "n=3, T=11" in table.note
+            assert table.records() and "n=3, T=11" in table.note
             assert not view.name or table.plot().data
     assert len(NAMED) == sum(view.name != "" for view in VIEWS)  # no name stands twice
 
@@ -126,7 +126,7 @@ def test_a_report_of_some_positions_has_the_views_that_these_positions_make():
         some = {name: getattr(EVERYTHING, name)[..., list(positions)] for name in columns}
         report = replace(EVERYTHING, positions=positions, **some)
         shown = [view for view in views_of(report) if view.name != "lengths"]
-        assert all(view.table(report, 0.3, str).rows for view in shown)
+        assert all(view.table(report, 0.3, str).records() for view in shown)
         assert {MASSIVE_ENTRIES, NEXT_TOKEN_LOSS} <= {metric for view in shown for metric in view.needs}
         assert (NAMED["positions"] in shown) == (len(positions) > 1)
         assert any(view.table is sinks_by_token for view in shown) == (len(positions) == T)
@@ -189,7 +189,7 @@ def test_norms_are_means_over_the_kind_then_over_sequences():
     values = torch.cat((REPORT.value_norms, REPORT.value_norms * 3), 2)
     two = replace(REPORT, residual_norms=residual, value_norms=values, key_norms=REPORT.key_norms.expand(-1, -1, 2, -1))
     table = norms_by_kind(two, token_text=word)
-    rows = {(row["quantity"], row["block"], row["tokens"]): row["norm"] for row in table.rows}
+    rows = {(row["quantity"], row["block"], row["tokens"]): row["norm"] for row in table.records()}
     residuals = [rows["residual", 1, kind] for kind in ("delimiters", "first token", "other tokens")]
     assert residuals == [15.0, 5.0, 1.0]
     assert [rows["value", layer, "first token"] for layer in (0, 3)] == pytest.approx([0.2, 1.8])
@@ -201,16 +201,17 @@ def test_norms_are_means_over_the_kind_then_over_sequences():
 def test_lengths_have_a_row_per_epsilon_and_report_shortest_first():
     short = replace(REPORT, importance=ALPHA / 2, protocol=replace(REPORT.protocol, length=5))
     table = sinks_by_length([REPORT, short], (0.15, 0.3))
-    assert [(row["epsilon"], row["T"]) for row in table.rows] == [(0.15, 5), (0.15, T), (0.3, 5), (0.3, T)]
-    assert [row["Sink_1"] for row in table.rows] == pytest.approx([0.5, 0.75, 0.25, 0.5])
-    assert all(row["Sink_1 low"] <= row["Sink_1"] <= row["Sink_1 high"] and row["null"] == 0 for row in table.rows)
+    assert [(row["epsilon"], row["T"]) for row in table.records()] == [(0.15, 5), (0.15, T), (0.3, 5), (0.3, T)]
+    assert [row["Sink_1"] for row in table.records()] == pytest.approx([0.5, 0.75, 0.25, 0.5])
+    assert all(row["Sink_1 low"] <= row["Sink_1"] <= row["Sink_1 high"] and row["null"] == 0 for row in table.records())
 
 
 def test_histories_stand_below_each_other_with_gaps_where_nothing_was_watched():
     rows = [{"step": 0, "valid_loss": 4.0}, {"step": 5, "valid_loss": 3.0, "grad_norm": 0.5}]
     table = training_history({"a": rows, "b": [{"step": 0, "valid_loss": 2.0, "sink_1": 0.25}]}, "n=3")
-    assert table.columns == ("model", "step", "valid_loss", "grad_norm", "sink_1")
-    assert table.column("grad_norm") == [None, 0.5, None] and table.column("sink_1") == [None, None, 0.25]
+    assert [*table.frame] == ["model", "step", "valid_loss", "grad_norm", "sink_1"]
+    assert [row["grad_norm"] for row in table.records()] == [None, 0.5, None]
+    assert [row["sink_1"] for row in table.records()] == [None, None, 0.25]
     assert table.note == "n=3"
 
 

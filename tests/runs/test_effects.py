@@ -73,4 +73,4 @@ def test_normalisation_patches_read_the_untouched_model_once(monkeypatch):
 
     monkeypatch.setattr(HuggingFaceSubject, "run", counted)
     table = normalisation_patch.measure(open_case("sinkinterp/demo-softmax"), silent)
-    assert len(untouched) == OUR_SEQUENCES and len(table.column("layers")) > 10
+    assert len(untouched) == OUR_SEQUENCES and len(table.frame["layers"].tolist()) > 10

@@ -137,7 +137,7 @@ def test_bos_stands_first_nowhere_or_later_at_one_length():
 
 def test_the_row_of_an_atlas_is_what_measurements_say(tmp_path):
     model_of("llama").save_pretrained(tmp_path)
-    (row,) = load_experiment("atlas_of_models").table(Scope(Scale.SMOKE, models=[str(tmp_path)])).rows
+    (row,) = load_experiment("atlas_of_models").table(Scope(Scale.SMOKE, models=[str(tmp_path)])).records()
     subject = si.load(str(tmp_path))
     tokens = random_tokens(97, 64, 16).tokens
     plain, hidden = (
@@ -166,7 +166,7 @@ def test_a_chapter_runs_the_models_that_have_what_it_needs():
 
 def test_models_that_were_not_made_are_left_out_and_named(tmp_path, monkeypatch):
     monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path))
-    rows = OnModels({Scale.REAL: models_with(Has.TEXT)}, lambda case, progress: Table("", "read", ({"x": 1},)))
+    rows = OnModels({Scale.REAL: models_with(Has.TEXT)}, lambda case, progress: Table.of("", "read", ({"x": 1},)))
     assert len(rows.chosen(Scope(Scale.REAL))) == 3  # without any, loading says what is missing
     model_of("llama").save_pretrained(tmp_path / "models" / "smollm2-135m-instruct")
     seal(tmp_path / "models" / "smollm2-135m-instruct", {"model": "smollm2-135m-instruct"})
@@ -190,8 +190,8 @@ def test_a_verdict_names_the_model_where_a_claim_fails_first():
     rows = tuple({"model": name, "seed": None, "edit": edit, "x": x} for name, edit, x in (
         ("one", "a", 3.0), ("one", "b", 1.0), ("two", "a", 1.0), ("two", "b", 2.0),
     ))  # fmt: skip
-    verdict = above("", "x", {"edit": "a"}, {"edit": "b"}).verdict(Table("", "", rows))
+    verdict = above("", "x", {"edit": "a"}, {"edit": "b"}).verdict(Table.of("", "", rows))
     assert verdict.outcome is Outcome.FAILS
     assert verdict.reason.startswith("fails: two, 1 ") and "holds: one, 3 " in verdict.reason
-    rule = Rule("", lambda table: (table.rows[0]["x"] > 2, f"x is {table.rows[0]['x']:g}"))
-    assert of_each(rule).verdict(Table("", "", rows)).reason == "fails: two, x is 1; holds: one, x is 3"
+    rule = Rule("", lambda table: (table.records()[0]["x"] > 2, f"x is {table.records()[0]['x']:g}"))
+    assert of_each(rule).verdict(Table.of("", "", rows)).reason == "fails: two, x is 1; holds: one, x is 3"

@@ -91,9 +91,9 @@ def test_table_7_has_every_input_with_and_without_the_start_token(bart, text, mo
     models = [Named(bart, TokenIds((5, 9, 2))), Named(bart, NoEncoder())]
     table = module.EXPERIMENT.table(Scope(Scale.SMOKE, models=models, text=text))
     names = ["natural", "random", "repeated"]
-    assert list(dict.fromkeys(table.column("input"))) == [*names, *(f"{name}, id 2 first" for name in names)]
-    assert len(set(table.column("model"))) == 2 and len(table.rows) == 2 * 6 * 7
-    published = {row["input"] for row in table.rows if row["paper Sink_1"] is not None}
+    assert list(dict.fromkeys(table.frame["input"].tolist())) == [*names, *(f"{name}, id 2 first" for name in names)]
+    assert len(set(table.frame["model"].tolist())) == 2 and len(table.frame) == 2 * 6 * 7
+    published = {row["input"] for row in table.records() if row["paper Sink_1"] is not None}
     assert published == {"repeated"}
     assert "encoder 3 tokens (sha256 " in table.note and "encoder off (no cross-attention)" in table.note
     assert "BOS only where the input says so" in table.note and len(module.draw(table).data) > 0

@@ -76,13 +76,13 @@ def table_of(**losses):
             rest |= {"residual ratio": 1.0, "kurtosis": 2.0, "largest entry": 3.0, "tokens a second": 1e5}
             rest |= {load_module("remedies").EVICTED: 0.1, load_module("remedies").EVICTED_CONTROL: 0.0}
             rows.append({MODEL: name, SEED: seed, LOSS: 2 + seed + over, **rest, load_module("remedies").ERROR: error})
-    return Table("", "", tuple(rows))
+    return Table.of("", "", tuple(rows))
 
 
 def test_losses_are_beside_the_baselines_of_the_same_seed_and_the_line_joins_what_nothing_beats():
     remedies = load_module("remedies")
     table = table_of(softmax=(0.0, 1e-3), better=(0.01, 1e-4), worse=(0.02, 1e-2))
-    rows = {row[MODEL]: row for row in remedies.digest(table).rows}
+    rows = {row[MODEL]: row for row in remedies.digest(table).records()}
     assert rows["better"][remedies.OVER] == pytest.approx(0.01) and rows["worse"][remedies.OVER] == pytest.approx(0.02)
     marks, line, *costs = remedies.draw(table).data
     assert list(marks.text) == ["softmax", "better", "worse"] and list(line.y) == [1e-3, 1e-4]
@@ -100,7 +100,7 @@ def test_what_goes_together_is_judged_by_the_correlation_over_all_models():
         for i, (own, others) in enumerate(zip(causes.tolist(), noise.tolist(), strict=True))
         for j, ((a, b), (n, _)) in enumerate(zip(own, others, strict=True))
     ]
-    table = Table("", "", tuple(rows))
+    table = Table.of("", "", tuple(rows))
     for x, y in ((alpha, evicted), (ratio, int8), (ratio, evicted)):
         r = remedies.correlation(table, x, y)
         assert r.mean == pytest.approx(np.corrcoef(table.numbers(x), table.numbers(y))[0, 1])

@@ -21,7 +21,7 @@ def test_a_gain_is_what_a_spared_token_takes_off_the_cost(rounded):
     subject = load("sinkinterp/demo-softmax")
     costs = quantised_table(subject, Inputs(16, 13).token_set(subject, subject.name).tokens, bits=(4,))
     head = costs.where(**{"one scale for each": "head"})
-    cells, by_hand = rounded._cells(head), {row["rounded tokens"]: row["added loss"] for row in head.rows}
+    cells, by_hand = rounded._cells(head), {row["rounded tokens"]: row["added loss"] for row in head.records()}
     assert cells["added loss"] == by_hand["all"]
     for gain, spared in ((rounded.FIRST, "all but the first"), (rounded.SECOND, "all but the second")):
         assert cells[gain] == pytest.approx(by_hand["all"] - by_hand[spared], abs=1e-7)
@@ -51,6 +51,6 @@ def rows(rounded, gain, cost):
     ],
 )
 def test_the_rules_tell_a_gain_that_follows_the_sink_from_one_that_does_not(rounded, gain, cost, outcomes):
-    table = Table("", "", tuple(rows(rounded, gain, cost)))
+    table = Table.of("", "", tuple(rows(rounded, gain, cost)))
     assert [rule.verdict(table).outcome for rule in rounded.EXPERIMENT.rules] == outcomes
     assert len(rounded.draw(table).data) == 3

@@ -17,7 +17,7 @@ def with_interval(column, value, half=0.01):
 
 
 def outcomes(name, rows):
-    return [verdict.outcome for verdict in load_experiment(name).verdicts(Table("", "", tuple(rows)))]
+    return [verdict.outcome for verdict in load_experiment(name).verdicts(Table.of("", "", tuple(rows)))]
 
 
 def inputs_of(model, positions, **rates):
@@ -179,7 +179,7 @@ def test_a_random_key_is_as_long_as_the_trained_one(make_call):
 
 
 def test_smoke_has_no_verdict_unless_the_user_names_the_models():
-    experiment, table = load_experiment("figure04_scale_ladder"), Table("", "", (sized("gpt2", 0.5),))
+    experiment, table = load_experiment("figure04_scale_ladder"), Table.of("", "", (sized("gpt2", 0.5),))
     assert experiment.verdicts(table, Scope(Scale.SMOKE).label) == []
     assert Scope(Scale.SMOKE, models=["gpt2"]).label == GIVEN
     assert len(experiment.verdicts(table, GIVEN)) == len(experiment.verdicts(table, Scale.REAL)) == 2

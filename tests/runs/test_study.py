@@ -52,20 +52,20 @@ def table(tmp_path_factory):
 
 
 def test_a_study_has_a_row_for_every_arm_and_seed(table):
-    assert [(row[c.MODEL], row[c.SEED]) for row in table.rows] == [
+    assert [(row[c.MODEL], row[c.SEED]) for row in table.records()] == [
         (name, seed) for seed in (0, 1) for name in ("softmax", "sigmoid", "too fast")
     ]
-    assert table.where(model="softmax").column(published(c.SINK_1)) == [0.1818] * 2
-    assert table.where(model="sigmoid").column(published(c.LOSS)) == [None] * 2
+    assert table.where(model="softmax").frame[published(c.SINK_1)].tolist() == [0.1818] * 2
+    assert table.where(model="sigmoid").frame[published(c.LOSS)].tolist() == [None] * 2
     assert "2 seeds" in table.note and "T=16" in table.note
 
 
 def test_a_training_that_fails_is_a_state_of_its_row(table):
-    failed = table.where(model="too fast").rows
+    failed = table.where(model="too fast").records()
     assert all("at step" in row[c.STATE] and row[c.LOSS] is None for row in failed)
-    assert set(table.where(model="softmax").column(c.STATE)) == {TRAINED}
+    assert set(table.where(model="softmax").frame[c.STATE].tolist()) == {TRAINED}
     assert STUDY.verdicts(table)[0].outcome is Outcome.UNDECIDED  # two seeds
-    assert [row["trained"] for row in STUDY.digest(table).rows] == ["2 of 2", "2 of 2", "0 of 2"]
+    assert [row["trained"] for row in STUDY.digest(table).records()] == ["2 of 2", "2 of 2", "0 of 2"]
 
 
 def test_at_equal_loss_the_default_model_is_read_where_it_first_was_as_good():
@@ -78,13 +78,17 @@ def test_at_equal_loss_the_default_model_is_read_where_it_first_was_as_good():
 
 def test_rows_tell_the_default_model_at_their_loss_seed_by_seed(table):
     column = at_this_loss("softmax")
-    assert table.where(model="softmax").column(column) == table.where(model="too fast").column(column) == [None, None]
-    assert all(0 < alpha < 1 for alpha in table.where(model="sigmoid").column(column))
+    assert (
+        table.where(model="softmax").frame[column].tolist()
+        == table.where(model="too fast").frame[column].tolist()
+        == [None, None]
+    )
+    assert all(0 < alpha < 1 for alpha in table.where(model="sigmoid").frame[column].tolist())
 
 
 def test_the_numbers_of_a_run_are_those_of_its_report(tmp_path):
     (row, curve), run = measured(TINY, 16, tmp_path), trained(TINY, tmp_path)
-    assert curve == [(one["valid_loss"], one["alpha_1"]) for one in run.history()]
+    assert curve == [(one["valid_loss"], one["alpha_1"]) for one in run.history().records()]
     tokens = held_out_tokens(TINY.data, 16)
     report = si.measure(run.subject(), tokens)
     assert set(row) == {c.STATE, *NUMBERS}
@@ -215,7 +219,7 @@ def test_a_shrunken_paper_recipe_goes_from_a_text_to_verdicts(name, paper_path):
     table = experiment.table(scope)
     verdicts = experiment.verdicts(table, scope.label)
     assert len(verdicts) == len({verdict.claim for verdict in verdicts}) > 0
-    assert len(experiment.draw(table).data) > 0 and experiment.digest(table).rows
+    assert len(experiment.draw(table).data) > 0 and len(experiment.digest(table).frame)
 
 
 @pytest.mark.parametrize("name", [name for name in experiment_names() if hasattr(load_experiment(name).rows, "read")])
@@ -243,19 +247,19 @@ def test_every_rule_names_models_that_the_study_has(name):
 
 def test_a_study_on_text_trains_arms_of_its_own_and_asks_what_they_can_answer():
     table02 = load_experiment("table02_weight_decay")
-    names = [arm.name for arm in table02.rows.at(Scale.TEXT).arms]
+    names = [arm.name for arm in table02.records().at(Scale.TEXT).arms]
     assert names == [f"decay {decay}" for decay in ("0", "0.003", "0.012", "0.03", "0.06", "0.1", "0.5", "1", "5")]
-    assert len(table02.recipes(Scope(Scale.TEXT, seeds=2))) == 18 and len(table02.rows.at(Scale.DEMO).arms) == 8
+    assert len(table02.recipes(Scope(Scale.TEXT, seeds=2))) == 18 and len(table02.records().at(Scale.DEMO).arms) == 8
     figure29 = load_experiment("figure29_p_norm")
     asked = {model for rule in figure29.rules_at[Scale.TEXT] for model in rule.models}
-    assert asked == {arm.name for arm in figure29.rows.at(Scale.TEXT).arms}
+    assert asked == {arm.name for arm in figure29.records().at(Scale.TEXT).arms}
     assert 0 < len(figure29.rules_at[Scale.TEXT]) < len(figure29.rules)
     with pytest.raises(AssertionError, match="lacking"):
         study("a claim", (architecture("softmax"),), (), editions={Scale.TEXT: ("softmax", "lacking")})
 
 
 def test_the_strongest_head_stands_in_every_row_with_its_null(table):
-    for row in table.rows:
+    for row in table.records():
         if row[c.STATE] == TRAINED:
             assert row[c.ALPHA_HEAD] >= row["alpha_1"] and 0 < row[c.NULL_HEAD] < 1
             assert row[f"{c.ALPHA_HEAD} low"] <= row[c.ALPHA_HEAD] <= row[f"{c.ALPHA_HEAD} high"]

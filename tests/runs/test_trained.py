@@ -107,7 +107,7 @@ def test_the_loss_of_an_evaluation_is_that_of_the_predicted_tokens(tmp_path):
     assert run.folder.parent == tmp_path / "here"
     subject, token_set = run.subject(), trained.held_out_tokens(recipe.data, trained.EVALUATION_SEQUENCES)
     losses = next_token_loss(subject.run(token_set.tokens).logits, token_set.tokens)
-    assert run.history()[-1]["valid_loss"] == pytest.approx(losses[:, 4:].mean().item(), abs=1e-6)
+    assert run.history().records()[-1]["valid_loss"] == pytest.approx(losses[:, 4:].mean().item(), abs=1e-6)
     assert trained.valid_loss(subject, token_set).mean == pytest.approx(losses.mean().item(), abs=1e-6)
 
 
@@ -174,7 +174,7 @@ def test_every_mark_lies_on_its_axis():
         for name in ("softmax", "sigmoid")
         for seed in range(3)
     ]
-    figure = by_model(Table("models", "", tuple(rows)), QUANTITIES)
+    figure = by_model(Table.of("models", "", tuple(rows)), QUANTITIES)
     axes = [axis.range for axis in figure.select_yaxes()]
     assert len(axes) == len(QUANTITIES)
     for i, quantity in enumerate(QUANTITIES):

@@ -121,7 +121,7 @@ def test_a_cluster_of_two_nodes_makes_the_same_table_though_a_worker_is_killed(t
         ray.shutdown()
         cluster.shutdown()
     assert (tmp_path / "killed").exists() and made == whole
-    assert [(row[MODEL], row[SEED]) for row in made.rows if row[STATE] == TRAINED] == [
+    assert [(row[MODEL], row[SEED]) for row in made.records() if row[STATE] == TRAINED] == [
         ("softmax", 0), ("relu", 0), ("softmax", 1), ("relu", 1),
     ]  # fmt: skip
 
@@ -143,7 +143,7 @@ def _killed_once_at_step_13(folder, recipe):
 
     loop.update = update
     try:
-        return trained(recipe, folder).history()[-1]["step"]
+        return trained(recipe, folder).history().records()[-1]["step"]
     finally:
         loop.update = plain
 
@@ -184,7 +184,7 @@ def test_models_and_domains_are_measured_on_ray_as_they_are_here(monkeypatch):
     made = []
     try:
         for workers in (Here(), Ray(LOCAL)):
-            rows = experiment.table(Scope(Scale.SMOKE, models, measurers=workers)).rows
+            rows = experiment.table(Scope(Scale.SMOKE, models, measurers=workers)).records()
             made.append((rows, [report.importance for report in in_order(workers, one, token_sets)]))
         refused(lambda: experiment.table(Scope(Scale.SMOKE, ["sinkinterp/nowhere"], measurers=Ray(LOCAL))), "nowhere")
     finally:

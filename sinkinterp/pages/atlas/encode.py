@@ -199,7 +199,7 @@ def _captions(atlas: Atlas, scales: Scales) -> schema.CaptionData:
 
 
 def _table(table: Table) -> schema.TableData:
-    rows = table.display_rows()
+    rows = table.texts()
     columns = [schema.ColumnData(name, table.is_text(name)) for name in (rows[0] if rows else ())]
     return schema.TableData(table.title, table.note, columns, [list(row.values()) for row in rows])
 
