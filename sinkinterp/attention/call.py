@@ -18,12 +18,14 @@ from torch.utils.checkpoint import checkpoint
 from ..checks import InputError, instance_of, refusing
 from . import fused
 from .fused import LONG, Attended, Inputs
-from .kernels import SOFTMAX, SignedLog
-from .masks import ALL, BLOCK, Visibility, key_blocks
+from .kernels import SOFTMAX
+from .masks import ALL, BLOCK, Masks
 from .shapes import HeadOutput, KeyIndex, KeyMass, Pattern, PerQuery, Queries, SomeAllowed, SomePairs
 from .slots import SinkLogit, SlotRow
 
-_SCORED = tuple(field.name for field in fields(Inputs) if field.name not in ("layer", "v"))
+SHORT = 128  # keys; up to so many, all weights cost no more than those of one column by the log-sum-exp
+LARGE = 64.0  # scores; beyond, the rounding of the kernel's log-sum-exp is seen in the weights
+_SCORED = tuple(field.name for field in fields(Inputs) if field.name not in ("layer", "v", "shared"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +76,7 @@ class AttentionCall(Inputs):
     @property
     def keys(self) -> KeyIndex:
         """Indices of all keys."""
-        return torch.arange(self.k.shape[2], device=self.k.device)
-
-    @cached_property
-    def visibility(self) -> Visibility:
-        """Which keys each query may attend to."""
-        return Visibility(self.q.shape[2], self.k.shape[2], self.q.device, self.mask)
+        return self.visibility.keys
 
     def allowed(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomeAllowed:
         """Which of a run of queries may attend to the chosen keys (default all)."""
@@ -123,13 +120,24 @@ class AttentionCall(Inputs):
 
         hidden: columns that get no weight, as if no query saw them; default none.
         """
-        scores, allowed, slot = self.scores(), self.allowed(), self.slot_scores()
+        scores, slot = self.scores(), self.slot_scores()
+        if self.kernel.is_softmax and hidden is None:
+            return self._softmax(scores, slot)
+        allowed = self.allowed()
         if slot is not None:
             scores = torch.cat((slot, scores), -1)
             allowed = F.pad(allowed, (1, 0), value=True)
         if hidden is not None:
             allowed = allowed & ~hidden
         return self.kernel.pattern(scores, allowed)
+
+    def _softmax(self, scores: SomePairs, slot: Tensor | None) -> Pattern:
+        """As the kernel computes it, by one operator. It overwrites the scores."""
+        scores = scores.masked_fill_(self.visibility.hidden, torch.finfo(scores.dtype).min)
+        if slot is not None:
+            return torch.cat((slot, scores), -1).softmax(-1)
+        weights = scores.softmax(-1)
+        return weights.masked_fill(self.visibility.hidden, 0) if self.visibility.has_blind_queries else weights
 
     def with_pattern(self, weights: Pattern | None, heads: Bool[Tensor, " head"] | None = None) -> "AttentionCall":
         """The call with these weights, dense, the slot's column first; with None, with those its kernel computes.
@@ -180,8 +188,10 @@ class AttentionCall(Inputs):
 
         A row without weights has zeros.
         """
-        if self.is_normalised:
-            return self
+        return self if self.is_normalised else self._proxy
+
+    @cached_property
+    def _proxy(self) -> "AttentionCall":
         if self.set_pattern is None and not self.kernel.clips:
             return replace(self, kernel=self.kernel.proxy)
         size = self.pattern().float().abs()
@@ -219,13 +229,15 @@ class AttentionCall(Inputs):
 
     def runs(self, length: int = 128) -> Iterator["AttentionCall"]:
         """The calls of `length` queries each, with the keys that they may see."""
-        runs = self.q.split(length, 2)
-        masks, biases = (len(runs) * [None] if x is None else x.split(length, 2) for x in (self.mask, self.bias))
-        n_seen = self.visibility.past
-        for q, mask, bias in zip(runs, masks, biases, strict=True):
-            n_seen = n_seen + q.shape[2] if mask is None else self.k.shape[2]
-            k, v, bias = self.k[:, :, :n_seen], self.v[:, :, :n_seen], None if bias is None else bias[..., :n_seen]
-            yield replace(self, q=q, k=k, v=v, mask=mask, bias=bias)
+        for start in range(0, self.q.shape[2], length):
+            yield self.part(slice(start, start + length))
+
+    def part(self, rows: slice) -> "AttentionCall":
+        """The call of a run of queries, with the keys that they may see; without weights that an edit set."""
+        seen = self.visibility.part(rows)
+        k, v = (x[:, :, : seen.n_keys] for x in (self.k, self.v))
+        bias = None if self.bias is None else self.bias[..., rows, : seen.n_keys]
+        return replace(self, q=self.q[:, :, rows], k=k, v=v, mask=seen.mask, bias=bias, shared=seen, set_pattern=None)
 
     @property
     def is_fused(self) -> bool:
@@ -237,75 +249,94 @@ class AttentionCall(Inputs):
         return fused.attended(self) if self.set_pattern is None else None
 
     def log_normaliser(self) -> PerQuery:
-        """log Z of every row: what divides its weights. For softmax, the log-sum-exp of its scores; fp32.
+        """The log-sum-exp of every row's scores, its slot's included: what divides the weights of softmax; fp32.
 
-        Raises InputError where an edit set the pattern.
+        Raises InputError for another kernel, and where an edit set the pattern.
         """
-        return self._log_normaliser.clone()  # the other is kept for all weights
-
-    @cached_property
-    def _log_normaliser(self) -> PerQuery:
         if self.set_pattern is not None:
             raise InputError(f"the pattern of layer {self.layer} was set by an edit, so its normaliser is not defined")
+        if not self.kernel.is_softmax:
+            raise InputError("the log-sum-exp is that of softmax; weights of other kernels are call.pattern()")
         if self._fused is not None:
-            return self._fused[1]
-        return self.kernel.normaliser.log_size(self._signed_logs())
+            return self._fused[1].clone()  # the other is kept for all weights
+        return torch.cat([part._log_sum() for part in self.runs()], 2)
 
-    def _signed_logs(self) -> Iterator[SignedLog]:
-        slot = self.slot_scores()
-        if slot is not None:
-            yield self.kernel.signed_log(slot)
-        for keys in key_blocks(self.keys):
-            log_sim, sign = self.kernel.signed_log(self.scores(keys))
-            yield log_sim.masked_fill(~self.allowed(keys), -torch.inf), sign
+    def _log_sum(self) -> PerQuery:
+        scores, slot = self.scores().masked_fill_(self.visibility.hidden, -torch.inf), self.slot_scores()
+        return (scores if slot is None else torch.cat((slot, scores), -1)).logsumexp(-1)
+
+    @cached_property
+    def _log_sums(self) -> PerQuery | None:
+        """The kernel's log-sum-exp; None where dense weights of runs of queries are as fast, or far more exact.
+
+        It is rounded at the size of the scores. At `LARGE` scores that costs 4e-6 of a weight.
+        """
+        if self.k.shape[2] <= SHORT or self._fused is None:
+            return None
+        log_sums = self._fused[1]
+        return None if (log_sums.abs() > LARGE).logical_and_(log_sums > -torch.inf).any() else log_sums
+
+    def _weights_by(self, log_sums: PerQuery, scores: SomePairs) -> SomePairs:
+        """Weights of pairs, masked or not. It overwrites the scores. No rounding makes a weight exceed 1."""
+        return scores.sub_(log_sums[..., None]).clamp_(max=0).exp_()
+
+    @cached_property
+    def _sums(self) -> tuple[KeyMass, PerQuery | None]:
+        """Attention that every key receives, summed over queries, and every query's attention to the slot."""
+        if self.set_pattern is not None or self.q.shape[2] <= (length := self._run_length):
+            weights = self.pattern()
+            return weights[..., -self.k.shape[2] :].sum(2), None if self.slot is None else weights[..., 0]
+        dtype = torch.promote_types(self.q.dtype, torch.float32)
+        masses, slots = self.q.new_zeros((*self.q.shape[:2], self.k.shape[2]), dtype=dtype), []
+        for part in self.runs(length):
+            weights, n_keys = part.pattern(), part.k.shape[2]
+            masses[..., :n_keys] += weights[..., -n_keys:].sum(2)
+            slots.append(weights[..., 0])
+        return masses, None if self.slot is None else torch.cat(slots, 2)
+
+    @property
+    def _run_length(self) -> int:
+        return min(SHORT, max(16, 2**20 // self.k.shape[2]))
 
     def weights_at(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomePairs:
-        """Attention of a run of queries to the chosen keys (default all), without the rest of the pattern."""
-        if self.set_pattern is None:
-            return self.kernel.alpha * self._allowed_weights(keys, rows)
-        tokens = self.set_pattern.weights[:, :, rows, -self.k.shape[2] :]
+        """Attention of a run of queries to the chosen keys (default all)."""
+        if self.set_pattern is not None:
+            tokens = self.set_pattern.weights[:, :, rows, -self.k.shape[2] :]
+        elif keys is not None and len(keys) <= BLOCK and self._log_sums is not None:
+            weights = self._weights_by(self._log_sums[:, :, rows], self.scores(keys, rows))
+            return weights.masked_fill_(self.visibility.hides(keys)[..., rows, :], 0)
+        else:
+            part = self.part(rows)
+            tokens = F.pad(part.pattern()[..., -part.k.shape[2] :], (0, self.k.shape[2] - part.k.shape[2]))
         return tokens if keys is None else tokens[..., keys]
 
     def slot_weights(self) -> PerQuery | None:
         """Every query's attention to the slot; None without a slot."""
+        if self.slot is None or self.set_pattern is not None or self._log_sums is None:
+            return None if self.slot is None else self._sums[1]
         scores = self.slot_scores()
-        if scores is None:
-            return None
-        if self.set_pattern is not None:
-            return self.set_pattern.weights[..., 0]
-        weights = self.kernel.weights_over_alpha(scores, self._log_normaliser)
-        return self.kernel.alpha * weights[..., 0]
+        return None if scores is None else self._weights_by(self._log_sums, scores)[..., 0]
 
     def slot_mass(self) -> Float[Tensor, "batch head"]:
         """Attention that the slot receives, summed over queries; 0 without a slot."""
         weights = self.slot_weights()
-        return self.q.new_zeros(self.q.shape[:2]).float() if weights is None else weights.sum(2)
+        return self.zeros() if weights is None else weights.sum(2)
+
+    def zeros(self) -> Float[Tensor, "batch head"]:
+        """A zero for every head, which nobody may change: the layers of a pass share it."""
+        shape = tuple(self.q.shape[:2])
+        return self.visibility.once(("zeros", shape), lambda: torch.zeros(shape, device=self.q.device))
 
     def column_mass(self, keys: KeyIndex | None = None) -> KeyMass:
         """Attention that each chosen key (default all) receives, summed over queries; no T x T map is made."""
-        keys = self.keys if keys is None else keys
-        if self.set_pattern is not None:
-            return self.weights_at().sum(2)[..., keys]
-        if len(keys) > BLOCK and fused.takes_all_columns(self):
-            masses = fused.column_masses(self, self._log_normaliser)
-            if masses is not None:
-                return masses.index_select(-1, keys)
-        return torch.cat([self._block_mass(block) for block in key_blocks(keys)], -1)
-
-    def _block_mass(self, keys: KeyIndex) -> KeyMass:
-        sees_some, sees_all = self.visibility.regions(keys)  # drawn at `Visibility.regions`
-        mass = self._weights_over_alpha(keys, sees_all).sum(2)
-        if sees_some.start != sees_some.stop or sees_some == ALL:
-            mass = self._allowed_weights(keys, sees_some).sum(2) + mass
-        return self.kernel.alpha * mass
-
-    def _allowed_weights(self, keys: KeyIndex | None, rows: slice) -> SomePairs:
-        return self._weights_over_alpha(keys, rows).masked_fill_(~self.allowed(keys, rows), 0)
-
-    def _weights_over_alpha(self, keys: KeyIndex | None, rows: slice) -> SomePairs:
-        """Weights over alpha of every pair, masked or not."""
-        log_z = self._log_normaliser[..., rows]
-        return self.kernel.weights_over_alpha(self.scores(keys, rows), log_z)
+        if self.set_pattern is None and self._log_sums is not None:
+            if keys is not None and len(keys) <= BLOCK:
+                return self.weights_at(keys).sum(2)
+            if fused.takes_all_columns(self):
+                masses = fused.column_masses(self, self._log_sums)
+                if masses is not None:
+                    return masses if keys is None else masses.index_select(-1, keys)
+        return self._sums[0] if keys is None else self._sums[0].index_select(-1, keys)
 
 
 def _at_least_fp32(x: Tensor) -> Tensor:
@@ -320,23 +351,24 @@ def call_of_interface(
 
     An additive mask is split into the pairs that it forbids and the bias that it adds to the others. Without a mask,
     queries see all keys if `is_causal` in `extra` is false, else no later key; see `is_causal_call`. `key_bias` in
-    `extra` is a bias with one row for all queries; see `relative_to_own_key`.
+    `extra` is a bias with one row for all queries; see `relative_to_own_key`. `masks` in `extra` are those of the pass.
     """
-    bias = extra.get("position_bias")
+    bias, masks = extra.get("position_bias"), extra.get("masks") or Masks()
     if bias is None and extra.get("key_bias") is not None:
         bias = relative_to_own_key(extra["key_bias"], q.shape[2])
     if mask is None and extra.get("is_causal") is False:
         mask = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
         bias = None if bias is None or not bias.any() else bias  # T5's cross-attention adds zeros
     if mask is not None and mask.dtype != torch.bool:
-        allowed = mask > torch.finfo(mask.dtype).min / 2
-        added = mask.masked_fill(~allowed, 0)
-        bias = added if bias is None else bias + added
-        mask, bias = allowed, bias if bias.any() else None
+        mask, added = masks.split(mask)
+        given = bias if bias is None or bias.any() else None
+        bias = given if added is None else added if given is None else given + added
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    seen = masks.visibility(q.shape[2], k.shape[2], q.device, mask)
     slot = extra.get("slot") if extra.get("s_aux") is None else SinkLogit(extra["s_aux"])
     kernel = extra.get("kernel") or SOFTMAX
-    return AttentionCall(layer, q, k, v, scale, mask, bias, softcap=extra.get("softcap"), slot=slot, kernel=kernel)
+    softcap = extra.get("softcap")
+    return AttentionCall(layer, q, k, v, scale, mask, bias, softcap=softcap, slot=slot, kernel=kernel, shared=seen)
 
 
 def relative_to_own_key(

@@ -10,6 +10,7 @@ that makes the T x T map, `attend` returns None.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +46,7 @@ class Inputs:
     bias: added to the scaled scores (ALiBi, T5), a function of the distance between query and key.
     softcap: scores become softcap * tanh(score / softcap).
     slot: a column left of the first key that belongs to no token.
+    shared: which keys each query may attend to, as the layers of a pass share it; None for a call of its own.
     """
 
     layer: int
@@ -57,6 +59,15 @@ class Inputs:
     softcap: float | None = None
     slot: Slot = None
     kernel: Kernel = SOFTMAX
+    shared: Visibility | None = None
+
+    @cached_property
+    def visibility(self) -> Visibility:
+        """Which keys each query may attend to."""
+        shared, sizes = self.shared, (self.q.shape[2], self.k.shape[2])
+        if shared is not None and shared.mask is self.mask and (shared.n_queries, shared.n_keys) == sizes:
+            return shared
+        return Visibility(*sizes, self.q.device, self.mask)
 
 
 # Which call a kernel takes
@@ -163,7 +174,7 @@ def _with_row_as_key(call: Inputs) -> Inputs:
     k, v = (_behind(row, t, n_heads) for row, t in ((call.slot.key, call.k), (call.slot.value, call.v)))
     if is_plainly_causal(call) and call.k.shape[2] > LONG:
         return replace(call, q=F.pad(call.q, (0, 0, 1, 0)), k=k, v=v, slot=None)
-    mask = _causal(call) if call.mask is None else call.mask
+    mask = call.visibility.allowed() if call.mask is None else call.mask
     return replace(call, k=k, v=v, mask=F.pad(mask, (1, 0), value=True), bias=bias, slot=None)
 
 
@@ -199,7 +210,7 @@ def mask_of(call: Inputs) -> Allowed | None:
     """Pairs that may attend; None where the kernel's own causal mask says so, or where all may."""
     if call.mask is not None or is_plainly_causal(call) or (call.q.shape[2] == 1 and call.bias is None):
         return call.mask
-    return _causal(call)
+    return call.visibility.allowed()
 
 
 def additive(call: Inputs) -> Tensor | None:
@@ -207,8 +218,13 @@ def additive(call: Inputs) -> Tensor | None:
     mask = mask_of(call)
     if mask is None:
         return None
-    bias = call.q.new_zeros(()) if call.bias is None else call.bias.to(call.q.dtype)
-    return torch.where(mask, bias, -torch.inf)
+    if call.bias is None:
+        return call.visibility.once(("added", call.q.dtype), lambda: _minus_infinity_but_at(mask, call.q.new_zeros(())))
+    return _minus_infinity_but_at(mask, call.bias.to(call.q.dtype))
+
+
+def _minus_infinity_but_at(mask: Allowed, added: Tensor) -> Tensor:
+    return torch.where(mask, added, -torch.inf)
 
 
 def _added_and_seeing(call: Inputs) -> tuple[Tensor | None, Tensor | None]:
@@ -218,10 +234,6 @@ def _added_and_seeing(call: Inputs) -> tuple[Tensor | None, Tensor | None]:
         return None, None
     seeing = mask.any(-1, keepdim=True)
     return torch.where(seeing, added, 0), seeing
-
-
-def _causal(call: Inputs) -> Allowed:
-    return Visibility(call.q.shape[2], call.k.shape[2], call.q.device).allowed()
 
 
 # PyTorch's kernels
@@ -274,9 +286,13 @@ def _on_cuda(call: Inputs) -> Attended | None:
 
 def _chosen(call: Inputs, added: Tensor | None) -> int:
     """The kernel that `scaled_dot_product_attention` would choose: FLASH, EFFICIENT, CUDNN or another."""
-    assert _CHOICE is not None
+    if _CHOICE is None:
+        return 0
+    choice, given = _CHOICE, (call.q, call.k, call.v)
     about = {"scale": call.scale, "enable_gqa": is_grouped(call)}
-    return int(_CHOICE(call.q, call.k, call.v, added, 0.0, is_plainly_causal(call), **about))
+    kinds = tuple((x.shape, x.dtype, x.requires_grad) for x in given)
+    what = ("kernel", kinds, added is None, torch.is_grad_enabled())
+    return call.visibility.once(what, lambda: int(choice(*given, added, 0.0, is_plainly_causal(call), **about)))
 
 
 def _flash(call: Inputs, added: Tensor | None) -> _Returned | None:

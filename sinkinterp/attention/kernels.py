@@ -3,14 +3,11 @@
 Row i of the pattern is  alpha * sim(s_ij) / Z_i  (Gu et al. 2025, section 7.2 and equation 8).
 The feature map phi is applied to queries and keys alike, after any rotation and before their product s_ij.
 
-Similarities and normalisers come in two forms, and a test holds them equal. Values make a dense pattern that trains.
-Log-magnitudes give any column of the pattern without the others.
+Kernels are given whole rows: a run of queries with all the columns that they may see.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import ClassVar
 
 import torch
@@ -20,7 +17,7 @@ from torch import Tensor, nn
 
 from ..checks import InputError
 from ..spec import ABOVE_ZERO, Dims, Limits, Part, Spec, added_later
-from .shapes import Allowed, PerQuery, Scores
+from .shapes import Allowed, Scores
 
 Vectors = Float[Tensor, "batch some_head pos d_head"]
 
@@ -67,12 +64,9 @@ class _MLP(nn.Module):
         return F.linear(F.linear(x, self.up.weight.to(x.dtype)).relu(), self.down.weight.to(x.dtype))
 
 
-SignedLog = tuple[Scores, Scores]
-
-
 @dataclass(frozen=True)
 class Similarity(Spec):
-    """Turns a score into a weight before normalisation, as a value or as a log-magnitude and a sign.
+    """Turns a score into a weight before normalisation.
 
     signed: whether weights may be negative. positive: whether every weight is above zero, for any score.
     drops_factor: whether the values of a row are divided by some common factor, which only a normaliser of degree 1
@@ -87,14 +81,6 @@ class Similarity(Spec):
         """Weights before normalisation; 0 where a pair may not attend."""
         raise NotImplementedError
 
-    def log_magnitude(self, scores: Scores) -> Scores:
-        """log |weight| of every pair, masked or not."""
-        raise NotImplementedError
-
-    def sign(self, scores: Scores) -> Scores:
-        """The sign of every pair's weight: -1, 0 or 1."""
-        return scores.sign() if self.signed else scores.new_ones(()).expand_as(scores)
-
 
 @dataclass(frozen=True)
 class Exp(Similarity):
@@ -108,9 +94,6 @@ class Exp(Similarity):
         peak = scores.amax(-1, keepdim=True).detach()
         return (scores - peak.masked_fill(peak == -torch.inf, 0)).exp()
 
-    def log_magnitude(self, scores: Scores) -> Scores:
-        return scores
-
 
 @dataclass(frozen=True)
 class ExpMinusOne(Similarity):
@@ -123,9 +106,6 @@ class ExpMinusOne(Similarity):
         scores = scores.masked_fill(~allowed, 0)
         peak = scores.amax(-1, keepdim=True).clamp(min=0).detach()
         return (scores - peak).exp() - (-peak).exp()
-
-    def log_magnitude(self, scores: Scores) -> Scores:
-        return scores.clamp(min=0) + (-torch.expm1(-scores.abs())).log()
 
 
 @dataclass(frozen=True)
@@ -143,9 +123,6 @@ class Sigmoid(Similarity):
     def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
         return (scores - math.log(self.length)).sigmoid() * allowed
 
-    def log_magnitude(self, scores: Scores) -> Scores:
-        return F.logsigmoid(scores - math.log(self.length))
-
 
 @dataclass(frozen=True)
 class EluPlusOne(Similarity):
@@ -156,9 +133,6 @@ class EluPlusOne(Similarity):
     def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
         return (F.elu(scores) + 1) * allowed
 
-    def log_magnitude(self, scores: Scores) -> Scores:
-        return torch.where(scores > 0, scores.clamp(min=0).log1p(), scores)
-
 
 @dataclass(frozen=True)
 class Raw(Similarity):
@@ -168,9 +142,6 @@ class Raw(Similarity):
 
     def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
         return scores * allowed
-
-    def log_magnitude(self, scores: Scores) -> Scores:
-        return scores.abs().log()
 
 
 @dataclass(frozen=True)
@@ -191,9 +162,6 @@ class Magnitude(_Of):
     def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
         return self.of(scores, allowed).abs()
 
-    def log_magnitude(self, scores: Scores) -> Scores:
-        return self.of.log_magnitude(scores)
-
 
 @dataclass(frozen=True)
 class Rectified(_Of):
@@ -202,13 +170,10 @@ class Rectified(_Of):
     def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
         return self.of(scores, allowed).relu()
 
-    def log_magnitude(self, scores: Scores) -> Scores:
-        return self.of.log_magnitude(scores).masked_fill(self.of.sign(scores) <= 0, -torch.inf)
-
 
 @dataclass(frozen=True)
 class Normaliser(Spec):
-    """Divides a row of similarities by Z, computed from their values or, block by block, from their logarithms.
+    """Divides a row of similarities by Z.
 
     degree: 1 where Z is proportional to its row, so that a common factor of the row cancels; 0 otherwise.
     """
@@ -218,14 +183,6 @@ class Normaliser(Spec):
     def __call__(self, sim: Scores) -> Scores:
         """Similarities divided by Z."""
         raise NotImplementedError
-
-    def log_size(self, blocks: Iterable[SignedLog]) -> PerQuery:
-        """log Z from blocks of columns, each given as `Kernel.signed_log`; -inf where all similarities are 0."""
-        raise NotImplementedError
-
-    def keep(self, sign: Scores) -> Scores:
-        """The signs of the weights, given those of the similarities."""
-        return sign
 
     def weighs(self, similarity: Similarity) -> Similarity:
         """The non-negative similarity to which the magnitudes of a row's weights are proportional."""
@@ -238,10 +195,6 @@ class Unit(Normaliser):
 
     def __call__(self, sim: Scores) -> Scores:
         return sim
-
-    def log_size(self, blocks: Iterable[SignedLog]) -> PerQuery:
-        log_sim, _ = next(iter(blocks))
-        return torch.zeros_like(log_sim[..., 0])
 
 
 @dataclass(frozen=True)
@@ -265,9 +218,6 @@ class PNorm(Normaliser):
         powers = torch.where(size > tiny, size.clamp(min=tiny).pow(self.p), 0)
         return sim / powers.sum(-1, keepdim=True).clamp(min=1).pow(1 / self.p)  # below 1 only where a row is zero
 
-    def log_size(self, blocks: Iterable[SignedLog]) -> PerQuery:
-        return log_total(self.p * log_sim for log_sim, _ in blocks) / self.p
-
 
 @dataclass(frozen=True)
 class ClampedSum(Normaliser):
@@ -275,24 +225,6 @@ class ClampedSum(Normaliser):
 
     def __call__(self, sim: Scores) -> Scores:
         return sim / sim.sum(-1, keepdim=True).abs().clamp(min=1)
-
-    def log_size(self, blocks: Iterable[SignedLog]) -> PerQuery:
-        plus, minus = reduce(torch.logaddexp, (_by_sign(*block) for block in blocks))
-        peak = torch.maximum(plus, minus)
-        peak = peak.masked_fill(peak == -torch.inf, 0)
-        return (((plus - peak).exp() - (minus - peak).exp()).abs().log() + peak).clamp(min=0)
-
-
-def log_total(blocks: Iterable[Scores]) -> PerQuery:
-    """Row-wise log-sum-exp over blocks of columns, with one block in memory at a time."""
-    return reduce(torch.logaddexp, (block.logsumexp(-1) for block in blocks))
-
-
-def _by_sign(log_sim: Scores, sign: Scores) -> Float[Tensor, "2 batch head query"]:
-    """Log-sums of the positive and of the negative similarities of each row."""
-    positive = log_sim.masked_fill(sign < 0, -torch.inf)
-    negative = log_sim.masked_fill(sign > 0, -torch.inf)
-    return torch.stack((positive.logsumexp(-1), negative.logsumexp(-1)))
 
 
 @dataclass(frozen=True)
@@ -303,12 +235,6 @@ class PositiveShare(Normaliser):
 
     def __call__(self, sim: Scores) -> Scores:
         return sim.relu() / sim.abs().sum(-1, keepdim=True).clamp(min=torch.finfo(sim.dtype).tiny)
-
-    def log_size(self, blocks: Iterable[SignedLog]) -> PerQuery:
-        return log_total(log_sim for log_sim, _ in blocks)
-
-    def keep(self, sign: Scores) -> Scores:
-        return sign.clamp(min=0)
 
     def weighs(self, similarity: Similarity) -> Similarity:
         return Rectified(similarity) if similarity.signed else similarity
@@ -377,21 +303,6 @@ class Kernel(Spec):
     def pattern(self, scores: Scores, allowed: Allowed) -> Scores:
         """Attention weights of a run of queries, given their scores with all columns."""
         return self.alpha * self.clip(self.normaliser(self.similarity(scores, allowed)))
-
-    def signed_log(self, scores: Scores) -> SignedLog:
-        """Log-magnitudes and signs of the similarities of a run of queries with any columns."""
-        return self.similarity.log_magnitude(scores), self.similarity.sign(scores)
-
-    def weights_over_alpha(self, scores: Scores, log_z: PerQuery) -> Scores:
-        """Attention weights of a run of queries with any columns, masked or not, but for the factor alpha.
-
-        It may overwrite `scores`.
-        """
-        log_z = log_z.masked_fill(log_z == -torch.inf, 0)  # such a row has no weight, and keeps none
-        weights = self.similarity.log_magnitude(scores).sub_(log_z[..., None]).exp_()
-        if self.similarity.signed:
-            weights = weights * self.normaliser.keep(self.similarity.sign(scores))
-        return self.clip(weights)
 
 
 SOFTMAX = Kernel()

@@ -10,6 +10,7 @@ zeros has cosine 0. A norm product times the scale is the score at a cosine of 1
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,7 @@ from .masks import ALL
 from .shapes import KeyIndex, Scores, SomePairs
 
 Cells = Float[Tensor, "batch head 2 row column"]
-SPAN = 512  # at most so many queries and keys in a block, unless `side` is more: 26 MB of fp32 scores for 25 heads
+SPAN = 512  # a run of queries has at most SPAN^2 pairs: 26 MB of fp32 scores for 25 heads
 
 
 @dataclass(frozen=True)
@@ -65,29 +66,25 @@ def cells(call: AttentionCall, side: int, quantity: Quantity = WEIGHT) -> Cells:
     quantity: one of `QUANTITIES`. Exact up to fp32 sums. For the slot, see `slot_cells`. Raises InputError unless
     `side` is at least 1.
     """
-    n_rows, n_columns = _grid(call, side)
-    squares = call.q.new_full((*call.q.shape[:2], 2, n_rows, n_columns), torch.nan, dtype=torch.float)
+    shape = (*call.q.shape[:2], *_grid(call, side))
+    largest = torch.full(shape, -torch.inf, device=call.q.device)
+    total, count = torch.zeros_like(largest), torch.zeros_like(largest)
     values_at = quantity.values_of(call)
-    for keys, rows in _blocks(call, side):
+    for keys, rows, place in _runs(call, side):
         allowed = call.allowed(keys, rows)
         values = values_at(keys, rows)
-        count = _squares(allowed.float(), side).sum((-2, -1))
-        largest = _squares(values.masked_fill(~allowed, -torch.inf), side, -torch.inf).amax((-2, -1))
-        mean = _squares(values.masked_fill(~allowed, 0), side).sum((-2, -1)) / count.clamp(min=1)
-        block = torch.stack((largest, mean), 2).masked_fill((count == 0)[:, :, None], torch.nan)
-        top, left = rows.start // side, int(keys[0]) // side
-        squares[..., top : top + block.shape[-2], left : left + block.shape[-1]] = block
-    return squares
+        shown = _squares(values.masked_fill(~allowed, -torch.inf), side, -torch.inf)
+        largest[place] = largest[place].maximum(shown.amax((-2, -1)))
+        total[place] += _squares(values.masked_fill(~allowed, 0), side).sum((-2, -1))
+        count[place] += _squares(allowed.float(), side).sum((-2, -1))
+    return torch.stack((largest, total / count.clamp(min=1)), 2).masked_fill((count == 0)[:, :, None], torch.nan)
 
 
 def pairs(call: AttentionCall, side: int) -> Int[Tensor, "batch row column"]:
     """How many pairs of each square may attend, in the first head; the weights of the means when squares are joined."""
-    n_rows, n_columns = _grid(call, side)
-    counts = torch.zeros((len(call.q), n_rows, n_columns), dtype=torch.long, device=call.q.device)
-    for keys, rows in _blocks(call, side):
-        count = _squares(call.allowed(keys, rows)[:, :1].long(), side)[:, 0].sum((-2, -1))
-        top, left = rows.start // side, int(keys[0]) // side
-        counts[:, top : top + count.shape[-2], left : left + count.shape[-1]] = count
+    counts = torch.zeros((len(call.q), *_grid(call, side)), dtype=torch.long, device=call.q.device)
+    for keys, rows, place in _runs(call, side):
+        counts[place] += _squares(call.allowed(keys, rows)[:, 0].long(), side).sum((-2, -1))
     return counts
 
 
@@ -97,7 +94,7 @@ def slot_cells(call: AttentionCall, side: int) -> Float[Tensor, "batch head 2 ro
     column = call.proxy().slot_weights()
     if column is None:
         return call.q.new_full((*call.q.shape[:2], 2, n_rows), torch.nan, dtype=torch.float)
-    runs = [column[..., i : i + side] for i in range(0, column.shape[-1], side)]
+    runs = column.split(side, -1)
     return torch.stack([torch.stack((run.amax(-1), run.mean(-1)), -1) for run in runs], -1)
 
 
@@ -129,18 +126,21 @@ def _grid(call: AttentionCall, side: int) -> tuple[int, int]:
     return -(-call.q.shape[2] // side), -(-call.k.shape[2] // side)
 
 
-def _blocks(call: AttentionCall, side: int) -> Iterator[tuple[KeyIndex, slice]]:
-    """Keys and queries of every block in which some pair may attend. A block begins where a square begins."""
-    span = side * max(1, SPAN // side)
-    for start in range(0, call.q.shape[2], span):
-        rows = slice(start, min(start + span, call.q.shape[2]))
-        for keys in call.keys.split(span):
-            if call.visibility.has_pairs(keys, rows):
-                yield keys, rows
+def _runs(call: AttentionCall, side: int) -> Iterator[tuple[KeyIndex, slice, tuple[Any, ...]]]:
+    """Runs of queries with the keys that they may see, and the place of their squares, of which a long one is cut."""
+    n_queries, length = call.q.shape[2], max(1, SPAN**2 // call.k.shape[2])
+    block = side * max(1, length // side)
+    for top in range(0, n_queries, block):
+        end = min(top + block, n_queries)
+        for start in range(top, end, length):
+            rows = slice(start, min(start + length, end))
+            n_keys = call.visibility.part(rows).n_keys
+            place = (..., slice(start // side, -(-rows.stop // side)), slice(0, -(-n_keys // side)))
+            yield call.keys[:n_keys], rows, place
 
 
-def _squares(values: Tensor, side: int, fill: float = 0.0) -> Shaped[Tensor, "*map row column side side"]:
-    """Pairs in squares of `side` x `side`; what the last squares lack is `fill`."""
-    down, right = (-length % side for length in values.shape[-2:])
-    values = F.pad(values, (0, right, 0, down), value=fill)
-    return rearrange(values, "... (row i) (column j) -> ... row column i j", i=side, j=side)
+def _squares(values: Tensor, side: int, fill: float = 0.0) -> Shaped[Tensor, "*map row column height width"]:
+    """Pairs in squares of `side` x `side`, or fewer where there are no more; what the last squares lack is `fill`."""
+    height, width = (min(side, length) for length in values.shape[-2:])
+    values = F.pad(values, (0, -values.shape[-1] % width, 0, -values.shape[-2] % height), value=fill)
+    return rearrange(values, "... (row i) (column j) -> ... row column i j", i=height, j=width)

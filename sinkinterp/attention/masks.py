@@ -3,10 +3,10 @@
 Masks combine with `&` and `|`.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -16,6 +16,7 @@ from ..spec import Limits, Spec
 from .shapes import Allowed, KeyIndex, SomeAllowed
 
 Positions = Int[Tensor, "..."]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -99,17 +100,37 @@ class Visibility:
     """Which keys each query may attend to.
 
     mask: pairs that may attend; None is causal, the last query aligned with the last key.
+    known: what was computed of it before. The layers of a pass share one object for each of their masks, so that
+    numbers of masks and positions alone are computed once a pass.
     """
 
     n_queries: int
     n_keys: int
     device: torch.device
     mask: Allowed | None = None
+    known: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def once(self, what: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returns, computed when it is first asked for."""
+        if what not in self.known:
+            self.known[what] = make()
+        value: T = self.known[what]
+        return value
 
     @property
     def past(self) -> int:
         """How many keys come before the first query."""
         return self.n_keys - self.n_queries
+
+    @property
+    def causal(self) -> "Visibility":
+        """The same without its mask."""
+        return self if self.mask is None else self.once("causal", lambda: replace(self, mask=None))
+
+    @cached_property
+    def keys(self) -> KeyIndex:
+        """Indices of all keys."""
+        return torch.arange(self.n_keys, device=self.device)
 
     @cached_property
     def positions(self) -> Int[Tensor, " query"]:
@@ -121,39 +142,81 @@ class Visibility:
         """How many keys each query can see."""
         return self.positions[None, None] + 1 if self.mask is None else self.mask.sum(-1)
 
+    @cached_property
+    def has_blind_queries(self) -> bool:
+        """Whether any query sees no key at all."""
+        return self.past < 0 if self.mask is None else not self.mask.any(-1).all()
+
+    @cached_property
+    def looks_ahead(self) -> bool:
+        """Whether any query sees a key behind its own."""
+        return self.mask is not None and bool((self.mask & ~self.causal.allowed()).any())
+
+    @cached_property
+    def all_allowed(self) -> SomeAllowed:
+        """Pairs that may attend."""
+        return self.allowed(self.keys) if self.mask is None else self.mask
+
+    @cached_property
+    def hidden(self) -> SomeAllowed:
+        """Pairs that may not attend."""
+        return ~self.allowed()
+
+    def hides(self, keys: KeyIndex) -> SomeAllowed:
+        """Which queries may not attend to each of the chosen keys."""
+        return self.once(("hidden", keys), lambda: ~self.allowed(keys))
+
     def allowed(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomeAllowed:
         """Which of a run of queries may attend to the chosen keys (default all)."""
+        if keys is None and rows == ALL:
+            return self.all_allowed
         if self.mask is not None:
             mask = self.mask[..., rows, :]
             return mask if keys is None else mask[..., keys]
-        keys = torch.arange(self.n_keys, device=self.device) if keys is None else keys
-        return (keys[None, :] <= self.positions[rows, None])[None, None]
-
-    def has_pairs(self, keys: KeyIndex, rows: slice) -> bool:
-        """Whether any of a run of queries may attend to any of the chosen keys."""
-        if self.mask is not None:
-            return bool(self.mask[..., rows, keys].any())
-        return bool(self.positions[rows][-1] >= keys.min())
+        keys = self.keys if keys is None else keys
+        positions = self.positions if rows == ALL else self.positions[rows]
+        return keys <= positions.view(1, 1, -1, 1)
 
     def watchers(self, keys: KeyIndex) -> Int[Tensor, "#batch #head some_key"]:
         """How many queries can see each of the chosen keys."""
+        return self.once(("watchers", keys), lambda: self._watchers(keys))
+
+    def _watchers(self, keys: KeyIndex) -> Int[Tensor, "#batch #head some_key"]:
         if self.mask is not None:
             return torch.cat([self.mask[..., block].sum(2) for block in key_blocks(keys)], -1)
         return (self.n_queries - (keys - self.past).clamp(min=0))[None, None]
 
-    def regions(self, keys: KeyIndex) -> tuple[slice, slice]:
-        """The queries that may see some of the chosen keys, and those that see all of them; the others see none.
+    def part(self, rows: slice) -> "Visibility":
+        """That of a run of queries. Without a mask it has the keys up to the last of them."""
+        start, stop, _ = rows.indices(self.n_queries)
+        if stop - start == self.n_queries:
+            return self
+        n_keys = self.past + stop if self.mask is None else self.n_keys
+        mask = None if self.mask is None else self.mask[..., rows, :]
+        return Visibility(stop - start, n_keys, self.device, mask)
 
-        With a mask, every query is in the first region. Without one, for keys 2 to 4 of 7:
 
-                     key   2 3 4
-            query 0, 1     . . .     left out
-            query 2        x . .     first region: the triangle
-            query 3        x x .
-            query 4        x x x     second region: the rectangle, where nothing has to be masked
-            query 5, 6     x x x
-        """
-        if self.mask is not None or not len(keys):
-            return ALL, slice(self.n_queries, None)
-        first, last = (max(key - self.past, 0) for key in torch.stack(keys.aminmax()).tolist())
-        return slice(first, last), slice(last, None)
+class Masks:
+    """The masks of one pass. Its layers share them, and each is read once."""
+
+    def __init__(self) -> None:
+        self._read: dict[int, tuple[Tensor, tuple[Allowed, Tensor | None]]] = {}
+        self._visibilities: dict[Hashable, Visibility] = {}
+
+    def split(self, mask: Tensor) -> tuple[Allowed, Tensor | None]:
+        """The pairs that an additive mask does not forbid, and the bias that it adds to them; None where that is 0."""
+        known = self._read.get(id(mask))
+        if known is None:
+            known = self._read[id(mask)] = mask, _split(mask)
+        return known[1]
+
+    def visibility(self, n_queries: int, n_keys: int, device: torch.device, mask: Allowed | None) -> Visibility:
+        """Which keys each query of a layer may attend to."""
+        place = (n_queries, n_keys, device, None if mask is None else id(mask))
+        return self._visibilities.setdefault(place, Visibility(n_queries, n_keys, device, mask))
+
+
+def _split(mask: Tensor) -> tuple[Allowed, Tensor | None]:
+    allowed = mask > torch.finfo(mask.dtype).min / 2
+    added = mask.masked_fill(~allowed, 0)
+    return allowed, added if added.any() else None

@@ -237,6 +237,7 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         if recorder is None or module not in recorder.layers:
             return of_transformers()
         extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
+        extra["masks"] = recorder.masks
         tensors = trimmed(recorder.layout, key, value, attention_mask, kwargs.get("position_bias"))
         extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
         k, v = (with_heads(x, recorder.n_kv_heads) for x in tensors[:2])
@@ -268,7 +269,8 @@ def _attended(
     """What heads return in a model that does not use the attention interface; see `own_attention.Attend`."""
     recorder = RECORDING.get()
     k, v, mask, key_bias = trimmed(None if recorder is None else recorder.layout, k, v, mask, key_bias)
-    call = call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias)
+    masks = None if recorder is None else recorder.masks
+    call = call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias, masks=masks)
     if recorder is None:
         return call.output().to(v.dtype)
     edited = recorder.edited_call(call)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from ..attention import AttentionCall, Edit, Gap, ModelShape, Read, Site, Unchanged, metric, per_sequence, sites
+from ..attention import AttentionCall, Edit, Gap, Masks, ModelShape, Read, Site, Unchanged, metric, per_sequence, sites
 from ..checks import InputError, refusing
 
 Real = Bool[Tensor, "sequence column"]
@@ -189,7 +189,7 @@ class Recorder:
     gradients: whether edits are to be differentiated. layout: the places of a pass's tokens; None for whole
     sequences without padding. Edits are shown NaN in place of positions that a cache holds, so that positions count
     from the first token of each sequence.
-    answers: of the reads of every site, by block. finite: for each residual, whether all its entries are. size: how
+    answers: of the reads of every site, by block. sums: of each residual's entries. masks: those of the pass. size: how
     many sequences and positions the residuals have. mapped: the sites of weights, by layer, whose edits were made.
     idle: the blocks that only pass on their input. layers: the block of every module whose calls it is shown; calls of
     other modules are left alone. n_kv_heads: see `StreamModules`.
@@ -200,17 +200,19 @@ class Recorder:
     gradients: bool = False
     layout: Layout | None = None
     answers: dict[Site, dict[int, Answers]] = field(default_factory=lambda: defaultdict(dict))
-    finite: list[Tensor] = field(default_factory=list)
+    sums: list[Tensor] = field(default_factory=list)
     mapped: set[tuple[Site, int]] = field(default_factory=set)
     size: tuple[int, int] = (0, 0)
     idle: frozenset[int] = frozenset()
     layers: Mapping[nn.Module, int] = field(default_factory=dict)
     n_kv_heads: int = 1
+    masks: Masks = field(default_factory=Masks)
 
     def begin(self, edits: Sequence[Edit], layout: Layout) -> None:
         """Starts another forward pass, under these edits, differentiated where gradients are on."""
         self.edits, self.layout, self.gradients = edits, layout, torch.is_grad_enabled()
-        for seen in (self.answers, self.finite, self.mapped):
+        self.masks = Masks()
+        for seen in (self.answers, self.sums, self.mapped):
             seen.clear()
 
     def reads_at(self, site: Site) -> dict[str, Read]:
@@ -240,7 +242,7 @@ class Recorder:
             raise InputError(f"blocks pass on {rows}, so which positions these are is not known; take another family")
         self.size = (x.shape[0], x.shape[1])
         x = self.edited(sites.RESIDUAL, x, block)
-        self.finite.append(x.detach().sum(dtype=torch.float32).isfinite())  # an infinity or NaN anywhere reaches it
+        self.sums.append(x.detach().sum(dtype=torch.float32))  # an infinity or NaN anywhere reaches it
         self._answer(sites.RESIDUAL, block, x)
         return x
 
@@ -404,9 +406,9 @@ class Recorder:
             for layer in set(shape.attention_layers) - self.idle:
                 if (site, layer) not in self.mapped:
                     yield f"the {site.label} of layer {layer} are not found; edit its call instead"
-        at_once = torch.stack([finite.to(self.finite[0].device) for finite in self.finite])
-        if not at_once.all():
-            first = at_once.tolist().index(False)
+        is_finite = torch.stack([x.to(self.sums[0].device) for x in self.sums]).isfinite().tolist()
+        if not all(is_finite):
+            first = is_finite.index(False)
             where = f"block {first - 1}" if first else "the embedding"
             yield f"activations after {where} are not finite; check edits and weights, or load with dtype='bfloat16'"
 

@@ -320,10 +320,10 @@ def _runs(token_set: TokenSet) -> list[tuple[int, int]]:
     """How often the first token of each sequence is repeated there, and the last; sequences of one token left out."""
     runs: list[tuple[int, int]] = []
     for _, group in token_set.groups():
-        group = group[(group != group[:, :1]).any(1)]
-        for side in (group, group.flip(1)):
-            times = (side == side[:, :1]).long().cumprod(1).sum(1)
-            runs += zip(side[:, 0].tolist(), times.tolist(), strict=True)
+        for row in group.tolist():
+            for side in (row, row[::-1]):
+                others = (i for i, token in enumerate(side) if token != side[0])
+                runs += ((side[0], times) for times in islice(others, 1))
     return runs
 
 

@@ -316,6 +316,8 @@ def _answers_of_all(
         parts.append(_answers(subject, batch, metrics_at(batch.shape[1]), mine))
         measured.append(rows.cpu())
         on_batch(sum(map(len, measured)), n)
+    if len(parts) == 1:
+        return parts[0]
     in_order = torch.cat(measured).argsort()
     return {name: _joined([part[name] for part in parts])[in_order] for name in parts[0]}
 

@@ -73,18 +73,20 @@ QueryCounts = Int[Tensor, "#batch #head pos"]
 
 def queries_that_see(call: AttentionCall, positions: KeyIndex) -> QueryCounts:
     """How many queries can see each position; 1 where none can, so that its importance is 0."""
-    return call.watchers(positions).clamp(min=1)
+    seen = call.visibility
+    return seen.once(("watchers or 1", positions), lambda: seen.watchers(positions).clamp(min=1))
 
 
 def queries_from(call: AttentionCall, positions: KeyIndex) -> QueryCounts:
     """T - k + 1 for position k, counted from 1: how many queries are at the position or after it."""
-    return replace(call.visibility, mask=None).watchers(positions)
+    return call.visibility.causal.watchers(positions)
 
 
 def hidden_queries(call: AttentionCall) -> Int[Tensor, " batch"]:
     """How many queries cannot see the first key, at most over heads: above 0 behind a window narrower than T."""
-    first = call.keys[:1]
-    return (queries_from(call, first) - call.watchers(first)).amax((1, 2)).expand(len(call.q))
+    seen, first = call.visibility, call.keys[:1]
+    n_hidden = seen.once("hidden queries", lambda: (queries_from(call, first) - call.watchers(first)).amax((1, 2)))
+    return n_hidden.expand(len(call.q))
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,7 +107,7 @@ class Convention:
 
     def importance(self, call: AttentionCall, positions: KeyIndex) -> Importance:
         """alpha_k of the weights that `call` computes. In half precision, or under a prefix mask, for small T."""
-        looks_ahead = self.past_only and call.mask is not None and bool((call.mask & ~self._causal(call)).any())
+        looks_ahead = self.past_only and call.mask is not None and call.visibility.looks_ahead
         if self.dtype is torch.float32 and not looks_ahead:
             return call.column_mass(positions) / self.divisor(call, positions)
         weights = call.pattern()[..., -call.k.shape[2] :]
@@ -114,6 +116,11 @@ class Convention:
 
     def uniform(self, call: AttentionCall, positions: KeyIndex) -> Importance:
         """The null: alpha_k if every query attended equally to all columns that it can see; H_T / T for key 0."""
+        what = (self, "uniform", positions, call.slot is None)
+        alpha = call.visibility.once(what, lambda: self._uniform(call, positions))
+        return alpha.expand(*call.q.shape[:2], -1)
+
+    def _uniform(self, call: AttentionCall, positions: KeyIndex) -> Float[Tensor, "#batch #head pos"]:
         share = 1 / call.columns_seen().clamp(min=1).double()
         if call.mask is None:
             first = (positions + call.q.shape[2] - call.k.shape[2]).clamp(min=0)
@@ -121,11 +128,10 @@ class Convention:
         else:
             seen = call.mask & self._causal(call) if self.past_only else call.mask
             mass = torch.cat([(seen[..., keys] * share[..., None]).sum(2) for keys in key_blocks(positions)], -1)
-        alpha = (mass / self.divisor(call, positions)).float()
-        return alpha.expand(*call.q.shape[:2], -1)
+        return (mass / self.divisor(call, positions)).float()
 
     def _causal(self, call: AttentionCall) -> Bool[Tensor, "1 1 query key"]:
-        return replace(call.visibility, mask=None).allowed()
+        return call.visibility.causal.allowed()
 
 
 VISIBLE = Convention("queries that can see the key", queries_that_see)
@@ -148,7 +154,9 @@ def importance_and_raw(
 ) -> Float[Tensor, "batch 2 head pos"]:
     """`importance` beside `raw_importance`, computed once where they are the same."""
     alpha = importance(call, positions, convention)
-    return torch.stack((alpha, alpha if call.is_normalised else raw_importance(call, positions, convention)), 1)
+    if call.is_normalised:
+        return alpha[:, None].expand(-1, 2, -1, -1)
+    return torch.stack((alpha, raw_importance(call, positions, convention)), 1)
 
 
 def first_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
@@ -158,13 +166,13 @@ def first_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
 
 def slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
     """alpha_*: the mean attention that the slot receives from all queries; 0 without a slot."""
-    return call.proxy().slot_mass() / call.q.shape[2]
+    return call.zeros() if call.slot is None else call.proxy().slot_mass() / call.q.shape[2]
 
 
 def off_sequence(call: AttentionCall) -> Float[Tensor, "batch head"]:
     """1 - row sum over tokens, mean over queries: what a slot takes, or no column gets; below 0 if rows exceed 1."""
     if call.is_normalised:
-        return call.slot_mass() / call.q.shape[2]
+        return call.zeros() if call.slot is None else call.slot_mass() / call.q.shape[2]
     return 1 - call.column_mass().sum(-1) / call.q.shape[2]
 
 
@@ -192,7 +200,10 @@ def uniform_and_content_free(
     call: AttentionCall, positions: KeyIndex, convention: Convention = VISIBLE
 ) -> Float[Tensor, "batch 2 head pos"]:
     """`uniform_importance` beside `content_free_importance`."""
-    return torch.stack([null(call, positions, convention) for null in (uniform_importance, content_free_importance)], 1)
+    uniform = uniform_importance(call, positions, convention)
+    if not is_biased(call):
+        return uniform[:, None].expand(-1, 2, -1, -1)
+    return torch.stack((uniform, content_free_importance(call, positions, convention)), 1)
 
 
 def is_biased(call: AttentionCall) -> bool:
@@ -203,8 +214,9 @@ def is_biased(call: AttentionCall) -> bool:
 def uniform_slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
     """The null of `slot_importance`; 0 without a slot."""
     if call.slot is None:
-        return call.q.new_zeros(call.q.shape[:2]).float()
-    return (1 / call.columns_seen().clamp(min=1)).mean(-1).expand(*call.q.shape[:2])
+        return call.zeros()
+    share = call.visibility.once("slot null", lambda: (1 / call.columns_seen().clamp(min=1)).mean(-1))
+    return share.expand(*call.q.shape[:2])
 
 
 def sink_logits(call: AttentionCall) -> Float[Tensor, "batch head"]:

@@ -53,7 +53,8 @@ class _AtPositions:
     convention: importance.Convention
 
     def __call__(self, call: AttentionCall) -> Tensor:
-        positions = self.positions.to(call.k.device)  # every layer may be on another device
+        seen = call.visibility  # every layer may be on another device
+        positions = seen.once(self.positions, lambda: self.positions.to(seen.device))
         return self.read(call, positions, self.convention)
 
 

@@ -21,7 +21,8 @@ from .importance import Metric, PerSequence
 
 def vector_norms(x: Float[Tensor, "*stack d"]) -> Float[Tensor, "*stack"]:
     """Euclidean norm of every vector, summed in fp32."""
-    return x.float().norm(dim=-1)
+    x = x.float() if x.dtype == torch.float64 else x
+    return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32)
 
 
 def norm_ratio(norms: Float[Tensor, "sequence *stack pos"], position: int = 0) -> Float[Tensor, " sequence *stack"]:

@@ -47,18 +47,6 @@ def dense(kernel, scores, allowed=ALLOWED):
     return kernel.pattern(scores, allowed)
 
 
-@every_pair
-def test_the_log_form_of_a_kernel_is_its_value_form(similarity, normaliser):
-    kernel = Kernel(similarity=similarity, normaliser=normaliser, alpha=0.7)
-    scores = torch.randn(2, 3, 7, 7) * 4
-    log_sim, sign = kernel.signed_log(scores)
-    log_sim = log_sim.masked_fill(~ALLOWED, -torch.inf)
-    blocks = ((log_sim[..., keys], sign[..., keys]) for keys in (slice(0, 3), slice(3, 7)))
-    log_z = kernel.normaliser.log_size(blocks)
-    streamed = 0.7 * kernel.weights_over_alpha(scores.clone(), log_z) * ALLOWED
-    torch.testing.assert_close(streamed, dense(kernel, scores), rtol=1e-4, atol=1e-6)
-
-
 CLIPPED = Kernel(clip=Stretched(-0.1, 1.5))
 
 

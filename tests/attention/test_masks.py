@@ -16,17 +16,6 @@ RUNS = (slice(None), slice(0, 1), slice(2, 4), slice(4, 5))
 
 
 @every_visibility
-def test_a_block_has_pairs_where_the_dense_mask_allows_any(make):
-    visibility = make()
-    answers = set()
-    for rows in RUNS:
-        for keys in torch.arange(visibility.n_keys).split(1) + torch.arange(visibility.n_keys).split(3):
-            answers.add(visibility.has_pairs(keys, rows))
-            assert visibility.has_pairs(keys, rows) == visibility.allowed()[..., rows, keys].any()
-    assert answers == {True, False}
-
-
-@every_visibility
 def test_counts_of_visible_keys_and_of_watchers_are_those_of_the_dense_mask(make):
     visibility = make()
     keys = torch.tensor([4, 0, 9])
@@ -34,22 +23,6 @@ def test_counts_of_visible_keys_and_of_watchers_are_those_of_the_dense_mask(make
     assert visibility.watchers(keys).equal(visibility.allowed()[..., keys].sum(2))
     for rows in RUNS:
         assert visibility.allowed(keys, rows).equal(visibility.allowed()[..., rows, keys])
-
-
-@every_visibility
-def test_regions_hold_the_queries_that_see_some_keys_and_those_that_see_all(make):
-    visibility = make()
-    dense = visibility.allowed().any(1).any(0)
-    for keys in torch.arange(visibility.n_keys).split(4):
-        some, every = visibility.regions(keys)
-        queries = torch.arange(visibility.n_queries)
-        inside = {*queries[some].tolist(), *queries[every].tolist()}
-        assert {i for i in queries.tolist() if dense[i, keys].any()} <= inside
-        assert all(dense[i, keys].all() for i in queries[every].tolist())
-        if visibility.mask is None:
-            assert [i for i in queries.tolist() if dense[i, keys].all()] == queries[every].tolist()
-            assert not {*queries[some].tolist()} & {*queries[every].tolist()}
-            assert all(dense[i, keys].any() for i in inside)
 
 
 ROW, COLUMN = torch.arange(5)[:, None], torch.arange(5)[None, :]

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sinkinterp.attention import fused
 from sinkinterp.attention.kernels import Kernel, Sigmoid
-from sinkinterp.attention.masks import Causal, Window
+from sinkinterp.attention.masks import Causal, Visibility, Window
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +67,7 @@ NO_SOFT_CAP = {name: fields for name, fields in FIELDS.items() if "softcap" not 
 
 def in_blocks(call):
     """Output and log-sum-exp without any kernel."""
-    return call.mix(call.pattern()), call._log_normaliser
+    return call.mix(call.pattern()), call.log_normaliser()
 
 
 @pytest.fixture
@@ -254,13 +254,15 @@ def test_gradients_through_a_sink_logit_and_to_a_bias_are_those_of_the_dense_pat
 @pytest.mark.parametrize("slot", [row(), SinkLogit(torch.randn(6))], ids=["a key and a value", "a sink logit"])
 def test_a_slot_before_many_tokens_needs_no_mask_and_trains_as_the_dense_pattern_does(make_call, monkeypatch, slot):
     monkeypatch.setattr(fused, "LONG", T - 1)
-    monkeypatch.setattr(fused, "_causal", lambda given: pytest.fail("a mask"))
+    monkeypatch.setattr(Visibility, "allowed", lambda *given: pytest.fail("a mask"))
     slot = type(slot)(*(getattr(slot, name).requires_grad_() for name in slot.__dataclass_fields__))
     call = make_call(slot=slot, queries=T, keys=T)
     leaves = [t.requires_grad_() for t in (call.q, call.k, call.v)]
     leaves += [getattr(slot, name) for name in slot.__dataclass_fields__]
     weights = torch.randn(call.output().shape)
-    both = call.output(), call.mix(call.pattern())
+    z = call.output()
+    monkeypatch.undo()
+    both = z, call.mix(call.pattern())
     trained, dense = ([z, *torch.autograd.grad((z * weights).sum(), leaves)] for z in both)
     torch.testing.assert_close(trained, dense, rtol=0, atol=1e-5)
     with torch.no_grad():
