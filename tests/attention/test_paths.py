@@ -24,7 +24,7 @@ BAND = (Causal() & Window(4)).allows(INDEX[:, None], INDEX[None, :])[None, None]
 FIRST_TEXT = torch.tensor([True, False])[:, None, None, None]
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 1.0, 0.3, 0.01])[None, :, None, None]
 PAGE = (ROOT / "docs" / "concepts" / "kernels.md").read_text().partition("| softmax calls |")[2].partition("\n\n")[0]
-KERNEL, BLOCKS = "PyTorch's kernel", "blocks"  # where no kernel takes a call
+KERNEL, BLOCKS = "PyTorch's kernel", "runs"  # where no kernel takes a call
 
 
 class Kind(NamedTuple):
