@@ -114,7 +114,7 @@ def read_equivalent() -> dict[tuple[str, str, str], str]:
 
 
 def where(mutant: Mutant) -> str:
-    """The file and the definition that a mutant changes, as in sinkinterp/metrics/importance.py::sink_rate."""
+    """The file and the definition that a mutant changes, as in sinkinterp/metrics/sinks.py::sink_rate."""
     return f"{mutant.place.path.relative_to(ROOT)}::{mutant.definition}"
 
 

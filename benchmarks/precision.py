@@ -23,9 +23,10 @@ from benchmarks.ways import HAS_REAL, REAL
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import write_json
 from sinkinterp.metrics.bootstrap import difference, estimate, intervals
-from sinkinterp.metrics.importance import METRICS as LOSSES, sink_rate
 from sinkinterp.metrics.instruments import LOSS
+from sinkinterp.metrics.metric import METRICS as LOSSES
 from sinkinterp.metrics.qk import QK_ANGLES
+from sinkinterp.metrics.sinks import sink_rate
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Inputs
 from sinkinterp.table import Cell, Table
@@ -100,7 +101,7 @@ def _measured(name: str, texts: TokenSet, dtype: torch.dtype) -> Report:
         si.load(name, dtype=dtype), texts, positions=(0,), instruments=((QK_ANGLES,), LOSS), progress=False
     )
     if len(texts.tokens) > 1:
-        say(f"{dtype}: {len(texts.tokens)} texts in {time.monotonic() - began:.0f} s, {report.sink()} of heads sink")
+        say(f"{dtype}: {len(texts.tokens)} texts in {time.monotonic() - began:.0f} s, Sink_1 {report.sink_rate()}")
     return report
 
 

@@ -27,4 +27,4 @@ for subject, source in ((model, twin), (twin, model)):
     print(f"{subject.name}, patched from {source.name}:")
     for label, edits in runs.items():
         report = si.measure(subject, tokens, edits=edits, positions=(0,), instruments=[si.measurement.instruments.LOSS])
-        print(f"  {label:28} Sink_1 {report.sink()}   loss {estimate(loss(report))}")
+        print(f"  {label:28} Sink_1 {report.sink_rate()}   loss {estimate(loss(report))}")

@@ -13,5 +13,5 @@ edits = {"as it is": [], "p1 <-> p5": [si.SwapPositions(0, 4)], "control: p5 <->
 print(f"{name}: share of heads with a sink, epsilon 0.3, [95% interval]")
 for label, edit in edits.items():
     report = si.measure(subject, token_set, edits=edit, positions=(0, 4))
-    print(f"{label:20} on token 1: {report.sink(0)}   on token 5: {report.sink(4)}")
+    print(f"{label:20} on token 1: {report.sink_rate(0)}   on token 5: {report.sink_rate(4)}")
 print(report.protocol.line())

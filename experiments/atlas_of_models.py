@@ -22,9 +22,10 @@ from sinkinterp.measurement.explaining import massive_path
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.patching import activations
 from sinkinterp.metrics.bootstrap import mean_cells, rate_cells
-from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS, sink_rate
 from sinkinterp.metrics.instruments import GEOMETRY, LOSS
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.qk import QK_ANGLES
+from sinkinterp.metrics.sinks import sink_rate
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.explained import Path
 from sinkinterp.report.readings import protocol_note
@@ -57,7 +58,7 @@ def measure(case: Case, progress: Progress) -> Table:
     if not isinstance(subject, HuggingFaceSubject):
         raise InputError(f"{subject.name} is read through another library; give a name or a folder")
     reports = {bos: _report(case, bos, progress) for bos in {Bos.NEVER: 0, case.bos: 1}}
-    start = max(reports, key=lambda bos: reports[bos].sink_rate(0, EPSILON))
+    start = max(reports, key=lambda bos: reports[bos].sink_rate(0, EPSILON).mean)
     report = reports[start]
     tokens, row = report.tokens, {**case.names, **_sinks(reports), "the rest": STARTS[start], **_geometry(report)}
     parts: tuple[Callable[..., dict[str, Cell]], ...] = (

@@ -37,7 +37,7 @@ def measure(case: Case, progress: Progress) -> Table:
     row = {
         **case.names,
         "layers x heads": f"{shape.n_layers} x {shape.n_heads}",
-        **estimate_cells(SINK_1, report.sink(0, EPSILON)),
+        **estimate_cells(SINK_1, report.sink_rate(0, EPSILON)),
         **mean_cells(ALPHA_1, report.alpha().mean((1, 2)), SHARES),
         NULL: report.null_alpha().mean().item(),
         published(SINK_1): REPORTED.get(case.source),

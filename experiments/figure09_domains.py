@@ -50,7 +50,7 @@ def measure(case: Case, progress: Progress) -> Table:
         report = measure_model(case.subject, token_set, positions=(0,))
         row: dict[str, Cell] = {**case.names, KIND: kind}
         for epsilon in EPSILONS:
-            row |= estimate_cells(_rate(epsilon), report.sink(0, epsilon))
+            row |= estimate_cells(_rate(epsilon), report.sink_rate(0, epsilon))
         alpha = mean_cells(ALPHA_1, report.alpha().mean((1, 2)), SHARES)
         rows.append(row | alpha | {f"null {ALPHA_1}": report.null_alpha().mean().item(), "n": len(token_set.tokens)})
     on_row(len(rows), len(rows))

@@ -29,7 +29,7 @@ from sinkinterp.interventions import (
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.sweep import SEEDS, importance
 from sinkinterp.metrics.bootstrap import estimate, estimate_cells, intervals, ratio
-from sinkinterp.metrics.importance import Metric
+from sinkinterp.metrics.metric import Metric
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale

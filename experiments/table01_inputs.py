@@ -100,7 +100,7 @@ def _label(row: Mapping[str, Cell], with_model: bool) -> str:
 
 def _sinks(report: Report) -> dict[str, Cell]:
     return {
-        **estimate_cells(SINK_1, report.sink(0, EPSILON)),
+        **estimate_cells(SINK_1, report.sink_rate(0, EPSILON)),
         f"null {SINK_1}": report.null_sink_rate(0, EPSILON),
         **mean_cells(ALPHA_1, report.alpha().mean((1, 2)), SHARES),
         f"null {ALPHA_1}": report.null_alpha().mean().item(),

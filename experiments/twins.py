@@ -42,7 +42,7 @@ def measure(case: Case, progress: Progress) -> Table:
         "model": case.variant or subject.name,
         "seed": case.seed,
         "loss": valid_loss(subject, token_set).mean,
-        **estimate_cells("Sink_1", report.sink(0, DEMO_EPSILON)),
+        **estimate_cells("Sink_1", report.sink_rate(0, DEMO_EPSILON)),
         "alpha_1": report.alpha().mean().item(),
         "null alpha_1": report.null[..., 0].mean().item(),
         "Sink_*": slot.mean if slot else None,

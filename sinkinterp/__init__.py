@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from .measurement.measure import measure as measure
     from .measurement.path_patching import path_patching as path_patching
     from .measurement.place_or_token import place_or_token as place_or_token
-    from .measurement.sweep import sink_rate as sink_rate, sweep as sweep
-    from .measurement.tabulate import (
+    from .measurement.quantities import (
         attention_weights as attention_weights,
         compare as compare,
         hidden_states as hidden_states,
@@ -45,8 +44,10 @@ if TYPE_CHECKING:
         qk_angles as qk_angles,
         qk_cosines as qk_cosines,
         residual_norms as residual_norms,
+        sink_rate as sink_rate,
         value_norms as value_norms,
     )
+    from .measurement.sweep import sweep as sweep
     from .measurement.watching import SinkCallback as SinkCallback
     from .metrics.bootstrap import Estimate as Estimate
     from .pages.report import view as view
@@ -119,9 +120,9 @@ _NAMES = {  # the public names of each module, which is imported when one is fir
     "measurement.measure": "measure",
     "measurement.path_patching": "path_patching",
     "measurement.place_or_token": "place_or_token",
-    "measurement.sweep": "sink_rate sweep",
-    "measurement.tabulate": "attention_weights compare hidden_states key_norms loss massive_activations qk_angles "
-    "qk_cosines residual_norms value_norms",
+    "measurement.quantities": "attention_weights compare hidden_states key_norms loss massive_activations qk_angles "
+    "qk_cosines residual_norms sink_rate value_norms",
+    "measurement.sweep": "sweep",
     "measurement.watching": "SinkCallback",
     "metrics.bootstrap": "Estimate",
     "pages.report": "view",

@@ -9,7 +9,7 @@ import pytest
 import sinkinterp as si
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.files.named_models import SHIPPED
-from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.runs.case import Inputs
 from sinkinterp.runs.trained import recipe_of
 from sinkinterp.train.recipe import RECIPES, with_variant
@@ -40,7 +40,7 @@ def test_a_shipped_checkpoint_gives_the_numbers_of_its_card(name):
     token_set = Inputs(16, 512).token_set(subject, f"sinkinterp/{name}")
     report = si.measure(subject, token_set, instruments=(si.measurement.instruments.LOSS,))
     assert report.extra(NEXT_TOKEN_LOSS).mean().item() == pytest.approx(loss, abs=1e-3)
-    assert report.sink_rate() == pytest.approx(sink, abs=1e-3)
+    assert report.sink_rate().mean == pytest.approx(sink, abs=1e-3)
     rate = report.slot_rate()
     assert (rate is None) == (slot is None) and (rate is None or rate.mean == pytest.approx(slot, abs=1e-3))
 
@@ -54,7 +54,7 @@ def test_a_text_checkpoint_gives_the_numbers_of_its_card_on_the_samples_that_shi
         found.append(si.measure(subject, token_set, instruments=(si.measurement.instruments.LOSS,)))
     assert found[0].extra(NEXT_TOKEN_LOSS).mean().item() == pytest.approx(loss, abs=1e-3)
     slots = [report.slot_rate() for report in found]
-    rates_found = [report.sink_rate() for report in found] + [slot and slot.mean for slot in slots]
+    rates_found = [report.sink_rate().mean for report in found] + [slot and slot.mean for slot in slots]
     assert [rate is None for rate in rates] == [rate is None for rate in rates_found]
     assert [rate or 0 for rate in rates_found] == pytest.approx([rate or 0 for rate in rates], abs=2e-3)
 
@@ -72,7 +72,7 @@ def test_a_checkpoint_with_a_tokenizer_of_its_own_gives_the_numbers_of_its_card(
     tokens = subject.tokens(docstrings, length=62)
     report, slot = si.measure(subject, tokens, instruments=(si.measurement.instruments.LOSS,)), REPEATS[name][2]
     assert report.protocol.sequences == 128 and (report.slot_rate() is None) == (slot is None)
-    rates = [report.sink_rate(), report.slot_rate() and report.slot_rate().mean]
+    rates = [report.sink_rate().mean, report.slot_rate() and report.slot_rate().mean]
     assert report.extra(NEXT_TOKEN_LOSS).mean().item() == pytest.approx(REPEATS[name][0], abs=1e-3)
     assert [rate or 0 for rate in rates] == pytest.approx([rate or 0 for rate in REPEATS[name][1:]], abs=2e-3)
 

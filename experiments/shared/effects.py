@@ -12,8 +12,9 @@ from sinkinterp.data.progress import OnProgress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.bootstrap import mean_cells, rate_cells
-from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS, PerHead, PerSequence, sink_rate
 from sinkinterp.metrics.instruments import LOSS
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, PerSequence
+from sinkinterp.metrics.sinks import PerHead, sink_rate
 from sinkinterp.report.report import Report
 from sinkinterp.table import EDIT, Cell
 

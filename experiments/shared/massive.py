@@ -10,7 +10,7 @@ from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.subject import Subject
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure
-from sinkinterp.metrics.importance import Metric
+from sinkinterp.metrics.metric import Metric
 from sinkinterp.metrics.residuals import is_massive
 
 SEARCHED = 32  # sequences in which they are looked for

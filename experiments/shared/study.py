@@ -152,7 +152,7 @@ def numbers_of(run: Run, held_out: TokenSet) -> dict[str, Cell]:
     return _nothing() | {
         col.STATE: TRAINED,
         col.LOSS: valid_loss(subject, held_out, run.recipe.objective).mean,
-        **estimate_cells(col.SINK_1, report.sink(0, EPSILON)),
+        **estimate_cells(col.SINK_1, report.sink_rate(0, EPSILON)),
         **mean_cells(col.ALPHA_1, report.alpha().mean((1, 2)), SHARES),
         NULL: null,
         col.EXCESS: report.alpha().mean().item() - null,
@@ -174,7 +174,7 @@ def without_bos(subject: Subject, recipe: Recipe, held_out: TokenSet) -> dict[st
         return {}
     report = measure(subject, replace(held_out, tokens=held_out.tokens[:, 1:SINK_LENGTH]), positions=(0,))
     return {
-        SINK_1_ALONE: report.sink(0, EPSILON).mean,
+        SINK_1_ALONE: report.sink_rate(0, EPSILON).mean,
         ALPHA_1_ALONE: report.alpha().mean().item(),
         NULL_ALONE: report.bias_alpha().mean().item(),
     }

@@ -287,10 +287,10 @@ def worth(
     slot = report.slot_rate(0.3)
     return {
         **mean_cells(LOSS, full[:, full.shape[1] - (targets or full.shape[1]) :].mean(1), SIZES),
-        **estimate_cells("Sink_1", report.sink(0, 0.3)),
+        **estimate_cells("Sink_1", report.sink_rate(0, 0.3)),
         **mean_cells("alpha_1", report.alpha().mean((1, 2)), SHARES),
         UNIFORM: report.null_alpha().mean().item(),
-        "Sink_2": report.sink_rate(1, 0.3).item(),
+        "Sink_2": report.sink_rate(1, 0.3).mean,
         "Sink_*": slot.mean if slot else None,
         ENTRY: report.extra(PEAK_OVER_MEDIAN).max().item(),
         **mean_cells(EVICTED, (evicted - full)[:, middle:].mean(1)),

@@ -182,10 +182,10 @@ def patch(
     with progress_bars() as progress:
         from ..measurement.activation_patching import USUAL_TEXT, first_alpha
         from ..measurement.patching import RESTORED
-        from ..measurement.tabulate import chosen_rows
         from ..pages.page import Section, page
         from ..pages.report import PAGES, content
         from ..report.readings import short_name
+        from ..report.rows import chosen_rows
 
         options.check_sizes(model, heads_named(what.head))
         subject = loading.subject(model)

@@ -151,7 +151,7 @@ class Results(options.Tables):
 
     def tables(self, report: "Report", epsilon: float, word: "TokenText") -> "list[Table]":
         """The tables that are asked for, or that of heads where only their rows are; else none."""
-        from ..measurement.tabulate import rows_named
+        from ..report.rows import rows_named
 
         named = [layer_and_head(name) for name in self.heads if not name.isdecimal()]
         layers = [*self.layers, *(layer for layer, _ in named)] or None

@@ -47,7 +47,9 @@ from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePatt
 from ..interventions.edit import SITE_WORDS, site_of
 from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
 from ..metrics.bootstrap import estimate_cells, intervals, ratio
-from ..metrics.importance import PerSequence, check_epsilon, first_importance, sink_rate, target_loss
+from ..metrics.importance import first_importance
+from ..metrics.metric import PerSequence, target_loss
+from ..metrics.sinks import check_epsilon, sink_rate
 from ..table import HEAD, KV_HEAD, LAYER, POSITION, Cell, Table
 from . import patching
 from .lens import logit_parts

@@ -24,7 +24,7 @@ from ..backends.subject import Subject
 from ..checks import InputError
 from ..data.tokens import Tokens, TokensLike
 from ..interventions import ChangeMLP, ChangeOutputs, ChangePositionEmbedding, ChangeTokenEmbedding, MeanOfOthers
-from ..metrics.importance import PerSequence
+from ..metrics.metric import PerSequence
 from .measure import ModelLike, equal_inputs_of
 
 CONSTANT = "final bias"

@@ -22,7 +22,6 @@ from ..interventions.selectors import is_pair, named_heads, several
 from ..metrics.importance import first_importance
 from ..plots.theme import escaped
 from ..report import patterns
-from ..report.answers import Rate, drawn
 from ..report.maps import HeadMaps, Heads, attention_figure, detail, which_heads
 from ..report.patterns import holds_attention, patterns_of
 from ..report.readings import short_name
@@ -84,24 +83,6 @@ def attention_map(
     note = f"n={n}, T={' and '.join(map(str, lengths))}{changes}"
     figure = attention_figure(panels, f"{title}: attention of {which_heads(shown, len(asked))}", f"{names}: {note}")
     return figure.update_layout(title_subtitle={"text": escaped(note), "font": {"size": 12}})
-
-
-def imshow(values: Any, text: TokensLike | Any = None, **named: Any) -> go.Figure:
-    """The picture of a tensor or array of one or two axes, or of what has a picture; else that of `attention_map`.
-
-    `named` are words of `plotly.express.imshow`; xaxis and yaxis are its labels. `text` are the tokens of a map.
-    """
-    if isinstance(values, Table | Report):
-        return values.plot().update_layout(title_text=named.pop("title", None), **named)
-    values = values.per_head if isinstance(values, Rate) else values
-    is_frame = not isinstance(values, Tensor) and callable(getattr(values, "to_numpy", None))
-    values = values.to_numpy() if is_frame else values
-    if text is not None or not isinstance(values, Tensor | np.ndarray) or values.ndim > 2:
-        return attention_map(values, text, **named)
-    labels = {axis: named.pop(f"{axis}axis") for axis in "xy" if f"{axis}axis" in named}
-    named |= {"labels": labels | dict(named.get("labels", {}))} if labels else {}
-    title = named.pop("title", getattr(values, "quantity", ""))
-    return drawn(values, title, getattr(values, "axes", {}), **named)
 
 
 def weights_first(model: Any, text: Any) -> tuple[Any, Any]:

@@ -31,6 +31,8 @@ from ..interventions.edit import Edits, description, edits_of
 from ..metrics import importance
 from ..metrics.importance import Convention
 from ..metrics.instruments import INSTRUMENTS, Instruments, core_fields, core_metrics, hides_first_key
+from ..metrics.metric import AnyMetric, LogitsMetric, Metric
+from ..metrics.sinks import check_epsilon
 from ..report.readings import EXTRA, Protocol
 from ..report.report import Report
 
@@ -234,7 +236,7 @@ class Preset:
     convention: Convention = importance.VISIBLE
 
     def __post_init__(self) -> None:
-        importance.check_epsilon(self.epsilon)
+        check_epsilon(self.epsilon)
         choice(self.dtype, dict.fromkeys(map(str, Dtype)), "dtype")
 
 
@@ -286,7 +288,7 @@ def measure(  # noqa: PLR0913  everything that a measurement takes
         chosen = torch.tensor(sorted(different_numbers(positions, "positions", 0, length - 1)))
     check_fits(subject, token_set.tokens, len(chosen))
 
-    def metrics_at(length: int) -> Sequence[importance.AnyMetric]:
+    def metrics_at(length: int) -> Sequence[AnyMetric]:
         return (*core_metrics(chosen[chosen < (subject.n_keys or length)], convention), *metrics)
 
     with progress_of(progress, f"measuring {subject.name}") as on_batch:
@@ -304,7 +306,7 @@ def measure(  # noqa: PLR0913  everything that a measurement takes
 def _answers_of_all(
     subject: Subject,
     token_set: TokenSet,
-    metrics_at: Callable[[int], Sequence[importance.AnyMetric]],
+    metrics_at: Callable[[int], Sequence[AnyMetric]],
     edits: Sequence[Edit],
     on_batch: OnProgress,
 ) -> Answers:
@@ -322,18 +324,16 @@ def _answers_of_all(
     return {name: _joined([part[name] for part in parts])[in_order] for name in parts[0]}
 
 
-def _answers(
-    subject: Subject, batch: Tokens, metrics: Sequence[importance.AnyMetric], edits: Sequence[Edit]
-) -> Answers:
+def _answers(subject: Subject, batch: Tokens, metrics: Sequence[AnyMetric], edits: Sequence[Edit]) -> Answers:
     """Returns what one forward pass answered, sequence first."""
-    reads = {metric.name: metric.site.read(metric.read) for metric in metrics if isinstance(metric, importance.Metric)}
-    of_logits = [metric for metric in metrics if isinstance(metric, importance.LogitsMetric)]
+    reads = {metric.name: metric.site.read(metric.read) for metric in metrics if isinstance(metric, Metric)}
+    of_logits = [metric for metric in metrics if isinstance(metric, LogitsMetric)]
     trace = subject.run(batch, reads=reads, edits=edits, logits=bool(of_logits))
     logits = {m.name: _read_logits(m, trace.logits, batch.to(trace.logits.device, copy=True)) for m in of_logits}
     return {name: value.cpu() for name, value in (trace.answers | logits).items()}
 
 
-def _read_logits(metric: importance.LogitsMetric, logits: Tensor, tokens: Tokens) -> Tensor:
+def _read_logits(metric: LogitsMetric, logits: Tensor, tokens: Tokens) -> Tensor:
     who = named(metric.name)
     answer = Unchanged((logits, tokens)).shown_to(lambda shown: called(metric.read, who, *shown), who)
     return per_sequence(answer, len(tokens), who)
@@ -350,9 +350,9 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat(padded)
 
 
-def _distinct_metrics(instruments: Any) -> tuple[importance.AnyMetric, ...]:
+def _distinct_metrics(instruments: Any) -> tuple[AnyMetric, ...]:
     """All metrics of the instruments, each once. Raises InputError where two have one name, or a report's own."""
-    by_name: dict[str, importance.AnyMetric] = {}
+    by_name: dict[str, AnyMetric] = {}
     taken = {metric.name for metric in core_metrics(torch.arange(0), importance.VISIBLE)}
     taken |= {field.name for field in fields(Report)}
     for metric in _metrics_in(instruments):
@@ -362,9 +362,9 @@ def _distinct_metrics(instruments: Any) -> tuple[importance.AnyMetric, ...]:
     return tuple(by_name.values())
 
 
-def _metrics_in(instruments: Any) -> Iterator[importance.AnyMetric]:
+def _metrics_in(instruments: Any) -> Iterator[AnyMetric]:
     """The metrics of one instrument or of several. Raises InputError for what is not an instrument."""
-    if isinstance(instruments, importance.AnyMetric):
+    if isinstance(instruments, AnyMetric):
         yield instruments
     elif isinstance(instruments, list | tuple):
         for part in instruments:
@@ -406,7 +406,7 @@ def measure_enough(
 
 
 def _interval_width(report: Report, epsilon: float) -> float:
-    sink = report.sink(0, epsilon)
+    sink = report.sink_rate(0, epsilon)
     return sink.high - sink.low
 
 

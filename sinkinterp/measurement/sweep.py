@@ -17,81 +17,29 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention import RESIDUAL, Edit, called, per_sequence
-from ..checks import LARGEST, InputError, accepting, check_count, instance_of, is_whole, whole_number
+from ..checks import LARGEST, InputError, accepting, check_count, instance_of, whole_number
 from ..data.progress import OnProgress, progress_of, told
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.attention_layers import Dropped, RemoveColumn
 from ..interventions.edit import Edits, description, edits_of
 from ..metrics import bootstrap
-from ..metrics.importance import NEXT_TOKEN_LOSS, VISIBLE, PerSequence, next_token_loss
+from ..metrics.importance import VISIBLE
 from ..metrics.instruments import LOSS, Instruments
+from ..metrics.metric import NEXT_TOKEN_LOSS, PerSequence, next_token_loss
+from ..metrics.sinks import sink_rate
 from ..plots.theme import sweep_figure
-from ..report.answers import NamedTensor, Rate, rates
-from ..report.patterns import alphas_of, holds_attention
 from ..report.report import Report
 from ..table import BLOCK, EDIT, LOSS as NATS, Cell, Table, no_estimate
-from .measure import ModelLike, check_unedited, equal_inputs_of, inputs_of, measure, passes, protocol_of, run_note
+from .measure import ModelLike, equal_inputs_of, inputs_of, measure, passes, protocol_of, run_note
 
 ReportMetric = Callable[[Report], PerSequence]
 SEEDS = 3  # of a random control
 MOST_SEEDS = 1000
 
 
-def sink_rate(  # noqa: PLR0913  everything that a rate depends on
-    model: Report | ModelLike,
-    tokens: TokensLike | Any = None,
-    *,
-    layers: int | Sequence[int] | None = None,
-    heads: int | Sequence[int] | None = None,
-    position: int = 0,
-    epsilon: float | Sequence[float] = 0.3,
-    by: str | None = None,
-    edits: Edits = (),
-) -> Rate | Tensor:
-    """Sink_k^epsilon, k = position + 1, a number: the share of (sequence, layer, head) above epsilon; 0..1.
-
-    `rate.per_sequence`, `.per_layer` and `.per_head` are its tensors, which by="sequence", "layer" and "head" return;
-    `rate.to_pandas()` has a row for each head. Takes a report, a model and tokens as `measure` does, or the attention
-    weights that `si.sinks` takes, divided as it does, and `layers` and `heads` of them. Several epsilons give a tensor
-    with the rate, or what `by` returns, at each. Raises InputError for others.
-    """
-    return rates(_alphas(model, tokens, position, edits), position, epsilon, by, layers, heads)
-
-
-def sink_scores(
-    model: Any,
-    tokens: Any = None,
-    *,
-    layers: int | Sequence[int] | None = None,
-    heads: int | Sequence[int] | None = None,
-    position: int = 0,
-    edits: Edits = (),
-) -> Float[Tensor, "layer head"]:
-    """alpha_k of each head, k = position + 1, mean over the sequences of what `sink_rate` takes; 0..1.
-
-    Held weights whose layers differ in the number of heads give one row.
-    """
-    return _alphas(model, tokens, position, edits).over("sequence").at(layer=layers, head=heads)
-
-
-def _alphas(model: Report | ModelLike, tokens: TokensLike | Any, position: int, edits: Edits) -> NamedTensor:
-    """alpha of a position, by sequence, layer and head."""
-    if not is_whole(position):
-        each = "[si.sink_rate(model, text, position=i) for i in (0, 1, 2)]"
-        raise InputError(f"one position is read a call; write {each}, or si.sink_positions(model, text) for the table")
-    if tokens is not None or not (isinstance(model, Report) or holds_attention(model)):
-        return measure(model, tokens, positions=(position,), edits=edits).named_alpha(position)
-    check_unedited(edits)
-    if isinstance(model, Report):
-        return model.named_alpha(position)
-    return _held_alphas(alphas_of(model, position)[0], f"alpha_{position + 1}")
-
-
-def _held_alphas(alphas: Mapping[int, Float[Tensor, "sequence head"]], name: str) -> NamedTensor:
-    """alpha of attention weights that someone holds; layers that differ in their number of heads are one row."""
-    is_even = len({x.shape for x in alphas.values()}) == 1
-    alpha = torch.stack([*alphas.values()], 1) if is_even else torch.cat([*alphas.values()], 1)[:, None]
-    return NamedTensor.of(alpha, name, sequence=len(alpha), layer=[*alphas] if is_even else 1, head=alpha.shape[2])
+def first_sink_rate(report: Report) -> PerSequence:
+    """Sink_1 of each sequence at epsilon 0.3: the share of (layer, head) that give the first token more; 0..1."""
+    return sink_rate(report.alpha(), 0.3)
 
 
 def importance(report: Report, position: int = 0) -> PerSequence:
@@ -116,13 +64,13 @@ def sweep(
 ) -> Table:
     """One row per edit (or list of edits made together): the metric, its change, and the change that a control makes.
 
-    Takes the models and tokens that `measure` takes. `metric` (default: `si.sink_rate`) gives a number per sequence of
+    Takes the models and tokens that `measure` takes. `metric` (default: Sink_1) gives a number per sequence of
     a report, which holds the loss and what `instruments` measure; changes are by sequence. A control runs every edit
     again on the same number of heads, positions or dimensions, drawn at random from `control` seeds ("random": three).
     The table has its mean change too. Raises InputError for an edit that does not fit or has no control.
     """
     seeds = _seeds(control)
-    metric = accepting(sink_rate if metric is None else metric, "a metric, such as si.sink_rate,", None)
+    metric = accepting(first_sink_rate if metric is None else metric, "a metric, such as sweep.importance,", None)
     groups = _groups(edits)
     subject, token_set = inputs_of(model, tokens)
     runs: list[Sequence[Edit]] = [()]  # of no edit, then of each group and of its controls
@@ -154,8 +102,7 @@ def _groups(edits: Any) -> list[tuple[Edit, ...]]:
 def _answer(metric: ReportMetric, report: Report) -> PerSequence:
     """A metric's number per sequence. Raises InputError where it gives something else."""
     answer = called(metric, _name(metric), report)
-    answer = getattr(answer, "per_sequence", answer)
-    fix = "take si.sink_rate, or the mean over the other axes"
+    fix = "take the mean over the other axes"
     per_sequence(answer, report.protocol.sequences, f"the metric {_name(metric)}", 1, fix)
     if answer.isinf().any():
         raise InputError(f"{_name(metric)} gave a number that is not finite, which has no change; clamp it")
@@ -169,7 +116,7 @@ def _seeds(control: Any) -> int:
 
 
 def _ends(metric: ReportMetric) -> bootstrap.Range:
-    known: dict[Any, bootstrap.Range] = dict.fromkeys((sink_rate, importance), bootstrap.SHARES)
+    known: dict[Any, bootstrap.Range] = dict.fromkeys((first_sink_rate, importance), bootstrap.SHARES)
     known[loss] = bootstrap.SIZES
     return known.get(getattr(metric, "func", metric), bootstrap.REALS)  # of a partial, that of its function
 

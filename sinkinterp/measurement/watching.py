@@ -22,8 +22,9 @@ from ..checks import InputError, accepting, finite_number, instance_of, whole_nu
 from ..data.tokens import TokenSet, TokensLike, token_set_of
 from ..lm.attention import GateMap
 from ..metrics import residuals
-from ..metrics.importance import Metric, check_epsilon, sink_logits
-from ..report.answers import OfTable
+from ..metrics.importance import sink_logits
+from ..metrics.metric import Metric
+from ..metrics.sinks import check_epsilon
 from ..report.readings import Readings
 from ..table import Table
 from .measure import inputs_of, measure
@@ -37,10 +38,10 @@ _SHARDED = ("full_tensor", "ds_id", "_is_flat_param")  # what only weights have 
 def sinks_of(report: Readings, epsilon: float = 0.3) -> Numbers:
     """alpha_1, Sink_1 and Sink_*, 0 without a slot: means over sequences, layers and heads."""
     alpha, slot = report.alpha().mean().item(), report.slot_rate(epsilon)
-    return {"alpha_1": alpha, "sink_1": report.sink_rate(0, epsilon).item(), "sink_slot": slot.mean if slot else 0.0}
+    return {"alpha_1": alpha, "sink_1": report.sink_rate(0, epsilon).mean, "sink_slot": slot.mean if slot else 0.0}
 
 
-class SinkCallback(OfTable, TrainerCallback):
+class SinkCallback(TrainerCallback):
     """Measures the sinks of a fixed batch every `every` steps of a training, without changing the training.
 
     In transformers' Trainer::

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..attention import numbers
 from ..checks import LARGEST, InputError, whole_number
 from ..table import Cell, high_of, low_of
-from .importance import PerSequence
+from .metric import PerSequence
 
 Range = tuple[float, float]  # of a quantity: the least and the largest value that it can have
 REALS, SIZES, SHARES, COSINES = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0), (-1.0, 1.0)
@@ -43,17 +43,33 @@ def intervals(n: int, over: str = "sequences") -> str:
     return f"95% interval over {over}, Wilson's of equal shares, else by Student's t (quotients: Fieller's)"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Estimate:
-    """A mean over sequences and its 95% interval, NaN without one."""
+    """A mean over sequences and its 95% interval, NaN without one. It prints as 0.8 [0.71, 0.87], f"{it:.0%}" as 80%.
+
+    Compare one of its numbers: `estimate.low > 0.2`. Two estimates are equal if all three numbers are.
+    """
 
     mean: float
     low: float
     high: float
 
-    def __str__(self) -> str:
-        interval = "" if math.isnan(self.low) else f" [{self.low:.3g}, {self.high:.3g}]"
-        return f"{self.mean:.3g}{interval}"
+    def __format__(self, spec: str) -> str:
+        """The mean and the ends of its interval, each as Python formats a number."""
+        mean, low, high = (format(x, spec or ".3g") for x in (self.mean, self.low, self.high))
+        return mean if math.isnan(self.low) else f"{mean} [{low}, {high}]"
+
+    def __repr__(self) -> str:
+        return format(self, "")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Estimate) and self._numbers() == other._numbers()
+
+    def __hash__(self) -> int:
+        return hash(self._numbers())
+
+    def _numbers(self) -> tuple[float | None, ...]:
+        return tuple(None if math.isnan(x) else x for x in (self.mean, self.low, self.high))
 
     def __float__(self) -> float:
         return self.mean
@@ -64,7 +80,7 @@ class Estimate:
         return Estimate(self.mean, min(low, self.mean), max(high, self.mean))
 
     def _compared(self, other: object) -> NoReturn:
-        raise InputError("an estimate has a mean, a low and a high end; compare one of them: report.sink().low > 0.2")
+        raise InputError("an estimate has a mean, a low and a high end; compare one of them: estimate.low > 0.2")
 
     __lt__ = __le__ = __gt__ = __ge__ = _compared
 

@@ -11,10 +11,10 @@ from typing import Any
 from torch import Tensor
 
 from ..attention import CALL, RESIDUAL, AttentionCall, KeyIndex
-from . import importance, qk, residuals, writes
+from . import importance, metric, qk, residuals, writes
 from .residuals import vector_norms
 
-Instrument = tuple[importance.AnyMetric, ...]
+Instrument = tuple[metric.AnyMetric, ...]
 Instruments = Instrument | Sequence[Any]  # one, or several in a list
 
 GEOMETRY: Instrument = (*qk.METRICS, *writes.METRICS)
@@ -23,7 +23,7 @@ RESIDUALS: Instrument = (residuals.ALL_ENTRIES,)
 """Every residual entry, `sequence block channel pos`: for a few short sequences."""
 MAPS: Instrument = (importance.PATTERNS, *qk.MAPS)
 """Every head's attention, scores, cosines and norm products, `sequence layer head query key`: for short sequences."""
-LOSS: Instrument = importance.METRICS
+LOSS: Instrument = metric.METRICS
 ALL = (GEOMETRY, MASSIVE, LOSS)
 INSTRUMENTS = {"GEOMETRY": GEOMETRY, "MASSIVE": MASSIVE, "RESIDUALS": RESIDUALS, "MAPS": MAPS, "LOSS": LOSS}
 
@@ -32,15 +32,15 @@ INSTRUMENTS = {"GEOMETRY": GEOMETRY, "MASSIVE": MASSIVE, "RESIDUALS": RESIDUALS,
 
 _IMPORTANCES, _NULLS = "importances", "nulls"
 _OF_SLOTS = (
-    importance.Metric("slot_importance", CALL, importance.slot_importance),
-    importance.Metric("slot_null", CALL, importance.uniform_slot_importance),
+    metric.Metric("slot_importance", CALL, importance.slot_importance),
+    metric.Metric("slot_null", CALL, importance.uniform_slot_importance),
 )
-_HIDDEN_QUERIES = importance.Metric("hidden_queries", CALL, importance.hidden_queries)
+_HIDDEN_QUERIES = metric.Metric("hidden_queries", CALL, importance.hidden_queries)
 _AS_THEY_ARE = (
-    importance.Metric("off_sequence", CALL, importance.off_sequence),
-    importance.Metric("key_norms", CALL, lambda call: vector_norms(call.k)),
-    importance.Metric("value_norms", CALL, lambda call: vector_norms(call.v)),
-    importance.Metric("residual_norms", RESIDUAL, vector_norms),
+    metric.Metric("off_sequence", CALL, importance.off_sequence),
+    metric.Metric("key_norms", CALL, lambda call: vector_norms(call.k)),
+    metric.Metric("value_norms", CALL, lambda call: vector_norms(call.v)),
+    metric.Metric("residual_norms", RESIDUAL, vector_norms),
 )
 
 
@@ -58,11 +58,11 @@ class _AtPositions:
         return self.read(call, positions, self.convention)
 
 
-def core_metrics(positions: KeyIndex, convention: importance.Convention) -> tuple[importance.Metric, ...]:
+def core_metrics(positions: KeyIndex, convention: importance.Convention) -> tuple[metric.Metric, ...]:
     """The metrics of every report, with importance at `positions`."""
     return (
-        importance.Metric(_IMPORTANCES, CALL, _AtPositions(importance.importance_and_raw, positions, convention)),
-        importance.Metric(_NULLS, CALL, _AtPositions(importance.uniform_and_content_free, positions, convention)),
+        metric.Metric(_IMPORTANCES, CALL, _AtPositions(importance.importance_and_raw, positions, convention)),
+        metric.Metric(_NULLS, CALL, _AtPositions(importance.uniform_and_content_free, positions, convention)),
         *(*_OF_SLOTS, *_AS_THEY_ARE, _HIDDEN_QUERIES),
     )
 

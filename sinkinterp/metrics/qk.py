@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..attention import CALL, AttentionCall, Keys, Queries, key_blocks, maps
 from ..checks import whole_number
-from .importance import Metric
+from .metric import Metric
 from .residuals import vector_norms
 
 Pair = Float[Tensor, "batch head 2"]

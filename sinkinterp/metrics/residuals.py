@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..attention import RESIDUAL, Residual
 from ..checks import finite_number, whole_number
-from .importance import Metric, PerSequence
+from .metric import Metric, PerSequence
 
 
 def vector_norms(x: Float[Tensor, "*stack d"]) -> Float[Tensor, "*stack"]:

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention import CALL, OUTPUT
-from .importance import Metric
+from .metric import Metric
 
 
 def stable_rank(x: Float[Tensor, "*stack row column"]) -> Float[Tensor, "*stack"]:

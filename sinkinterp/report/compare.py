@@ -7,7 +7,7 @@ from plotly.subplots import make_subplots
 
 from ..checks import check_count
 from ..metrics import bootstrap
-from ..metrics.importance import check_epsilon, epsilons_of
+from ..metrics.sinks import check_epsilon, epsilons_of
 from ..plots.theme import PERCENT, add_curve, colour, error_bars, escaped, sweep_figure, themed, unique_values
 from ..table import ALPHA_1, EPSILON, LENGTH, MODEL, NULL, QUANTITY, SINK_1, VALUE_RATIO, Cell, Table, high_of, low_of
 from .readings import Readings, check_report, check_reports, protocol_note
@@ -76,7 +76,7 @@ def sinks_by(column: str, reports: Mapping[str, Readings], epsilon: float = 0.3,
     def row(name: str, report: Readings) -> dict[str, Cell]:
         return {
             column: name,
-            **bootstrap.estimate_cells(SINK_1, report.sink(0, epsilon)),
+            **bootstrap.estimate_cells(SINK_1, report.sink_rate(0, epsilon)),
             "null rate": report.null_sink_rate(0, epsilon),
             **bootstrap.mean_cells(ALPHA_1, report.alpha().mean((1, 2)), bootstrap.SHARES),
             **bootstrap.mean_cells(VALUE_RATIO, report.value_ratio().mean((1, 2)), bootstrap.SIZES),
@@ -108,7 +108,7 @@ def sinks_by_length(reports: Iterable[Readings], epsilons: Iterable[float] | flo
             MODEL: report.protocol.model,
             LENGTH: report.protocol.length,
             EPSILON: epsilon,
-            **bootstrap.estimate_cells(SINK_1, report.sink(0, epsilon)),
+            **bootstrap.estimate_cells(SINK_1, report.sink_rate(0, epsilon)),
             NULL: report.null_sink_rate(0, epsilon),
             "n": report.protocol.sequences,
         }

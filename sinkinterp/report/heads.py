@@ -19,8 +19,8 @@ from plotly.subplots import make_subplots
 from ..attention import maps
 from ..checks import whole_number
 from ..metrics.bootstrap import COSINES as COSINE_RANGE, SHARES, SIZES, mean_cells
-from ..metrics.importance import check_epsilon
 from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
+from ..metrics.sinks import check_epsilon
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
 from ..plots.theme import LIGHT, colour, faded, grid_of, heat_map, positive_axis, sweep_figure, themed, unique_values
 from ..table import ALPHA_1, HEAD, KEY_RATIO, LAYER, NULL, SINK_RATE, VALUE_RATIO, Cell, Table

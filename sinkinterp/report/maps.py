@@ -13,7 +13,8 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from ..attention import QUANTITIES, SCORE, WEIGHT, Quantity, pooled
-from ..metrics.importance import PATTERNS, Metric
+from ..metrics.importance import PATTERNS
+from ..metrics.metric import Metric
 from ..metrics.qk import MAPS
 from ..plots.theme import DIVERGING, MAGNITUDE, escaped, themed
 from ..table import Table

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..attention import Pattern
 from ..checks import InputError, whole_number
 from ..metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells, rate
-from ..metrics.importance import check_epsilon
+from ..metrics.sinks import check_epsilon
 from ..plots.theme import heat_map, themed
 from ..table import HEAD, LAYER, NULL, Cell, Table
 from .readings import Readings
@@ -155,7 +155,7 @@ def _uniform(pattern: Pattern, real: Bool[Tensor, "batch key"]) -> Float[Tensor,
 def _by_layer(given: Any, sequences: int) -> dict[int, Any]:
     """The patterns by the number of their layer."""
     if isinstance(given, Readings):
-        raise InputError("a report has its sinks: report.sink(), report.heads(); si.sinks takes attention weights")
+        raise InputError("a report has its sinks: report.sink_rate(), report.heads(); si.sinks takes attention weights")
     if getattr(given, "beam_indices", None) is not None:
         raise InputError("beams change places from step to step, so their weights are of no one text; set num_beams=1")
     given = getattr(given, "attentions", getattr(given, "decoder_attentions", given))

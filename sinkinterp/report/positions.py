@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..data.tokens import PAD
 from ..metrics.bootstrap import SIZES, estimate_cells, mean_cells
-from ..metrics.importance import NEXT_TOKEN_LOSS, epsilons_of, sink_grid, sink_tokens
+from ..metrics.metric import NEXT_TOKEN_LOSS
+from ..metrics.sinks import epsilons_of, sink_grid, sink_tokens
 from ..plots.theme import PERCENT, SHARE, sweep_figure
 from ..table import EPSILON, NULL, POSITION, SINK_1, SINK_RATE, Cell, Table
 from .readings import Readings, TokenText, of_report, protocol_note
@@ -28,7 +29,7 @@ def sinks_by_position(report: Readings, epsilon: float = 0.3) -> Table:
         return {
             POSITION: position,
             "paper": f"Sink_{position + 1}",
-            **estimate_cells(SINK_RATE, report.sink(position, epsilon)),
+            **estimate_cells(SINK_RATE, report.sink_rate(position, epsilon)),
             "null rate": report.null_sink_rate(position, epsilon),
             ALPHA: report.alpha(position).nanmean().item(),
             NULL_ALPHA: report.null_alpha(position).nanmean().item(),
@@ -49,7 +50,7 @@ def sinks_by_epsilon(report: Readings, epsilon: float = 0.3, epsilons: Iterable[
         others = [rate for j, rate in enumerate(rates[i].tolist()) if j != first]
         return {
             EPSILON: thresholds[i],
-            **estimate_cells(SINK_1, report.sink(0, thresholds[i])),
+            **estimate_cells(SINK_1, report.sink_rate(0, thresholds[i])),
             NULL: nulls[i, first].item(),
             LARGEST_OTHER: max(others, default=None),
         }

@@ -22,10 +22,11 @@ from torch import Tensor
 from ..checks import InputError, instance_of, nearest, refusal, whole_number
 from ..files import by_suffix, check_is_file, path_of
 from ..metrics.bootstrap import Estimate, intervals, rate
-from ..metrics.importance import VISIBLE, Alpha, AnyMetric, PerHead, sink_rate
+from ..metrics.importance import VISIBLE
+from ..metrics.metric import AnyMetric
 from ..metrics.residuals import Steps, norm_ratio, steps
+from ..metrics.sinks import Alpha, PerHead, sink_rate
 from ..seals import SEALED, SHA256, STAMP, Damaged, check_signed, check_stamp, csv_bytes, signed, stamped, write_output
-from .answers import NamedTensor, rates
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Readings:
         if isinstance(metric, str) and metric in self.extras:
             return self.extras[metric]
         if not isinstance(metric, AnyMetric):
-            fix = "give the metric itself, such as sinkinterp.metrics.importance.NEXT_TOKEN_LOSS, or read report.extras"
+            fix = "give the metric itself, such as sinkinterp.metrics.metric.NEXT_TOKEN_LOSS, or read report.extras"
             raise InputError(f"{metric!r:.40} is not a metric{nearest(metric, self.extras)}; {fix}")
         if not self.has(metric):
             raise InputError(f"{metric.name} was not measured; measure with instruments=si.measurement.instruments.ALL")
@@ -189,23 +190,11 @@ class Readings:
         own = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         return own | {EXTRA + name: value for name, value in self.extras.items()}
 
-    def sink_rate(
-        self, position: int = 0, epsilon: float = 0.3, *, by: str | None = None, layers: Any = None, heads: Any = None
-    ) -> Any:
+    def sink_rate(self, position: int = 0, epsilon: float = 0.3) -> Estimate:
         """Sink_k^epsilon, k = position + 1: the share of (sequence, layer, head) above epsilon, strictly; 0..1.
 
-        `by`, `layers`, `heads` and several epsilons are those of `si.sink_rate`.
+        Its 95% interval is over sequences.
         """
-        return rates(self.named_alpha(position), position, epsilon, by, layers, heads)
-
-    def named_alpha(self, position: int = 0) -> NamedTensor:
-        """As `alpha`, with the numbers of its layers."""
-        alpha = self.alpha(position)
-        names: Any = {"sequence": len(alpha), "layer": self.attention_layers, "head": alpha.shape[2]}
-        return NamedTensor.of(alpha, f"alpha_{position + 1}", **names)
-
-    def sink(self, position: int = 0, epsilon: float = 0.3) -> Estimate:
-        """`sink_rate` with its 95% interval over sequences."""
         return rate(sink_rate(self.alpha(position), epsilon))
 
     def null_sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:

@@ -17,8 +17,9 @@ from jaxtyping import jaxtyped
 from torch import Tensor
 
 from ..checks import InputError, choice, whole_number
-from ..metrics.importance import NEXT_TOKEN_LOSS, PATTERNS, AnyMetric
+from ..metrics.importance import PATTERNS
 from ..metrics.instruments import INSTRUMENTS
+from ..metrics.metric import NEXT_TOKEN_LOSS, AnyMetric
 from ..metrics.qk import QK_ANGLES
 from ..metrics.residuals import MASSIVE_ENTRIES, TOP_ENTRIES
 from ..metrics.writes import UPDATE_RANK
@@ -49,7 +50,7 @@ class Report(Readings):
         n, n_layers, n_heads, _ = self.importance.shape
         sizes = f"{n_layers} layers x {n_heads} heads, T={self.protocol.lengths}, n={n}"
         null = f"{self.null_sink_rate():.3f} under uniform attention" if 0 in self.positions else ""
-        sink = f", Sink_1 = {self.sink()} at epsilon 0.3, {null}" if null else ""
+        sink = f", Sink_1 = {self.sink_rate()} at epsilon 0.3, {null}" if null else ""
         return f"<Report of {self.protocol.model}: {sizes}{sink}>"
 
     def summary(self, epsilon: float = 0.3) -> Summary:

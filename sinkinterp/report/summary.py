@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..metrics.bootstrap import REALS, SHARES, SIZES, Estimate, Range, estimate, mean_cells, rate_cells
-from ..metrics.importance import NEXT_TOKEN_LOSS, PerSequence, sink_positions, sink_rate
+from ..metrics.metric import NEXT_TOKEN_LOSS, PerSequence
+from ..metrics.sinks import sink_positions, sink_rate
 from ..table import NULL, QUANTITY, Cell, Table
 from .heads import heads_svg, sinks_by_head, strongest_head
 from .positions import followed
@@ -132,7 +133,7 @@ def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText =
     uniform attention too is above epsilon tell nothing by their rate; where all are, the mean decides. `token_text`
     gives token ids their text, for later sinks of one text.
     """
-    rate, null = report.sink(0, epsilon), report.null_sink_rate(0, epsilon)
+    rate, null = report.sink_rate(0, epsilon), report.null_sink_rate(0, epsilon)
     alpha, uniform = (estimate(x.nanmean((1, 2))).within(SHARES) for x in (report.alpha(), report.null_alpha()))
     layer, head = strongest_head(report)
     i = report.attention_layers.index(layer)

@@ -26,10 +26,10 @@ from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet, TokensLike, sequences_that_fit
 from ..files import cache_folder, check_holds, check_writable, path_of, sole_writer
 from ..measurement.measure import measure, passes
-from ..measurement.sweep import sink_rate
+from ..measurement.quantities import sink_rate
 from ..measurement.watching import sinks_of
 from ..metrics.bootstrap import SIZES, Estimate, estimate
-from ..metrics.importance import next_token_loss
+from ..metrics.metric import next_token_loss
 from ..plots.theme import sweep_figure
 from ..seals import settle, stated, sums, verify
 from ..spec import Limits
@@ -79,7 +79,7 @@ class Run:
             f"Training of {self.recipe.key()}", str(self.folder), tuple(columns | row for row in rows), figure
         )
 
-    def sink_rate(self, tokens: TokensLike | Any = None, **how: Any) -> Any:
+    def sink_rate(self, tokens: TokensLike | Any = None, **how: Any) -> Estimate:
         """Sink_k of the trained model, by default on 100 sequences of its task that the training did not see."""
         given = held_out_tokens(self.recipe.data, 100) if tokens is None else tokens
         return sink_rate(self.subject(), given, **how)
@@ -323,7 +323,7 @@ def _watch_on(held_out: Chats) -> Callable[[PreTrainedModel], dict[str, float]]:
         except InputError:  # a model outside the attention interface can be trained, though not measured
             return {"valid_loss": loss}
         report = measure(subject, torch.tensor(beginnings), positions=(0,))
-        return {"valid_loss": loss, "alpha_1": report.alpha().mean().item(), "sink_1": report.sink_rate().item()}
+        return {"valid_loss": loss, "alpha_1": report.alpha().mean().item(), "sink_1": report.sink_rate().mean}
 
     return watch
 

@@ -48,7 +48,7 @@ from sinkinterp.measurement import activation_patching, patching, sweep as sprea
 from sinkinterp.measurement.explaining import cut_maps, massive_path
 from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.metrics import bootstrap, instruments
-from sinkinterp.metrics.importance import LogitsMetric, Metric
+from sinkinterp.metrics.metric import LogitsMetric, Metric
 from sinkinterp.pages.book import chapters_in, write_front_pages
 from sinkinterp.pages.live.page import serve_live
 from sinkinterp.report import compare, heads

@@ -162,7 +162,9 @@ def test_a_dry_run_passes_over_a_damaged_chapter(chapter, content, tmp_path):
 
 def test_models_that_are_compared_read_as_many_sequences_as_the_first_needs(monkeypatch, tmp_path):
     monkeypatch.setattr("sinkinterp.measurement.measure.STAGES", (4,))
-    monkeypatch.setattr("sinkinterp.measurement.measure._interval_width", lambda report, _: report.sink().mean - 0.1)
+    monkeypatch.setattr(
+        "sinkinterp.measurement.measure._interval_width", lambda report, _: report.sink_rate().mean - 0.1
+    )
     words = ["compare", "sinkinterp/text-sigmoid", "sinkinterp/text-softmax", "--length", "17", "--first-only"]
     said = CliRunner().invoke(app, [*words, "--save", str(tmp_path / "a.json")])
     assert said.exit_code == 0 and said.stdout.count("n=4") == 2, said.stdout

@@ -13,7 +13,7 @@ from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.sites import CALL, RESIDUAL, Edit
 from sinkinterp.interventions import ChangeResidual, ChangeValues, Operation, Put
 from sinkinterp.measurement.patching import attribution, mean_patch
-from sinkinterp.metrics.importance import LogitsMetric, Metric
+from sinkinterp.metrics.metric import LogitsMetric, Metric
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
 TOKENS = tokens_of()[:4, :11]

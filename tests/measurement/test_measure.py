@@ -19,7 +19,8 @@ from sinkinterp.data.tokens import PAD, TokenSet
 from sinkinterp.measurement import measure as batching
 from sinkinterp.measurement.measure import WIDTH, measure_enough
 from sinkinterp.metrics import instruments
-from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS, PAPER, RELEASED, VISIBLE, Metric
+from sinkinterp.metrics.importance import PAPER, RELEASED, VISIBLE
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, Metric
 from sinkinterp.metrics.residuals import peak
 
 LENGTHS = (5, 17, 2, 11, 5)
@@ -258,5 +259,5 @@ def test_a_measurement_ends_at_the_first_look_at_which_the_interval_is_narrow_an
             torch.testing.assert_close(report.tensors()[name], value, equal_nan=True, msg=name)
         assert report.protocol.source_sha256 == whole.protocol.source_sha256 and report.protocol.sequences == n
         assert sum(size for size, _ in looks) == n  # none is measured twice
-        sink = report.sink(0, epsilon)
+        sink = report.sink_rate(0, epsilon)
         assert (sink.high - sink.low <= WIDTH) is (n == 32) is ("of 70: Sink_1" in report.protocol.line())

@@ -15,7 +15,7 @@ import sinkinterp as si
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.lm.model import build
 from sinkinterp.metrics import residuals
-from sinkinterp.metrics.importance import Metric
+from sinkinterp.metrics.metric import Metric
 
 TOKENS = tokens_of()
 ROWS = [{"input_ids": row, "labels": row} for row in torch.randint(VOCAB, (24, 11))]
@@ -72,7 +72,7 @@ def test_the_numbers_are_those_of_a_measurement_and_reach_history_and_reporters(
     expected = {
         "alpha_1": report.alpha().mean().item(),
         "alpha_1_uniform": report.null_alpha().mean().item(),
-        "sink_1": report.sink_rate(0, 0.2),
+        "sink_1": report.sink_rate(0, 0.2).mean,
         "sink_slot": 0.0,
         "norm_ratio": report.residual_ratio().mean(0).max().item(),
         "largest_entry": report.extra(peak).max().item(),

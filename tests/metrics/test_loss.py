@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from sinkinterp.metrics.importance import next_token_loss, target_loss
+from sinkinterp.metrics.metric import next_token_loss, target_loss
 
 
 def draw():

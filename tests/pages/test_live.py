@@ -108,7 +108,7 @@ def test_an_answer_is_json_and_its_maps_and_sinks_are_those_that_are_measured(de
     np.testing.assert_allclose(np.nan_to_num(weights(answer, 0, 0, 1)), expected, rtol=1e-3, atol=1e-9)
     report = measure(demo.subject, tokens)
     assert [row["values"] for row in answer["headline"][:2]] == [
-        [f"{report.sink_rate():.1%}"],
+        [f"{report.sink_rate().mean:.1%}"],
         [f"{report.alpha().mean().item():.1%}"],
     ]
     assert answer["view"]["tokens"] == IDS.split() and answer["edits"] == []

@@ -18,7 +18,7 @@ def test_sinks_of_weights_are_those_that_are_measured_whatever_they_came_from():
     output = model(tokens, output_attentions=True)
     table, report = si.sinks(output.attentions, 2), si.measure(model, tokens, convention=PAPER)
     everything, *heads = table.records()
-    sink = report.sink(2)
+    sink = report.sink_rate(2)
     found = [everything[f"Sink_3{end}"] for end in ("", " low", " high")]
     assert found == pytest.approx([sink.mean, sink.low, sink.high], abs=1e-6)
     assert [row["alpha_3"] for row in heads] == pytest.approx(report.alpha(2).mean(0).flatten().tolist(), abs=1e-5)

@@ -71,7 +71,7 @@ def test_intervals_are_over_sequences():
 @pytest.mark.parametrize("epsilon", [0.3, 0.95])
 def test_the_interval_of_a_rate_is_that_of_the_report_within_0_and_1_and_no_point(epsilon):
     (row,) = [row for row in sink_summary(REPORT, epsilon).records() if row["quantity"].startswith("Sink_1")]
-    assert row | estimate_cells("value", REPORT.sink(0, epsilon)) == row
+    assert row | estimate_cells("value", REPORT.sink_rate(0, epsilon)) == row
     assert 0 <= row["value low"] < row["value high"] <= 1
 
 

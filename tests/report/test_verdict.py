@@ -6,7 +6,7 @@ import pytest
 import torch
 from report.test_tables import ALPHA, REPORT, TOKENS, WITH, N, T
 
-from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES
 from sinkinterp.report.compare import sinks_by_length
 from sinkinterp.report.explained import graph

@@ -10,8 +10,8 @@ from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.progress import silent
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import ChangeResidual, Scale, ZeroKeyBias
-from sinkinterp.metrics.importance import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.instruments import LOSS
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.runs.case import OUR_SEQUENCES, open_case
 
 TOKENS = torch.randint(1024, (5, 13), generator=torch.Generator().manual_seed(3))

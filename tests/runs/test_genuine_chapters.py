@@ -145,7 +145,7 @@ def test_the_row_of_an_atlas_is_what_measurements_say(tmp_path):
         for edits in ((), [si.interventions.RemoveColumn(positions=[0])])
     )
     losses = [report.extras["loss"][:, 1:].mean() for report in (plain, hidden)]
-    assert row["Sink_1 without BOS"] == pytest.approx(plain.sink_rate(), abs=1e-6)
+    assert row["Sink_1 without BOS"] == pytest.approx(plain.sink_rate().mean, abs=1e-6)
     assert row["loss without the first token"] == pytest.approx((losses[1] - losses[0]).item(), abs=1e-5)
     assert row["value ratio"] == pytest.approx(plain.value_ratio().mean().item(), rel=1e-5)
     layer, head = map(int, str(row["strongest heads"]).split(" ")[0].split("."))

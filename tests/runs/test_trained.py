@@ -24,7 +24,7 @@ from sinkinterp.lm.block import GatedFFN
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement import measure as batching
-from sinkinterp.metrics.importance import next_token_loss
+from sinkinterp.metrics.metric import next_token_loss
 from sinkinterp.runs import experiment as provenance, trained
 from sinkinterp.runs.case import Inputs, _variant_of
 from sinkinterp.seals import seal

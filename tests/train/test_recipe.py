@@ -255,5 +255,5 @@ def test_softmax_makes_a_drained_sink_of_bos_and_none_of_the_token_behind_it(tmp
     model = replace(si.VARIANTS["softmax"], vocab=65, n_ctx=32)
     recipe = si.Recipe(model=model, data=data, steps=140, batch=32, lr=2e-2, warmup=20, weight_decay=0.1)
     report = si.measure(si.trained(recipe, tmp_path).subject(), held_out_tokens(data, 64))
-    assert report.sink_rate() > 0.9 and report.sink_rate(1) == 0
+    assert report.sink_rate().mean > 0.9 and report.sink_rate(1).mean == 0
     assert report.alpha().mean() > 0.5 and report.value_ratio().mean() < 0.5

@@ -28,7 +28,7 @@ from ...interventions.edit import Ablate, description
 from ...interventions.positions import RemovePosition, SwapPositions
 from ...measurement.activation_patching import activation_patching
 from ...measurement.patching import RESTORED
-from ...metrics.importance import LogitsMetric
+from ...metrics.metric import LogitsMetric
 from ...metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
 from ...report.readings import TokenText, short_name
 from ...report.report import Report
@@ -329,7 +329,7 @@ def headline(reports: Sequence[Report], word: TokenText) -> list[HeadlineData]:
     slots = [report.slot_importance for report in reports]
     rate, alpha = "heads with a sink on the first token (Sink_1,", "attention that the first token receives (alpha_1)"
     of_slot, uniform = "attention that the slot * receives (alpha_*)", "under uniform attention"
-    rates = [report.sink_rate(0, EPSILON) for report in reports]
+    rates = [report.sink_rate(0, EPSILON).mean for report in reports]
     alphas, null = [report.alpha().nanmean().item() for report in reports], first.null_alpha().nanmean().item()
     note = "the likeliest next token" + (" before the edits" if len(reports) > 1 else "")
     shown: list[tuple[str, str, list[float | None], str]] = [

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from sinkinterp.metrics.importance import TokenSink, sink_grid, sink_positions, sink_rate, sink_tokens
+from sinkinterp.metrics.sinks import TokenSink, sink_grid, sink_positions, sink_rate, sink_tokens
 
 SIX = torch.tensor([[[[0.9, 0.1], [0.5, 0.1]]], [[[0.4, 0.7], [0.1, 0.1]]]])  # 2 sequences, 1 layer, 2 heads, 2 tokens
 

@@ -1,0 +1,40 @@
+"""The rows of a report's tables that are asked for: of some layers, heads or positions, or the largest."""
+
+from typing import Any
+
+from ..checks import InputError, whole_number, whole_numbers
+from ..table import ALPHA_1, BLOCK, HEAD, LAYER, POSITION, Table
+from .norms import LARGEST_VALUE, largest_entries
+from .readings import TokenText
+from .report import Report, view_of
+
+
+def rows_named(name: str, report: Report, epsilon: float, word: TokenText, **chosen: Any) -> Table:
+    """The rows that `chosen_rows` keeps of a view, or of the largest entries of one layer or of the tallest block."""
+    if name != "entries" and (name != "massive" or chosen.get("top") is None):
+        return chosen_rows(view_of(report, name).table(report, epsilon, word), **chosen)
+    blocks = [] if chosen.get("layers") is None else whole_numbers(chosen["layers"], "layer")
+    block = whole_number(blocks[0], "layer", 0, report.residual_norms.shape[1] - 1) if len(blocks) == 1 else None
+    chosen |= {"layers": None} if block is not None else {}
+    return chosen_rows(largest_entries(report, epsilon, word, block), **chosen, by=LARGEST_VALUE)
+
+
+def chosen_rows(
+    table: Table, layers: Any = None, heads: Any = None, top: int | None = None, positions: Any = None, by: str = ""
+) -> Table:
+    """The table with the rows of some layers or blocks, heads, and positions; None keeps all. `top`: the largest.
+
+    Raises InputError where it has no such rows.
+    """
+    layer = LAYER if LAYER in table.frame else BLOCK
+    given = {"layers": (layer, layers), "heads": (HEAD, heads), "positions": (POSITION, positions)}
+    given = {name: (column, numbers) for name, (column, numbers) in given.items() if numbers is not None}
+    rows = [
+        row
+        for row in table.records()
+        if all(row.get(column) in whole_numbers(x, column) for column, x in given.values())
+    ]
+    if not rows:
+        absent = [name for name, (column, _) in given.items() if column not in table.frame] or [*given]
+        raise InputError(f"{table.title!r} has no such rows; leave {'=... and '.join(absent)}=... out")
+    return table.with_rows(rows) if top is None else table.with_rows(rows).largest(by or ALPHA_1, top)
