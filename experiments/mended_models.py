@@ -23,7 +23,7 @@ from sinkinterp.applications.mend import (
     worth,
 )
 from sinkinterp.applications.streaming import loss_of
-from sinkinterp.backends.hooks import AddedKeyValue, NoAddedSlots
+from sinkinterp.backends.added_slots import AddedKeyValue, NoAddedSlots
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.mended import AllWeights, Lora, with_adapter, without_adapter
 from sinkinterp.checks import InputError

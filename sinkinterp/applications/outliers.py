@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..attention import RESIDUAL, Edit, Residual, numbers
 from ..backends.anatomy.modules import LinearMap, linear_maps
-from ..backends.exclusive import exclusive
+from ..backends.attached import used_alone
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
 from ..checks import InputError, check_count, finite_number, instance_of, whole_number
@@ -320,7 +320,7 @@ def quantised_weights(subject: HuggingFaceSubject, bits: int, over: tuple[int, .
     Yields the relative squared error, mean over maps. The matrices of experts have a scale each. Raises InputError
     where no map is found, or where weights are computed or offloaded.
     """
-    with exclusive(subject.model), torch.no_grad(), ExitStack() as stack:
+    with used_alone(subject.model), torch.no_grad(), ExitStack() as stack:
         maps, errors = _maps(subject), []
         for block, one in maps:
             rounded, error = _quantised_map(one.weight, bits, over, left, (block, subject.shape.d_model))

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from ..attention import Gap, tolerance_of
 from ..checks import refusal
 from . import contract
-from .hooks import eval_mode
+from .attached import eval_mode
 
 FIX = "use the Hugging Face backend: sinkinterp.load(model)"
 

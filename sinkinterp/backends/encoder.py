@@ -30,9 +30,8 @@ from ..data.tokens import Tokens
 from ..files import check_is_file, path_of
 from . import contract
 from .anatomy.modules import HeadMap, blocks_of, cross_attention, maps_of, positions_replaced, removed_after
+from .attached import RECORDING, eval_mode, used_alone
 from .contract import Abilities
-from .exclusive import RECORDING, exclusive
-from .hooks import eval_mode
 from .huggingface import KEPT, HuggingFaceSubject
 from .subject import NO_ENCODER, Logits
 
@@ -288,7 +287,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         taps = {site: taps for site, taps in self.modules.taps.items() if site is not ATTENTION_INPUT}
         crossing.modules = replace(self.modules, is_cross=True, taps=taps)
         tokens = contract.sample_tokens(self.shape.vocab)
-        with exclusive(self.model):
+        with used_alone(self.model):
             crossing._check_contract(self._forward(tokens, None))
         return crossing
 

@@ -25,8 +25,8 @@ from ..attention import CALL, MLP, RESIDUAL, AttentionCall, HeadOutput, Residual
 from ..checks import InputError
 from ..data.tokens import Tokens
 from .anatomy.modules import cross_attention, removed_after
-from .exclusive import computed_by, exclusive, recorded_by
-from .hooks import attention_set_to, eval_mode, with_first
+from .attached import computed_by, eval_mode, recorded_by, used_alone
+from .hooks import attention_set_to, with_first
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
 from .subject import Subject, Trace
@@ -152,7 +152,7 @@ def frozen(subject: Subject, tokens: Tokens, logits: bool = False) -> Iterator[F
             raise InputError(f"a {type(module).__name__} runs twice in one pass; take another family")
         seen[module] = (args, kwargs, output)
 
-    with exclusive(hf.model), torch.no_grad(), eval_mode(hf.model):
+    with used_alone(hf.model), torch.no_grad(), eval_mode(hf.model):
         watched = {*blocks, *tables, *silent, *norms}
         with removed_after([module.register_forward_hook(see, with_kwargs=True) for module in watched]):
             reads = {"calls": CALL.read(keep), "x": RESIDUAL.read(lambda x: x), "mlp": MLP.read(lambda x: x)}

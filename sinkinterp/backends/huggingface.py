@@ -19,12 +19,13 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual, Put
 from ..interventions.edit import Edits, edits_of
 from . import contract
+from .added_slots import replaces_bos
 from .anatomy import modules as anatomy
 from .anatomy.own_attention import family_of, note_of
+from .attached import PATCHES, computed_by, eval_mode, recorded_by, used_alone
 from .bridge import bridge_of
 from .contract import Abilities, Check
-from .exclusive import computed_by, edits_around, exclusive, recorded_by
-from .hooks import BASES, OURS, attention_set_to, eval_mode, recorded_stream, replaces_bos
+from .hooks import BASES, OURS, attention_set_to, recorded_stream
 from .recorder import Recorder
 from .subject import NO_ENCODER, Logits, Subject, Trace
 
@@ -47,7 +48,7 @@ class HuggingFaceSubject(Subject):
 
     def __init__(self, model: PreTrainedModel, name: str | None = None) -> None:
         self.model, self.name = model, name or type(model).__name__
-        with exclusive(model):
+        with used_alone(model):
             self._read_model(model)
 
     def lens(self) -> Any:
@@ -65,7 +66,7 @@ class HuggingFaceSubject(Subject):
         check_is_decoder(model, self.name, self.has_encoder)
         self._check_ready()
         self.revision = getattr(model.config, "_commit_hash", None) or ""
-        self.implementation = model.config._attn_implementation.removeprefix(OURS)  # another thread's block may be open
+        self.implementation = model.config._attn_implementation.removeprefix(OURS)
         if self.implementation not in BASES:
             fix = "load it with attn_implementation='sdpa'"
             raise InputError(f"{self.name} runs {self.implementation!r} attention; {fix}")
@@ -156,7 +157,8 @@ class HuggingFaceSubject(Subject):
             self._check_tapped(read.site)
         positions = self.positions(edits, tokens.shape[1]) | ({} if logits else self._last_alone)
         left_out = computed_by({self.modules.blocks[block]: _pass_on for block in idle})
-        with exclusive(self.model), left_out, self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext():
+        mapped = self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext()
+        with used_alone(self.model), left_out, mapped:
             logits_returned = self._pass(tokens, recorder, **positions)
             trace = Trace(recorder.answered(self.shape, self.device), logits_returned)
         if logits_returned[:, -1].isnan().any():
@@ -346,7 +348,7 @@ class HuggingFaceSubject(Subject):
 
     @refusing
     def _check_ready(self) -> Iterator[str]:
-        if edits_around(self.model):
+        if self.model in PATCHES:
             yield f"{self.name} is inside si.patched(...); measure it outside, with edits=... instead"
         if self.device.type == "meta":
             yield f"the weights of {self.name} are not in memory (device meta); load them to cpu or cuda"

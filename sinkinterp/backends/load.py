@@ -1,7 +1,6 @@
 """From a name, a folder, an object of one of the three libraries, or a PyTorch module to a subject."""
 
 from collections.abc import Callable, Mapping
-from contextvars import Context
 from functools import partial
 from importlib import import_module
 from os import PathLike
@@ -16,10 +15,10 @@ from transformers import PreTrainedModel
 from ..checks import InputError, instance_of, nearest
 from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
+from .attached import inside_compiled
 from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
 from .files.model_files import DeviceMap, config_here, load_model, load_tokenizer, newest_in, origin_of, tokenizer_of
 from .files.named_models import folder_of, models
-from .hooks import inside_compiled
 from .huggingface import HuggingFaceSubject
 from .mended import with_adapter
 from .module.module_subject import AttentionOf, Forward, ModuleSubject
@@ -80,7 +79,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
         source = load_model(source, dtype or torch.float32, device_map)
     source = source if adapter is None else with_adapter(source, adapter)
     own = {"forward": forward, "blocks": blocks, "positions": positions, "attention": attention}
-    subject = Context().run(_in_memory, source, backend, name, encoder, own)  # also inside a block of `patched`
+    subject = _in_memory(source, backend, name, encoder, own)
     subject.revision = origin or subject.revision
     subject.tokenizer_source, subject.folder = read_with, folder
     if beyond_context:

@@ -25,8 +25,8 @@ from ..data.hub import asking_hub
 from ..files import check_holds, path_of
 from ..seals import Misplaced, Of, check_beside, hashes_in, read_record, verify, write_record
 from ..spec import Spec
+from .added_slots import WITH_SLOTS, AddedSlots, add_slots, remove_slots
 from .files.named_models import located
-from .hooks import WITH_SLOTS, AddedSlots, add_slots, remove_slots
 
 RECORD, TENSORS = "mended.json", "mended.safetensors"
 _ADAPTER, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # of peft

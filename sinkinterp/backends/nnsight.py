@@ -14,8 +14,8 @@ from ..attention.sites import CALL, OUTPUT, RESIDUAL
 from ..checks import InputError
 from ..data.tokens import Tokens
 from .anatomy.own_attention import family_of
-from .exclusive import recorded_by
-from .hooks import eval_mode, places_of, with_first, with_heads
+from .attached import eval_mode, recorded_by
+from .hooks import places_of, with_first, with_heads
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
 from .subject import Logits

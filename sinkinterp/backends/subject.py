@@ -17,10 +17,10 @@ from ..data.given_tokenizer import labels_of
 from ..data.texts import is_path
 from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike, check_texts, is_chat, items_of, token_set_of
 from ..interventions.edit import Edits
+from .added_slots import replaces_bos
 from .anatomy.modules import running_device
-from .exclusive import lock_of
+from .attached import lock_of
 from .files.named_models import check_no_model
-from .hooks import replaces_bos
 
 NO_ENCODER = "off (no cross-attention)"  # what a protocol says of a decoder that runs alone
 Logits = Float[Tensor, "sequence kept vocab"]  # of all positions, or of the last alone

@@ -18,8 +18,8 @@ from ..checks import InputError
 from ..data.tokens import Tokens
 from . import contract
 from .anatomy.modules import HeadMap, alone, removed_after, rows_of
+from .attached import Hook, recorded_by, used_alone
 from .bridge import FIX, bridge_of, hooked_points
-from .exclusive import Hook, exclusive, recorded_by
 from .hooks import recorded_stream
 from .huggingface import HuggingFaceSubject, check_is_decoder
 from .recorder import Recorder
@@ -273,6 +273,6 @@ def make_subject(model: Any, name: str | None) -> TransformerLensSubject:
     """The subject of a bridge, or of the copy of a model of transformers that a bridge runs."""
     if isinstance(model, PreTrainedModel):
         check_is_decoder(model, name or type(model).__name__)
-    with exclusive(model):
+    with used_alone(model):
         bridge = bridge_of(model) if isinstance(model, PreTrainedModel) else model
     return TransformerLensSubject(bridge, name or type(model).__name__)

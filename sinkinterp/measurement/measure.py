@@ -19,7 +19,6 @@ from torch import Tensor
 
 from ..attention import BLOCK, Edit, Reads, Unchanged, called, metric as named, per_sequence
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
-from ..backends.patched import with_block_edits
 from ..backends.subject import Subject, bos_rule, text_to_tokens, token_set_for
 from ..checks import InputError, check_memory, choice, different_numbers, instance_of, nearest, whole_number
 from ..data.choices import Bos, Dtype
@@ -253,7 +252,6 @@ PRESETS = {
 Answers = dict[str, Tensor]  # by the name of the metric
 
 
-@with_block_edits
 def measure(  # noqa: PLR0913  everything that a measurement takes
     model: ModelLike,
     tokens: TokensLike | Any = None,

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ..attention import ALL, CALL, RESIDUAL, AttentionCall, maps
 from ..backends.load import subject_of
-from ..backends.patched import with_block_edits
 from ..checks import InputError, whole_number, whole_numbers
 from ..data.tokens import TokensLike
 from ..interventions.edit import Edits, edits_of
@@ -95,7 +94,6 @@ def qk_angles(
     return _of_layers(cosines.clamp(-1, 1).acos().rad2deg().nanmean(0), report.attention_layers, layers)
 
 
-@with_block_edits
 def attention_weights(
     model: ModelLike, tokens: TokensLike | Any, *, layers: Layers = None, edits: Edits = ()
 ) -> Float[Tensor, "sequence layer head query key"]:
@@ -106,7 +104,6 @@ def attention_weights(
     return _of_layers(weights.movedim(1, 0).detach().cpu(), subject.shape.attention_layers, layers).movedim(0, 1)
 
 
-@with_block_edits
 def hidden_states(
     model: ModelLike, tokens: TokensLike | Any, *, layers: Layers = None, edits: Edits = ()
 ) -> Float[Tensor, "sequence block position d_model"]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from inspect import signature
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -14,8 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from ..attention import CALL, RESIDUAL
 from ..backends.anatomy.modules import removed_after
-from ..backends.exclusive import exclusive, holds
-from ..backends.hooks import BASES, OURS, attention_set_to, inside_compiled
+from ..backends.attached import inside_compiled, used_alone
+from ..backends.hooks import BASES, OURS, attention_set_to
 from ..backends.load import load
 from ..backends.subject import Subject
 from ..checks import InputError, accepting, finite_number, instance_of, whole_number
@@ -218,7 +219,7 @@ def _as_before(module: nn.Module | None) -> Iterator[None]:
     """In the block, a model may be loaded and measured. Afterwards it and the random states are as they were."""
     with ExitStack() as stack:
         if module is not None:
-            stack.enter_context(exclusive(module))
+            stack.enter_context(used_alone(module))
         gpus = {weight.device for weight in ([] if module is None else module.parameters()) if weight.is_cuda}
         stack.enter_context(torch.random.fork_rng(gpus))
         if module is not None and {"forward", "_original_forward"} <= vars(module).keys():  # accelerate's autocast
@@ -231,10 +232,11 @@ def _as_before(module: nn.Module | None) -> Iterator[None]:
 def _gates_of(module: nn.Module | None) -> AbstractContextManager[list[tuple[Tensor, int]]]:
     """In the block, every pass adds the sum of each gate of the model to the list, and of how many values it is."""
     sums: list[tuple[Tensor, int]] = []
+    thread = get_ident()
     gates = [part for part in ([] if module is None else module.modules()) if isinstance(part, GateMap)]
 
     def see(gate: nn.Module, args: Any, values: Tensor) -> None:
-        if holds(module):  # else another thread runs the model
+        if get_ident() == thread:  # else another one runs the model
             sums.append((values.sum(dtype=torch.float32), values.numel()))
 
     return removed_after([gate.register_forward_hook(see) for gate in gates], sums)

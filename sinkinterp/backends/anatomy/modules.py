@@ -22,7 +22,7 @@ from ...attention import ATTENTION_INPUT, MLP, NEURONS
 from ...attention.shapes import Gap, ModelShape, tolerance_of
 from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, LazyWeights, Site
 from ...checks import InputError
-from ..exclusive import Hook
+from ..attached import Hook
 from ..recorder import Recorder
 from . import own_attention
 

@@ -19,8 +19,7 @@ from ...checks import InputError, accepting, instance_of, refusal
 from ...data.tokens import Tokens
 from .. import contract
 from ..anatomy.modules import StreamModules, Tap
-from ..exclusive import computed_by, exclusive, is_recorded_by, raise_if_interrupted
-from ..hooks import eval_mode
+from ..attached import computed_by, eval_mode, is_recorded_by, used_alone
 from ..huggingface import HuggingFaceSubject
 from ..recorder import Recorder
 from ..subject import Logits
@@ -105,7 +104,6 @@ class Showing(Listener):
             raise RuntimeError(f"an edit or a read failed: {error}") from error
 
     def _residual(self, x: Tensor) -> Tensor:
-        raise_if_interrupted()
         if x.ndim != 3 or x.shape[-1] != self.anatomy.d_model:
             raise self._differs("runs other operations")
         kept = x.clone()  # what reads and edits keep must not change when the module adds to the stream in place
@@ -212,7 +210,7 @@ class ModuleSubject(HuggingFaceSubject):
         if forward is not None:
             accepting(forward, "forward", model, None)
         self._forward_of, self._described = forward, attention
-        with exclusive(model), _naming_the_model_inside(model):
+        with used_alone(model), _naming_the_model_inside(model):
             self._find(blocks, positions)
 
     def _find(self, blocks: str | None, positions: str | None) -> None:
