@@ -69,7 +69,8 @@ def patched(model: Any, *more: Any, edits: Edits = ()) -> Iterator[Any]:
         stack.enter_context(uncompiled([*(model if isinstance(model, nn.Module) else module).modules()]))
         patch = PATCHES.get(module)
         if patch is None:
-            patch = _Patch(subject_of(inside_compiled(model)))
+            loaded: Any = subject_of(inside_compiled(model))
+            patch = _Patch(loaded)
             patch.check(every)
             stack.enter_context(patch.attached())
         patch.check_owner()

@@ -199,7 +199,8 @@ def _of_dataset(dataset: Iterable[Any], encode: Encode, column: str) -> TokenSet
     if not all(isinstance(row, Mapping) for row in rows):
         raise _misread(f"a {type(dataset).__name__} has no rows of texts or ids; give one of its parts")
     if rows and column not in rows[0] and "input_ids" in rows[0]:
-        return _of_mapping({name: [row[name] for row in rows[:FIRST_TEXTS]] for name in rows[0]})
+        names = [name for name, value in rows[0].items() if _is_many(value) and not isinstance(value, str)]
+        return _of_mapping({name: [row[name] for row in rows[:FIRST_TEXTS]] for name in names})
     return _of_first((text_in(row, column, "the dataset") for row in rows), "a dataset", encode)
 
 
@@ -218,10 +219,14 @@ def is_chat(given: Any) -> bool:
     return is_list and all(isinstance(item, Mapping) and {"role", "content"} <= item.keys() for item in given)
 
 
-_UNREAD = {
+_FIXES = {  # of what would change a pass and is not read
     "position_ids": "edits change positions, such as edits=si.SwapPositions(0, 4)",
     "inputs_embeds": "edits change embeddings, such as edits=ChangeTokenEmbedding(...)",
-    "token_type_ids": "leave them out",
+    "input_features": "load the model with encoder=Sound(file)",
+}
+_OF_TOKENIZERS = {  # what tokenizers return beside it, and no model takes
+    *("input_ids", "attention_mask", "special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping"),
+    *("overflowing_tokens", "num_truncated_tokens", "length"),
 }
 
 
@@ -231,12 +236,22 @@ def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
         items = ", ".join(map(repr, islice(given, 3))) or "nothing"
         raise _misread(f"a {type(given).__name__} without input_ids holds no tokens; give an item ({items})")
     token_set = token_set_of(given["input_ids"], _refuse_texts)
-    for name, fix in _UNREAD.items():
-        value = given.get(name)
-        if value is not None and not (name == "token_type_ids" and _mask_of(value, token_set, name).eq(0).all()):
-            raise InputError(f"{name} are not read; {fix}")
-    mask = given.get("attention_mask")
-    return token_set if mask is None else TokenSet.of(token_set.tokens, attention_mask=_mask_of(mask, token_set))
+    mask = None if given.get("attention_mask") is None else _mask_of(given["attention_mask"], token_set)
+    for name in sorted(given.keys() - _OF_TOKENIZERS, key=lambda name: "token_type" in str(name)):
+        if not (given[name] is None or _changes_nothing(str(name), given[name], token_set, mask)):
+            fix = _FIXES.get(name, "tokens alone are measured: leave it out, with the tokens that stand for it")
+            raise InputError(f"{name!r} is not read, and may change what the model computes; {fix}")
+    return token_set if mask is None else TokenSet.of(token_set.tokens, attention_mask=mask)
+
+
+def _changes_nothing(name: str, value: Any, token_set: TokenSet, mask: Tensor | None) -> bool:
+    """Whether an input is what the model takes without it: tokens of type 0, or positions 0, 1, 2, ..."""
+    if name.endswith("token_type_ids"):
+        return bool(_mask_of(value, token_set, name).eq(0).all())
+    if name != "position_ids":
+        return False
+    real = torch.ones_like(token_set.tokens) if mask is None else mask.to(token_set.tokens)
+    return bool(((_mask_of(value, token_set, name) - (real.cumsum(1) - 1)) * real).eq(0).all())
 
 
 def _mask_of(given: Any, token_set: TokenSet, name: str = "attention_mask") -> Shaped[Tensor, "sequence pos"]:

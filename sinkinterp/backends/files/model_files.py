@@ -7,7 +7,7 @@ read; what the weights hold by their headers alone; the model, and whether it ha
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,50 @@ def _gguf_metadata(file: Path) -> dict[str, Any]:
     with refusal(f"{file} is not a GGUF file, or is damaged", "download it again"):
         metadata, _ = read_gguf_metadata(str(file))
         return metadata
+
+
+_FACTORS = "rope_freqs.weight"  # of the frequencies of rotation, in a GGUF file
+
+
+@refusing
+def _check_gguf(file: Path) -> Iterator[str]:
+    """Why transformers would build another model than the file holds: it gives sizes that are not said defaults."""
+    metadata = _gguf_metadata(file)
+    kind = metadata.get("general.architecture")
+    sizes = {name: metadata.get(f"{kind}.{name}") for name in ("block_count", "embedding_length")}
+    if lacking := [f"{kind}.{name}" for name, size in sizes.items() if not isinstance(size, int)]:
+        yield f"{file} does not say how large the model is ({', '.join(lacking)}); download it again"
+    layers, width = sizes.values()
+    least, bits = layers * width**2, 8 * file.stat().st_size  # a square matrix for each layer, of 1 bit a weight
+    if least > bits:
+        yield f"{file} is smaller than {layers:,} layers of {width:,} dimensions, which it says; download it again"
+
+
+def _rotate_as_llama3(model: PreTrainedModel, file: Path) -> None:
+    """Divides the frequencies of rotation by those that a GGUF file of Llama 3.1 to 3.3 holds, as llama.cpp does.
+
+    transformers does not read them. Other factors are left, and then refused as a tensor that the model does not take.
+    """
+    from gguf import GGUFReader
+    from transformers.integrations.gguf import read_gguf_metadata
+
+    if _FACTORS not in read_gguf_metadata(str(file))[1] or not getattr(model.config, "rope_parameters", None):
+        return
+    (tensor,) = [tensor for tensor in GGUFReader(file).tensors if tensor.name == _FACTORS]
+    factors = torch.tensor(tensor.data.tolist())
+    rotations = {name: m for name, m in model.named_modules() if isinstance(getattr(m, "inv_freq", None), torch.Tensor)}
+    before, plain = model.config.rope_parameters, [module.inv_freq for module in rotations.values()]
+    numbers = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    llama3 = {"rope_type": "llama3", "factor": float(factors.max()), **numbers}
+    model.config.rope_parameters = {**before, **llama3}
+    made = {name: type(module)(config=model.config) for name, module in rotations.items()}
+    pairs = zip(plain, made.values(), strict=True)
+    is_same = all(x.shape == factors.shape and torch.allclose(x.cpu() / factors, m.inv_freq) for x, m in pairs)
+    if not (rotations and is_same):
+        model.config.rope_parameters = before
+        return
+    for name, module in made.items():
+        model.set_submodule(name, module.to(plain[0].device))
 
 
 def origin_of(source: str | Path) -> str:
@@ -142,6 +186,7 @@ def load_model(
         place = {**_gguf_arguments(Path(source)), "quantization_config": GgufConfig(dequantize=True)}
         fix = "download it again, or take the model's own weights"
         sealed: tuple[Any, ...] = (Path(source).resolve().parent, Path(source).resolve().name)
+        _check_gguf(Path(source))
     else:
         _check_folder(source)
         place = {"pretrained_model_name_or_path": source, "use_safetensors": True}
@@ -164,6 +209,8 @@ def load_model(
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
         )
+    if is_gguf(source):
+        _rotate_as_llama3(model, Path(source))
     check_read_whole(source, model, loading)
     return model
 
@@ -233,6 +280,24 @@ def newest_in(source: Any) -> Any:
     return max(steps, key=lambda step: (len(step.name), step.name), default=source)
 
 
+def _in_order(path: Path) -> list[tuple[int, str]]:
+    """Sorts names as people count: checkpoint-1000 behind checkpoint-500."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", path.name)]
+
+
+def _instead_of(folder: Path) -> str:
+    """Which model a user who gives a folder without config.json may mean, by the files that are there."""
+    if inside := sorted((file.parent for file in folder.glob("*/config.json")), key=_in_order):
+        return f"give a model inside it, such as {inside[-1]}"
+    if ggufs := sorted(folder.glob("*.gguf")):
+        return f"give the GGUF file itself, {ggufs[0]}"
+    pickled = sorted(file for kind in ("pt", "pth", "ckpt", "bin") for file in folder.glob(f"*.{kind}"))
+    if pickled:
+        fix = "make the model that they are of, load them into it with torch.load, and give the model itself"
+        return f"{pickled[0].name} holds weights that PyTorch pickled: {fix}"
+    return "give a folder made by save_pretrained"
+
+
 @refusing
 def _check_folder(source: str | Path) -> Iterator[str]:
     """Why a path is not the folder of a model."""
@@ -240,9 +305,7 @@ def _check_folder(source: str | Path) -> Iterator[str]:
     if not folder.exists() and (folder.is_symlink() or str(source).startswith((".", "/", "~"))):
         yield f"there is no folder {folder}; check the path"
     if folder.exists() and not (folder / "config.json").is_file():
-        newest = max((file.parent for file in folder.glob("*/config.json")), key=lambda path: path.name, default=None)
-        fix = "give a folder made by save_pretrained" if newest is None else f"give a model inside it, such as {newest}"
-        yield f"{folder} holds no config.json, so it is not a model; {fix}"
+        yield f"{folder} holds no config.json, so it is not a model of transformers; {_instead_of(folder)}"
     for file in folder.glob("*") if folder.is_dir() else ():
         if file.exists() and not file.is_file() and (not file.is_dir() or file.suffix == ".safetensors"):
             yield f"{file} is not a file, and a model is made of files; remove it, or give another folder"
@@ -275,6 +338,7 @@ _WHOLE = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")  # what 
 _CONSTANT = re.compile(r"(^|\.)(inv_freq|original_inv_freq|masked_bias|position_ids)$")  # models compute them
 _MTP = ("num_mtp_layers", "num_nextn_predict_layers")  # how many layers predict later tokens
 _ITS_CONFIG = "take the config.json that was saved with these weights"
+_UNQUANTISED = "take the model that was quantised, or one whose config.json has the quantization_config of its weights"
 _FIXES = {  # what names of tensors show -> what a user does
     "lora_": "merge the adapter first: model.merge_and_unload().save_pretrained(FOLDER)",
     "scale": f"they are quantised: {_ITS_CONFIG}, with its quantization_config",
@@ -328,6 +392,8 @@ def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mappin
     shapes = dict.fromkeys(read_gguf_metadata(str(file))[1], ()) if file.is_file() else _shapes_of(source)
     surplus = [*loading["unexpected_keys"], *_layers_beyond(shapes, model)]
     surplus += _not_in_gguf_map(shapes, model) if file.is_file() else []
+    if is_gguf(file) and (model.config.rope_parameters or {}).get("rope_type") == "llama3":
+        surplus = [name for name in surplus if name != _FACTORS]
     surplus = sorted({name for name in surplus if not _is_constant(name, shapes, model)})
     surplus = [name for name in surplus if not _predicts_later_tokens(name, shapes, model.config)]
     fix = next((fix for mark, fix in _FIXES.items() if any(mark in name for name in surplus)), None)
@@ -368,9 +434,20 @@ def _shapes(file: Path, is_plain: bool) -> dict[str, tuple[int, ...]]:
         slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118  no mapping
         for name, part in slices.items():
             kind = part.get_dtype()
-            if kind == "C64" or (is_plain and kind in _WHOLE and name.endswith("weight")):  # not a mask
+            is_packed = kind in _WHOLE and name.endswith("weight")  # not a mask
+            quantiser = _quantiser(slices) if is_packed else ""
+            if quantiser and (is_plain or quantiser == "MLX"):  # whose quantization_config transformers cannot read
+                raise InputError(f"{file} holds weights that {quantiser} quantised; {_UNQUANTISED}")
+            if kind == "C64" or (is_plain and is_packed):
                 raise InputError(f"{file} holds {name} as {kind}, which is not a weight; save it as F32")
         return {name: tuple(part.get_shape()) for name, part in slices.items()}
+
+
+def _quantiser(names: Iterable[str]) -> str:
+    """What quantised weights of these names; empty for a way that is not known."""
+    endings = {name.rpartition(".")[2] for name in names}
+    marks = {"g_idx": "GPTQ", "qzeros": "GPTQ or AWQ", "absmax": "bitsandbytes", "biases": "MLX"}
+    return next((who for mark, who in marks.items() if mark in endings), "")
 
 
 def _not_in_gguf_map(names: Shapes, model: PreTrainedModel) -> Iterator[str]:

@@ -1,0 +1,111 @@
+"""A file or a folder is looked at before a model is built, and what is there is said."""
+
+import json
+
+import gguf
+import pytest
+import torch
+from backends.tiny_gguf import tiny_llama, write_gguf
+from refusals import refused
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import sinkinterp as si
+
+TOKENS = torch.randint(37, (2, 23), generator=torch.Generator().manual_seed(0))
+
+
+def saved(folder, **more):
+    model = tiny_llama(seed=0)
+    model.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | more))
+    return model
+
+
+@pytest.mark.parametrize("sizes", [{}, {"block_count": 2}, {"block_count": 32, "embedding_length": 4096}], ids=str)
+def test_a_gguf_file_of_other_sizes_than_its_tensors_is_refused_before_a_model_is_built(sizes, tmp_path, monkeypatch):
+    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "llama")
+    for name, size in sizes.items():
+        getattr(writer, f"add_{name}")(size)
+    writer.add_tensor("token_embd.weight", torch.ones(37, 32).numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    monkeypatch.setattr("transformers.PreTrainedModel.__init__", None)  # a model that is built fails
+    refused(lambda: si.load(tmp_path / "tiny.gguf"), "llama." if len(sizes) < 2 else "32 layers of 4,096", "download")
+
+
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_a_gguf_file_of_llama_3_is_rotated_as_the_model_that_it_was_made_of(factor, tmp_path, monkeypatch):
+    rope = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192, "rope_theta": 500000.0}  # fmt: skip
+    config = LlamaConfig(
+        vocab_size=37, hidden_size=32, intermediate_size=96, num_hidden_layers=3, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=131072, tie_word_embeddings=False, initializer_range=0.3,
+        rope_parameters=rope,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config).eval()
+    plain = 500000.0 ** -(torch.arange(0, 16, 2) / 16)
+    factors = plain / model.model.rotary_emb.inv_freq
+    assert factors.max() == pytest.approx(factor)
+
+    class Writer(gguf.GGUFWriter):
+        def write_header_to_file(self, *args, **kwargs):
+            self.add_tensor("rope_freqs.weight", factors.numpy())
+            super().write_header_to_file(*args, **kwargs)
+
+    monkeypatch.setattr(gguf, "GGUFWriter", Writer)
+    subject = si.load(write_gguf(tmp_path / "tiny.gguf", model))
+    with torch.no_grad():
+        right = model(TOKENS).logits
+    torch.testing.assert_close(subject.run(TOKENS).logits, right, rtol=0, atol=1e-5)
+    assert subject.model.config.rope_parameters["factor"] == pytest.approx(factor)
+    factors[:] = 3.0
+    refused(lambda: si.load(write_gguf(tmp_path / "other.gguf", model)), "holds rope_freqs.weight")
+
+
+def test_a_folder_that_is_not_a_model_of_transformers_says_what_is_in_it(tmp_path):
+    model = tiny_llama()
+
+    def folder(name):
+        (tmp_path / name).mkdir()
+        return tmp_path / name
+
+    of_gguf = folder("gguf")
+    write_gguf(of_gguf / "tiny.gguf", model)
+    refused(lambda: si.load(of_gguf), "give the GGUF file itself", "tiny.gguf")
+    si.load(of_gguf / "tiny.gguf")  # the fix
+    pickled = folder("pickled")
+    torch.save(model.state_dict(), pickled / "ckpt.pt")
+    refused(lambda: si.load(pickled), "ckpt.pt", "torch.load")
+    made = tiny_llama()
+    made.load_state_dict(torch.load(pickled / "ckpt.pt"))
+    si.load(made)  # the fix
+    of_trainer = folder("trainer")
+    for step in (500, 1000):
+        model.save_pretrained(of_trainer / f"checkpoint-{step}")
+    refused(lambda: si.load(of_trainer), "checkpoint-1000")
+    si.load(of_trainer / "checkpoint-1000")  # the fix
+    refused(lambda: si.load(folder("empty")), "save_pretrained")
+
+
+@pytest.mark.parametrize(("who", "names", "more"), [
+    ("GPTQ", ("qweight", "qzeros", "scales", "g_idx"), {}),
+    ("GPTQ or AWQ", ("qweight", "qzeros", "scales"), {}),
+    ("MLX", ("weight", "scales", "biases"), {"quantization": {"group_size": 64, "bits": 4}}),
+    ("MLX", ("weight", "scales", "biases"), {"quantization_config": {"group_size": 64, "bits": 4}}),
+])  # fmt: skip
+def test_quantised_weights_are_named_by_what_quantised_them(who, names, more, tmp_path):
+    weights = {name: x.contiguous() for name, x in saved(tmp_path, **more).state_dict().items()}
+    place = "model.layers.0.mlp.up_proj"
+    del weights[f"{place}.weight"]
+    for name in names:
+        packed = name in ("qweight", "qzeros", "g_idx", "weight")
+        weights[f"{place}.{name}"] = torch.ones(4, 4, dtype=torch.int32 if packed else torch.float16)
+    if who == "MLX":
+        weights[f"{place}.weight"] = weights[f"{place}.weight"].view(torch.uint32)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    assert "F32" not in refused(lambda: si.load(tmp_path), f"weights that {who} quantised")
