@@ -84,7 +84,7 @@ def _check_gguf(file: Path) -> Iterator[str]:
     sizes = {name: metadata.get(f"{kind}.{name}") for name in ("block_count", "embedding_length")}
     if lacking := [f"{kind}.{name}" for name, size in sizes.items() if not isinstance(size, int)]:
         yield f"{file} does not say how large the model is ({', '.join(lacking)}); download it again"
-    layers, width = sizes.values()
+    layers, width = (int(size or 0) for size in sizes.values())
     least, bits = layers * width**2, 8 * file.stat().st_size  # a square matrix for each layer, of 1 bit a weight
     if least > bits:
         yield f"{file} is smaller than {layers:,} layers of {width:,} dimensions, which it says; download it again"
