@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..backends.added_slots import AddedKey, AddedKeyValue, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
+from ..backends.added_slots import (
+    AddedKey,
+    AddedKeyValue,
+    AddedLogit,
+    AddedSlots,
+    NoAddedSlots,
+    add_slots,
+    watched,
+    without_dropout,
+)
 from ..backends.files.model_files import check_named, checked_config, load_model, tokenizer_of
 from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject, context_of
@@ -189,9 +198,9 @@ def mended(
 ) -> Mended:
     """The recipe's model, mended: its adapter is written to `out`/adapter.
 
-    Training goes on from the newest checkpoint in `out`. It ends where alpha_1 of held-out text is at most that of
-    uniform attention and Sink_1 is below 1%, at the latest after the recipe's steps. Raises InputError as `loop.train`
-    does, and for a model that slots cannot be added to.
+    Training goes on from the newest checkpoint in `out`, without dropout. It ends where alpha_1 of held-out text is at
+    most that of uniform attention and Sink_1 is below 1%, at the latest after the recipe's steps. Raises InputError as
+    `loop.train` does, where `out` holds what another run wrote, and for a model that slots cannot be added to.
     """
     if world.size > 1:
         raise InputError("one process mends a model; start one")
@@ -199,7 +208,10 @@ def mended(
     if recipe.steps:
         checkpoint.check_made(out / "adapter")
     text = recipe.data.prepare(cache or cache_folder(), on_data)
+    if not recipe.steps:
+        checkpoint.check_own([out / "adapter", *out.glob("step-*")], replace(recipe, data=text.recipe))
     model = load_model(recipe.model).to(world.device)
+    without_dropout(model)
     base = fingerprint(model)
     add_slots(model, recipe.slots, text.sample(SEEN, recipe.seed, 1), recipe.position)
     recipe.trained.prepare(model)

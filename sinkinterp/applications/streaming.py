@@ -1,6 +1,5 @@
 """Streaming perplexity: what a rolling cache loses of a long text, and how many sinks it needs (StreamingLLM)."""
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -74,7 +73,12 @@ def _row(cache: str, sinks: int | None, loss: Loss, full: Loss, window: int) -> 
 
 def _perplexity_cells(column: str, loss: Loss, window: int) -> dict[str, Cell]:
     cells = _mean_cells(column, loss, window)
-    return {name: None if nats is None else math.exp(float(nats)) for name, nats in cells.items()}
+    return {name: None if nats is None else _exp(float(nats)) for name, nats in cells.items()}
+
+
+def _exp(nats: float) -> float:
+    """e^nats, infinite above 709 nats, where `math.exp` raises an error."""
+    return torch.tensor(nats, dtype=torch.float64).exp().item()
 
 
 def _mean_cells(column: str, loss: Loss, window: int) -> dict[str, Cell]:

@@ -137,13 +137,23 @@ def replaces_bos(model: Any) -> bool:
     return any(isinstance(row.value, nn.Parameter) for row in rows)
 
 
+def without_dropout(model: nn.Module) -> None:
+    """Sets every dropout of a model to 0, whatever its configuration calls them."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if "dropout" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
+
+
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     scaling: float | None = None, dropout: float = 0.0, **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """The attention function of transformers' interface."""
     if dropout:
-        raise InputError("attention with added slots is computed without dropout; set attention_dropout=0")
+        raise InputError("attention with added slots is computed without dropout; call without_dropout(model)")
     attention_mask = mask_of_chosen(module, key.shape[2], attention_mask, kwargs)
     extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
     call = call_of_interface(0, query, key, value, attention_mask, scaling, **extra)

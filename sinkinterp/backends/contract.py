@@ -10,6 +10,8 @@ The second pass runs `N_COPIES` copies of one sequence. Edits change some copies
     changed     the input of all even blocks, of all odd blocks, becomes 1 - x; edits of residuals reach the model
                 at each other site of blocks x becomes 1 - x, one copy a site;  edits of that site do
                 the last enters every block as the reference, as all of them do rounding in a block
+    mixed       the first position of every block's        whether a block's attention has any effect: edits
+                input becomes 1 - x                         of it are lost where its output projection is zero
     records     they enter a block as what the changed ones, compared with the  the size of that change
                 reference, have changed in the block before
     doubled     heads return nothing, updates are doubled                       updates are what blocks add
@@ -155,7 +157,9 @@ def _distance(a: Tensor, b: Tensor) -> float:
 
 _COPY_OF: Mapping[Site, int] = {site: 2 + i for i, site in enumerate(sites.BLOCK_SITES[1:])}  # behind residuals
 _UNCHANGED = 2 + len(_COPY_OF)
-_CHANGED = slice(0, _UNCHANGED + 1)
+_MIXED = _UNCHANGED + 1
+_CHANGED = slice(0, _MIXED + 1)
+_ATTENTION = (sites.ATTENTION_INPUT, sites.CALL, sites.OUTPUT)
 _RECORDS = slice(_CHANGED.stop, 2 * _CHANGED.stop)
 _DOUBLED = slice(_RECORDS.stop, _RECORDS.stop + 4)
 _BACKWARDS = _DOUBLED.stop
@@ -266,6 +270,7 @@ class _ChangeCopies(Edit):
         x[_RECORDS] = x[_CHANGED] - x[_REFERENCE]
         x[_CHANGED] = x[_REFERENCE]
         x[block % 2] = 1 - x[_REFERENCE]
+        x[_MIXED, 0] = 1 - x[_REFERENCE, 0]
         first, second, *_ = x[_DOUBLED]
         other_start = torch.cat((1 - first[:1], first[1:]))  # -x is x to a gated convolution
         x[_DOUBLED] = torch.stack((first, first, second - first, other_start))
@@ -303,25 +308,31 @@ class _Opposite(Operation):
 
 
 def largest_changes(x: Residual) -> Float[Tensor, " copy"]:
-    """The largest entry of every record."""
-    return x[_RECORDS].abs().amax((1, 2))
+    """The largest entry of every record; that of the mixed copy at later positions than the first."""
+    largest = x[_RECORDS].abs().amax(2)
+    largest[_MIXED, 0] = 0
+    return largest.amax(1)
 
 
 def _lost_changes(changes: Float[Tensor, "copy block"], logits: Logits, shape: ModelShape) -> dict[Site, int]:
     """The sites whose change is lost, up to rounding, and the first block whose output it does not change.
 
-    changes: the answers to `largest_changes`.
+    An edit of attention cannot be lost in a block in which no position changes a later one, as with an output
+    projection of zeros. So it is with logits that are the same whatever the input is. changes: the answers to
+    `largest_changes`.
     """
     sizes = changes[:, 1:].tolist()
     places = [(sites.RESIDUAL, block, block % 2) for block in range(shape.n_layers)]
     places += [(site, block, copy) for site, copy in _COPY_OF.items() for block in site.layers(shape)]
     lost: dict[Site, int] = {}
     for site, block, copy in places:
-        if not sizes[copy][block] > 10 * sizes[_UNCHANGED][block]:
+        rounding = 10 * sizes[_UNCHANGED][block]
+        if not sizes[copy][block] > rounding and (site not in _ATTENTION or sizes[_MIXED][block] > rounding):
             lost.setdefault(site, block)
     last = shape.n_layers  # its residual is what the last block returns, and changes the logits
     change, rounding = (_distance(logits[copy], logits[_REFERENCE]) for copy in (last % 2, _UNCHANGED))
-    return lost if change > 10 * rounding else {**lost, sites.RESIDUAL: last}
+    is_kept = change > 10 * rounding or bool((logits == logits[:1, :1]).all())
+    return lost if is_kept else {**lost, sites.RESIDUAL: last}
 
 
 # What else can the subject do?

@@ -236,7 +236,11 @@ class HuggingFaceSubject(Subject):
 
     @property
     def _embedding(self) -> nn.Embedding:
-        return self.model.get_input_embeddings()
+        embedding = self.model.get_input_embeddings()
+        if not hasattr(embedding, "num_embeddings"):
+            kind = type(embedding).__name__
+            raise InputError(f"the embedding of {self.name} is a {kind}; give it num_embeddings and embedding_dim")
+        return embedding
 
     def _forward(
         self, tokens: Tokens, recorder: Recorder | None, *, gradients: bool = False, **positions: Any

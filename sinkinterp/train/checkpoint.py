@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,14 @@ def check_made(folder: Path) -> None:
     """Raises InputError for a folder that is there, in that of a run without any checkpoint."""
     if folder.exists() and not latest(folder.parent):
         raise InputError(f"{folder} is of no run in {folder.parent}; give another folder, or remove it")
+
+
+def check_own(folders: Iterable[Path], recipe: Spec) -> None:
+    """Raises InputError where one of these folders says that another run wrote it."""
+    for folder in folders:
+        with suppress(Damaged):  # whoever reads it says so
+            if seals.stated(folder).get("run", recipe.key()) != recipe.key():
+                raise InputError(f"{folder} is of another run; give another folder, or remove it")
 
 
 def opened(run: Path, recipe: Fit, base: str = "") -> int:

@@ -129,6 +129,20 @@ def test_writes_are_those_of_the_output_map_and_losses_those_of_a_model_without_
 
 
 @torch.no_grad()
+def test_random_heads_cost_the_mean_of_three_draws(planted, found):
+    held, maps = texts_of(7, 17, 1)[1::2], [block.attn.c_proj for block in planted.model.transformer.h]
+    generator, whole, costs = torch.Generator().manual_seed(0), loss(planted.model, held), []
+    for _ in range(3):
+        saved = [c_proj.weight.clone() for c_proj in maps]
+        for head in torch.randperm(12, generator=generator)[: len(found.heads)].tolist():
+            maps[head // 4].weight[rows_of(head % 4)] = 0
+        costs.append(loss(planted.model, held) - whole)
+        for c_proj, weight in zip(maps, saved, strict=True):
+            c_proj.weight.copy_(weight)
+    assert cell(found, AT_RANDOM, HELD_OUT, AS_MANY) == pytest.approx(sum(costs) / 3, rel=1e-3)
+
+
+@torch.no_grad()
 def loss(model, tokens):
     logits = model(tokens).logits[:, :-1]
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).item()

@@ -195,6 +195,28 @@ def test_the_mean_key_and_value_of_the_first_token_take_its_sink_over_without_tr
     refused(lambda: recipe_of(base, text, steps=0))
 
 
+def test_the_adapter_of_another_run_is_refused_and_stays(base, text, made, tmp_path):
+    few = {"steps": 0, "slots": hooks.AddedKeyValue(), "trained": SlotsAlone()}
+    for n, (first, second) in enumerate(((few, few | {"seed": 3}), ({}, few), (few, {}))):
+        run = tmp_path / str(n)
+        mended(recipe_of(base, text, **first), run, tmp_path)
+        before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+        refused(lambda second=second, run=run: mended(recipe_of(base, text, **second), run, tmp_path), str(run))
+        assert before == {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+
+
+def test_a_model_with_dropout_is_trained_without_it(text, tmp_path):
+    model = model_of("gpt2")
+    assert model.config.attn_pdrop
+    added_slots.without_dropout(model)
+    assert torch.equal(model.train()(TOKENS).logits, logits(model))
+    folder = tmp_path / "gpt2"
+    beginning_with_bos(ByteBPE(300).make([text.read_text()])).save_pretrained(folder)
+    model.resize_token_embeddings(300)
+    model.save_pretrained(folder)
+    assert mended(recipe_of(folder, text, steps=2), tmp_path / "run", tmp_path).history[-1]["step"] == 2
+
+
 def test_where_slots_replace_bos_texts_are_read_without_it_unless_asked(base, text, made, tmp_path):
     few = {"steps": 0, "slots": added_slots.AddedKeyValue(), "trained": SlotsAlone()}
     mended_by_slots = mended(recipe_of(base, text, **few), tmp_path / "run", tmp_path)

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 from applications.test_rolling_cache import rolled
-from backends.zoo import subject_of, tokens_of
+from backends.zoo import model_of, subject_of, tokens_of
 from refusals import refused
 
 from sinkinterp.applications.streaming import loss_of, streaming_table
@@ -124,3 +124,11 @@ def test_only_the_twin_whose_sink_is_a_token_loses_by_its_eviction(name, sequenc
     else:
         assert abs(evicted["added loss"]) < 1e-4
     assert abs(kept["added loss"]) < 1e-3
+
+
+def test_a_perplexity_above_the_largest_number_is_infinite():
+    subject = load(model_of("llama with grouped queries"))
+    with torch.no_grad():
+        subject.model.lm_head.weight.mul_(1e5)
+    table = streaming_table(subject, tokens_of(), window=7, sinks=(0,))
+    assert table.numbers("perplexity after")[0] == math.inf

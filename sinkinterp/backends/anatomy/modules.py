@@ -50,6 +50,8 @@ def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
     config = model.config
     depths = [getattr(config, name) for name in _DECODER_DEPTHS if hasattr(config, name)]
     depth = depths[0] if depths else config.get_text_config().num_hidden_layers
+    if not depth:
+        raise InputError(f"{type(model).__name__} has no blocks; set model.config.num_hidden_layers above 0")
     parts = (model.get_decoder(), *(() if config.is_encoder_decoder else (model,)))
     towers = [m for m in model.modules() if m is not model and getattr(m, "main_input_name", "") == "pixel_values"]
     of_images = {module for tower in towers for module in tower.modules()}  # which may be as many
@@ -237,8 +239,10 @@ def linear_of(module: Any, x: Tensor) -> tuple[Callable[[], Tensor], Tensor | No
     """The weight `d_out d_in` of a map that is given x, when asked for, and its bias.
 
     They are found by other inputs, so the format of the weight does not matter. Raises InputError for a module that is
-    not linear: twice an input must give twice what is above the bias.
+    not linear: twice an input must give twice what is above the bias. So it does for weights in several processes.
     """
+    if any(hasattr(weight, "device_mesh") for weight in module.parameters()):  # a DTensor
+        raise InputError(f"the weights of a {type(module).__name__} are a DTensor; load the model in one process")
     ones, first = (1,) * (x.ndim - 2), x.detach().flatten(0, -2)[0]
     bias, once, twice = module.forward(torch.stack((0 * first, first, 2 * first)).view(*ones, 3, -1)).flatten(0, -2)
     gap, what = Gap.of(twice.detach(), (2 * once - bias).detach()), f"a {type(module).__name__} is not linear"
