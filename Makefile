@@ -18,10 +18,10 @@ unexport BROWSER
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 demo: $(INSTALLED)  ## train the three twins, measure them, move the sink, draw figures/demo.html
-	$(BIN)/sinkinterp demo
+	$(BIN)/sinkinterp demo --force
 
 figures: $(INSTALLED)  ## draw every view from the checkpoints that ship: figures/gallery.html and its pictures
-	$(BIN)/sinkinterp gallery
+	$(BIN)/sinkinterp gallery --force
 
 families: $(INSTALLED)  ## say which architectures of transformers can be measured: docs/families.md
 	$(BIN)/python -m tools.families --markdown docs/families.md

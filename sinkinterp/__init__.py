@@ -136,11 +136,9 @@ _PACKAGES = ("interventions", "measurement")  # which documents name
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
-def save(
-    what: "Any", path: "Path | str", *, width: float = 5.5, height: float | None = None, force: bool = False
-) -> "Path":
+def save(what: "Any", path: "Path | str", *, width: float = 5.5, height: float | None = None) -> "Path":
     """Writes a figure, a table, a report or a page, and returns the path; see `sinkinterp.pages.report.save`."""
-    written: Path = import_module(".pages.report", __name__).save(what, path, width=width, height=height, force=force)
+    written: Path = import_module(".pages.report", __name__).save(what, path, width=width, height=height)
     return written
 
 

@@ -1,16 +1,13 @@
-"""Writing files and folders whole or not at all, even when the program is killed, and only over what is ours."""
+"""Writing files and folders whole or not at all, even when the program is killed."""
 
-import hashlib
 import json
 import os
-import platform
 import secrets
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from string import Template
 from typing import Any, TypeVar
@@ -18,10 +15,9 @@ from typing import Any, TypeVar
 from .checks import InputError, instance_of, reason_of, refusal
 
 T = TypeVar("T")
-_NAME_BYTES = 255  # the longest name that common file systems allow
-_DRAFT = ".draft-"  # a name that no other process shares follows
+Content = bytes | str | Mapping[str, Any]  # of a file: bytes, a text, or what becomes JSON
+_DRAFT = ".draft-"  # the process and a random word follow
 _OUTPUT = 1  # the file descriptor of the standard output
-_SWEPT: set[Path] = set()  # folders in which this process has removed the drafts of dead ones
 
 
 def cache_folder() -> Path:
@@ -31,34 +27,58 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def replacing(
-    path: Path | str, fix: str = "free some space or choose another place", check: Callable[[], None] = lambda: None
-) -> Iterator[Path]:
+def replacing(path: Path | str, fix: str = "free some space or choose another place") -> Iterator[Path]:
     """Yields a draft path. When the block ends, the file or folder written there takes the place of `path`.
 
     Missing parent folders are made, links are followed, and a file keeps its permissions. If the block fails, the
     draft is removed and `path` stays as it was. A folder never replaces another one. A device, a pipe and the standard
-    output are written to and not replaced. `check` is called just before the draft takes its place, and may refuse.
-    Raises InputError, which ends in `fix`, where the system refuses to write.
+    output are written to and not replaced. Raises InputError, which ends in `fix`, where the system refuses to write.
     """
     with _write_errors(path, fix):
         target = _target(Path(path))
-        _make_folder(target.parent)
-        _remove_drafts_of_the_dead(target.parent)
-        draft = _draft(target)
+        is_stream = _is_stream(target)
+        folder = Path(tempfile.gettempdir()) if is_stream else target.parent
+        _make_folder(folder)
+        draft = folder / f"{_DRAFT}{os.getpid()}-{secrets.token_hex(4)}"
         try:
             yield draft
-            _flush(draft)
-            check()
-            _publish(draft, target)
+            for part in (part for part in (draft, *draft.rglob("*")) if part.exists()):
+                _sync(part)
+            if is_stream:
+                with draft.open("rb") as source, open(_place(target), "wb") as stream, suppress(BrokenPipeError):
+                    shutil.copyfileobj(source, stream)
+                    stream.flush()
+                return
+            if draft.is_dir() and target.is_dir():
+                raise OSError("the folder exists already")
+            if target.is_file() and draft.is_file():
+                shutil.copymode(target, draft)
+            draft.replace(target)
+            _sync(folder)
         finally:
             remove(draft)
 
 
-def data_of(name: str, **words: str) -> dict[str, Any]:
-    """What a TOML file of this package holds, such as "cli/help.toml", with `words` in place of $word."""
-    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
-    return tomllib.loads(Template(text).safe_substitute(words))
+def write_output(
+    path: Path | str, content: Content, force: bool = True, fix: str = "choose another place, or remove it"
+) -> None:
+    """Writes a file, whole or not at all: bytes as they are, a text in UTF-8, a dictionary as JSON.
+
+    Unless `force`, raises InputError as `check_new` does.
+    """
+    text = json.dumps(content, indent=1) if isinstance(content, Mapping) else content
+    check_new([Path(path)], fix, force)
+    with replacing(path) as draft:
+        draft.write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+def check_new(files: Iterable[Path], fix: str = "choose another place, or remove it", force: bool = False) -> None:
+    """Raises InputError for files that exist, unless `force`; always for folders and for pipes that nobody may read."""
+    for file in (file for file in files if not is_output(file)):
+        if file.is_dir() or file.is_fifo() or file.is_socket():
+            raise InputError(f"{shown_path(file)} is a {'folder' if file.is_dir() else 'pipe'}; choose another place")
+        if not force and file.is_file() and file.stat().st_size:
+            raise InputError(f"{shown_path(file)} exists; {fix}")
 
 
 def write_text(path: Path | str, text: str) -> None:
@@ -79,9 +99,14 @@ def check_writable(path: Path | str) -> None:
         if target.is_dir():
             raise OSError("there is a folder of that name")
         if not _is_stream(target):
-            draft = _draft(next(place for place in (target, *target.parents) if place.parent.exists()))
-            draft.touch()
-            remove(draft)
+            place = next(place for place in (target, *target.parents) if place.parent.exists())
+            tempfile.TemporaryFile(dir=place.parent).close()
+
+
+def data_of(name: str, **words: str) -> dict[str, Any]:
+    """What a TOML file of this package holds, such as "cli/help.toml", with `words` in place of $word."""
+    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
+    return tomllib.loads(Template(text).safe_substitute(words))
 
 
 def path_of(given: Any, what: str) -> Path:
@@ -114,8 +139,7 @@ def sole_writer(folder: Path, fix: str = "choose another place") -> Iterator[Non
     """Makes a folder and locks it: other processes that call this with the same folder wait until the block ends.
 
     The drafts that killed programs left in the folder are removed first, and the lock at the end where nothing else is
-    there. Raises InputError, which ends in `fix`, where
-    the system refuses.
+    there. Raises InputError, which ends in `fix`, where the system refuses.
     """
     from filelock import FileLock  # here, because it takes a tenth of a second to import
 
@@ -146,7 +170,7 @@ def remove(path: Path) -> None:
 
 def remove_whole(path: Path) -> None:
     """Removes a file or a folder. A kill on the way leaves a draft, never half of a folder under its name."""
-    remove(path.rename(_draft(path)))
+    remove(path.rename(path.with_name(f"{_DRAFT}{secrets.token_hex(8)}")))
 
 
 def set_aside(path: Path) -> Path:
@@ -162,35 +186,6 @@ def remove_drafts(folder: Path) -> None:
     """Removes the drafts that killed programs left in a folder. Only its one writer may call this."""
     for draft in folder.glob(f"{_DRAFT}*"):
         remove(draft)
-
-
-def _remove_drafts_of_the_dead(folder: Path) -> None:
-    """Removes the drafts of this machine's dead processes; once, since a folder may hold many files."""
-    if folder in _SWEPT or os.name != "posix":
-        return
-    _SWEPT.add(folder)
-    for draft in folder.glob(f"{_DRAFT}{_machine()}-*"):
-        process = draft.name.removeprefix(f"{_DRAFT}{_machine()}-").partition("-")[0]
-        if process.isdecimal() and not _is_alive(int(process)):
-            remove(draft)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)  # it is of another user
-    return True
-
-
-@cache
-def _machine() -> str:
-    """Tells machines, and containers, that share a folder apart: each has process numbers of its own."""
-    try:
-        container = os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        container = 0
-    return hashlib.sha256(f"{platform.node()} {container}".encode()).hexdigest()[:8]
 
 
 @contextmanager
@@ -209,26 +204,17 @@ def _target(path: Path) -> Path:
     """The place to write to. Raises OSError for a place where nothing can be written."""
     if not path.name:
         raise OSError("this is a folder, not a file")
+    if _is_stream(path):
+        return path  # /dev/stdout links to a pipe that has no path of its own
     try:
-        if _is_stream(path):
-            return path  # /dev/stdout links to a pipe that has no path of its own
         target = Path(os.path.realpath(path))
-        longest = max(len(os.fsencode(part)) for part in target.parts)
+        with suppress(FileNotFoundError):
+            os.stat(target)  # a name that is too long, a link to itself
     except ValueError as error:  # a null byte, or a character that file names cannot have
         raise OSError("this is not a file name") from error
-    if longest > _NAME_BYTES:
-        raise OSError("the name is too long")
-    if any(place.is_symlink() for place in (target, *target.parents)):
-        raise OSError("the link leads back to itself")
     if target.exists() and not os.access(target, os.W_OK):
         raise OSError("it is read-only")  # the folder may allow a rename over it, which would ignore this
     return target
-
-
-def _draft(target: Path) -> Path:
-    """A new path beside the target, or in the temporary folder for a device or a pipe."""
-    folder = Path(tempfile.gettempdir()) if _is_stream(target) else target.parent
-    return folder / f"{_DRAFT}{_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _is_stream(path: Path) -> bool:
@@ -244,27 +230,8 @@ def is_output(path: Path) -> bool:
         return False
 
 
-def _flush(draft: Path) -> None:
-    """Makes the content of a draft survive a power failure."""
-    for path in (draft, *draft.rglob("*")):
-        if path.is_dir() or path.is_file():
-            _sync(path)
-
-
-def _publish(draft: Path, target: Path) -> None:
-    """Puts a finished draft in its place."""
-    if _is_stream(target):
-        place = os.dup(_OUTPUT) if is_output(target) else target
-        with draft.open("rb") as source, open(place, "wb") as stream, suppress(BrokenPipeError):
-            shutil.copyfileobj(source, stream)
-            stream.flush()
-        return
-    if draft.is_dir() and target.is_dir():
-        raise OSError("the folder exists already")
-    if target.is_file() and draft.is_file():
-        shutil.copymode(target, draft)
-    draft.replace(target)
-    _sync(target.parent)
+def _place(stream: Path) -> Path | int:
+    return os.dup(_OUTPUT) if is_output(stream) else stream
 
 
 def _make_folder(folder: Path) -> None:
@@ -277,13 +244,14 @@ def _make_folder(folder: Path) -> None:
 
 def _sync(path: Path) -> None:
     """Makes the content of a file, or the names in a folder, survive a power failure."""
-    # some network file systems refuse this for a folder, though they have written everything
-    with suppress(OSError) if path.is_dir() else nullcontext():
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:  # some network file systems refuse this for a folder, though they have written everything
+        if not path.is_dir():
+            raise
+    finally:
+        os.close(handle)
 
 
 def shown_path(path: Path) -> str:

@@ -1,20 +1,14 @@
 """Seals: hashes of files, and what the files are of, so that damage and a wrong place are noticed at reading.
 
-What a file is of is a small dictionary: the key of a run, a step, the hash of a base model, the name of a model or a
-text. Whoever reads a file says what belongs there. Some seals do not name their owner.
-
-Files that people ask for carry a mark, the hash of their own content, and replace only a file with a mark. A page holds
-the mark in a comment, a picture in a text chunk, a CSV file in the last cell of its first row, a report in the
-metadata of its .safetensors file: there the hash is that of the file with 64 zeros in its place. JSON holds the hash of
-all other entries as "sha256".
+`of` says which run, step and base model a folder belongs to, or the name of a model or a text. Whoever reads a folder
+says what belongs there. Some seals do not name their owner.
 """
 
 import hashlib
 import json
 import logging
 import re
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -22,23 +16,16 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .checks import InputError, refusal, refusing
-from .files import is_output, replacing, set_aside, shown_path
-from .spec import key_of
+from .checks import InputError, refusal
+from .files import Content, check_new as check_ours, replacing, set_aside, write_output  # noqa: F401
 
 T = TypeVar("T")
 SEAL = "sha256.json"  # in a folder: the hashes of its files
-STAMP = "0" * 64  # in a draft: where the hash of the file itself is to stand
-SHA256 = "sha256"  # in a dictionary: the hash of all else that it holds
-SEALED = "sealed"  # in a dictionary: that it has such a hash
 RECIPE = "recipe.json"  # in a folder: that it is a checkpoint of ours, which has a seal
-Content = bytes | str | Mapping[str, Any]  # of a file
 Of = Mapping[str, str | int]  # what a file or a folder is of
-_OF, _IS = "of", "is"  # the two entries of a record that says what it is of
 _MADE = ("model", "adapter")  # the names of what a run writes beside its checkpoints
 _STEP = re.compile(r"step-(\d{7,})")  # the name of a checkpoint's folder
 _KEY = re.compile("[0-9a-f]{12}")  # the name of a run's folder in a cache
-_RECORD = b'{"sha256": "%s", "record": %s}'
 _FIX = "copy it again, make it again, or, if you changed it yourself, save it with transformers into a new folder"
 
 
@@ -120,13 +107,12 @@ def stated(folder: Path) -> Of:
 def check_beside(folder: Path) -> None:
     """Raises Damaged for a step, the model or the adapter of a run without a seal, or beside a step of another run.
 
-    So it does in the folder `runs` of a cache, in a folder that another run's key names. The steps of earlier versions
-    do not say of which run they are.
+    So it does in the folder `runs` of a cache, in a folder that another run's key names.
     """
     if not (_STEP.fullmatch(folder.name) or folder.name in _MADE):
         return
     home, run = folder.resolve().parent, _run_of(folder)
-    if run and home.parent.name == "runs" and _KEY.fullmatch(home.name) and home.name not in (run, _named(folder)):
+    if run and home.parent.name == "runs" and _KEY.fullmatch(home.name) and home.name != run:
         raise Misplaced(folder, f"it is of run {run}, and {home.name} is another run's folder", "put it back")
     for step in sorted(folder.parent.glob("step-*")):
         theirs = _run_of(step)
@@ -135,16 +121,6 @@ def check_beside(folder: Path) -> None:
         if theirs and _run_of(folder) not in ("", theirs):
             reason = f"it is of run {_run_of(folder)}, and {step.name} of run {theirs}"
             raise Misplaced(folder, reason, "put back what belongs there")
-
-
-def _named(step: Path) -> str:
-    """The key that named a run on text before the hash of the text was known; empty without its recipe."""
-    try:
-        recipe = json.loads((step / RECIPE).read_text())
-        recipe["data"].pop("sha256", None)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError):
-        return ""
-    return key_of(recipe)
 
 
 def _run_of(folder: Path) -> str | int:
@@ -202,40 +178,22 @@ def read_record(path: Path, of: Of = {}) -> Any:
 def _parts(path: Path) -> tuple[Of, Any]:
     """Returns what a record says that it is of, and its value. Raises Damaged for a file that is not a record."""
     content = _read(path, lambda file: file.read())
-    body = content[len(_RECORD % (STAMP.encode(), b"")) - 1 : -1]
-    if content != _RECORD % (hashlib.sha256(body).hexdigest().encode(), body):
+    try:
+        plain = json.loads(content)["record"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise Damaged(path, "it is not a record") from error
+    if content != _sealed(plain):
         raise Damaged(path, "its sha256 is not that of the file that was written")
-    plain = json.loads(body)
-    return (plain[_OF], plain[_IS]) if isinstance(plain, dict) and plain.keys() == {_OF, _IS} else ({}, plain)
-
-
-def signed(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON-ready dictionary with the hash of its content, as "sha256", and a "sealed" that says so."""
-    return {**plain, SEALED: True, SHA256: _content_sha256(plain)}
-
-
-def check_signed(plain: Mapping[str, Any], content: Mapping[str, Any] | None = None) -> None:
-    """Raises InputError unless a dictionary has the hash of the content, its own by default, that `signed` gave it."""
-    if plain.get(SHA256) != _content_sha256(content or plain):
-        raise InputError("its sha256 is not that of what was written; copy it again or make it again")
-
-
-def _content_sha256(plain: Mapping[str, Any]) -> str:
-    content = {name: value for name, value in plain.items() if name not in (SHA256, SEALED)}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def check_stamp(path: Path, sha256: str) -> None:
-    """Raises Damaged unless a .safetensors file holds this sha256: its own, with 64 zeros in its place."""
-    content = path.read_bytes()
-    mark = _mark_in(content)
-    if mark is None or mark[1] != sha256.encode() or not _is_stamped(content):
-        raise Damaged(path, "its sha256 is not that of the file that was written", "copy it again or make it again")
+    return (plain["of"], plain["is"]) if isinstance(plain, dict) and plain.keys() == {"of", "is"} else ({}, plain)
 
 
 def _record(value: Any, of: Of) -> bytes:
-    body = json.dumps({_OF: of, _IS: value} if of else value).encode()
-    return _RECORD % (hashlib.sha256(body).hexdigest().encode(), body)
+    return _sealed({"of": of, "is": value} if of else value)
+
+
+def _sealed(plain: Any) -> bytes:
+    body = json.dumps(plain).encode()
+    return b'{"sha256": "%s", "record": %s}' % (hashlib.sha256(body).hexdigest().encode(), body)
 
 
 def _any(name: str, patterns: tuple[str, ...]) -> bool:
@@ -255,111 +213,3 @@ def _read(path: Path, read: Callable[[BufferedReader], T]) -> T:
             return read(file)
     except OSError as error:
         raise Damaged(path, error.strerror or "it cannot be read") from error
-
-
-MARK = f"sinkinterp sha256 {STAMP}"
-WRITTEN_BY = "written by"  # the last column of a CSV file
-_MARK = re.compile(rb"sinkinterp.{1,40}?sha256.{1,9}?([0-9a-f]{64})", re.DOTALL)
-_BEGIN, _END = 2000, 200  # bytes from the beginning and, in a PDF, from the end, among which a mark is
-_DOCTYPE = "<!doctype html>\n"
-_PNG = b"\x89PNG\r\n"
-_HEADER = 33  # bytes of a picture that must come first
-
-
-def page_bytes(html: str) -> bytes:
-    """The file of a page that begins with its doctype, with its mark."""
-    return stamped(html.replace(_DOCTYPE, f"{_DOCTYPE}<!-- {MARK} -->\n", 1).encode())
-
-
-def picture_bytes(png: bytes) -> bytes:
-    """The file of a PNG picture, with its mark in a text chunk."""
-    text = b"tEXt" + MARK.replace("sha256 ", "sha256\0").encode()
-    chunk = (len(text) - 4).to_bytes(4) + text + bytes(4)
-    return stamped(_with(png[:_HEADER] + chunk + png[_HEADER:], STAMP.encode()))
-
-
-def svg_bytes(svg: bytes) -> bytes:
-    """The file of an SVG picture, with its mark in a comment."""
-    return stamped(svg.replace(b">", f"><!-- {MARK} -->".encode(), 1))
-
-
-def pdf_bytes(pdf: bytes) -> bytes:
-    """The file of a PDF, with its mark in a comment at its end."""
-    return stamped(pdf + f"\n% {MARK}\n".encode())
-
-
-def csv_bytes(frame: Any) -> bytes:
-    """The file of a pandas DataFrame, with its mark in the first row of a last column; without rows, in its name."""
-    marked = frame.assign(**{WRITTEN_BY: [MARK, *[""] * (len(frame) - 1)]} if len(frame) else {MARK: ""})
-    return stamped(marked.to_csv(index=False).encode())
-
-
-def json_bytes(plain: Mapping[str, Any], indent: int | None = 1) -> bytes:
-    """The file of a JSON-ready dictionary, with its mark."""
-    as_read = json.loads(json.dumps(plain))  # which has texts as keys
-    return json.dumps(signed(as_read), indent=indent).encode()
-
-
-def stamped(content: bytes) -> bytes:
-    """The content with its hash in place of the zeros of its mark; content without a mark stays as it is."""
-    return _with(content, hashlib.sha256(content).hexdigest().encode())
-
-
-def write_output(
-    path: Path, content: Content, force: bool = False, fix: str = "choose another place, or remove it"
-) -> None:
-    """Writes a file with its mark, whole or not at all: bytes as they are, a text as a page, a dictionary as JSON.
-
-    Raises InputError as `check_ours` does, just before it does.
-    """
-    made = page_bytes(content) if isinstance(content, str) else content
-    data = json_bytes(made) if isinstance(made, Mapping) else made
-    with replacing(path, check=lambda: check_ours([path], fix, force)) as draft:
-        draft.write_bytes(data)
-
-
-@refusing
-def check_ours(
-    files: Iterable[Path], fix: str = "choose another place, or remove it", force: bool = False
-) -> Iterator[str]:
-    """Raises InputError for a folder or a pipe, and unless `force` for a file without a mark that holds something."""
-    for file in files:
-        if is_output(file):
-            continue
-        if file.is_dir() or file.is_fifo() or file.is_socket():  # a pipe may never be read
-            yield f"{shown_path(file)} is a {'folder' if file.is_dir() else 'pipe'}; choose another place"
-        if not force and file.is_file() and file.stat().st_size and not _is_ours(file):
-            yield f"{shown_path(file)} exists, and sinkinterp did not write it; {fix}"
-
-
-def _is_ours(file: Path) -> bool:
-    """Whether a file carries the mark of its content."""
-    try:
-        content = file.read_bytes()
-        if not content.lstrip().startswith(b"{"):
-            return _is_stamped(content)
-        plain = json.loads(content)
-        return plain.get(SHA256) == _content_sha256(plain) and plain.get(SEALED, True) is True
-    except (OSError, ValueError, RecursionError):
-        return False
-
-
-def _mark_in(content: bytes) -> re.Match[bytes] | None:
-    return _MARK.search(content, 0, _BEGIN) or _MARK.search(content, max(0, len(content) - _END))
-
-
-def _is_stamped(content: bytes) -> bool:
-    return _mark_in(content) is not None and content == stamped(_with(content, STAMP.encode()))
-
-
-def _with(content: bytes, digits: bytes) -> bytes:
-    """The content with other digits in its mark, and with the checksum of the text chunk that holds them."""
-    mark = _mark_in(content)
-    if mark is None:
-        return content
-    start, end = mark.span(1)
-    changed = content[:start] + digits + content[end:]
-    if not content.startswith(_PNG):
-        return changed
-    checksum = zlib.crc32(changed[mark.start() - len(b"tEXt") : end]).to_bytes(4)
-    return changed[:end] + checksum + changed[end + len(checksum) :]

@@ -226,11 +226,21 @@ class Table:
 
 
 FORMATS: Mapping[str, Callable[[Table], str]] = {
-    ".csv": lambda table: table.frame.to_csv(index=False),
+    ".csv": lambda table: csv_of(table.frame),
     ".json": lambda table: json.dumps(table.to_dict(), indent=1),
     ".md": Table.to_markdown,
     ".tex": Table.to_latex,
 }
+
+
+def csv_of(frame: pandas.DataFrame) -> str:
+    """A frame as CSV. Texts that spreadsheets would run as formulas, such as "=1+1", begin with an apostrophe."""
+    texts = {name: column for name, column in frame.items() if not pandas.api.types.is_numeric_dtype(column)}
+    return frame.assign(**{name: column.map(_no_formula) for name, column in texts.items()}).to_csv(index=False)
+
+
+def _no_formula(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def _column(name: str, cells: list[Any]) -> pandas.Series:

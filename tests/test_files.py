@@ -260,26 +260,6 @@ def test_drafts_of_killed_programs_are_removed_by_the_one_writer(tmp_path):
     assert names(tmp_path) == ["step-1"]
 
 
-def test_drafts_of_dead_processes_of_this_machine_are_removed_by_the_next_writer(tmp_path):
-    """A draft of a process that lives, or of another machine, may still be written to."""
-    with files.replacing(tmp_path / "before") as draft:
-        draft.touch()
-        mine = draft.name
-    _, machine, process, key = mine.rsplit("-", 3)
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    folder = tmp_path / "folder"
-    kept = {
-        f".draft-{machine}-{process}-{key}",
-        f".draft-{machine}-{os.getppid()}-{key}",
-        f".draft-other-{dead.pid}-{key}",
-    }
-    for name in (*kept, f".draft-{machine}-{dead.pid}-{key}"):
-        (folder / name).mkdir(parents=True)
-    files.write_text(folder / "file", "whole")
-    assert set(names(folder)) == {"file", *kept}
-
-
 def test_a_writer_that_leaves_nothing_leaves_no_lock(tmp_path):
     with pytest.raises(KeyError), files.sole_writer(tmp_path / "empty"):
         raise KeyError

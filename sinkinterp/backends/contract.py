@@ -174,13 +174,14 @@ class Abilities:
     taps: the sites of modules at which an edit of any block reaches the model. The feed-forward update is one where it
     is what every block adds to the residual stream. d_mlp: how many neurons a block has; None where they are not found.
     takes_positions: whether position ids change the logits. positions_are_plain: whether they count from 0, and reach
-    nothing but the input of the first block and attention.
+    nothing but the input of the first block and attention. idle: the blocks whose attention has no effect.
     """
 
     taps: frozenset[Site]
     takes_positions: bool
     positions_are_plain: bool
     d_mlp: int | None = None
+    idle: frozenset[int] = frozenset()
 
 
 def edits_check(
@@ -218,7 +219,7 @@ def edits_check(
             if site not in sites.TAPPED:
                 raise InputError(f"{name} cannot be edited: a change of the {site.label} of block {block} is lost")
         able = _abilities(answers, logits, shape, is_plain)
-        able = replace(able, taps=able.taps - lost.keys())
+        able = replace(able, taps=able.taps - lost.keys(), idle=_idle_attention(answers["changes"], shape))
         if sites.NEURONS in able.taps & {*taps}:
             able = replace(able, d_mlp=int(answers["neurons"].flatten()[0]))
         why = f"{name} cannot be measured: later tokens change the bias of earlier scores"
@@ -321,18 +322,24 @@ def _lost_changes(changes: Float[Tensor, "copy block"], logits: Logits, shape: M
     projection of zeros. So it is with logits that are the same whatever the input is. changes: the answers to
     `largest_changes`.
     """
-    sizes = changes[:, 1:].tolist()
+    sizes, idle = changes[:, 1:].tolist(), _idle_attention(changes, shape)
     places = [(sites.RESIDUAL, block, block % 2) for block in range(shape.n_layers)]
     places += [(site, block, copy) for site, copy in _COPY_OF.items() for block in site.layers(shape)]
     lost: dict[Site, int] = {}
     for site, block, copy in places:
-        rounding = 10 * sizes[_UNCHANGED][block]
-        if not sizes[copy][block] > rounding and (site not in _ATTENTION or sizes[_MIXED][block] > rounding):
+        if not sizes[copy][block] > 10 * sizes[_UNCHANGED][block] and not (site in _ATTENTION and block in idle):
             lost.setdefault(site, block)
     last = shape.n_layers  # its residual is what the last block returns, and changes the logits
     change, rounding = (_distance(logits[copy], logits[_REFERENCE]) for copy in (last % 2, _UNCHANGED))
     is_kept = change > 10 * rounding or bool((logits == logits[:1, :1]).all())
     return lost if is_kept else {**lost, sites.RESIDUAL: last}
+
+
+def _idle_attention(changes: Float[Tensor, "copy block"], shape: ModelShape) -> frozenset[int]:
+    """The blocks in which neither another call nor another first position changes what later positions return."""
+    sizes = changes[[_COPY_OF[sites.CALL], _MIXED], 1:]
+    is_idle = ~(sizes > 10 * changes[_UNCHANGED, 1:]).any(0)
+    return frozenset(block for block in shape.attention_layers if is_idle[block])
 
 
 # What else can the subject do?

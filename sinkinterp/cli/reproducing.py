@@ -244,16 +244,15 @@ def book(
 ) -> None:
     """Judge and draw a book of experiments again, from its numbers, by the rules of today. Nothing is measured."""
     with progress_bars() as progress:
-        from ..pages.book import chapters_in, check_plotly, files_of, write_front_pages, write_numbers, write_page
+        from ..pages.book import chapters_in, check_plotly, write_front_pages, write_numbers, write_page
 
         chapters = chapters_in(folder)
-        check_ours(files_of(folder, [chapter.stem for chapter in chapters]), OR_FORCE, force)
         check_plotly(folder)
         judged = [_judged(chapter, folder) for chapter in chapters]  # all of them, before anything is written
         on_page = progress("drawing pages")
         for i, (chapter, digest, figure) in enumerate(judged, 1):
-            write_numbers(folder, chapter, force)
-            write_page(folder, chapter, digest, figure, force)
+            write_numbers(folder, chapter, True)
+            write_page(folder, chapter, digest, figure, True)
             on_page(i, len(chapters))
         for page in write_front_pages(folder, force):
             print_written(page)

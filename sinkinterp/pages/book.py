@@ -19,7 +19,7 @@ from plotly.offline import get_plotlyjs
 
 from .. import table as col
 from ..checks import InputError, check_count, refusal
-from ..files import data_of, path_of, write_text
+from ..files import data_of, path_of, write_output, write_text
 from ..measurement.maps import attention_map
 from ..measurement.measure import measure
 from ..plots.theme import sweep_figure
@@ -29,7 +29,6 @@ from ..report.readings import short_name
 from ..runs.catalogue import Scale, experiment_names
 from ..runs.experiment import Outcome, Verdict, load_experiment, of_first_model, standing
 from ..runs.training_figures import importances
-from ..seals import SEALED, SHA256, check_signed, write_output
 from ..table import ALPHA_1, MODEL, SINK_1, Cell, Table, published
 from .page import TEMPLATES, Section, page, rendered, with_figures
 
@@ -122,6 +121,9 @@ def chapters_in(folder: Path) -> list[Chapter]:
     return chapters
 
 
+_OF_EARLIER = {"sealed", "sha256"}  # entries that earlier versions wrote
+
+
 def chapter_in(file: Path) -> Chapter | None:
     """The chapter of a file; None for other JSON. Raises InputError if the file is damaged."""
     with refusal(f"{file} is damaged", "remove it, or reproduce it again", _NOT_A_CHAPTER):
@@ -129,9 +131,8 @@ def chapter_in(file: Path) -> Chapter | None:
         is_chapter = isinstance(plain, dict) and len(_CHAPTER - plain.keys()) < 2  # one name may be damaged
         if not is_chapter and file.stem not in experiment_names():
             return None
-        check_signed(plain)
         chapter = Chapter.from_dict(plain)
-        if chapter.stem != file.stem or plain.keys() - chapter.to_dict().keys() - {SEALED, SHA256}:
+        if chapter.stem != file.stem or plain.keys() - chapter.to_dict().keys() - _OF_EARLIER:
             raise InputError(f"its name would be {chapter.stem}.json, and it holds {', '.join(plain)}")
         return chapter
 
@@ -265,7 +266,7 @@ FINDINGS = ("sink", "position", "key-biases", "sigmoid", "removal")  # what the 
 def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure, force: bool = False) -> list[Path]:
     """Writes the files of a chapter, and of the front page that counts it, to the folder of the book.
 
-    Raises InputError, as all that write here do, for a file that sinkinterp did not write, unless `force`.
+    Raises InputError, as all that write here do, for a chapter that exists, unless `force`.
     """
     numbers, html = write_numbers(folder, chapter, force), write_page(folder, chapter, digest, figure, force)
     return [numbers, html, *write_front_pages(folder, force)]
@@ -304,14 +305,14 @@ def write_front_pages(folder: Path, force: bool = False) -> list[Path]:
     if has_story:
         pages[folder / STORY] = story_page(chapters, PLOTLY, INDEX)
     for file, html in pages.items():
-        write_output(file, html, force)
+        write_output(file, html)
     return list(pages)
 
 
 def files_of(folder: Path, stems: Sequence[str]) -> list[Path]:
-    """The files of a book with these chapters. Plotly's file is never written anew."""
-    chapters = (folder / f"{stem}.{ending}" for stem in stems for ending in ("json", "html"))
-    return [folder / INDEX, folder / STORY, *chapters]
+    """The files that these chapters add to a book; in a folder without chapters also its front pages."""
+    front = [] if any(folder.glob("*.json")) else [folder / INDEX, folder / STORY]
+    return [*front, *(folder / f"{stem}.{ending}" for stem in stems for ending in ("json", "html"))]
 
 
 def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:

@@ -2,7 +2,7 @@
 
 import sys
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..checks import InputError, extra, finite_number, instance_of, refusal
 from ..data.tokens import TokensLike
-from ..files import by_suffix, path_of
+from ..files import by_suffix, path_of, write_output
 from ..interventions.edit import Edits, edits_of
 from ..measurement.maps import attention_map, heads_asked, sinks, weights_first
 from ..measurement.measure import ModelLike, check_text, inputs_of
@@ -26,8 +26,7 @@ from ..report.patterns import holds_attention
 from ..report.readings import TokenText, short_name, writer_of
 from ..report.report import Report, overview_tables, views_of
 from ..report.summary import protocol_table, sink_verdict, with_short_note
-from ..seals import MARK, csv_bytes, pdf_bytes, picture_bytes, stamped, svg_bytes, write_output
-from ..table import Table
+from ..table import FORMATS, Table
 from .atlas.build import atlas
 from .atlas.encode import atlas_page
 from .page import Section, document, page, rendered
@@ -51,7 +50,7 @@ class Page:
     def save(self, path: Path | str) -> Path:
         """Writes the page, whole or not at all, and returns where.
 
-        Raises InputError for a suffix of another format, and for a file that sinkinterp did not write.
+        A file of that name is replaced. Raises InputError for a suffix of another format.
         """
         suffix = path_of(path, "where a page is saved").suffix.lower()
         by_suffix(suffix, dict.fromkeys(("", *PAGES)), "a page, which is HTML,")
@@ -183,18 +182,13 @@ PER_INCH, POINTS = 96, 8  # pixels of an inch, and the size of a paper's letters
 TOP = 24  # pixels above a paper's figure
 DOTS = 300  # of an inch of a PNG for a paper
 PAGES = (".html", ".htm")
-PICTURES: Mapping[str, Callable[[bytes], bytes]] = {".pdf": pdf_bytes, ".svg": svg_bytes, ".png": picture_bytes}
+PICTURES = (".pdf", ".svg", ".png")
 
 
 def save(
-    what: go.Figure | Table | Report | Page,
-    path: Path | str,
-    *,
-    width: float = 5.5,
-    height: float | None = None,
-    force: bool = False,
+    what: go.Figure | Table | Report | Page, path: Path | str, *, width: float = 5.5, height: float | None = None
 ) -> Path:
-    """Writes a figure, a table, a report or a page for a paper or a reader, and returns the path::
+    """Writes a figure, a table, a report or a page over any file of that name, and returns the path::
 
         si.save(si.attention_map("smollm2", "A cat sat.", heads=[(5, 3)]), "head.pdf", width=3.25)
         si.save(report, "heads.csv")
@@ -202,14 +196,13 @@ def save(
     .pdf, .svg and .png are pictures without menus and title, of `width` and `height` inches (default: about what it has
     on a screen), with letters of 8 points; of tables and reports, of their figure. .html is a page that can be used
     without a network. .csv, .json, .md and .tex are tables; a report has .csv, .json and .safetensors. Raises
-    InputError for another suffix, where kaleido or a browser is missing, and unless `force` for a file that sinkinterp
-    did not write.
+    InputError for another suffix, and where kaleido or a browser is missing.
     """
     path = path_of(path, "where it is saved")
     if isinstance(what, Page):
         return what.save(path)
     instance_of(what, go.Figure | Table | Report, "si.save takes figure, table, report; models: model.save_pretrained")
-    write_output(path, content(what, path.suffix.lower(), width, height, path.stem), force)
+    write_output(path, content(what, path.suffix.lower(), width, height, path.stem))
     return path
 
 
@@ -225,23 +218,14 @@ def content(
         return page(drawn.layout.title.text or title, "", [Section("", "", [drawn])])
     if isinstance(what, Report):
         return writer_of(f"report{suffix}")(what)
-    formats, name = (_OF_TABLES, "a table") if drawn is None else ({}, "a figure")
-    return by_suffix(suffix, formats, name, *PICTURES, *PAGES)(what)
-
-
-_OF_TABLES: dict[str, Callable[[Table], Any]] = {
-    ".csv": lambda table: csv_bytes(table.frame),
-    ".json": Table.to_dict,
-    ".md": lambda table: stamped(f"<!-- {MARK} -->\n\n{table.to_markdown()}\n".encode()),
-    ".tex": lambda table: stamped(f"% {MARK}\n{table.to_latex()}".encode()),
-    "": Table.to_dict,
-}
+    formats, name = (FORMATS, "a table") if drawn is None else ({}, "a figure")
+    return by_suffix(suffix or ".json", formats, name, *PICTURES, *PAGES)(what)
 
 
 def picture(figure: go.Figure, suffix: str, width: float = 5.5, height: float | None = None) -> Any:
     """The content of a picture file, as `save` writes it."""
     scale = DOTS / PER_INCH if suffix == ".png" else 1
-    return PICTURES[suffix](_image(for_paper(figure, width, height), suffix[1:], scale))
+    return _image(for_paper(figure, width, height), suffix[1:], scale)
 
 
 def for_paper(figure: go.Figure, width: float, height: float | None = None) -> go.Figure:
@@ -275,13 +259,13 @@ def without_menus(figure: go.Figure) -> go.Figure:
     return drawn
 
 
-def save_pictures(figures: Mapping[Path, go.Figure], force: bool = False) -> Iterator[Path]:
+def save_pictures(figures: Mapping[Path, go.Figure], force: bool = True) -> Iterator[Path]:
     """Writes PNG pictures without menus, each whole or not at all, and gives their paths.
 
-    Raises InputError where kaleido or a browser is missing, and unless `force` for a file that is not ours.
+    Raises InputError where kaleido or a browser is missing, and unless `force` for a file that exists.
     """
     for path, figure in figures.items():
-        write_output(path, picture_bytes(_image(without_menus(figure), "png", SCALE)), force)
+        write_output(path, _image(without_menus(figure), "png", SCALE), force)
         yield path
 
 

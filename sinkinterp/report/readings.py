@@ -3,6 +3,7 @@
 Formats are files (.safetensors, .json, .csv), a dictionary for JSON, and a pandas DataFrame.
 """
 
+import hashlib
 import json
 import math
 import re
@@ -20,13 +21,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..checks import InputError, instance_of, nearest, refusal, whole_number
-from ..files import by_suffix, check_is_file, path_of
+from ..files import by_suffix, check_is_file, path_of, write_output
 from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE
 from ..metrics.metric import AnyMetric
 from ..metrics.residuals import Steps, norm_ratio, steps
 from ..metrics.sinks import Alpha, PerHead, sink_rate
-from ..seals import SEALED, SHA256, STAMP, Damaged, check_signed, check_stamp, csv_bytes, signed, stamped, write_output
+from ..seals import Damaged
 
 
 @dataclass(frozen=True)
@@ -225,15 +226,13 @@ class Readings:
         """The blocks between which the first token's residual is long, by its ratio's mean over sequences."""
         return steps(self.residual_ratio().mean(0), least)
 
-    def save(self, path: Path | str, force: bool = False) -> None:
-        """Writes the report to a file, whole or not at all; the suffix says in which format.
+    def save(self, path: Path | str) -> None:
+        """Writes the report to a file, whole or not at all, over one of that name; the suffix says in which format.
 
         .safetensors (also without suffix) and .json hold every number and the protocol, and `load` reads them. .csv
-        holds what `to_pandas` gives, and a last column with the file's mark. Raises InputError for another suffix, and
-        unless `force` for a file that sinkinterp did not write.
+        holds what `to_pandas` gives. Raises InputError for another suffix.
         """
-        content = writer_of(path)(self)
-        write_output(Path(path), content, force)
+        write_output(path, writer_of(path)(self))
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -250,8 +249,9 @@ class Readings:
                 about, place = json.loads((file.metadata() or {})[_METADATA]), Path(path)
                 if about.keys() - _ABOUT:
                     raise Damaged(place, f"its metadata holds {', '.join(about)}", "copy it again or make it again")
-                check_stamp(place, str(about.get(SHA256)))
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if about.get(DIGEST) not in (None, _digest(about, tensors)):
+                raise Damaged(place, "its numbers are not those that were written", "copy it again or make it again")
             return cls(**_fields(about, tensors))
         except Damaged:
             raise
@@ -263,16 +263,13 @@ class Readings:
             raise InputError(what) from error
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready copy with its hash, and with the numbers that JSON cannot hold as text.
-
-        `from_dict` gives back every bit.
-        """
+        """A JSON-ready copy, with the numbers that JSON cannot hold as text. `from_dict` gives back every bit."""
         tensors = {name: _tensor_dict(tensor) for name, tensor in sorted(self.tensors().items())}
-        return signed(_about(self) | {"tensors": tensors})
+        return _about(self) | {"tensors": tensors}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`. Raises InputError for anything else, and unless the hash is that of the content."""
+        """The inverse of `to_dict`. Raises InputError for anything else."""
         with refusal("this is not a report", "give what Report.to_dict made", _NOT_A_REPORT):
             if plain.keys() - _ABOUT - {"tensors"}:
                 tables = {"tables", "rows"} & plain.keys()
@@ -280,9 +277,7 @@ class Readings:
                 fix = "give what Report.save wrote" if tables else "take it as it was"
                 raise InputError(f"it holds {is_of or ', '.join(map(str, plain))}; {fix}")
             tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
-            report = cls(**_fields(plain, tensors))
-            check_signed(plain, report.to_dict())  # of the numbers, however JSON wrote them
-            return report
+            return cls(**_fields(plain, tensors))
 
     def to_pandas(self) -> Any:
         """One row per sequence, layer, head and position: a pandas DataFrame, without padding.
@@ -345,7 +340,8 @@ def _listed(positions: Sequence[int]) -> str:
 
 
 _METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is not a tensor
-_ABOUT = {SEALED, SHA256, "positions", "attention_layers", "protocol"}
+DIGEST = "digest"  # in the metadata of a .safetensors file: the hash of all that it holds
+_ABOUT = {DIGEST, "positions", "attention_layers", "protocol", "sealed", "sha256"}  # the last two: of earlier versions
 _BY_POSITION = ("importance", "raw_importance", "null", "bias_null")
 _NOT_A_REPORT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 
@@ -358,15 +354,26 @@ def writer_of(path: Path | str) -> Callable[[Readings], bytes]:
 
 
 def _safetensors(readings: Readings) -> bytes:
-    """All tensors; positions, layers, protocol and a hash of the file are in its metadata."""
-    metadata = {_METADATA: json.dumps({SEALED: True, SHA256: STAMP} | _about(readings))}
-    return stamped(save({name: tensor.contiguous() for name, tensor in readings.tensors().items()}, metadata))
+    """All tensors; positions, layers, protocol and their hash are in its metadata."""
+    about = json.loads(json.dumps(_about(readings)))
+    tensors = {name: tensor.contiguous() for name, tensor in readings.tensors().items()}
+    return save(tensors, {_METADATA: json.dumps(about | {DIGEST: _digest(about, tensors)})})
+
+
+def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """The hash of a report, whatever order its tensors have."""
+    plain = {name: value for name, value in about.items() if name != DIGEST}
+    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 _WRITERS: Mapping[str, Callable[[Readings], bytes]] = {
     ".safetensors": _safetensors,
     ".json": lambda readings: json.dumps(readings.to_dict(), allow_nan=False).encode(),
-    ".csv": lambda readings: csv_bytes(readings.to_pandas()),
+    ".csv": lambda readings: readings.to_pandas().to_csv(index=False).encode(),
 }
 
 

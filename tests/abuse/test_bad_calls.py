@@ -73,8 +73,7 @@ def outcome(call):
 
 
 def plain_of(report):
-    """The dictionary of a report without its seal, so that the checks of its numbers are reached."""
-    return {name: value for name, value in report.to_dict().items() if name not in ("sha256", "sealed")}
+    return report.to_dict()
 
 
 def changed(report, **fields):

@@ -196,7 +196,7 @@ def test_the_mean_key_and_value_of_the_first_token_take_its_sink_over_without_tr
 
 
 def test_the_adapter_of_another_run_is_refused_and_stays(base, text, made, tmp_path):
-    few = {"steps": 0, "slots": hooks.AddedKeyValue(), "trained": SlotsAlone()}
+    few = {"steps": 0, "slots": added_slots.AddedKeyValue(), "trained": SlotsAlone()}
     for n, (first, second) in enumerate(((few, few | {"seed": 3}), ({}, few), (few, {}))):
         run = tmp_path / str(n)
         mended(recipe_of(base, text, **first), run, tmp_path)

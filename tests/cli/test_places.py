@@ -1,4 +1,4 @@
-"""No output of a command replaces an input, or a file that sinkinterp did not write."""
+"""No output of a command replaces an input, or without --force a file that exists."""
 
 import itertools
 import json
@@ -10,10 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from typer.testing import CliRunner
 
-from sinkinterp.cli import measuring
 from sinkinterp.cli.main import app
-from sinkinterp.cli.options import PACKAGE, Tables
-from sinkinterp.seals import check_ours
+from sinkinterp.cli.options import PACKAGE
 
 INPUTS = ("good/config.json", "good/model.safetensors", "a.txt", "tokens.json", "rows.jsonl", "chats.jsonl")
 SMALL = "--length 4 --sequences 2"
@@ -107,11 +105,11 @@ def test_a_checkpoint_that_ships_is_not_written_over(refused):
 @pytest.mark.parametrize("line", COMMANDS)
 @pytest.mark.parametrize("mine", ["mine.html", "mine.json", "mine.safetensors"])
 def test_a_file_of_somebody_else_is_not_replaced(refused, line, mine):
-    refused(line.format(out=mine), because(line, mine, "sinkinterp did not write it; choose another place, or add --f"))
+    refused(line.format(out=mine), because(line, mine, "exists; choose another place, or add --f"))
 
 
 def test_a_book_does_not_replace_the_front_page_of_somebody_else(refused):
-    refused("reproduce table03 --scale smoke --out book", "book/index.html exists, and sinkinterp did not write it")
+    refused("reproduce table03 --scale smoke --out book", "book/index.html exists")
 
 
 @pytest.mark.parametrize("other", ["new.json", "./new.json", "link.json"])
@@ -121,26 +119,14 @@ def test_two_outputs_do_not_meet(refused, files, other):
     refused(f"measure good --text a.txt {SMALL} --save new.json --json {other}", "two outputs name the same file")
 
 
-def test_what_sinkinterp_wrote_is_replaced_and_anything_with_force(files, tmp_path, monkeypatch):
+def test_a_file_that_exists_is_replaced_with_force(files, tmp_path, monkeypatch):
     monkeypatch.chdir(files)
     monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
     outs = {option: tmp_path / f"out{ending}" for option, ending in WRITTEN.items()}
     options = [word for option, path in outs.items() for word in (option.split()[0], str(path))]
-    line = ["measure", "good", "--text", "a.txt", *SMALL.replace("2", "1").split(), "--first-only"]
-    for _ in range(2):
-        assert CliRunner().invoke(app, [*line, *options]).exit_code == 0
-    shutil.copy(files / "mine.json", outs["--json"])
-    assert CliRunner().invoke(app, [*line, *options]).exit_code == 2
-    assert CliRunner().invoke(app, [*line, *options, "--force"]).exit_code == 0
+    line = ["measure", "good", "--text", "a.txt", *SMALL.replace("2", "1").split(), "--first-only", *options]
+    assert [CliRunner().invoke(app, [*line, *more]).exit_code for more in ((), (), ("--force",))] == [0, 2, 0]
     assert "tables" in json.loads(outs["--json"].read_text())
-    for ending in (".csv", ".json"):
-        again = [*line, "--save", str(tmp_path / f"numbers{ending}")]
-        assert [CliRunner().invoke(app, again).exit_code for _ in range(2)] == [0, 0]
-
-
-def test_the_answer_of_a_command_is_ours(tmp_path):
-    measuring._deliver("title", "answer", [], [], Tables(json_out=tmp_path / "mask.json"))
-    check_ours([tmp_path / "mask.json"])
 
 
 WRITTEN = {"--save": ".safetensors", "--json": ".json", "--html": ".html"}

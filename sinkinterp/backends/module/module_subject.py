@@ -232,6 +232,9 @@ class ModuleSubject(HuggingFaceSubject):
         tables = (self.model,) if found.positions else ()
         self.modules = StreamModules(self.model, tables, [self.model] * len(updates), {MLP: updates})
         self._check_contract(bare)
+        if self._abilities.idle:  # its output may be dropped, or be multiplied by zeros: a module can do both
+            block = min(self._abilities.idle)
+            raise InputError(f"{self.name} cannot be edited: a change of the attention call of block {block} is lost")
 
     @property
     def dtype(self) -> torch.dtype:
