@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -53,7 +53,6 @@ def attention_map(
     attention weights that `si.sinks` takes, with or without the tokens as texts or ids. Raises InputError also for
     heads that are not there, and for more than six maps side by side.
     """
-    model, text = weights_first(model, text)
     models = _models_of(model)
     if not models:
         check_unedited(edits)
@@ -83,12 +82,6 @@ def attention_map(
     note = f"n={n}, T={' and '.join(map(str, lengths))}{changes}"
     figure = attention_figure(panels, f"{title}: attention of {which_heads(shown, len(asked))}", f"{names}: {note}")
     return figure.update_layout(title_subtitle={"text": escaped(note), "font": {"size": 12}})
-
-
-def weights_first(model: Any, text: Any) -> tuple[Any, Any]:
-    """Both as given; weights before their tokens, which CircuitsVis takes the other way round."""
-    are_weights = isinstance(text, np.ndarray | Tensor) and "float" in str(text.dtype)
-    return (text, model) if are_weights and isinstance(model, list | tuple) else (model, text)
 
 
 def _models_of(given: Any) -> dict[str, Any]:
@@ -152,6 +145,7 @@ def _held_map(patterns: Any, tokens: Any, layers: Any, heads: Any) -> go.Figure:
 def sinks(
     model: ModelLike | Any,
     text: TokensLike | Any = None,
+    *,
     position: int = 0,
     epsilon: float = 0.3,
     attention_mask: Any = None,
@@ -159,17 +153,14 @@ def sinks(
     """The sinks of a model on texts of one length, or of attention weights, with or without their tokens.
 
     A model alone reads what `measure` reads then. Returns the table of `report.patterns.sinks`, which says what weights
-    may be. A number in place of a text is the position. Raises InputError as it does, and as `measure` does.
+    may be. Raises InputError as it does, and as `measure` does.
     """
-    if is_whole(text):
-        text, position = None, cast(int, text)
-    model, text = weights_first(model, text)
     if text is None and not isinstance(model, str | Path | torch.nn.Module | Subject):
         return patterns.sinks(model, position, epsilon, attention_mask)
     if holds_attention(model):
         first = next(iter(patterns_of(model, rows_of(text)).values()))
         _words_held(text, len(first), first.shape[-1])
-        if attention_mask is None and rows_of(text) > 1:
+        if attention_mask is None:
             attention_mask = torch.ones(len(first), first.shape[-1])
         return patterns.sinks(model, position, epsilon, attention_mask)
     subject, tokens = equal_inputs_of(model, text)
@@ -179,8 +170,10 @@ def sinks(
     return patterns.sinks(named, position, epsilon, attention_mask)
 
 
-def rows_of(tokens: Any) -> int:
-    """How many sequences tokens are of: the rows of a tensor or of lists, else one."""
+def rows_of(tokens: Any) -> int | None:
+    """How many sequences tokens are of: the rows of a tensor or of lists, else one; None without tokens."""
+    if tokens is None:
+        return None
     is_table = isinstance(tokens, Tensor | np.ndarray) and tokens.ndim == 2
     return len(tokens) if is_table or (isinstance(tokens, list) and tokens and isinstance(tokens[0], list)) else 1
 

@@ -17,7 +17,7 @@ from ..checks import InputError, extra, finite_number, instance_of, refusal
 from ..data.tokens import TokensLike
 from ..files import by_suffix, path_of, write_output
 from ..interventions.edit import Edits, edits_of
-from ..measurement.maps import attention_map, heads_asked, sinks, weights_first
+from ..measurement.maps import attention_map, heads_asked, sinks
 from ..measurement.measure import ModelLike, check_text, inputs_of
 from ..plots.theme import COLOURS
 from ..report.heads import sinks_by_head
@@ -83,7 +83,6 @@ def view(
     place of a model, it takes the attention weights that `si.sinks` takes, with or without the tokens. Raises
     InputError as `measure` does, for unknown heads, and for several texts.
     """
-    model, text = weights_first(model, text)
     is_held = holds_attention(model)
     if not is_held:
         check_text(text, "view")

@@ -23,9 +23,10 @@ from .readings import Readings
 
 _TOLERANCE = 0.02  # by which a row of half-precision weights may exceed one
 _LAYER_OF_HOOK = re.compile(r"(?:^|\.)(\d+)\..*hook_pattern$")
+AXES = "sequence layer head query key"
 TAKES = (
-    "a tensor or array `layer head query key`, a list of `batch head query key` (one for each layer), an "
-    "ActivationCache, or a model's output with attn_implementation='eager'"
+    f"a tensor or array `{AXES}`, a list of `sequence head query key` (one for each layer), an ActivationCache, or a "
+    "model's output with attn_implementation='eager'"
 )
 
 
@@ -35,11 +36,12 @@ def holds_attention(given: Any) -> bool:
     return is_collection or isinstance(given, Tensor | np.ndarray | list | tuple)
 
 
-def patterns_of(given: Any, sequences: int = 1) -> dict[int, Pattern]:
+def patterns_of(given: Any, sequences: int | None = None) -> dict[int, Pattern]:
     """The attention weights that someone holds, by layer, as `sinks` takes them.
 
-    Of four axes, the first is the layers of one text, unless its size is the number of `sequences` that are known.
-    Raises InputError for what holds none, for weights that are not square, and for layers of several sizes.
+    sequences: how many there are, where tokens or a mask say so. It tells what the first of four axes is. Raises
+    InputError where nothing does, for what holds no weights, for weights that are not square, and for layers of
+    several sizes.
     """
     layers = {layer: _checked(pattern, layer) for layer, pattern in _by_layer(given, sequences).items()}
     sizes = {(pattern.shape[0], pattern.shape[-1]) for pattern in layers.values()}
@@ -52,8 +54,9 @@ def patterns_of(given: Any, sequences: int = 1) -> dict[int, Pattern]:
 def sinks(patterns: Any, position: int = 0, epsilon: float = 0.3, attention_mask: Any = None) -> Table:
     """alpha of a position in every head, and the share of sequences in which it exceeds epsilon, with 95% intervals.
 
-    `patterns` are attention weights: a tensor or array `layer head query key` of one text (also of one layer, of one
-    map, or with a batch before the heads), or a list of a batch for each layer (`output_attentions`, or from nnsight).
+    `patterns` are attention weights: a tensor or array `sequence layer head query key`, as `si.attention_weights`
+    returns it (also `head query key`, or one map), or a list of `sequence head query key` for each layer
+    (`output_attentions`, or from nnsight; stacked by `torch.stack(attentions, 1)`).
     They may also be an ActivationCache, or a model's output, also of `generate` without beams, of which all steps are
     joined; an encoder-decoder model gives those of its decoder. The first row is of all heads: Sink_k.
     alpha is the mean weight over the queries from the position on, as in `measure(convention=PAPER)`. If some
@@ -91,7 +94,7 @@ def alphas_of(
     patterns: Any, position: int = 0, attention_mask: Any = None
 ) -> tuple[dict[int, Float[Tensor, "batch head"]], dict[int, float], str]:
     """alpha of a position, and its null, of the layers of attention weights that `sinks` takes; then their protocol."""
-    layers = patterns_of(patterns, 1 if attention_mask is None else len(attention_mask))
+    layers = patterns_of(patterns, None if attention_mask is None else len(attention_mask))
     batch, _, _, length = next(iter(layers.values())).shape
     real = _unpadded(layers) if attention_mask is None else _real(attention_mask, batch, length)
     position = whole_number(position, "position", 0, int(real.sum(-1).min()) - 1)
@@ -152,7 +155,7 @@ def _uniform(pattern: Pattern, real: Bool[Tensor, "batch key"]) -> Float[Tensor,
     return seen / seen.sum(-1, keepdim=True).clamp(min=1)
 
 
-def _by_layer(given: Any, sequences: int) -> dict[int, Any]:
+def _by_layer(given: Any, sequences: int | None) -> dict[int, Any]:
     """The patterns by the number of their layer."""
     if isinstance(given, Readings):
         raise InputError("a report has its sinks: report.sink_rate(), report.heads(); si.sinks takes attention weights")
@@ -161,9 +164,7 @@ def _by_layer(given: Any, sequences: int) -> dict[int, Any]:
     given = getattr(given, "attentions", getattr(given, "decoder_attentions", given))
     given = given.to_numpy() if callable(getattr(given, "to_numpy", None)) else given  # a data frame, of one map
     if isinstance(given, Tensor | np.ndarray):
-        whole = given[(None,) * max(0, 4 - given.ndim)] if given.ndim > 1 else given
-        is_layers = whole.ndim == 4 and len(whole) not in (1, sequences)
-        return dict(enumerate(whole)) if whole.ndim == 5 or is_layers else {0: whole}
+        return dict(enumerate(_with_all_axes(given, sequences).swapaxes(0, 1)))
     if isinstance(given, Mapping) or callable(getattr(given, "items", None)):
         found = {int(m[1]): value for name, value in given.items() if (m := _LAYER_OF_HOOK.search(str(name)))}
         if found:
@@ -177,6 +178,18 @@ def _by_layer(given: Any, sequences: int) -> dict[int, Any]:
     if all(isinstance(step, list | tuple) and step for step in patterns):
         patterns = [_generated(layer, of_steps) for layer, of_steps in enumerate(zip(*patterns, strict=False))]
     return dict(enumerate(patterns))
+
+
+def _with_all_axes(given: Any, sequences: int | None) -> Any:
+    """The array as `sequence layer head query key`. Raises InputError where its first axis may be either."""
+    if given.ndim == 4 and len(given) > 1:
+        if sequences not in (1, len(given)):
+            fix = "give weights[None] for the layers of one text, weights[:, None] for several texts of one layer"
+            raise InputError(f"the first axis of {tuple(given.shape)} may be texts or layers; {fix}")
+        return given[None] if sequences == 1 else given[:, None]
+    if not 2 <= given.ndim <= 5:
+        raise InputError(f"the array is {tuple(given.shape)}; give {TAKES}")
+    return given[(None,) * (5 - given.ndim)]
 
 
 def _by_number(given: Mapping[Any, Any]) -> dict[int, Any]:

@@ -30,7 +30,7 @@ def held():
     with torch.no_grad():
         output = model(IDS, output_attentions=True)
         _, cache = bridge_of(model_of("gpt2")).run_with_cache(IDS)
-    weights = torch.stack(output.attentions)
+    weights = torch.stack(output.attentions, 1)
     bridge = bridge_of(model_of("gpt2"))
     return SimpleNamespace(
         weights=weights,
@@ -40,7 +40,7 @@ def held():
             "an output": output,
             "a tensor of all layers": weights,
             "an array": weights.numpy(),
-            "a layer": weights[0],
+            "a layer": weights[:, 0],
             "a sequence": weights[0, 0],
             "a map": weights[0, 0, 0],
         },

@@ -49,7 +49,7 @@ def test_no_weight_exceeds_one_whatever_the_scores(make_call, scale, length):
     call = make_call(queries=length, scale=scale)
     first = call.keys[:1]
     for weights in (call.weights_at(first), call.weights_at(), call.pattern()):
-        assert weights.isfinite().all() and 0 <= weights.min() and weights.max() <= 1
+        assert weights.isfinite().all() and weights.min() >= 0 and weights.max() <= 1
     most = torch.arange(length, 0, -1) * (1 + 1e-6)
     for masses in (call.column_mass(), call.column_mass(first)):
         assert (masses <= most[: masses.shape[-1]]).all()

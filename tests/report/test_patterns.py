@@ -16,7 +16,7 @@ def test_sinks_of_weights_are_those_that_are_measured_whatever_they_came_from():
     model, tokens = model_of("gpt2"), tokens_of()
     model.set_attn_implementation("eager")
     output = model(tokens, output_attentions=True)
-    table, report = si.sinks(output.attentions, 2), si.measure(model, tokens, convention=PAPER)
+    table, report = si.sinks(output.attentions, position=2), si.measure(model, tokens, convention=PAPER)
     everything, *heads = table.records()
     sink = report.sink_rate(2)
     found = [everything[f"Sink_3{end}"] for end in ("", " low", " high")]
@@ -27,10 +27,34 @@ def test_sinks_of_weights_are_those_that_are_measured_whatever_they_came_from():
     _, cache = bridge_of(model).run_with_cache(tokens)
     assert isinstance(cache, ActivationCache)
     for given in (output, list(output.attentions), cache):
-        assert si.sinks(given, 2).numbers("alpha_3") == pytest.approx(table.numbers("alpha_3"), abs=1e-6)
-    assert si.sinks([output.attentions[1]], 2).numbers("alpha_3")[1:] == pytest.approx(
+        assert si.sinks(given, position=2).numbers("alpha_3") == pytest.approx(table.numbers("alpha_3"), abs=1e-6)
+    assert si.sinks([output.attentions[1]], position=2).numbers("alpha_3")[1:] == pytest.approx(
         [r["alpha_3"] for r in heads[4:8]]
     )
+
+
+@torch.no_grad()
+def test_weights_of_several_texts_and_layers_have_the_rate_and_interval_that_are_measured():
+    model, tokens = model_of("gpt2"), tokens_of()
+    assert len(tokens) not in (1, model.config.n_layer)
+    weights, report = si.attention_weights(model, tokens), si.measure(model, tokens, convention=PAPER)
+    epsilon = report.alpha(1).median().item()
+    want, rate = report.sink_rate(1, epsilon), si.sink_rate(weights, position=1, epsilon=epsilon)
+    everything, *heads = si.sinks(weights, position=1, epsilon=epsilon).records()
+    sinks = [everything[f"Sink_2{end}"] for end in ("", " low", " high")]
+    assert [rate.mean, rate.low, rate.high] == pytest.approx([want.mean, want.low, want.high], abs=1e-6)
+    assert sinks == pytest.approx([want.mean, want.low, want.high], abs=1e-6) and want.low < want.high
+    assert [row["alpha_2"] for row in heads] == pytest.approx(report.alpha(1).mean(0).flatten().tolist(), abs=1e-5)
+
+
+def test_a_first_axis_that_may_be_texts_or_layers_is_refused_and_each_fix_works():
+    weights = torch.rand(3, 2, 5, 5).tril().softmax(-1).tril()
+    for read in (si.sinks, si.sink_rate, si.attention_map):
+        refused(lambda read=read: read(weights), "weights[None]")
+    layers, texts = (si.sinks(x).records() for x in (weights[None], weights[:, None]))
+    assert (len(layers), len(texts)) == (1 + 3 * 2, 1 + 2)
+    assert si.sinks(weights, attention_mask=torch.ones(3, 5)).records() == texts
+    assert si.sinks(weights, attention_mask=torch.ones(1, 5)).records() == layers
 
 
 GENERATIONS = (
@@ -45,9 +69,9 @@ def test_the_steps_of_a_generation_have_the_sinks_of_the_text_that_it_made(name,
     model, length = model_of(name), {"min_new_tokens": 5, "max_new_tokens": 5, "pad_token_id": 0, "do_sample": False}
     model.set_attn_implementation("eager")
     output = model.generate(tokens_of(7), output_attentions=True, return_dict_in_generate=True, **length, **options)
-    want = si.sinks(model(output.sequences[:, :-1], output_attentions=True), 1)
+    want = si.sinks(model(output.sequences[:, :-1], output_attentions=True), position=1)
     for given in (output, output.attentions, [list(step) for step in output.attentions]):
-        found = si.sinks(given, 1)
+        found = si.sinks(given, position=1)
         assert "T=11" in found.note
         assert found.numbers("alpha_2") == pytest.approx(want.numbers("alpha_2"), abs=1e-5)
         assert found.numbers("null") == pytest.approx(want.numbers("null"), abs=1e-5)
@@ -75,7 +99,7 @@ def test_a_pattern_by_hand():
     everything, head = si.sinks(pattern, epsilon=0.7).records()
     assert head["alpha_1"] == pytest.approx(0.75) and head["Sink_1"] == 1
     assert everything["null"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
-    assert si.sinks(-2 * pattern, 2).records()[1]["alpha_3"] == pytest.approx(0.25)  # shares of magnitudes
+    assert si.sinks(-2 * pattern, position=2).records()[1]["alpha_3"] == pytest.approx(0.25)  # shares of magnitudes
 
 
 def test_where_one_row_exceeds_one_the_weights_of_all_layers_are_proxies_and_the_note_says_so():
@@ -104,9 +128,9 @@ def test_sinks_of_a_padded_batch_are_those_of_its_texts(side):
                         torch.ones(tokens.shape[1])])  # fmt: skip
     places = (mask.cumsum(-1) - 1).clamp(min=0).long()
     output = model(torch.cat((padded, tokens[1:])), attention_mask=mask, position_ids=places, output_attentions=True)
-    alone = [si.sinks(model(ids, output_attentions=True), 1) for ids in (short, tokens[1:])]
+    alone = [si.sinks(model(ids, output_attentions=True), position=1) for ids in (short, tokens[1:])]
     expected = torch.tensor([table.numbers("alpha_2") for table in alone]).mean(0)
-    table = si.sinks(output, 1, attention_mask=mask)
+    table = si.sinks(output, position=1, attention_mask=mask)
     torch.testing.assert_close(torch.tensor(table.numbers("alpha_2")), expected, atol=1e-5, rtol=0)
     assert table.records()[0]["null"] == pytest.approx(sum(one.records()[0]["null"] for one in alone) / 2)
 
@@ -157,12 +181,12 @@ def test_tokens_that_nothing_sees_are_tokens_where_the_mask_says_so():
 REFUSED = {
     "no attention weights": (),
     "is (5,)": torch.rand(5),
-    "without a cache, a slot's column": torch.rand(2, 3, 5, 6),
-    "or keys that are left out or joined": torch.rand(2, 3, 6, 5),
+    "without a cache, a slot's column": [torch.rand(2, 3, 5, 6)],
+    "or keys that are left out or joined": [torch.rand(2, 3, 6, 5)],
     "not finite; give weights, not scores": torch.full((1, 1, 2, 2), -torch.inf),
-    "later keys; give weights, not scores": torch.randn(2, 3, 5, 5),
-    "later keys; give causal attention": torch.rand(2, 3, 5, 5).softmax(-1),
-    "no weight above zero": torch.zeros(2, 3, 5, 5),
+    "later keys; give weights, not scores": [torch.randn(2, 3, 5, 5)],
+    "later keys; give causal attention": [torch.rand(2, 3, 5, 5).softmax(-1)],
+    "no weight above zero": [torch.zeros(2, 3, 5, 5)],
     "eager": [],
     "is NoneType": [None],
 }
