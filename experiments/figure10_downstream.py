@@ -1,4 +1,4 @@
-"""Figure 10: the sink against accuracy on a downstream task, by lm-evaluation-harness."""
+"""Figure 10: the sink against accuracy on a downstream task."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
 from sinkinterp.table import MODEL, SINK_1, Cell, Table, high_of, low_of
 
-from .shared.downstream import CHOICES, ENDINGS, accuracy
+from .shared.downstream import CHOICES, ENDINGS, HELLASWAG, accuracy
 from .shared.figures import beside_published
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2, LLAMA2_7B, LLAMA2_13B, LLAMA3, OPT, PYTHIA
@@ -34,7 +34,7 @@ MODELS: dict[Scale, list[Model]] = {
 }
 EPSILON, DOCUMENTS = 0.3, 200
 QUESTIONS = 4  # for each sequence, to a model that is measured on few sequences
-HELLASWAG, ALL = "hellaswag", 10_042  # what the paper asks its models: the questions of the validation split
+ALL = 10_042  # what the paper asks its models: the questions of the validation split
 ACC, NORMALISED, CHANCE = "accuracy", "accuracy by length", "chance"
 
 
@@ -51,7 +51,7 @@ def measure(case: Case, progress: Progress) -> Table:
     on_part(2, 2)
     row: dict[str, Cell] = {
         **case.names,
-        **estimate_cells(SINK_1, report.sink_rate(0, EPSILON)),
+        **estimate_cells(SINK_1, report.sink(0, EPSILON)),
         **_interval(ACC, numbers, "acc"),
         **_interval(NORMALISED, numbers, "acc_norm"),
         CHANCE: 1 / CHOICES,
@@ -62,7 +62,7 @@ def measure(case: Case, progress: Progress) -> Table:
 
 
 def _interval(column: str, numbers: dict[str, float], name: str) -> dict[str, Cell]:
-    """The cells of a number of the harness, with 1.96 standard errors on both sides."""
+    """The cells of an accuracy, with 1.96 standard errors on both sides."""
     value, error = numbers[name], 1.96 * numbers[f"{name}_stderr"]
     return estimate_cells(column, Estimate(value, max(0.0, value - error), min(1.0, value + error)))
 

@@ -1,20 +1,21 @@
-"""Accuracy on multiple-choice tasks, by lm-evaluation-harness (the extra `lm-eval`)."""
+"""Accuracy on multiple-choice tasks, counted as lm-evaluation-harness counts it."""
 
-import logging
-import os
+import re
 from collections.abc import Sequence
-from functools import partial
 from itertools import islice
 from typing import Any
 
-from datasets import Dataset
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from sinkinterp.backends.files.model_files import load_model, load_tokenizer
+from sinkinterp.backends.huggingface import context_of
 from sinkinterp.checks import InputError
 from sinkinterp.data.sources import embedded_texts
 from sinkinterp.files import cache_folder
 
-ENDINGS = "docstring endings"
+ENDINGS, HELLASWAG = "docstring endings", "hellaswag"
 CONTEXT, ENDING = 150, 80  # characters, up to the next word
 CHOICES = 4
 CAPITALS = {
@@ -24,29 +25,56 @@ CAPITALS = {
 
 
 def accuracy(source: str, task: str = ENDINGS, documents: int = 500) -> dict[str, float]:
-    """The harness's numbers of a model: acc, acc_norm (by the length of the choice), and their standard errors.
+    """The accuracy of a model, acc, and by the length of the choice, acc_norm, with their standard errors.
 
-    `task` is `ENDINGS`, which needs no download, or the name of a multiple-choice task of the harness, such as
-    hellaswag. The first `documents` are asked, without examples. Raises InputError where the harness is not installed
-    or the model has no tokenizer.
+    `task` is `ENDINGS`, which needs no download, or `HELLASWAG`. The first `documents` are asked, without examples,
+    behind BOS where the tokenizer has one. Raises InputError for a model without a tokenizer.
     """
     tokenizer = load_tokenizer(source)
     if tokenizer is None:
         raise InputError(f"{source} has no tokenizer, so it cannot be asked questions; give a model of text")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    try:
-        from lm_eval import simple_evaluate
-        from lm_eval.api.task import ConfigurableTask
-        from lm_eval.models.huggingface import HFLM
-    except ImportError as error:
-        raise InputError("lm-evaluation-harness is not installed; pip install lm-eval") from error
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    begins_with_bos = tokenizer.bos_token_id is not None
-    model = HFLM(load_model(source), tokenizer=tokenizer, batch_size=8, truncation=True, add_bos_token=begins_with_bos)
-    asked: Any = ConfigurableTask(config=_endings_task(documents)) if task == ENDINGS else task
-    results = simple_evaluate(model, tasks=[asked], limit=documents, bootstrap_iters=100, log_samples=False)
-    (numbers,) = results["results"].values()
-    return {name.partition(",")[0]: value for name, value in numbers.items() if isinstance(value, float)}
+    model = load_model(source).eval()
+    questions = endings(embedded_texts(cache_folder()), documents) if task == ENDINGS else _hellaswag(documents)
+    numbers: dict[str, float] = {}
+    by_choice = [_scores(model, tokenizer, question) for question in questions]
+    lengths = [torch.tensor([float(len(choice)) for choice in question["choices"]]) for question in questions]
+    for name, scores in (("acc", by_choice), ("acc_norm", [x / n for x, n in zip(by_choice, lengths, strict=True)])):
+        right = [int(x.argmax()) == question["gold"] for x, question in zip(scores, questions, strict=True)]
+        share = sum(right) / len(right)
+        numbers |= {name: share, f"{name}_stderr": (share * (1 - share) / max(1, len(right) - 1)) ** 0.5}
+    return numbers
+
+
+@torch.no_grad()
+def _scores(model: PreTrainedModel, tokenizer: Any, question: dict[str, Any]) -> Tensor:
+    """The log-probability of each choice behind the question; of the last tokens, where the context is shorter."""
+    bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    most = context_of(model.config) or 2048
+    n_asked = len(tokenizer(question["query"], add_special_tokens=False)["input_ids"])
+    scores = []
+    for choice in question["choices"]:
+        ids = tokenizer(f"{question['query']} {choice}", add_special_tokens=False)["input_ids"]
+        kept = torch.tensor([[*bos, *ids][-(most + 1) :]])
+        logits = model(kept[:, :-1]).logits.float().log_softmax(-1)
+        scores.append(logits.gather(-1, kept[:, 1:, None])[0, -(len(ids) - n_asked) :].sum())
+    return torch.stack(scores)
+
+
+def _hellaswag(documents: int) -> list[dict[str, Any]]:
+    """The first questions of the validation split, as the harness words them."""
+    from datasets import load_dataset
+
+    def words(text: str) -> str:
+        return re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". ")).replace("  ", " ")
+
+    return [
+        {
+            "query": words(f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"),
+            "choices": [words(ending) for ending in row["endings"]],
+            "gold": int(row["label"]),
+        }
+        for row in islice(load_dataset("Rowan/hellaswag", split="validation", streaming=True), documents)
+    ]
 
 
 def endings(texts: Sequence[str], documents: int) -> list[dict[str, Any]]:
@@ -72,21 +100,3 @@ def _question(parts: Sequence[tuple[str, str]], label: int) -> dict[str, Any]:
     choices = [ending for _, ending in parts[1:]]
     choices.insert(label, parts[0][1])
     return {"query": parts[0][0], "choices": choices, "gold": label}
-
-
-def _endings_task(documents: int) -> dict[str, Any]:
-    """The task in the harness's terms."""
-    return {
-        "task": ENDINGS,
-        "custom_dataset": partial(_endings_dataset, documents),
-        "output_type": "multiple_choice",
-        "test_split": "test",
-        "doc_to_text": "{{query}}",
-        "doc_to_target": "gold",
-        "doc_to_choice": "choices",
-        "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
-    }
-
-
-def _endings_dataset(documents: int, **_: Any) -> dict[str, Dataset]:
-    return {"test": Dataset.from_list(endings(embedded_texts(cache_folder()), documents))}

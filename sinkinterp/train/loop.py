@@ -229,7 +229,8 @@ def update(job: Job[Fit], step: int, model: nn.Module, optimizer: Optimizer) -> 
 def accumulate(job: Job[Fit], batch: Batch, model: nn.Module) -> torch.Tensor:
     """Adds the gradient of the batch's mean loss to the model, one micro-batch at a time.
 
-    Returns this process's part of the loss, which averages to the loss over processes.
+    Returns this process's part of the loss, which averages to the loss over processes. A micro-batch that predicts
+    nothing adds nothing.
     """
     fit, world = job.fit, job.world
     part = world.part(batch)
@@ -239,10 +240,13 @@ def accumulate(job: Job[Fit], batch: Batch, model: nn.Module) -> torch.Tensor:
     targets_per_process = _targets(batch) / world.size
     total = torch.zeros((), device=world.device)
     for piece in pieces:
+        share = _targets(piece) / targets_per_process if targets_per_process else 1.0
+        if not share:  # the mean over no token is not a number
+            piece["labels"] = piece["input_ids"]
         with gradient_sync(model, enabled=piece is pieces[-1]):
             with torch.autocast(world.device.type, torch.bfloat16, enabled=fit.bf16):
                 loss = job.loss(model, piece)
-            loss = loss if is_one_piece else loss * (_targets(piece) / targets_per_process)
+            loss = loss if is_one_piece else loss * share
             loss.backward()
             total += loss.detach()
     return total

@@ -1,4 +1,4 @@
-"""The accuracy of lm-evaluation-harness, computed again with a forward pass per choice."""
+"""The accuracy of multiple choices, computed again with a forward pass per choice."""
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -2,7 +2,6 @@ import pytest
 from refusals import refused
 from runs.choices import accuracy_by_hand
 
-from experiments.shared import downstream
 from experiments.shared.downstream import CHOICES, CONTEXT, ENDING, accuracy, endings
 
 MODEL, DOCUMENTS = "sinkinterp/text-softmax", 11
@@ -23,15 +22,11 @@ def test_short_texts_are_left_out_and_too_few_are_refused():
     refused(lambda: endings(["too short", "word " * 30 + "-" * 900 + " word", *["word " * 80] * 7], 5), "5")
 
 
-def test_a_missing_tokenizer_or_harness_names_the_fix(monkeypatch):
+def test_a_missing_tokenizer_is_refused():
     refused(lambda: accuracy("sinkinterp/demo-softmax"))
-    monkeypatch.setitem(downstream.__dict__, "load_tokenizer", lambda source: object())
-    monkeypatch.setitem(__import__("sys").modules, "lm_eval", None)
-    refused(lambda: accuracy(MODEL))
 
 
-def test_the_harness_counts_as_we_do_by_hand():
-    pytest.importorskip("lm_eval", reason="the extra lm-eval is not installed")
+def test_an_accuracy_is_that_of_a_pass_per_choice_by_hand():
     numbers = accuracy(MODEL, documents=DOCUMENTS)
     assert numbers["acc"] == pytest.approx(accuracy_by_hand(MODEL, DOCUMENTS))
     assert 0 <= numbers["acc_norm"] <= 1 and numbers["acc_stderr"] > 0

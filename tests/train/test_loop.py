@@ -277,6 +277,20 @@ def test_pieces_with_unequal_numbers_of_targets_weigh_by_them():
     torch.testing.assert_close(model.lm_head.weight.grad, oracle.lm_head.weight.grad)
 
 
+@pytest.mark.parametrize("ignored", [[0], [2], [0, 1]])
+def test_a_micro_batch_that_predicts_nothing_adds_nothing(ignored):
+    recipe = replace(RECIPE, batch=3, micro_batch=1, clip=1e9)
+    tokens = recipe.data.sample(3, "unequal")
+    labels = tokens.clone()
+    labels[ignored] = -100
+    job = replace(job_of(recipe, recipe.data, evaluate), batch=lambda step: {"input_ids": tokens, "labels": labels})
+    model, oracle = build(recipe.model), build(recipe.model)
+    want = oracle(tokens, labels=labels).loss
+    want.backward()
+    torch.testing.assert_close(accumulate(job, job.batch(1), model), want.detach())
+    torch.testing.assert_close(model.lm_head.weight.grad, oracle.lm_head.weight.grad)
+
+
 def test_bf16_computes_nearby_and_keeps_weights_in_fp32():
     recipe = replace(RECIPE, clip=1e9)
     (model, metrics), (_, exact) = updated(replace(recipe, bf16=True)), updated(recipe)

@@ -1,0 +1,72 @@
+"""Place or token: a token that sees itself alone, or BOS in a later place."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import plotly.graph_objects as go
+
+from sinkinterp.data.progress import Progress
+from sinkinterp.measurement.place_or_token import Answer, answer_of, depth_figure, place_or_token
+from sinkinterp.runs.case import Case
+from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
+from sinkinterp.table import INPUT, LENGTH, LOSS, MODEL, Cell, Table
+
+from .shared.corpora import absent, corpora, tokens_of
+from .shared.genuine import text_models
+
+CLAIM = "A token is a sink because of its place, where it sees no other token, or because it is BOS."
+# Gu et al. 2025, section 3.1: the sink is on the first token, whatever it is
+MODELS = text_models(has=())
+SEQUENCES, LENGTHS, EVERY = 64, (64, 256), 2  # EVERY: which depths are tried
+FEW = 16  # sequences of a model that ships
+GROUP = (MODEL, INPUT, LENGTH)
+EXPECTED = {"smollm2": Answer.PLACE, "qwen2.5": Answer.PLACE, "gemma3": Answer.TOKEN}  # by a first look
+
+
+def measure(case: Case, progress: Progress) -> Table:
+    """The rows of `si.place_or_token` for each text and length."""
+    rows, notes = list[dict[str, Cell]](), list[str]()
+    depths = case.subject.shape.attention_layers[::EVERY]
+    for name in corpora():
+        for length in dict.fromkeys(case.size(length=each)[1] for each in LENGTHS):
+            tokens = tokens_of(case, name, (SEQUENCES if case.recipe is None else FEW, length), progress)
+            table = place_or_token(case.subject, tokens, layers=depths, progress=progress(f"{name}, T={length}"))
+            rows += [{**case.names, INPUT: name, LENGTH: length, **row} for row in table.records()]
+            notes.append(table.note)
+    return Table.of(CLAIM, "; ".join(note for note in (*notes, absent()) if note), tuple(rows))
+
+
+def answers(table: Table) -> dict[tuple[Cell, ...], Answer]:
+    """The answer of each model, text and length."""
+    groups: dict[tuple[Cell, ...], list[dict[str, Cell]]] = {}
+    for row in table.records():
+        groups.setdefault(tuple(row[name] for name in GROUP), []).append(row)
+    return {group: answer_of(rows) for group, rows in groups.items()}
+
+
+def digest(table: Table) -> Table:
+    """The rows of whole runs."""
+    return table.with_rows(row for row in table.records() if row[LOSS] is not None)
+
+
+def draw(table: Table) -> go.Figure:
+    """Sink_k by depth in the first model, text and length."""
+    first = {name: table.records()[0][name] for name in GROUP}
+    return depth_figure(table.where(**first))
+
+
+def _decide(table: Table, model: str) -> Decision:
+    found = {group: answer for group, answer in answers(table).items() if model in str(group[0])}
+    words = "; ".join(f"{', '.join(map(str, group[1:]))}: {answer}" for group, answer in found.items())
+    if not found:
+        return Outcome.NOT_ASKED, "no row here can be asked"
+    return all(answer is EXPECTED[model] for answer in found.values()), words
+
+
+RULES: Sequence[Rule] = tuple(
+    Rule(f"the sink of {model} is {answer}, on every text and length", partial(_decide, model=model))
+    for model, answer in EXPECTED.items()
+)
+
+EXPERIMENT = replace(on_models(CLAIM, MODELS, measure, draw, RULES), digest=digest)

@@ -1,0 +1,29 @@
+"""Samples of public texts that a user may keep in the folder `shared/data` beside the repository."""
+
+from pathlib import Path
+
+from sinkinterp.data.progress import Progress
+from sinkinterp.data.tokens import Tokens
+from sinkinterp.runs.case import Case
+
+FOLDER = Path(__file__).parents[2].parent / "shared" / "data"
+FILES = {"C4": "c4_sample.jsonl", "Wikipedia": "wikipedia_sample.jsonl"}  # a text in the column `text` of each line
+DOCSTRINGS, TRIED = "docstrings", 4  # TRIED: texts for each sequence, of which some are too short
+
+
+def corpora() -> tuple[str, ...]:
+    """The names of the samples that are there; without any, docstrings."""
+    return tuple(name for name, file in FILES.items() if (FOLDER / file).is_file()) or (DOCSTRINGS,)
+
+
+def absent() -> str:
+    """What a note says of the samples that are not there."""
+    return "; ".join(f"{name} is not read: shared/data/{FILES[name]} is not here" for name in FILES.keys() - corpora())
+
+
+def tokens_of(case: Case, name: str, size: tuple[int, int], progress: Progress) -> Tokens:
+    """The beginnings of the first texts of a sample that are long enough."""
+    if name == DOCSTRINGS or case.subject.tokenizer is None:
+        return case.tokens(size, progress, case.start).tokens
+    n, length = size
+    return case.subject.tokens(FOLDER / FILES[name], length, case.start, sequences=TRIED * n).tokens[:n]
