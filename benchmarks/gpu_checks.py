@@ -14,11 +14,22 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, Qwen2Conf
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
+from sinkinterp.attention import sites
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.backends.subject import Subject
 from sinkinterp.checks import InputError
+from sinkinterp.interventions.attention_layers import (
+    AttendSelfOnly,
+    BlindKeys,
+    Dropped,
+    Evict,
+    KeepHeaviest,
+    SpreadEvenly,
+)
+from sinkinterp.interventions.changes import ClampNorm, MatchedNoise
+from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs.trained import trained
@@ -28,17 +39,17 @@ from sinkinterp.train.recipe import Recipe
 Check = Callable[[], float]
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.05}  # of outputs, log-sum-exps, and masses over T, all of order 1
 EDITS: tuple[iv.Edit, ...] = (
-    iv.SwapPositions(0, 4), iv.ReplacePosition(0, 4), iv.ShiftPositions(3), iv.RemovePosition([0]), iv.ZeroKeyBias(),
-    iv.ZeroQueryBias(), iv.ZeroValueBias(), iv.BlindKeys(range(4)), iv.PatchNormalization(Sigmoid()),
-    iv.Temperature(2.0), iv.BiasColumn(-3.0), iv.RemoveColumn(), iv.RemoveColumn(iv.SpreadEvenly()),
-    iv.RemoveColumn(iv.Dropped()), iv.AttendSelfOnly(positions=[5]), iv.Evict(4, 1), iv.KeepHeaviest(4, 2),
+    iv.SwapPositions(0, 4), ReplacePosition(0, 4), ShiftPositions(3), RemovePosition([0]), iv.ZeroKeyBias(),
+    iv.ZeroQueryBias(), iv.ZeroValueBias(), BlindKeys(range(4)), iv.PatchNormalization(Sigmoid()),
+    iv.Temperature(2.0), iv.BiasColumn(-3.0), iv.RemoveColumn(), iv.RemoveColumn(SpreadEvenly()),
+    iv.RemoveColumn(Dropped()), AttendSelfOnly(positions=[5]), Evict(4, 1), KeepHeaviest(4, 2),
     iv.RemoveKeySlot(),
-    iv.ZeroKeySlot(), iv.AddSinkLogit(1.0), iv.ChangeTokenEmbedding(iv.Zero(), positions=[0]),
-    iv.ChangePositionEmbedding(iv.Scale(0.5)), iv.ChangeResidual(iv.ClampNorm(0.1)),
-    iv.ChangeAttentionInput(iv.Scale(0.5)), iv.ChangeNeurons(iv.Scale(0.5)),
-    iv.ChangeMLP(iv.SetTo(0.5), layers=[1]), iv.ChangeQueries(iv.Scale(0.5)), iv.ChangeKeys(iv.SwapWith(0, 5)),
-    iv.ChangeValues(iv.MeanOfOthers(), positions=[0]), iv.ChangeOutputs(iv.MatchedNoise(), positions=[2]),
-    iv.ChangePattern(iv.Zero(), dims=[0]),
+    iv.ZeroKeySlot(), iv.AddSinkLogit(1.0), iv.Change(sites.TOKEN_EMBEDDING, iv.Zero(), positions=[0]),
+    iv.Change(sites.POSITION_EMBEDDING, iv.Scale(0.5)), iv.ChangeResidual(ClampNorm(0.1)),
+    iv.Change(sites.ATTENTION_INPUT, iv.Scale(0.5)), iv.Change(sites.NEURONS, iv.Scale(0.5)),
+    iv.ChangeMLP(iv.SetTo(0.5), layers=[1]), iv.Change(sites.QUERIES, iv.Scale(0.5)), iv.ChangeKeys(iv.SwapWith(0, 5)),
+    iv.ChangeValues(iv.MeanOfOthers(), positions=[0]), iv.ChangeOutputs(MatchedNoise(), positions=[2]),
+    iv.Change(sites.PATTERN, iv.Zero(), dims=[0]),
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
+from sinkinterp.attention import sites
 from sinkinterp.attention.shapes import Residual
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.subject import Subject
@@ -15,17 +16,17 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import (
     Add,
-    BlindKeys,
+    Change,
     ChangeMLP,
     ChangeOutputs,
     ChangeResidual,
-    ChangeTokenEmbedding,
     Edit,
-    RemovePosition,
     Zero,
     ZeroKeyBias,
     ZeroQueryBias,
 )
+from sinkinterp.interventions.attention_layers import BlindKeys
+from sinkinterp.interventions.positions import RemovePosition
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.sweep import SEEDS, importance
 from sinkinterp.metrics.bootstrap import estimate, estimate_cells, intervals, ratio
@@ -124,7 +125,7 @@ def swap_raw_position(subject: Subject, first: int, second: int, length: int) ->
 def _exchange(subject: Subject, first: int, second: int, length: int, block: int) -> Edit:
     """Exchanges, before block 1, what is before `block` of positions alone: without tokens and without attention."""
     tokens = torch.zeros(1, length, dtype=torch.long)
-    positions_alone = [ChangeTokenEmbedding(Zero()), ChangeOutputs(Zero(), layers=[0])]
+    positions_alone = [Change(sites.TOKEN_EMBEDDING, Zero()), ChangeOutputs(Zero(), layers=[0])]
     x = subject.run(tokens, reads={"x": RESIDUAL.read(lambda x: x)}, edits=positions_alone)["x"][:, block]
     added = torch.zeros_like(x)
     added[:, first] = x[:, second] - x[:, first]
@@ -138,7 +139,7 @@ CUTS: dict[str, Cut] = {
     "drop p1": lambda circuit: [RemovePosition([0])],
     "swap p1's EPE": _with_depth(lambda c: swap_effective_position(c.subject, 0, OTHER, c.length)),
     "control: swap raw p1": _with_depth(lambda c: swap_raw_position(c.subject, 0, OTHER, c.length)),
-    "control: no first token": lambda circuit: [ChangeTokenEmbedding(Zero(), positions=[0])],
+    "control: no first token": lambda circuit: [Change(sites.TOKEN_EMBEDDING, Zero(), positions=[0])],
     "no first MLP": _with_depth(lambda circuit: ChangeMLP(Zero(), layers=[0])),
     "no positions": lambda circuit: [RemovePosition()],
     "zero 3 columns of W_K": lambda circuit: [BlindKeys(circuit.dims)],

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import torch
 
 from sinkinterp.data.progress import Progress
-from sinkinterp.interventions import ChangeResidual, Zero
+from sinkinterp.interventions import Change, ChangeResidual, Zero
 from sinkinterp.interventions.changes import Add
 from sinkinterp.measurement.patching import Activations, activations, mean_patch
 from sinkinterp.measurement.sweep import SEEDS
@@ -71,7 +71,7 @@ def draw(table: Table) -> go.Figure:
     return sweep_figure(first, EDIT, (SINK_1, ALPHA_1, LOSS_CHANGE))
 
 
-def _as_much(site: ChangeResidual, dims: tuple[int, ...], held: Activations) -> ChangeResidual:
+def _as_much(site: Change, dims: tuple[int, ...], held: Activations) -> Change:
     """The mean values of the massive dimensions, added to other dimensions."""
     ((layer, x),) = held.items()
     added = torch.zeros_like(x[:1])

@@ -10,8 +10,6 @@ moved = si.measure("gpt2", text, edits=si.SwapPositions(0, 4))
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .lm.registration import register_with_transformers
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -28,7 +26,10 @@ if TYPE_CHECKING:
     from .interventions.attention_layers import PatchNormalization as PatchNormalization
     from .interventions.positions import SwapPositions as SwapPositions
     from .lm.variants import VARIANTS as VARIANTS
-    from .measurement.activation_patching import activation_patching as activation_patching
+    from .measurement.activation_patching import (
+        activation_patching as activation_patching,
+        twin_patching as twin_patching,
+    )
     from .measurement.explaining import explain as explain
     from .measurement.maps import attention_map as attention_map, sinks as sinks
     from .measurement.measure import measure as measure
@@ -96,6 +97,7 @@ __all__ = [
     "sites",
     "sweep",
     "trained",
+    "twin_patching",
     "value_norms",
     "view",
     "with_adapter",
@@ -114,7 +116,7 @@ _NAMES = {  # the public names of each module, which is imported when one is fir
     "interventions.attention_layers": "PatchNormalization",
     "interventions.positions": "SwapPositions",
     "lm.variants": "VARIANTS",
-    "measurement.activation_patching": "activation_patching",
+    "measurement.activation_patching": "activation_patching twin_patching",
     "measurement.explaining": "explain",
     "measurement.maps": "attention_map sinks",
     "measurement.measure": "measure",
@@ -146,13 +148,13 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(f".{name}", __name__)
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        from .files import data_of
+
+        hint = data_of("coming_from.toml")["names"].get(name, "")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint and f'; {hint}'}", name=name)
     value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
     return value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-register_with_transformers()

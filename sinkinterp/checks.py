@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from contextlib import contextmanager
 from dataclasses import Field, fields
 from functools import wraps
-from importlib import import_module
-from types import ModuleType
+from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -75,12 +74,10 @@ def reason_of(error: Exception) -> str:
     return said if " " in said else f"{type(error).__name__} {said}".strip()
 
 
-def extra(module: str, fix: str) -> ModuleType:
-    """A package that may be absent, imported. Raises InputError where it is."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise InputError(f"{module} is not installed; {fix}") from error
+def check_installed(package: str, fix: str) -> None:
+    """Raises InputError where an optional package is absent."""
+    if find_spec(package) is None:
+        raise InputError(f"{package} is not installed; {fix}")
 
 
 def _cut(text: str, kept: int) -> str:

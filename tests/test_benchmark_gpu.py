@@ -70,7 +70,5 @@ def test_a_check_sees_a_wrong_log_sum(monkeypatch):
 
 def test_every_kind_of_intervention_is_checked():
     listed = {type(edit) for edit in gpu_checks.EDITS}
-    assert {kind for kind in map(vars(iv).get, iv.__all__) if isinstance(kind, type) and issubclass(kind, iv.Edit)} - {
-        iv.Edit,
-        iv.Change,
-    } == listed
+    public = {kind for kind in map(vars(iv).get, iv.__all__) if isinstance(kind, type) and issubclass(kind, iv.Edit)}
+    assert public - {iv.Edit} <= listed

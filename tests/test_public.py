@@ -69,7 +69,7 @@ def test_our_types_and_functions_are_known_whatever_is_imported_first(tmp_path):
     recipe = si.Recipe(model=replace(si.VARIANTS["softmax"], vocab=300), data=data)
     (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_dict()))
     seal(tmp_path)
-    ours, theirs = "import sinkinterp", "from transformers import AutoModelForCausalLM"
+    ours, theirs = "import sinkinterp.lm.model", "from transformers import AutoModelForCausalLM"
     load = f"print(type(AutoModelForCausalLM.from_pretrained({str(tmp_path)!r})).__name__)"
     of_type = "from transformers import AutoConfig; print(AutoConfig.for_model('sinkinterp').model_type)"
     key_of_text = f"print(recipe_of(Path({str(tmp_path)!r})).key())"

@@ -9,10 +9,10 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
 from sinkinterp.plots.theme import unique_values
 from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.trained import SINK_LENGTH, Run, held_out_tokens, trained
+from sinkinterp.runs.trained import SINK_LENGTH, Run, trained
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import MODEL, SEED, Cell, Table
-from sinkinterp.train.loop import prepared
+from sinkinterp.train.loop import held_out_tokens, prepared
 from sinkinterp.train.recipe import Recipe
 
 from .study import HELD_OUT_SEQUENCES, Arm, base_of, device_of, history_of, lengths_of

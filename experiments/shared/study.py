@@ -24,12 +24,12 @@ from sinkinterp.plots.theme import GREY, SHARE, cells_of, colour, error_bars, es
 from sinkinterp.report.report import Report
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import TRAINED, Experiment, Rule, Scope
-from sinkinterp.runs.trained import SINK_LENGTH, Run, held_out_tokens, trained, valid_loss
+from sinkinterp.runs.trained import SINK_LENGTH, Run, trained, valid_loss
 from sinkinterp.runs.workers import in_order
 from sinkinterp.spec import changed
 from sinkinterp.table import NULL, Cell, Table, at_this_loss, high_of, low_of, published
 from sinkinterp.train import checkpoint
-from sinkinterp.train.loop import Diverged, prepared
+from sinkinterp.train.loop import Diverged, held_out_tokens, prepared
 from sinkinterp.train.recipe import RECIPES, Recipe, demo_recipe, on_text, with_variant
 
 RAW_ALPHA = "raw alpha_1"  # of the weights that multiply the values

@@ -1,7 +1,7 @@
 """Dormant heads: which heads only look at the sink and write little, and how many a model does without.
 
 found = dormant_heads("gpt2", texts, other=more_texts)
-found.heads  # pairs (layer, head): si.measure("gpt2", texts, edits=si.interventions.Ablate(heads=found.heads))
+found.heads  # pairs (layer, head): si.measure("gpt2", texts, edits=ChangeOutputs(Zero(), heads=found.heads))
 found.answer(), found.table(), found.cuts, found.plot()
 
 Sources: Guo et al. 2024, arXiv:2410.13835 (active and dormant heads); Sandoval-Segura et al. 2025, arXiv:2504.03889

@@ -2,7 +2,7 @@
 
 A read and an edit are the same thing seen from two sides. Both name a site, and hold a function of what flows there:
 
-    subject.run(tokens, reads={"norms": RESIDUAL.read(vector_norms)}, edits=[ChangeResidual(Zero(), dims=[447])])
+    subject.run(tokens, reads={"norms": RESIDUAL.read(vector_norms)}, edits=[Change(RESIDUAL, Zero(), dims=[447])])
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -106,6 +106,10 @@ class Edit(Checked):
     returns.
     """
 
+    def touches(self, site: "Site") -> bool:
+        """Whether it changes what is at a site: its class overrides the method of the site."""
+        return getattr(type(self), site.method.__name__) is not site.method
+
     def position_ids(self, ids: PositionIds) -> PositionIds:
         """The position that each token is given: a row of a table, or the angle of a rotation."""
         return ids
@@ -182,7 +186,9 @@ class Site:
 
     method: the method of `Edit` that changes it. label: its name in messages. layers: the blocks of a model that have
     it. instead: the site to read in its place, where no read sees it. check: raises InputError for an edit's answer
-    that cannot take the place of what was there, given both and the edit's name.
+    that cannot take the place of what was there, given both and the edit's name. selector: the argument of a `Change`
+    that names its heads, "heads" or "kv_heads", or nothing. part: the tensor of an attention call that it is, or
+    nothing. width: the dimensions of a vector there, of a model.
     """
 
     method: Callable[..., Any]
@@ -190,6 +196,12 @@ class Site:
     layers: Callable[[ModelShape], Sequence[int]] = field(compare=False)  # copies of getters are not equal
     instead: str = ""
     check: Callable[[Any, Any, str], Any] = field(default=alike, compare=False)
+    selector: str = ""
+    part: str = ""
+    width: Callable[[ModelShape], int | None] = field(default=attrgetter("d_model"), compare=False)
+
+    def __repr__(self) -> str:
+        return f"sites.{(self.label if self.part else self.method.__name__).upper()}"
 
     def read(self, function: Callable[[Any], Tensor]) -> "Read":
         """A read of this site: `function` is shown what is there in every layer, and returns `sequence ...`.
@@ -198,15 +210,15 @@ class Site:
         """
         if self.instead:
             raise InputError(f"the {self.label} is not read; take {self.instead}")
-        return Read(self, function)
+        return Read(CALL, lambda call: function(self.tensor_of(call))) if self.part else Read(self, function)
 
-    def touched_by(self, edit: Edit) -> bool:
-        """Whether an edit overrides the method of this site."""
-        return getattr(type(edit), self.method.__name__) is not self.method
+    def tensor_of(self, call: AttentionCall) -> Tensor:
+        """The tensor of a call that is at this site, a part of calls."""
+        return call.pattern() if self.part == "pattern" else getattr(call, self.part)
 
     def edited(self, x: Any, edits: Iterable[Edit], *place: Any) -> Any:
         """The activation `x` after the edits; `x` itself if they change nothing. place: see `Edit`."""
-        for edit in filter(self.touched_by, edits):
+        for edit in (edit for edit in edits if edit.touches(self)):
             name = self.method.__name__
             answer = Unchanged(x).shown_to(getattr(edit, name), f"{type(edit).__name__}.{name}", *place)
             self.check(answer, x, f"{type(edit).__name__}.{name}")
@@ -249,7 +261,17 @@ def _before_and_behind_blocks(shape: ModelShape) -> Sequence[int]:
 _ATTENTION, _WITH_MLP = attrgetter("attention_layers"), attrgetter("mlp_layers")  # which pickle, as lambdas do not
 _TABLES = "ChangeResidual(layers=[0]), which both tables make"
 _MAPS = "the call, or what the heads return"
-TOKEN_EMBEDDING = Site(Edit.token_embedding, "token embedding", _first_block, _TABLES)
+
+
+def _embedded(shape: ModelShape) -> int:
+    return shape.d_embedding or shape.d_model
+
+
+def _of_value(shape: ModelShape) -> int:
+    return shape.d_value or shape.d_head
+
+
+TOKEN_EMBEDDING = Site(Edit.token_embedding, "token embedding", _first_block, _TABLES, width=_embedded)
 POSITION_EMBEDDING = Site(Edit.position_embedding, "position embedding", _first_block, _TABLES)
 POSITION_IDS = Site(Edit.position_ids, "positions", _first_block, "what they change, such as the call", check_positions)
 RESIDUAL = Site(Edit.residual, "residual", _before_and_behind_blocks)
@@ -258,11 +280,15 @@ KEY_WEIGHTS = Site(Edit.key_weights, "key weights", _ATTENTION, _MAPS, check_wei
 VALUE_WEIGHTS = Site(Edit.value_weights, "value weights", _ATTENTION, _MAPS, check_weights)
 WEIGHT_SITES = (QUERY_WEIGHTS, KEY_WEIGHTS, VALUE_WEIGHTS)  # in the order in which models keep the three maps
 CALL = Site(Edit.call, "attention call", _ATTENTION, check=check_call)
-OUTPUT = Site(Edit.output, "attention output", _ATTENTION)
+QUERIES = Site(Edit.call, "queries", _ATTENTION, selector="heads", part="q", width=attrgetter("d_head"))
+KEYS = Site(Edit.call, "keys", _ATTENTION, selector="kv_heads", part="k", width=attrgetter("d_head"))
+VALUES = Site(Edit.call, "values", _ATTENTION, selector="kv_heads", part="v", width=_of_value)
+PATTERN = Site(Edit.call, "pattern", _ATTENTION, selector="heads", part="pattern")
+OUTPUT = Site(Edit.output, "attention output", _ATTENTION, selector="heads", width=_of_value)
 ATTENTION_INPUT = Site(Edit.attention_input, "attention input", _ATTENTION)
-NEURONS = Site(Edit.neurons, "neurons", _blocks)
+NEURONS = Site(Edit.neurons, "neurons", _blocks, width=attrgetter("d_mlp"))
 MLP = Site(Edit.mlp, "feed-forward update", _WITH_MLP)
 BLOCK_SITES = (RESIDUAL, ATTENTION_INPUT, CALL, OUTPUT, NEURONS, MLP)  # while blocks run, in forward order
 TAPPED = (ATTENTION_INPUT, NEURONS, MLP)  # what a module of every block is given or returns; a model may lack them
-_OTHERS = ("check", "check_sequences", "for_sequences", "control")  # methods of Edit that change nothing
+_OTHERS = ("touches", "check", "check_sequences", "for_sequences", "control")  # methods of Edit that change nothing
 CHANGES = tuple(name for name, x in vars(Edit).items() if isfunction(x) and name[0] != "_" and name not in _OTHERS)

@@ -36,7 +36,7 @@ from ..attention.shapes import TOLERANCE, Gap, HeadOutput, ModelShape, Residual,
 from ..attention.sites import Edit, Read, Site
 from ..checks import InputError, refuse_first
 from ..data.tokens import Tokens
-from ..interventions.changes import AT, Operation
+from ..interventions.changes import Change, Operation
 from .subject import Logits
 
 Copies = Float[Tensor, "copy pos d_model"]
@@ -204,7 +204,7 @@ def edits_check(
     tokens = sample_tokens(shape.vocab)[:1, :length].expand(N_COPIES, -1).contiguous()
 
     changed = {site: copy for site, copy in _COPY_OF.items() if site is sites.OUTPUT or site in taps}
-    changes = [AT[site](_Opposite(copy)) for site, copy in changed.items()]
+    changes = [Change(site, _Opposite(copy)) for site, copy in changed.items()]
 
     def verify(answers: Mapping[str, Tensor], logits: Logits) -> Abilities:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -216,7 +216,7 @@ class HuggingFaceSubject(Subject):
 
     def check_maps(self, edits: Sequence[Edit]) -> None:
         """Raises InputError where edits of weights do not fit, which one short pass under them tells."""
-        recorder = Recorder(edits=[edit for edit in edits if any(site.touched_by(edit) for site in sites.WEIGHT_SITES)])
+        recorder = Recorder(edits=[edit for edit in edits if any(map(edit.touches, sites.WEIGHT_SITES))])
         if recorder.edits:
             with self.maps_shown_to(recorder):
                 self._pass(contract.sample_tokens(self.shape.vocab), recorder)
@@ -339,15 +339,15 @@ class HuggingFaceSubject(Subject):
     def check_edits(self, edits: Sequence[Edit], length: int) -> Iterator[str]:
         """Raises InputError for an edit that does not fit the model, or sequences of this length."""
         for edit in edits:
-            for site in filter(lambda site: site.touched_by(edit), sites.TAPPED):
+            for site in filter(edit.touches, sites.TAPPED):
                 self._check_tapped(site)
             edit.check(self.shape, length)
             for layer, other in self.key_sources.items():
                 for site in (site for site in sites.WEIGHT_SITES if site is not sites.QUERY_WEIGHTS):
-                    if site.touched_by(edit):
+                    if edit.touches(site):
                         what = f"the {site.label} of layer {other} also make those of layer {layer}"
                         yield f"{self.name}: {what}; edit the call of each layer instead"
-            if sites.POSITION_EMBEDDING.touched_by(edit) and not self.modules.tables:
+            if edit.touches(sites.POSITION_EMBEDDING) and not self.modules.tables:
                 yield f"{self.name} has no table of learned positions; take a model with one (GPT-2, OPT)"
 
     @refusing

@@ -133,7 +133,7 @@ def is_model(given: Any) -> bool:
     """Tells if something is a model: a subject, a run, a module, an object of a library, or the name of one at hand."""
     if isinstance(given, str | Path):
         return str(given) in models() or isfile(join(given, "config.json"))
-    is_ours = isinstance(given, Subject | torch.nn.Module) or getattr(type(given), "kind", "") in ("run", "block")
+    is_ours = isinstance(given, Subject | torch.nn.Module | PathLike)
     return is_ours or isinstance(getattr(given, "_module", None), torch.nn.Module)  # of nnsight
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
-from ..checks import InputError, extra, instance_of, refusal
+from ..checks import InputError, check_installed, instance_of, refusal
 from ..data.hub import asking_hub
 from ..files import check_holds, path_of
 from ..seals import Misplaced, Of, check_beside, hashes_in, read_record, verify, write_record
@@ -66,7 +66,9 @@ class Lora(Trained):
     rank: int = 16
 
     def prepare(self, model: PreTrainedModel) -> None:
-        peft = extra("peft", "LoRA needs it; pip install peft, or train all weights or none")
+        check_installed("peft", "LoRA needs it; pip install peft, or train all weights or none")
+        import peft
+
         config = peft.LoraConfig(r=self.rank, lora_alpha=self.rank, target_modules="all-linear")
         with torch.random.fork_rng([]):
             torch.manual_seed(0)
@@ -204,7 +206,9 @@ def merged(model: PreTrainedModel, folder: Path) -> Any:
     if (folder / RECORD).is_file():
         return with_adapter(model, folder)
     fix = f"{folder} is an adapter; pip install peft, or merge it with peft and save the whole model"
-    peft = extra("peft", fix)
+    check_installed("peft", fix)
+    import peft
+
     check_holds(folder, _WEIGHTS, "save the adapter with safe_serialization=True")
     with refusal(f"the adapter {folder} does not fit {type(model).__name__}"):  # that of another model fails in any way
         adapted = peft.PeftModel.from_pretrained(model, str(folder))

@@ -225,7 +225,7 @@ class Recorder:
 
     def edits_at(self, site: Site) -> bool:
         """Whether any edit changes what is at this site."""
-        return any(map(site.touched_by, self.edits))
+        return any(edit.touches(site) for edit in self.edits)
 
     @property
     def edits_weights(self) -> bool:

@@ -109,18 +109,21 @@ class What:
 
     def table(self, subject: "Subject", **measured: Any) -> "Table":
         """The share that each place restores: what `activation_patching` takes of prompts and answers is `measured`."""
-        from ..measurement.activation_patching import activation_patching
+        from ..measurement.activation_patching import activation_patching, twin_patching
         from ..measurement.path_patching import path_patching
 
         if self.site is Patched.PATHS:
             return path_patching(subject, **measured, receiver=_receiver(self.to))
         site, by = self._change()
         estimates: dict[str, Any] = {"first_order": self.first_order, "direct": self.direct}
+        if "target" in measured:
+            return twin_patching(subject, **measured, site=site, by=by, **estimates)
         return activation_patching(subject, **measured, site=site, by=by, **estimates)
 
     def _change(self) -> tuple["Change", tuple[str, ...]]:
         """The site, and the axes of its map."""
-        from ..interventions import ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual
+        from ..attention import sites
+        from ..interventions import Change, ChangeMLP, ChangeOutputs, ChangeResidual
 
         by_position, by_head, heads = ("layer", "position"), ("layer", "head"), heads_named(self.head)
         kinds = {
@@ -128,7 +131,7 @@ class What:
             Patched.FEED_FORWARD: (ChangeMLP(), by_position),
             Patched.ATTENTION: (ChangeOutputs(), by_position),
             Patched.HEADS: (ChangeOutputs(heads=heads), by_head),
-            Patched.EDGES: (ChangePattern(heads=heads), (*by_head, "position", "key")),
+            Patched.EDGES: (Change(sites.PATTERN, heads=heads), (*by_head, "position", "key")),
         }
         return kinds[self.site]
 
@@ -193,7 +196,11 @@ def patch(
         texts = prompts.text or [USUAL_TEXT] * (other is not None)
         if texts != prompts.text:
             print_line(f"without --text, both models read {USUAL_TEXT!r}")
-        asked: dict[str, Any] = {"clean": other or prompts.clean, "corrupted": texts or prompts.corrupted}
+        asked: dict[str, Any] = {"clean": prompts.clean, "corrupted": prompts.corrupted}
+        if other is not None:
+            if what.site is Patched.PATHS:
+                raise InputError("--site paths compares two prompts of one model; leave --into out")
+            asked = {"target": other, "tokens": texts}
         asked |= {"answer": prompts.answer, "instead": prompts.instead, "progress": progress("patching")}
         asked |= {"metric": first_alpha()} if prompts.sink else {}
         table = chosen_rows(what.table(subject, **asked), layers or None, positions=positions or None)
@@ -221,12 +228,14 @@ def _sentence(strongest: "Table") -> str:
 
 def _receiver(name: str | None) -> "Change | None":
     """The receiver of a name such as 3.7.k; None for the logits."""
-    from ..interventions import ChangeKeys, ChangeQueries, ChangeValues
+    from ..attention import sites
+    from ..interventions import Change
 
     if name is None:
         return None
     head, _, what = name.rpartition(".")
-    kinds: dict[str, Any] = {"q": ChangeQueries, "k": ChangeKeys, "v": ChangeValues}
+    kinds = {"q": sites.QUERIES, "k": sites.KEYS, "v": sites.VALUES}
     if what not in kinds:
         raise InputError(f"--to takes a layer, a head, and q, k or v, such as 3.7.k; got {name!r}")
-    return kinds[what](**{kinds[what].selector: [layer_and_head(head, "--to")]})
+    heads: Any = {kinds[what].selector: [layer_and_head(head, "--to")]}
+    return Change(kinds[what], **heads)

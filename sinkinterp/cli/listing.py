@@ -84,9 +84,13 @@ def _experiments() -> list[Row]:
 
 
 def _edits() -> list[Row]:
-    from ..interventions.edit import makers
+    from .. import interventions
 
-    return [{"edit": name, "what it does": str(kind.__doc__).split("\n")[0]} for name, kind in makers().items()]
+    public = {name: getattr(interventions, name) for name in interventions.__all__}
+    edits = {
+        name: kind for name, kind in public.items() if isinstance(kind, type) and issubclass(kind, interventions.Edit)
+    }
+    return [{"edit": name, "what it does": str(kind.__doc__).split("\n")[0]} for name, kind in edits.items()]
 
 
 def _rows(what: str, folders: Callable[[], Mapping[str, Path]]) -> list[Row]:

@@ -1,19 +1,41 @@
-"""Interventions: frozen values that say what changes and in which layers, heads and positions; backends apply it."""
+"""Interventions: frozen values that say what changes and in which layers, heads and positions; backends apply it.
 
-from ..attention import Edit as Edit, HeadWeights as HeadWeights
-from .attention_layers import *
-from .changes import *
-from .edit import *
-from .positions import *
+Others are in the modules of this package: masks of caches in `attention_layers`, further operations in `changes`.
+"""
+
+from ..attention import Edit
+from .attention_layers import (
+    AddSinkLogit,
+    BiasColumn,
+    PatchNormalization,
+    RemoveColumn,
+    RemoveKeySlot,
+    Temperature,
+    ZeroKeyBias,
+    ZeroKeySlot,
+    ZeroQueryBias,
+    ZeroValueBias,
+)
+from .changes import (
+    Add,
+    Change,
+    ChangeKeys,
+    ChangeMLP,
+    ChangeOutputs,
+    ChangeResidual,
+    ChangeValues,
+    MeanOfOthers,
+    Put,
+    Scale,
+    SetTo,
+    SwapWith,
+    Zero,
+)
+from .positions import SwapPositions
 
 __all__ = [
-    "Ablate", "Add", "AddSinkLogit", "Apply", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change",
-    "ChangeAttentionInput", "ChangeKeys", "ChangeMLP", "ChangeNeurons", "ChangeOutputs", "ChangePattern",
-    "ChangePositionEmbedding",
-    "ChangeQueries", "ChangeResidual", "ChangeTokenEmbedding", "ChangeValues", "ClampNorm",
-    "Dropped", "Edit", "Evict", "First", "HeadWeights", "Keep", "KeepHeaviest", "MatchedNoise", "MeanOfOthers",
-    "Operation", "PatchNormalization", "Put", "PutAt", "RemoveColumn", "RemoveKeySlot", "RemovePosition",
-    "Renormalised", "ReplacePosition", "Scale", "SetTo", "ShiftPositions", "SpreadEvenly", "SwapPositions",
-    "SwapWith", "Temperature", "WithoutMassive", "Zero", "ZeroKeyBias", "ZeroKeySlot", "ZeroMassive",
-    "ZeroQueryBias", "ZeroValueBias",
+    "Add", "AddSinkLogit", "BiasColumn", "Change", "ChangeKeys", "ChangeMLP", "ChangeOutputs", "ChangeResidual",
+    "ChangeValues", "Edit", "MeanOfOthers", "PatchNormalization", "Put", "RemoveColumn", "RemoveKeySlot", "Scale",
+    "SetTo", "SwapPositions", "SwapWith", "Temperature", "Zero", "ZeroKeyBias", "ZeroKeySlot", "ZeroQueryBias",
+    "ZeroValueBias",
 ]  # fmt: skip

@@ -4,7 +4,6 @@ A column of the pattern belongs to a token, such as the sink, or to a slot: a le
 Edits of columns change their scores, their weights, and the queries that see them, as masks of caches do.
 """
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -15,8 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention import AttentionCall, Edit, HeadWeights, Pattern, Prefix, SinkLogit, SlotRow, Window
-from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
-from ..checks import InputError, choice, instance_of, whole_number
+from ..attention.kernels import Kernel, PNorm, Similarity, Unit
+from ..checks import InputError, instance_of, whole_number
 from ..spec import ABOVE_ZERO, Limits
 from .selectors import InCalls, InLayers, OnHeads, OnKVHeads, OnPairs
 
@@ -27,22 +26,18 @@ class PatchNormalization(InCalls, OnHeads):
 
     A similarity stands for its kernel without normalisation, as in `PatchNormalization(Sigmoid())`. Two drop a factor
     per row and so are normalised: `Exp()` stands for softmax, `ExpMinusOne()` is divided by the sum of its magnitudes.
-    A similarity may be given by its name, as in `PatchNormalization("sigmoid")`; "softmax1" adds a sink logit of 0. A
-    function in its place takes scores, `batch head query key` with -inf at later keys, and returns weights.
+    A function in its place takes scores, `batch head query key` with -inf at later keys, and returns weights. Softmax
+    off by one is `AddSinkLogit()`.
     """
 
-    kernel: Kernel | Similarity | str | Callable[[Tensor], Tensor]
+    kernel: Kernel | Similarity | Callable[[Tensor], Tensor]
 
     def __post_init__(self) -> None:
-        if isinstance(self.kernel, str):
-            object.__setattr__(self, "kernel", _named(self.kernel))
-        elif isinstance(self.kernel, type) or not callable(self.kernel):
-            instance_of(self.kernel, Kernel | Similarity, "a normalisation is a kernel, a name of one, or a function")
+        if isinstance(self.kernel, type) or not callable(self.kernel):
+            instance_of(self.kernel, Kernel | Similarity, "a kernel is a value, such as Sigmoid(), or a function")
         super().__post_init__()
 
     def changed(self, call: AttentionCall) -> AttentionCall:
-        if self.kernel == SOFTMAX_1:
-            return AddSinkLogit(layers=self.layers, heads=self.heads).changed(call)
         if isinstance(self.kernel, Similarity):
             normaliser = PNorm() if self.kernel.drops_factor else Unit()
             return self.rescored(call, kernel=Kernel(similarity=self.kernel, normaliser=normaliser))
@@ -53,22 +48,6 @@ class PatchNormalization(InCalls, OnHeads):
         function: Any = self.kernel
         weights = instance_of(function(given), Tensor, "a normalisation returns a tensor of weights")
         return self.on_heads(call, call.with_pattern(weights.masked_fill(~allowed, 0)))
-
-
-SOFTMAX_1 = "softmax1"  # softmax off by one
-_OFF_BY_ONE = re.compile("(softmax|quiet).*(1|one)|off_by_one|softmax_plus_one|quiet_softmax")
-
-
-_SAYS_LITTLE = re.compile("_?(attention|attn|(no|without)_(norm|normali[sz]ation)|un_?normali[sz]ed|unnormed)$")
-
-
-def _named(name: str) -> Similarity | str:
-    name = _SAYS_LITTLE.sub("", name.lower())
-    if _OFF_BY_ONE.fullmatch(name):
-        return SOFTMAX_1
-    kinds = {kind.__name__.lower(): kind for kind in Similarity.__subclasses__() if not kind.__name__.startswith("_")}
-    words = kinds | {"softmax": Exp}
-    return choice(name, words, "similarity")()
 
 
 @dataclass(frozen=True)

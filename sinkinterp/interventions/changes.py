@@ -5,12 +5,13 @@ A site is the residual stream, a feed-forward update, or queries, keys, values, 
     ChangeValues(Zero(), positions=[0])                        drains the sink's value in every layer
     ChangeResidual(Zero(), layers=range(3, 9), dims=[447])     removes a massive activation
 
-Without an operation it only names a site, and is refused as an edit: `patching` reads the site in one run and puts the
-result into another.
+Without an operation it only names a place, and is refused as an edit: `patching` reads the place in one run and puts
+the result into another.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from ..attention import AttentionCall, Edit, HeadOutput, ModelShape, Read, Site, Unchanged, alike, sites
 from ..checks import Checked, InputError, instance_of, is_whole, whole_number
 from ..spec import Limits
-from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen
+from .selectors import LABELS, OnPairs, check_chosen
 
 Activation = Float[Tensor, "*sequence_head pos d"]
 
@@ -286,46 +287,64 @@ class PutAt(_WithValues):
 
 
 @dataclass(frozen=True)
-class Change(InLayers):
-    """`operation` on chosen positions and dimensions, in chosen layers; all by default.
+class Change(OnPairs):
+    """`operation` on what is at a site, in chosen layers, heads, positions and dimensions; all by default.
 
-    A function of the activations, `[head] pos d` behind the sequences, is an operation too.
-    A control is drawn for the narrowest of the selectors: dimensions, else positions, else heads, else layers.
+    site: one of `si.sites`, such as `sites.RESIDUAL`, whose layer `n_layers` is the output of the last block.
+    operation: one of this module, or a function of the activations, `[head] pos d` behind the sequences. heads: pairs
+    (layer, head); keys and values have `kv_heads` instead. Of `sites.PATTERN`, positions are queries, and dims are
+    keys. A control is drawn for the narrowest of the selectors: dimensions, else positions, else heads, else layers.
     """
 
-    operation: Operation = NotGiven()
+    site: Site
+    operation: Operation | Callable[[Tensor], Tensor] = NotGiven()
+    heads: Iterable[tuple[int, int]] | None = field(default=None, kw_only=True)
+    kv_heads: Iterable[tuple[int, int]] | None = field(default=None, kw_only=True)
     positions: Iterable[int] | None = field(default=None, kw_only=True)
     dims: Iterable[int] | None = field(default=None, kw_only=True)
-    site: ClassVar[Site]
-
-    def __init_subclass__(cls, site: Site | None = None) -> None:
-        super().__init_subclass__()
-        if site is not None:
-            cls.site = site
-            setattr(cls, site.method.__name__, Change._at_site)
 
     def __post_init__(self) -> None:
+        if self.site not in CHANGED:
+            raise InputError(f"a change is at one of {', '.join(map(repr, CHANGED))}; got {self.site!r:.40}")
         if not isinstance(self.operation, Operation | type) and callable(self.operation):
             object.__setattr__(self, "operation", Apply(self.operation))
+        instance_of(self.operation, Operation, "an operation is one of ours, such as Zero(), or a function")
+        object.__setattr__(self, "selector", self.site.selector)
+        for name in ("heads", "kv_heads"):
+            if name != self.selector and getattr(self, name) is not None:
+                fix = f"give {self.selector}" if self.selector else "leave them out"
+                raise InputError(f"{self.site!r} has no {name}; {fix}")
         super().__post_init__()
 
+    @property
+    def _operation(self) -> Operation:
+        assert isinstance(self.operation, Operation)
+        return self.operation
+
+    @property
+    def _selectors(self) -> list[str]:
+        return [name for name in LABELS if name not in ("heads", "kv_heads") or name == self.selector]
+
+    def touches(self, site: Site) -> bool:
+        return site == (sites.CALL if self.site.part else self.site)
+
     def choices(self, shape: ModelShape, length: int) -> Mapping[str, Sequence[Any]]:
-        own = {"dims": range(self._width(shape, length)), "layers": self.site.layers(shape)}
-        return {**super().choices(shape, length), **own}
+        width = length if self.site == sites.PATTERN else self.site.width(shape) or 0
+        return {**super().choices(shape, length), "dims": range(width), "layers": self.site.layers(shape)}
 
     def check(self, shape: ModelShape, length: int) -> None:
         super().check(shape, length)
-        self.operation.check(length)
+        self._operation.check(length)
 
     def check_site(self, shape: ModelShape, length: int) -> None:
         """Raises InputError where the model, or sequences of this length, lack a chosen place."""
         replace(self, operation=Keep()).check(shape, length)
 
     def check_sequences(self, count: int) -> None:
-        self.operation.check_sequences(count)
+        self._operation.check_sequences(count)
 
     def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> Edit:
-        operation = self.operation.for_sequences(chosen)
+        operation = self._operation.for_sequences(chosen)
         return self if operation is self.operation else replace(self, operation=operation)
 
     def read(self) -> Read:
@@ -334,171 +353,76 @@ class Change(InLayers):
         Raises InputError for embeddings, which are not read, and for an operation, which reading would leave out.
         """
         instance_of(self.operation, Keep, "a site is where something is read or put, and has no operation")
-        return self.site.read(self.activations)
+        return self.site.read(_itself)
 
-    def activations(self, shown: Any) -> Tensor:
-        """The activations that the edit changes, from what a read of its site is shown."""
-        return shown
+    def token_embedding(self, x: Tensor) -> Tensor:
+        return self._changed(0, x)
 
-    def _width(self, shape: ModelShape, length: int) -> int:
-        return shape.d_model
+    position_embedding = token_embedding
 
-    def _at_site(self, *place: Any) -> Tensor:
-        """What is at the site after the change. place: the layer, if the site has layers, and what is there."""
-        *layer, x = place
-        return self._changed(layer[0] if layer else 0, x)
+    def residual(self, block: int, x: Tensor) -> Tensor:
+        return self._changed(block, x)
 
-    def _changed(self, layer: int, x: Tensor, heads: Bool[Tensor, " head"] | None = None) -> Tensor:
+    neurons = mlp = residual
+
+    def attention_input(self, layer: int, x: Tensor) -> Tensor:
+        return self._changed(layer, x)
+
+    def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
+        return self._changed(call.layer, z)
+
+    def call(self, call: AttentionCall) -> AttentionCall:
+        """The call with another tensor. The weights of keys that a query cannot see stay zero.
+
+        The column of a slot is the first of a pattern; it is changed where no keys are named.
+        """
+        if not self.acts_in(call.layer):
+            return call
+        is_behind_slot = self.site == sites.PATTERN and call.slot is not None and self.dims is not None
+        change = replace(self, dims=[key + 1 for key in self.dims or ()]) if is_behind_slot else self
+        old, past = _with_past(call, self.site.tensor_of(call))
+        new = change._changed(call.layer, old)
+        if new is old:
+            return call
+        if self.site != sites.PATTERN:
+            changed: dict[str, Any] = {self.site.part: new[:, :, past:]}
+            return replace(call, **changed)
+        slot, keys = new[:, :, past:].split((new.shape[-1] - call.k.shape[2], call.k.shape[2]), -1)
+        weights = torch.cat((slot, keys * call.allowed()), -1)
+        return call.with_pattern(weights, self.head_mask(call.layer, call.q.shape[1]).to(weights.device))
+
+    def _changed(self, layer: int, x: Tensor) -> Tensor:
         if not self.acts_in(layer):
             return x
         who = type(self.operation).__name__
-        new = alike(Unchanged(x).shown_to(self.operation, who, layer), x, who)
-        if new is x or (heads is None and self.positions is None and self.dims is None):
+        new = alike(Unchanged(x).shown_to(self._operation, who, layer), x, who)
+        if new is x or (self.pairs is None and self.positions is None and self.dims is None):
             return new
         chosen = _mask(self.positions, x.shape[-2], x.device)[:, None] & _mask(self.dims, x.shape[-1], x.device)
-        return torch.where(chosen if heads is None else chosen & heads.to(x.device)[:, None, None], new, x)
+        if self.pairs is not None:
+            chosen = chosen & self.head_mask(layer, x.shape[1]).to(x.device)[:, None, None]
+        return torch.where(chosen, new, x)
+
+
+CHANGED = (  # the sites of activations
+    *(sites.TOKEN_EMBEDDING, sites.POSITION_EMBEDDING, sites.RESIDUAL, sites.ATTENTION_INPUT, sites.NEURONS, sites.MLP),
+    *(sites.QUERIES, sites.KEYS, sites.VALUES, sites.PATTERN, sites.OUTPUT),
+)
+ChangeResidual = partial(Change, sites.RESIDUAL)  # the inputs of blocks; layer `n_layers` is the output of the last
+ChangeMLP = partial(Change, sites.MLP)  # what the feed-forward layers add to the residual stream
+ChangeOutputs = partial(Change, sites.OUTPUT)  # what heads return, before a gate multiplies it and heads are mixed
+ChangeKeys = partial(Change, sites.KEYS)  # after norms and rotation
+ChangeValues = partial(Change, sites.VALUES)
+
+
+def _itself(x: Tensor) -> Tensor:
+    return x
 
 
 def _mask(chosen: Iterable[int] | None, size: int, device: torch.device) -> Bool[Tensor, " size"]:
     mask = torch.full((size,), chosen is None, device=device)
     mask[list(chosen or ())] = True
     return mask
-
-
-@dataclass(frozen=True)
-class ChangeTokenEmbedding(Change, site=sites.TOKEN_EMBEDDING):
-    """`operation` on what the table of tokens returns; its layer is 0."""
-
-    def _width(self, shape: ModelShape, length: int) -> int:
-        return shape.d_embedding or shape.d_model
-
-
-@dataclass(frozen=True)
-class ChangePositionEmbedding(Change, site=sites.POSITION_EMBEDDING):
-    """`operation` on what the table of learned positions returns; its layer is 0."""
-
-
-@dataclass(frozen=True)
-class ChangeResidual(Change, site=sites.RESIDUAL):
-    """`operation` on the inputs of blocks `layers`; `n_layers` is the output of the last."""
-
-
-@dataclass(frozen=True)
-class ChangeAttentionInput(Change, site=sites.ATTENTION_INPUT):
-    """`operation` on what attention layers read: the residual behind the norm before them."""
-
-
-@dataclass(frozen=True)
-class ChangeNeurons(Change, site=sites.NEURONS):
-    """`operation` on what the activations of feed-forward layers return, times their gates; `dims` are neurons."""
-
-    def _width(self, shape: ModelShape, length: int) -> int:
-        return shape.d_mlp or 0
-
-
-@dataclass(frozen=True)
-class ChangeMLP(Change, site=sites.MLP):
-    """`operation` on what the feed-forward layers of blocks `layers` add to the residual stream."""
-
-
-@dataclass(frozen=True)
-class _ChangeHeads(Change, OnPairs):
-    """The same for heads."""
-
-    site: ClassVar[Site] = sites.CALL
-
-    def _width(self, shape: ModelShape, length: int) -> int:
-        return shape.d_head
-
-    def _changed_heads(
-        self, layer: int, x: Float[Tensor, "batch any_head pos d"]
-    ) -> Float[Tensor, "batch any_head pos d"]:
-        return self._changed(layer, x, None if self.pairs is None else self.head_mask(layer, x.shape[1]))
-
-
-@dataclass(frozen=True)
-class _ChangeInCall(_ChangeHeads):
-    """The same for one tensor of the call: its field `part`."""
-
-    part: ClassVar[str]
-
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
-        old, past = _with_past(call, self.activations(call))
-        new = self._changed_heads(call.layer, old)
-        return call if new is old else self._with(call, new[:, :, past:])
-
-    def activations(self, shown: AttentionCall) -> Tensor:
-        return getattr(shown, self.part)
-
-    def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
-        changed: dict[str, Any] = {self.part: new}
-        return replace(call, **changed)
-
-
-@dataclass(frozen=True)
-class ChangeQueries(_ChangeInCall, OnHeads):
-    """`operation` on queries, after norms and rotation."""
-
-    part = "q"
-
-
-@dataclass(frozen=True)
-class ChangeKeys(_ChangeInCall, OnKVHeads):
-    """`operation` on keys, after norms and rotation."""
-
-    part = "k"
-
-
-@dataclass(frozen=True)
-class ChangeValues(_ChangeInCall, OnKVHeads):
-    """`operation` on values."""
-
-    part = "v"
-
-    def _width(self, shape: ModelShape, length: int) -> int:
-        return shape.d_value or shape.d_head
-
-
-@dataclass(frozen=True)
-class ChangePattern(_ChangeInCall, OnHeads):
-    """`operation` on attention weights; positions are queries, dimensions keys. For small T.
-
-    The operation is given complete rows; weights of keys that a query cannot see are dropped. If there is a
-    slot, its column is the first; it is changed where no keys are named.
-    """
-
-    def call(self, call: AttentionCall) -> AttentionCall:
-        keys = self if call.slot is None or self.dims is None else replace(self, dims=[key + 1 for key in self.dims])
-        return super(ChangePattern, keys).call(call)  # behind the column of a slot
-
-    def activations(self, shown: AttentionCall) -> Tensor:
-        return shown.pattern()
-
-    def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
-        slot, keys = new.split((new.shape[-1] - call.k.shape[2], call.k.shape[2]), -1)
-        new = torch.cat((slot, keys * call.allowed()), -1)
-        return call.with_pattern(new, self.head_mask(call.layer, call.q.shape[1]).to(new.device))
-
-    def _width(self, shape: ModelShape, length: int) -> int:
-        return length
-
-
-@dataclass(frozen=True)
-class ChangeOutputs(_ChangeHeads, OnHeads):
-    """`operation` on what heads return, before a gate multiplies it and before heads are mixed."""
-
-    site = sites.OUTPUT
-    _width = ChangeValues._width
-
-    def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
-        return self._changed_heads(call.layer, z)
-
-
-AT: Mapping[Site, type[Change]] = {  # by sites whose activations are changed as a whole
-    kind.site: kind for kind in (ChangeResidual, ChangeAttentionInput, ChangeOutputs, ChangeNeurons, ChangeMLP)
-}
 
 
 def _with_past(

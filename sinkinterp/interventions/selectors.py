@@ -1,6 +1,5 @@
 """Selectors: which layers, heads, positions and dimensions an intervention changes; all where none are named."""
 
-import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ from ..attention import AttentionCall, Edit, ModelShape
 from ..checks import InputError, is_whole, whole_number
 
 MOST = 2**20  # of layers, heads, positions or dimensions that are named
-_NAME = re.compile(r"L?(\d+)(?:[.:]H?|H)(\d+)", re.I | re.ASCII)  # of a head: 5.3, L5H3
 
 
 LABELS = {"dims": "dimension", "positions": "position", "heads": "head", "kv_heads": "kv_head", "layers": "layer"}
@@ -99,12 +97,12 @@ class InCalls(InLayers):
 class OnPairs(InLayers):
     """Changes the heads that the field `selector` names, as (layer, head), or all heads of `layers`; all by default."""
 
-    selector: ClassVar[str]
+    selector: ClassVar[str] = ""
 
     @property
     def pairs(self) -> Sequence[tuple[int, int]] | None:
         """The heads that are named; None for all."""
-        return getattr(self, self.selector)
+        return getattr(self, self.selector, None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -178,26 +176,26 @@ def store_chosen(edit: Edit, *selectors: str) -> None:
 
 
 def _named(given: Any, name: str, of_heads: bool) -> list[Any]:
-    """The named things, each once: whole numbers, or heads as pairs; one pair needs no list."""
-    read, choices = (_head_pair, [given] if is_pair(given) else given) if of_heads else (whole_number, given)
-    chosen = [read(choice, name) for choice in islice(several(choices, name), MOST + 1)]
+    """The named things, each once: whole numbers, or heads as pairs."""
+    read = _head_pair if of_heads else whole_number
+    chosen = [read(choice, name) for choice in islice(several(given, name), MOST + 1)]
     if not 0 < len(set(chosen)) == len(chosen) <= MOST:
         shown = textwrap.shorten(str(chosen), 60)
         raise InputError(f"{name} must name each once, and some, at most {MOST:,}; got {shown}; leave them out for all")
     return chosen
 
 
-def several(given: Any, name: str, fix: str = "") -> Iterable[Any]:
-    """The choices of a selector; one whole number stands for itself. `fix` ends the message for anything else."""
+def several(given: Any, name: str) -> Iterable[Any]:
+    """The choices of a selector; one whole number stands for itself."""
     if is_whole(given):
         return (given,)
     if isinstance(given, str | bytes) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
-        raise InputError(f"{name} are a list of whole numbers, heads of pairs (layer, head); got {given!r:.40}{fix}")
+        raise InputError(f"{name} are a list of whole numbers, heads of pairs (layer, head); got {given!r:.40}")
     return given
 
 
 def named_heads(given: Any, name: str, layers: Sequence[int], n_heads: int) -> list[tuple[int, int]]:
-    """Heads of a model as pairs (layer, head), in order; one pair stands for itself.
+    """Heads of a model as pairs (layer, head), in order.
 
     Raises InputError for anything else, for heads that the attending layers do not have, for none, and for one twice.
     """
@@ -214,16 +212,9 @@ def check_heads(pairs: Iterable[tuple[int, int]], layers: Sequence[int], n_heads
             raise InputError(f"there is no {label} {head} of layer {layer}; {span}")
 
 
-def is_pair(given: Any) -> bool:
-    """Tells if one head is given: a tuple of its layer and its head, or its name. A list names several heads."""
-    return isinstance(given, str) or (isinstance(given, tuple) and len(given) == 2 and all(map(is_whole, given)))
-
-
 def _head_pair(choice: Any, name: str) -> tuple[int, int]:
-    """A head as its layer and its index in it; "5.3" and "L5H3" name head 3 of layer 5. Raises InputError otherwise."""
-    if isinstance(choice, str) and (named := _NAME.fullmatch(choice)):
-        return int(named[1]), int(named[2])
-    is_row = isinstance(choice, Iterable) and not isinstance(choice, str) and not is_whole(choice)
+    """A head as its layer and its index in it. Raises InputError for anything but two whole numbers."""
+    is_row = isinstance(choice, Iterable) and not isinstance(choice, str | bytes)
     if not is_row or len(parts := tuple(choice)) != 2:
         raise InputError(f"{name} are pairs (layer, head), such as [(2, 0), (4, 3)]; got {choice!r:.40}")
     return whole_number(parts[0], name), whole_number(parts[1], name)

@@ -15,7 +15,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Cache,
+    DynamicCache,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
@@ -386,3 +394,7 @@ def check_size(spec: LMSpec) -> None:
     count = parameter_count(spec)
     what = f"about {count:.2g} parameters ({spec.n_layers} layers, d_model {spec.d_model}, {spec.vocab} symbols)"
     check_memory(4 * count, what, "lower model.n_layers, model.d_model, model.vocab or model.ffn.width")
+
+
+AutoConfig.register(SinkConfig.model_type, SinkConfig, exist_ok=True)
+AutoModelForCausalLM.register(SinkConfig, SinkForCausalLM, exist_ok=True)

@@ -9,12 +9,11 @@ clean one, and 0 where it behaves as the corrupted one. For noising, swap the pr
 
 Between two models that read the same text, activations of the first are put into the second:
 
-    si.activation_patching(sink_model, its_twin, "The cat sat", site="resid_pre").plot()
+    twin_patching(sink_model, its_twin, "The cat sat").plot()
 
 Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.05262 (causal tracing).
 """
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,8 +25,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention import Edit, Reads, per_sequence
-from ..backends.load import is_model
+from ..attention import Edit, Reads, per_sequence, sites
 from ..backends.subject import Logits, Subject, Trace
 from ..checks import (
     LARGEST,
@@ -43,9 +41,8 @@ from ..checks import (
 )
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
-from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, Put, PutAt
-from ..interventions.edit import SITE_WORDS, site_of
-from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
+from ..interventions.changes import Change, ChangeResidual, Put, PutAt
+from ..interventions.selectors import check_heads
 from ..metrics.bootstrap import estimate_cells, intervals, ratio
 from ..metrics.importance import first_importance
 from ..metrics.metric import PerSequence, target_loss
@@ -171,15 +168,11 @@ METRICS: Mapping[str, PatchingMetric] = {
 
 
 def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it is measured
-    model: ModelLike | None = None,
-    clean: ModelLike | TokensLike | Any = None,
-    corrupted: ModelLike | TokensLike | Any = None,
+    model: ModelLike,
+    clean: TokensLike | Any,
+    corrupted: TokensLike | Any,
     *,
-    tokens: TokensLike | Any = None,
-    site: Change | str | tuple[str, int] | None = None,
-    layers: int | Sequence[int] | None = None,
-    heads: int | Sequence[Any] | None = None,
-    positions: int | Sequence[int] | None = None,
+    site: Change = ChangeResidual(),
     metric: PatchingMetric | str | Callable[[Logits], PerSequence] | None = None,
     answer: str | None = None,
     instead: str | None = None,
@@ -190,15 +183,13 @@ def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it
 ) -> Table:
     """The share of a behaviour that each activation of a site restores, with its interval over pairs of prompts.
 
-    `clean` and `corrupted` are prompts of equal lengths in tokens, one pair or several. Or two models of one shape,
-    such as twins, are given with one text or several: the first makes the clean run, the second the corrupted one.
-    `site` chooses what is patched: `ChangeResidual`, `ChangeMLP`, `ChangeOutputs` (what heads return), `ChangePattern`,
-    `ChangeValues`, ..., or a word for it, such as "resid_pre", "attn_out" or "k"; `layers`, `heads` and `positions`
-    narrow the map. `by`: the axes of the map, of "layer", "head", "position" (default: layer and position, or layer and
-    head for a site of heads; keys and values have "kv_head"; `ChangePattern` also has "key", for single edges of
-    attention, whose rows are not normalised again). `metric` is one of this module's, its name in
-    `METRICS`, or a function from logits to a number per sequence; default: KL from the clean run, and between models
-    the importance of the first token. With `answer` and `instead` it is the difference of the logits of two texts of
+    `clean` and `corrupted` are prompts of equal lengths in tokens, one pair or several. `site` chooses what is patched,
+    a change without an operation: `ChangeResidual()`, `ChangeMLP()`, `ChangeOutputs()` (what heads return), `Change` at
+    another of `si.sites`; its layers, heads and positions narrow the map. `by`: the axes of the map, of "layer",
+    "head", "position" (default: layer and position, or layer and head for a site of heads; keys and values have
+    "kv_head"; `sites.PATTERN` also has "key", for single edges of attention, whose rows are not normalised again).
+    `metric` is one of this module's, its name in `METRICS`, or a function from logits to a number per sequence;
+    default: KL from the clean run. With `answer` and `instead` it is the difference of the logits of two texts of
     one token, such as " Paris" and " Madrid". A column "control" holds what the same place of a third prompt restores:
     the clean one of another pair, unless all of these are one of the two. The note says what a place drawn at random
     restores: one of the map, or up to ten others where `site` names its places. `first_order` adds what `attribution`
@@ -207,18 +198,41 @@ def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it
     reads the clean run, and the patches are batched. Raises InputError for prompts that do not fit, and where both
     prompts behave alike.
     """
-    place = site_of(site, layers, heads, positions)
-    runs = Runs(*runs_of((model, clean, corrupted, tokens), metric, answer, instead), place)
-    table = restored(runs, _axes(place, by), progress, first_order, direct)
-    return _behind(table) if "resid_post" in str(site) else table
+    instance_of(site, Change, _SITE)
+    runs = Runs(*runs_of(model, clean, corrupted, metric, answer, instead), site)
+    return restored(runs, _axes(site, by), progress, first_order, direct)
 
 
-def _behind(table: Table) -> Table:
-    """A map of the residual before each layer as one behind each, which is before the next."""
-    later = table.frame[table.frame[LAYER] > 0]
-    return replace(
-        table, frame=later.assign(**{LAYER: later[LAYER] - 1}), note=f"the residual behind each layer; {table.note}"
-    )
+def twin_patching(  # noqa: PLR0913  two models, what is patched, and how it is measured
+    source: ModelLike,
+    target: ModelLike,
+    tokens: TokensLike | Any,
+    *,
+    site: Change = ChangeResidual(),
+    metric: PatchingMetric | str | Callable[[Logits], PerSequence] | None = None,
+    answer: str | None = None,
+    instead: str | None = None,
+    by: Sequence[str] | None = None,
+    first_order: bool = False,
+    direct: bool = False,
+    progress: bool | OnProgress = True,
+) -> Table:
+    """The share of a behaviour of `source` that each of its activations restores in `target`, a model of its shape.
+
+    Both read the same tokens, one text or several. The default metric is the importance of the first token. Other
+    arguments and errors are those of `activation_patching`. Also raises InputError where the two read a text as
+    different tokens.
+    """
+    instance_of(site, Change, _SITE)
+    (one, first), (two, second) = (inputs_of(model, tokens) for model in (source, target))
+    if not torch.equal(first.of_one_length().cpu(), second.of_one_length().cpu()):
+        raise InputError(f"{one.name} and {two.name} read the text as different tokens; give token ids")
+    measured = _metric_of(two, metric, answer, instead, METRICS["importance"])
+    runs = Runs(two, one, measured, first.tokens, second.tokens, one.run(first.tokens).logits, site)
+    return restored(runs, _axes(site, by), progress, first_order, direct)
+
+
+_SITE = "a site is a change without an operation, such as ChangeResidual(layers=[1])"
 
 
 def restored(
@@ -284,7 +298,7 @@ def _others(
 ) -> Float[Tensor, "place pair"]:
     """The metric with other places patched, at most `OTHERS` drawn at random that the axes have and the site omits."""
     wider: dict[str, Any] = {"layers": None, **({"positions": None} if POSITION in axes else {})}
-    if isinstance(runs.site, OnPairs) and _head_axis(runs.site) in axes:
+    if runs.site.selector and _head_axis(runs.site) in axes:
         wider[runs.site.selector] = None
     if all(getattr(runs.site, name) is None for name in wider):  # the map has all places
         return torch.empty(0, len(runs.corrupted))
@@ -343,7 +357,7 @@ def _written(runs: "Runs", places: Sequence[Place]) -> Float[Tensor, "place pair
     Raises InputError for another metric, and for what does not write into the residual stream.
     """
     site, answers = runs.site, runs.metric.answers
-    if answers is None or not isinstance(site, ChangeOutputs | ChangeMLP) or site.dims is not None:
+    if answers is None or site.site not in (sites.OUTPUT, sites.MLP) or site.dims is not None:
         fix = "give site=ChangeOutputs() or ChangeMLP() without dims, answer= and instead="
         raise InputError(f"direct says what heads or feed-forward layers write into two answers' logits; {fix}")
     n, length = runs.corrupted.shape
@@ -354,7 +368,7 @@ def _written(runs: "Runs", places: Sequence[Place]) -> Float[Tensor, "place pair
     for layer, head, position, _ in places:
         heads = range(runs.subject.shape.n_heads) if head < 0 else (head,)
         of_heads = [f"head {layer}.{h}" for h in heads]
-        names = of_heads if isinstance(site, ChangeOutputs) else [f"MLP {layer}"]
+        names = of_heads if site.site == sites.OUTPUT else [f"MLP {layer}"]
         is_there = position == at if position >= 0 else site.positions is None or at in site.positions
         rows.append(torch.stack([clean[name] - broken[name] for name in names]).sum(0) * is_there)
     return torch.stack(rows).float()
@@ -388,7 +402,7 @@ class Runs:
     @property
     def protocol(self) -> str:
         """Returns what is patched, and how."""
-        return f"{type(self.site).__name__}, clean into corrupted"
+        return f"{self.site.site.label}, clean into corrupted"
 
     def trace(self, pairs: Int[Tensor, " row"], put: PutAt) -> Trace:
         """The corrupted run of some pairs, with what `put` puts into the site."""
@@ -413,7 +427,7 @@ class Runs:
     ) -> Float[Tensor, "place pair"]:
         """The metric of every corrupted run, with each place in turn patched from `given`."""
         n, chosen = len(self.corrupted), torch.tensor(places)
-        if isinstance(self.site, ChangePattern):  # a slot's column stands left of the first key's
+        if self.site.site == sites.PATTERN:  # a slot's column stands left of the first key's
             chosen[:, 3] += (chosen[:, 3] >= 0) * (next(iter(given.values())).shape[-1] - self.corrupted.shape[1])
         done: list[Tensor] = []
         for rows, _ in passes(self.subject, self.corrupted.repeat(len(places), 1)):
@@ -438,38 +452,20 @@ class Runs:
 
 
 def runs_of(
-    given: Sequence[Any], metric: Any, answer: str | None, instead: str | None
+    model: ModelLike, clean: Any, corrupted: Any, metric: Any, answer: str | None, instead: str | None
 ) -> tuple[Subject, Subject, PatchingMetric, Tokens, Tokens, Logits]:
-    """The first fields of `Runs`, of a model with a clean and a corrupted prompt, or of two models and what both read.
+    """The first fields of `Runs`, of a model with a clean and a corrupted prompt.
 
-    Raises InputError for anything else, and where a pair of prompts differs in length.
+    Raises InputError where a pair of prompts differs in length.
     """
-    there = [(i == 0 or is_model(each), each) for i, each in enumerate(given) if each is not None]
-    models, prompts = ([each for is_one, each in there if is_one is kind] for kind in (True, False))
-    if len(models) == 2 and (word := next((x for x in prompts if isinstance(x, str) and x in SITE_WORDS), "")):
-        raise InputError(f"{word!r} is the word for a site; write site={word!r}")
-    if (len(models), len(prompts)) == (2, 0):
-        logging.getLogger("sinkinterp").warning("both models read %r; give another text behind them", USUAL_TEXT)
-        prompts = [USUAL_TEXT]
-    if sorted((len(models), len(prompts))) != [1, 2]:
-        ways = "a model, a clean prompt and a corrupted one, or two models and what both read"
-        got = f"got {len(models)} models and {len(prompts)} prompts"
-        raise InputError(f"patching takes {ways}; {got}")
-    source, first = inputs_of(models[0], prompts[0])
-    subject, second = inputs_of(source if len(models) == 1 else models[1], prompts[-1])
-    if len(models) > 1 and None not in (first.lengths, second.lengths):
-        n = first.shortest
-        logging.getLogger("sinkinterp").warning("texts are cut to %d tokens, the length of the shortest", n)
-        first, second = (each.tokens(prompts[0], length=n) for each in (source, subject))
+    subject, first = inputs_of(model, clean)
+    _, second = inputs_of(subject, corrupted)
     shapes = [tuple(token_set.of_one_length().shape) for token_set in (first, second)]
-    if len(models) > 1 and not (shapes[0] == shapes[1] and torch.equal(first.tokens.cpu(), second.tokens.cpu())):
-        raise InputError(f"{source.name} and {subject.name} read the text as different tokens; give token ids")
     if shapes[0] != shapes[1]:
         got = f"here {shapes[0]} and {shapes[1]} (sequences, tokens); change words for others with as many tokens"
         raise InputError(f"clean and corrupted prompts are as many, and of one length in tokens; {got}")
-    usual = METRICS["kl" if source is subject else "importance"]
-    measured = _metric_of(subject, metric, answer, instead, usual)
-    return subject, source, measured, first.tokens, second.tokens, source.run(first.tokens).logits
+    measured = _metric_of(subject, metric, answer, instead, METRICS["kl"])
+    return subject, subject, measured, first.tokens, second.tokens, subject.run(first.tokens).logits
 
 
 def _metric_of(
@@ -506,17 +502,17 @@ def answer_token(subject: Subject, text: Any) -> int:
 
 def _axes(site: Change, by: Any) -> tuple[str, ...]:
     """The axes of the map, in their order."""
-    of_head = (_head_axis(site),) if isinstance(site, OnPairs) else ()
+    of_head = (_head_axis(site),) if site.selector else ()
     by = (LAYER, *(of_head or (POSITION,))) if by is None else by
-    axes = (LAYER, *of_head, POSITION, *((patching.KEY,) if isinstance(site, ChangePattern) else ()))
+    axes = (LAYER, *of_head, POSITION, *((patching.KEY,) if site.site == sites.PATTERN else ()))
     chosen = [*by] if isinstance(by, Iterable) and not isinstance(by, str) else [by]
     if LAYER not in chosen or not all(axis in axes for axis in chosen) or len(set(chosen)) < len(chosen):
-        raise InputError(f"a map of {type(site).__name__} goes by layer, and by {' or '.join(axes[1:])}; got {chosen}")
+        raise InputError(f"a map of the {site.site.label} goes by layer, and by {' or '.join(axes[1:])}; got {chosen}")
     return tuple(axis for axis in axes if axis in chosen)
 
 
 def _head_axis(site: Change) -> str:
-    return KV_HEAD if isinstance(site, OnKVHeads) else HEAD
+    return KV_HEAD if site.selector == "kv_heads" else HEAD
 
 
 def _places(site: Change, given: patching.Activations, axes: Sequence[str]) -> list[Place]:
@@ -524,7 +520,7 @@ def _places(site: Change, given: patching.Activations, axes: Sequence[str]) -> l
     x = next(iter(given.values()))
 
     def is_chosen(layer: int, head: int) -> bool:
-        return head < 0 or not isinstance(site, OnPairs) or bool(site.head_mask(layer, x.shape[1])[head])
+        return head < 0 or not site.selector or bool(site.head_mask(layer, x.shape[1])[head])
 
     heads = range(x.shape[1]) if _head_axis(site) in axes else (-1,)
     of_site = [(layer, head) for layer, head in product(given, heads) if is_chosen(layer, head)]

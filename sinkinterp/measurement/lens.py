@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..attention import AttentionCall, Edit, Identity, Residual, SlotRow
+from ..attention import AttentionCall, Edit, Identity, Residual, SlotRow, sites
 from ..backends.anatomy.modules import cross_attention, removed_after, token_mixer
 from ..backends.frozen import FrozenNorm, FrozenRun, freezable, frozen
 from ..backends.subject import Subject
 from ..checks import InputError
 from ..data.tokens import Tokens, TokensLike
-from ..interventions import ChangeMLP, ChangeOutputs, ChangePositionEmbedding, ChangeTokenEmbedding, MeanOfOthers
+from ..interventions import Change, ChangeMLP, ChangeOutputs, MeanOfOthers
 from ..metrics.metric import PerSequence
 from .measure import ModelLike, equal_inputs_of
 
@@ -122,10 +122,10 @@ def parts_by_block(run: FrozenRun) -> Iterator[Parts]:
     """
     x, mlps = run.trace["x"], run.trace["mlp"]
     values: dict[str, Residual] = {"embedding": x[:, 0]}
-    cuts: dict[str, Edit] = {"embedding": ChangeTokenEmbedding(AS_OTHERS, positions=FIRST)}
+    cuts: dict[str, Edit] = {"embedding": Change(sites.TOKEN_EMBEDDING, AS_OTHERS, positions=FIRST)}
     if run.position is not None:
         values = {"embedding": x[:, 0] - run.position, "position": run.position.expand_as(x[:, 0])}
-        cuts["position"] = ChangePositionEmbedding(AS_OTHERS, positions=FIRST)
+        cuts["position"] = Change(sites.POSITION_EMBEDDING, AS_OTHERS, positions=FIRST)
     for block in range(run.subject.shape.n_layers):
         yield block, dict(values), dict(cuts)
         rest = x[:, block + 1] - x[:, block] - mlps[:, block]

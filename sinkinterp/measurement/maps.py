@@ -18,7 +18,7 @@ from ..backends.subject import Subject
 from ..checks import InputError, is_whole
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.edit import Edits, description, edits_of
-from ..interventions.selectors import is_pair, named_heads, several
+from ..interventions.selectors import named_heads, several
 from ..metrics.importance import first_importance
 from ..plots.theme import escaped
 from ..report import patterns
@@ -37,21 +37,21 @@ def attention_map(
     model: ModelLike | Sequence[ModelLike] | Mapping[str, ModelLike] | Any,
     text: TokensLike | Any = None,
     layers: int | Sequence[int] | None = None,
-    heads: int | Sequence[int] | Heads | None = None,
+    heads: Heads | None = None,
     edits: Edits = (),
 ) -> go.Figure:
     """A plotly figure of where heads look, with menus of heads, scores, cosines and norm products::
 
-        si.attention_map("gpt2", "The cat sat on the mat.", layers=[5], heads=[1, 6])
+        si.attention_map("gpt2", "The cat sat on the mat.", heads=[(5, 1), (5, 6)])
 
     With `edits`, each map stands before them and after them. A list of models or of texts, or a mapping from names to
-    them, gives maps side by side, of the heads that all models have. `heads` are numbers, of the chosen layers, or
-    pairs (layer, head); a tuple of two numbers, or a name such as "5.3", is one pair. Without layers and heads the
-    figure has those that look at the first token most, as many as it can show pair by pair in 2 MB. A longer text is
-    shown in cells, which hold the largest value of several tokens. Weights are proxies where rows do not sum to one.
-    Takes what `measure` takes; rows of token ids of one length give mean maps. In place of a model, it takes the
-    attention weights that `si.sinks` takes, with or without the tokens as texts or ids. Raises InputError also for
-    heads that are not there, and for more than six maps side by side.
+    them, gives maps side by side, of the heads that all models have. `heads` are pairs (layer, head); `layers`
+    takes all heads of some. Without both the figure has those that look at the first token most, as many as it can
+    show pair by pair in 2 MB. A longer text is shown in cells, which hold the largest value of several tokens.
+    Weights are proxies where rows do not sum to one. Takes what `measure` takes; rows of token ids of one length
+    give mean maps. In place of a model, it takes the attention weights that `si.sinks` takes, with or without the
+    tokens as texts or ids. Raises InputError also for heads that are not there, and for more than six maps side by
+    side.
     """
     models = _models_of(model)
     if not models:
@@ -219,23 +219,16 @@ def _alphas(subject: Subject, tokens: Tokens, heads: Heads) -> dict[tuple[int, i
 
 
 def heads_asked(attending: Sequence[int], n_heads: int, layers: Any, heads: Any) -> Heads:
-    """The heads that are meant, in order, as (layer, head): numbers of the chosen layers, or pairs; all by default.
+    """The heads that are chosen, in order, as (layer, head): those of some layers, or pairs; all by default.
 
     Raises InputError for those that the attending layers do not have.
     """
-    given = [heads] if is_whole(heads) else heads
-    if is_pair(given):
-        given = [given]
-    for chosen in (layers, given):
-        if chosen is not None:
-            several(chosen, "layers and heads")
-    if given is not None and not all(map(is_whole, given)):
-        if layers is not None:
-            raise InputError("heads that are pairs (layer, head) name their layers; leave layers= out")
-        return named_heads(given, "heads", attending, n_heads)
-    of_layers = attending if layers is None else [layers] if is_whole(layers) else layers
-    pairs = [(layer, head) for layer in of_layers for head in (range(n_heads) if given is None else given)]
-    return named_heads(pairs, "heads", attending, n_heads)
+    if heads is not None and layers is not None:
+        raise InputError("heads are pairs (layer, head), which name their layers; leave layers= out")
+    if heads is not None:
+        return named_heads(heads, "heads", attending, n_heads)
+    of_layers = attending if layers is None else several(layers, "layers")
+    return named_heads([(layer, head) for layer in of_layers for head in range(n_heads)], "heads", attending, n_heads)
 
 
 class ChosenHeads:

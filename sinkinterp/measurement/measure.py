@@ -9,7 +9,6 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, wraps
-from importlib import import_module
 from itertools import pairwise
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -34,6 +33,8 @@ from ..metrics.metric import AnyMetric, LogitsMetric, Metric
 from ..metrics.sinks import check_epsilon
 from ..report.readings import EXTRA, Protocol
 from ..report.report import Report
+from ..train.loop import held_out_tokens
+from ..train.recipe import recipe_in
 
 ModelLike = Subject | Any
 P, R = ParamSpec("P"), TypeVar("R")
@@ -70,9 +71,7 @@ def docstrings_for(
     A model of ours without a tokenizer reads sequences of its task that its training did not see.
     """
     if subject.tokenizer is None and subject.folder is not None and (subject.folder / "recipe.json").is_file():
-        runs = import_module("sinkinterp.runs.trained")
-        held_out: TokenSet = runs.held_out_tokens(runs.recipe_of(subject.folder).data, sequences)
-        return held_out
+        return held_out_tokens(recipe_in(subject.folder).data, sequences)
     context = subject.shape.n_ctx
     length = min(64, context or 64) if length is None else whole_number(length, "length", 2, context)
     sequences, made = whole_number(sequences, "sequences", 1), text_to_tokens(subject, bos_rule(bos))

@@ -7,7 +7,7 @@ table = si.sweep(twin, tokens, patches(ChangeResidual(), sink_model, tokens), me
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import plotly.graph_objects as go
 import torch
@@ -20,7 +20,6 @@ from ..checks import accepting, instance_of, whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import Add, Change, Put
 from ..interventions.edit import Edits, edits_of
-from ..interventions.selectors import OnPairs
 from ..plots.theme import DIVERGING, escaped, heat_map, themed, unique_values
 from ..report.maps import shown_word
 from ..table import HEAD, KV_HEAD, LAYER, POSITION, Table
@@ -49,7 +48,6 @@ def restored_figure(table: Table) -> go.Figure:
 
 Score = Callable[[Float[Tensor, "sequence pos vocab"], Tokens], Float[Tensor, " sequence"]]
 Activations = dict[int, Tensor]  # by layer: `sequence pos d_model`, or `sequence head pos d_head`
-Site = TypeVar("Site", bound=Change)
 
 
 def activations(site: Change, subject: ModelLike, tokens: TokensLike | Any, edits: Edits = ()) -> Activations:
@@ -64,7 +62,7 @@ def activations(site: Change, subject: ModelLike, tokens: TokensLike | Any, edit
     return _by_layer(site, subject, stacked)
 
 
-def patch(site: Site, source: ModelLike, tokens: TokensLike | Any, edits: Edits = ()) -> Site:
+def patch(site: Change, source: ModelLike, tokens: TokensLike | Any, edits: Edits = ()) -> Change:
     """The edit that puts into a site its activation while `source` read `tokens`.
 
     It is for runs on as many sequences of the same length. If shapes differ, between checkpoints or inputs, it
@@ -73,20 +71,20 @@ def patch(site: Site, source: ModelLike, tokens: TokensLike | Any, edits: Edits 
     return replace(site, operation=Put(activations(site, source, tokens, edits)))
 
 
-def patches(site: Site, source: ModelLike, tokens: TokensLike | Any, edits: Edits = ()) -> list[Site]:
+def patches(site: Change, source: ModelLike, tokens: TokensLike | Any, edits: Edits = ()) -> list[Change]:
     """One edit per layer and position of a site, and per head where it has heads, from a single run of `source`."""
     source, tokens = equal_inputs_of(source, tokens)
     put = Put(activations(site, source, tokens, edits))
     positions = range(tokens.shape[1]) if site.positions is None else site.positions
     places: list[dict[str, Any]] = [{"layers": (layer,)} for layer in put.values]
-    if isinstance(site, OnPairs):
+    if site.selector:
         choices = site.choices(source.shape, tokens.shape[1])[site.selector]
         heads = [pair for pair in choices if pair[0] in put.values]
         places = [{"layers": None, site.selector: (pair,)} for pair in site.pairs or heads]
     return [replace(site, operation=put, positions=(p,), **place) for place in places for p in positions]
 
 
-def mean_patch(site: Site, subject: ModelLike, tokens: TokensLike | Any, first: int = 1) -> Site:
+def mean_patch(site: Change, subject: ModelLike, tokens: TokensLike | Any, first: int = 1) -> Change:
     """The edit that puts into a site its mean over sequences.
 
     Each of the first `first` positions has its own mean; all others share one. Set-mean of Sun et al. 2024

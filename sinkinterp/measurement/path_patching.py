@@ -19,34 +19,32 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention import RESIDUAL, Edit
+from ..attention import RESIDUAL, Edit, sites
 from ..backends.frozen import cross_attention_kept
 from ..backends.subject import Subject, Trace
 from ..checks import InputError, instance_of
 from ..data.progress import OnProgress
 from ..data.tokens import Tokens, TokensLike
 from ..interventions import changes
-from ..interventions.edit import edits_of, site_of
+from ..interventions.edit import edits_of
 from ..table import HEAD, LAYER, POSITION, Table
 from .activation_patching import PatchingMetric, Runs, restored, runs_of
 from .measure import ModelLike, answers_of
 from .patching import Activations, activations
 
 Stream = Float[Tensor, "sequence block pos d_model"]
-SENDERS = (changes.ChangeOutputs, changes.ChangeMLP)
-RECEIVERS = (changes.ChangeQueries, changes.ChangeKeys, changes.ChangeValues)
+SENDERS, RECEIVERS = (sites.OUTPUT, sites.MLP), (sites.QUERIES, sites.KEYS, sites.VALUES)
 _PROBE = 1e3  # times the largest residual, so that what blocks add to it does not count
 _TOLERANCE = 0.02  # of the probe
 
 
 def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how it is measured
-    model: ModelLike | None = None,
-    clean: ModelLike | TokensLike | Any = None,
-    corrupted: ModelLike | TokensLike | Any = None,
+    model: ModelLike,
+    clean: TokensLike | Any,
+    corrupted: TokensLike | Any,
     *,
-    tokens: TokensLike | Any = None,
-    sender: changes.Change | Any = changes.ChangeOutputs(),
-    receiver: changes.Change | Any = None,
+    sender: changes.Change = changes.ChangeOutputs(),
+    receiver: changes.Change | None = None,
     frozen: changes.Change | Sequence[changes.Change] | None = None,
     metric: PatchingMetric | Any = None,
     answer: str | None = None,
@@ -56,21 +54,22 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     """The share of a behaviour that goes from each sender to the receiver, with its interval over pairs of prompts.
 
     sender: `ChangeOutputs()` for heads, `ChangeMLP()` for feed-forward layers; its `layers` and `positions` narrow the
-    map, whose rows are layers and heads, or layers and positions. receiver: `ChangeQueries`, `ChangeKeys` or
-    `ChangeValues` with `heads=[(layer, head)]`, or `kv_heads` for keys and values; None for the logits. frozen:
+    map, whose rows are layers and heads, or layers and positions. receiver: `Change(sites.QUERIES, heads=[(layer,
+    head)])`, or `ChangeKeys` or `ChangeValues` with `kv_heads`; None for the logits. frozen:
     the sites that keep their corrupted values between the two; None for everything that blocks add. Norms are
     recomputed. Prompts, metric, answers and errors are those of `activation_patching`. Also raises InputError, by
     default, for a model whose blocks do not add to one stream, or whose feed-forward updates are not found. Three
     passes per sender, batched.
     """
-    sender, receiver = site_of(sender), None if receiver is None else site_of(receiver)
-    instance_of(sender, SENDERS, "a sender is ChangeOutputs() or ChangeMLP()")
-    what = "a receiver is ChangeQueries, ChangeKeys or ChangeValues with heads=[(layer, head)] or kv_heads, or None"
-    instance_of(receiver, (*RECEIVERS, type(None)), what)
+    if not isinstance(sender, changes.Change) or sender.site not in SENDERS:
+        raise InputError(f"a sender is ChangeOutputs() or ChangeMLP(); got {sender!r:.60}")
+    if receiver is not None and (not isinstance(receiver, changes.Change) or receiver.site not in RECEIVERS):
+        what = "a receiver is a Change of queries, keys or values with heads=[(layer, head)] or kv_heads, or None"
+        raise InputError(f"{what}; got {receiver!r:.60}")
     heads, layers = (getattr(receiver, name, None) for name in ("pairs", "layers"))
     if {layer for layer, _ in heads or ()} | {*(layers or ())} == {0}:
         raise InputError("nothing is sent to layer 0, which reads the embedding; take a receiver in a later layer")
-    fields = runs_of((model, clean, corrupted, tokens), metric, answer, instead)
+    fields = runs_of(model, clean, corrupted, metric, answer, instead)
     subject, read = fields[0], fields[4]
     if frozen is None and not subject.shape.mlp_layers:
         raise InputError(
@@ -79,12 +78,12 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
         )
     what = "what stays is a change, such as ChangeOutputs()"
     named = edits_of(changes.ChangeMLP() if frozen is None else frozen)
-    sites: list[changes.Change] = [instance_of(each, changes.Change, what) for each in named]
-    kept = tuple((site, activations(site, subject, read)) for site in sites)
+    kept_sites: list[changes.Change] = [instance_of(each, changes.Change, what) for each in named]
+    kept = tuple((site, activations(site, subject, read)) for site in kept_sites)
     runs = PathRuns(*fields, sender, receiver, kept, is_direct=frozen is None)
     if runs.is_direct:
         _check_adds(subject, read, torch.stack([*runs.stream.values()], 1))
-    return restored(runs, (LAYER, HEAD if isinstance(sender, changes.ChangeOutputs) else POSITION), progress)
+    return restored(runs, (LAYER, HEAD if sender.site == sites.OUTPUT else POSITION), progress)
 
 
 def _check_adds(subject: Subject, tokens: Tokens, x: Stream) -> None:
@@ -125,13 +124,13 @@ class PathRuns(Runs):
     @property
     def protocol(self) -> str:
         heads = [f"{layer}.{head}" for layer, head in getattr(self.receiver, "pairs", None) or ()]
-        to = "the logits" if self.receiver is None else f"{type(self.receiver).__name__} {', '.join(heads)}".strip()
+        to = "the logits" if self.receiver is None else f"{self.receiver.site.label} {', '.join(heads)}".strip()
         for name in ("layers", "positions"):
             chosen = getattr(self.receiver, name, None)
             to += f" of {name} {', '.join(map(str, chosen))}" if chosen else ""
-        named = " and ".join(type(site).__name__ for site, _ in self.kept) or "nothing"
+        named = " and ".join(site.site.label for site, _ in self.kept) or "nothing"
         names = "all that blocks add" if self.is_direct else named
-        return f"path from {type(self.site).__name__} to {to}; {names} frozen between, norms recomputed"
+        return f"path from {self.site.site.label} to {to}; {names} frozen between, norms recomputed"
 
     def trace(self, pairs: Int[Tensor, " row"], put: changes.PutAt) -> Trace:
         """The corrupted run of some pairs, with the path patched."""

@@ -38,6 +38,7 @@ from ..runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of
 from ..runs.training_figures import training_history
 from ..table import ALPHA_1, BLOCK, MODEL, Cell, Table
 from ..train.checkpoint import history_of
+from ..train.loop import held_out_tokens
 from ..train.recipe import DEMO_EPSILON, DEMO_SEQUENCES, DEMO_STEPS, DEMO_TWINS, Recipe, demo_recipe
 from .page import Section, cards_page, page
 
@@ -239,7 +240,7 @@ def demo(seed: int = 0, cache: Path | None = None, on_step: OnStep = lambda *_: 
     recipes = {variant: demo_recipe(variant, seed, steps) for variant in DEMO_TWINS}
     runs = {name: trained.trained(recipe, cache, partial(on_step, name)) for name, recipe in recipes.items()}
     subjects = {variant: run.subject(variant) for variant, run in runs.items()}
-    token_set = trained.held_out_tokens(demo_recipe(DEMO_TWINS[0]).data, DEMO_SEQUENCES)
+    token_set = held_out_tokens(demo_recipe(DEMO_TWINS[0]).data, DEMO_SEQUENCES)
     reports = {variant: measure(subject, token_set) for variant, subject in subjects.items()}
     losses = {variant: trained.valid_loss(subject, token_set) for variant, subject in subjects.items()}
     sizes = {"n": EVALUATION_SEQUENCES, "length": reports["softmax"].protocol.length, "epsilon": DEMO_EPSILON}
@@ -280,5 +281,5 @@ def swaps(subject: Subject, task: BigramBackcopy) -> Table:
     """Table 7, measured on a model of this task."""
     sizes = task.vocab, task.length, DEMO_SEQUENCES
     drawn = {"random": random_tokens(*sizes), "repeated": repeated_token(*sizes)}
-    token_sets = {"natural": trained.held_out_tokens(task, DEMO_SEQUENCES), **drawn}
+    token_sets = {"natural": held_out_tokens(task, DEMO_SEQUENCES), **drawn}
     return swap_table(subject, token_sets, TARGETS, DEMO_EPSILON)

@@ -13,7 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 from torch import Tensor
 
-from ..checks import InputError, extra, finite_number, instance_of, refusal
+from ..checks import InputError, check_installed, finite_number, instance_of, refusal
 from ..data.tokens import TokensLike
 from ..files import by_suffix, path_of, write_output
 from ..interventions.edit import Edits, edits_of
@@ -72,7 +72,7 @@ def view(
     edits: Edits = (),
     *,
     layers: int | Sequence[int] | None = None,
-    heads: int | Sequence[int] | Heads | None = None,
+    heads: Heads | None = None,
     path: Path | str | None = None,
     open_browser: bool = True,
 ) -> Page:
@@ -270,7 +270,7 @@ def save_pictures(figures: Mapping[Path, go.Figure], force: bool = True) -> Iter
 
 def _image(figure: go.Figure, kind: str, scale: float) -> bytes:
     """The picture of a figure. Raises InputError where kaleido or a browser is missing."""
-    extra("kaleido", "pip install kaleido, or leave the pictures out, pictures=False")
+    check_installed("kaleido", "pip install kaleido, or leave the pictures out, pictures=False")
     fix = "install Chrome or Chromium, or run plotly_get_chrome, or leave the pictures out, pictures=False"
     with refusal("a picture is drawn by a browser, and none could be started", fix, RuntimeError):
         return bytes(figure.to_image(kind, width=figure.layout.width or WIDTH, scale=scale))

@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib import import_module
 from operator import methodcaller
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,16 +57,8 @@ def _stops(colours: Colours) -> list[tuple[float, str]]:
 MAGNITUDE, DIVERGING = _stops(LIGHT.sequential), _stops(LIGHT.diverging)
 
 
-class Figure(go.Figure):
-    """A plotly figure that `si.save` also writes as a method."""
-
-    def save(self, path: Any, **how: Any) -> Path:  # nnsight gives every object a `save`
-        """Writes the figure as `si.save` does; returns the path."""
-        return Path(import_module("sinkinterp.pages.report").save(self, path, **how))
-
-
 def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") -> go.Figure:
-    """The figure with the theme's layout, on a light background; it becomes a `Figure`.
+    """The figure with the theme's layout, on a light background.
 
     `caption` says what is plotted, with n, T, epsilon and BOS; `caption_of` gives it back. The legend has each name
     once, where it comes first.
@@ -87,7 +77,6 @@ def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") 
         title={"text": escaped(title), **at_top_left},
         legend={"orientation": "h", "yanchor": "bottom", "y": LEGEND_Y, "x": 0},
     )
-    figure.__class__ = Figure
     return figure
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
-from importlib import import_module
-from pathlib import Path
 from typing import Any, get_type_hints
 
 import plotly.graph_objects as go
@@ -71,11 +69,6 @@ class Report(Readings):
         instrument to measure with, where the report does not hold what a view needs.
         """
         return view_of(self, view).table(self, epsilon, token_text).plot()
-
-    def to_html(self, path: Path | str | None = None) -> str | Path:
-        """The page of the report as a text; with a path, it is written there instead."""
-        made: str | Path = import_module("sinkinterp.pages.report").page_of(self).to_html(path)
-        return made
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the summary. All text is escaped."""

@@ -21,10 +21,10 @@ from ..lm.variants import variants
 from ..measurement.measure import docstrings_for
 from ..table import MODEL, SEED, Cell
 from ..train.chats import read_chats
-from ..train.loop import prepared
+from ..train.loop import held_out_tokens, prepared
 from ..train.recipe import RECIPES, Recipe
 from . import trained
-from .trained import held_out_tokens, recipe_of
+from .trained import recipe_of
 
 TEXTS_PER_SEQUENCE = 20  # texts of a domain that are read, at most, for each sequence: many are too short
 

@@ -20,25 +20,24 @@ from ..backends.files.named_models import folder_of, located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import InputError, accepting, check_context, instance_of, refusal
-from ..data.draws import HELD_OUT
+from ..checks import InputError, accepting, check_context, refusal
 from ..data.progress import OnProgress, no_progress
-from ..data.tokens import Tokens, TokenSet, TokensLike, sequences_that_fit
-from ..files import cache_folder, check_holds, check_writable, path_of, sole_writer
+from ..data.tokens import Tokens, TokenSet, TokensLike
+from ..files import cache_folder, check_writable, path_of, sole_writer
 from ..measurement.measure import measure, passes
 from ..measurement.quantities import sink_rate
 from ..measurement.watching import sinks_of
 from ..metrics.bootstrap import SIZES, Estimate, estimate
 from ..metrics.metric import next_token_loss
 from ..plots.theme import sweep_figure
-from ..seals import settle, stated, sums, verify
+from ..seals import settle, stated, sums
 from ..spec import Limits
 from ..table import Table
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import World, joined
-from ..train.loop import Corpus, Evaluate, Job, Task, job_of, prepared
-from ..train.recipe import CosineRate, Decay, Everything, Fit, NextToken, Objective, Rate, Recipe, described
+from ..train.loop import Corpus, Evaluate, Job, Task, held_out_tokens, job_of, prepared
+from ..train.recipe import CosineRate, Decay, Everything, Fit, NextToken, Objective, Rate, Recipe, described, recipe_in
 from .catalogue import load_package
 
 EVALUATION_SEQUENCES = 256  # held-out sequences that an evaluation during training reads, at most
@@ -178,13 +177,6 @@ def evaluation_on(task: Task, objective: Objective = NextToken()) -> Evaluate:
     return evaluate
 
 
-def held_out_tokens(task: Task, sequences: int) -> TokenSet:
-    """Sequences of the task that no training sees."""
-    instance_of(task, Task, "a task is that of a recipe, si.Recipe().data")
-    sequences = sequences_that_fit(sequences, task.length, "ask for fewer")
-    return TokenSet.of(task.sample(sequences, *HELD_OUT), f"held-out {task.title}")
-
-
 def valid_loss(subject: Subject, token_set: TokenSet, objective: Objective = NextToken()) -> Estimate:
     """Loss in nats on the tokens that the objective predicts, with its interval over sequences."""
     losses = torch.cat([_losses(subject, batch) for _, batch in passes(subject, token_set.tokens)])
@@ -198,13 +190,8 @@ def _losses(subject: Subject, tokens: Tokens) -> Float[Tensor, "sequence target"
 
 def recipe_of(folder: Path) -> Recipe:
     """The recipe that a checkpoint of ours was trained with. Raises InputError if the folder holds none."""
-    verify(folder, "recipe.json")
-    check_holds(folder, "recipe.json", "without it and without a tokenizer, give token ids: tokens=FILE.json")
-    file = folder / "recipe.json"
-    fix = "copy the folder again, or train the model again"
     load_package()  # which has kinds of data of its own
-    with refusal(f"{file} is not a recipe", fix, (OSError, ValueError, TypeError, AttributeError)):
-        return Recipe.from_dict(json.loads(file.read_text()))
+    return recipe_in(folder)
 
 
 HELD_OUT_CHATS = 32  # chats that are not trained on, at most

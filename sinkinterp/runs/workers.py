@@ -15,7 +15,7 @@ from multiprocessing import resource_tracker
 from threading import Thread
 from typing import Any, TypeVar
 
-from ..checks import InputError, extra, refusal
+from ..checks import InputError, check_installed, refusal
 from ..data.progress import OnProgress, no_progress
 from .catalogue import load_package
 
@@ -68,7 +68,7 @@ class Ray:
     gpus: int = 0
 
     def __post_init__(self) -> None:
-        extra("ray", "pip install ray")
+        check_installed("ray", "pip install ray")
 
     def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
         ray = self._connected()

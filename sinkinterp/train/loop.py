@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checks import InputError, refusal
-from ..data.draws import Split, generator
+from ..checks import InputError, instance_of, refusal
+from ..data.draws import HELD_OUT, Split, generator
 from ..data.progress import OnProgress, no_progress
-from ..data.tokens import Tokens
+from ..data.tokens import Tokens, TokenSet, sequences_that_fit
 from ..files import sole_writer
 from ..lm.model import IGNORED, build
 from ..spec import Spec
@@ -47,6 +47,13 @@ class Task(Protocol):
         A stream is (seed, step), with steps counted from 1, or ("held out",) for sequences that no training sees.
         """
         ...
+
+
+def held_out_tokens(task: Task, sequences: int) -> TokenSet:
+    """Sequences of the task that no training sees."""
+    instance_of(task, Task, "a task is that of a recipe, si.Recipe().data")
+    sequences = sequences_that_fit(sequences, task.length, "ask for fewer")
+    return TokenSet.of(task.sample(sequences, *HELD_OUT), f"held-out {task.title}")
 
 
 @runtime_checkable

@@ -1,8 +1,10 @@
 """Recipes: the settings that determine a training run, and named ones. Schedule, decay and objective are values."""
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -11,16 +13,17 @@ from transformers.pytorch_utils import Conv1D
 
 from ..attention import Mask
 from ..attention.slots import NoSlots
-from ..checks import InputError, choice, nearest, refusing
+from ..checks import InputError, choice, nearest, refusal, refusing
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
 from ..data.sources import Embedded, PythonCode, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..data.tokens import Tokens, sequences_that_fit
-from ..files import data_of
+from ..files import check_holds, data_of
 from ..lm.model import IGNORED, LMSpec
 from ..lm.variants import VARIANTS, attn, variants
+from ..seals import verify
 from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later, changed
 
 
@@ -280,6 +283,16 @@ def with_variant(recipe: Recipe, name: str) -> Recipe:
         model = attn(model, slots=slots)
     last = shown_ahead(model.attention.mask, recipe.data.length)
     return replace(recipe, model=model, objective=PrefixLM(last + 1) if last else recipe.objective)
+
+
+def recipe_in(folder: Path) -> Recipe:
+    """The recipe that a checkpoint of ours was trained with. Raises InputError if the folder holds none."""
+    verify(folder, "recipe.json")
+    check_holds(folder, "recipe.json", "without it and without a tokenizer, give token ids: tokens=FILE.json")
+    file = folder / "recipe.json"
+    fix = "copy the folder again, or train the model again"
+    with refusal(f"{file} is not a recipe", fix, (OSError, ValueError, TypeError, AttributeError)):
+        return Recipe.from_dict(json.loads(file.read_text(encoding="utf-8")))
 
 
 def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:

@@ -14,6 +14,8 @@ from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.shapes import ModelShape
 from sinkinterp.checks import InputError
 from sinkinterp.data.tokens import TokenSet
+from sinkinterp.interventions import attention_layers, changes, positions
+from sinkinterp.interventions.changes import Operation
 from sinkinterp.metrics import instruments
 from sinkinterp.report.report import Report
 
@@ -132,10 +134,13 @@ def test_any_argument_of_a_public_function_is_refused_or_gives_a_right_result(su
 SHAPE = ModelShape(3, (0, 1, 2), 4, 2, 8, 32, 64, 16, (0, 1, 2))
 CLASSES = tuple(
     kind
-    for name in interventions.__all__
-    if isinstance(kind := getattr(interventions, name), type)
-    and issubclass(kind, interventions.Edit | interventions.Operation)
-    and kind not in (interventions.Edit, interventions.Change, interventions.Operation)
+    for module in (attention_layers, changes, positions)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type)
+    and name[0] != "_"
+    and kind.__module__ == module.__name__
+    and issubclass(kind, interventions.Edit | Operation)
+    and kind not in (interventions.Edit, interventions.Change, Operation)
 )
 
 

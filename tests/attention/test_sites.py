@@ -12,30 +12,32 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention import sites
 from sinkinterp.attention.shapes import ModelShape
 from sinkinterp.attention.sites import HeadWeights, LazyWeights, Read
+from sinkinterp.interventions.attention_layers import BlindKeys
+from sinkinterp.interventions.positions import ShiftPositions
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
 
 SITES = {name: value for name, value in vars(sites).items() if isinstance(value, sites.Site)}
 EDITS = {  # one that changes each site, and nothing else
-    sites.TOKEN_EMBEDDING: iv.ChangeTokenEmbedding(iv.Zero()),
-    sites.POSITION_IDS: iv.ShiftPositions(1),
-    sites.POSITION_EMBEDDING: iv.ChangePositionEmbedding(iv.Zero()),
+    sites.TOKEN_EMBEDDING: iv.Change(sites.TOKEN_EMBEDDING, iv.Zero()),
+    sites.POSITION_IDS: ShiftPositions(1),
+    sites.POSITION_EMBEDDING: iv.Change(sites.POSITION_EMBEDDING, iv.Zero()),
     sites.RESIDUAL: iv.ChangeResidual(iv.Zero()),
     sites.QUERY_WEIGHTS: iv.ZeroQueryBias(),
-    sites.KEY_WEIGHTS: iv.BlindKeys([3]),
+    sites.KEY_WEIGHTS: BlindKeys([3]),
     sites.VALUE_WEIGHTS: iv.ZeroValueBias(),
     sites.CALL: iv.ChangeKeys(iv.Zero()),
     sites.OUTPUT: iv.ChangeOutputs(iv.Zero()),
-    sites.ATTENTION_INPUT: iv.ChangeAttentionInput(iv.Zero()),
-    sites.NEURONS: iv.ChangeNeurons(iv.Zero()),
+    sites.ATTENTION_INPUT: iv.Change(sites.ATTENTION_INPUT, iv.Zero()),
+    sites.NEURONS: iv.Change(sites.NEURONS, iv.Zero()),
     sites.MLP: iv.ChangeMLP(iv.Zero()),
 }
 
 
 @pytest.mark.parametrize("site", SITES.values(), ids=SITES)
 def test_a_site_is_touched_by_the_edits_that_override_its_method(site):
-    assert [other for other, changes in EDITS.items() if site.touched_by(changes)] == [site]
-    assert not site.touched_by(iv.Edit())
+    assert [other for other, changes in EDITS.items() if changes.touches(site)] == [site]
+    assert not iv.Edit().touches(site)
     assert pickle.loads(pickle.dumps(site)) == site
 
 

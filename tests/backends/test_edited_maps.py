@@ -14,11 +14,12 @@ import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.checks import InputError
+from sinkinterp.interventions.attention_layers import BlindKeys
 
 TOKENS, NAME, MAPS = tokens_of(), "qwen2", ("q_proj", "k_proj", "v_proj")
 EDITS = {
     "q_proj": [iv.ZeroQueryBias()],
-    "k_proj": [iv.ZeroKeyBias(), iv.BlindKeys([3, 40, 41])],
+    "k_proj": [iv.ZeroKeyBias(), BlindKeys([3, 40, 41])],
     "v_proj": [iv.ZeroValueBias()],
 }
 
@@ -88,7 +89,7 @@ def plain(linear, edits=()):
         made.weight.copy_((linear(torch.eye(48)) - bias).T)
         made.bias.copy_(bias)
         for edit in edits:
-            if isinstance(edit, iv.BlindKeys):
+            if isinstance(edit, BlindKeys):
                 made.weight[:, list(edit.dims)] = 0
             else:
                 made.bias.zero_()
@@ -125,7 +126,7 @@ def test_an_edit_is_that_of_the_linear_map_that_a_layer_computes_whatever_it_kee
 def test_gpt2s_fused_map_is_edited_on_every_backend_as_by_hand_in_patched_blocks(backend):
     model = model_of("gpt2")
     subject = load(copy.deepcopy(model), backend=backend)
-    expected = subject.run(TOKENS, edits=[iv.ZeroQueryBias(), iv.ZeroQueryBias(), iv.BlindKeys([3])]).logits
+    expected = subject.run(TOKENS, edits=[iv.ZeroQueryBias(), iv.ZeroQueryBias(), BlindKeys([3])]).logits
     own = copy.deepcopy(model)
     with torch.no_grad():
         for block in own.transformer.h:
@@ -135,7 +136,7 @@ def test_gpt2s_fused_map_is_edited_on_every_backend_as_by_hand_in_patched_blocks
     given = {"huggingface": lambda: subject.model, "nnsight": lambda: subject._envoy}
     wrapped = given.get(backend, lambda: subject.bridge)()
     before = everything(subject.model)
-    with si.patched(wrapped, iv.ZeroQueryBias()), si.patched(wrapped, iv.ZeroQueryBias(), iv.BlindKeys([3])):
+    with si.patched(wrapped, iv.ZeroQueryBias()), si.patched(wrapped, iv.ZeroQueryBias(), BlindKeys([3])):
         found = bare_logits(subject.model, TOKENS)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     assert is_as_before(subject.model, before)
@@ -146,9 +147,9 @@ def test_an_edit_of_one_of_the_layers_that_share_a_projection_leaves_the_other_a
     first, second, _ = attentions(model)
     second.k_proj = first.k_proj
     for layer in (0, 1):
-        edits = [iv.ZeroKeyBias(layers=[layer]), iv.BlindKeys([5], layers=[layer])]
+        edits = [iv.ZeroKeyBias(layers=[layer]), BlindKeys([5], layers=[layer])]
         own = copy.deepcopy(model)
-        attentions(own)[layer].k_proj = plain(first.k_proj, [iv.ZeroKeyBias(), iv.BlindKeys([5])])
+        attentions(own)[layer].k_proj = plain(first.k_proj, [iv.ZeroKeyBias(), BlindKeys([5])])
         expected = bare_logits(own, TOKENS)
         torch.testing.assert_close(load(model).run(TOKENS, edits=edits).logits, expected, rtol=0, atol=1e-6)
         with si.patched(model, *edits):
@@ -159,7 +160,7 @@ def test_one_module_that_makes_queries_and_keys_is_no_map_of_keys():
     model = copy.deepcopy(model_of("llama"))
     for attention in attentions(model):
         attention.q_proj = attention.k_proj
-    refused(lambda: load(model).run(TOKENS, edits=[iv.BlindKeys([3])]))
+    refused(lambda: load(model).run(TOKENS, edits=[BlindKeys([3])]))
 
 
 def test_a_projection_whose_module_does_not_run_is_refused_by_name():
@@ -205,10 +206,10 @@ def test_a_cast_and_a_step_of_training_inside_a_patched_block_stay_and_the_edit_
 
 def test_a_generation_with_a_cache_is_that_of_the_model_edited_by_hand():
     model = copy.deepcopy(model_of(NAME))
-    own = replaced(model, lambda linear: plain(linear, [iv.ZeroKeyBias(), iv.BlindKeys([3])]), ["k_proj"])
+    own = replaced(model, lambda linear: plain(linear, [iv.ZeroKeyBias(), BlindKeys([3])]), ["k_proj"])
     options = {"max_new_tokens": 7, "do_sample": False, "pad_token_id": 0}
     expected = own.generate(TOKENS[:, :5], **options)
-    with si.patched(model, iv.ZeroKeyBias(), iv.BlindKeys([3])):
+    with si.patched(model, iv.ZeroKeyBias(), BlindKeys([3])):
         assert model.generate(TOKENS[:, :5], **options).equal(expected)
 
 
@@ -218,7 +219,7 @@ def test_the_weight_of_a_map_is_computed_only_where_an_edit_asks_for_it():
         run = attention.k_proj.forward
         attention.k_proj.forward = lambda x, run=run: (rows.append(x.shape[:-1].numel()), run(x))[1]
     subject, n = load(model), TOKENS.numel()
-    for edit, expected in ((iv.ZeroKeyBias(), {n, 3}), (iv.BlindKeys([3]), {n, 3, 48})):
+    for edit, expected in ((iv.ZeroKeyBias(), {n, 3}), (BlindKeys([3]), {n, 3, 48})):
         rows.clear()
         subject.run(TOKENS, edits=[edit])
         assert set(rows) == expected
@@ -236,7 +237,7 @@ def test_a_large_bias_does_not_round_a_weight_away_in_bfloat16():
             attention.k_proj.weight[:, ::2] = 0
     found, expected = (
         load(m).run(TOKENS, reads={"k": lambda call: call.k}, edits=edits)["k"][:, 0].float()
-        for m, edits in ((model, [iv.BlindKeys(range(0, 48, 2))]), (own, []))
+        for m, edits in ((model, [BlindKeys(range(0, 48, 2))]), (own, []))
     )
     assert (found - expected).abs().mean() < 0.5  # one step of bfloat16 at 50 is 0.25
 

@@ -13,6 +13,7 @@ from refusals import refused
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
+from sinkinterp.attention import sites
 from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
 from sinkinterp.attention.sites import RESIDUAL, Edit
 from sinkinterp.backends import hooks
@@ -98,8 +99,8 @@ def test_a_layer_that_gives_its_slot_all_attention_is_not_deaf():
     assert load(model).shape.n_layers == 1
 
 
-SITES = (iv.ChangeResidual, iv.ChangeMLP, iv.ChangeQueries, iv.ChangeKeys, iv.ChangeValues, iv.ChangeOutputs)
-OF_MODULES = (iv.ChangeAttentionInput, iv.ChangeNeurons)  # found by the names that modules have in transformers
+SITES = (sites.RESIDUAL, sites.MLP, sites.QUERIES, sites.KEYS, sites.VALUES, sites.OUTPUT)
+OF_MODULES = (sites.ATTENTION_INPUT, sites.NEURONS)  # found by the names that modules have in transformers
 SUBJECTS = [(name, backend) for name in ("gpt2", "llama with grouped queries", "opt") for backend in BACKENDS]
 
 
@@ -115,16 +116,17 @@ def given(name, backend):
 def test_a_read_returns_what_an_edit_put_there(name, backend):
     subject, ids = given(name, backend)
     for site in SITES if backend == "own" else SITES + OF_MODULES:
-        plain = activations(site(), subject, ids)
+        plain = activations(iv.Change(site), subject, ids)
         assert all(x.abs().max() > 1e-3 for x in plain.values()), site
-        zeroed = activations(site(), subject, ids, edits=[site(iv.Zero())])
+        zeroed = activations(iv.Change(site), subject, ids, edits=[iv.Change(site, iv.Zero())])
         assert all(x.eq(0).all() for x in zeroed.values()), site
         layer = sorted(plain)[-1]
-        constant = activations(site(), subject, ids, edits=[site(iv.SetTo(0.75), layers=[layer], positions=[2])])
+        edit = iv.Change(site, iv.SetTo(0.75), layers=[layer], positions=[2])
+        constant = activations(iv.Change(site), subject, ids, edits=[edit])
         assert constant[layer][..., 2, :].eq(0.75).all()
         assert constant[layer][..., 1, :].equal(plain[layer][..., 1, :])
     last = max(subject.shape.attention_layers)
-    pattern = activations(iv.ChangePattern(), subject, ids, edits=[iv.RemoveColumn(positions=[0], layers=[last])])
+    pattern = activations(iv.Change(sites.PATTERN), subject, ids, edits=[iv.RemoveColumn(positions=[0], layers=[last])])
     assert pattern[last][..., 1:, 0].eq(0).all()
 
 
@@ -140,24 +142,24 @@ def test_attention_reads_its_input_and_the_output_matrix_the_neurons_on_every_ba
         seen[site].append(args[0] if args else kwargs["hidden_states"])
 
     for block in blocks_of(model):
-        for site, module in {iv.ChangeAttentionInput: attention, iv.ChangeNeurons: matrix}.items():
+        for site, module in {sites.ATTENTION_INPUT: attention, sites.NEURONS: matrix}.items():
             block.get_submodule(module).register_forward_pre_hook(partial(keep, site=site), with_kwargs=True)
     with torch.no_grad():
         model(ids)
     for backend in BACKENDS:
         subject = subject_of(name, backend)
         for site in OF_MODULES:
-            read = subject.run(ids, reads={"x": site().read()})["x"]
+            read = subject.run(ids, reads={"x": iv.Change(site).read()})["x"]
             expected = torch.stack([x.view(*ids.shape, -1) for x in seen[site]], 1)
             torch.testing.assert_close(read, expected, rtol=1e-5, atol=1e-5)
-        assert subject.shape.d_mlp == seen[iv.ChangeNeurons][0].shape[-1]
-        refused(partial(subject.run, ids, edits=[iv.ChangeNeurons(iv.Zero(), dims=[subject.shape.d_mlp])]))
+        assert subject.shape.d_mlp == seen[sites.NEURONS][0].shape[-1]
+        refused(partial(subject.run, ids, edits=[iv.Change(sites.NEURONS, iv.Zero(), dims=[subject.shape.d_mlp])]))
 
 
 def test_without_neurons_an_update_is_the_bias_of_its_output_matrix():
     subject, ids = given("gpt2", "huggingface")
     bias = torch.stack([block.mlp.c_proj.bias for block in subject.model.transformer.h])
-    update = subject.run(ids, reads={"x": iv.ChangeMLP().read()}, edits=[iv.ChangeNeurons(iv.Zero())])["x"]
+    update = subject.run(ids, reads={"x": iv.ChangeMLP().read()}, edits=[iv.Change(sites.NEURONS, iv.Zero())])["x"]
     torch.testing.assert_close(update, bias[None, :, None].expand_as(update))
 
 
@@ -179,7 +181,7 @@ def test_what_a_patch_takes_from_an_edited_run_is_edited(backend):
 
 def test_sites_that_no_read_sees_name_the_one_to_read():
     subject, ids = given("gpt2", "huggingface")
-    for site in (iv.ChangeTokenEmbedding(), iv.ChangePositionEmbedding()):
+    for site in (iv.Change(sites.TOKEN_EMBEDDING), iv.Change(sites.POSITION_EMBEDDING)):
         refused(partial(activations, site, subject, ids))
 
 

@@ -12,8 +12,13 @@ from transformers import AutoModelForCausalLM, GPTBigCodeConfig
 
 from benchmarks import gpu_checks
 from sinkinterp import interventions as iv
+from sinkinterp.attention import sites
 from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveShare, Sigmoid
 from sinkinterp.backends.load import BACKENDS, load
+from sinkinterp.interventions import attention_layers, changes, positions as position_edits
+from sinkinterp.interventions.attention_layers import BlindKeys, Dropped, First, KeepHeaviest, Share, SpreadEvenly
+from sinkinterp.interventions.changes import Apply, ClampNorm, Keep, Operation, PutAt, WithoutMassive
+from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.metrics.importance import importance
@@ -27,8 +32,8 @@ OTHER = {"residual": torch.randn(1, LENGTH, 48), "heads": torch.randn(1, 4, LENG
 
 EDITS = (
     *gpu_checks.EDITS, iv.PatchNormalization(Sigmoid(), heads=[(1, 0), (1, 3)]),
-    iv.RemoveColumn(iv.SpreadEvenly(), heads=[(1, 2)]), iv.RemoveColumn(iv.Dropped(), positions=[0, 3]),
-    iv.KeepHeaviest(4, 1, iv.First.EVICTED, seed=3),
+    iv.RemoveColumn(SpreadEvenly(), heads=[(1, 2)]), iv.RemoveColumn(Dropped(), positions=[0, 3]),
+    KeepHeaviest(4, 1, First.EVICTED, seed=3),
     iv.ChangeResidual(iv.Put({1: OTHER["residual"]}), layers=[1], positions=[2], dims=[3, 7]),
     iv.ChangeValues(iv.Zero(), positions=[0], kv_heads=[(1, 1)]),
 )  # fmt: skip
@@ -36,10 +41,11 @@ MORE_EDITS = (
     iv.ZeroKeyBias(kv_heads=[(1, 1)]), iv.ZeroQueryBias(heads=[(0, 1), (1, 2)]), iv.ZeroValueBias(kv_heads=[(1, 0)]),
     iv.PatchNormalization(Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare())), iv.ZeroKeySlot(heads=[(1, 1)]),
     iv.BiasColumn(4.0, positions=[2, 3], heads=[(1, 1)]), iv.Temperature(0.1, heads=[(1, 1), (2, 0)]),
-    iv.ChangeResidual(iv.ClampNorm(0.1)), iv.ZeroMassive(least=0.1, times=2.0), iv.ChangeMLP(iv.Zero(), positions=[0]),
+    iv.ChangeResidual(ClampNorm(0.1)), iv.ChangeResidual(WithoutMassive(0.1, 2.0)),
+    iv.ChangeMLP(iv.Zero(), positions=[0]),
     iv.ChangeKeys(iv.Zero(), kv_heads=[(1, 1)], dims=range(8)),
     iv.ChangeOutputs(iv.Add({1: OTHER["heads"]}), layers=[1]),
-    iv.ChangePattern(iv.SetTo(0.1), positions=[9], heads=[(1, 0)]),
+    iv.Change(sites.PATTERN, iv.SetTo(0.1), positions=[9], heads=[(1, 0)]),
 )  # fmt: skip
 IN_MORE = ("gpt2", "pythia", "qwen2", "gpt-oss with sink logits")
 IN_BOTH = {*IN_MORE, *zoo.LEARNED_POSITIONS}  # so that every edit runs on both other backends with two architectures
@@ -49,18 +55,32 @@ ROTARY = tuple(sorted(set(zoo.CONFIGS) - {*zoo.LEARNED_POSITIONS, "jamba with ma
 EXPERTS = ("qwen3-moe", "jamba with mamba layers", "gpt-oss with sink logits")
 MOVABLE, SLOTTED = (*zoo.LEARNED_POSITIONS, *ROTARY), ("gpt-oss with sink logits",)
 LACKING = {  # interventions -> architectures that have what they change, and how the others refuse
-    (iv.RemovePosition, iv.ChangePositionEmbedding): (zoo.LEARNED_POSITIONS, "has no table of learned positions"),
-    (iv.SwapPositions, iv.ReplacePosition, iv.ShiftPositions): (MOVABLE, "has no positions that could"),
+    (RemovePosition, sites.POSITION_EMBEDDING): (zoo.LEARNED_POSITIONS, "has no table of learned positions"),
+    (iv.SwapPositions, ReplacePosition, ShiftPositions): (MOVABLE, "has no positions that could"),
     (iv.ZeroQueryBias, iv.ZeroKeyBias, iv.ZeroValueBias): (BIASED, "has no such bias to zero"),
     (iv.RemoveKeySlot, iv.ZeroKeySlot): (SLOTTED, "has no slot to change"),
-    (iv.ChangeNeurons,): (tuple(set(zoo.CONFIGS) - {*EXPERTS}), "not every block shows its neurons"),
+    (sites.NEURONS,): (tuple(set(zoo.CONFIGS) - {*EXPERTS}), "not every block shows its neurons"),
     (iv.AddSinkLogit,): (tuple(set(zoo.CONFIGS) - {*SLOTTED}), "has a slot already"),
+}
+MODULES = (attention_layers, changes, position_edits)
+EVERY = {  # classes of edits, operations and shares that have no classes below them
+    kind
+    for module in MODULES
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and kind.__module__ == module.__name__ and name[0] != "_"
+    if issubclass(kind, iv.Edit | Operation | Share) and not kind.__subclasses__() and kind is not iv.Change
 }
 FUSED, INTERLEAVED, SPLIT = "gpt2", "pythia", "qwen2"
 
 
+def kind_of(edit: iv.Edit) -> object:
+    return edit.site if isinstance(edit, iv.Change) else type(edit)
+
+
 def refusal(edit: iv.Edit, name: str) -> str | None:
-    return next((words for kinds, (able, words) in LACKING.items() if type(edit) in kinds and name not in able), None)
+    return next(
+        (words for kinds, (able, words) in LACKING.items() if kind_of(edit) in kinds and name not in able), None
+    )
 
 
 def is_null(edit: iv.Edit, name: str) -> bool:
@@ -78,13 +98,12 @@ def worst(first, second) -> float:
 
 def test_every_public_intervention_is_listed():
     edits = EDITS + MORE_EDITS
-    listed = {type(edit) for edit in edits}
+    listed = {kind_of(edit) for edit in edits}
     listed |= {type(edit.operation) for edit in edits if isinstance(edit, iv.Change)}
     listed |= {type(edit.share) for edit in edits if isinstance(edit, iv.RemoveColumn)}
-    listed |= {type(edit.first) for edit in edits if isinstance(edit, iv.KeepHeaviest)}
-    bases = {iv.Edit, iv.Operation, iv.Change, iv.HeadWeights}
-    identity = {iv.Keep, iv.PutAt, iv.Apply}  # below, in the tests of activation patching and of operations
-    assert {getattr(iv, name) for name in iv.__all__} - {iv.Ablate, iv.ZeroMassive} == listed | bases | identity
+    listed |= {type(edit.first) for edit in edits if isinstance(edit, KeepHeaviest)}
+    identity = {Keep, PutAt, Apply, changes.NotGiven}  # below, in the tests of activation patching and of operations
+    assert {*EVERY, *changes.CHANGED} <= listed | identity
 
 
 @pytest.mark.parametrize("name", zoo.CONFIGS)
@@ -110,16 +129,15 @@ def test_every_intervention_does_the_same_on_every_backend(name, request):
 
 
 IDENTITIES = (
-    *(site(iv.Keep()) for site in (iv.ChangeTokenEmbedding, iv.ChangeResidual, iv.ChangeMLP, iv.ChangeQueries,
-        iv.ChangeKeys,
-                                iv.ChangeValues, iv.ChangeOutputs, iv.ChangePattern)),
-    iv.ChangeKeys(iv.Keep(), kv_heads=[(1, 1)], positions=[3]), iv.ChangeResidual(iv.Keep(), dims=[5]),
+    *(iv.Change(site, Keep()) for site in (sites.TOKEN_EMBEDDING, sites.RESIDUAL, sites.MLP, sites.QUERIES, sites.KEYS,
+                                           sites.VALUES, sites.OUTPUT, sites.PATTERN)),
+    iv.ChangeKeys(Keep(), kv_heads=[(1, 1)], positions=[3]), iv.ChangeResidual(Keep(), dims=[5]),
 )  # fmt: skip
 NEAR_IDENTITIES = (
     iv.PatchNormalization(SOFTMAX), iv.PatchNormalization(SOFTMAX, heads=[(1, 2)]), iv.Temperature(1.0),
     iv.BiasColumn(0.0),
-    iv.ChangeValues(iv.Scale(1.0)), iv.ChangePattern(iv.Scale(1.0)),
-    iv.ChangeResidual(iv.ClampNorm(1e6)),
+    iv.ChangeValues(iv.Scale(1.0)), iv.Change(sites.PATTERN, iv.Scale(1.0)),
+    iv.ChangeResidual(ClampNorm(1e6)),
 )  # fmt: skip
 
 
@@ -128,7 +146,7 @@ NEAR_IDENTITIES = (
 def test_the_identity_changes_nothing(name, backend):
     subject = zoo.subject_of(name, backend)
     plain = run(subject)
-    positions = (iv.ChangePositionEmbedding(iv.Keep()),) if name in zoo.LEARNED_POSITIONS else ()
+    positions = (iv.Change(sites.POSITION_EMBEDDING, Keep()),) if name in zoo.LEARNED_POSITIONS else ()
     for edit in (*IDENTITIES, *positions):
         same = run(subject, edit)
         assert all(plain[read].equal(same[read]) for read in plain), edit
@@ -147,8 +165,8 @@ OUTSIDE = {
     iv.ChangeOutputs(iv.SwapWith(0, LENGTH)): "no position 17",
     iv.SwapPositions(0, LENGTH): "no position 17",
     iv.RemoveColumn(positions=[LENGTH]): "no position 17",
-    iv.BlindKeys([48]): "no dimension 48",
-    iv.RemovePosition([LENGTH]): "no position 17",
+    BlindKeys([48]): "no dimension 48",
+    RemovePosition([LENGTH]): "no position 17",
     iv.ChangeValues(positions=[0]): "an edit without an operation only names a site",
 }
 
@@ -168,7 +186,7 @@ def test_edits_of_weights_write_nothing_into_a_model_whatever_happens(name, back
     subject = zoo.subject_of(name, backend)
     before, plain = zoo.state_of(subject.model), run(subject)
     edits = [iv.ZeroKeyBias(), iv.ZeroQueryBias(heads=[(1, 2)]), iv.ZeroValueBias(layers=[0])]
-    edits += [iv.BlindKeys([3, 5]), iv.BlindKeys([3])]
+    edits += [BlindKeys([3, 5]), BlindKeys([3])]
     during = []
 
     def look(call):
@@ -194,7 +212,7 @@ def test_weights_that_a_model_lacks_or_lays_out_otherwise_are_refused_with_nothi
     ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     config = GPTBigCodeConfig(vocab_size=zoo.VOCAB, n_embd=72, n_layer=2, n_head=6, n_positions=64, **ends)
     for subject, edits, message in (
-        (zoo.subject_of("llama"), [iv.BlindKeys([3]), iv.ZeroKeyBias()], "layer 0 has no such bias to zero"),
+        (zoo.subject_of("llama"), [BlindKeys([3]), iv.ZeroKeyBias()], "layer 0 has no such bias to zero"),
         (load(AutoModelForCausalLM.from_config(config)), [iv.ZeroKeyBias()], "key weights of layer 0 are not found"),
     ):
         before = zoo.state_of(subject.model)
@@ -255,7 +273,7 @@ def test_edits_of_weights_are_weights_edited_by_hand(name):
         iv.ZeroKeyBias(kv_heads=[(1, last - 1), (1, last), (2, 0)]): no_bias(1, some),
         iv.ZeroValueBias(kv_heads=[(1, last - 1), (1, last), (2, 0)]): no_bias(2, some),
         iv.ZeroValueBias(layers=[2]): no_bias(2, {2: slice(None)}),
-        iv.BlindKeys([3, 40], layers=[0, 2]): blind,
+        BlindKeys([3, 40], layers=[0, 2]): blind,
     }
     assert_as_by_hand(model, subjects, oracles)
 
@@ -289,10 +307,10 @@ def test_a_kv_head_is_that_of_the_query_heads_that_share_it(backend):
 
 
 SITES = (
-    iv.ChangeResidual(), iv.ChangeMLP(), iv.ChangeQueries(), iv.ChangeKeys(), iv.ChangeValues(), iv.ChangeOutputs(),
-    iv.ChangePattern(),
+    iv.ChangeResidual(), iv.ChangeMLP(), iv.Change(sites.QUERIES), iv.ChangeKeys(), iv.ChangeValues(),
+    iv.ChangeOutputs(), iv.Change(sites.PATTERN),
 )  # fmt: skip
-EXACT = (iv.ChangeResidual, iv.ChangeMLP)  # the others make attention run through our own function
+EXACT = (sites.RESIDUAL, sites.MLP)  # the others make attention run through our own function
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -305,7 +323,7 @@ def test_what_is_put_back_where_it_was_taken_changes_nothing(name, backend):
         values = {layer: taken[:, i] for i, layer in enumerate(site.site.layers(subject.shape))}
         for operation in (iv.Put(values), iv.Add({layer: torch.zeros_like(x) for layer, x in values.items()})):
             again = run(subject, replace(site, operation=operation))
-            if isinstance(site, EXACT):
+            if site.site in EXACT:
                 assert all(plain[read].equal(again[read]) for read in plain), site
             assert worst(plain, again) < 1e-6, site
         other = {layer: x[[1, 1, 2, 3, 4]] for layer, x in values.items()}
@@ -318,17 +336,17 @@ def test_what_is_put_back_where_it_was_taken_changes_nothing(name, backend):
 def test_rotary_models_know_distances_only(name):
     subject = zoo.subject_of(name)
     plain = run(subject)
-    assert worst(plain, run(subject, iv.ShiftPositions(11, start=0))) < 1e-4
-    assert worst(plain, run(subject, iv.ShiftPositions(11, start=3))) > 1e-3
-    run(subject, iv.ShiftPositions(100, start=0))  # beyond its context, which is no table
+    assert worst(plain, run(subject, ShiftPositions(11, start=0))) < 1e-4
+    assert worst(plain, run(subject, ShiftPositions(11, start=3))) > 1e-3
+    run(subject, ShiftPositions(100, start=0))  # beyond its context, which is no table
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", zoo.LEARNED_POSITIONS)
 def test_a_table_of_positions_ends_somewhere(name, backend):
     subject = zoo.subject_of(name, backend)
-    run(subject, iv.ShiftPositions(64 - LENGTH, start=0))
-    refused(lambda: run(subject, iv.ShiftPositions(65 - LENGTH, start=0)))
+    run(subject, ShiftPositions(64 - LENGTH, start=0))
+    refused(lambda: run(subject, ShiftPositions(65 - LENGTH, start=0)))
 
 
 def _table(model, name: str) -> tuple[torch.nn.Parameter, int]:
@@ -355,12 +373,12 @@ def test_positions_are_rows_of_a_table_edited_by_hand(name):
         return rows
 
     oracles = {
-        iv.RemovePosition([0, 3]): zeroed,
-        iv.RemovePosition(): torch.zeros_like,
+        RemovePosition([0, 3]): zeroed,
+        RemovePosition(): torch.zeros_like,
         iv.SwapPositions(0, 4): lambda rows: rows[[4, 1, 2, 3, 0, *range(5, LENGTH)]],
-        iv.ReplacePosition(0, 4): lambda rows: rows[[4, *range(1, LENGTH)]],
-        iv.ChangePositionEmbedding(iv.SwapWith(0, 4)): lambda rows: rows[[4, 1, 2, 3, 0, *range(5, LENGTH)]],
-        iv.ChangePositionEmbedding(iv.Scale(0.5)): lambda rows: rows / 2,
+        ReplacePosition(0, 4): lambda rows: rows[[4, *range(1, LENGTH)]],
+        iv.Change(sites.POSITION_EMBEDDING, iv.SwapWith(0, 4)): lambda rows: rows[[4, 1, 2, 3, 0, *range(5, LENGTH)]],
+        iv.Change(sites.POSITION_EMBEDDING, iv.Scale(0.5)): lambda rows: rows / 2,
     }
     assert_as_by_hand(model, subjects, {edit: partial(changed, change) for edit, change in oracles.items()})
 
@@ -370,7 +388,7 @@ def test_gradients_pass_edits_of_activations_and_of_weights():
     added = torch.zeros(1, LENGTH, 48, requires_grad=True)
     edits = [iv.ChangeResidual(iv.Add({1: added}), layers=[1]), iv.ChangeOutputs(iv.Scale(0.5)), iv.Temperature(2.0)]
     found = []
-    for more in ([], [iv.ZeroQueryBias(), iv.BlindKeys(range(20))]):
+    for more in ([], [iv.ZeroQueryBias(), BlindKeys(range(20))]):
         trace = subject.run(TOKENS, edits=[*edits, *more], gradients=True)
         found.append(torch.autograd.grad(trace.logits.square().sum(), added)[0])
     own = copy.deepcopy(subject.model)

@@ -8,7 +8,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 
 from sinkinterp.attention.sites import CALL, MLP, RESIDUAL
 from sinkinterp.backends.load import load
-from sinkinterp.interventions import Ablate, AddSinkLogit, BlindKeys, ChangeMLP, ChangeResidual, Scale
+from sinkinterp.interventions import AddSinkLogit, ChangeMLP, ChangeOutputs, ChangeResidual, Scale, Zero
+from sinkinterp.interventions.attention_layers import BlindKeys
 from sinkinterp.measurement.measure import measure
 
 LAYERS, HELD = 5, 2  # the device holds so many of the layers; the others stay on disk
@@ -46,7 +47,7 @@ def test_every_layer_of_a_model_that_its_device_cannot_hold_is_read_as_in_the_wh
 @pytest.mark.parametrize(
     "edit",
     [
-        lambda i: Ablate(heads=[(i, 1)]), lambda i: ChangeResidual(Scale(0.3), layers=[i]),
+        lambda i: ChangeOutputs(Zero(), heads=[(i, 1)]), lambda i: ChangeResidual(Scale(0.3), layers=[i]),
         lambda i: ChangeMLP(Scale(30.0), layers=[i]), lambda i: BlindKeys(layers=[i], dims=range(48)),
         lambda i: AddSinkLogit(3.0, heads=[(i, 0)]),
     ],

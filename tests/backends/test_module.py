@@ -14,8 +14,10 @@ from torch import nn
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
+from sinkinterp.attention import sites
 from sinkinterp.attention.sites import RESIDUAL, WEIGHT_SITES
 from sinkinterp.checks import InputError
+from sinkinterp.interventions.attention_layers import BlindKeys
 
 ALL, IDS = tuple(range(LAYERS)), torch.randint(VOCAB, (2, 11), generator=torch.Generator().manual_seed(1))
 ATTENTION = si.AttentionOf("blocks.*.attn", zoo.attended)
@@ -173,14 +175,17 @@ def test_edits_of_embeddings_are_those_of_what_the_tables_return(name, subjects)
     subject, model = subjects[name], peaked(MODULES[name][0])
     table = {**dict(model.named_parameters()), **dict(model.named_buffers())}[subject.anatomy.positions.source]
     table.data.view(-1, D)[[2, 5]] *= 0.5
-    edit = iv.ChangePositionEmbedding(iv.Scale(0.5), positions=[2, 5])
+    edit = iv.Change(sites.POSITION_EMBEDDING, iv.Scale(0.5), positions=[2, 5])
     torch.testing.assert_close(subject.run(IDS, edits=[edit]).logits, bare(model), rtol=1e-5, atol=5e-5)
 
     def changed(table, args, x):
         return torch.cat((x[:, :3], 0.5 * x[:, 3:4], x[:, 4:]), 1)
 
     model = subject.model
-    handle, edit = model.wte.register_forward_hook(changed), iv.ChangeTokenEmbedding(iv.Scale(0.5), positions=[3])
+    handle, edit = (
+        model.wte.register_forward_hook(changed),
+        iv.Change(sites.TOKEN_EMBEDDING, iv.Scale(0.5), positions=[3]),
+    )
     expected = bare(model)
     handle.remove()
     torch.testing.assert_close(subject.run(IDS, edits=[edit]).logits, expected, rtol=1e-5, atol=5e-5)
@@ -226,9 +231,9 @@ def test_every_intervention_does_the_same_to_a_twin(twins, monkeypatch):
     subjects = twins()
     for edit in (*EDITS, *MORE_EDITS):
         ours, theirs = (outcome(subject, edit) for subject in subjects)
-        if isinstance(edit, iv.ChangeAttentionInput | iv.ChangeNeurons):  # found by the names of transformers alone
+        if getattr(edit, "site", None) in (sites.ATTENTION_INPUT, sites.NEURONS):  # found by names of transformers
             assert f"not every block shows its {edit.site.label}" in ours, edit
-        elif any(site.touched_by(edit) for site in WEIGHT_SITES):
+        elif any(map(edit.touches, WEIGHT_SITES)):
             assert "are not found; edit its call instead" in ours, edit
         elif isinstance(theirs, str):
             assert ours.partition(" ")[2] == theirs.partition(" ")[2], edit  # beside the name of the model
@@ -238,7 +243,7 @@ def test_every_intervention_does_the_same_to_a_twin(twins, monkeypatch):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_weights_of_a_module_are_refused_by_name(name, subjects):
-    refused(lambda: subjects[name].run(IDS, edits=[iv.BlindKeys([3])]))
+    refused(lambda: subjects[name].run(IDS, edits=[BlindKeys([3])]))
 
 
 def outcome(subject, edit):

@@ -11,9 +11,11 @@ from refusals import refused
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
+from sinkinterp.attention import sites
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.backends.bridge import bridge_of
 from sinkinterp.checks import InputError
+from sinkinterp.interventions.changes import MatchedNoise
 
 TOKENS = zoo.tokens_of()
 EDITS = (
@@ -70,7 +72,7 @@ def test_generation_is_edited():
     assert generated[:, 3:].eq(favourite).all()
 
 
-@pytest.mark.parametrize("operation", [iv.MatchedNoise(), iv.MeanOfOthers()])
+@pytest.mark.parametrize("operation", [MatchedNoise(), iv.MeanOfOthers()])
 def test_an_edit_that_reads_all_positions_is_refused_where_a_cache_holds_the_earlier_ones(operation):
     model = zoo.model_of("llama")
     with si.patched(model, iv.ChangeResidual(operation, layers=[1])):
@@ -180,7 +182,7 @@ def test_hooks_inside_a_patched_bridge_see_the_edits_and_change_what_they_made()
     with si.patched(bridge, iv.Temperature(3.0)):
         logits = bridge.run_with_hooks(TOKENS, fwd_hooks=[("blocks.1.attn.hook_pattern", half)])
         generated = bridge.generate(TOKENS[:1, :5], max_new_tokens=3, do_sample=False, verbose=False, stop_at_eos=False)
-    edits = (iv.Temperature(3.0), iv.ChangePattern(iv.Scale(0.5), heads=[(1, 0)]))
+    edits = (iv.Temperature(3.0), iv.Change(sites.PATTERN, iv.Scale(0.5), heads=[(1, 0)]))
     subject = si.load(bridge)
     torch.testing.assert_close(logits, subject.run(TOKENS, edits=edits).logits, rtol=1e-5, atol=1e-5)
     tokens = TOKENS[:1, :5]
@@ -280,6 +282,6 @@ def test_positions_are_given_by_the_user_or_by_an_edit():
 def test_changed_patterns_never_look_ahead():
     model, changed = zoo.model_of("llama"), TOKENS.clone()
     changed[:, 8:] = (changed[:, 8:] + 1) % zoo.VOCAB
-    with si.patched(model, iv.ChangePattern(iv.SetTo(0.2))):
+    with si.patched(model, iv.Change(sites.PATTERN, iv.SetTo(0.2))):
         before, after = (model(tokens).logits[:, :8] for tokens in (TOKENS, changed))
     torch.testing.assert_close(before, after, rtol=0, atol=1e-5)

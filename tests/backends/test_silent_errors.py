@@ -12,9 +12,11 @@ from transformers import AutoModelForCausalLM, DeepseekV3Config, OPTConfig, Recu
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
+from sinkinterp.attention import sites
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import BACKENDS
+from sinkinterp.interventions.attention_layers import BlindKeys
 from sinkinterp.measurement.parity import dense_patterns
 from sinkinterp.metrics.instruments import ALL
 from sinkinterp.report.summary import sink_summary
@@ -55,8 +57,8 @@ def test_widths_are_those_of_blocks_embeddings_and_values():
     subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(OPT_350M).eval()))
     assert (subject.shape.d_model, subject.shape.d_embedding) == (48, 24)
     plain = subject.run(tokens_of()).logits
-    assert not subject.run(tokens_of(), edits=[iv.BlindKeys([40])]).logits.equal(plain)
-    refused(lambda: subject.run(tokens_of(), edits=[iv.ChangeTokenEmbedding(iv.Zero(), dims=[24])]), "24")
+    assert not subject.run(tokens_of(), edits=[BlindKeys([40])]).logits.equal(plain)
+    refused(lambda: subject.run(tokens_of(), edits=[iv.Change(sites.TOKEN_EMBEDDING, iv.Zero(), dims=[24])]), "24")
 
 
 def test_values_may_be_wider_than_queries():

@@ -11,7 +11,8 @@ from refusals import WRONG, refused
 import sinkinterp as si
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.sites import CALL, RESIDUAL, Edit
-from sinkinterp.interventions import ChangeResidual, ChangeValues, Operation, Put
+from sinkinterp.interventions import ChangeResidual, ChangeValues, Put
+from sinkinterp.interventions.changes import Operation
 from sinkinterp.measurement.patching import attribution, mean_patch
 from sinkinterp.metrics.metric import LogitsMetric, Metric
 

@@ -7,28 +7,31 @@ import torch
 from refusals import refused
 
 from sinkinterp import interventions as iv
+from sinkinterp.attention import sites
 from sinkinterp.attention.slots import SinkLogit
+from sinkinterp.interventions.attention_layers import Evict
+from sinkinterp.interventions.changes import Keep
 
 LAYER = 3  # of `make_call`, with 6 query heads over 3 key heads
 STREAMS = {
-    iv.ChangeTokenEmbedding: lambda edit, x: edit.token_embedding(x),
-    iv.ChangePositionEmbedding: lambda edit, x: edit.position_embedding(x),
-    iv.ChangeResidual: lambda edit, x: edit.residual(0, x),
-    iv.ChangeMLP: lambda edit, x: edit.mlp(0, x),
+    sites.TOKEN_EMBEDDING: lambda edit, x: edit.token_embedding(x),
+    sites.POSITION_EMBEDDING: lambda edit, x: edit.position_embedding(x),
+    sites.RESIDUAL: lambda edit, x: edit.residual(0, x),
+    sites.MLP: lambda edit, x: edit.mlp(0, x),
 }
-IN_CALL = {iv.ChangeQueries: "q", iv.ChangeKeys: "k", iv.ChangeValues: "v"}
+IN_CALL = {sites.QUERIES: "q", sites.KEYS: "k", sites.VALUES: "v"}
 
 
-@pytest.mark.parametrize("site", STREAMS, ids=lambda site: site.__name__)
+@pytest.mark.parametrize("site", STREAMS, ids=repr)
 def test_a_stream_is_changed_where_positions_and_dimensions_meet(site):
     x = torch.randn(2, 7, 11)
     by_hand = x.clone()
     for position in (0, 4):
         for dim in (3, 5, 10):
             by_hand[:, position, dim] = 0
-    assert STREAMS[site](site(iv.Zero(), positions=[0, 4], dims=[3, 5, 10]), x).equal(by_hand)
-    assert STREAMS[site](site(iv.Zero()), x).eq(0).all()
-    assert STREAMS[site](site(iv.Keep(), positions=[2]), x) is x
+    assert STREAMS[site](iv.Change(site, iv.Zero(), positions=[0, 4], dims=[3, 5, 10]), x).equal(by_hand)
+    assert STREAMS[site](iv.Change(site, iv.Zero()), x).eq(0).all()
+    assert STREAMS[site](iv.Change(site, Keep(), positions=[2]), x) is x
 
 
 @pytest.mark.parametrize("site", [iv.ChangeResidual, iv.ChangeMLP])
@@ -39,24 +42,25 @@ def test_a_block_that_is_not_named_keeps_its_very_object(site):
     assert method(0, x) is x and method(1, x).eq(0).all() and method(2, x) is x
 
 
-@pytest.mark.parametrize("site", IN_CALL, ids=lambda site: site.__name__)
+@pytest.mark.parametrize("site", IN_CALL, ids=repr)
 def test_heads_positions_and_dimensions_of_a_call_by_hand(site, make_call):
     call, name = make_call(n_kv_heads=6), IN_CALL[site]
     by_hand = getattr(call, name).clone()
     by_hand[:, 4, 2, 3] = 7
-    edited = site(iv.SetTo(7.0), positions=[2], dims=[3], **{site.selector: [(LAYER, 4), (1, 5)]}).call(call)
+    made = partial(iv.Change, site)
+    edited = made(iv.SetTo(7.0), positions=[2], dims=[3], **{site.selector: [(LAYER, 4), (1, 5)]}).call(call)
     assert getattr(edited, name).equal(by_hand)
     assert all(getattr(edited, other) is getattr(call, other) for other in "qkv" if other != name)
-    assert site(iv.Zero(), **{site.selector: [(1, 5)]}).call(call) is call
-    assert site(iv.Zero(), layers=[1]).call(call) is call
-    assert site(iv.Keep(), positions=[1]).call(call) is call
+    assert made(iv.Zero(), **{site.selector: [(1, 5)]}).call(call) is call
+    assert made(iv.Zero(), layers=[1]).call(call) is call
+    assert made(Keep(), positions=[1]).call(call) is call
 
 
-@pytest.mark.parametrize("site", [iv.ChangeKeys, iv.ChangeValues])
+@pytest.mark.parametrize("site", [sites.KEYS, sites.VALUES], ids=repr)
 @pytest.mark.parametrize("head", range(3))
 def test_keys_and_values_are_changed_by_kv_head(site, head, make_call):
     call, name = make_call(), IN_CALL[site]
-    changed = getattr(site(iv.Zero(), kv_heads=(LAYER, head)).call(call), name).ne(getattr(call, name))
+    changed = getattr(iv.Change(site, iv.Zero(), kv_heads=[(LAYER, head)]).call(call), name).ne(getattr(call, name))
     assert changed.flatten(2).any(-1)[0].nonzero().flatten().tolist() == [head]
 
 
@@ -73,7 +77,7 @@ def test_patterns_are_changed_by_query_and_key_and_multiply_the_values(make_call
     call = make_call()
     by_hand = call.pattern()
     by_hand[:, 2, 5, [0, 3]] = 0
-    edited = iv.ChangePattern(iv.Zero(), heads=[(LAYER, 2)], positions=[5], dims=[0, 3]).call(call)
+    edited = iv.Change(sites.PATTERN, iv.Zero(), heads=[(LAYER, 2)], positions=[5], dims=[0, 3]).call(call)
     assert edited.pattern().equal(by_hand)
     assert edited.output().equal(call.mix(by_hand))
 
@@ -82,15 +86,15 @@ def test_keys_of_a_pattern_are_counted_behind_the_slot(make_call):
     call = make_call(slot=SinkLogit(torch.randn(6)))
     by_hand = call.pattern()
     by_hand[..., [1, 11]] = 0
-    assert iv.ChangePattern(iv.Zero(), dims=[0, 10]).call(call).pattern().equal(by_hand)
-    assert iv.ChangePattern(iv.Zero()).call(call).pattern().eq(0).all()
+    assert iv.Change(sites.PATTERN, iv.Zero(), dims=[0, 10]).call(call).pattern().equal(by_hand)
+    assert iv.Change(sites.PATTERN, iv.Zero()).call(call).pattern().eq(0).all()
 
 
 def test_positions_count_from_the_start_when_a_cache_holds_the_first_keys(make_call):
     call = make_call(queries=3, keys=11)
-    queries = iv.ChangeQueries(iv.Zero(), positions=[0, 9]).call(call).q
+    queries = iv.Change(sites.QUERIES, iv.Zero(), positions=[0, 9]).call(call).q
     assert queries[:, :, 1].eq(0).all() and queries[:, :, [0, 2]].equal(call.q[:, :, [0, 2]])
-    pattern = iv.ChangePattern(iv.Zero(), positions=[0, 9]).call(call).pattern()
+    pattern = iv.Change(sites.PATTERN, iv.Zero(), positions=[0, 9]).call(call).pattern()
     assert pattern[:, :, 1].eq(0).all() and pattern[:, :, [0, 2]].equal(call.pattern()[:, :, [0, 2]])
     values = iv.ChangeValues(iv.Zero(), positions=[0, 9]).call(call).v
     assert values[:, :, [0, 9]].eq(0).all() and values.ne(0).flatten(3).all(-1).sum() == 2 * 3 * 9
@@ -103,35 +107,32 @@ def test_an_exchange_of_two_positions_may_be_of_some_heads_only(make_call):
     assert k[:, 1, 1:5].equal(call.k[:, 1, 1:5]) and k[:, [0, 2, 3, 4, 5]].equal(call.k[:, [0, 2, 3, 4, 5]])
 
 
-@pytest.mark.parametrize("site", [*IN_CALL, iv.ChangePattern], ids=lambda site: site.__name__)
+@pytest.mark.parametrize("site", [*IN_CALL, sites.PATTERN], ids=repr)
 def test_activations_put_back_leave_the_call_as_it_was(site, make_call):
     call = make_call(slot=SinkLogit(torch.randn(6)))
-    taken = site(iv.Zero()).activations(call)
-    again = site(iv.Put({LAYER: taken})).call(call)
-    assert site(iv.Zero()).activations(again).equal(taken)
+    taken = site.tensor_of(call)
+    again = iv.Change(site, iv.Put({LAYER: taken})).call(call)
+    assert site.tensor_of(again).equal(taken)
     torch.testing.assert_close(again.output(), call.output(), rtol=0, atol=1e-6)
 
 
 def test_outputs_that_were_taken_are_what_the_heads_return(make_call):
     call = make_call()
-    taken = iv.ChangeOutputs(iv.Zero()).activations(call.output())
-    assert taken.equal(call.output())
+    taken = call.output()
     assert iv.ChangeOutputs(iv.Put({LAYER: taken}), positions=[2]).output(call, call.output()).equal(taken)
 
 
 def test_scores_behind_a_pattern_that_was_set_are_not_changed_in_vain(make_call):
     call = iv.RemoveColumn().call(make_call())
     assert call.set_pattern is not None
-    zeroed = (iv.ChangeQueries(iv.Zero()), iv.ChangeKeys(iv.Zero(), positions=[1]))
-    for edit in (*zeroed, iv.Temperature(2.0), iv.Evict(5, 1)):
+    zeroed = (iv.Change(sites.QUERIES, iv.Zero()), iv.ChangeKeys(iv.Zero(), positions=[1]))
+    for edit in (*zeroed, iv.Temperature(2.0), Evict(5, 1)):
         refused(partial(edit.call, call), "edit")
     values = iv.ChangeValues(iv.Zero(), positions=[2]).call(call)
     assert values.pattern().equal(call.pattern()) and not values.output().equal(call.output())
 
 
-@pytest.mark.parametrize(
-    ("change", "site"), [("ChangeTokenEmbedding", "token_embedding"), ("ChangePositionEmbedding", "position_embedding")]
-)
-def test_tables_are_layer_0_to_the_activations_that_are_put(change, site):
+@pytest.mark.parametrize("site", [sites.TOKEN_EMBEDDING, sites.POSITION_EMBEDDING], ids=repr)
+def test_tables_are_layer_0_to_the_activations_that_are_put(site):
     x, given = torch.randn(2, 5, 7), torch.randn(2, 5, 7)
-    assert getattr(getattr(iv, change)(iv.Put({0: given})), site)(x).equal(given)
+    assert STREAMS[site](iv.Change(site, iv.Put({0: given})), x).equal(given)

@@ -13,18 +13,16 @@ import sinkinterp as si
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.backends.load import load
-from sinkinterp.interventions import (
-    AddSinkLogit,
+from sinkinterp.interventions import AddSinkLogit, BiasColumn, RemoveColumn, RemoveKeySlot, ZeroKeySlot
+from sinkinterp.interventions.attention_layers import (
     AttendSelfOnly,
-    BiasColumn,
     Dropped,
-    RemoveColumn,
-    RemoveKeySlot,
+    Evict,
+    First,
+    KeepHeaviest,
     Renormalised,
     SpreadEvenly,
-    ZeroKeySlot,
 )
-from sinkinterp.interventions.attention_layers import Evict, First, KeepHeaviest
 from sinkinterp.lm.model import build
 
 LAYOUTS = layouts(11, 5)

@@ -12,6 +12,7 @@ from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveS
 from sinkinterp.attention.sites import HeadWeights, LazyWeights
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.interventions import BiasColumn, PatchNormalization, Temperature
+from sinkinterp.interventions.attention_layers import BlindKeys
 
 
 def written_out(call, weigh):
@@ -143,11 +144,11 @@ def test_a_weight_is_computed_once_and_only_where_it_is_asked_for():
 
 
 def test_blind_keys_read_all_other_dimensions_as_before():
-    blind = iv.BlindKeys([1, 4], layers=[2]).key_weights(2, WEIGHTS).weight
+    blind = BlindKeys([1, 4], layers=[2]).key_weights(2, WEIGHTS).weight
     x = torch.randn(11, 7)
     expected = torch.einsum("hed,nd->hne", WEIGHTS.weight, x * torch.tensor([1, 0, 1, 1, 0, 1, 1]))
     torch.testing.assert_close(torch.einsum("hed,nd->hne", blind, x), expected)
-    assert iv.BlindKeys([1, 4], layers=[2]).key_weights(3, WEIGHTS) is WEIGHTS
+    assert BlindKeys([1, 4], layers=[2]).key_weights(3, WEIGHTS) is WEIGHTS
 
 
 @pytest.mark.parametrize(("edit", "site"), SITES)

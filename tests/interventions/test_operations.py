@@ -7,14 +7,15 @@ import torch
 from refusals import refused
 
 from sinkinterp import interventions as iv
-from sinkinterp.interventions.changes import Operation
+from sinkinterp.interventions.changes import Apply, ClampNorm, Keep, MatchedNoise, Operation, WithoutMassive
+from sinkinterp.interventions.positions import ShiftPositions
 
 X = torch.randn(3, 5, 7, 11, generator=torch.Generator().manual_seed(0))  # sequence head pos d
 LAYER = 2
 
 
 def test_each_operation_by_hand():
-    assert iv.Keep()(LAYER, X) is X
+    assert Keep()(LAYER, X) is X
     assert iv.Zero()(LAYER, X).equal(0 * X)
     assert iv.SetTo(-1.5)(LAYER, X).equal(0 * X - 1.5)
     assert iv.Scale(2.0)(LAYER, X).equal(X + X)
@@ -24,8 +25,8 @@ def test_each_operation_by_hand():
 
 def test_numbers_that_are_left_out_are_those_that_the_documentation_names():
     for short, whole in (
-        (iv.MatchedNoise(), iv.MatchedNoise(0)), (iv.MeanOfOthers(), iv.MeanOfOthers(1)),
-        (iv.WithoutMassive(), iv.WithoutMassive(100.0, 1000.0)), (iv.ShiftPositions(2), iv.ShiftPositions(2, 1)),
+        (MatchedNoise(), MatchedNoise(0)), (iv.MeanOfOthers(), iv.MeanOfOthers(1)),
+        (WithoutMassive(), WithoutMassive(100.0, 1000.0)), (ShiftPositions(2), ShiftPositions(2, 1)),
         (iv.AddSinkLogit(), iv.AddSinkLogit(0.0)),
     ):  # fmt: skip
         assert short == whole
@@ -37,10 +38,10 @@ def test_operations_leave_their_input_alone():
         iv.Zero(),
         iv.SetTo(2.0),
         iv.Scale(3.0),
-        iv.ClampNorm(0.1),
-        iv.WithoutMassive(),
+        ClampNorm(0.1),
+        WithoutMassive(),
         iv.MeanOfOthers(),
-        iv.MatchedNoise(),
+        MatchedNoise(),
     )
     for operation in (*plain, iv.SwapWith(1, 2), iv.Put(given), iv.Add(given)):
         operation(LAYER, X)
@@ -51,7 +52,7 @@ def test_operations_leave_their_input_alone():
 def test_clamping_never_lengthens_never_turns_and_stops_at_the_limit(limit):
     x = X.clone()
     x[0, 0, 0] = 0
-    clamped = iv.ClampNorm(limit)(LAYER, x)
+    clamped = ClampNorm(limit)(LAYER, x)
     before, after = x.norm(dim=-1), clamped.norm(dim=-1)
     torch.testing.assert_close(after, before.clamp(max=limit))
     assert (after <= before).all()
@@ -63,16 +64,15 @@ def test_clamping_never_lengthens_never_turns_and_stops_at_the_limit(limit):
 def test_massive_entries_become_zero_and_others_stay():
     x = torch.full((2, 3, 5), 0.5)
     x[0, 1, 2], x[0, 2, 4], x[1, 0, 0] = -600.0, 90.0, 400.0  # 1,200, 180 and 800 times the median of their sequence
-    found = iv.WithoutMassive()(LAYER, x)
+    found = WithoutMassive()(LAYER, x)
     expected = x.clone()
     expected[0, 1, 2] = 0
-    assert found.equal(expected) and iv.WithoutMassive(80, 100)(LAYER, x).eq(0).sum() == 3
-    assert iv.ZeroMassive(layers=[1]) == iv.ChangeResidual(iv.WithoutMassive(), layers=[1])
+    assert found.equal(expected) and WithoutMassive(80, 100)(LAYER, x).eq(0).sum() == 3
 
 
 def test_matched_noise_has_the_mean_and_spread_of_every_dimension():
     x = torch.randn(2, 4001, 3) * torch.tensor([0.1, 1, 20]) + torch.tensor([5, -3, 0])
-    noise = iv.MatchedNoise(seed=3)(LAYER, x)
+    noise = MatchedNoise(seed=3)(LAYER, x)
     spread = x.std(1)
     assert ((noise.mean(1) - x.mean(1)).abs() < 0.08 * spread).all()  # five standard errors
     assert ((noise.std(1) / spread - 1).abs() < 0.06).all()
@@ -81,11 +81,11 @@ def test_matched_noise_has_the_mean_and_spread_of_every_dimension():
 
 def test_matched_noise_is_one_draw_whatever_the_batch():
     def drawn(x, layer=LAYER, seed=0):
-        return (iv.MatchedNoise(seed)(layer, x) - x.mean(-2, keepdim=True)) / x.std(-2, correction=0, keepdim=True)
+        return (MatchedNoise(seed)(layer, x) - x.mean(-2, keepdim=True)) / x.std(-2, correction=0, keepdim=True)
 
     first = drawn(X)
     torch.testing.assert_close(first, first[:1].expand_as(first))
-    assert iv.MatchedNoise()(LAYER, X)[1:2].equal(iv.MatchedNoise()(LAYER, X[1:2]))
+    assert MatchedNoise()(LAYER, X)[1:2].equal(MatchedNoise()(LAYER, X[1:2]))
     assert (drawn(X, seed=1) - first).abs().max() > 0.1 and (drawn(X, layer=3) - first).abs().max() > 0.1
 
 
@@ -106,7 +106,7 @@ def test_one_vector_stands_for_all_and_a_function_is_an_operation():
     refused(lambda: iv.Add(torch.zeros(10))(LAYER, X), "10")
     edit = iv.ChangeResidual(lambda x: x / 2, layers=[LAYER], positions=[3])
     assert edit.residual(LAYER, X[:, 0])[:, 3].equal(X[:, 0, 3] / 2)
-    assert edit.residual(LAYER, X[:, 0])[:, 4].equal(X[:, 0, 4]) and isinstance(edit.operation, iv.Apply)
+    assert edit.residual(LAYER, X[:, 0])[:, 4].equal(X[:, 0, 4]) and isinstance(edit.operation, Apply)
     for wrong in (iv.Zero, 3):
         refused(partial(iv.ChangeResidual, wrong), "ChangeResidual")
 
@@ -116,7 +116,7 @@ def test_rows_choose_the_sequences_of_given_activations():
     rows = torch.tensor([3, 1])
     chosen = iv.Put({0: each, 1: one}).for_sequences(rows)
     assert chosen.values[0].flatten().tolist() == [3, 1] and chosen.values[1].flatten().tolist() == [9]
-    for alike in (iv.Put({1: one}), iv.Zero(), iv.MatchedNoise()):
+    for alike in (iv.Put({1: one}), iv.Zero(), MatchedNoise()):
         assert alike.for_sequences(rows) is alike
         alike.check_sequences(4)
     edit = iv.ChangeResidual(iv.Add({0: each}), layers=[0]).for_sequences(rows)
@@ -131,7 +131,7 @@ def test_activations_of_another_shape_are_refused_in_one_line(shape):
 
 def test_what_an_operation_cannot_do_is_refused():
     refused(lambda: iv.Put({2: X})(3, X), "3")
-    for make in (iv.ClampNorm, iv.WithoutMassive, partial(iv.WithoutMassive, 1.0)):
+    for make in (ClampNorm, WithoutMassive, partial(WithoutMassive, 1.0)):
         refused(partial(make, -0.01))
         make(0.0)
     with pytest.raises(NotImplementedError):
@@ -148,7 +148,7 @@ def test_an_exchange_with_a_position_that_is_not_there_is_refused_before_anythin
 def test_matched_noise_is_the_draw_of_its_seed_and_layer_in_population_deviations():
     draw = torch.randn(X.shape[1:], generator=torch.Generator().manual_seed(3000 + LAYER))
     deviation = (X - X.mean(2, keepdim=True)).square().mean(2, keepdim=True).sqrt()
-    torch.testing.assert_close(iv.MatchedNoise(seed=3)(LAYER, X), X.mean(2, keepdim=True) + deviation * draw)
+    torch.testing.assert_close(MatchedNoise(seed=3)(LAYER, X), X.mean(2, keepdim=True) + deviation * draw)
 
 
 def test_a_mean_of_others_skips_any_number_that_leaves_one():

@@ -9,8 +9,11 @@ import torch
 from refusals import refused
 
 from sinkinterp import interventions as iv
+from sinkinterp.attention import sites
 from sinkinterp.attention.kernels import SOFTMAX
 from sinkinterp.attention.shapes import ModelShape
+from sinkinterp.interventions.attention_layers import AttendSelfOnly, BlindKeys
+from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions
 from sinkinterp.interventions.selectors import check_chosen, named_heads
 from sinkinterp.measurement.maps import heads_asked
 
@@ -20,23 +23,23 @@ LENGTH = 17
 ON_HEADS = (
     iv.ZeroQueryBias, iv.AddSinkLogit, iv.ZeroKeySlot, iv.RemoveColumn,
     lambda **on: iv.PatchNormalization(SOFTMAX, **on), lambda **on: iv.Temperature(2.0, **on),
-    lambda **on: iv.BiasColumn(1.0, **on), lambda **on: iv.AttendSelfOnly(**{"positions": [1]} | on),
-    lambda **on: iv.ChangeQueries(iv.Zero(), **on), lambda **on: iv.ChangeOutputs(iv.Zero(), **on),
-    lambda **on: iv.ChangePattern(iv.Zero(), **on),
+    lambda **on: iv.BiasColumn(1.0, **on), lambda **on: AttendSelfOnly(**{"positions": [1]} | on),
+    lambda **on: iv.Change(sites.QUERIES, iv.Zero(), **on), lambda **on: iv.ChangeOutputs(iv.Zero(), **on),
+    lambda **on: iv.Change(sites.PATTERN, iv.Zero(), **on),
 )  # fmt: skip
 ON_KV_HEADS = (
     iv.ZeroKeyBias, iv.ZeroValueBias,
     lambda **on: iv.ChangeKeys(iv.Zero(), **on), lambda **on: iv.ChangeValues(iv.Zero(), **on),
 )  # fmt: skip
 IN_LAYERS = (
-    *ON_HEADS, *ON_KV_HEADS, iv.RemoveKeySlot, lambda **on: iv.BlindKeys([3], **on),
+    *ON_HEADS, *ON_KV_HEADS, iv.RemoveKeySlot, lambda **on: BlindKeys([3], **on),
     lambda **on: iv.ChangeResidual(iv.Zero(), **on), lambda **on: iv.ChangeMLP(iv.Zero(), **on),
 )  # fmt: skip
 SITES = (
-    iv.ChangeTokenEmbedding, iv.ChangePositionEmbedding, iv.ChangeResidual, iv.ChangeMLP, iv.ChangeQueries,
-    iv.ChangeKeys, iv.ChangeValues, iv.ChangeOutputs, iv.ChangePattern,
+    sites.TOKEN_EMBEDDING, sites.POSITION_EMBEDDING, sites.RESIDUAL, sites.MLP, sites.QUERIES, sites.KEYS, sites.VALUES,
+    sites.OUTPUT, sites.PATTERN,
 )  # fmt: skip
-COLUMNS = (iv.RemoveColumn, lambda **on: iv.BiasColumn(1.0, **on), iv.AttendSelfOnly)
+COLUMNS = (iv.RemoveColumn, lambda **on: iv.BiasColumn(1.0, **on), AttendSelfOnly)
 
 
 def unfit(edit, *words):
@@ -58,10 +61,10 @@ def test_each_site_counts_its_own_layers():
     iv.ChangeMLP(iv.Zero(), layers=[0, 9]).check(SHAPE, LENGTH)
     unfit(iv.ChangeMLP(iv.Zero(), layers=[10]), "that this edit changes 10", "0 to 9")
     unfit(iv.ChangeKeys(iv.Zero(), layers=[3]), "that this edit changes 3", "1, 2, 4, 6, 8")
-    for site in (iv.ChangeTokenEmbedding, iv.ChangePositionEmbedding):
-        site(iv.Zero(), layers=[0]).check(SHAPE, LENGTH)
-        unfit(site(iv.Zero(), layers=[1]), "that this edit changes 1")
-    refused(lambda: iv.ChangeMLP(iv.Zero()).check(ModelShape(3, (0, 1, 2), 4, 4, 5, 20, 97), LENGTH), "ChangeMLP")
+    for site in (sites.TOKEN_EMBEDDING, sites.POSITION_EMBEDDING):
+        iv.Change(site, iv.Zero(), layers=[0]).check(SHAPE, LENGTH)
+        unfit(iv.Change(site, iv.Zero(), layers=[1]), "that this edit changes 1")
+    refused(lambda: iv.ChangeMLP(iv.Zero()).check(ModelShape(3, (0, 1, 2), 4, 4, 5, 20, 97), LENGTH), "Change")
 
 
 CHOICES = (((), "none"), ((4,), "4"), ((1, 2), "1 to 2"), ((1, 2, 3), "1 to 3"), ((1, 3), "1, 3"))
@@ -83,33 +86,34 @@ def test_heads_must_be_named_once_and_exist_and_bring_their_layers(make):
         unfit(make(heads=heads), f"head {heads[0][1]} of layer {heads[0][0]}", "0 to 6", "1, 2, 4, 6, 8")
 
 
-@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("site", SITES, ids=repr)
 def test_positions_and_dimensions_must_be_named_once_and_exist(site):
-    width = {iv.ChangePattern: LENGTH}.get(site, 91 if site in SITES[:4] else 13)
-    site(iv.Zero(), positions=[0, LENGTH - 1], dims=[0, width - 1]).check(SHAPE, LENGTH)
+    width = {sites.PATTERN: LENGTH}.get(site, 91 if site in SITES[:4] else 13)
+    made = partial(iv.Change, site)
+    made(iv.Zero(), positions=[0, LENGTH - 1], dims=[0, width - 1]).check(SHAPE, LENGTH)
     for selector, absent in (("positions", LENGTH), ("positions", -1), ("dims", width)):
         for chosen in ([], [3, 3]):
-            refused(partial(site, iv.Zero(), **{selector: chosen}), selector)
-        unfit(site(iv.Zero(), **{selector: [absent]}), str(absent))
-    unfit(site(iv.SwapWith(0, LENGTH)), "position 17", "0 to 16")
+            refused(partial(made, iv.Zero(), **{selector: chosen}), selector)
+        unfit(made(iv.Zero(), **{selector: [absent]}), str(absent))
+    unfit(made(iv.SwapWith(0, LENGTH)), "position 17", "0 to 16")
 
 
 def test_columns_positions_and_read_dimensions_must_exist():
     for make in COLUMNS:
         unfit(make(positions=[LENGTH]), "position 17")
         refused(partial(make, positions=[]), "positions")
-    unfit(iv.RemovePosition([LENGTH]), "position 17")
-    unfit(iv.BlindKeys([91]), "dimension 91", "0 to 90")
-    refused(lambda: iv.BlindKeys([]))
+    unfit(RemovePosition([LENGTH]), "position 17")
+    unfit(BlindKeys([91]), "dimension 91", "0 to 90")
+    refused(lambda: BlindKeys([]))
 
 
 @pytest.mark.parametrize(("make", "given"), [
     (iv.RemoveColumn, ()), (iv.ZeroKeyBias, ()), (iv.RemoveKeySlot, ()), (iv.AddSinkLogit, (1.0,)),
-    (iv.Temperature, (2.0,)), (iv.BlindKeys, ([3],)), (iv.BiasColumn, (1.0,)), (iv.AttendSelfOnly, ()),
-    *((site, (iv.Zero(),)) for site in SITES),
+    (iv.Temperature, (2.0,)), (BlindKeys, ([3],)), (iv.BiasColumn, (1.0,)), (AttendSelfOnly, ()),
+    *((partial(iv.Change, site), (iv.Zero(),)) for site in SITES),
 ])  # fmt: skip
 def test_places_are_named_and_never_given_by_their_order(make, given):
-    refused(partial(make, *given, [1]), make.__name__)
+    refused(partial(make, *given, [1]), "positional")
 
 
 def test_any_iterable_names_what_a_tuple_does():
@@ -123,14 +127,15 @@ CONTROLS = [  # an edit, and the narrowest of its selectors
     *((make(layers=[2, 8]), "layers") for make in IN_LAYERS[:5] + IN_LAYERS[-8:-5] + IN_LAYERS[-2:]),
     *((make(heads=[(1, 2), (1, 3), (8, 6)]), "heads") for make in ON_HEADS[:3] + ON_HEADS[4:6] + ON_HEADS[-3:]),
     *((make(kv_heads=[(1, 2), (1, 3), (8, 6)]), "kv_heads") for make in ON_KV_HEADS),
-    *((site(iv.Zero(), positions=[0, 4], layers=[2] if site not in SITES[:2] else None),
+    *((iv.Change(site, iv.Zero(), positions=[0, 4], layers=[2] if site not in SITES[:2] else None),
         "positions") for site in SITES),
-    *((site(iv.Zero(), positions=[0, 4], dims=[3]), "dims") for site in SITES),
-    *((site(iv.Zero(), positions=[0], **{site.selector: [(4, 2)]}), "positions") for site in SITES[4:]),
-    *((site(iv.Zero(), positions=[0], dims=[5, 6], **{site.selector: [(4, 2)]}), "dims") for site in SITES[4:]),
+    *((iv.Change(site, iv.Zero(), positions=[0, 4], dims=[3]), "dims") for site in SITES),
+    *((iv.Change(site, iv.Zero(), positions=[0], **{site.selector: [(4, 2)]}), "positions") for site in SITES[4:]),
+    *((iv.Change(site, iv.Zero(), positions=[0], dims=[5, 6], **{site.selector: [(4, 2)]}), "dims")
+        for site in SITES[4:]),
     *((make(positions=[0, 3], heads=[(4, 2)]), "positions") for make in COLUMNS),
-    (iv.RemoveColumn(), "positions"), (iv.RemovePosition([0, 5]), "positions"),
-    (iv.BlindKeys([3, 4], layers=[2]), "dims"),
+    (iv.RemoveColumn(), "positions"), (RemovePosition([0, 5]), "positions"),
+    (BlindKeys([3, 4], layers=[2]), "dims"),
     (iv.ChangeResidual(iv.Zero(), layers=[0, 11]), "layers"), (iv.ChangeMLP(iv.Zero(), layers=[9]), "layers"),
 ]  # fmt: skip
 INSIDE = {
@@ -165,7 +170,7 @@ def test_every_other_choice_is_drawn_sooner_or_later():
     assert iv.RemoveColumn(positions=[0, 2, 5]).control(SHAPE, 6, generator).positions == (1, 3, 4)
 
 
-@pytest.mark.parametrize("pair", [iv.SwapPositions(0, 4), iv.ReplacePosition(0, 4)], ids=str)
+@pytest.mark.parametrize("pair", [iv.SwapPositions(0, 4), ReplacePosition(0, 4)], ids=str)
 def test_a_control_of_two_positions_is_two_others(pair):
     generator = torch.Generator().manual_seed(0)
     drawn = {(c.first, c.second) for c in (pair.control(SHAPE, 6, generator) for _ in range(300))}
@@ -175,13 +180,7 @@ def test_a_control_of_two_positions_is_two_others(pair):
 
 def test_edits_that_choose_nothing_and_choices_without_others_have_no_control():
     generator = torch.Generator().manual_seed(0)
-    of_all = (
-        iv.ShiftPositions(3),
-        iv.ZeroKeyBias(),
-        iv.ChangeValues(iv.Zero()),
-        iv.RemovePosition(),
-        iv.AddSinkLogit(),
-    )
+    of_all = (ShiftPositions(3), iv.ZeroKeyBias(), iv.ChangeValues(iv.Zero()), RemovePosition(), iv.AddSinkLogit())
     for edit in (*of_all, iv.AddSinkLogit(layers=[1, 2, 4]), iv.RemoveColumn(positions=range(9))):
         refused(partial(edit.control, SHAPE, LENGTH, generator), type(edit).__name__)
 

@@ -12,7 +12,9 @@ from refusals import refused
 from transformer_lens import patching as theirs
 
 from sinkinterp import interventions
+from sinkinterp.attention import sites
 from sinkinterp.backends.load import BACKENDS, load
+from sinkinterp.interventions.changes import PutAt
 from sinkinterp.lm.model import build
 from sinkinterp.measurement.activation_patching import (
     activation_patching,
@@ -20,6 +22,7 @@ from sinkinterp.measurement.activation_patching import (
     first_alpha,
     logit_difference,
     loss_at,
+    twin_patching,
 )
 from sinkinterp.measurement.measure import measure
 from sinkinterp.measurement.patching import patch
@@ -36,7 +39,11 @@ CASES = {
     "attention output": (interventions.ChangeOutputs(), ("layer", "position"), theirs.get_act_patch_attn_out),
     "heads": (interventions.ChangeOutputs(), ("layer", "head"), theirs.get_act_patch_attn_head_out_all_pos),
     "heads and positions": (interventions.ChangeOutputs(), None, theirs.get_act_patch_attn_head_out_by_pos),
-    "patterns": (interventions.ChangePattern(), ("layer", "head"), theirs.get_act_patch_attn_head_pattern_all_pos),
+    "patterns": (
+        interventions.Change(sites.PATTERN),
+        ("layer", "head"),
+        theirs.get_act_patch_attn_head_pattern_all_pos,
+    ),
     "values": (interventions.ChangeValues(), ("layer", "kv_head"), theirs.get_act_patch_attn_head_v_all_pos),
 }
 
@@ -133,14 +140,14 @@ def test_answers_of_each_pair_are_those_of_each_pair_in_every_pass():
 def test_edges_to_later_keys_are_shown_where_a_prefix_lets_queries_see_them():
     model = build(SPECS["prefix_5"])
     tokens = [torch.randint(97, (2, 9), generator=torch.Generator().manual_seed(i)) for i in range(2)]
-    site, by = interventions.ChangePattern(layers=[1]), ("layer", "position", "key")
+    site, by = interventions.Change(sites.PATTERN, layers=[1]), ("layer", "position", "key")
     table = activation_patching(model, *tokens, site=site, by=by, metric=difference, progress=False)
     pairs = {(row["position"], row["key"]) for row in table.records()}
     assert pairs == {(q, k) for q in range(9) for k in range(9) if k <= q or k < 5}
 
 
 def test_an_edge_of_attention_is_one_weight_and_first_order_its_derivative(subject, as_users_run_it):
-    site = interventions.ChangePattern(layers=[1], positions=[T - 1])
+    site = interventions.Change(sites.PATTERN, layers=[1], positions=[T - 1])
     table = activation_patching(
         subject, CLEAN, CORRUPTED, site=site, by=("layer", "head", "position", "key"), metric=difference,
         progress=False,
@@ -150,7 +157,7 @@ def test_an_edge_of_attention_is_one_weight_and_first_order_its_derivative(subje
     patterns = corrupted["p"][:, 1].clone()
     patterns[:, 2, T - 1, 3] = clean["p"][:, 1, 2, T - 1, 3]
     patched = subject.run(
-        CORRUPTED, edits=[interventions.ChangePattern(interventions.Put({1: patterns}), layers=[1])]
+        CORRUPTED, edits=[interventions.Change(sites.PATTERN, interventions.Put({1: patterns}), layers=[1])]
     ).logits
     ends = [difference(run.logits).mean() for run in (clean, corrupted)]
     expected = ((difference(patched).mean() - ends[1]) / (ends[0] - ends[1])).item()
@@ -191,7 +198,7 @@ def test_arguments_that_do_not_fit_are_refused(subject):
         "first_order",
     )
     refused(
-        lambda: interventions.PutAt({0: torch.zeros(1, 3, 4)}, torch.tensor([0]), torch.tensor([[0, -1, 0, -1]]))(
+        lambda: PutAt({0: torch.zeros(1, 3, 4)}, torch.tensor([0]), torch.tensor([[0, -1, 0, -1]]))(
             0, torch.zeros(1, 2, 4)
         )
     )
@@ -229,22 +236,21 @@ def test_the_control_is_a_third_prompt_however_pairs_are_made_of_prompts(subject
 
 
 @pytest.mark.parametrize(
-    ("word", "site"),
+    "site",
     [
-        ("resid_post", interventions.ChangeResidual(layers=[1], positions=[0])),
-        (("mlp_out", 0), interventions.ChangeMLP(layers=[0], positions=[0])),
-        ("attn.k", interventions.ChangeKeys(layers=[0], positions=[0])),
+        interventions.ChangeResidual(layers=[1], positions=[0]),
+        interventions.ChangeMLP(layers=[0], positions=[0]),
+        interventions.ChangeKeys(layers=[0], positions=[0]),
     ],
 )
-def test_between_two_models_a_cell_is_what_the_patch_of_one_into_the_other_does(word, site):
+def test_between_two_models_a_cell_is_what_the_patch_of_one_into_the_other_does(site):
     model = model_of("gpt2")
     other = copy.deepcopy(model)
     with torch.no_grad():
         for weights in other.parameters():
             weights += 0.3 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(5))
     source, twin = load(model, name="source"), load(other, name="twin")
-    place = {"site": word, "layer": 0, "position": 0, "by": ["layer"]}
-    table = activation_patching(source=source, target=twin, tokens=CLEAN, **place, progress=False)
+    table = twin_patching(source, twin, CLEAN, site=site, by=["layer"], metric=first_alpha(), progress=False)
     whole, broken, patched = (
         measure(subject, CLEAN, edits=edits).alpha().mean()
         for subject, edits in ((source, ()), (twin, ()), (twin, patch(site, source, CLEAN)))
@@ -253,11 +259,12 @@ def test_between_two_models_a_cell_is_what_the_patch_of_one_into_the_other_does(
     assert table[0]["restored"] == pytest.approx(float((patched - broken) / (whole - broken)), rel=1e-3)
 
 
-def test_patching_takes_one_model_and_two_prompts_or_two_models_and_one(subject):
-    for given in ((subject,), (subject, CLEAN), (subject, subject, subject)):
-        refused(lambda given=given: activation_patching(*given), "two models and what both read")
+def test_patching_takes_a_model_and_two_prompts(subject):
+    for given in ((subject,), (subject, CLEAN), (subject, subject, subject), (subject, CLEAN, CORRUPTED, "mlp")):
+        refused(lambda given=given: activation_patching(*given))
+    refused(lambda: activation_patching(subject, CLEAN, CORRUPTED, site="resid_pre"), "a site is a change")
 
 
 def test_two_models_that_read_a_text_as_different_tokens_are_refused():
     models = [load(model_of("gpt2"), tokenizer=dict(zip(ids, (3, 4), strict=True))) for ids in ("ab", "ba")]
-    refused(lambda: activation_patching(*models, "abba"), "different tokens")
+    refused(lambda: twin_patching(*models, "abba"), "different tokens")

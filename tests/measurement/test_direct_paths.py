@@ -10,9 +10,10 @@ from measurement.direct_paths import direct_logits, direct_run
 from measurement.prompts import difference
 from refusals import refused
 
+from sinkinterp.attention import sites
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
-from sinkinterp.interventions import ChangeKeys, ChangeMLP, ChangeQueries, ChangeValues
+from sinkinterp.interventions import Change, ChangeKeys, ChangeMLP, ChangeValues
 from sinkinterp.interventions.changes import Keep, Put
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
@@ -87,7 +88,7 @@ def test_a_sender_behind_a_gate_is_taken_before_it_and_the_gate_stays_corrupted(
 
 
 RECEIVERS = {
-    "q": lambda layer, put: ChangeQueries(put, heads=[(layer, 1)]),
+    "q": lambda layer, put: Change(sites.QUERIES, put, heads=[(layer, 1)]),
     "k": lambda layer, put: ChangeKeys(put, kv_heads=[(layer, 1)]),
     "v": lambda layer, put: ChangeValues(put, kv_heads=[(layer, 1)]),
 }

@@ -8,6 +8,7 @@ from backends.own_modules import VOCAB, Course, NanoGPT, attended, gpt2_of
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
+from sinkinterp.attention import sites
 from sinkinterp.measurement.patching import patch
 from sinkinterp.metrics.instruments import INSTRUMENTS
 from sinkinterp.pages.live.page import serve_live
@@ -35,7 +36,7 @@ def test_every_metric_of_a_module_is_that_of_its_twin(pair):
         torch.testing.assert_close(ours.extras[name], value, rtol=1e-4, atol=1e-4, equal_nan=True, msg=name)
 
 
-@pytest.mark.parametrize("site", [iv.ChangeResidual(), iv.ChangeOutputs(), iv.ChangeMLP(), iv.ChangePattern()])
+@pytest.mark.parametrize("site", [iv.ChangeResidual(), iv.ChangeOutputs(), iv.ChangeMLP(), iv.Change(sites.PATTERN)])
 def test_patches_of_a_module_restore_what_those_of_its_twin_do(pair, site):
     ours, theirs = (si.activation_patching(subject, IDS, OTHERS, site=site, progress=False) for subject in pair)
     for mine, other in zip(ours.numbers("restored"), theirs.numbers("restored"), strict=True):

@@ -1,5 +1,7 @@
 """Activation patching between inputs and between checkpoints, exact and to first order."""
 
+from functools import partial
+
 import pytest
 import torch
 from backends.zoo import LEARNED_POSITIONS, model_of, subject_of, tokens_of
@@ -7,6 +9,7 @@ from refusals import refused
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
+from sinkinterp.attention import sites
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.measurement import measure as batching
 from sinkinterp.measurement.patching import activations, attribution, mean_patch, patch, patches  # fmt: skip
@@ -14,8 +17,8 @@ from sinkinterp.runs.catalogue import load_module
 
 TOKENS, OTHERS = tokens_of(11), tokens_of(12)[:, 1:]
 SITES = (
-    iv.ChangeResidual, iv.ChangeMLP, iv.ChangeQueries, iv.ChangeKeys, iv.ChangeValues, iv.ChangeOutputs,
-    iv.ChangePattern,
+    iv.ChangeResidual, iv.ChangeMLP, partial(iv.Change, sites.QUERIES), iv.ChangeKeys, iv.ChangeValues,
+    iv.ChangeOutputs, partial(iv.Change, sites.PATTERN),
 )  # fmt: skip
 NAMES = ["gpt2", "llama with grouped queries", "gpt-oss with sink logits"]
 
@@ -139,7 +142,7 @@ def test_patches_that_do_not_fit_are_refused_in_one_line():
     for call, message in (
         (lambda: logits(large, tokens, patch(first, small, tokens)), "do not fit"),
         (lambda: logits(small, TOKENS[:, :9], patch(first, small, TOKENS)), "do not fit"),
-        (lambda: activations(iv.ChangeTokenEmbedding(), small, TOKENS), "is not read"),
+        (lambda: activations(iv.Change(sites.TOKEN_EMBEDDING), small, TOKENS), "is not read"),
         (lambda: patch(iv.ChangeKeys(layers=[5]), small, TOKENS), "no layer 5"),
     ):
         refused(call, message)

@@ -9,17 +9,10 @@ from measurement.prompts import CLEAN, CORRUPTED, T, difference
 from refusals import refused
 from transformer_lens import patching as theirs
 
+from sinkinterp.attention import sites
 from sinkinterp.attention.sites import MLP, RESIDUAL
 from sinkinterp.backends.load import load
-from sinkinterp.interventions import (
-    ChangeKeys,
-    ChangeMLP,
-    ChangeOutputs,
-    ChangePattern,
-    ChangeQueries,
-    ChangeResidual,
-    ChangeValues,
-)
+from sinkinterp.interventions import Change, ChangeMLP, ChangeOutputs, ChangeResidual
 from sinkinterp.measurement.path_patching import path_patching
 
 N_HEADS, D_HEAD = 4, 12
@@ -31,11 +24,11 @@ PARTS = {
     "pythia": ("gpt_neox.layers", "attention.dense", "mlp", "attention.query_key_value"),
 }
 FROZEN = (((ChangeOutputs(), ChangeMLP()), True, True), (ChangeOutputs(), True, False), ((), False, False))
-RECEIVERS = {"q": ChangeQueries, "k": ChangeKeys, "v": ChangeValues}
+RECEIVERS = {"q": sites.QUERIES, "k": sites.KEYS, "v": sites.VALUES}
 
 
 def receiver_of(what, layer, head):
-    return RECEIVERS[what](**{RECEIVERS[what].selector: [(layer, head)]})
+    return Change(RECEIVERS[what], **{RECEIVERS[what].selector: [(layer, head)]})
 
 
 def columns(family, what, head):
@@ -102,15 +95,16 @@ def by_hooks(family, sender, what, receiver, frozen, freezes_mlps=True):
 @pytest.mark.parametrize("what", RECEIVERS)
 def test_a_path_equals_doing_it_by_hooks(family, what, as_users_run_it):
     subject, receiver = load(model_of(family)), receiver_of(what, 2, 1)
-    for sites, frozen, freezes_mlps in FROZEN:
+    for frozen_sites, frozen, freezes_mlps in FROZEN:
         table = path_patching(
-            subject, CLEAN, CORRUPTED, sender=ChangeOutputs(layers=[0, 1]), receiver=receiver, frozen=sites,
+            subject, CLEAN, CORRUPTED, sender=ChangeOutputs(layers=[0, 1]), receiver=receiver,
+            frozen=frozen_sites,
             metric=difference, progress=False,
         )  # fmt: skip
         cells = {(row["layer"], row["head"]): row["restored"] for row in table.records()}
         for sender in ((0, 3), (1, 2)):
             expected = by_hooks(family, sender, what, (2, 1), frozen, freezes_mlps)
-            assert cells[sender] == pytest.approx(expected, abs=1e-5), (sites, sender)
+            assert cells[sender] == pytest.approx(expected, abs=1e-5), (frozen_sites, sender)
 
 
 @pytest.mark.parametrize("what", RECEIVERS)
@@ -152,4 +146,4 @@ def test_the_direct_path_to_the_logits_is_what_is_worked_by_hand():
 def test_a_sender_and_a_receiver_of_another_site_are_refused():
     subject = load(model_of("gpt2"))
     refused(lambda: path_patching(subject, CLEAN, CORRUPTED, sender=ChangeResidual()), "sender")
-    refused(lambda: path_patching(subject, CLEAN, CORRUPTED, receiver=ChangePattern(heads=[(1, 0)])))
+    refused(lambda: path_patching(subject, CLEAN, CORRUPTED, receiver=Change(sites.PATTERN, heads=[(1, 0)])))

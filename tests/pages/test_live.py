@@ -211,7 +211,7 @@ def test_every_kind_of_edit_is_the_edit_that_it_names(gpt2):
         "sigmoid": ([1, 1], interventions.PatchNormalization(Sigmoid(), layers=[1])),
         "sigmoid_head": ([1, 2], interventions.PatchNormalization(Sigmoid(), heads=[(1, 2)])),
         "sink_logit": ([-1.5, 0, last - 1], interventions.AddSinkLogit(-1.5)),
-        "ablate_head": ([1, 2], interventions.Ablate(heads=[(1, 2)])),
+        "ablate_head": ([1, 2], interventions.ChangeOutputs(interventions.Zero(), heads=[(1, 2)])),
         "off_by_one_head": ([0, 1], interventions.AddSinkLogit(0.0, heads=[(0, 1)])),
     }
     assert edits.keys() == KINDS.keys()

@@ -167,7 +167,7 @@ def test_an_answer_that_was_not_taken_along_names_the_fix(subjects, full):
     report = si.measure(subjects["gpt2"], tokens_of())
     assert full.has(NEXT_TOKEN_LOSS) and not report.has(NEXT_TOKEN_LOSS)
     assert full.extra(NEXT_TOKEN_LOSS.name) is full.extra(NEXT_TOKEN_LOSS)
-    refused(lambda: report.alpha(layer=2), "alpha")
+    refused(lambda: report.alpha(layer=2), "layer")
     refused(lambda: report.extra(NEXT_TOKEN_LOSS))
 
 

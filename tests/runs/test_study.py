@@ -28,9 +28,10 @@ from sinkinterp.runs import estimate
 from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.estimate import cost_of
 from sinkinterp.runs.experiment import TRAINED, OnModels, Outcome, Scope, check_scope, load_experiment
-from sinkinterp.runs.trained import held_out_tokens, trained, valid_loss
+from sinkinterp.runs.trained import trained, valid_loss
 from sinkinterp.runs.workers import Here
 from sinkinterp.table import NULL, at_this_loss, published
+from sinkinterp.train.loop import held_out_tokens
 from sinkinterp.train.recipe import RECIPES, ConstantRate, Everything, on_text
 
 TINY = replace(BASES[Scale.SMOKE], steps=2)

@@ -30,6 +30,7 @@ from sinkinterp.runs.case import Inputs, _variant_of
 from sinkinterp.seals import seal
 from sinkinterp.spec import Spec
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, Table
+from sinkinterp.train.loop import held_out_tokens
 from sinkinterp.train.recipe import RECIPES, PrefixLM, Recipe, with_variant
 
 
@@ -105,14 +106,14 @@ def test_the_loss_of_an_evaluation_is_that_of_the_predicted_tokens(tmp_path):
     recipe = Recipe(model=VARIANTS["softmax"], objective=PrefixLM(5), steps=2, batch=3)
     run = trained.trained(recipe, folder=tmp_path / "here")
     assert run.folder.parent == tmp_path / "here"
-    subject, token_set = run.subject(), trained.held_out_tokens(recipe.data, trained.EVALUATION_SEQUENCES)
+    subject, token_set = run.subject(), held_out_tokens(recipe.data, trained.EVALUATION_SEQUENCES)
     losses = next_token_loss(subject.run(token_set.tokens).logits, token_set.tokens)
     assert run.history().records()[-1]["valid_loss"] == pytest.approx(losses[:, 4:].mean().item(), abs=1e-6)
     assert trained.valid_loss(subject, token_set).mean == pytest.approx(losses.mean().item(), abs=1e-6)
 
 
 def test_losses_in_many_passes_are_those_in_one(monkeypatch):
-    subject, token_set = HuggingFaceSubject(build(VARIANTS["softmax"])), trained.held_out_tokens(BigramBackcopy(), 23)
+    subject, token_set = HuggingFaceSubject(build(VARIANTS["softmax"])), held_out_tokens(BigramBackcopy(), 23)
     whole = trained.valid_loss(subject, token_set)
     monkeypatch.setattr(batching, "sequences_per_pass", lambda subject, length: 5)
     assert trained.valid_loss(subject, token_set).mean == pytest.approx(whole.mean, abs=1e-6)

@@ -18,9 +18,8 @@ from sinkinterp.lm.attention import Learned, Rotary
 from sinkinterp.lm.block import FFN, Relu
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS, attn
-from sinkinterp.runs.trained import held_out_tokens
 from sinkinterp.spec import Spec, changed
-from sinkinterp.train.loop import Task, prepared
+from sinkinterp.train.loop import Task, held_out_tokens, prepared
 from sinkinterp.train.recipe import (
     RECIPES,
     ConstantRate,

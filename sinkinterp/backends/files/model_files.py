@@ -30,9 +30,10 @@ from transformers import (
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
-from ...checks import READABLE, InputError, check_memory, extra, is_whole, nearest, refusal, refusing
+from ...checks import READABLE, InputError, check_installed, check_memory, is_whole, nearest, refusal, refusing
 from ...data.hub import asking_hub
 from ...files import check_is_file
+from ...lm import model as ours  # noqa: F401  transformers' auto classes then know our models
 from ...seals import verify, verifying
 from ..mended import adapter_folder, base_of, merged
 from .named_models import known_names, located, names_here, origin_in
@@ -65,7 +66,7 @@ def _gguf_description(file: Path) -> str:
 def _gguf_metadata(file: Path) -> dict[str, Any]:
     """The metadata of a GGUF file, arrays of strings as their lengths. Raises as `_gguf_arguments`."""
     check_is_file(file)
-    extra("gguf", f"{file} is read with it; pip install gguf")
+    check_installed("gguf", f"{file} is read with it; pip install gguf")
     from transformers.integrations.gguf import read_gguf_metadata
 
     with refusal(f"{file} is not a GGUF file, or is damaged", "download it again"):

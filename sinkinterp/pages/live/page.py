@@ -23,8 +23,8 @@ from ...data.choices import Bos
 from ...data.tokens import TokenSet, ids_in
 from ...files import data_of
 from ...interventions.attention_layers import AddSinkLogit, PatchNormalization, RemoveColumn
-from ...interventions.changes import ChangeResidual, Zero
-from ...interventions.edit import Ablate, description
+from ...interventions.changes import ChangeOutputs, ChangeResidual, Zero
+from ...interventions.edit import description
 from ...interventions.positions import RemovePosition, SwapPositions
 from ...measurement.activation_patching import activation_patching
 from ...measurement.patching import RESTORED
@@ -204,7 +204,7 @@ _MAKE: Mapping[str, Make] = {
     "sigmoid_head": lambda shape, layer, head: PatchNormalization(Sigmoid(), heads=[(layer, head)]),
     "sink_logit": lambda shape, logit, *at: AddSinkLogit(logit, layers=_span(shape.attention_layers, *at)),
     "off_by_one_head": lambda shape, layer, head: AddSinkLogit(0.0, heads=[(layer, head)]),
-    "ablate_head": lambda shape, layer, head: Ablate(heads=[(layer, head)]),
+    "ablate_head": lambda shape, layer, head: ChangeOutputs(Zero(), heads=[(layer, head)]),
 }
 
 

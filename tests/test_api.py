@@ -1,0 +1,183 @@
+"""The public names: the page that lists them, examples that use them, and what they refuse."""
+
+import ast
+import copy
+import inspect
+import pickle
+import re
+import tomllib
+from functools import partial
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+import torch
+from refusals import refused
+
+import sinkinterp as si
+from sinkinterp import interventions as iv
+from sinkinterp.attention.kernels import Sigmoid
+
+ROOT = Path(__file__).parents[1]
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FUNCTIONS = {name: value for name in si.__all__ if isinstance(value := getattr(si, name), FunctionType)}
+
+
+def test_the_names_of_the_root_are_those_that_type_checkers_see():
+    (known,) = (node for node in ast.parse(Path(si.__file__).read_text()).body if isinstance(node, ast.If))
+    imported = {alias.asname: node for node in known.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    homes = {name: node.module for name, node in imported.items() if name and node.module}
+    assert homes == si._HOMES and {*homes, "save"} == {*si.__all__} and len(si.__all__) <= 45
+    assert {*dir(si)} >= {*si.__all__} and list(si.__all__) == sorted(si.__all__)
+
+
+def test_the_page_of_the_interface_lists_every_public_name():
+    listed = (ROOT / "docs" / "api.md").read_text().partition("## Interventions")[0]
+    assert {name for name in si.__all__ if not re.search(rf"^   (\S+\.)?{name}$|`si\.{name}`", listed, re.M)} == set()
+
+
+def test_every_public_name_has_an_example_that_runs():
+    code = "\n".join(snippet for page in PAGES for snippet in PYTHON.findall(page.read_text()))  # test_docs runs these
+    assert {name for name in si.__all__ if not re.search(rf"\bsi\.{name}\b", code)} == set()
+
+
+def test_functions_are_plain_functions_and_pickle_and_copy_keep_every_name():
+    assert all(type(value) in (FunctionType, type) or name in ("VARIANTS", "sites") for name, value in vars_of(si))
+    for name, value in vars_of(si):
+        if name not in ("VARIANTS", "sites"):
+            assert pickle.loads(pickle.dumps(value)) is value is copy.copy(value), name
+
+
+def vars_of(module):
+    return [(name, getattr(module, name)) for name in module.__all__]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_unknown_argument_is_a_type_error(name):
+    with pytest.raises(TypeError, match=r"unexpected keyword argument|missing"):
+        FUNCTIONS[name](nonsense=1)
+    needed = [p for p in inspect.signature(FUNCTIONS[name]).parameters.values() if p.default is p.empty and p.kind < 2]
+    takes_settings = {
+        "trained",
+        "mend",
+        "compare",
+    }  # recipes' settings, and those of `measure`, which check their names
+    if name not in takes_settings:
+        with pytest.raises(TypeError, match="unexpected keyword argument"):
+            FUNCTIONS[name](*[None] * len(needed), nonsense=1)
+
+
+def test_names_of_other_libraries_are_answered_with_the_lines_of_the_page_and_stay_errors():
+    names = tomllib.loads((ROOT / "sinkinterp" / "coming_from.toml").read_text())["names"]
+    page = (ROOT / "docs" / "how_to" / "coming_from.md").read_text()
+    assert dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.M)) == names and len(names) <= 60
+    assert not names.keys() & {*si.__all__}
+    for name, hint in names.items():
+        with pytest.raises(AttributeError) as error:
+            getattr(si, name)
+        assert str(error.value) == f"module 'sinkinterp' has no attribute {name!r}; {hint}"
+        for path in re.findall(r"\bsi\.(\w+)", hint):
+            assert hasattr(si, path), hint
+
+
+SUBJECT, TEXT = "sinkinterp/text-softmax", "The cat sat on the mat."
+
+
+@pytest.fixture(scope="module")
+def subject():
+    return si.load(SUBJECT)
+
+
+WORDS = (
+    "mean_ablate_key_bias",
+    "not_zero_key_bias",
+    "ZeroKeyBias",
+    "swap_token_positions(0, 4)",
+    "SwapPositions(0, 4)",
+)
+REFUSED = {  # what was once guessed: each is an error now
+    **{f"an edit in words: {word}": lambda s, r, word=word: si.measure(s, TEXT, edits=word) for word in WORDS},
+    "an edit that is called": lambda s, r: si.SwapPositions(0, 4)(s),
+    "a function of small letters": lambda s, r: si.zero_first(s),
+    "a removed column": lambda s, r: iv.no_remove_column,
+    "a shift to the left": lambda s, r: iv.shift_positions_left(2),
+    "another name of a field": lambda s, r: si.SwapPositions(first=0, src=3, second=4),
+    "ends by other names": lambda s, r: si.SwapPositions(src=5, dst=0),
+    "k for a position": lambda s, r: si.sink_rate(s, TEXT, k=2),
+    "epsilon without a meaning": lambda s, r: si.key_norms(s, TEXT, epsilon=50),
+    "positions by k": lambda s, r: si.measure(s, TEXT, k=2),
+    "the word of a kernel": lambda s, r: si.PatchNormalization("sigmoid"),
+    "a softmax without a norm": lambda s, r: si.PatchNormalization("softmax_no_norm"),
+    "softmax off by one in a word": lambda s, r: si.PatchNormalization("softmax_p0.1"),
+    "a head as a pair": lambda s, r: si.PatchNormalization(Sigmoid(), heads=(1, 2)),
+    "a head by a name": lambda s, r: si.PatchNormalization(Sigmoid(), heads="1.2"),
+    "a layer that is not layers": lambda s, r: si.attention_map(s, TEXT, layer=1),
+    "numbers of heads": lambda s, r: si.attention_map(s, TEXT, layers=[1], heads=[1]),
+    "roles of a comparison": lambda s, r: si.compare(s, after=s, baseline=s),
+    "a site in a word": lambda s, r: si.activation_patching(s, TEXT, TEXT, site="resid_post"),
+    "two models in place of prompts": lambda s, r: si.activation_patching(s, s, TEXT),
+    "a class of another library": lambda s, r: si.LanguageModel,
+    "an alias": lambda s, r: si.qk_degrees,
+    "a name of a module that is not public": lambda s, r: si.experiment_names,
+    "a subject that is called": lambda s, r: s(TEXT),
+    "a subject that answers as a bridge": lambda s, r: s.run_with_cache(TEXT),
+    "the weights of a bridge": lambda s, r: s.W_Q,
+    "a subject that generates": lambda s, r: s.generate(TEXT),
+    "a function as a method of a subject": lambda s, r: s.measure(TEXT),
+    "a function as a method of a report": lambda s, r: r.attention_map(),
+    "a method of a report by the index": lambda s, r: r["sink_rate"],
+    "a report with an argument of the loader": lambda s, r: si.measure(s, TEXT, tokenizer=s.tokenizer),
+    "a path beside the measurement": lambda s, r: si.measure(s, TEXT, path="report.csv"),
+    "an answer as a frame": lambda s, r: si.measure(s, TEXT, as_frame=True),
+    "a variant that is called": lambda s, r: si.VARIANTS(),
+    "a variant as an attribute": lambda s, r: si.VARIANTS.sigmoid,
+    "a word for a variant": lambda s, r: si.trained("no_sink"),
+    "a setting in a word": lambda s, r: si.trained("softmax", kv_bias=True),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_in_the_documents_is_an_error(name, subject):
+    report = si.measure(subject, TEXT)
+    with pytest.raises((TypeError, AttributeError, KeyError, si.InputError)):
+        REFUSED[name](subject, report)
+
+
+def test_a_method_that_is_not_called_is_a_method(subject):
+    report = si.measure(subject, TEXT)
+    assert callable(report.sink_rate) and report.sink_rate != report.sink_rate()
+
+
+def test_a_module_holds_its_own_names_alone():
+    with pytest.raises(ImportError):
+        exec("from sinkinterp.seals import heads")
+    with pytest.raises(ImportError):
+        exec("from sinkinterp import experiment_names")
+
+
+def test_edits_are_values_that_are_made_in_microseconds():
+    from time import process_time
+
+    begin = process_time()
+    for _ in range(1000):
+        si.SwapPositions(0, 4)
+    assert process_time() - begin < 0.05  # 50 us each, on any machine
+
+
+def test_an_import_of_the_package_costs_little():
+    import subprocess
+    import sys
+
+    code = "from time import process_time as t; a = t(); import sinkinterp; print(t() - a)"
+    spent = min(
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout) for _ in "12"
+    )
+    assert spent < 0.15
+
+
+@pytest.mark.parametrize("given", [{}, {"layers": [1]}, {"heads": [(1, 2)]}])
+def test_heads_and_layers_choose_the_same_for_edits_and_maps(given, subject):
+    changed = si.measure(subject, TEXT, edits=iv.ChangeOutputs(iv.Zero(), **given))
+    assert torch.isfinite(changed.importance).all() and si.attention_map(subject, TEXT, **given).data
+    refused(partial(si.attention_map, subject, TEXT, layers=[1], heads=[(1, 2)]), "heads")
