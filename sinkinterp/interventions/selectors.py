@@ -214,7 +214,7 @@ def check_heads(pairs: Iterable[tuple[int, int]], layers: Sequence[int], n_heads
 
 def _head_pair(choice: Any, name: str) -> tuple[int, int]:
     """A head as its layer and its index in it. Raises InputError for anything but two whole numbers."""
-    is_row = isinstance(choice, Iterable) and not isinstance(choice, str | bytes)
+    is_row = isinstance(choice, Iterable) and not isinstance(choice, str | bytes) and not is_whole(choice)
     if not is_row or len(parts := tuple(choice)) != 2:
         raise InputError(f"{name} are pairs (layer, head), such as [(2, 0), (4, 3)]; got {choice!r:.40}")
     return whole_number(parts[0], name), whole_number(parts[1], name)

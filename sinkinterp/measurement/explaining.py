@@ -27,7 +27,7 @@ from ..backends.anatomy.modules import removed_after, token_mixer
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
-from ..checks import LARGEST, InputError, both_or_none, whole_number
+from ..checks import LARGEST, InputError, both_or_none, is_whole, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..interventions.attention_layers import ZeroKeySlot
@@ -365,7 +365,8 @@ def _heads_of(subject: Subject, head: Any, report: Report, on_slot: bool) -> lis
         alpha = alpha_of(report, on_slot)[0].mean(0)
         strongest = alpha.flatten().argsort(descending=True)[:TOP].tolist()
         return sorted((layers[i // n_heads], i % n_heads) for i in strongest)
-    return named_heads(head, "head", layers, n_heads)
+    is_one = isinstance(head, tuple) and len(head) == 2 and all(map(is_whole, head))
+    return named_heads([head] if is_one else head, "head", layers, n_heads)
 
 
 def _scores(

@@ -36,6 +36,7 @@ MOST = 6  # maps side by side
 def attention_map(
     model: ModelLike | Sequence[ModelLike] | Mapping[str, ModelLike] | Any,
     text: TokensLike | Any = None,
+    *,
     layers: int | Sequence[int] | None = None,
     heads: Heads | None = None,
     edits: Edits = (),

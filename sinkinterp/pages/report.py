@@ -104,7 +104,7 @@ def _atlas_page(model: ModelLike, text: TokensLike | Any, edits: Edits, layers: 
 
 def _held_page(patterns: Any, tokens: Any, edits: Edits, layers: Any, heads: Any) -> Page:
     """The page of the attention weights that someone holds."""
-    figure = attention_map(patterns, tokens, layers, heads, edits)
+    figure = attention_map(patterns, tokens, layers=layers, heads=heads, edits=edits)
     table = sinks(patterns, tokens)
     sections = [Section("Where heads look", "", [figure]), Section(table.title, table.note, tables=[table])]
     return Page(page("Attention weights", "Every query of a head over the keys that it sees.", sections), "attention")

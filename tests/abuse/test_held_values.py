@@ -68,7 +68,7 @@ FORMS += ("a layer", "a sequence", "a map")
 @pytest.mark.parametrize("form", FORMS)
 def test_attention_that_someone_holds_is_drawn_as_it_is(form, held):
     given, tokens = held.all[form], [f"<b>{i}" for i in range(7)]
-    figure = si.attention_map(given, tokens, layers=0, heads=0)
+    figure = si.attention_map(given, tokens, heads=[(0, 0)])
     rows = [np.pad(np.array(row, dtype=float), (0, 7 - len(row))) for row in figure.data[0].z]
     np.testing.assert_allclose(rows, held.weights[0, 0, 0], atol=1e-4)
     assert list(figure.data[0].x)[1] == "1 &lt;b&gt;1"
@@ -76,7 +76,7 @@ def test_attention_that_someone_holds_is_drawn_as_it_is(form, held):
     assert list(table.records())[1]["alpha_1"] == pytest.approx(list(whole.records())[1]["alpha_1"], abs=1e-5)
     page = si.view(given, IDS[0].tolist(), open_browser=False)
     assert table.title in page.html and "<script" in page.html
-    refused(lambda: si.view(given, IDS[0].tolist(), heads=(0, 9), open_browser=False), "9")
+    refused(lambda: si.view(given, IDS[0].tolist(), heads=[(0, 9)], open_browser=False), "9")
 
 
 @pytest.mark.parametrize("tokens", [TEXT, ["too", "few"], IDS[:, :5], 3])

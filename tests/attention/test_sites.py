@@ -17,7 +17,7 @@ from sinkinterp.interventions.positions import ShiftPositions
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
 
-SITES = {name: value for name, value in vars(sites).items() if isinstance(value, sites.Site)}
+SITES = {name: value for name, value in vars(sites).items() if isinstance(value, sites.Site) and not value.part}
 EDITS = {  # one that changes each site, and nothing else
     sites.TOKEN_EMBEDDING: iv.Change(sites.TOKEN_EMBEDDING, iv.Zero()),
     sites.POSITION_IDS: ShiftPositions(1),
@@ -39,6 +39,14 @@ def test_a_site_is_touched_by_the_edits_that_override_its_method(site):
     assert [other for other, changes in EDITS.items() if changes.touches(site)] == [site]
     assert not iv.Edit().touches(site)
     assert pickle.loads(pickle.dumps(site)) == site
+
+
+@pytest.mark.parametrize("site", [sites.QUERIES, sites.KEYS, sites.VALUES, sites.PATTERN], ids=repr)
+def test_a_part_of_a_call_is_read_and_changed_there(site, make_call):
+    call, change = make_call(), iv.Change(site, iv.Zero())
+    assert [other for other in SITES.values() if change.touches(other)] == [sites.CALL]
+    assert site.read(len).site is sites.CALL and pickle.loads(pickle.dumps(site)) == site
+    assert site.read(lambda x: x).function(change.call(call)).eq(0).all() and site.tensor_of(call).ne(0).any()
 
 
 def test_a_site_applies_the_method_that_an_edit_overrides():

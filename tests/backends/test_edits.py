@@ -166,8 +166,8 @@ def test_without_neurons_an_update_is_the_bias_of_its_output_matrix():
 @pytest.mark.parametrize("site", OF_MODULES)
 def test_a_site_that_a_model_does_not_show_is_refused_by_name(site):
     subject, ids = given("", "own")
-    for wanted in ({"reads": {"x": site().read()}}, {"edits": [site(iv.Zero())]}):
-        refused(partial(subject.run, ids, **wanted), f"not every block shows its {site.site.label}")
+    for wanted in ({"reads": {"x": iv.Change(site).read()}}, {"edits": [iv.Change(site, iv.Zero())]}):
+        refused(partial(subject.run, ids, **wanted), f"not every block shows its {site.label}")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -20,9 +20,9 @@ from sinkinterp.interventions.positions import ShiftPositions
 
 def test_an_edit_is_described_as_code_without_defaults():
     assert description(iv.SwapPositions(0, 4)) == "SwapPositions(0, 4)"
-    assert description(iv.ChangeKeys(iv.Zero(), kv_heads=[(1, 2)])) == "ChangeKeys(Zero(), kv_heads=[[1, 2]])"
+    assert description(iv.ChangeKeys(iv.Zero(), kv_heads=[(1, 2)])) == "Change(sites.KEYS, Zero(), kv_heads=[[1, 2]])"
     put = iv.ChangeResidual(iv.Put({3: torch.zeros(2, 5, 7)}), layers=[3])
-    assert description(put) == "ChangeResidual(Put({3: tensor(2, 5, 7)}), layers=[3])"
+    assert description(put) == "Change(sites.RESIDUAL, Put({3: tensor(2, 5, 7)}), layers=[3])"
 
 
 def test_edits_are_one_edit_or_several_in_their_order():
@@ -31,7 +31,7 @@ def test_edits_are_one_edit_or_several_in_their_order():
     for given, name in (
         ([swap, 3], "int"),
         (iv.SwapPositions, "SwapPositions"),
-        ("SwapPositions", "str"),
+        ("SwapPositions", "'SwapPositions'"),
         ({0: swap}, "dict"),
     ):
         refused(partial(edits_of, given), f"{name} is not an edit")

@@ -33,10 +33,9 @@ def test_a_function_of_scores_gives_the_weights_of_the_keys_that_are_seen(make_c
     call = make_call()
     by_hand = written_out(call, lambda scores, causal: (scores.sigmoid() + 0.25) * causal)
     torch.testing.assert_close(PatchNormalization(lambda scores: scores.sigmoid() + 0.25).call(call).output(), by_hand)
-    assert PatchNormalization("softmax1").call(call).slot.logit.eq(0).all()
     refused(lambda: PatchNormalization(lambda scores: 3.0).call(call), "weights")
     for wrong in (3, Sigmoid, None):
-        refused(partial(PatchNormalization, wrong), "normalisation")
+        refused(partial(PatchNormalization, wrong), "kernel")
 
 
 def test_a_kernel_may_be_named_whole(make_call):

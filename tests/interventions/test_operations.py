@@ -108,7 +108,7 @@ def test_one_vector_stands_for_all_and_a_function_is_an_operation():
     assert edit.residual(LAYER, X[:, 0])[:, 3].equal(X[:, 0, 3] / 2)
     assert edit.residual(LAYER, X[:, 0])[:, 4].equal(X[:, 0, 4]) and isinstance(edit.operation, Apply)
     for wrong in (iv.Zero, 3):
-        refused(partial(iv.ChangeResidual, wrong), "ChangeResidual")
+        refused(partial(iv.ChangeResidual, wrong), "operation")
 
 
 def test_rows_choose_the_sequences_of_given_activations():

@@ -191,34 +191,32 @@ MALFORMED += [("layers", layers) for layers in ("12", b"12", 1.5, object())]
 
 @pytest.mark.parametrize(("selector", "chosen"), MALFORMED)
 def test_a_head_is_a_pair_and_a_selector_a_list(selector, chosen, as_users_run_it):
-    refused(lambda: iv.ChangeKeys(iv.Zero(), **{selector: chosen}), f"{selector} of ChangeKeys")
+    refused(lambda: iv.ChangeKeys(iv.Zero(), **{selector: chosen}), f"{selector} of Change")
     assert iv.ChangeKeys(iv.Zero(), layers=3).layers == (3,)
 
 
-@pytest.mark.parametrize(
-    "pair", [(5, 3), ((5, 3),), [(5, 3)], [[5, 3]], torch.tensor([[5, 3]]), "5.3", "L5H3", ["l5.h3"]]
-)
-def test_a_tuple_of_two_numbers_or_a_name_is_one_head_and_a_list_names_several(pair):
+@pytest.mark.parametrize("pair", [((5, 3),), [(5, 3)], [[5, 3]], torch.tensor([[5, 3]])])
+def test_heads_are_a_list_of_pairs(pair):
     edits = (iv.ChangeOutputs(iv.Zero(), heads=pair).heads, iv.ChangeKeys(iv.Zero(), kv_heads=pair).kv_heads)
     assert edits == (((5, 3),), ((5, 3),))
     assert named_heads(pair, "head", range(6), 4) == [(5, 3)]
     assert heads_asked(range(6), 4, None, pair) == [(5, 3)]
 
 
-@pytest.mark.parametrize("name", ["53", "5.3.1", "L5", "5-3", "-5.3", "L5H", ""])
-def test_another_text_is_no_head(name):
+@pytest.mark.parametrize("name", ["5.3", "L5H3", "53", ""])
+def test_a_text_is_no_head(name):
     refused(lambda: named_heads([name], "head", range(6), 4), "pairs (layer, head)")
 
 
-@pytest.mark.parametrize("numbers", [[2, 3], torch.tensor([2, 3]), np.array([2, 3]), range(2, 4), {2, 3}])
-def test_a_list_of_two_numbers_is_two_numbers_of_heads_and_never_a_layer_and_a_head(numbers):
+@pytest.mark.parametrize("numbers", [(2, 3), [2, 3], torch.tensor([2, 3]), np.array([2, 3]), range(2, 4), {2, 3}])
+def test_two_numbers_are_no_head(numbers):
     for names_pairs in (
         lambda: iv.ChangeOutputs(iv.Zero(), heads=numbers),
         lambda: iv.ChangeKeys(iv.Zero(), kv_heads=numbers),
         lambda: named_heads(numbers, "head", range(6), 4),
+        lambda: heads_asked((1, 4), 5, None, numbers),
     ):
         refused(names_pairs, "pairs (layer, head)")
-    assert heads_asked((1, 4), 5, None, numbers) == [(1, 2), (1, 3), (4, 2), (4, 3)]
 
 
 def test_as_many_choices_as_the_limit_are_stored_and_one_more_is_refused(monkeypatch):

@@ -64,7 +64,7 @@ def test_a_head_that_is_not_there_is_refused(seen, place):
 
 
 def test_a_figure_has_the_heads_that_are_asked_for_before_and_after_edits(seen):
-    heads, edits = {"layers": [0, 2], "heads": 1}, si.SwapPositions(0, 4)
+    heads, edits = {"heads": [(0, 1), (2, 1)]}, si.SwapPositions(0, 4)
     figure = attention_map(seen[0], tokens_of()[:1], **heads, edits=edits)
     assert [note.text for note in figure.layout.annotations] == ["before", "after"]
     names = [button.label.split(":")[0] for button in figure.layout.updatemenus[0].buttons]
@@ -80,16 +80,18 @@ def test_a_figure_has_the_heads_that_are_asked_for_before_and_after_edits(seen):
 def test_several_models_stand_side_by_side_each_with_its_own_maps(are_named):
     models = [model_of("gpt2"), model_of("llama")]
     names = ["a", "b"] if are_named else [si.load(model).name for model in models]
-    figure = attention_map(dict(zip(names, models, strict=True)) if are_named else models, tokens_of()[:1], 1, 2)
+    figure = attention_map(
+        dict(zip(names, models, strict=True)) if are_named else models, tokens_of()[:1], heads=[(1, 2)]
+    )
     titles = [note.text for note in figure.layout.annotations]
     assert len(titles) == len(figure.data) == 2 and (not are_named or titles == names)
     for trace, model in zip(figure.data, models, strict=True):
-        (alone,) = attention_map(model, tokens_of()[:1], 1, 2).data
+        (alone,) = attention_map(model, tokens_of()[:1], heads=[(1, 2)]).data
         assert trace.z == alone.z and trace.x == alone.x
 
 
 def test_the_same_model_twice_has_two_panels_and_edits_act_on_each(seen):
-    figure = attention_map([seen[0], seen[0]], tokens_of()[:1], 0, 1, edits=si.SwapPositions(0, 4))
+    figure = attention_map([seen[0], seen[0]], tokens_of()[:1], heads=[(0, 1)], edits=si.SwapPositions(0, 4))
     titles = [note.text for note in figure.layout.annotations]
     assert len(set(titles)) == 4 and figure.data[0].z == figure.data[2].z and figure.data[1].z == figure.data[3].z
 
@@ -102,11 +104,11 @@ def test_heads_that_no_model_has_and_too_many_maps_are_refused(seen):
 @pytest.mark.parametrize("are_named", [True, False])
 def test_texts_stand_side_by_side_each_with_its_own_tokens_and_maps(are_named):
     name, texts = "sinkinterp/text-softmax", ["The cat sat on the mat.", "Most heads look at it."]
-    figure = attention_map(name, dict(zip("ab", texts, strict=True)) if are_named else texts, 1, 0)
+    figure = attention_map(name, dict(zip("ab", texts, strict=True)) if are_named else texts, heads=[(1, 0)])
     titles = [note.text for note in figure.layout.annotations]
     assert titles == (["a", "b"] if are_named else [f"{i} {text}" for i, text in enumerate(texts, 1)])
     for trace, text in zip(figure.data, texts, strict=True):
-        (alone,) = attention_map(name, text, 1, 0).data
+        (alone,) = attention_map(name, text, heads=[(1, 0)]).data
         assert trace.z == alone.z and trace.x == alone.x and trace.y == alone.y
     assert figure.data[0].y != figure.data[1].y and figure.layout.yaxis2.showticklabels
 

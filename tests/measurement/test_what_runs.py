@@ -77,7 +77,7 @@ def test_a_cut_runs_no_block_behind_its_head_and_logits_are_those_of_one_pass(su
 def test_reads_compute_no_logits(subject):
     with counted(subject) as counts:
         si.hidden_states(subject, CLEAN)
-        subject.attention(CLEAN)
+        si.attention_weights(subject, CLEAN)
         with frozen(subject, CLEAN):
             pass
     assert counts["logits"] == 3 * len(CLEAN)
