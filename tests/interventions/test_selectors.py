@@ -113,7 +113,7 @@ def test_columns_positions_and_read_dimensions_must_exist():
     *((partial(iv.Change, site), (iv.Zero(),)) for site in SITES),
 ])  # fmt: skip
 def test_places_are_named_and_never_given_by_their_order(make, given):
-    refused(partial(make, *given, [1]), "positional")
+    refused(partial(make, *given, [1]))
 
 
 def test_any_iterable_names_what_a_tuple_does():

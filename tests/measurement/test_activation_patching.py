@@ -256,7 +256,7 @@ def test_between_two_models_a_cell_is_what_the_patch_of_one_into_the_other_does(
         for subject, edits in ((source, ()), (twin, ()), (twin, patch(site, source, CLEAN)))
     )
     assert abs(patched - broken) > 1e-4 and "source (clean) into twin (corrupted)" in table.note
-    assert table[0]["restored"] == pytest.approx(float((patched - broken) / (whole - broken)), rel=1e-3)
+    assert table.records()[0]["restored"] == pytest.approx(float((patched - broken) / (whole - broken)), rel=1e-3)
 
 
 def test_patching_takes_a_model_and_two_prompts(subject):
