@@ -221,7 +221,7 @@ def is_chat(given: Any) -> bool:
 
 _FIXES = {  # of what would change a pass and is not read
     "position_ids": "edits change positions, such as edits=si.SwapPositions(0, 4)",
-    "inputs_embeds": "edits change embeddings, such as edits=ChangeTokenEmbedding(...)",
+    "inputs_embeds": "edits change embeddings, such as edits=Change(sites.TOKEN_EMBEDDING, ...)",
     "input_features": "load the model with encoder=Sound(file)",
 }
 _OF_TOKENIZERS = {  # what tokenizers return beside it, and no model takes

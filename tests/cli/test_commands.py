@@ -73,7 +73,7 @@ def test_without_a_text_a_checkpoint_of_ours_shows_its_task(call):
         ("--site heads --head 1.1", "ChangeOutputs, clean into corrupted"),
         ("--site heads --first-order", "first order: wrong by"),
         ("--site heads --direct", "direct: written into the logits"),
-        ("--site edges --head 1.1", "ChangePattern, clean into corrupted"),
+        ("--site edges --head 1.1", "pattern, clean into corrupted"),
         ("--site paths", "path from ChangeOutputs to the logits"),
         ("--site paths --to 1.1.k", "path from ChangeOutputs to ChangeKeys 1.1;"),
     ],
