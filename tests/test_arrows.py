@@ -99,6 +99,19 @@ def test_the_imports_of_modules_hold_no_circle_even_inside_functions():
     assert set(TopologicalSorter(graph).static_order()) >= set(MODULES)
 
 
+BY_NAME = {"__init__", "backends/load", "runs/catalogue"}  # public names, libraries, experiments outside of the package
+
+
+def test_modules_are_imported_by_statements_and_none_reads_the_source_of_another():
+    texts = {path.relative_to(PACKAGE).with_suffix("").as_posix(): path.read_text(encoding="utf-8") for path in FILES}
+    assert {name for name, text in texts.items() if "import_module" in text} == BY_NAME
+    assert [name for name, text in texts.items() if "meta_path" in text or "getattr(import_" in text] == ["__init__"]
+    assert {name for name, text in texts.items() if re.search(r"sys\.modules\[.*\] = ", text)} == {"runs/catalogue"}
+    readers = {name for name, text in texts.items() if re.search(r"\.py[\"'}]|getsource", text)}
+    readers -= {"runs/catalogue", "runs/experiment", "data/sources", "backends/nnsight"}  # files outside of the package
+    assert readers <= {"cli/options"}
+
+
 def test_plots_know_neither_torch_nor_a_model():
     for path in (PACKAGE / "plots").glob("*.py"):
         assert "torch" not in path.read_text(), path
