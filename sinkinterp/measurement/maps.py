@@ -15,7 +15,7 @@ from torch import Tensor
 from ..attention import AttentionCall, CallRead, Edit, maps
 from ..backends.load import subject_of
 from ..backends.subject import Subject
-from ..checks import InputError, is_whole
+from ..checks import InputError
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.edit import Edits, description, edits_of
 from ..interventions.selectors import named_heads, several
