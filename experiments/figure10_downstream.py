@@ -51,7 +51,7 @@ def measure(case: Case, progress: Progress) -> Table:
     on_part(2, 2)
     row: dict[str, Cell] = {
         **case.names,
-        **estimate_cells(SINK_1, report.sink(0, EPSILON)),
+        **estimate_cells(SINK_1, report.sink_rate(0, EPSILON)),
         **_interval(ACC, numbers, "acc"),
         **_interval(NORMALISED, numbers, "acc_norm"),
         CHANCE: 1 / CHOICES,
