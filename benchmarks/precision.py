@@ -22,7 +22,7 @@ from benchmarks.console import say
 from benchmarks.ways import HAS_REAL, REAL
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import write_json
-from sinkinterp.metrics.bootstrap import difference, estimate, intervals
+from sinkinterp.metrics.estimates import difference, estimate, intervals
 from sinkinterp.metrics.instruments import LOSS
 from sinkinterp.metrics.metric import METRICS as LOSSES
 from sinkinterp.metrics.qk import QK_ANGLES

@@ -10,7 +10,7 @@ import sinkinterp as si
 from sinkinterp.interventions import ChangeResidual
 from sinkinterp.measurement.patching import patch
 from sinkinterp.measurement.sweep import loss
-from sinkinterp.metrics.bootstrap import estimate
+from sinkinterp.metrics.estimates import estimate
 from sinkinterp.runs.case import Inputs
 
 names = sys.argv[1:3] or ["sinkinterp/demo-softmax", "sinkinterp/demo-sigmoid"]

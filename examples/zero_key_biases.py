@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, Qwen2Config
 import sinkinterp as si
 from sinkinterp.data.tokens import random_tokens
 from sinkinterp.interventions import ZeroKeyBias, ZeroQueryBias
-from sinkinterp.metrics.bootstrap import estimate
+from sinkinterp.metrics.estimates import estimate
 
 SIZES = {"vocab_size": 97, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
 SIZES |= {"bos_token_id": None, "eos_token_id": None}

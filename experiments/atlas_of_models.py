@@ -21,7 +21,7 @@ from sinkinterp.interventions.attention_layers import Evict
 from sinkinterp.measurement.explaining import massive_path
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.patching import activations
-from sinkinterp.metrics.bootstrap import mean_cells, rate_cells
+from sinkinterp.metrics.estimates import mean_cells, rate_cells
 from sinkinterp.metrics.instruments import GEOMETRY, LOSS
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.qk import QK_ANGLES

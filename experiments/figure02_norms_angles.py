@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.metrics.bootstrap import mean_cells
+from sinkinterp.metrics.estimates import mean_cells
 from sinkinterp.metrics.instruments import GEOMETRY
 from sinkinterp.metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS
 from sinkinterp.plots.theme import sweep_figure

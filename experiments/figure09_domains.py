@@ -12,7 +12,7 @@ from sinkinterp.data.texts import domains_of
 from sinkinterp.data.tokens import TextToTokens, TokenSet, random_tokens
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells
+from sinkinterp.metrics.estimates import SHARES, estimate_cells, intervals, mean_cells
 from sinkinterp.runs.case import READING, Case
 from sinkinterp.runs.experiment import Rule, of_first_model, on_models
 from sinkinterp.table import ALPHA_1, SINK_1, Cell, Table

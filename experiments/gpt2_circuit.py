@@ -29,7 +29,7 @@ from sinkinterp.interventions.attention_layers import BlindKeys
 from sinkinterp.interventions.positions import RemovePosition
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.sweep import SEEDS, importance
-from sinkinterp.metrics.bootstrap import estimate, estimate_cells, intervals, ratio
+from sinkinterp.metrics.estimates import estimate, estimate_cells, intervals, ratio
 from sinkinterp.metrics.metric import Metric
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model

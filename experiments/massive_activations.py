@@ -11,7 +11,7 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet, repeated_token
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.metrics.bootstrap import estimate, estimate_cells, intervals
+from sinkinterp.metrics.estimates import estimate, estimate_cells, intervals
 from sinkinterp.metrics.metric import Metric
 from sinkinterp.metrics.residuals import is_massive, lifetime, median_size
 from sinkinterp.plots.theme import sweep_figure

@@ -33,7 +33,7 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.data.texts import domains_of
 from sinkinterp.data.tokens import TextToTokens, Tokens
 from sinkinterp.files import cache_folder
-from sinkinterp.metrics.bootstrap import intervals, mean_cells, rate_cells
+from sinkinterp.metrics.estimates import intervals, mean_cells, rate_cells
 from sinkinterp.plots.theme import sweep_figure, unique_values
 from sinkinterp.runs.case import Case
 from sinkinterp.runs.catalogue import Scale

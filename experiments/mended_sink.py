@@ -18,7 +18,7 @@ from sinkinterp.lm.attention import AttentionSpec
 from sinkinterp.lm.model import SinkForCausalLM, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
-from sinkinterp.metrics.bootstrap import SHARES, estimate, estimate_cells, mean_cells
+from sinkinterp.metrics.estimates import SHARES, estimate, estimate_cells, mean_cells
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run

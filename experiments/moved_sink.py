@@ -13,7 +13,7 @@ from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
-from sinkinterp.metrics.bootstrap import intervals, mean_cells
+from sinkinterp.metrics.estimates import intervals, mean_cells
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
-from sinkinterp.metrics.bootstrap import estimate, estimate_cells
+from sinkinterp.metrics.estimates import estimate, estimate_cells
 from sinkinterp.plots.theme import colour, escaped, themed
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope

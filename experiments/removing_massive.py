@@ -11,7 +11,7 @@ from sinkinterp.interventions import Change, ChangeResidual, Zero
 from sinkinterp.interventions.changes import Add
 from sinkinterp.measurement.patching import Activations, activations, mean_patch
 from sinkinterp.measurement.sweep import SEEDS
-from sinkinterp.metrics.bootstrap import intervals
+from sinkinterp.metrics.estimates import intervals
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import Rule, of_first_model, on_models

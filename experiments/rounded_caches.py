@@ -19,7 +19,7 @@ from sinkinterp.applications.streaming import ADDED
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.measurement.measure import measure
-from sinkinterp.metrics.bootstrap import Estimate, estimate_cells
+from sinkinterp.metrics.estimates import Estimate, estimate_cells
 from sinkinterp.plots.theme import GREY, colour, themed, unique_values
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from sinkinterp.lm.block import FFN, GatedFFN, UpdateNorm
 from sinkinterp.measurement.measure import measure
-from sinkinterp.metrics.bootstrap import mean_cells
+from sinkinterp.metrics.estimates import mean_cells
 from sinkinterp.metrics.residuals import PEAK_OVER_MEDIAN
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.catalogue import Scale

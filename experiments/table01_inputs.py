@@ -9,7 +9,7 @@ from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.metrics.bootstrap import SHARES, estimate_cells, intervals, mean_cells
+from sinkinterp.metrics.estimates import SHARES, estimate_cells, intervals, mean_cells
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models

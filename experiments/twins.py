@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.metrics.bootstrap import estimate_cells, intervals
+from sinkinterp.metrics.estimates import estimate_cells, intervals
 from sinkinterp.plots.theme import PERCENT, cells_of, colour, error_bars, escaped, model_numbers, themed, unique_values
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale

@@ -14,7 +14,7 @@ from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions import Edit, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 from sinkinterp.measurement.lens import contrast_of
 from sinkinterp.measurement.sweep import SEEDS
-from sinkinterp.metrics.bootstrap import intervals, mean_cells
+from sinkinterp.metrics.estimates import intervals, mean_cells
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import Rule, of_first_model, on_models

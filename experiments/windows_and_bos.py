@@ -14,7 +14,7 @@ from sinkinterp.data.choices import Bos as Start
 from sinkinterp.data.progress import OnProgress, Progress
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions import Edit, RemoveColumn
-from sinkinterp.metrics.bootstrap import intervals, mean_cells
+from sinkinterp.metrics.estimates import intervals, mean_cells
 from sinkinterp.metrics.metric import next_token_loss
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     )
     from .measurement.sweep import sweep as sweep
     from .measurement.watching import SinkCallback as SinkCallback
-    from .metrics.bootstrap import Estimate as Estimate
+    from .metrics.estimates import Estimate as Estimate
     from .pages.report import view as view
     from .report.report import Report as Report
     from .runs.experiment import reproduce as reproduce
@@ -126,7 +126,7 @@ _NAMES = {  # the public names of each module, which is imported when one is fir
     "qk_cosines residual_norms sink_rate value_norms",
     "measurement.sweep": "sweep",
     "measurement.watching": "SinkCallback",
-    "metrics.bootstrap": "Estimate",
+    "metrics.estimates": "Estimate",
     "pages.report": "view",
     "report.report": "Report",
     "runs.experiment": "reproduce",

@@ -9,7 +9,7 @@ from torch import Tensor
 from sinkinterp.backends.anatomy.modules import removed_after
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.data.tokens import Tokens, TokenSet
-from sinkinterp.metrics.bootstrap import mean_cells
+from sinkinterp.metrics.estimates import mean_cells
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import Cell
 

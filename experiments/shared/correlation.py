@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from sinkinterp.metrics.bootstrap import Estimate
+from sinkinterp.metrics.estimates import Estimate
 from sinkinterp.plots.theme import unique_values
 from sinkinterp.table import MODEL, Table
 

@@ -11,7 +11,7 @@ from sinkinterp.checks import InputError
 from sinkinterp.data.progress import OnProgress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure
-from sinkinterp.metrics.bootstrap import mean_cells, rate_cells
+from sinkinterp.metrics.estimates import mean_cells, rate_cells
 from sinkinterp.metrics.instruments import LOSS
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, PerSequence
 from sinkinterp.metrics.sinks import PerHead, sink_rate

@@ -10,7 +10,7 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.measurement.explaining import explain
 from sinkinterp.measurement.lens import head_pairs, parts_by_block
-from sinkinterp.metrics.bootstrap import ratio
+from sinkinterp.metrics.estimates import ratio
 from sinkinterp.plots.theme import escaped
 from sinkinterp.report.explained import CUT, LINE, NAME, REMOVED, SHARE, TO, WHAT, Explanation, graph_of_rows
 from sinkinterp.report.readings import short_name

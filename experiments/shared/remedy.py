@@ -16,7 +16,7 @@ from sinkinterp.interventions.changes import ChangeResidual
 from sinkinterp.measurement.measure import measure
 from sinkinterp.measurement.patching import activations
 from sinkinterp.measurement.watching import PEAK
-from sinkinterp.metrics.bootstrap import estimate, estimate_cells
+from sinkinterp.metrics.estimates import estimate, estimate_cells
 from sinkinterp.metrics.residuals import KURTOSIS
 from sinkinterp.table import ALPHA_1, Cell, high_of, low_of
 

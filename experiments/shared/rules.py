@@ -13,7 +13,7 @@ import torch
 
 from sinkinterp import table as col
 from sinkinterp.checks import InputError
-from sinkinterp.metrics.bootstrap import Estimate, difference, estimate
+from sinkinterp.metrics.estimates import Estimate, difference, estimate
 from sinkinterp.plots.theme import unique_values
 from sinkinterp.runs.experiment import OUTCOMES, TRAINED, Decision, Outcome, Row, Rule, failed_in
 from sinkinterp.table import NULL, Cell, Table, at_this_loss, high_of, low_of

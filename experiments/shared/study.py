@@ -19,7 +19,7 @@ from sinkinterp.data.backcopy import BosFirst
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure
-from sinkinterp.metrics.bootstrap import SHARES, estimate_cells, mean_cells
+from sinkinterp.metrics.estimates import SHARES, estimate_cells, mean_cells
 from sinkinterp.plots.theme import GREY, SHARE, cells_of, colour, error_bars, escaped, themed, unique_values
 from sinkinterp.report.report import Report
 from sinkinterp.runs.catalogue import Scale

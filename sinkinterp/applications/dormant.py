@@ -29,7 +29,7 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeOutputs, Zero
 from ..measurement.measure import ModelLike, equal_inputs_of, run_note
 from ..measurement.patching import attribution
-from ..metrics.bootstrap import SHARES, SIZES, intervals, mean_cells
+from ..metrics.estimates import SHARES, SIZES, intervals, mean_cells
 from ..metrics.importance import first_importance, slot_importance
 from ..metrics.metric import PerSequence, next_token_loss
 from ..metrics.sinks import check_epsilon

@@ -22,7 +22,7 @@ from ..data.tokens import Tokens
 from ..interventions.attention_layers import Evict, First, KeepHeaviest
 from ..interventions.selectors import check_chosen, store_chosen
 from ..measurement.measure import answers_of, reads_inputs, run_note
-from ..metrics.bootstrap import Estimate, estimate, intervals, mean_cells
+from ..metrics.estimates import Estimate, estimate, intervals, mean_cells
 from ..metrics.metric import PerSequence
 from ..plots.theme import heat_map, sweep_figure, themed, unique_values
 from ..spec import Limits

@@ -36,7 +36,7 @@ from ..files import cache_folder, check_writable, path_of, sole_writer
 from ..interventions.attention_layers import Evict
 from ..measurement.measure import measure, run_note
 from ..measurement.watching import sinks_of
-from ..metrics.bootstrap import SHARES, SIZES, estimate_cells, intervals, mean_cells
+from ..metrics.estimates import SHARES, SIZES, estimate_cells, intervals, mean_cells
 from ..metrics.residuals import PEAK_OVER_MEDIAN
 from ..report.report import Report
 from ..seals import Of, settle, stated

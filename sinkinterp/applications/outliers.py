@@ -30,7 +30,7 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual
 from ..measurement.measure import ModelLike, answers_of, equal_inputs_of, reads_inputs, run_note
 from ..measurement.patching import activations
-from ..metrics.bootstrap import SIZES, intervals, mean_cells
+from ..metrics.estimates import SIZES, intervals, mean_cells
 from ..metrics.residuals import vector_norms
 from ..plots.theme import colour, sweep_figure, themed
 from ..spec import Limits

@@ -18,7 +18,7 @@ from ..data.tokens import TokenSet, TokensLike, repeated_token
 from ..files import data_of
 from ..interventions.positions import ReplacePosition, SwapPositions
 from ..measurement.measure import ModelLike, inputs_of, measure
-from ..metrics.bootstrap import estimate_cells, intervals
+from ..metrics.estimates import estimate_cells, intervals
 from ..plots.theme import BAR_ERROR, GREY, cells_of, colour, error_bars, escaped, themed, unique_values
 from ..report.readings import short_name
 from ..report.report import Report

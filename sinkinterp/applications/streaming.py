@@ -13,7 +13,7 @@ from ..data.progress import OnProgress, no_progress, told
 from ..data.tokens import Tokens
 from ..interventions.attention_layers import Evict
 from ..measurement.measure import passes, reads_inputs, run_note
-from ..metrics.bootstrap import estimate, intervals
+from ..metrics.estimates import estimate, intervals
 from ..metrics.metric import next_token_loss
 from ..table import Cell, Table, high_of, low_of, no_estimate
 

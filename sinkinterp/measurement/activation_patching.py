@@ -43,7 +43,7 @@ from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import Change, ChangeResidual, Put, PutAt
 from ..interventions.selectors import check_heads
-from ..metrics.bootstrap import estimate_cells, intervals, ratio
+from ..metrics.estimates import estimate_cells, intervals, ratio
 from ..metrics.importance import first_importance
 from ..metrics.metric import PerSequence, target_loss
 from ..metrics.sinks import check_epsilon, sink_rate

@@ -33,7 +33,7 @@ from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..interventions.attention_layers import ZeroKeySlot
 from ..interventions.changes import Add, ChangeKeys, ChangeMLP, ChangeOutputs
 from ..interventions.selectors import named_heads
-from ..metrics.bootstrap import SHARES, SIZES, difference, estimate_cells, intervals, mean_cells, ratio
+from ..metrics.estimates import SHARES, SIZES, difference, estimate_cells, intervals, mean_cells, ratio
 from ..metrics.importance import first_importance, slot_importance
 from ..metrics.instruments import LOSS
 from ..metrics.metric import NEXT_TOKEN_LOSS, Metric, PerSequence

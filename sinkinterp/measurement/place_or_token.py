@@ -22,7 +22,7 @@ from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.attention_layers import AttendSelfOnly
 from ..interventions.changes import ChangeResidual, Put
-from ..metrics.bootstrap import SHARES, SIZES, estimate_cells, intervals, mean_cells, rate_cells, ratio
+from ..metrics.estimates import SHARES, SIZES, estimate_cells, intervals, mean_cells, rate_cells, ratio
 from ..metrics.importance import importance, uniform_importance
 from ..metrics.metric import next_token_loss
 from ..metrics.residuals import is_massive

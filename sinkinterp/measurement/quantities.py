@@ -15,7 +15,7 @@ from ..backends.load import subject_of
 from ..checks import InputError, whole_number, whole_numbers
 from ..data.tokens import TokensLike
 from ..interventions.edit import Edits, edits_of
-from ..metrics.bootstrap import Estimate, rate
+from ..metrics.estimates import Estimate, rate
 from ..metrics.instruments import INSTRUMENTS, LOSS
 from ..metrics.metric import Metric
 from ..metrics.sinks import sink_rate as rate_by_sequence

@@ -22,7 +22,7 @@ from ..data.progress import OnProgress, progress_of, told
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.attention_layers import Dropped, RemoveColumn
 from ..interventions.edit import Edits, description, edits_of
-from ..metrics import bootstrap
+from ..metrics import estimates
 from ..metrics.importance import VISIBLE
 from ..metrics.instruments import LOSS, Instruments
 from ..metrics.metric import NEXT_TOKEN_LOSS, PerSequence, next_token_loss
@@ -84,7 +84,7 @@ def sweep(
             report = measure(subject, token_set, edits=run, instruments=(LOSS, instruments), progress=False)
             values.append(_answer(metric, report))
     protocol = protocol_of(subject, token_set, (), VISIBLE).line()
-    note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {bootstrap.intervals(len(values[0]))}"
+    note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {estimates.intervals(len(values[0]))}"
     note += f"; control: the mean of {seeds} random ones of equal size" if seeds else ""
     figure = partial(sweep_figure, x=EDIT, quantities=("change",))
     return Table.of("What does each intervention change?", note, _rows(groups, values, seeds, _ends(metric)), figure)
@@ -115,14 +115,14 @@ def _seeds(control: Any) -> int:
     return whole_number(control, "a control is 'random', or a number of seeds, which", 1, MOST_SEEDS)
 
 
-def _ends(metric: ReportMetric) -> bootstrap.Range:
-    known: dict[Any, bootstrap.Range] = dict.fromkeys((first_sink_rate, importance), bootstrap.SHARES)
-    known[loss] = bootstrap.SIZES
-    return known.get(getattr(metric, "func", metric), bootstrap.REALS)  # of a partial, that of its function
+def _ends(metric: ReportMetric) -> estimates.Range:
+    known: dict[Any, estimates.Range] = dict.fromkeys((first_sink_rate, importance), estimates.SHARES)
+    known[loss] = estimates.SIZES
+    return known.get(getattr(metric, "func", metric), estimates.REALS)  # of a partial, that of its function
 
 
 def _rows(
-    groups: Sequence[Sequence[Edit]], values: Sequence[PerSequence], seeds: int, ends: bootstrap.Range
+    groups: Sequence[Sequence[Edit]], values: Sequence[PerSequence], seeds: int, ends: estimates.Range
 ) -> tuple[dict[str, Cell], ...]:
     """`values`: of the untouched model, then of each group of edits and of its controls."""
     before, *others = values
@@ -134,14 +134,14 @@ def _rows(
 
 
 def _row(
-    name: str, before: PerSequence, after: PerSequence, controls: Sequence[PerSequence], ends: bootstrap.Range
+    name: str, before: PerSequence, after: PerSequence, controls: Sequence[PerSequence], ends: estimates.Range
 ) -> dict[str, Cell]:
-    row: dict[str, Cell] = {EDIT: name, **bootstrap.mean_cells("value", after, ends)}
-    row |= bootstrap.mean_cells("change", after - before, bootstrap.changes_of(ends))
+    row: dict[str, Cell] = {EDIT: name, **estimates.mean_cells("value", after, ends)}
+    row |= estimates.mean_cells("change", after - before, estimates.changes_of(ends))
     if controls:
         control_change = torch.stack(list(controls)).mean(0) - before
-        row |= bootstrap.estimate_cells("control change", bootstrap.estimate(control_change))
-        row |= bootstrap.estimate_cells("change beyond control", bootstrap.estimate(after - before - control_change))
+        row |= estimates.estimate_cells("control change", estimates.estimate(control_change))
+        row |= estimates.estimate_cells("change beyond control", estimates.estimate(after - before - control_change))
     return row
 
 
@@ -194,7 +194,7 @@ def spread(
     before = next(iter(runs.values()))[0]
     rows: list[dict[str, Cell]] = []
     for name, (change, loss) in runs.items():
-        cells = bootstrap.mean_cells(NATS, loss, bootstrap.SIZES)
+        cells = estimates.mean_cells(NATS, loss, estimates.SIZES)
         for block in range(change.shape[1]):
             of_block = _cells(change[:, block], before[:, block], length)
             rows.append({EDIT: name, BLOCK: block, **of_block, **cells})
@@ -204,7 +204,7 @@ def spread(
         f"residuals over the norm of the first, mean over positions behind it; near: the next {NEXT}; far: those of "
         f"the last quarter; {TIMES}: over the first edit (fewer than 30 texts: Fieller); block "
         f"{subject.shape.n_layers} is the last output; loss of the unchanged texts in nats; null: 0, an "
-        f"equal token; {bootstrap.intervals(len(given))}"
+        f"equal token; {estimates.intervals(len(given))}"
     )
     return Table.of("How far does the change of one token spread?", note, tuple(rows), figure)
 
@@ -213,10 +213,10 @@ def _cells(change: Later, before: Later, length: int) -> dict[str, Cell]:
     """The mean changes of a block, and the change over that of the first edit, where it has one."""
     cells: dict[str, Cell] = {}
     for column, some in {ALL: slice(None), NEAR: slice(NEXT), FAR: slice(-max(1, length // 4), None)}.items():
-        cells |= bootstrap.mean_cells(column, change[:, some].mean(1), bootstrap.SIZES)
+        cells |= estimates.mean_cells(column, change[:, some].mean(1), estimates.SIZES)
     if not before.any():
         return cells | no_estimate(TIMES)
-    return cells | bootstrap.estimate_cells(TIMES, bootstrap.ratio(change.mean(1), before.mean(1)))
+    return cells | estimates.estimate_cells(TIMES, estimates.ratio(change.mean(1), before.mean(1)))
 
 
 def with_other_token(tokens: Tokens, position: int, seed: int = 0) -> Tokens:

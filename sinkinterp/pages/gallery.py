@@ -23,7 +23,7 @@ from ..data.tokens import TokenSet, random_tokens, repeated_token
 from ..files import data_of
 from ..measurement.maps import head_maps
 from ..measurement.measure import measure
-from ..metrics.bootstrap import Estimate, estimate_cells, intervals
+from ..metrics.estimates import Estimate, estimate_cells, intervals
 from ..metrics.instruments import GEOMETRY, MASSIVE
 from ..plots.theme import add_curve, colour, escaped, positive_axis, themed, unique_values
 from ..report.compare import sinks_by_length

@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..checks import check_count
-from ..metrics import bootstrap
+from ..metrics import estimates
 from ..metrics.sinks import check_epsilon, epsilons_of
 from ..plots.theme import PERCENT, add_curve, colour, error_bars, escaped, sweep_figure, themed, unique_values
 from ..table import ALPHA_1, EPSILON, LENGTH, MODEL, NULL, QUANTITY, SINK_1, VALUE_RATIO, Cell, Table, high_of, low_of
@@ -27,7 +27,7 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3, names: Sequ
     paired = _is_paired(before, after)
 
     def row(name: str) -> dict[str, Cell]:
-        change = bootstrap.estimate_cells("change", _change(old[name], new[name], paired))
+        change = estimates.estimate_cells("change", _change(old[name], new[name], paired))
         return {QUANTITY: name, **old[name].cells(names[0]), **new[name].cells(names[1]), **change}
 
     same = "sequences" if before.tokens.equal(after.tokens) else "texts as other tokens"
@@ -59,10 +59,10 @@ def _is_paired(before: Readings, after: Readings) -> bool:
     return before.tokens.equal(after.tokens) if "" in hashes else len(hashes) == 1
 
 
-def _change(old: Quantity, new: Quantity, paired: bool) -> bootstrap.Estimate:
+def _change(old: Quantity, new: Quantity, paired: bool) -> estimates.Estimate:
     if old.is_rate:
-        return bootstrap.change_of_rates(old.values, new.values, paired)
-    return bootstrap.difference(old.values, new.values, paired).within(bootstrap.changes_of(old.ends))
+        return estimates.change_of_rates(old.values, new.values, paired)
+    return estimates.difference(old.values, new.values, paired).within(estimates.changes_of(old.ends))
 
 
 def sinks_by_domain(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Table:
@@ -76,10 +76,10 @@ def sinks_by(column: str, reports: Mapping[str, Readings], epsilon: float = 0.3,
     def row(name: str, report: Readings) -> dict[str, Cell]:
         return {
             column: name,
-            **bootstrap.estimate_cells(SINK_1, report.sink_rate(0, epsilon)),
+            **estimates.estimate_cells(SINK_1, report.sink_rate(0, epsilon)),
             "null rate": report.null_sink_rate(0, epsilon),
-            **bootstrap.mean_cells(ALPHA_1, report.alpha().mean((1, 2)), bootstrap.SHARES),
-            **bootstrap.mean_cells(VALUE_RATIO, report.value_ratio().mean((1, 2)), bootstrap.SIZES),
+            **estimates.mean_cells(ALPHA_1, report.alpha().mean((1, 2)), estimates.SHARES),
+            **estimates.mean_cells(VALUE_RATIO, report.value_ratio().mean((1, 2)), estimates.SIZES),
             "n": report.protocol.sequences,
         }
 
@@ -88,7 +88,7 @@ def sinks_by(column: str, reports: Mapping[str, Readings], epsilon: float = 0.3,
     protocols = {report.protocol.model: report.protocol for report in reversed([*reports.values()])}
     measured = "; ".join(f"{model}: {of_model.line('sequences', 'source')}" for model, of_model in protocols.items())
     most = max(report.protocol.sequences for report in reports.values())
-    note = f"{measured}, epsilon={epsilon}; {bootstrap.intervals(most)}"
+    note = f"{measured}, epsilon={epsilon}; {estimates.intervals(most)}"
     return Table.of(title, note, rows, lambda table: sweep_figure(table, column, (SINK_1,)))
 
 
@@ -108,7 +108,7 @@ def sinks_by_length(reports: Iterable[Readings], epsilons: Iterable[float] | flo
             MODEL: report.protocol.model,
             LENGTH: report.protocol.length,
             EPSILON: epsilon,
-            **bootstrap.estimate_cells(SINK_1, report.sink_rate(0, epsilon)),
+            **estimates.estimate_cells(SINK_1, report.sink_rate(0, epsilon)),
             NULL: report.null_sink_rate(0, epsilon),
             "n": report.protocol.sequences,
         }
@@ -118,7 +118,7 @@ def sinks_by_length(reports: Iterable[Readings], epsilons: Iterable[float] | flo
     protocols = [report.protocol for report in in_order]
     sources = "; ".join(dict.fromkeys(f"{protocol.model}: {protocol.line('length')}" for protocol in protocols))
     lengths, varied = (", ".join(map(str, dict.fromkeys(row[name] for row in rows))) for name in (LENGTH, EPSILON))
-    most = bootstrap.intervals(max(protocol.sequences for protocol in protocols))
+    most = estimates.intervals(max(protocol.sequences for protocol in protocols))
     note = f"{sources}; T={lengths}, epsilon={varied}; {most}"
     return Table.of("Sink_1 over the length of sequences", note, rows, over_length)
 

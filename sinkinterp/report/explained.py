@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..attention import Edit
 from ..checks import InputError
-from ..metrics.bootstrap import estimate, estimate_cells, mean_cells, ratio
+from ..metrics.estimates import estimate, estimate_cells, mean_cells, ratio
 from ..metrics.metric import PerSequence
 from ..metrics.residuals import Lifetime
 from ..plots.theme import COLOURS, GREY, MAGNITUDE, escaped, themed

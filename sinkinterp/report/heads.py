@@ -18,7 +18,7 @@ from plotly.subplots import make_subplots
 
 from ..attention import maps
 from ..checks import whole_number
-from ..metrics.bootstrap import COSINES as COSINE_RANGE, SHARES, SIZES, mean_cells
+from ..metrics.estimates import COSINES as COSINE_RANGE, SHARES, SIZES, mean_cells
 from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
 from ..metrics.sinks import check_epsilon
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop

@@ -15,7 +15,7 @@ from jaxtyping import Bool
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..metrics.bootstrap import SIZES, mean_cells
+from ..metrics.estimates import SIZES, mean_cells
 from ..metrics.residuals import KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP_ENTRIES, Entries, lifetime
 from ..plots.theme import GREY, add_curve, colour, escaped, model_numbers, positive_axis, themed, unique_values
 from ..table import BLOCK, MODEL, POSITION, QUANTITY, Cell, Table

@@ -8,7 +8,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ..data.tokens import PAD
-from ..metrics.bootstrap import SIZES, estimate_cells, mean_cells
+from ..metrics.estimates import SIZES, estimate_cells, mean_cells
 from ..metrics.metric import NEXT_TOKEN_LOSS
 from ..metrics.sinks import epsilons_of, sink_grid, sink_tokens
 from ..plots.theme import PERCENT, SHARE, sweep_figure

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..checks import InputError, instance_of, nearest, refusal, whole_number
 from ..files import by_suffix, check_is_file, path_of, write_output
-from ..metrics.bootstrap import Estimate, intervals, rate
+from ..metrics.estimates import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE
 from ..metrics.metric import AnyMetric
 from ..metrics.residuals import Steps, norm_ratio, steps

@@ -7,7 +7,7 @@ from math import isnan
 import torch
 from torch import Tensor
 
-from ..metrics.bootstrap import REALS, SHARES, SIZES, Estimate, Range, estimate, mean_cells, rate_cells
+from ..metrics.estimates import REALS, SHARES, SIZES, Estimate, Range, estimate, mean_cells, rate_cells
 from ..metrics.metric import NEXT_TOKEN_LOSS, PerSequence
 from ..metrics.sinks import sink_positions, sink_rate
 from ..table import NULL, QUANTITY, Cell, Table

@@ -27,7 +27,7 @@ from ..files import cache_folder, check_writable, path_of, sole_writer
 from ..measurement.measure import measure, passes
 from ..measurement.quantities import sink_rate
 from ..measurement.watching import sinks_of
-from ..metrics.bootstrap import SIZES, Estimate, estimate
+from ..metrics.estimates import SIZES, Estimate, estimate
 from ..metrics.metric import next_token_loss
 from ..plots.theme import sweep_figure
 from ..seals import settle, stated, sums

@@ -50,7 +50,7 @@ from sinkinterp.lm.model import LMSpec, SinkConfig, build
 from sinkinterp.measurement import activation_patching, patching, sweep as spread
 from sinkinterp.measurement.explaining import cut_maps, massive_path
 from sinkinterp.measurement.path_patching import path_patching
-from sinkinterp.metrics import bootstrap, instruments
+from sinkinterp.metrics import estimates, instruments
 from sinkinterp.metrics.metric import LogitsMetric, Metric
 from sinkinterp.pages.book import chapters_in, write_front_pages
 from sinkinterp.pages.live.page import serve_live
@@ -150,7 +150,7 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
     streaming.streaming_table: lambda s, r: {"subject": s, "tokens": TOKENS, "window": 4, "sinks": (0, 1)},
     swap_table: lambda s, r: {"subject": s, "token_sets": {"a": TOKENS}, "targets": [4]},
     outliers.fake_quantised: lambda s, r: {"x": X, "bits": 4, "over": (-1,)},
-    bootstrap.estimate: lambda s, r: {"values": torch.zeros(3)},
+    estimates.estimate: lambda s, r: {"values": torch.zeros(3)},
     token_sets.random_tokens: lambda s, r: {"vocab": 64, "length": 5, "sequences": 2},
     held_out_tokens: lambda s, r: {"task": si.Recipe().data, "sequences": 2},
     Table: lambda s, r: {"title": "", "note": ""},
@@ -359,8 +359,8 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     **{f"keep {i}": lambda s, x=x: si.mask(s, TOKENS).keep(1)(x) for i, x in enumerate(NO_ACTIVATIONS)},
     **{f"Quantise to {bits} bits": lambda s, bits=bits: outliers.Quantise(bits, (-1,), outliers.nothing)
        for bits in (1, 0, 4.5)},
-    "an estimate of three axes": lambda s: bootstrap.estimate(X),
-    "pairs of two lengths": lambda s: bootstrap.difference(torch.zeros(3), torch.zeros(4), paired=True),
+    "an estimate of three axes": lambda s: estimates.estimate(X),
+    "pairs of two lengths": lambda s: estimates.difference(torch.zeros(3), torch.zeros(4), paired=True),
     **{f"a metric of {of.args[-1]} {f!r:.9}": lambda s, of=of, f=f: si.measure(s, TOKENS, instruments=[of(f)])
        for of in (partial(Metric, "own", CALL), partial(Metric, "own", RESIDUAL), partial(LogitsMetric, "own"))
        for f in NOT_CALLED_SO},

@@ -9,7 +9,7 @@ from backends.zoo import model_of, subject_of
 from refusals import refused
 
 import sinkinterp as si
-from sinkinterp.metrics.bootstrap import Estimate, rate
+from sinkinterp.metrics.estimates import Estimate, rate
 from sinkinterp.metrics.instruments import ALL
 
 TOKENS = torch.randint(64, (3, 11), generator=torch.Generator().manual_seed(0))

@@ -35,7 +35,7 @@ from sinkinterp.measurement.sweep import (
     with_other_token,
     without_sink,
 )
-from sinkinterp.metrics.bootstrap import estimate
+from sinkinterp.metrics.estimates import estimate
 from sinkinterp.table import BLOCK, EDIT, LOSS
 
 TOKENS = tokens_of(13)

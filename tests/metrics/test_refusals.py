@@ -11,7 +11,6 @@ from refusals import refused
 from torch import Tensor
 
 from sinkinterp.metrics import qk, residuals, sinks
-from sinkinterp.metrics.bootstrap import estimate
 
 NAN = float("nan")
 X, ALPHA = torch.ones(2, 1, 3), torch.ones(2, 3, 5, 7)
@@ -25,7 +24,6 @@ REFUSED = {
     "share": [(sinks.sink_positions, ALPHA, ALPHA, 0.3, share) for share in (-0.1, 1.0, NAN)],
     "count": [(residuals.top_entries, X, count) for count in (0, 4)],
     "least": [(residuals.steps, torch.ones(5), least) for least in (1.0, 0.5, NAN)],
-    "seed": [(estimate, torch.ones(n), seed) for n in (2, 31) for seed in (-1, 2**63)],
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 import sinkinterp as si
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.metrics.bootstrap import difference
+from sinkinterp.metrics.estimates import difference
 from sinkinterp.metrics.instruments import ALL, INSTRUMENTS
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, Metric
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES, Steps

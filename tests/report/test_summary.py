@@ -7,7 +7,7 @@ import torch
 from refusals import refused
 
 import sinkinterp as si
-from sinkinterp.metrics.bootstrap import SHARES, estimate, estimate_cells
+from sinkinterp.metrics.estimates import SHARES, estimate, estimate_cells
 from sinkinterp.metrics.importance import PAPER, VISIBLE
 from sinkinterp.report.heads import sinks_by_head
 from sinkinterp.report.norms import residual_norms_by_block
