@@ -29,8 +29,10 @@ REPORTED = {edit: {int(t): (*rates, None)[:2] for t, rates in by_t.items()} for 
 TARGETS = tuple(REPORTED["p1 <- p_t"])  # the paper's t, from 1
 MIN_QUERIES = 4  # that see position t, so that its importance is a mean over several queries
 RATES = (SINK_1, SINK_T)
-UNTOUCHED, REPEATED, OURS, THEIRS = "none", "repeated", "this model", "GPT2-XL, the paper's"
-GRID = ((UNTOUCHED, SINK_1), *((edit, rate) for edit in ("p1 <- p_t", "p1 <-> p_t") for rate in RATES))
+UNTOUCHED, SWAPPED = "none", "p1 <-> p_t"
+REPEATED, OURS, THEIRS = "repeated", "this model", "GPT2-XL, the paper's"
+LEAST = 0.01  # a smaller Sink_1 is no sink
+GRID = ((UNTOUCHED, SINK_1), *((edit, rate) for edit in ("p1 <- p_t", SWAPPED) for rate in RATES))
 RATE_NOTE = "percent of (sequence, layer, head) with a sink on the first token, and on token t"
 
 
@@ -70,8 +72,31 @@ def swap_table(
         report = measure(subject, token_set, edits=edits, positions=(0, target))
         place: dict[str, Cell] = {INPUT: name, EDIT: edit, TARGET: target + 1}
         rows.append(place | _sinks(report, target, epsilon) | _reported(name, edit, target))
-    note = _note(report, read, epsilon)
-    return Table.of(f"Table 7 on {subject.name}: the sink follows p1", note, tuple(rows), swap_chart)
+    table = Table.of("", _note(report, read, epsilon), rows, swap_chart)
+    return replace(table, title=f"Table 7 on {subject.name}: {swap_finding(table)}")
+
+
+def swap_finding(table: Table) -> str:
+    """Returns whether the sink follows p1, by what `swap_table` measured: on all inputs, or input by input.
+
+    It follows if position t has at least half of Sink_1 once p1 and p_t are swapped, mean over t.
+    """
+    found = {name: _finding(table.where(**{INPUT: name})) for name in unique_values(table, INPUT)}
+    claims = {claim for claim, _ in found.values()}
+    if len(claims) == 1:
+        numbers = " and ".join(dict.fromkeys(filter(None, (shares for _, shares in found.values()))))
+        return f"{claims.pop()}{numbers and f' ({numbers})'}"
+    return "; ".join(f"{name}: {claim}{shares and f' ({shares})'}" for name, (claim, shares) in found.items())
+
+
+def _finding(rows: Table) -> tuple[str, str]:
+    """A claim about one input, and its two shares in percent."""
+    before = fmean(rows.where(**{EDIT: UNTOUCHED}).numbers(SINK_1))
+    moved = fmean(rows.where(**{EDIT: SWAPPED}).numbers(SINK_T))
+    if before <= max([LEAST, *rows.numbers(NULL)]):
+        return "there is no sink to follow p1", ""
+    claim = "the sink follows p1" if 2 * moved >= before else "the sink does not follow p1"
+    return claim, f"{100 * moved:.3g} of {100 * before:.3g}%"
 
 
 def paper_targets(length: int) -> list[int]:
@@ -111,7 +136,7 @@ def _runs(targets: Sequence[int]) -> list[Run]:
     return [
         (UNTOUCHED, targets[0], ()),
         *(("p1 <- p_t", t, [ReplacePosition(0, t)]) for t in targets),
-        *(("p1 <-> p_t", t, [SwapPositions(0, t)]) for t in targets),
+        *((SWAPPED, t, [SwapPositions(0, t)]) for t in targets),
         *(("p_t <-> p_t+1", t, [SwapPositions(t, t + 1)]) for t in targets),
     ]
 

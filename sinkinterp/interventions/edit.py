@@ -51,7 +51,10 @@ def _edit_of(edit: Any) -> Edit:
 
 
 def description(value: object) -> str:
-    """An edit as code would write it, without fields that have their default value; tensors by their shape."""
+    """An edit as code would write it, without fields that have their default value; tensors by their shape.
+
+    The paper's name, such as p1 <-> p5, stands behind it: positions of code count from 0, those of the paper from 1.
+    """
     if isinstance(value, Tensor):
         return f"tensor{tuple(value.shape)}"
     if isinstance(value, Mapping):
@@ -65,7 +68,8 @@ def description(value: object) -> str:
     shown = [f for f in fields(value) if not (f.kw_only and _is_default(f, getattr(value, f.name)))]
     by_place = [description(getattr(value, f.name)) for f in shown if not f.kw_only]
     by_name = [f"{f.name}={description(getattr(value, f.name))}" for f in shown if f.kw_only]
-    return f"{type(value).__name__}({', '.join(by_place + by_name)})"
+    in_paper = f" ({value.in_paper})" if hasattr(value, "in_paper") else ""
+    return f"{type(value).__name__}({', '.join(by_place + by_name)}){in_paper}"
 
 
 def _is_default(field: Field[Any], value: object) -> bool:

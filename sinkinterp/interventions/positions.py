@@ -21,11 +21,17 @@ class _PositionPair(Edit):
 
     first: int
     second: int
+    _arrow: ClassVar[str] = "<->"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.first == self.second:
             raise InputError(f"position {self.first} with itself changes nothing; name two different positions")
+
+    @property
+    def in_paper(self) -> str:
+        """The edit in the words of the paper, whose positions count from 1."""
+        return f"p{self.first + 1} {self._arrow} p{self.second + 1}"
 
     def check(self, shape: ModelShape, length: int) -> None:
         check_chosen((self.first, self.second), range(length), "position")
@@ -51,6 +57,8 @@ class SwapPositions(_PositionPair):
 @dataclass(frozen=True)
 class ReplacePosition(_PositionPair):
     """The token at `first` is given the position of `second`: p_first <- p_second."""
+
+    _arrow: ClassVar[str] = "<-"
 
     def position_ids(self, ids: PositionIds) -> PositionIds:
         replaced = ids.clone()

@@ -136,7 +136,8 @@ def _held_map(patterns: Any, tokens: Any, layers: Any, heads: Any) -> go.Figure:
     alphas = {(layer, head): held[layer][:, head, :, 0].mean().item() for layer, head in asked}
     shown, side = detail(alphas, length, 1, all_of_them=layers is not None or heads is not None)
     weights = torch.stack([held[layer][:, head].mean(0) for layer, head in shown])
-    unseen = torch.ones(length, length, dtype=torch.bool).triu(1)
+    later = torch.ones(length, length, dtype=torch.bool).triu(1)
+    unseen = later & (not weights[:, later].any())  # a model that reads both ways, as BERT does, has them all
     values = maps.pooled(weights.masked_fill(unseen, torch.nan), side).numpy()
     alpha, words = tuple(alphas[head] for head in shown), _words_held(tokens, n, length)
     drawn = HeadMaps(shown, {maps.WEIGHT.name: values}, length, side=side, alpha=alpha, words=words)

@@ -145,7 +145,7 @@ def ratio(after: PerSequence, before: PerSequence) -> Estimate:
     if (after - quotient * before).abs().max() <= _SAME * before.abs().max():
         return Estimate(quotient, quotient, quotient)
     (a, ab), (_, b) = (torch.cov(torch.stack((after, before))) / n).tolist()
-    t = float(stdtrit(n - 1, _UPPER))
+    t = _quantile(n - 1)
     g = t**2 * b / mean**2 if mean else math.inf
     if g >= 1:
         return Estimate(quotient, math.nan, math.nan)
@@ -175,7 +175,12 @@ def _known(values: Tensor) -> Tensor:
     return values[~values.isnan()].double()
 
 
+def _quantile(degrees: float) -> float:
+    """The 97.5% quantile of Student's t with this many whole degrees, in three decimals, as stored verdicts have it."""
+    return round(float(stdtrit(int(degrees), _UPPER)), 3)
+
+
 def _by_t(mean: float, variance: float, degrees: float) -> Estimate:
     """A mean with the interval of Student's t, from the variance of the mean."""
-    half = float(stdtrit(degrees, _UPPER)) * variance**0.5
+    half = _quantile(degrees) * variance**0.5
     return Estimate(mean, mean - half, mean + half)

@@ -154,7 +154,7 @@ def _model_sections(name: str, shipped: Shipped) -> Iterator[Section]:
     overview = [heads.plot()] if len(heads.frame) > 1 else []
     yield from _of_model(name, shipped.report, overview, shipped.subject, "is there a sink?")
     if name == "demo-softmax" and isinstance(shipped.recipe.data, BigramBackcopy):
-        yield Section.of(swaps(shipped.subject, shipped.recipe.data), f"{name}: the sink follows p1")
+        yield Section.of(swaps(shipped.subject, shipped.recipe.data), f"{name}: where does the sink go?")
 
 
 def language_models() -> Mapping[str, str]:
@@ -263,7 +263,8 @@ def demo_page(result: Demo) -> str:
     maps = Section("Where attention goes", figures=[figure])
     residuals = replace(Section.of(result.residuals), caption=words["residuals"])
     sections = [maps, Section.of(result.swaps), residuals, Section.of(result.training), Section.of(result.twins)]
-    return page(words["title"], words["lead"], sections)
+    rates = {name: f"{report.sink_rate(0, DEMO_EPSILON).mean:.1%}" for name, report in result.reports.items()}
+    return page(words["title"], words["lead"].format(**rates), sections)
 
 
 def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) -> Table:

@@ -11,7 +11,7 @@ from ..metrics.sinks import check_epsilon, epsilons_of
 from ..plots.theme import PERCENT, add_curve, colour, error_bars, escaped, sweep_figure, themed, unique_values
 from ..table import ALPHA_1, EPSILON, LENGTH, MODEL, NULL, QUANTITY, SINK_1, VALUE_RATIO, Cell, Table, high_of, low_of
 from .readings import Readings, check_report, check_reports, protocol_note
-from .summary import Quantity, quantities
+from .summary import Quantity, main_sink, quantities
 
 ENDS = ("before", "after")
 
@@ -23,7 +23,8 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3, names: Sequ
     """
     check_reports(dict(zip(names, (before, after), strict=True)), "compare")
     check_epsilon(epsilon)
-    old, new = ({q.name: q for q in quantities(report, epsilon)} for report in (before, after))
+    places = sorted({main_sink(report, epsilon) for report in (before, after)} - {0})
+    old, new = ({q.name: q for q in quantities(report, epsilon, places)} for report in (before, after))
     paired = _is_paired(before, after)
 
     def row(name: str) -> dict[str, Cell]:
@@ -34,8 +35,14 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3, names: Sequ
     pairing = f"the same {same}, change by sequence" if paired else "different sequences, change of means"
     notes = [protocol_note(report, epsilon) for report in (before, after)]
     said = [note if note.startswith(name) else f"{name}: {note}" for name, note in zip(names, notes, strict=True)]
-    rows = tuple(row(name) for name in old if name in new)
-    return Table.of("What changed?", "; ".join((*said, pairing)), rows, changes)
+    rows = [row(name) for name in old if name in new]
+    title = "What changed?"
+    begins = [" first" in report.protocol.bos for report in (before, after)]
+    if begins[0] != begins[1]:
+        numbers = dict(zip((*names, "change"), (*map(float, begins), begins[1] - float(begins[0])), strict=True))
+        rows.insert(0, dict.fromkeys(rows[0]) | {QUANTITY: "begins with BOS (1: yes)", **numbers})
+        title += f' Only the one {names[begins.index(True)]} begins with BOS: read both with bos="never", or "always"'
+    return Table.of(title, "; ".join((*said, pairing)), rows, changes)
 
 
 def changes(table: Table) -> go.Figure:

@@ -1,5 +1,6 @@
 """Is there a sink? The numbers that show it, a table of them, and a sentence; how they were made."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from html import escape
 from math import isnan
@@ -11,7 +12,7 @@ from ..metrics.estimates import REALS, SHARES, SIZES, Estimate, Range, estimate,
 from ..metrics.metric import NEXT_TOKEN_LOSS, PerSequence
 from ..metrics.sinks import sink_positions, sink_rate
 from ..table import NULL, QUANTITY, Cell, Table
-from .heads import heads_svg, sinks_by_head, strongest_head
+from .heads import heads_svg, sinks_by_head
 from .positions import followed
 from .readings import Readings, TokenText, of_report, protocol_note, public_name
 
@@ -40,8 +41,11 @@ class Quantity:
         return rate_cells(column, self.values) if self.is_rate else mean_cells(column, self.values, self.ends)
 
 
-def quantities(report: Readings, epsilon: float) -> list[Quantity]:
-    """The numbers that say whether a report shows a sink, in the order in which they are read."""
+def quantities(report: Readings, epsilon: float, places: Iterable[int] = ()) -> list[Quantity]:
+    """The numbers that say whether a report shows a sink, in the order in which they are read.
+
+    places: later positions whose rate is one of them, if it was measured.
+    """
     rate_nulls = report.null_sink_rate(0, epsilon), report.bias_sink_rate(0, epsilon)
     alpha_nulls = report.null_alpha().nanmean().item(), report.bias_alpha().nanmean().item()
     has_proxies = not same_numbers(report.raw_importance, report.importance)
@@ -50,6 +54,7 @@ def quantities(report: Readings, epsilon: float) -> list[Quantity]:
     rates = sink_rate(report.alpha(), epsilon)
     found = [
         Quantity(f"Sink_1 at epsilon {epsilon} (position 0)", rates, *rate_nulls, is_rate=True, ends=SHARES),
+        *(_rate_at(report, epsilon, at) for at in places if at in report.positions),
         Quantity("alpha_1, mean over heads", report.alpha().mean((1, 2)), *alpha_nulls, ends=SHARES),
         Quantity("alpha_1 of raw weights", report.raw_alpha().mean((1, 2)), is_telling=has_proxies),
         *_of_slot(report, epsilon),
@@ -61,6 +66,12 @@ def quantities(report: Readings, epsilon: float) -> list[Quantity]:
     if report.has(NEXT_TOKEN_LOSS):
         found.append(Quantity("loss, nats per token", report.extra(NEXT_TOKEN_LOSS).nanmean(1), ends=SIZES))
     return found
+
+
+def _rate_at(report: Readings, epsilon: float, at: int) -> Quantity:
+    nulls = report.null_sink_rate(at, epsilon), report.bias_sink_rate(at, epsilon)
+    rates, name = sink_rate(report.alpha(at), epsilon), f"Sink_{at + 1} at epsilon {epsilon} (position {at}, p{at + 1})"
+    return Quantity(name, rates, *nulls, is_rate=True, ends=SHARES)
 
 
 def same_numbers(a: Tensor, b: Tensor) -> bool:
@@ -92,7 +103,8 @@ def sink_summary(report: Readings, epsilon: float = 0.3) -> Table:
         bias_null = {"null of bias alone": quantity.bias_null} if is_biased else {}
         return {QUANTITY: quantity.name, **quantity.cells("value"), NULL: quantity.null, **bias_null}
 
-    rows = tuple(row(quantity) for quantity in quantities(report, epsilon) if quantity.is_telling)
+    places = {main_sink(report, epsilon)} - {0}
+    rows = tuple(row(quantity) for quantity in quantities(report, epsilon, places) if quantity.is_telling)
     return Table.of("Is there a sink on the first token?", protocol_note(report, epsilon), rows)
 
 
@@ -133,21 +145,33 @@ def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText =
     uniform attention too is above epsilon tell nothing by their rate; where all are, the mean decides. `token_text`
     gives token ids their text, for later sinks of one text.
     """
-    rate, null = report.sink_rate(0, epsilon), report.null_sink_rate(0, epsilon)
-    alpha, uniform = (estimate(x.nanmean((1, 2))).within(SHARES) for x in (report.alpha(), report.null_alpha()))
-    layer, head = strongest_head(report)
-    i = report.attention_layers.index(layer)
-    strongest, of_uniform = (values[:, i, head].nanmean().item() for values in (report.alpha(), report.null_alpha()))
+    at = main_sink(report, epsilon)
+    rate, null = report.sink_rate(at, epsilon), report.null_sink_rate(at, epsilon)
+    alphas, nulls = report.alpha(at), report.null_alpha(at)
+    alpha, uniform = (estimate(x.nanmean((1, 2))).within(SHARES) for x in (alphas, nulls))
+    i, head = divmod(int(alphas.nanmean(0).argmax()), alphas.shape[2])
+    strongest, of_uniform = (values[:, i, head].nanmean().item() for values in (alphas, nulls))
     is_one = report.protocol.sequences == 1
     unit = "(layer, head)" if is_one else "(sequence, layer, head)"
     edits = " and ".join(f" with {edit}" for edit in report.protocol.edits)
+    claim = _claim(_rate_exceeds(report, epsilon), _mean_exceeds(report))
+    if at:
+        claim = f"has its sink on position {at} (p{at + 1}, Sink_{at + 1}), and none to speak of on its first token"
     return (
-        f"{public_name(report.protocol.model)}{edits} {_claim(_rate_exceeds(report, epsilon), _mean_exceeds(report))}"
+        f"{public_name(report.protocol.model)}{edits} {claim}"
         f"{', in this one text' if is_one else ''}: it receives {_share(alpha)} of the attention, mean over heads "
         f"(uniform attention: {_share(uniform)}), and {_percent(rate)} of all {unit} give it more than {epsilon:g} "
-        f"(uniform: {null:.1%}). Head {head} of layer {layer} looks at it most: it gives {strongest:.2f} "
-        f"(uniform: {of_uniform:.2f}){_slot_clause(report, epsilon)}{_later_clause(report, epsilon, token_text)}."
+        f"(uniform: {null:.1%}). Head {head} of layer {report.attention_layers[i]} looks at it most: it gives "
+        f"{strongest:.2f} (uniform: {of_uniform:.2f})"
+        f"{_slot_clause(report, epsilon)}{_later_clause(report, epsilon, at, token_text)}."
     )
+
+
+def main_sink(report: Readings, epsilon: float = 0.3) -> int:
+    """The position of the sink: 0, unless the first token has none and a later position is one, the strongest then."""
+    if _rate_exceeds(report, epsilon) is not False or not (later := _later_sinks(report, epsilon)):
+        return 0
+    return max(later, key=lambda position: report.sink_rate(position, epsilon).mean)
 
 
 def protocol_table(report: Readings, epsilon: float = 0.3) -> Table:
@@ -213,12 +237,17 @@ def _slot_clause(report: Readings, epsilon: float) -> str:
     return f"; the slot, a column that is not a token, {claim}: Sink_* is {rate.mean:.1%} (uniform: {null:.1%})"
 
 
-def _later_clause(report: Readings, epsilon: float, token_text: TokenText) -> str:
-    """Names the later positions that are sinks in a tenth of the heads; in one text, with their tokens."""
+def _later_sinks(report: Readings, epsilon: float) -> list[int]:
+    """The later positions that are sinks in a tenth of the heads."""
     is_followed = followed(report)[:, None, None, list(report.positions)]
     alpha, null = (values.masked_fill(~is_followed, torch.nan) for values in (report.importance, report.null))
     columns = sink_positions(alpha, null, epsilon, SHARE).tolist()
-    later = sorted(p for p in (report.positions[i] for i in columns) if p > 0)
+    return sorted(p for p in (report.positions[i] for i in columns) if p > 0)
+
+
+def _later_clause(report: Readings, epsilon: float, at: int, token_text: TokenText) -> str:
+    """Names the later positions that are sinks beside position `at`; in one text, with their tokens."""
+    later = [position for position in _later_sinks(report, epsilon) if position != at]
     if not later:
         return ""
     is_one = report.protocol.sequences == 1

@@ -5,7 +5,7 @@ import math
 import pytest
 from pages.shipped import by_stem
 
-from sinkinterp.applications.position_swap import REPORTED, paper_grid
+from sinkinterp.applications.position_swap import REPORTED, paper_grid, swap_finding
 from sinkinterp.runs.experiment import load_experiment
 from sinkinterp.table import Table, published
 
@@ -77,3 +77,22 @@ def test_the_chapter_in_the_book_shows_the_papers_grid():
     grid = paper_grid(by_stem()["table07_position_swap"].table)
     (theirs,) = grid.where(edit="p1 <-> p_t", rate="Sink_t", of="GPT2-XL, the paper's").records()
     assert [theirs[f"t={t}"] for t in (5, 10, 15, 20, 25, 30)] == ["57.6", "54.5", "52.8", "51.7", "51.1", "50.2"]
+
+
+@pytest.mark.parametrize(
+    ("before", "moved", "title"),
+    [
+        (0.91, 0.91, "the sink follows p1 (91 of 91%)"),
+        (0.354, 0.049, "the sink does not follow p1 (4.9 of 35.4%)"),
+        (0.0, 0.0, "there is no sink to follow p1"),
+    ],
+)
+def test_the_title_says_what_the_numbers_show(before, moved, title):
+    cells = {"none": (before, 0.0), "p1 <-> p_t": (0.0, moved)}
+    rows = [
+        {"input": "given", "edit": edit, "Sink_1": first, "Sink_t": there, "null": 0.0}
+        for edit, (first, there) in cells.items()
+    ]
+    assert swap_finding(Table.of("", "", rows)) == title
+    both = [*rows, *({**row, "input": "other", "Sink_1": 0.0} for row in rows)]
+    assert swap_finding(Table.of("", "", both)).endswith("; other: there is no sink to follow p1") == (before > 0)

@@ -173,7 +173,7 @@ def served(call, answers_of_live_pages, monkeypatch):
 def test_the_page_is_served_until_an_interrupt_and_answers(served):
     code, output, opened, (answer,) = served(MODEL)
     assert code == 0 and f"the live page is at {opened[0]}" in output and opened[0].startswith("http://127.0.0.1:")
-    assert answer["view"]["tokens"] == ["3", "17", "5", "9"] and answer["edits"] == ["SwapPositions(0, 2)"]
+    assert answer["view"]["tokens"] == ["3", "17", "5", "9"] and answer["edits"] == ["SwapPositions(0, 2) (p1 <-> p3)"]
 
 
 def test_no_browser_is_opened_where_none_is_wanted(served):

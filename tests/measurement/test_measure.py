@@ -111,7 +111,7 @@ def test_the_protocol_says_what_was_measured():
     assert (said.model, said.sequences, said.length, said.dtype) == ("GPT2LMHeadModel", 5, 17, "float32")
     assert (said.bos, said.source, said.source_sha256) == ("id 3 first", "five rows", token_set.sha256)
     assert (said.texts_too_short, said.revision, said.divisor) == (7, "", VISIBLE.description)
-    assert said.edits == ("SwapPositions(0, 1)",) and said.edits[0] in said.line()
+    assert said.edits == ("SwapPositions(0, 1) (p1 <-> p2)",) and said.edits[0] in said.line()
     assert said.versions.keys() >= {"python", "sinkinterp", "torch", "transformers"}
 
 

@@ -56,7 +56,7 @@ def test_the_live_page_of_a_module_answers_as_that_of_its_twin(pair, answers_of_
         serve_live(subject, addresses.append)
     ours, theirs = answers_of_live_pages
     assert len(addresses) == 2 and all(address.startswith("http://127.0.0.1:") for address in addresses)
-    assert ours["edits"] == ["SwapPositions(0, 2)"] and ours["view"]["tokens"] == ["3", "17", "5", "9"]
+    assert ours["edits"] == ["SwapPositions(0, 2) (p1 <-> p3)"] and ours["view"]["tokens"] == ["3", "17", "5", "9"]
     assert [row["token"] for row in ours["next"]] == [row["token"] for row in theirs["next"]]
     for mine, other in zip(ours["next"], theirs["next"], strict=True):
         assert mine["chances"] == pytest.approx(other["chances"], abs=1e-5)

@@ -201,11 +201,12 @@ def test_a_change_of_rates_with_spread_is_the_change_of_means():
 @pytest.mark.parametrize("n", [2, 5, 29, 30, 31, 1000])
 def test_intervals_are_those_of_scipy_at_every_number_of_values(n):
     values, others = normal(n).double(), 3 * normal(n + 2, 1).double() + 1
-    theirs = stats.ttest_1samp(values.numpy(), 0).confidence_interval()
-    assert [estimate(values).low, estimate(values).high] == pytest.approx([*theirs])
+    theirs, found = stats.ttest_1samp(values.numpy(), 0).confidence_interval(), estimate(values)
+    assert [found.low, found.high] == pytest.approx([*theirs], abs=2e-4 * width(found))
     theirs = stats.ttest_ind(others.numpy(), values.numpy(), equal_var=False).confidence_interval()
-    found = difference(values, others, paired=False)
-    assert [found.low, found.high] == pytest.approx([*theirs])
+    found = difference(values, others, paired=False)  # of whole degrees of freedom: never narrower
+    assert found.low <= theirs.low + 1e-3 and theirs.high <= found.high + 1e-3
+    assert n < 29 or [found.low, found.high] == pytest.approx([*theirs], abs=1e-3 * width(found))
     exact = stats.binomtest(0, n).proportion_ci(method="exact")
     assert [rate(torch.zeros(n)).low, rate(torch.zeros(n)).high] == pytest.approx([*exact])
     wilson = stats.binomtest(n // 2, n).proportion_ci(method="wilson")

@@ -8,14 +8,14 @@ from report.test_tables import ALPHA, REPORT, TOKENS, WITH, N, T
 
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES
-from sinkinterp.report.compare import sinks_by_length
+from sinkinterp.report.compare import compare, sinks_by_length
 from sinkinterp.report.explained import graph
 from sinkinterp.report.heads import strongest_head
 from sinkinterp.report.norms import norms_by_kind, token_kinds
 from sinkinterp.report.positions import sinks_by_token
 from sinkinterp.report.readings import protocol_note, public_name, short_name
 from sinkinterp.report.report import NAMED, VIEWS, tables_as_json, views_of
-from sinkinterp.report.summary import protocol_table, sink_verdict
+from sinkinterp.report.summary import protocol_table, sink_summary, sink_verdict
 from sinkinterp.runs.training_figures import training_history
 
 
@@ -93,6 +93,34 @@ def test_later_positions_are_named_where_a_tenth_of_the_heads_looks_at_them_and_
     later[..., 2:4] = 0
     said = sink_verdict(one_text(later[:1], 0.18), token_text=lambda token: "the ")
     assert "; token 1, 'the', is a second sink (positions from 0, in a tenth of the heads or more)." in said
+
+
+def moved(report):
+    """The report with its sink on position 3, and none on the first token."""
+    values = report.importance.clone()
+    values[..., 3], values[..., 0] = 0.9, report.null[..., 0]
+    return replace(report, importance=values)
+
+
+def test_a_sink_that_moved_is_said_first_and_has_its_row():
+    there = moved(replace(REPORT, null=REPORT.null * 0 + 0.1, bias_null=REPORT.null * 0 + 0.1))
+    said = sink_verdict(there)
+    assert said.startswith("toy has its sink on position 3 (p4, Sink_4), and none to speak of on its first token: it")
+    assert "receives 0.90" in said and "second sink" not in said
+    rows = {row["quantity"]: row["value"] for row in sink_summary(there).records()}
+    assert rows["Sink_4 at epsilon 0.3 (position 3, p4)"] == 1 and rows["Sink_1 at epsilon 0.3 (position 0)"] == 0
+    assert not any(name.startswith("Sink_4") for name in sink_summary(REPORT).frame["quantity"])
+    change = compare(REPORT, there).where(quantity="Sink_4 at epsilon 0.3 (position 3, p4)").records()
+    assert change[0]["after"] == 1 and change[0]["before"] < 1
+
+
+def test_two_models_of_which_one_begins_with_bos_are_told_apart_in_the_first_line_and_a_row():
+    with_bos = replace(REPORT, protocol=replace(REPORT.protocol, bos="<s> first"))
+    table = compare(REPORT, with_bos)
+    assert table.title.startswith("What changed? Only the one after begins with BOS: read both with bos=")
+    row = table.records()[0]
+    assert (row["quantity"], row["before"], row["after"], row["change"]) == ("begins with BOS (1: yes)", 0, 1, 1)
+    assert compare(with_bos, with_bos).title == "What changed?" == compare(REPORT, REPORT).title
 
 
 def test_the_protocol_leaves_out_what_is_not_known():
