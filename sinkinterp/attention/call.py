@@ -371,6 +371,14 @@ def call_of_interface(
     return AttentionCall(layer, q, k, v, scale, mask, bias, softcap=softcap, slot=slot, kernel=kernel, shared=seen)
 
 
+def unscaled(module: Any, q: Queries, scale: float | None) -> tuple[Queries, float | None]:
+    """Queries and the scale of their scores, also of a model that multiplies queries by it before the call (OPT)."""
+    own = getattr(module, "scaling", None)
+    if scale == 1 and isinstance(own, float) and own not in (0, 1):
+        return q / own, own
+    return q, scale
+
+
 def relative_to_own_key(
     bias: Float[Tensor, "#batch #head 1 key"], n_queries: int
 ) -> Float[Tensor, "#batch #head query key"]:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from ..attention.call import call_of_interface, is_causal_call
+from ..attention.call import call_of_interface, is_causal_call, unscaled
 from ..attention.shapes import HeadOutput
 from ..attention.sites import BLOCK_SITES, CALL, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Site
 from ..checks import InputError
@@ -50,11 +50,13 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         tensors = trimmed(recorder.layout, key, value, attention_mask, kwargs.get("position_bias"))
         extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
         k, v = (with_heads(x, recorder.n_kv_heads) for x in tensors[:2])
-        call = call_of_interface(recorder.layers[module], query, k, v, tensors[2], scaling, **extra)
+        q, scale = unscaled(module, query, scaling)
+        call = call_of_interface(recorder.layers[module], q, k, v, tensors[2], scale, **extra)
         edited, drops = recorder.edited_call(call), bool(kwargs.get("dropout"))
         if edited is not call and drops:
             raise InputError("edits of attention compute it without dropout; call model.eval(), or set it to 0")
-        if edited is not call or (not drops and call.is_fused and (base == "sdpa" or "kernel" in kwargs)):
+        is_the_same = q is query and (base == "sdpa" or "kernel" in kwargs)  # bit for bit
+        if edited is not call or (not drops and is_the_same and call.is_fused):
             z, weights = edited.output(), None
             if base == "eager":  # which returns the pattern without the slot's column
                 weights = edited.pattern()[..., -call.k.shape[2] :].to(query.dtype)

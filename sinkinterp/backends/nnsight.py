@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..attention.call import call_of_interface, is_causal_call
+from ..attention.call import call_of_interface, is_causal_call, unscaled
 from ..attention.sites import CALL, OUTPUT, RESIDUAL
 from ..checks import InputError
 from ..data.tokens import Tokens
@@ -98,10 +98,11 @@ def _attend(envoy: Any, layer: int, recorder: Recorder, base: str, n_kv_heads: i
     """Shows the recorder a layer's call and the output of its heads, and writes the changes."""
     operation = getattr(envoy.source, [op for op in envoy.source.names if op.startswith(_OPERATION)][-1])
     (module, q, k, v, mask), extra = operation.inputs
-    about = {"scale": extra.get("scaling"), **extra, "is_causal": is_causal_call(module, extra)}
-    call = call_of_interface(layer, q, with_heads(k, n_kv_heads), with_heads(v, n_kv_heads), mask, **about)
+    about = {**extra, "is_causal": is_causal_call(module, extra), "masks": recorder.masks}
+    unscaled_q, about["scale"] = unscaled(module, q, extra.get("scaling"))
+    call = call_of_interface(layer, unscaled_q, with_heads(k, n_kv_heads), with_heads(v, n_kv_heads), mask, **about)
     edited = recorder.attend(call)
-    if edited is not call or (edited.is_fused and (base == "sdpa" or "kernel" in extra)):
+    if edited is not call or (unscaled_q is q and edited.is_fused and (base == "sdpa" or "kernel" in extra)):
         operation.skip((recorder.output(edited, edited.output()).transpose(1, 2).contiguous(), None))
     elif recorder.uses(OUTPUT):
         z, *others = operation.output

@@ -49,7 +49,7 @@ def qk_angles(call: AttentionCall, position: int = 0) -> Pair:
 def qk_norm_products(call: AttentionCall, position: int = 0) -> Pair:
     """Mean `|q_i| |k_j| * scale` for the key at `position` (from 0) beside the others: scores at a cosine of 1.
 
-    The scale is a factor because some models (OPT) multiply their queries by it beforehand. Errors as above. Source:
+    Errors as above. Source:
     Gu et al. 2025, Figures 2 and 15-18, which leave it out.
     """
     q, k = _featured(call)
