@@ -167,6 +167,14 @@ class Prompts:
         for prompt in filter(names_file, (*self.clean, *self.corrupted, *self.text)):
             yield f'{prompt} is a file; give the prompt itself, such as "$(head -1 {prompt})"'
 
+    def metric(self, subject: "Subject") -> dict[str, Any]:
+        """The metric that was asked for, as a keyword of patching; none for the usual one."""
+        from ..measurement.activation_patching import answer_difference, first_alpha
+
+        if self.answer is not None and self.instead is not None:
+            return {"metric": answer_difference(subject, self.answer, self.instead)}
+        return {"metric": first_alpha()} if self.sink else {}
+
 
 def patch(
     model: options.Model,
@@ -183,7 +191,7 @@ def patch(
     what.check()
     prompts.check()
     with progress_bars() as progress:
-        from ..measurement.activation_patching import USUAL_TEXT, first_alpha
+        from ..measurement.activation_patching import USUAL_TEXT
         from ..measurement.patching import RESTORED
         from ..pages.page import Section, page
         from ..pages.report import PAGES, content
@@ -201,8 +209,7 @@ def patch(
             if what.site is Patched.PATHS:
                 raise InputError("--site paths compares two prompts of one model; leave --into out")
             asked = {"target": other, "tokens": texts}
-        asked |= {"answer": prompts.answer, "instead": prompts.instead, "progress": progress("patching")}
-        asked |= {"metric": first_alpha()} if prompts.sink else {}
+        asked |= {"progress": progress("patching")} | prompts.metric(subject)
         table = chosen_rows(what.table(subject, **asked), layers or None, positions=positions or None)
     strongest = table.with_rows(sorted(table.records(), key=lambda row: -abs(float(row[RESTORED] or 0))))
     lead = f"Clean: {' | '.join(prompts.clean)}. Corrupted: {' | '.join(prompts.corrupted)}."

@@ -31,8 +31,6 @@ from ..checks import (
     LARGEST,
     InputError,
     accepting,
-    both_or_none,
-    choice,
     different_numbers,
     instance_of,
     unicode_text,
@@ -158,13 +156,12 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
     return PatchingMetric(f"{name}{place}", of, {"alpha": first_importance}, whole=False)
 
 
-METRICS: Mapping[str, PatchingMetric] = {
-    "kl": divergence_from_clean(),
-    "loss": loss_at(),
-    "importance": first_alpha(),
-    "alpha": first_alpha(),
-    "sink_rate": first_alpha(epsilon=0.3),
-}
+def answer_difference(subject: Subject, answer: str, instead: str, position: int = -1) -> PatchingMetric:
+    """The logit of one text less that of another, each of one token, such as " Paris" and " Madrid"."""
+    return logit_difference(answer_token(subject, answer), answer_token(subject, instead), position)
+
+
+Metric = PatchingMetric | Callable[[Logits], PerSequence]
 
 
 def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it is measured
@@ -173,9 +170,7 @@ def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it
     corrupted: TokensLike | Any,
     *,
     site: Change = ChangeResidual(),
-    metric: PatchingMetric | str | Callable[[Logits], PerSequence] | None = None,
-    answer: str | None = None,
-    instead: str | None = None,
+    metric: Metric = divergence_from_clean(),
     by: Sequence[str] | None = None,
     first_order: bool = False,
     direct: bool = False,
@@ -188,9 +183,8 @@ def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it
     another of `si.sites`; its layers, heads and positions narrow the map. `by`: the axes of the map, of "layer",
     "head", "position" (default: layer and position, or layer and head for a site of heads; keys and values have
     "kv_head"; `sites.PATTERN` also has "key", for single edges of attention, whose rows are not normalised again).
-    `metric` is one of this module's, its name in `METRICS`, or a function from logits to a number per sequence;
-    default: KL from the clean run. With `answer` and `instead` it is the difference of the logits of two texts of
-    one token, such as " Paris" and " Madrid". A column "control" holds what the same place of a third prompt restores:
+    `metric` is one of this module's, or a function from logits to a number per sequence. A column "control" holds what
+    the same place of a third prompt restores:
     the clean one of another pair, unless all of these are one of the two. The note says what a place drawn at random
     restores: one of the map, or up to ten others where `site` names its places. `first_order` adds what `attribution`
     estimates, by one pass forward and one back, and its error. `direct` adds the share that a head or feed-forward
@@ -199,7 +193,7 @@ def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it
     prompts behave alike.
     """
     instance_of(site, Change, _SITE)
-    runs = Runs(*runs_of(model, clean, corrupted, metric, answer, instead), site)
+    runs = Runs(*runs_of(model, clean, corrupted, metric), site)
     return restored(runs, _axes(site, by), progress, first_order, direct)
 
 
@@ -209,9 +203,7 @@ def twin_patching(  # noqa: PLR0913  two models, what is patched, and how it is 
     tokens: TokensLike | Any,
     *,
     site: Change = ChangeResidual(),
-    metric: PatchingMetric | str | Callable[[Logits], PerSequence] | None = None,
-    answer: str | None = None,
-    instead: str | None = None,
+    metric: Metric = first_alpha(),
     by: Sequence[str] | None = None,
     first_order: bool = False,
     direct: bool = False,
@@ -227,8 +219,7 @@ def twin_patching(  # noqa: PLR0913  two models, what is patched, and how it is 
     (one, first), (two, second) = (inputs_of(model, tokens) for model in (source, target))
     if not torch.equal(first.of_one_length().cpu(), second.of_one_length().cpu()):
         raise InputError(f"{one.name} and {two.name} read the text as different tokens; give token ids")
-    measured = _metric_of(two, metric, answer, instead, METRICS["importance"])
-    runs = Runs(two, one, measured, first.tokens, second.tokens, one.run(first.tokens).logits, site)
+    runs = Runs(two, one, _metric_of(metric), first.tokens, second.tokens, one.run(first.tokens).logits, site)
     return restored(runs, _axes(site, by), progress, first_order, direct)
 
 
@@ -358,7 +349,7 @@ def _written(runs: "Runs", places: Sequence[Place]) -> Float[Tensor, "place pair
     """
     site, answers = runs.site, runs.metric.answers
     if answers is None or site.site not in (sites.OUTPUT, sites.MLP) or site.dims is not None:
-        fix = "give site=ChangeOutputs() or ChangeMLP() without dims, answer= and instead="
+        fix = "give site=ChangeOutputs() or ChangeMLP() without dims, and metric=answer_difference(...)"
         raise InputError(f"direct says what heads or feed-forward layers write into two answers' logits; {fix}")
     n, length = runs.corrupted.shape
     right, wrong = (ids.expand(n) for ids in answers[:2])
@@ -452,7 +443,7 @@ class Runs:
 
 
 def runs_of(
-    model: ModelLike, clean: Any, corrupted: Any, metric: Any, answer: str | None, instead: str | None
+    model: ModelLike, clean: Any, corrupted: Any, metric: Any
 ) -> tuple[Subject, Subject, PatchingMetric, Tokens, Tokens, Logits]:
     """The first fields of `Runs`, of a model with a clean and a corrupted prompt.
 
@@ -464,30 +455,18 @@ def runs_of(
     if shapes[0] != shapes[1]:
         got = f"here {shapes[0]} and {shapes[1]} (sequences, tokens); change words for others with as many tokens"
         raise InputError(f"clean and corrupted prompts are as many, and of one length in tokens; {got}")
-    measured = _metric_of(subject, metric, answer, instead, METRICS["kl"])
-    return subject, subject, measured, first.tokens, second.tokens, subject.run(first.tokens).logits
+    return subject, subject, _metric_of(metric), first.tokens, second.tokens, subject.run(first.tokens).logits
 
 
-def _metric_of(
-    subject: Subject, metric: Any, answer: str | None, instead: str | None, usual: PatchingMetric
-) -> PatchingMetric:
-    """The metric that was given, of its name, of a function of logits or of two answers; by default the usual one.
-
-    Raises InputError for a metric beside answers, for one answer alone, and for answers of several tokens.
-    """
-    both_or_none(answer, instead, "answer= and instead=", ", or a metric")
-    if answer is not None and metric is not None:
-        raise InputError("answer= and instead= are a metric themselves; leave metric= out")
-    if answer is not None:
-        return logit_difference(*(answer_token(subject, text) for text in (answer, instead)))
-    if metric is None or isinstance(metric, PatchingMetric):
-        return metric or usual
-    if isinstance(metric, str):
-        return choice(metric, METRICS, "metric of patching")
-    if callable(metric):
-        accepting(metric, "a metric of patching, a function of logits,", None)
-        return PatchingMetric(getattr(metric, "__name__", "metric"), lambda scene: metric(scene.trace.logits), {})
-    raise InputError(f"metric: a function of logits, or one of {', '.join(METRICS)}; got {metric!r:.40}")
+def _metric_of(metric: Any) -> PatchingMetric:
+    """The metric that was given, or that of a function of logits. Raises InputError for anything else."""
+    if isinstance(metric, PatchingMetric):
+        return metric
+    if not callable(metric):
+        fix = "give one of sinkinterp.measurement.activation_patching, such as first_alpha(), or a function of logits"
+        raise InputError(f"{metric!r:.40} is not a metric of patching; {fix}")
+    accepting(metric, "a metric of patching, a function of logits,", None)
+    return PatchingMetric(getattr(metric, "__name__", "metric"), lambda scene: metric(scene.trace.logits), {})
 
 
 def answer_token(subject: Subject, text: Any) -> int:

@@ -28,7 +28,7 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions import changes
 from ..interventions.edit import edits_of
 from ..table import HEAD, LAYER, POSITION, Table
-from .activation_patching import PatchingMetric, Runs, restored, runs_of
+from .activation_patching import Metric, Runs, divergence_from_clean, restored, runs_of
 from .measure import ModelLike, answers_of
 from .patching import Activations, activations
 
@@ -46,9 +46,7 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     sender: changes.Change = changes.ChangeOutputs(),
     receiver: changes.Change | None = None,
     frozen: changes.Change | Sequence[changes.Change] | None = None,
-    metric: PatchingMetric | Any = None,
-    answer: str | None = None,
-    instead: str | None = None,
+    metric: Metric = divergence_from_clean(),
     progress: bool | OnProgress = True,
 ) -> Table:
     """The share of a behaviour that goes from each sender to the receiver, with its interval over pairs of prompts.
@@ -57,7 +55,7 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     map, whose rows are layers and heads, or layers and positions. receiver: `Change(sites.QUERIES, heads=[(layer,
     head)])`, or `ChangeKeys` or `ChangeValues` with `kv_heads`; None for the logits. frozen:
     the sites that keep their corrupted values between the two; None for everything that blocks add. Norms are
-    recomputed. Prompts, metric, answers and errors are those of `activation_patching`. Also raises InputError, by
+    recomputed. Prompts, metric and errors are those of `activation_patching`. Also raises InputError, by
     default, for a model whose blocks do not add to one stream, or whose feed-forward updates are not found. Three
     passes per sender, batched.
     """
@@ -69,7 +67,7 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     heads, layers = (getattr(receiver, name, None) for name in ("pairs", "layers"))
     if {layer for layer, _ in heads or ()} | {*(layers or ())} == {0}:
         raise InputError("nothing is sent to layer 0, which reads the embedding; take a receiver in a later layer")
-    fields = runs_of(model, clean, corrupted, metric, answer, instead)
+    fields = runs_of(model, clean, corrupted, metric)
     subject, read = fields[0], fields[4]
     if frozen is None and not subject.shape.mlp_layers:
         raise InputError(

@@ -18,6 +18,7 @@ from sinkinterp.interventions.changes import PutAt
 from sinkinterp.lm.model import build
 from sinkinterp.measurement.activation_patching import (
     activation_patching,
+    answer_difference,
     divergence_from_clean,
     first_alpha,
     logit_difference,
@@ -267,3 +268,17 @@ def test_patching_takes_a_model_and_two_prompts(subject):
 def test_two_models_that_read_a_text_as_different_tokens_are_refused():
     models = [load(model_of("gpt2"), tokenizer=dict(zip(ids, (3, 4), strict=True))) for ids in ("ab", "ba")]
     refused(lambda: twin_patching(*models, "abba"), "different tokens")
+
+
+def test_two_texts_of_one_token_are_a_metric():
+    subject = load(model_of("gpt2"), tokenizer={"a": 3, "b": 5})
+    both = [logit_difference(3, 5), answer_difference(subject, "a", "b")]
+    maps = [activation_patching(subject, CLEAN, CORRUPTED, metric=metric, progress=False) for metric in both]
+    assert maps[0].numbers("restored") == maps[1].numbers("restored")
+    refused(lambda: answer_difference(subject, "ab", "b"), "2 tokens")
+
+
+@pytest.mark.parametrize("how", [{"metric": "kl"}, {"site": "resid_pre"}], ids=str)
+def test_a_word_is_neither_a_site_nor_a_metric(subject, how, as_users_run_it):
+    refused(lambda: activation_patching(subject, CLEAN, CORRUPTED, **how), *how)
+    refused(lambda: twin_patching(subject, subject, CLEAN, **how), *how)

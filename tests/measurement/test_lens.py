@@ -8,7 +8,7 @@ from refusals import refused
 
 import sinkinterp as si
 from sinkinterp.interventions import ChangeMLP, ChangeOutputs, ChangeResidual
-from sinkinterp.measurement.activation_patching import activation_patching, first_alpha, logit_difference
+from sinkinterp.measurement.activation_patching import activation_patching, first_alpha, logit_difference, loss_at
 from sinkinterp.measurement.lens import logit_parts
 
 RIGHTS, WRONGS = torch.tensor([11, 2, 5]), torch.tensor([13, 7, 17])
@@ -88,7 +88,7 @@ def test_what_the_last_mlp_restores_where_it_is_read_is_nearly_what_it_writes():
 
 @pytest.mark.parametrize(
     ("site", "metric"),
-    [(ChangeResidual(), logit_difference(1, 2)), (ChangeOutputs(), None), (ChangeMLP(), first_alpha())],
+    [(ChangeResidual(), logit_difference(1, 2)), (ChangeOutputs(), loss_at()), (ChangeMLP(), first_alpha())],
 )
 def test_other_sites_and_other_metrics_have_no_direct_part(site, metric):
     refused(
