@@ -183,14 +183,13 @@ def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it
     another of `si.sites`; its layers, heads and positions narrow the map. `by`: the axes of the map, of "layer",
     "head", "position" (default: layer and position, or layer and head for a site of heads; keys and values have
     "kv_head"; `sites.PATTERN` also has "key", for single edges of attention, whose rows are not normalised again).
-    `metric` is one of this module's, or a function from logits to a number per sequence. A column "control" holds what
-    the same place of a third prompt restores:
-    the clean one of another pair, unless all of these are one of the two. The note says what a place drawn at random
-    restores: one of the map, or up to ten others where `site` names its places. `first_order` adds what `attribution`
-    estimates, by one pass forward and one back, and its error. `direct` adds the share that a head or feed-forward
-    layer writes into the answers' logits itself, which sums to 1 over all parts of the residual (see `lens`). One pass
-    reads the clean run, and the patches are batched. Raises InputError for prompts that do not fit, and where both
-    prompts behave alike.
+    `metric` is one of this module's, or a function from logits to a number per sequence.
+    A column "control" holds what the same place of a third prompt restores: the clean one of another pair, unless all
+    of these are one of the two. The note says what a place drawn at random restores: one of the map, or up to ten
+    others where `site` names its places. `first_order` adds what `attribution` estimates, by one pass forward and one
+    back, and its error. `direct` adds the share that a head or feed-forward layer writes into the answers' logits
+    itself, which sums to 1 over all parts of the residual (see `lens`). One pass reads the clean run, and the patches
+    are batched. Raises InputError for prompts that do not fit, and where both prompts behave alike.
     """
     instance_of(site, Change, _SITE)
     runs = Runs(*runs_of(model, clean, corrupted, metric), site)
