@@ -14,7 +14,7 @@ space := $(subst ,, )
 export UV_FIND_LINKS ?= $(subst $(space),$(comma),$(PIP_FIND_LINKS))
 unexport BROWSER
 
-.PHONY: demo test test-ray browser figures families models docs notebooks clean
+.PHONY: demo test test-ray test-lowest browser figures families models docs notebooks clean
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 demo: $(INSTALLED)  ## train the three twins, measure them, move the sink, draw figures/demo.html
@@ -52,6 +52,11 @@ notebooks: $(INSTALLED)  ## run the notebooks and keep their output
 test-ray: $(INSTALLED)  ## install Ray, and test studies on a local cluster of two nodes
 	$(call pinned,requirements/ray.txt)
 	$(BIN)/pytest -n 0 tests/runs/test_workers.py
+
+test-lowest: $(INSTALLED)  ## the tests with the oldest packages that pyproject.toml admits, in build/lowest; their own warnings are not errors
+	$(BIN)/uv venv --quiet --seed --clear --python $(BIN)/python build/lowest
+	$(BIN)/uv pip install --quiet --python build/lowest/bin/python --resolution lowest-direct --editable '.[dev]'
+	build/lowest/bin/pytest -W default
 
 $(INSTALLED): pyproject.toml $(wildcard requirements/*.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sinkinterp needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
