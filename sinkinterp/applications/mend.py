@@ -45,6 +45,7 @@ from ..table import MODEL, Cell, Table
 from ..train import checkpoint, loop
 from ..train.distributed import Batch, World
 from ..train.loop import Job, loss_of as loss_of_batch
+from ..train.published import card, push
 from ..train.recipe import NAMED, ConstantRate, Decay, Everything, Fit, Rate
 from .outliers import GRAINS, Quantise, nothing
 from .streaming import Loss, loss_of
@@ -127,6 +128,15 @@ class Mended:
         note += "; after: the same texts without BOS; losses of the same tokens" if skips else ""
         after = {MODEL: "after", **worth(subject, held_out[:, skips:])}
         return Table.of("What is the mended model worth?", note, (before, after))
+
+    def push_to_hub(self, repo: str, private: bool = True) -> str:
+        """Uploads the adapter with a model card to the Hub, as "me/name", and returns the address.
+
+        `si.load("me/name")` reads it where its base is known by the same name. Raises InputError where the Hub refuses.
+        """
+        answer = self.answer().partition("\n")[0]
+        title = f"{self.recipe.model} with its sink moved into slots"
+        return push(self.folder, repo, card(repo, title, answer, self.recipe, self.recipe.model), private)
 
     def answer(self) -> str:
         """Says in a line or two if the first token is still a sink, and the next step."""

@@ -23,7 +23,7 @@ from transformers.utils import cached_file
 from ..checks import InputError, check_installed, instance_of, refusal
 from ..data.hub import asking_hub
 from ..files import check_holds, path_of
-from ..seals import Misplaced, Of, check_beside, hashes_in, read_record, verify, write_record
+from ..seals import SEAL, Misplaced, Of, check_beside, hashes_in, read_record, verify, write_record
 from ..spec import Spec
 from .added_slots import WITH_SLOTS, AddedSlots, add_slots, remove_slots
 from .files.named_models import located
@@ -169,12 +169,15 @@ def adapter_folder(source: str | Path) -> Path | None:
         silent = {f"_raise_exceptions_for_{error}": False for error in errors}
         with asking_hub(source):
             try:
-                config = cached_file(str(source), _ADAPTER, **silent)
+                configs = (cached_file(str(source), name, **silent) for name in (_ADAPTER, RECORD))
+                config = next(filter(None, configs), None)
             except OSError:  # such as a name that the Hub does not know: reading the model says what is wrong
                 config = None
             if config is None:
                 return None
-            folder = Path(snapshot_download(str(source), allow_patterns=["adapter_*", "*token*", "config.json"]))
+            folder = Path(
+                snapshot_download(str(source), allow_patterns=["adapter_*", "mended.*", SEAL, "*token*", "config.json"])
+            )
     with refusal(f"{folder} cannot be read", of=PermissionError):
         is_adapter = (folder / _ADAPTER).is_file() and not (folder / "config.json").is_file()
         return folder if is_adapter or (folder / RECORD).is_file() else None

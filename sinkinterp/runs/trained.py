@@ -37,6 +37,7 @@ from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import World, joined
 from ..train.loop import Corpus, Evaluate, Job, Task, held_out_tokens, job_of, prepared
+from ..train.published import card, push
 from ..train.recipe import CosineRate, Decay, Everything, Fit, NextToken, Objective, Rate, Recipe, described, recipe_in
 from .catalogue import load_package
 
@@ -82,6 +83,15 @@ class Run:
         """Sink_k of the trained model, by default on 100 sequences of its task that the training did not see."""
         given = held_out_tokens(self.recipe.data, 100) if tokens is None else tokens
         return sink_rate(self.subject(), given, **how)
+
+    def push_to_hub(self, repo: str, private: bool = True) -> str:
+        """Uploads the final checkpoint with a model card to the Hub, as "me/name", and returns the address.
+
+        `si.load("me/name")` reads it. Raises InputError where the Hub refuses.
+        """
+        last = checkpoint.history_of(self.folder)[-1]
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in last.items())
+        return push(self.folder, repo, card(repo, f"A model of {self.recipe.data}", numbers, self.recipe), private)
 
     def save(self, path: Path | str) -> Path:
         """Copies the final checkpoint into a folder, which `si.load` reads. Raises InputError where that is there."""

@@ -1,6 +1,7 @@
 import copy
 import inspect
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,6 +93,12 @@ def test_a_bridge_that_would_be_measured_wrong_is_refused(name, spoil, word):
     bridge = bridge_of(model_of(name))
     spoil(bridge)
     refused(lambda: TransformerLensSubject(bridge), word)
+
+
+@pytest.mark.parametrize("library", ["nnsight", "transformer_lens"])
+def test_a_library_that_is_absent_is_one_line(library, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    refused(lambda: load(model_of("gpt2"), backend=library), f"pip install {library.replace('_', '-')}")
 
 
 def test_a_model_that_transformer_lens_computes_differently_is_refused():
