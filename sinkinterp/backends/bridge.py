@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..attention import Gap, tolerance_of
-from ..checks import extra, refusal
+from ..checks import check_installed, refusal
 from . import contract
 from .attached import eval_mode
 
@@ -20,7 +20,7 @@ def bridge_of(model: PreTrainedModel, tokenizer: Any = None) -> Any:
     A model of our own family goes through its Llama export, where it is Llama. Raises InputError where TransformerLens
     knows no such architecture, or computes other logits than transformers.
     """
-    extra("transformer_lens", "pip install transformer-lens, or leave backend='transformer_lens' out")
+    check_installed("transformer_lens", "pip install transformer-lens, or leave backend='transformer_lens' out")
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
     name, export = type(model).__name__, getattr(model, "to_llama", None)

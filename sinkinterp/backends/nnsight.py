@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from ..attention.call import call_of_interface, is_causal_call, unscaled
 from ..attention.sites import CALL, OUTPUT, RESIDUAL
-from ..checks import InputError, extra
+from ..checks import InputError, check_installed
 from ..data.tokens import Tokens
 from .anatomy.own_attention import family_of
 from .attached import eval_mode, recorded_by
@@ -32,8 +32,10 @@ class NNsightSubject(HuggingFaceSubject):
     libraries: tuple[str, ...] = ("nnsight",)
 
     def __init__(self, model: Any, name: str | None = None) -> None:
-        nnsight = extra("nnsight", "pip install nnsight, or leave backend='nnsight' out")
-        self._envoy = nnsight.NNsight(model) if isinstance(model, PreTrainedModel) else model
+        check_installed("nnsight", "pip install nnsight, or leave backend='nnsight' out")
+        from nnsight import NNsight
+
+        self._envoy = NNsight(model) if isinstance(model, PreTrainedModel) else model
         if self._lacks_weights() and hasattr(self._envoy, "dispatch"):  # of a model by name
             self._envoy.dispatch()
         if self._lacks_weights():
