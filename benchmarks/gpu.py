@@ -27,7 +27,7 @@ from benchmarks.costs import peak_mb_here, time_ratio
 from benchmarks.gpu_checks import Size
 from benchmarks.rows import PEERS, Row
 from benchmarks.train import recipe_of, speed_on
-from benchmarks.ways import Setting, Way, all_positions, compiled, first_position, plain
+from benchmarks.ways import LlamaSetting, Setting, Way, all_positions, compiled, default_measure, first_position, plain
 from sinkinterp.files import write_json
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.table import Table
@@ -36,6 +36,7 @@ from sinkinterp.train.recipe import RECIPES, Recipe, with_variant
 PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "A100": 312.0}  # dense bf16, as NVIDIA's data sheets say
 NO_DEVICE = "there is no CUDA device here; --toy runs the same code on the CPU, where figures mean nothing"
 NOT_MEASURED = "not measured yet"
+PEOPLES = ((16, 64), (100, 64), (8, 2048), (1, 32_768))  # sequences and tokens that people have
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Scale:
     lengths: tuple[int, ...]
     calls: Size
     recipe: Recipe
+    llamas: tuple[LlamaSetting, ...]
     repeats: int
     peak_tflops: float
     compiler: str = "inductor"
@@ -60,14 +62,22 @@ def full(peak_tflops: float) -> Scale:
     """GPT-2 small in bf16 at two lengths, and the paper's 60M model."""
     setting = Setting(2048, device="cuda", dtype=torch.bfloat16)
     recipe = replace(with_variant(RECIPES["paper-60m"], "llama"), batch=16)
-    return Scale("cuda", setting, (2048, 32_768), Size(), recipe, repeats=7, peak_tflops=peak_tflops)
+    one = partial(LlamaSetting, "Llama-3.2-1B", layers=16, heads=32, kv_heads=8, width=2048, inner=8192)
+    eight = partial(LlamaSetting, "Llama-3.1-8B", layers=32, heads=32, kv_heads=8, width=4096, inner=14_336)
+    llamas = tuple(make(n, length) for make in (one, eight) for n, length in PEOPLES)
+    return Scale("cuda", setting, (2048, 32_768), Size(), recipe, llamas, repeats=7, peak_tflops=peak_tflops)
 
 
 def toy() -> Scale:
     """Sizes that a CPU runs in a minute."""
     setting = Setting(17, layers=1, heads=3, width=24, vocab=97, dtype=torch.bfloat16)
     recipe = replace(recipe_of(VARIANTS["llama"], 23), batch=2)
-    return Scale("cpu", setting, (17, 37), Size(29, 16), recipe, 1, peak_tflops=1.0, compiler="eager", has_goals=False)
+    llama = LlamaSetting(
+        "a tiny Llama", 2, 17, layers=1, heads=4, kv_heads=2, width=24, inner=32, vocab=97, device="cpu"
+    )
+    return Scale(
+        "cpu", setting, (17, 37), Size(29, 16), recipe, (llama,), 1, peak_tflops=1.0, compiler="eager", has_goals=False
+    )
 
 
 def main(
@@ -111,10 +121,19 @@ def rows(scale: Scale) -> Iterator[Row]:
         yield from _ratios("all positions and norms", all_positions, setting, scale, 1.15)
     for kind, recipe in (("", scale.recipe), (", compiled", replace(scale.recipe, compiled=True))):
         yield from _speed(f"the 60M recipe{kind}, batch {recipe.batch} x {recipe.model.n_ctx:,}", recipe, scale)
+    for setting in scale.llamas:
+        yield from _of_people(setting, scale)
     yield from _ratios("plain forward, torch.compile", partial(compiled, compiler=scale.compiler), long[0], scale, None)
     yield from _ratios("plain forward against itself (noise)", plain, long[0], scale, None)
     for what, way in PEERS.items():
         yield from _ratios(what, way, long[0], scale, None)
+
+
+def _of_people(setting: LlamaSetting, scale: Scale) -> Iterator[Row]:
+    ways = {"first position": (first_position, 1.10), "all positions": (all_positions, 1.25)}
+    for what, (way, goal) in {**ways, "all instruments": (default_measure, None)}.items():
+        name = f"{what}, {setting.name}, {setting.sequences} x {setting.length:,}: time"
+        yield Row(name, goal if scale.has_goals else None, partial(time_ratio, way, setting, scale.repeats))
 
 
 def _speed(what: str, recipe: Recipe, scale: Scale) -> Iterator[Row]:

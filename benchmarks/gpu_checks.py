@@ -98,6 +98,7 @@ def kernel_difference(call: AttentionCall, device: str, is_fused: bool) -> float
     if is_fused and not there.is_fused:
         raise RuntimeError("no kernel takes it")
     exact = _moved(call, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+    vars(exact)["_fused"] = None  # its log-sum-exp is that of dense scores
     n_keys = call.k.shape[2]
     pattern = exact.pattern()
     pairs = (

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import sinkinterp as si
 from sinkinterp.backends.files.model_files import load_model
@@ -83,6 +83,38 @@ class Setting:
     def tokens(self) -> Tensor:
         """One sequence, `1 pos`; the same at every call."""
         return torch.randint(self.vocab, (1, self.length), generator=torch.Generator().manual_seed(0)).to(self.device)
+
+
+@dataclass(frozen=True)
+class LlamaSetting:
+    """A model of Llama's architecture with random weights in bf16, and random sequences for it."""
+
+    name: str
+    sequences: int
+    length: int
+    layers: int
+    heads: int
+    kv_heads: int
+    width: int
+    inner: int
+    vocab: int = 128_256
+    device: str = "cuda"
+
+    def model(self) -> PreTrainedModel:
+        """The same weights at every call."""
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            num_hidden_layers=self.layers, num_attention_heads=self.heads, num_key_value_heads=self.kv_heads,
+            hidden_size=self.width, intermediate_size=self.inner, vocab_size=self.vocab, bos_token_id=0, eos_token_id=0,
+            max_position_embeddings=self.length, dtype=torch.bfloat16,
+        )  # fmt: skip
+        with torch.device(self.device):
+            return LlamaForCausalLM(config).eval().to(torch.bfloat16)
+
+    def tokens(self) -> Tensor:
+        """`sequence pos`; the same at every call."""
+        drawn = torch.randint(self.vocab, (self.sequences, self.length), generator=torch.Generator().manual_seed(0))
+        return drawn.to(self.device)
 
 
 def plain(model: PreTrainedModel) -> Run:

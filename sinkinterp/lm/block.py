@@ -199,7 +199,10 @@ class Nothing(Part):
 
 @dataclass(frozen=True)
 class SinkToken(Part):
-    """A trained vector before the first token, drawn from N(0, std^2)."""
+    """A trained vector before the first token, drawn from N(0, std^2).
+
+    It is the slot of every layer. So a bias by distance (ALiBi, T5's, buckets) does not reach it.
+    """
 
     std: float = 0.02
     count: ClassVar[int] = 1
