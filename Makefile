@@ -21,7 +21,7 @@ demo: $(INSTALLED)  ## train the three twins, measure them, move the sink, draw 
 	$(BIN)/sinkinterp demo --force
 
 figures: $(INSTALLED)  ## draw every view from the checkpoints that ship: figures/gallery.html and its pictures
-	$(BIN)/sinkinterp gallery --force
+	$(BIN)/python -m experiments.book.gallery
 
 families: $(INSTALLED)  ## say which architectures of transformers can be measured: docs/families.md
 	$(BIN)/python -m tools.families --markdown docs/families.md

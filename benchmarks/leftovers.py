@@ -22,14 +22,12 @@ import typer
 MARK = "SINKINTERP_KILLED"
 PATIENCE = 10.0  # seconds
 REPRODUCE = ("sinkinterp", "reproduce", "table03", "--scale", "smoke", "--seeds", "3", "--out", "book")
-BOOK = ("sinkinterp", "book", "book")
 COMMANDS = {
     "reproduce": REPRODUCE,
-    "book": BOOK,
     "serve": ("sinkinterp", "serve", "sinkinterp/demo-softmax", "--no-open"),
     "make models": ("models",),
 }
-ENDS = {"reproduce": REPRODUCE, "book": BOOK}  # what runs at the end; the others write nothing, or need a network
+ENDS = {"reproduce": REPRODUCE}  # what runs at the end; the others write nothing, or need a network
 
 
 def main(

@@ -190,10 +190,10 @@ ROWS = (  # row of the paper, experiment, how its command at the paper's scale i
     ("GPT-2's circuit (arXiv:2604.14722)", "gpt2_circuit", HUB),
 )
 TAIL = """
-Figures 25 and 26 are attention maps of Jamba: `sinkinterp view ai21labs/Jamba-v0.1 --text "a text"`, which needs the
+Figures 25 and 26 are attention maps of Jamba: `sinkinterp view ai21labs/Jamba-v0.1 --prompt "a text"`, which needs the
 Hub. The command of Figure 27 measures the sinks of their heads. The history of `reproduce table09 --scale paper` holds
 the curves of Figure 4 (middle and right). For the billion-parameter models of Figures 8 and 30, run
-`sinkinterp train VARIANT --recipe paper-1b --text FILE`, then `sinkinterp finetune`.
+`sinkinterp train VARIANT --recipe paper-1b --text FILE`.
 """
 
 

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .checks import InputError, refusal
-from .files import Content as Content, check_new, replacing, set_aside, write_output as write_output
+from .files import replacing, set_aside
 
 T = TypeVar("T")
-check_ours = check_new
 SEAL = "sha256.json"  # in a folder: the hashes of its files
 RECIPE = "recipe.json"  # in a folder: that it is a checkpoint of ours, which has a seal
 Of = Mapping[str, str | int]  # what a file or a folder is of

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from backends.zoo import model_of
-from pages.shipped import BOOK, chapters
+from pages.shipped import chapters
 from refusals import refused
 from runs.choices import accuracy_by_hand
+from sinkinterp._experiments.book.__main__ import draw_again
 from sinkinterp._experiments.shared.study import NUMBERS, measured
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -23,6 +24,7 @@ from sinkinterp.applications import position_swap
 from sinkinterp.applications.position_swap import paper_targets
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.encoder import Silence
+from sinkinterp.checks import InputError
 from sinkinterp.cli import reproducing
 from sinkinterp.data import sources
 from sinkinterp.data.choices import Bos
@@ -136,7 +138,7 @@ def test_all_runs_what_can_run_and_names_what_it_leaves_out(call, monkeypatch):
     monkeypatch.setattr("sinkinterp.cli.reproducing.experiment_names", lambda: names)
     code, output, files = call("reproduce", "all", "--scale", "demo", "--seeds", 1, "--out", "book")
     assert code == 0 and files == book_of("book", "propositions") and "left out" not in output
-    code, output, files = call("reproduce", "all", "--seeds", 1, "--out", "book")
+    code, output, files = call("reproduce", "all", "--seeds", 1, "--out", "book", "--force")
     assert code == 0 and files == book_of("book", "propositions")
     assert "left out: text_twins: it trains for hours" in output
     assert "left out: gpt2_circuit: its models are not here" in output
@@ -151,19 +153,11 @@ def test_a_book_is_drawn_again_from_its_numbers(call):
     before, plain = page.read_text(), json.loads(numbers.read_text())
     page.unlink()
     stale = [verdict | {"outcome": "fails"} for verdict in plain["verdicts"]]
-    write_numbers(Path("book"), Chapter.from_dict(plain | {"verdicts": stale}))
-    code, _, files = call("book", "book")
+    write_numbers(Path("book"), Chapter.from_dict(plain | {"verdicts": stale}), force=True)
+    draw_again(Path("book"))
     assert json.loads(numbers.read_text()) == plain
-    assert code == 0 and files == book_of("book", "propositions")
+    assert sorted(str(path) for path in Path().rglob("*.*")) == book_of("book", "propositions")
     assert page.read_text() == before and 'id="figure-propositions"' in Path("book/index.html").read_text()
-
-
-def test_the_story_is_written_from_a_folder_of_numbers_or_says_what_it_lacks(call):
-    code, _, files = call("story", BOOK, "--out", "story.html")
-    assert code == 0 and files == ["story.html"]
-    call("reproduce", "propositions", "--scale", "demo", "--seeds", 1, "--out", "book")
-    code, output, _ = call("story", "book", "--out", "other.html")
-    assert code == 2 and "these numbers tell no story" in output and not Path("other.html").exists()
 
 
 WRONG_CHAPTERS = {
@@ -185,8 +179,9 @@ def test_a_book_with_a_wrong_chapter_is_left_as_it_is(call):
     for name, change in WRONG_CHAPTERS.items():
         wrong.write_text(json.dumps(change(plain)))
         before = {path: path.read_bytes() for path in Path("book").iterdir()}
-        code, output, _ = call("book", "book")
-        assert code == 2 and output.startswith(f"error: {wrong} "), (name, output)
+        with pytest.raises(InputError) as error:
+            draw_again(Path("book"))
+        assert str(error.value).startswith(f"{wrong} "), name
         assert {path: path.read_bytes() for path in Path("book").iterdir()} == before, name
 
 

@@ -41,7 +41,10 @@ def test_the_wheel_holds_the_package_its_checkpoints_and_the_experiments(install
 
 
 def test_from_the_wheel_a_text_is_measured_and_an_experiment_is_reproduced(installed, tmp_path):
-    lines = "measure sinkinterp/text-softmax --text words", "reproduce propositions --scale smoke --seeds 1 --out book"
+    lines = (
+        "measure sinkinterp/text-softmax --prompt words",
+        "reproduce propositions --scale smoke --seeds 1 --out book",
+    )
     words = [sys.executable, "-c", RUN, *lines]  # one process, which imports everything once
     done = subprocess.run(words, cwd=tmp_path, env=installed[1], capture_output=True, text=True)
     assert done.returncode == 0 and "Sink_1" in done.stdout, done.stdout + done.stderr

@@ -25,7 +25,7 @@ from sinkinterp.backends.contract import sample_tokens
 from sinkinterp.backends.load import load
 from sinkinterp.backends.subject import Subject
 from sinkinterp.checks import InputError, nearest
-from sinkinterp.cli.terminal import print_table, print_written, quiet_libraries
+from sinkinterp.cli.terminal import print_table, print_written, say
 from sinkinterp.data.progress import progress_bars
 from sinkinterp.files import write_text
 from sinkinterp.measurement.measure import measure
@@ -284,7 +284,7 @@ def main(
     if unknown:
         near = nearest(unknown[0], FAMILIES) or "; give names such as gpt2 or bloom"
         raise typer.BadParameter(f"transformers has no causal family {unknown[0]!r}{near}")
-    quiet_libraries()
+    say("measuring families of models")
     with progress_bars() as progress:
         table = sweep(names or FAMILIES, on_family=progress("families"))
     print_table(table)

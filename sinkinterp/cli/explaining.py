@@ -1,20 +1,16 @@
 """The commands that find causes: why heads look at the first token, and which activations carry a behaviour."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from ..checks import InputError, both_or_none, refusing
 from ..data.progress import progress_bars
 from . import options
-from .drawing import heads_named, layer_and_head
-from .measuring import Input
-from .terminal import brief, deliver, print_line
+from .measuring import Given
+from .options import Heads, Loading, check_outputs, heads_named, layer_and_head, option, suffix_of
+from .terminal import brief, deliver, say
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
@@ -22,33 +18,56 @@ if TYPE_CHECKING:
     from ..report.explained import Explanation
     from ..table import Table
 
-ELSEWHERE = "All tables: --full. A page: --html FILE."
+Answer = Annotated[str | None, option("The right next token, such as ' Paris'; with --instead.", metavar="TOKEN")]
+Instead = Annotated[str | None, option("Another next token, such as ' Rome'.", metavar="TOKEN")]
 
 
 def explain(
     model: options.Model,
-    head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD")] = [],
-    answer: str | None = None,
-    instead: str | None = None,
-    given: Input = Input(),
-    loading: options.Weights = options.Weights(),
-    files: options.Page = options.Page(),
+    head: options.HeadNames = [],
+    answer: Answer = None,
+    instead: Instead = None,
+    text: options.Text = None,
+    prompt: options.Prompt = None,
+    column: options.Column = None,
+    tokens: options.Tokens = None,
+    drawn: options.Drawn = None,
+    seed: options.DrawSeed = None,
+    length: options.Length = None,
+    sequences: options.Sequences = None,
+    bos: options.Bos = None,
+    encoder: options.Encoder = None,
+    dtype: options.Dtype = None,
+    device_map: options.DeviceMap = None,
+    full: options.Full = False,
+    format: options.Format = None,
+    save: options.Numbers = None,
+    out: options.Page = None,
+    force: options.Force = False,
 ) -> None:
-    """Say why heads look at the first token: which parts write what their keys hold, and what cutting them removes."""
-    with progress_bars() as progress:
+    """Say why heads look at the first token: which parts make the sink, and what cuts remove.
+
+    Example: sinkinterp explain smollm2 --head 18.7 --out explained.html
+
+    By default those are the three heads with the strongest sink.
+    """
+    given = Given(text, prompt, column, tokens, drawn, seed, length, sequences, bos)
+    heads = heads_named(head)
+    both_or_none(answer, instead, "--answer and --instead")
+    check_outputs(force, save, out, reads=(text, tokens))
+    say(f"loading {model}")
+    with progress_bars(in_lines=True) as progress:
         from ..measurement.explaining import cut_maps, explain as explain_heads
         from ..pages.page import Section, page
         from ..report.readings import short_name
 
-        heads = heads_named(head)
-        both_or_none(answer, instead, "--answer and --instead")
         given.check()
-        options.check_sizes(model, heads, given.length)
-        subject = loading.subject(model)
+        options.check_sizes(model, heads, length)
+        subject = Loading(encoder, dtype, device_map).subject(model)
         token_set = given.token_set(subject, model, 64, 32, progress("reading docstrings"))
-        asked: dict[str, Any] = {"head": heads, "answer": answer, "instead": instead, "seed": given.seed or 0}
+        asked: dict[str, Any] = {"head": heads or None, "answer": answer, "instead": instead, "seed": seed or 0}
         found = explain_heads(subject, token_set, **asked, progress=progress("explaining"))
-    maps = {} if files.html_out is None else cut_maps(subject, token_set, found)
+    maps = {} if out is None else cut_maps(subject, token_set, found)
 
     def as_page() -> str:
         heads = [(score.layer, score.head) for score in found.strongest_first]
@@ -57,9 +76,9 @@ def explain(
         return page(f"{short_name(subject.name)}: where the sink comes from", found.sentence.split("\n"), sections)
 
     tables = [replace(table, note=table.note.removeprefix(found.note).lstrip("; ")) for table in found.tables()]
-    everything: list[Table | str] = [found.sentence, *tables, found.note]
-    shown = everything if files.full else brief(found.sentence, _of_strongest(found), ELSEWHERE, found.note)
-    deliver(shown, (files.html_out, as_page), force=files.force)
+    numbers = {"answer": found.sentence, "tables": [table.to_dict() for table in found.tables()]}
+    shown = brief(found.sentence, _of_strongest(found), found.note, full=tables if full or format else ())
+    deliver(shown, (save, lambda: numbers), (out, as_page), form=format)
 
 
 def _of_strongest(answer: "Explanation") -> "Table":
@@ -71,7 +90,7 @@ def _of_strongest(answer: "Explanation") -> "Table":
     return replace(parts, title=f"Which parts make head {strongest.name} look at {answer.target}?")
 
 
-class Patched(StrEnum):
+class Site(StrEnum):
     """What is patched at every place of the map."""
 
     RESIDUAL = "residual"
@@ -86,25 +105,24 @@ class Patched(StrEnum):
 class What:
     """The places that `patch` patches: all places of a site, or the senders of a path."""
 
-    site: Patched = Patched.RESIDUAL
-    head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD")] = field(default_factory=list)
-    to: Annotated[str | None, typer.Option(metavar="LAYER.HEAD.q|k|v")] = None
-    first_order: bool = False
-    direct: bool = False
+    site: Site
+    heads: Heads
+    to: str | None
+    first_order: bool
+    direct: bool
 
     @refusing
     def check(self) -> Iterator[str]:
         """Raises InputError for options that do not go with the site."""
-        heads = heads_named(self.head)
-        if self.site is Patched.EDGES and heads is None:
+        if self.site is Site.EDGES and not self.heads:
             yield "--site edges patches every weight of some heads; name them, such as --head 3.7"
-        if heads is not None and self.site not in (Patched.HEADS, Patched.EDGES):
+        if self.heads and self.site not in (Site.HEADS, Site.EDGES):
             yield "--head goes with --site heads or --site edges; a path ends at --to"
-        if self.to is not None and self.site is not Patched.PATHS:
+        if self.to is not None and self.site is not Site.PATHS:
             yield "--to says where a path ends; add --site paths"
-        if self.direct and self.site not in (Patched.HEADS, Patched.ATTENTION, Patched.FEED_FORWARD):
+        if self.direct and self.site not in (Site.HEADS, Site.ATTENTION, Site.FEED_FORWARD):
             yield "--direct goes with --site heads, attention or feed-forward, and with --answer; leave it out"
-        if self.first_order and self.site in (Patched.EDGES, Patched.PATHS):
+        if self.first_order and self.site in (Site.EDGES, Site.PATHS):
             yield f"--first-order estimates no {self.site}; leave it out, or take another --site"
 
     def table(self, subject: "Subject", **measured: Any) -> "Table":
@@ -112,115 +130,131 @@ class What:
         from ..measurement.activation_patching import activation_patching, twin_patching
         from ..measurement.path_patching import path_patching
 
-        if self.site is Patched.PATHS:
+        if self.site is Site.PATHS:
             return path_patching(subject, **measured, receiver=_receiver(self.to))
         site, by = self._change()
         estimates: dict[str, Any] = {"first_order": self.first_order, "direct": self.direct}
-        if "target" in measured:
-            return twin_patching(subject, **measured, site=site, by=by, **estimates)
-        return activation_patching(subject, **measured, site=site, by=by, **estimates)
+        patching = twin_patching if "target" in measured else activation_patching
+        return patching(subject, **measured, site=site, by=by, **estimates)
 
     def _change(self) -> tuple["Change", tuple[str, ...]]:
         """The site, and the axes of its map."""
         from ..attention import sites
         from ..interventions import Change, ChangeMLP, ChangeOutputs, ChangeResidual
 
-        by_position, by_head, heads = ("layer", "position"), ("layer", "head"), heads_named(self.head)
+        by_position, by_head, heads = ("layer", "position"), ("layer", "head"), self.heads or None
         kinds = {
-            Patched.RESIDUAL: (ChangeResidual(), by_position),
-            Patched.FEED_FORWARD: (ChangeMLP(), by_position),
-            Patched.ATTENTION: (ChangeOutputs(), by_position),
-            Patched.HEADS: (ChangeOutputs(heads=heads), by_head),
-            Patched.EDGES: (Change(sites.PATTERN, heads=heads), (*by_head, "position", "key")),
+            Site.RESIDUAL: (ChangeResidual(), by_position),
+            Site.FEED_FORWARD: (ChangeMLP(), by_position),
+            Site.ATTENTION: (ChangeOutputs(), by_position),
+            Site.HEADS: (ChangeOutputs(heads=heads), by_head),
+            Site.EDGES: (Change(sites.PATTERN, heads=heads), (*by_head, "position", "key")),
         }
         return kinds[self.site]
 
 
-Texts = Annotated[list[str], typer.Option(parser=options.filled)]
+def _check_prompts(
+    clean: Sequence[str],
+    corrupted: Sequence[str],
+    into: str | None,
+    prompt: Sequence[str],
+    answer: str | None,
+    instead: str | None,
+    sink: bool,
+    is_path: bool,
+) -> None:
+    """Raises InputError unless two prompts or two models are compared, and for two metrics at once."""
+    if [bool(clean), bool(corrupted), bool(into)] not in ([True, True, False], [False, False, True]):
+        two = "two prompts, `sinkinterp patch MODEL --clean 'The cat sat' --corrupted 'The dog sat'`"
+        raise InputError(f"write {two}, or two models, `sinkinterp patch MODEL --into TWIN --prompt 'The cat sat'`")
+    if into is not None and is_path:
+        raise InputError("--site paths compares two prompts of one model; leave --into out")
+    if prompt and into is None:
+        raise InputError("--prompt is the text of two models; add --into TWIN, or leave it out")
+    both_or_none(answer, instead, "--answer and --instead", ", or --sink")
+    if sink and answer is not None:
+        raise InputError("--answer and --instead are a metric themselves; leave --sink out")
 
 
-@dataclass(frozen=True)
-class Prompts:
-    """Two prompts or two models that `patch` compares, and the answers that it compares them by."""
-
-    clean: Texts = field(default_factory=list)
-    corrupted: Texts = field(default_factory=list)
-    into: str | None = None
-    text: Texts = field(default_factory=list)
-    answer: str | None = None
-    instead: str | None = None
-    sink: bool = False
-
-    @refusing
-    def check(self) -> Iterator[str]:
-        """Raises InputError for one answer alone, for answers beside the sink, and for the names of files."""
-        from ..data.texts import names_file
-
-        given = [bool(each) for each in (self.clean, self.corrupted, self.into, self.text)]
-        if given[:3] != [False, False, True] and given != [True, True, False, False]:
-            text, twin = "'The cat saw the dog'", self.into or "TWIN"
-            two = f"two prompts, `sinkinterp patch MODEL --clean {text} --corrupted 'The dog saw the cat'`"
-            yield f"write {two}, or a text of two models, `sinkinterp patch MODEL --into {twin} --text {text}`"
-        both_or_none(self.answer, self.instead, "--answer and --instead", ", or --sink")
-        if self.sink and self.answer is not None:
-            yield "--answer and --instead are a metric themselves; leave --sink out"
-        for prompt in filter(names_file, (*self.clean, *self.corrupted, *self.text)):
-            yield f'{prompt} is a file; give the prompt itself, such as "$(head -1 {prompt})"'
-
-    def metric(self, subject: "Subject") -> dict[str, Any]:
-        """The metric that was asked for, as a keyword of patching; none for the usual one."""
-        from ..measurement.activation_patching import answer_difference, first_alpha
-
-        if self.answer is not None and self.instead is not None:
-            return {"metric": answer_difference(subject, self.answer, self.instead)}
-        return {"metric": first_alpha()} if self.sink else {}
+Clean = Annotated[list[str], option("A prompt with the behaviour; repeatable.", metavar="TEXT")]
+Corrupted = Annotated[list[str], option("One with other words, of as many tokens.", metavar="TEXT")]
+Into = Annotated[str | None, option("Patch MODEL into this one, of the same shape.", metavar="TWIN")]
+OfBoth = Annotated[list[str], option("With --into: what both models read; repeatable.", metavar="TEXT")]
+Sink = Annotated[bool, option("Measure the attention to the first token; default: KL divergence.", "--sink")]
+SITES = "What is patched: residual, feed-forward, attention, heads, edges (the weights of --head) or paths."
+To = Annotated[str | None, option("Where a path ends: 3.7.q, 3.2.k, 3.2.v; default: logits.", metavar="HEAD.q")]
+FirstOrder = Annotated[bool, option("Add what gradients estimate, and its error.", "--first-order")]
+Direct = Annotated[bool, option("With --answer: add what is written into its logit.", "--direct")]
 
 
 def patch(
     model: options.Model,
-    prompts: Prompts,
-    what: What = What(),
-    loading: options.Loading = options.Loading(),
-    layers: Annotated[list[int], typer.Option("--layer", parser=options.whole(0))] = [],
-    positions: Annotated[list[int], typer.Option("--position", parser=options.whole(0))] = [],
-    out: options.TableOut = Path("figures/patch.html"),
-    full: bool = False,
-    force: bool = False,
+    clean: Clean = [],
+    corrupted: Corrupted = [],
+    into: Into = None,
+    prompt: OfBoth = [],
+    answer: Answer = None,
+    instead: Instead = None,
+    sink: Sink = False,
+    site: Annotated[Site, option(SITES, metavar="SITE", show_default=False)] = Site.RESIDUAL,
+    head: options.HeadNames = [],
+    to: To = None,
+    first_order: FirstOrder = False,
+    direct: Direct = False,
+    layer: options.Layers = [],
+    position: options.Positions = [],
+    encoder: options.Encoder = None,
+    dtype: options.Dtype = None,
+    device_map: options.DeviceMap = None,
+    backend: options.Backend = "huggingface",
+    beyond_context: options.BeyondContext = False,
+    full: options.Full = False,
+    format: options.Format = None,
+    save: options.SavedTable = None,
+    out: options.Drawing = None,
+    force: options.Force = False,
 ) -> None:
-    """Patch every activation of one run into another, of two prompts or models, and map what each restores."""
+    """Patch activations of one run into another, and map what each restores.
+
+    Example: sinkinterp patch smollm2 --clean "The cat sat" --corrupted "The dog sat" --out patch.html
+    """
+    what = What(site, heads_named(head), to, first_order, direct)
     what.check()
-    prompts.check()
-    with progress_bars() as progress:
-        from ..measurement.activation_patching import USUAL_TEXT
+    _check_prompts(clean, corrupted, into, prompt, answer, instead, sink, site is Site.PATHS)
+    check_outputs(force, save, out)
+    say(f"loading {model}{'' if into is None else f' and {into}'}")
+    with progress_bars(in_lines=True) as progress:
+        from ..measurement.activation_patching import USUAL_TEXT, answer_difference, first_alpha
         from ..measurement.patching import RESTORED
         from ..pages.page import Section, page
         from ..pages.report import PAGES, content
         from ..report.readings import short_name
         from ..report.rows import chosen_rows
 
-        options.check_sizes(model, heads_named(what.head))
+        options.check_sizes(model, what.heads)
+        loading = Loading(encoder, dtype, device_map, backend, beyond_context)
         subject = loading.subject(model)
-        other = None if prompts.into is None else loading.subject(prompts.into)
-        texts = prompts.text or [USUAL_TEXT] * (other is not None)
-        if texts != prompts.text:
-            print_line(f"without --text, both models read {USUAL_TEXT!r}")
-        asked: dict[str, Any] = {"clean": prompts.clean, "corrupted": prompts.corrupted}
-        if other is not None:
-            if what.site is Patched.PATHS:
-                raise InputError("--site paths compares two prompts of one model; leave --into out")
-            asked = {"target": other, "tokens": texts}
-        asked |= {"progress": progress("patching")} | prompts.metric(subject)
-        table = chosen_rows(what.table(subject, **asked), layers or None, positions=positions or None)
+        other = None if into is None else loading.subject(into)
+        asked: dict[str, Any] = {"clean": clean, "corrupted": corrupted}
+        asked = asked if other is None else {"target": other, "tokens": prompt or [USUAL_TEXT]}
+        asked |= {"progress": progress("patching")}
+        if answer is not None and instead is not None:
+            asked["metric"] = answer_difference(subject, answer, instead)
+        elif sink:
+            asked["metric"] = first_alpha()
+        table = chosen_rows(what.table(subject, **asked), layer or None, positions=position or None)
     strongest = table.with_rows(sorted(table.records(), key=lambda row: -abs(float(row[RESTORED] or 0))))
-    lead = f"Clean: {' | '.join(prompts.clean)}. Corrupted: {' | '.join(prompts.corrupted)}."
-    lead = lead if other is None else f"{subject.name} into {other.name}: {' | '.join(texts)}"
+    lead = f"Clean: {' | '.join(clean)}. Corrupted: {' | '.join(corrupted)}."
+    lead = lead if other is None else f"{subject.name} into {other.name}: {' | '.join(asked['tokens'])}"
     section = Section.of(table, "The share of the clean run that each place restores")
-    suffix = out.suffix.lower() or ".html"
-    as_page = partial(page, f"{short_name(subject.name)}: activation patching", lead, [section])
-    saved = as_page if suffix in PAGES else partial(content, table, suffix)
-    elsewhere = "All rows: --full. The map: the page below."
-    shown = [strongest] if full else brief(_sentence(strongest), strongest, elsewhere)
-    deliver(shown, (out, saved), force=force)
+
+    def drawn() -> Any:
+        title = f"{short_name(subject.name)}: activation patching"
+        return page(title, lead, [section]) if suffix_of(out) in PAGES else content(table, suffix_of(out))
+
+    numbers = (save, lambda: content(table, suffix_of(save)))
+    shown = brief(_sentence(strongest), strongest, full=[strongest] if full or format else ())
+    deliver(shown, numbers, (out, drawn), form=format)
 
 
 def _sentence(strongest: "Table") -> str:

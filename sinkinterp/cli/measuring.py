@@ -1,29 +1,27 @@
-"""The commands that measure: a model, domains of text, every backend, smaller caches, and what to leave out."""
+"""The commands that measure: a model, several of them, every backend, smaller caches, and what to leave out."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
-from rich.text import Text as RichText
 
-from ..checks import InputError, choice, refusing
-from ..data.choices import Bos, Drawn, Dtype
+from ..checks import InputError, each_once
+from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, no_progress, progress_bars
-from ..data.texts import is_path, is_text
-from ..seals import Content
 from . import options
-from .drawing import layer_and_head
-from .terminal import Wanted, brief, deliver, print_line, print_table
+from .edits import edits_of
+from .options import Loading, check_outputs, check_used, file, heads_named, n, option, suffix_of
+from .terminal import brief, deliver, overview, say
 
 if TYPE_CHECKING:
     from ..backends.huggingface import HuggingFaceSubject
     from ..backends.subject import Subject
     from ..data.progress import Progress
     from ..data.tokens import Tokens, TokenSet
+    from ..interventions import Edit
     from ..measurement.measure import Preset
     from ..report.readings import TokenText
     from ..report.report import Report
@@ -32,52 +30,53 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Input:
-    """What a model reads, and how much of it."""
+class Given:
+    """What a model reads, and how much of it; None where the user did not say it."""
 
-    text: Annotated[str | None, typer.Option(parser=options.source)] = None
-    column: Annotated[str | None, typer.Option(parser=options.filled)] = None
-    chat: Annotated[str | None, typer.Option(parser=options.source)] = None
-    tokens: Annotated[Path | None, typer.Option(parser=options.token_file)] = None
+    text: str | None = None
+    prompt: str | None = None
+    column: str | None = None
+    tokens: str | None = None
     drawn: Drawn | None = None
-    seed: Annotated[int | None, typer.Option(parser=options.SEED)] = None
-    length: Annotated[int | None, typer.Option(parser=options.TOKENS)] = None
-    sequences: Annotated[int | None, typer.Option(parser=options.SEQUENCES)] = None
+    seed: int | None = None
+    length: int | None = None
+    sequences: int | None = None
     bos: Bos | None = None
 
-    @property
-    def is_one_text(self) -> bool:
-        return self.text is not None and is_text(self.text)
-
-    @refusing
-    def check(self) -> Iterator[str]:
+    def check(self) -> None:
         """Raises InputError for an option that has no effect on this input, and for a file that cannot be read."""
-        from ..train.chats import read_chats
+        from ..runs.case import token_ids
 
-        options.check_text(self.text, self.column or "text")
-        if self.chat is not None and is_path(self.chat):
-            read_chats(self.chat)
-        options.check_used("--seed", self.seed, "--drawn", self.drawn)
-        options.check_used("--column", self.column, "a file of columns in --text", self._has_columns() or None)
-        options.check_used("--bos", self.bos, "a text or drawn tokens", True if self.tokens is None else None)
-        if self.bos is not None and self.chat is not None:
-            yield "a chat template decides about BOS; leave --bos out, or --chat"
-        if self.is_one_text and self.sequences not in (None, 1):
-            yield f"one text is one sequence, not {self.sequences}; leave --sequences out, or give a file of texts"
-
-    def _has_columns(self) -> bool:
-        from ..data.texts import ending_of, files_of
-
-        if self.text is None or self.is_one_text:
-            return False
-        path = Path(self.text)
-        return any(ending_of(file) != ".txt" for file in (files_of(path) if path.is_dir() else [path]))
+        if self.tokens is not None:
+            token_ids(Path(self.tokens))
+        options.check_texts(self.text, self.column)
+        check_used("--seed", self.seed, "--drawn", self.drawn)
+        check_used("--bos", self.bos, "a text or drawn tokens", True if self.tokens is None else None)
+        if self.prompt is not None and self.sequences not in (None, 1):
+            raise InputError(f"one text is one sequence, not {self.sequences}; give a file of texts, --text FILE")
 
     def over(self, settings: "Preset", **others: Any) -> "Preset":
         """The settings, with those that the user gave in their place; `others` are of other options."""
-        sequences = 1 if self.is_one_text else self.sequences
+        sequences = 1 if self.prompt is not None else self.sequences
         given = {"length": self.length, "sequences": sequences, "bos": self.bos, **others}
         return replace(settings, **{name: value for name, value in given.items() if value is not None})
+
+    def inputs(self, settings: "Preset", is_default: bool) -> "Inputs":
+        """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size, or one text."""
+        from ..runs.case import Inputs
+
+        is_prompt = self.prompt is not None
+        given: dict[str, Any] = {"text": self.prompt if is_prompt else self.text}
+        given |= {name: getattr(self, name) for name in ("column", "drawn", "seed")}
+        given |= {} if self.tokens is None else {"tokens": Path(self.tokens)}
+        return Inputs(
+            settings.length,
+            settings.sequences,
+            settings.bos,
+            **{name: value for name, value in given.items() if value is not None},
+            may_be_shorter=self.length is None and (is_default or is_prompt),
+            may_be_fewer=self.sequences is None and is_default and not is_prompt,
+        )
 
     def token_set(
         self, subject: "Subject", model: str, length: int, sequences: int, on_file: OnProgress = no_progress
@@ -85,247 +84,322 @@ class Input:
         """The tokens of a command with these defaults: sequences of one length that fits the context, or fewer."""
         from ..measurement.measure import Preset
 
-        if self.bos is not None:
-            options.check_bos(subject, self.bos)
+        check_used("--bos", self.bos, "a model with a tokenizer", subject.tokenizer)
         size = self.over(Preset(length=length, sequences=sequences))
         fitting = replace(size, length=min(size.length, subject.shape.n_ctx or size.length))
-        inputs = self.inputs(fitting, is_default=True)
-        is_prompt = self.is_one_text and self.length is None
-        return replace(inputs, may_be_shorter=is_prompt).token_set(subject, model, on_file)
-
-    def inputs(self, settings: "Preset", is_default: bool) -> "Inputs":
-        """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size, or one text."""
-        from ..runs.case import Inputs
-
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        may_be_shorter = self.length is None and (is_default or self.is_one_text)
-        may_be_fewer = self.sequences is None and not self.is_one_text and is_default
-        sizes = {name: getattr(settings, name) for name in ("length", "sequences", "bos")}
-        return Inputs(**given | sizes, may_be_shorter=may_be_shorter, may_be_fewer=may_be_fewer)
+        inputs = replace(self.inputs(fitting, True), may_be_shorter=self.prompt is not None and self.length is None)
+        return inputs.token_set(subject, model, on_file)
 
 
-_NAMES = "sinks above layers positions epsilons norms keys values kv residuals angles massive entries"
-TABLES = dict.fromkeys(_NAMES.split())
+TABLES = "sinks above layers positions epsilons norms keys values kv residuals angles massive entries"
+TableName = Annotated[
+    Literal[
+        *("sinks", "above", "layers", "positions", "epsilons", "norms", "keys", "values"),
+        *("kv", "residuals", "angles", "massive", "entries"),
+    ]
+    | None,
+    option(f"Print one table: {TABLES}.", metavar="NAME"),
+]
+Epsilon = Annotated[float | None, option("A head has a sink above it; default: 0.3.", metavar="SHARE")]
+PresetName = Annotated[
+    Literal["paper", "released-open-models", "released-own-models"] | None,
+    option("As published: paper, released-open-models or released-own-models.", metavar="NAME"),
+]
+FirstOnly = Annotated[bool, option("Measure position 0 alone: for long sequences.", "--first-only")]
+Top = Annotated[int | None, n("Print the N largest rows.", min=1)]
+SavedReport = Annotated[
+    Path | None,
+    file("Write every number, .safetensors, .json, .csv, or --table.", "--save", ".safetensors", *options.TABLES),
+]
 
 
-def tables_named(text: str) -> str:
-    """The names of tables, with commas between them. Raises InputError for others."""
-    return ",".join(name for name in text.split(",") if choice(name, TABLES, "table") is None)
+def measure(
+    model: options.Model,
+    text: options.Text = None,
+    prompt: options.Prompt = None,
+    column: options.Column = None,
+    tokens: options.Tokens = None,
+    drawn: options.Drawn = None,
+    seed: options.DrawSeed = None,
+    length: options.Length = None,
+    sequences: options.Sequences = None,
+    bos: options.Bos = None,
+    edit: options.Edits = [],
+    epsilon: Epsilon = None,
+    preset: PresetName = None,
+    first_only: FirstOnly = False,
+    encoder: options.Encoder = None,
+    dtype: options.Dtype = None,
+    device_map: options.DeviceMap = None,
+    backend: options.Backend = "huggingface",
+    beyond_context: options.BeyondContext = False,
+    table: TableName = None,
+    layer: options.Layers = [],
+    head: options.HeadNames = [],
+    position: options.Positions = [],
+    top: Top = None,
+    full: options.Full = False,
+    format: options.Format = None,
+    save: SavedReport = None,
+    out: options.Drawing = None,
+    force: options.Force = False,
+) -> None:
+    """Measure the attention sinks of a model.
+
+    Example: sinkinterp measure smollm2 --save sinks.csv
+    """
+    given = Given(text, prompt, column, tokens, drawn, seed, length, sequences, bos)
+    loading = Loading(encoder, dtype, device_map, backend, beyond_context)
+    rows = Rows(layer, heads_named(head), position, top)
+    rows.check(table, full)
+    _checksuffix_of(save, table)
+    check_outputs(force, save, out, reads=(text, tokens))
+    say(f"loading {model}")
+    with progress_bars(in_lines=True) as progress:
+        from ..pages.report import PAGES, content, measurement_page
+        from ..report.report import overview_tables
+
+        edits = edits_of(edit)
+        given.check()
+        settings = _settings(given, preset, epsilon, dtype)
+        options.check_sizes(model, [], length, beyond_context)
+        subject = loading.subject(model, settings.dtype)
+        report = measured(subject, model, given, settings, edits, preset is None, first_only, progress)
+        word, chosen = subject.label, None
+        if table is not None:
+            chosen = rows.of(table, report, settings.epsilon, word)
+    parts = overview_tables if full else overview
+    shown = [chosen] if chosen is not None else parts(report, settings.epsilon, word)
+
+    def as_page() -> Any:
+        is_page = out is not None and out.suffix.lower() in PAGES
+        return (
+            measurement_page(report, settings.epsilon, word)
+            if is_page
+            else content(chosen or report, out.suffix.lower() if out else "")
+        )
+
+    numbers = (save, lambda: content(chosen or report, suffix_of(save)))
+    deliver([*shown, *_remarks(report)], numbers, (out, as_page), form=format)
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How `measure` measures."""
+class Rows:
+    """Which rows of a table are shown."""
 
-    epsilon: Annotated[float | None, typer.Option(parser=options.share)] = None
-    preset: Annotated[str | None, typer.Option(autocompletion=options.beginning(options.PRESETS))] = None
-    first_only: bool = False
-    edit: options.Edits = field(default_factory=list)
+    layers: Sequence[int]
+    heads: options.Heads
+    positions: Sequence[int]
+    top: int | None
 
-    def over_preset(self, given: Input, dtype: Dtype | None) -> "Preset":
-        """The preset, or the default settings, with what the user gave."""
-        from ..measurement.measure import PRESETS, Preset
+    def check(self, table: str | None, full: bool) -> None:
+        """Raises InputError for rows without a table, and for one table beside all."""
+        asked = {"--layer": self.layers, "--head": self.heads, "--position": self.positions, "--top": self.top}
+        for name, value in asked.items():
+            check_used(name, value or None, "--table", table)
+        if full and table is not None:
+            raise InputError("--table prints one table, and --full prints all; leave one of them out")
 
-        preset = Preset() if self.preset is None else choice(self.preset, PRESETS, "preset")
-        return given.over(preset, epsilon=self.epsilon, dtype=dtype)
-
-
-@dataclass(frozen=True)
-class Results(options.Tables):
-    """What `measure` prints and writes; None for a file that the user did not ask for."""
-
-    table: Annotated[list[str], typer.Option("--table", parser=tables_named)] = field(default_factory=list)
-    layers: Annotated[list[int], typer.Option("--layer", parser=options.whole(0))] = field(default_factory=list)
-    heads: Annotated[list[str], typer.Option("--head", metavar="[LAYER.]HEAD")] = field(default_factory=list)
-    positions: Annotated[list[int], typer.Option("--position", parser=options.whole(0))] = field(default_factory=list)
-    top: Annotated[int | None, typer.Option(parser=options.whole(1))] = None
-    save: Annotated[Path | None, typer.Option(parser=options.output_file)] = None
-
-    def check(self) -> None:
-        """Raises InputError for a format in which a report is not saved."""
-        from ..pages.report import PAGES, PICTURES
-        from ..report.readings import writer_of
-
-        if self.save is not None and self.save.suffix.lower() not in (*PAGES, *PICTURES):
-            writer_of(self.save)
-
-    def tables(self, report: "Report", epsilon: float, word: "TokenText") -> "list[Table]":
-        """The tables that are asked for, or that of heads where only their rows are; else none."""
+    def of(self, name: str, report: "Report", epsilon: float, word: "TokenText") -> "Table":
+        """The rows of that table of a report. Raises InputError where there are none."""
         from ..report.rows import rows_named
 
-        named = [layer_and_head(name) for name in self.heads if not name.isdecimal()]
-        layers = [*self.layers, *(layer for layer, _ in named)] or None
-        heads = [*map(int, filter(str.isdecimal, self.heads)), *(head for _, head in named)] or None
-        usual = "sinks" * bool(layers or heads or self.top) or "positions" * bool(self.positions)
-        names = ",".join(self.table or [usual]).split(",")
-        chosen: Any = {"layers": layers, "heads": heads, "positions": self.positions or None, "top": self.top}
-        return [rows_named(name, report, epsilon, word, **chosen) for name in dict.fromkeys(filter(None, names))]
-
-    def files(self, report: "Report", asked: "list[Table]", epsilon: float, word: "TokenText") -> tuple[Wanted, ...]:
-        from ..pages.report import PAGES, content, measurement_page
-        from ..report.report import tables_as_json
-
-        def page() -> Content:
-            return measurement_page(report, epsilon, word)
-
-        suffix = (self.save or Path()).suffix.lower() or ".csv" * bool(asked)
-        saved = page if suffix in PAGES else lambda: content((*asked, report)[0], suffix)
-
-        def as_json() -> Content:
-            data = tables_as_json(report, epsilon)
-            return data | {"tables": [table.to_dict() for table in asked]} if asked else data
-
-        return ((self.save, saved), (self.json_out, as_json), (self.html_out, page))
+        given = {"layers": self.layers, "heads": self.heads, "positions": self.positions, "top": self.top}
+        return rows_named(name, report, epsilon, word, **{option: value or None for option, value in given.items()})
 
 
-def measure(model: options.Model, given: Input, how: Settings, loading: options.Loading, results: Results) -> None:
-    """Measure the attention sinks of a model."""
-    with progress_bars() as progress:
-        from ..report.report import overview_tables
-        from .terminal import overview
-
-        results.check()
-        given.check()
-        settings = how.over_preset(given, loading.dtype)
-        options.check_sizes(model, None, given.length, loading.beyond_context)
-        subject = loading.subject(model, settings.dtype)
-        report = measured(subject, model, given, settings, how, progress)
-        word = subject.label
-        asked, tables = results.tables(report, settings.epsilon, word), overview_tables if results.full else overview
-        shown = [*(asked or tables(report, settings.epsilon, word)), *_remarks(report, given)]
-    deliver(shown, *results.files(report, asked, settings.epsilon, word), force=results.force)
+def _checksuffix_of(save: Path | None, table: str | None) -> None:
+    """Raises InputError for a format of tables without a table, and for one of reports beside a table."""
+    suffix = suffix_of(save)
+    if suffix in (".md", ".tex") and table is None:
+        raise InputError(f"{suffix} holds one table; name it with --table, or save .safetensors, .json or .csv")
+    if suffix == ".safetensors" and table is not None:
+        raise InputError("a .safetensors file holds every number; leave --table out, or save .csv or .json")
 
 
-def _remarks(report: "Report", given: Input) -> Iterator[str]:
+def _settings(given: Given, preset: str | None, epsilon: float | None, dtype: str | None) -> "Preset":
+    """The preset, or the default settings, with what the user gave."""
+    from ..measurement.measure import PRESETS, Preset
+
+    return given.over(Preset() if preset is None else PRESETS[preset], epsilon=epsilon, dtype=dtype)
+
+
+def _remarks(report: "Report") -> Iterator[str]:
     """Returns what the user may not expect of the texts that were read."""
     read = report.protocol
     if read.texts_too_short:
         yield f"{read.texts_too_short} texts shorter than {read.length} tokens were passed over."
-    if read.sequences == 1 and given.text is not None and not given.is_one_text:
-        more = "--length reads more of it, and a .txt with blank lines between, a .jsonl or a folder holds many"
-        yield f"{given.text} holds one text, read up to {read.length} tokens; {more}."
 
 
 def measured(
-    subject: "Subject", model: str, given: Input, settings: "Preset", how: Settings, progress: "Progress"
+    subject: "Subject",
+    model: str,
+    given: Given,
+    settings: "Preset",
+    edits: "Sequence[Edit]",
+    is_default: bool,
+    first_only: bool,
+    progress: "Progress",
 ) -> "Report":
     """The report on the input: on one whole text, on the given ones, or on docstrings until the interval is narrow."""
     from ..measurement.measure import measure as measure_sinks, measure_enough
     from ..metrics import instruments
 
-    options.check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
-    inputs = given.inputs(settings, is_default=how.preset is None)
-
-    asked: dict[str, Any] = {"convention": settings.convention, "edits": how.edit}
-    asked |= {"positions": (0,)} if how.first_only else {"instruments": instruments.ALL}
+    check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
+    inputs = given.inputs(settings, is_default)
+    asked: dict[str, Any] = {"convention": settings.convention, "edits": edits}
+    asked |= {"positions": (0,)} if first_only else {"instruments": instruments.ALL}
 
     def report_on(token_set: "TokenSet", why: str = "") -> "Report":
         n, longest = token_set.tokens.shape
         show = progress(f"measuring {n} {'more ' if why else ''}x {longest} tokens{why}")
         return measure_sinks(subject, token_set, **asked, progress=show)
 
+    on_file = progress("reading docstrings")
+
     def first(n: int) -> "TokenSet":
         return replace(inputs, sequences=n).token_set(subject, model, on_file)
 
     if inputs.given or not inputs.may_be_fewer or subject.tokenizer is None:
         return report_on(inputs.token_set(subject, model))
-    on_file = progress("reading docstrings")
     return measure_enough(first, report_on, settings.sequences, settings.epsilon)
 
 
-@dataclass(frozen=True)
-class Domains:
-    """How much of each domain is read, how its sequences begin, and what counts as a sink."""
-
-    column: options.Column = "text"
-    length: Annotated[int, typer.Option(parser=options.TOKENS)] = 64
-    sequences: Annotated[int, typer.Option(parser=options.SEQUENCES)] = 100
-    bos: Bos = Bos.TOKENIZER
-    epsilon: Annotated[float, typer.Option(parser=options.share)] = 0.3
-
-
-def domains(
-    model: options.Model,
-    sources: Annotated[list[str], typer.Argument(parser=options.source)],
-    of: Domains = Domains(),
-    loading: options.Loading = options.Loading(),
-    ray: options.OnRay = None,
-    json_out: options.Json = None,
-    force: bool = False,
+def compare(
+    model: Annotated[list[str], typer.Argument(help="Models, or one model with edits.", metavar="MODEL...")],
+    text: options.Text = None,
+    prompt: options.Prompt = None,
+    column: options.Column = None,
+    tokens: options.Tokens = None,
+    drawn: options.Drawn = None,
+    seed: options.DrawSeed = None,
+    length: options.Length = None,
+    sequences: options.Sequences = None,
+    bos: options.Bos = None,
+    edit: options.Edits = [],
+    epsilon: Epsilon = None,
+    preset: PresetName = None,
+    first_only: FirstOnly = False,
+    encoder: options.Encoder = None,
+    dtype: options.Dtype = None,
+    device_map: options.DeviceMap = None,
+    backend: options.Backend = "huggingface",
+    beyond_context: options.BeyondContext = False,
+    format: options.Format = None,
+    save: options.SavedTable = None,
+    out: options.Drawing = None,
+    force: options.Force = False,
 ) -> None:
-    """Measure the first position's sink on text of several domains; exit code 1 where some had to be left out."""
-    with progress_bars() as progress:
-        from ..report.compare import sinks_by_domain
-        from ..runs.case import Inputs
-        from ..runs.workers import Here, Ray, in_order
+    """Put the sinks of several models side by side, or of a model before and after edits.
 
-        workers = Here() if ray is None else Ray(ray)
-        has_columns = not all(name.lower().endswith(".txt") for name in sources) or None
-        options.check_used("--column", None if of.column == "text" else of.column, "a file of columns", has_columns)
-        options.check_sizes(model, length=of.length)
-        subject = loading.subject(model)
-        inputs = Inputs(of.length, of.sequences, of.bos, column=of.column)
-        token_sets, errors = inputs.domain_token_sets(subject, sources, "domain")
-        if not token_sets:
-            raise InputError("; ".join(f"{name}: {error}" for name, error in errors.items()))
-        first_position = partial(_first_position, subject if ray is None else model, loading)
-        reports = in_order(workers, first_position, list(token_sets.values()), progress("measuring domains"))
-        table = sinks_by_domain(dict(zip(token_sets, reports, strict=True)), of.epsilon)
-    for name, error in errors.items():
-        said = re.sub(r"\b(length|sequences)=", r"--\1 ", str(error))  # the options of this command
-        print_line(f"left out: {name}: {said}")
-    deliver([table], (json_out, lambda: table.to_dict()), force=force)
-    if errors:
-        raise typer.Exit(1)
+    Example: sinkinterp compare smollm2 --edit "ZeroKeyBias()"
+    """
+    given = Given(text, prompt, column, tokens, drawn, seed, length, sequences, bos)
+    loading = Loading(encoder, dtype, device_map, backend, beyond_context)
+    each_once(model, "MODEL")
+    if len(model) == 1 and not edit:
+        raise InputError("name two models, or edits of one, such as `sinkinterp compare MODEL --edit 'ZeroKeyBias()'`")
+    check_outputs(force, save, out, reads=(text, tokens))
+    say(f"loading {', '.join(model)}")
+    with progress_bars(in_lines=True) as progress:
+        from ..backends.files.model_files import check_named
+        from ..pages.page import Section, page
+        from ..pages.report import PAGES, content
+        from ..report.compare import compare as compare_two, sinks_by
+        from ..report.report import Report
+        from ..table import MODEL
+
+        edits = edits_of(edit)
+        for name in model:
+            check_named(name)
+        given.check()
+        runs: dict[str, tuple[str, Sequence[Edit]]] = {name: (name, edits) for name in model}
+        if len(model) == 1:
+            runs = {"before": (model[0], []), "after": (model[0], edits)}
+        reports: dict[str, Report] = {}
+        for run, (name, its_edits) in runs.items():
+            settings = _settings(given, preset, epsilon, dtype)
+            subject = loading.subject(name, settings.dtype)
+            reports[run] = measured(subject, name, given, settings, its_edits, preset is None, first_only, progress)
+            if not any((text, prompt, tokens, drawn)):
+                given = replace(given, sequences=reports[run].protocol.sequences)  # as many as the first needs
+        if len(reports) == 2:
+            before, after = reports.values()
+            table = compare_two(before, after, settings.epsilon, [*reports])
+        else:
+            table = sinks_by(MODEL, reports, settings.epsilon)
+    as_page = partial(page, table.title, table.note, [Section("", "", tables=[table])])
+    drawn_as = as_page if suffix_of(out) in PAGES else partial(content, table, suffix_of(out))
+    numbers = partial(content, table, suffix_of(save))
+    deliver([table], (save, numbers), (out, drawn_as), form=format)
 
 
-def _first_position(model: "Subject | str", loading: options.Loading, token_set: "TokenSet") -> "Report":
-    """The first position's sink of a model, which a worker on another machine loads by its name."""
-    from ..measurement.measure import measure as measure_sinks
+def check(model: options.Model, format: options.Format = None) -> None:
+    """Compare every backend with dense attention and with each other on a model.
 
-    subject = loading.subject(model) if isinstance(model, str) else model
-    return measure_sinks(subject, token_set, positions=(0,), progress=False)
+    Example: sinkinterp check sinkinterp/demo-softmax
 
-
-def check(model: options.Model) -> None:
-    """Compare every backend with dense attention and with each other on a model; exit code 1 where they differ."""
+    The exit code is 1 where they differ.
+    """
+    say(f"loading {model}, and running it in every backend")
     from ..backends.files.model_files import load_model
     from ..measurement.parity import agrees, parity
 
     table = parity(load_model(model), model)
-    print_table(table)
+    deliver([table, "all agree" if agrees(table) else "they differ"], form=format)
     if not agrees(table):
         raise typer.Exit(1)
 
 
-ELSEWHERE = "All tables: --full. A page: --html FILE. Every number: --json FILE."
+Tolerance = Annotated[float, option("The change of a head's output that is tolerated.", max=1, metavar="SHARE")]
+Bits = Annotated[list[int], n("Bits of rounded keys and values; repeatable.", min=2, max=32)]
 
 
 def cache(
     model: options.Model,
-    given: Input,
-    loading: options.Weights,
-    tolerance: Annotated[float, typer.Option(parser=options.number("tolerance", above=0, most=1))] = 0.1,
-    bits: Annotated[list[int], typer.Option(parser=options.whole(2, 32))] = [8, 4, 2],
-    files: options.Tables = options.Tables(),
+    text: options.Text = None,
+    prompt: options.Prompt = None,
+    column: options.Column = None,
+    tokens: options.Tokens = None,
+    drawn: options.Drawn = None,
+    seed: options.DrawSeed = None,
+    length: options.Length = None,
+    sequences: options.Sequences = None,
+    bos: options.Bos = None,
+    encoder: options.Encoder = None,
+    dtype: options.Dtype = None,
+    device_map: options.DeviceMap = None,
+    tolerance: Tolerance = 0.1,
+    bits: Bits = [8, 4, 2],
+    full: options.Full = False,
+    format: options.Format = None,
+    save: options.Numbers = None,
+    out: options.Page = None,
+    force: options.Force = False,
 ) -> None:
-    """How many first tokens must a rolling cache keep, and what does rounding it cost? Measure it, and answer."""
-    with progress_bars() as progress:
+    """Say how many first tokens a rolling cache must keep, and what rounding it costs.
+
+    Example: sinkinterp cache smollm2 --out cache.html
+    """
+    given = Given(text, prompt, column, tokens, drawn, seed, length, sequences, bos)
+    check_outputs(force, save, out, reads=(text, tokens))
+    _check_cached(length)
+    say(f"loading {model}")
+    with progress_bars(in_lines=True) as progress:
         from ..applications import eviction
 
-        _check_cached(given.length)
-        subject, tokens = _read(model, given, loading, 256, 32)
-        _check_cached(tokens.shape[1])  # a text may be shorter than was asked for
-        window = tokens.shape[1] // 2
-        losses = eviction.first_token_losses(subject, tokens, (window // 2, window), progress=progress)
-        heads = eviction.heads_table(subject, tokens, window, tolerance)
-        rounded = eviction.quantised_table(subject, tokens, bits, progress)
-        tables = [losses.table(), heads, rounded]
-        answer = f"{losses.answer()} {eviction.quantised_answer(rounded)}"
-    everything = [*(eviction.needs_table(table) if table is heads else table for table in tables), answer]
+        subject, ids = _read(model, given, Loading(encoder, dtype, device_map), 256, 32, progress)
+        _check_cached(ids.shape[1])  # a text may be shorter than was asked for
+        window = ids.shape[1] // 2
+        losses = eviction.first_token_losses(subject, ids, (window // 2, window), progress=progress)
+        heads = eviction.heads_table(subject, ids, window, tolerance)
+        rounded = eviction.quantised_table(subject, ids, bits, progress)
+    answer = f"{losses.answer()} {eviction.quantised_answer(rounded)}"
+    tables = [losses.table(), heads, rounded]
+    everything = [losses.table(), eviction.needs_table(heads), rounded]
+    shown = brief(answer, eviction.largest_window_first(tables[0]), full=everything if full or format else ())
     title = f"{subject.name}: how many first tokens must stay?"
-    shown = everything if files.full else brief(answer, eviction.largest_window_first(tables[0]), ELSEWHERE)
-    _deliver(title, answer, tables, shown, files)
+    deliver(shown, *_files(title, answer, tables, save, out), form=format)
 
 
 def _check_cached(length: int | None) -> None:
@@ -334,54 +408,76 @@ def _check_cached(length: int | None) -> None:
 
 
 def _read(
-    model: str, given: Input, loading: options.Weights, length: int, sequences: int
+    model: str, given: Given, loading: Loading, length: int, sequences: int, progress: "Progress"
 ) -> "tuple[HuggingFaceSubject, Tokens]":
     """The model and its input: by default so many texts of one length that fits its context."""
     given.check()
     subject = cast("HuggingFaceSubject", loading.subject(model))
-    return subject, given.token_set(subject, model, length, sequences).tokens
+    return subject, given.token_set(subject, model, length, sequences, progress("reading docstrings")).tokens
+
+
+Times = Annotated[float, option("An outlier's norm is above X medians.", metavar="X")]
+ZeroHeads = Annotated[bool, option("Also which heads can be zeroed together: hundreds of passes.", "--heads")]
 
 
 def mask(
     model: options.Model,
-    given: Input,
-    loading: options.Weights,
-    times: Annotated[float, typer.Option(parser=options.number("times", above=1, most=1e6))] = 10.0,
-    heads: bool = False,
-    files: options.Tables = options.Tables(),
+    text: options.Text = None,
+    column: options.Column = None,
+    tokens: options.Tokens = None,
+    drawn: options.Drawn = None,
+    seed: options.DrawSeed = None,
+    length: options.Length = None,
+    sequences: options.Sequences = None,
+    bos: options.Bos = None,
+    encoder: options.Encoder = None,
+    dtype: options.Dtype = None,
+    device_map: options.DeviceMap = None,
+    times: Times = 10.0,
+    heads: ZeroHeads = False,
+    full: options.Full = False,
+    format: options.Format = None,
+    save: options.Numbers = None,
+    out: options.Page = None,
+    force: options.Force = False,
 ) -> None:
-    """Which tokens and dimensions should a dictionary or a quantiser leave out? Measure what it changes."""
-    if given.is_one_text or given.sequences == 1:
+    """Say which tokens and dimensions quantisers and dictionaries should leave out.
+
+    Example: sinkinterp mask smollm2 --save mask.json
+    """
+    given = Given(text, None, column, tokens, drawn, seed, length, sequences, bos)
+    check_outputs(force, save, out, reads=(text, tokens))
+    if sequences == 1:
         raise InputError("it fits on one half of the texts and tests on the other; give two texts or more")
-    with progress_bars() as progress:
+    say(f"loading {model}")
+    with progress_bars(in_lines=True) as progress:
         from ..applications import outliers
         from ..applications.dormant import dormant_heads
 
-        subject, tokens = _read(model, given, loading, 64, 64)
-        found = outliers.mask(subject, tokens, times=times)
-        tested = subject, tokens[1::2], found, progress
+        subject, ids = _read(model, given, Loading(encoder, dtype, device_map), 64, 64, progress)
+        found = outliers.mask(subject, ids, times=times)
+        tested = subject, ids[1::2], found, progress
         tables = [found.table(), outliers.activations_table(*tested), outliers.weights_table(*tested)]
         answer, more = found.answer(), {"mask": found.to_dict()}
         if heads:
-            dormant = dormant_heads(subject, tokens, progress=progress("leaving out heads"))
+            dormant = dormant_heads(subject, ids, progress=progress("leaving out heads"))
             tables += [dormant.table(), dormant.cuts]
             answer, more = f"{answer} {dormant.answer()}", more | {"heads": dormant.to_dict()}
+    shown = brief(answer, outliers.longest_first(tables[0]), full=tables if full or format else ())
     title = f"{subject.name}: what should be left out?"
-    shown = [*tables, answer] if files.full else brief(answer, outliers.longest_first(tables[0]), ELSEWHERE)
-    _deliver(title, answer, tables, shown, files, more)
+    deliver(shown, *_files(title, answer, tables, save, out, more), form=format)
 
 
-def _deliver(
+def _files(
     title: str,
     answer: str,
-    tables: "list[Table]",
-    shown: "Iterable[Table | RichText | str]",
-    files: options.Tables,
+    tables: "Sequence[Table]",
+    save: Path | None,
+    out: Path | None,
     more: Mapping[str, Any] = {},
-) -> None:
+) -> tuple[Any, Any]:
+    """The numbers and the page of an answer with its tables."""
     from ..pages.page import Section, page
 
-    sections = map(Section.of, tables)
     plain = {"answer": answer, "tables": [table.to_dict() for table in tables], **more}
-    json_file, html_file = (files.json_out, lambda: plain), (files.html_out, lambda: page(title, answer, sections))
-    deliver(shown, json_file, html_file, force=files.force)
+    return (save, lambda: plain), (out, lambda: page(title, answer, map(Section.of, tables)))

@@ -1,27 +1,24 @@
-"""The commands that run experiments, and that judge and draw their numbers again."""
+"""The command that runs experiments: numbers beside the published ones, and a verdict on every claim."""
 
 import os
 import shlex
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import InputError, each_once, refusal
+from ..checks import InputError, each_once
 from ..data.progress import progress_bars
 from ..runs.catalogue import Scale, experiment_names, full_name, summary_of
-from ..seals import check_ours
 from . import options
-from .terminal import OR_FORCE, deliver, print_line, print_table, print_text, print_written
+from .options import beginning, check_outputs, check_used, folder, n, option, suffix_of
+from .terminal import Part, deliver, print_line, print_text, print_written, say, show
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from ..pages.book import Chapter
     from ..runs.case import Named
     from ..runs.experiment import Experiment, Scope
     from ..runs.trained import Trainable
@@ -30,105 +27,112 @@ if TYPE_CHECKING:
 
 
 TIMES = {"processor seconds": "of processor time", "seconds": "by the clock"}  # older chapters have the second alone
-COMPLETION = options.beginning(experiment_names)
 
 
-@dataclass(frozen=True)
-class Models:
-    """The models that are measured in place of an experiment's own, and how they are loaded."""
-
-    model: Annotated[list[str], typer.Option(parser=options.source)] = field(default_factory=list)
-    encoder: options.Encoder = None
-    device_map: options.DeviceMap = None
-
-    def loaded(self) -> Sequence["str | Named"]:
-        """The models, each with the input of its encoder."""
-        from ..backends.encoder import encoder_input
-        from ..runs.case import Named
-
-        each_once(self.model, "--model")
-        options.check_used("--encoder", self.encoder, "--model", self.model or None)
-        return self.model if self.encoder is None else [Named(name, encoder_input(self.encoder)) for name in self.model]
-
-
-@dataclass(frozen=True)
-class Runs:
-    """How experiments are run."""
-
-    scale: Annotated[Scale | None, typer.Option(show_default="demo, real where made, else smoke")] = None
-    seeds: Annotated[int, typer.Option(parser=options.SEEDS)] = 5
-    text: Annotated[str | None, typer.Option(parser=options.source)] = None
-    settings: options.Settings = field(default_factory=list)
-    ray: options.OnRay = None
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        help="Experiments, or beginnings of names: table07; or all. See `sinkinterp list experiments`.",
+        autocompletion=beginning(experiment_names),
+        metavar="NAME",
+    ),
+]
+SCALES = (
+    "smoke: what ships, no result. demo: toys, seconds each. text: small models of text. gpu: models without BOS. "
+    "real: models of `make models`. paper: the paper's. Default: demo, real where made, else smoke."
+)
 
 
 def reproduce(
-    names: Annotated[list[str], typer.Argument(parser=options.filled, autocompletion=COMPLETION)],
-    other: Models = Models(),
-    how: Runs = Runs(),
-    dry_run: bool = False,
-    out: Annotated[Path, typer.Option(parser=options.output_folder)] = Path("figures/book"),
-    save: options.Save = None,
-    force: bool = False,
+    names: Names,
+    scale: Annotated[Scale | None, option(SCALES, metavar="SCALE")] = None,
+    seeds: Annotated[int, n("Models of every kind that are trained.", min=1, max=1000)] = 5,
+    text: options.Text = None,
+    model: Annotated[list[str], option("Run it on this model instead; repeatable.", metavar="MODEL")] = [],
+    encoder: options.Encoder = None,
+    device_map: options.DeviceMap = None,
+    settings: options.Changes = [],
+    ray: options.Ray = None,
+    dry_run: Annotated[bool, option("Say how many hours it takes, and run nothing.", "--dry-run")] = False,
+    format: options.Format = None,
+    save: options.SavedTable = None,
+    out: Annotated[Path, folder("Folder of the pages and numbers.")] = Path("figures/book"),
+    force: options.Force = False,
 ) -> None:
-    """Reproduce tables and figures of a paper: numbers beside the published ones, and a verdict on every claim.
+    """Reproduce tables and figures of the paper: our numbers, its numbers, verdicts.
 
-    Writes NAME.json and NAME.html for each (NAME_text and NAME_paper at these scales, beside those of toys), and
-    index.html with the verdicts of all that lie in the folder.
+    Example: sinkinterp reproduce table07 --scale demo
+
+    Writes NAME.json and NAME.html for each, and index.html with the verdicts of all that lie in the folder.
     """
+    is_all = list(names) == ["all"]
+    given = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
+    _check_inputs(model, scale, save if len(given) > 1 else None)
+    check_used("--encoder", encoder, "--model", model or None)
+    check_outputs(force, save, reads=(text,))
+    say(f"preparing {', '.join(names)}")
     with progress_bars(in_lines=True) as progress:
-        from ..pages.book import check_plotly, files_of, stem_of
+        from ..backends.files.model_files import check_named
+        from ..pages.book import check_plotly, stem_of
         from ..runs import experiment as experiments
 
-        scale, is_all = how.scale, list(names) == ["all"]
-        _check_inputs(other.model, scale, how.text, None if len(names) == 1 and not is_all else save)
-        given = experiment_names() if is_all else dict.fromkeys(map(full_name, names))
+        for name in model:
+            check_named(name)
+        options.check_texts(text)
         loaded = {name: experiments.load_experiment(name) for name in given}
         chosen = {name: each for name, each in loaded.items() if not is_all or scale in (None, *each.scales)}
-        stems = [stem_of(name, None if other.model else scale) for name in chosen]
-        check_ours(files_of(out, stems), OR_FORCE, force or dry_run)
+        stems = [stem_of(name, None if model else scale) for name in chosen]
+        files = [out / f"{stem}.{ending}" for stem in stems for ending in ("json", "html")]
+        check_outputs(force or dry_run, *files)
         check_plotly(out)
-        models, left_out = other.loaded(), list[str]()
-        trainers, measurers = _workers(how.ray, scale is Scale.PAPER, other.device_map is not None)
+        trainers, measurers = _workers(ray, scale is Scale.PAPER, device_map is not None)
+        where: dict[str, Any] = {"workers": trainers, "measurers": measurers, "device_map": device_map}
+        asked = {"models": _models(model, encoder), "seeds": seeds, "text": text, "settings": settings, **where}
         costs: list[tuple[Sequence[Trainable], float, str]] = []
-        where: dict[str, Any] = {"workers": trainers, "measurers": measurers, "device_map": other.device_map}
-        asked = {"models": models, "seeds": how.seeds, "text": how.text, "settings": how.settings, **where}
+        left_out, shown = list[str](), list[Part]()
         for name, experiment in chosen.items():
             scope = experiments.Scope(scale or experiment.default_scale(), **asked, progress=progress)
             try:
                 experiments.check_scope(name, experiment, scope)
                 if is_all:
                     experiments.check_default(experiment, scope, scale)
-                command = _command(name, scope, other.encoder)
+                command = _command(name, scope, encoder)
                 if dry_run:
                     costs.append(_print_cost(name, experiment, scope, out, command))
-                else:
-                    _write_chapter(name, experiment, scope, out, command, save, force)
+                    continue
+                print_line(f"running {name} at scale {scope.label}")
+                tables = _chapter(name, experiment, scope, out, command, save)
+                shown += tables
+                if format is None:
+                    show(tables, None)
             except InputError as error:  # of `all`, those that can run do
                 if not is_all:
                     raise
                 left_out.append(f"{name}: {error}")
-        if dry_run and len(chosen) > 1:
-            print_text(f"all of them, shared runs once: {_total(costs, out)}")
-        for reason in left_out:
-            print_line(f"left out: {reason}")
+    if format is not None and not dry_run:
+        show(shown, format)
+    if dry_run and len(chosen) > 1:
+        print_text(f"all of them, shared runs once: {_total(costs, out)}")
+    for reason in left_out:
+        print_line(f"left out: {reason}")
 
 
-def _check_inputs(models: Sequence[str], scale: Scale | None, text: str | None, one_file: Path | None) -> None:
-    """Raises InputError for a text that cannot be read, models at a scale that has its own, and one file for several.
-
-    one_file: where the table or figure of several experiments would be written.
-    """
-    from ..backends.files.model_files import check_named
-
-    for model in models if len(models) > 1 else ():  # one alone says so as it is loaded
-        check_named(model)
-    options.check_text(text)
+def _check_inputs(models: Sequence[str], scale: Scale | None, one_file: Path | None) -> None:
+    """Raises InputError for models at a scale that has its own, and for one file of several experiments."""
+    each_once(models, "--model")
     if one_file is not None:
-        raise InputError("--save writes the table or the figure of one experiment; leave it out, or name one")
+        raise InputError("--save writes the table of one experiment; leave it out, or name one")
     if models and scale is Scale.SMOKE:
         fix = f"leave one of them out, as in `sinkinterp reproduce table07 --model {models[0]}`"
         raise InputError(f"--scale smoke runs what ships, and --model names another one; {fix}")
+
+
+def _models(names: Sequence[str], encoder: str | None) -> "Sequence[str | Named]":
+    """The models, each with the input of its encoder."""
+    from ..backends.encoder import encoder_input
+    from ..runs.case import Named
+
+    return names if encoder is None else [Named(name, encoder_input(encoder)) for name in names]
 
 
 def _workers(ray: str | None, are_large: bool, are_placed: bool) -> tuple["Workers", "Workers"]:
@@ -201,16 +205,14 @@ def _took(folder: Path, name: str, scope: "Scope", command: str) -> tuple[float,
     return 0.0, "", None
 
 
-def _write_chapter(
-    name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str, save: Path | None, force: bool
-) -> None:
-    from ..files import check_writable
-    from ..pages.book import Chapter, stem_of, verdict_table, write_chapter
-    from ..pages.report import PAGES, PICTURES, content
+def _chapter(
+    name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str, save: Path | None
+) -> "list[Table]":
+    """Runs an experiment and writes its chapter and its table. Returns what is printed of it."""
+    from ..pages.book import Chapter, verdict_table, write_chapter
+    from ..pages.report import content
     from ..runs.experiment import provenance
 
-    for ending in ("json", "html"):
-        check_writable(out / f"{stem_of(name, scope.label)}.{ending}")
     start = time.perf_counter(), sum(os.times()[:4])  # processor seconds: of this process and of its children
     table = experiment.table(scope)
     took = time.perf_counter() - start[0], sum(os.times()[:4]) - start[1]
@@ -218,14 +220,10 @@ def _write_chapter(
     made = {"command": command, "scale": scope.label, **provenance(), **times}
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
-    figure = experiment.draw(table)
-    written = write_chapter(out, chapter, digest, figure, force)
-    print_table(replace(digest, title=chapter.title))
-    print_table(verdict_table(chapter))
-    for file in written:
+    for file in write_chapter(out, chapter, digest, experiment.draw(table), force=True):
         print_written(file)
-    suffix = "" if save is None else save.suffix.lower()
-    deliver([], (save, lambda: content(figure if suffix in (*PAGES, *PICTURES) else table, suffix)), force=force)
+    deliver([], (save, lambda: content(table, suffix_of(save))))
+    return [replace(digest, title=chapter.title), verdict_table(chapter)]
 
 
 def _command(name: str, scope: "Scope", encoder: str | None) -> str:
@@ -237,49 +235,3 @@ def _command(name: str, scope: "Scope", encoder: str | None) -> str:
     size = (*(() if is_other else ("--scale", scope.scale)), "--seeds", str(scope.seeds))
     changes = (word for setting in scope.settings for word in ("--set", setting))
     return shlex.join(("sinkinterp", "reproduce", name, *size, *text, *models, *given, *changes))
-
-
-def book(
-    folder: Annotated[Path, typer.Argument(parser=options.output_folder)] = Path("figures/book"), force: bool = False
-) -> None:
-    """Judge and draw a book of experiments again, from its numbers, by the rules of today. Nothing is measured."""
-    with progress_bars() as progress:
-        from ..pages.book import chapters_in, check_plotly, write_front_pages, write_numbers, write_page
-
-        chapters = chapters_in(folder)
-        check_plotly(folder)
-        judged = [_judged(chapter, folder) for chapter in chapters]  # all of them, before anything is written
-        on_page = progress("drawing pages")
-        for i, (chapter, digest, figure) in enumerate(judged, 1):
-            write_numbers(folder, chapter, True)
-            write_page(folder, chapter, digest, figure, True)
-            on_page(i, len(chapters))
-        for page in write_front_pages(folder, force):
-            print_written(page)
-
-
-def story(
-    folder: Annotated[Path, typer.Argument(parser=options.output_folder)] = Path("figures/book"),
-    out: options.Out = Path("figures/story.html"),
-    force: bool = False,
-) -> None:
-    """Write the story that a book's numbers tell: one page with live figures, which needs no network."""
-    from ..pages.book import STORY, chapters_in, files_of, story_page
-
-    chapters = chapters_in(folder)
-    others = [file for file in files_of(folder, [chapter.stem for chapter in chapters]) if file.name != STORY]
-    if out.resolve() in [file.resolve() for file in others]:
-        raise InputError(f"{out} is another page of the book; choose another place for the story")
-    deliver([], (out, lambda: story_page(chapters)), force=force)
-
-
-def _judged(written: "Chapter", folder: Path) -> tuple["Chapter", "Table", "go.Figure"]:
-    """A chapter by the rules of today, its digest and its figure. Raises InputError for rows of something else."""
-    from ..runs.experiment import load_experiment
-
-    experiment = load_experiment(written.name)
-    table = replace(written.table, title=experiment.claim)
-    what = f"{folder / written.stem}.json does not hold the rows of {written.name}"
-    with refusal(what, "reproduce it again", (InputError, Exception)):  # rows of something else can fail in any way
-        verdicts = experiment.verdicts(table, written.scale)
-        return replace(written, table=table, verdicts=verdicts), experiment.digest(table), experiment.draw(table)

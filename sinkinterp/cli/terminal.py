@@ -1,11 +1,10 @@
-"""The terminal: progress bars, tables, overviews of reports, and names of files that were written."""
+"""The terminal: what a command says, its tables, and the files that it writes before it prints."""
 
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -19,15 +18,15 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ..checks import InputError
-from ..files import is_output
-from ..seals import Content, write_output
-from ..table import Table, on_one_line, visible
+from ..files import Content, write_output
+from ..table import FORMATS, Table, on_one_line, visible
 
 if TYPE_CHECKING:
     from ..report.readings import TokenText
     from ..report.report import Report
 
-OR_FORCE = "choose another place, or add --force"
+Part = Table | Text | str  # of what a command prints
+Wanted = tuple[Path | None, Callable[[], Content]]  # a file, None where nobody asked for it, and what makes it
 PIPE_WIDTH = 120  # columns where standard output is a pipe or a file
 
 
@@ -60,57 +59,35 @@ class Stream:
     def flush(self) -> None:
         self._try(self.stream.flush)
 
-    def close(self) -> None:
-        """Flushes what was printed; after an error, what is left goes nowhere."""
-        self.flush()
-        if self.error is not None:
-            with suppress(OSError), open(os.devnull, "wb") as nowhere:
-                os.dup2(nowhere.fileno(), self.stream.fileno())
-
     def _try(self, act: Callable[..., Any], *given: str) -> None:
         if self.error is None:
             try:
                 act(*given)
             except OSError as error:
                 self.error = error
+                with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+                    os.dup2(nowhere.fileno(), self.stream.fileno())  # for what is left in its buffer
 
 
 @contextmanager
-def streams() -> Iterator[Stream | None]:
-    """Lets no error of the standard streams end the block. Yields the standard output; None where it is closed."""
+def streams() -> Iterator[Stream]:
+    """Lets no error of the standard streams end the block. Yields the standard output; a closed one takes anything."""
     given = sys.stdout, sys.stderr
-    kept = [None if stream is None else Stream(stream) for stream in given]
-    for stream in given:  # a terminal may lack letters of a table
-        getattr(stream, "reconfigure", lambda **how: None)(errors="backslashreplace")
-    sys.stdout, sys.stderr = kept
+    out, error = (Stream(open(os.devnull, "w") if stream is None else stream) for stream in given)  # noqa: SIM115
+    for stream in (out, error):  # a terminal may lack letters of a table
+        getattr(stream.stream, "reconfigure", lambda **how: None)(errors="backslashreplace")
+    sys.stdout, sys.stderr = out, error
     try:
-        yield kept[0]
+        yield out
+        out.flush()
     finally:
+        error.flush()
         sys.stdout, sys.stderr = given
-        for stream in filter(None, kept):
-            stream.close()
 
 
-_WRITERS: dict[str, Callable[[Table], str]] = {
-    "csv": lambda table: table.frame.to_csv(index=False),
-    "json": lambda table: json.dumps(table.to_dict(), indent=1),
-    "markdown": Table.to_markdown,
-    "latex": Table.to_latex,
-}
-TABLE_FORMAT: ContextVar[str | None] = ContextVar("sinkinterp_table_format", default=None)
-"""How a command prints tables, in place of a grid. Everything else that it prints is on standard error then."""
-
-
-def format_of_redirect() -> str | None:
-    """The format of the file into which a shell sends standard output, such as heads.csv; None for another one."""
-    with suppress(OSError, ValueError):  # a system without /proc, and a stream without a file
-        name = os.readlink(f"/proc/self/fd/{sys.stdout.fileno()}")
-        return {".csv": "csv", ".json": "json", ".md": "markdown", ".tex": "latex"}.get(Path(name).suffix)
-    return None
-
-
-def quiet_libraries() -> None:
-    """Turns the progress bars and warnings of transformers off: the commands show their own."""
+def say(work: str) -> None:
+    """Says what runs now, on standard error, before the libraries are imported that it needs."""
+    print_line(work)
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
     disable_progress_bar()
@@ -119,10 +96,7 @@ def quiet_libraries() -> None:
 
 def print_text(text: str) -> None:
     """Prints a text on standard output, as it is."""
-    if TABLE_FORMAT.get():
-        print_line(text)
-    else:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_line(text: str, **style: Any) -> None:
@@ -132,9 +106,6 @@ def print_line(text: str, **style: Any) -> None:
 
 def print_table(table: Table) -> None:
     """Prints a table with its title above, and its note below in lines as wide as the terminal."""
-    if chosen := TABLE_FORMAT.get():
-        print(_WRITERS[chosen](table).rstrip("\n"))
-        return
     rows = [{on_one_line(name): on_one_line(row[name]) for name in row} for row in table.texts()]
     texts = {name: [name, *(row[name] for row in rows)] for name in (rows[0] if rows else ())}
     widths = _widths(texts, console.width - 1)
@@ -149,8 +120,8 @@ def print_table(table: Table) -> None:
     if table.title:  # above the grid, at whose width it would wrap
         console.print(escape(on_one_line(table.title)), style="table.title", highlight=False)
     console.print(grid)
-    if said := visible(table.note) + note:
-        console.print(escape(said.strip()), style="table.caption", highlight=False)
+    if below := visible(table.note) + note:
+        console.print(escape(below.strip()), style="table.caption", highlight=False)
 
 
 def _widths(texts: dict[str, list[str]], room: int) -> dict[str, int]:
@@ -167,58 +138,67 @@ def _widths(texts: dict[str, list[str]], room: int) -> dict[str, int]:
 
 
 def print_written(path: Path) -> None:
-    """Prints that a file was written, and its size."""
-    size = os.stat(os.path.realpath(path)).st_size  # as it was written: a/../b.json also where there is no folder a
-    print_text(f"wrote {on_one_line(str(path))} ({size / 1e6:.1f} MB)")
+    """Prints that a file was written, and its size, on standard error."""
+    print_line(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 
-Wanted = tuple[Path | None, Callable[[], Content]]  # a file, None where nobody asked for it, and what makes it
+def show(parts: Iterable[Part], form: str | None) -> None:
+    """Prints tables and texts; in a format, the tables alone: JSON as one list of all."""
+    if form is None:
+        for part in parts:
+            _print(part)
+        return
+    tables = [part for part in parts if isinstance(part, Table)]
+    if form == "json":
+        print(json.dumps([table.to_dict() for table in tables], indent=1))
+    else:
+        print("\n\n".join(FORMATS[_ENDINGS[form]](table).rstrip("\n") for table in tables))
 
 
-def deliver(shown: Iterable[Table | Text | str], *files: Wanted, force: bool) -> None:
-    """Writes the files, then prints tables and texts, unless the standard output is one of the files.
+_ENDINGS = {"csv": ".csv", "markdown": ".md", "latex": ".tex"}
+
+
+def _print(part: Part) -> None:
+    if isinstance(part, Table):
+        print_table(part)
+    elif isinstance(part, Text):
+        console.print(part, highlight=False)
+    else:
+        print_text(part)
+
+
+def deliver(parts: Iterable[Part], *files: Wanted, form: str | None = None) -> None:
+    """Writes the files, then prints tables and texts. The files are new, or the user gave --force.
 
     Raises InputError at the end for each file that could not be written, after the others and the prints.
     """
-    wanted = {path: content for path, content in files if path is not None}
-    errors = {}
-    for path, content in wanted.items():
-        try:
-            write_output(path, content(), force, OR_FORCE)
-        except InputError as error:
-            errors[path] = str(error)
-    if not any(map(is_output, wanted)):
-        for part in shown:
-            _print(part)
-        for path in wanted:
-            if path not in errors:
+    errors = []
+    for path, content in files:
+        if path is not None:
+            try:
+                write_output(path, content())
                 print_written(path)
+            except InputError as error:
+                errors.append(str(error))
+    show(parts, form)
     if errors:
-        raise InputError("; ".join(errors.values()))
-
-
-def _print(part: Table | Text | str) -> None:
-    if isinstance(part, Table):
-        print_table(part)
-    elif isinstance(part, Text) and not TABLE_FORMAT.get():
-        console.print(part, highlight=False)
-    else:
-        print_text(str(part))
+        raise InputError("; ".join(errors))
 
 
 LINES, SHADES, STRONGEST, ROWS = 14, " ░▒▓█", 5, 8
-ELSEWHERE = "All tables: --full. A page: --html FILE. Every number: --save FILE.safetensors, .csv or .json."
 
 
-def brief(sentence: str, table: Table, elsewhere: str, note: str | None = None) -> tuple[Text | Table | str, ...]:
-    """A sentence, the first rows of one table and how many it has, its note or another one, and where the rest is."""
-    said = table.note if note is None else note
+def brief(sentence: str, table: Table, note: str | None = None, *, full: Sequence[Table] = ()) -> list[Part]:
+    """A sentence, then all tables if there are `full` ones, else the first rows of one table with its note."""
+    if full:
+        return [Text(sentence), *full]
     count = f" ({ROWS} of {len(table.frame)} rows, the rest with --full)" if len(table.frame) > ROWS else ""
     first = replace(table, frame=table.frame.head(ROWS), title=table.title + count, note="")
-    return Text(sentence), first, Text(said, style="table.caption"), elsewhere
+    below = table.note if note is None else note
+    return [Text(sentence), first, Text(below, style="table.caption"), "All tables: --full. A page: --out FILE.html."]
 
 
-def overview(report: "Report", epsilon: float, word: "TokenText") -> Iterator[Table | Text | str]:
+def overview(report: "Report", epsilon: float, word: "TokenText") -> Iterator[Part]:
     """The parts of the overview, at most 40 lines on 100 columns."""
     from ..report.readings import protocol_note
     from ..report.summary import sink_summary, sink_verdict
@@ -228,7 +208,7 @@ def overview(report: "Report", epsilon: float, word: "TokenText") -> Iterator[Ta
     yield head_blocks(report)
     yield Text(strongest_heads(report))
     yield Text(protocol_note(report, epsilon), style="table.caption")
-    yield ELSEWHERE
+    yield "All tables: --full. A page: --out FILE.html. Every number: --save FILE.safetensors, .csv or .json."
 
 
 def head_blocks(report: "Report") -> Text:

@@ -1,49 +1,59 @@
-"""The commands that train: a model of ours, and a chat model further."""
+"""The commands that train: a model of ours, and what mends the sink of another one."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import InputError, choice
+from ..checks import choice
 from ..data.choices import Remedy, Weights
 from ..data.progress import OnProgress, no_progress, progress_bars
-from ..files import cache_folder
+from ..files import cache_folder, data_of
 from . import options
-from .options import check_run
+from .options import beginning, check_run, folder, n, option, source, word
 from .reproducing import cost_text
-from .terminal import print_line, print_table, print_text
+from .terminal import deliver, print_text, say
 
 if TYPE_CHECKING:
     from ..train.recipe import Fit
 
 
+VARIANTS, RECIPES = (beginning(partial(data_of, name)) for name in ("lm/changes.toml", "train/recipes.toml"))
+Variant = Annotated[
+    str, typer.Argument(help="See `sinkinterp list variants`.", autocompletion=VARIANTS, metavar="VARIANT")
+]
+Recipe = Annotated[
+    str, word("The sizes and the schedule: see `sinkinterp list recipes`.", "NAME", autocompletion=RECIPES)
+]
+
+
 def train(
-    variant: Annotated[str, typer.Argument(parser=options.filled, autocompletion=options.beginning(options.VARIANTS))],
-    recipe: Annotated[
-        str, typer.Option(parser=options.filled, autocompletion=options.beginning(options.RECIPES))
-    ] = "demo",
-    text: Annotated[str | None, typer.Option(parser=options.source)] = None,
-    out: Annotated[Path | None, typer.Option(parser=options.output_folder)] = None,
-    dry_run: bool = False,
-    how: options.Training = options.Training(),
+    variant: Variant,
+    recipe: Recipe = "demo",
+    text: Annotated[
+        str | None, word("A file, a folder, a data set, or `embedded`: docstrings.", "FILE", parser=source)
+    ] = None,
+    out: Annotated[Path | None, folder("The run's folder; default: in the cache.")] = None,
+    dry_run: Annotated[bool, option("Say what the run costs, and run nothing.", "--dry-run")] = False,
+    settings: options.Changes = [],
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
 ) -> None:
-    """Train a language model of ours, from the newest checkpoint if there is one; reads its sinks along the way.
+    """Train a language model, from its newest checkpoint, and read its sinks along the way.
 
-    Several processes share every batch:
+    Example: sinkinterp train sigmoid --set steps=100
 
-    accelerate launch --num_processes 8 -m sinkinterp train ...
-
-    On CPUs (accelerate's --cpu starts one process only, --multi_gpu several):
-
-    torchrun --nproc-per-node 2 -m sinkinterp train ... --device cpu
+    Several processes share every batch: accelerate launch --num_processes 8 -m sinkinterp train ...
+    On CPUs: torchrun --nproc-per-node 2 -m sinkinterp train ... --device cpu
     """
-    check_run(out, how.force)
-    from ..data.texts import check_readable
+    if out is not None:
+        check_run(out)
+    say(f"preparing {variant}, recipe {recipe}")
     from ..lm.model import check_size
     from ..runs import trained
     from ..spec import changed
@@ -53,72 +63,56 @@ def train(
     base = with_variant(choice(recipe, RECIPES, "recipe"), variant)
     if text is not None:
         base = on_text(base, text)
-    chosen = changed(replace(base, seed=how.seed), how.settings)
+    chosen = changed(replace(base, seed=seed), settings)
     if text is not None and text not in NAMED:
-        check_readable(text, getattr(chosen.data.source, "column", "text"))
+        column = getattr(chosen.data.source, "column", "text")
+        options.check_texts(text, None if column == "text" else column)
     check_size(chosen.model)
     folder = out or cache_folder() / "runs" / chosen.key()
     if dry_run:
         print_text(f"{folder}: {cost_text([chosen], None)}")
         return
-    with joined(how.device) as world, run_progress(chosen, world.is_first, variant) as (on_step, on_data):
-        run = trained.trained(chosen, on_step=on_step, folder=folder, device=how.device, on_data=on_data)
+    with joined(device) as world, run_progress(chosen, world.is_first, variant) as (on_step, on_data):
+        run = trained.trained(chosen, on_step=on_step, folder=folder, device=device, on_data=on_data)
     if world.is_first:
         last = run.history().records()[-1]
         print_text(f"loss {last['valid_loss']:.3f}  Sink_1 {last['sink_1']:.1%}")
         print_text(f"trained: {run.folder}")
 
 
-def finetune(
-    model: options.Model,
-    data: Annotated[str, typer.Argument(parser=options.source)],
-    out: Annotated[Path, typer.Option(parser=options.output_folder)],
-    how: options.Training = options.Training(),
-) -> None:
-    """Fine-tune a chat model on the assistants' tokens of chats, from the newest checkpoint if there is one.
-
-    Several processes share every batch; see train.
-    """
-    check_run(out, how.force)
-    from ..runs.trained import ChatRecipe, finetuned
-    from ..spec import changed
-    from ..train.distributed import joined
-
-    chosen = changed(ChatRecipe(model=model, data=data, seed=how.seed), how.settings)
-    if (chosen.model, chosen.data, chosen.sha256) != (model, data, ""):
-        raise InputError("model and data are arguments, and sha256 is computed; leave them out of --set")
-    with joined(how.device) as world, run_progress(chosen, world.is_first, "chat") as (on_step, _):
-        folder = finetuned(chosen, out, on_step, world, print_line if world.is_first else lambda message: None)
-    if world.is_first:
-        print_text(f"fine-tuned: {folder}")
-
-
 def mend(
     model: options.Model,
-    out: Annotated[Path, typer.Option(parser=options.output_folder)],
-    remedy: Annotated[Remedy, typer.Option("--with")] = Remedy.KV_BIAS,
-    weights: Weights = Weights.NONE,
-    penalty: float = 1.0,
-    text: Annotated[str, typer.Option(parser=options.source)] = "embedded",
-    length: Annotated[int | None, typer.Option(parser=options.TOKENS, show_default=False)] = None,
-    steps: Annotated[int, typer.Option(parser=options.whole(0))] = 0,
-    how: options.Training = options.Training(),
+    out: Annotated[Path, folder("The run's folder; its folder `adapter` is a model.")],
+    remedy: Annotated[Remedy, option(f"What heads may attend to: {', '.join(Remedy)}.", "--with", metavar="WHAT")] = (
+        Remedy.KV_BIAS
+    ),
+    weights: Annotated[Weights, option(f"Weights trained too: {', '.join(Weights)}.", metavar="WHICH")] = Weights.NONE,
+    penalty: Annotated[float, option("What the loss gains for attention to token 1.", min=0, metavar="X")] = 1.0,
+    text: Annotated[str, word("A file, a folder, a data set, or docstrings.", "FILE", parser=source)] = "embedded",
+    length: Annotated[int | None, n("Tokens of a chunk of the text; default: 96 or fewer.", min=2)] = None,
+    steps: Annotated[int, n("Steps of training, at most.", min=0)] = 0,
+    settings: options.Changes = [],
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    format: options.Format = None,
 ) -> None:
-    """Move the sink of a model into a key and a value beside those of each head, and measure what that is worth.
+    """Move the sink of a model into a key and a value of each head, and measure the result.
+
+    Example: sinkinterp mend smollm2 --out mended
 
     With --steps they are trained; that goes on from the newest checkpoint if there is one.
     """
-    check_run(out, how.force)
+    check_run(out)
+    say(f"loading {model}")
     from ..applications.mend import mend_recipe, mended
     from ..spec import changed
     from ..train.distributed import joined
 
-    recipe = mend_recipe(model, text, length, remedy, weights, seed=how.seed, steps=steps, penalty=penalty)
-    chosen = changed(recipe, how.settings)
-    with joined(how.device) as world, run_progress(chosen, world.is_first, "mend") as (on_step, on_data):
+    recipe = mend_recipe(model, text, length, remedy, weights, seed=seed, steps=steps, penalty=penalty)
+    chosen = changed(recipe, settings)
+    with joined(device) as world, run_progress(chosen, world.is_first, "mend") as (on_step, on_data):
         mend = mended(chosen, out, on_step=on_step, on_data=on_data, world=world)
-    print_table(mend.table)
-    print_text(mend.answer())
+    deliver([mend.answer(), mend.table], form=format)
 
 
 OnStep = Callable[[int, dict[str, Any]], None]

@@ -111,7 +111,7 @@ def _held_page(patterns: Any, tokens: Any, edits: Edits, layers: Any, heads: Any
 
 
 def write(report: Report, path: Path | str, epsilon: float = 0.3, token_text: TokenText = str) -> Path:
-    """Writes the page of a report, as `sinkinterp measure --html` does, and returns where."""
+    """Writes the page of a report, as `sinkinterp measure --out` does, and returns where."""
     return page_of(report, epsilon, token_text).save(path)
 
 
@@ -126,7 +126,7 @@ def _in_notebook() -> bool:
 
 
 def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> str:
-    """The page that `sinkinterp measure --html` writes: the verdict, the map of heads, the numbers, the protocol last.
+    """The page that `sinkinterp measure --out` writes: the verdict, the map of heads, the numbers, the protocol last.
 
     `word` gives token ids their text. Figures of what was not measured are left out.
     """

@@ -22,18 +22,22 @@ def rows_named(name: str, report: Report, epsilon: float, word: TokenText, **cho
 def chosen_rows(
     table: Table, layers: Any = None, heads: Any = None, top: int | None = None, positions: Any = None, by: str = ""
 ) -> Table:
-    """The table with the rows of some layers or blocks, heads, and positions; None keeps all. `top`: the largest.
+    """The table with the rows of some layers or blocks, (layer, head) pairs, and positions; None keeps all.
+
+    top: only so many rows, those with the largest numbers.
 
     Raises InputError where it has no such rows.
     """
     layer = LAYER if LAYER in table.frame else BLOCK
-    given = {"layers": (layer, layers), "heads": (HEAD, heads), "positions": (POSITION, positions)}
+    given = {"layers": (layer, layers), "positions": (POSITION, positions)}
     given = {name: (column, numbers) for name, (column, numbers) in given.items() if numbers is not None}
     rows = [
         row
         for row in table.records()
         if all(row.get(column) in whole_numbers(x, column) for column, x in given.values())
+        and (heads is None or (row.get(layer), row.get(HEAD)) in heads)
     ]
+    given |= {} if heads is None else {"heads": (HEAD, heads)}
     if not rows:
         absent = [name for name, (column, _) in given.items() if column not in table.frame] or [*given]
         raise InputError(f"{table.title!r} has no such rows; leave {'=... and '.join(absent)}=... out")

@@ -25,25 +25,18 @@ def token_file(tmp_path, rows):
     return tmp_path / "tokens.json"
 
 
-def test_measure_prints_what_its_json_holds(call, llama, tmp_path):
+def test_measure_prints_what_it_saves(call, llama, tmp_path):
     rows = torch.randint(VOCAB, (7, 19)).tolist()
     code, output, files = call(
-        "measure", llama, "--tokens", token_file(tmp_path, rows), "--length", 17, "--sequences", 5, "--json", "out.json"
+        "measure", llama, "--tokens", token_file(tmp_path, rows), "--length", 17, "--sequences", 5, "--save", "out.json"
     )
-    plain = json.loads(Path("out.json").read_text())
+    saved = si.Report.load("out.json")
     assert code == 0 and files == ["out.json"]
-    assert (
-        plain["protocol"]["length"] == 17
-        and plain["protocol"]["sequences"] == 5
-        and plain["protocol"]["epsilon"] == 0.3
-    )
-    importance = torch.tensor(plain["importance"])
+    assert (saved.protocol.length, saved.protocol.sequences) == (17, 5)
     report = si.measure(si.load(llama), torch.tensor([row[:17] for row in rows[:5]]))
-    torch.testing.assert_close(importance, report.importance.mean(0), rtol=0, atol=1e-6)
-    torch.testing.assert_close(torch.tensor(plain["null"]), report.null.mean(0), rtol=0, atol=1e-6)
-    alpha = plain["tables"][0]["rows"][1]
-    assert alpha["value"] == pytest.approx(importance[..., 0].mean().item(), abs=1e-6)
-    assert alpha["value low"] < alpha["value"] < alpha["value high"] and f"{alpha['value']:.3f}" in output
+    torch.testing.assert_close(saved.importance, report.importance, rtol=0, atol=1e-6)
+    torch.testing.assert_close(saved.null, report.null, rtol=0, atol=1e-6)
+    assert f"{report.alpha().mean():.3f}" in output
 
 
 def test_backends_print_the_same_numbers(call, llama, tmp_path):
@@ -54,14 +47,14 @@ def test_backends_print_the_same_numbers(call, llama, tmp_path):
 
 def test_a_preset_sets_what_is_not_given(call, llama, tmp_path):
     tokens = token_file(tmp_path, torch.randint(VOCAB, (5, 64)).tolist())
-    words = ("measure", llama, "--tokens", tokens, "--sequences", 3, "--json", "out.json", "--preset")
+    words = ("measure", llama, "--tokens", tokens, "--sequences", 3, "--save", "out.json", "--force", "--preset")
     for preset, dtype, divisor in (("paper", "float32", "T - k + 1"), ("released-own-models", "bfloat16", "bfloat16")):
         assert call(*words, preset)[0] == 0
         protocol = json.loads(Path("out.json").read_text())["protocol"]
         assert (protocol["length"], protocol["sequences"], protocol["dtype"]) == (64, 3, dtype)
         assert divisor in protocol["divisor"]
     code, output, _ = call(*words, "papers")
-    assert code == 2 and "paper, released-open-models, released-own-models" in output
+    assert code == 2 and "'paper', 'released-open-models', 'released-own-models'" in output
 
 
 @pytest.mark.parametrize("drawn", ["random", "repeat"])
@@ -80,7 +73,7 @@ def test_everything_that_was_measured_can_be_saved_and_loaded(call, llama):
 
 def test_the_first_position_alone_is_measured_without_the_rest(call, llama):
     words = ("--drawn", "random", "--length", 7, "--sequences", 3, "--first-only", "--save", "r.safetensors")
-    assert call("measure", llama, *words, "--html", "r.html")[0] == 0
+    assert call("measure", llama, *words, "--out", "r.html")[0] == 0
     report = si.Report.load("r.safetensors")
     assert report.positions == (0,) and report.extras == {}
 
@@ -93,3 +86,10 @@ def test_float16_that_overflows_names_the_block_and_the_remedy(call, tmp_path):
     model.save_pretrained(tmp_path / "big")
     code, output, _ = call("measure", tmp_path / "big", "--drawn", "random", "--length", 7, "--dtype", "float16")
     assert code == 2 and "activations after block 1 are not finite" in output and "bfloat16" in output
+
+
+def test_rows_are_those_of_the_heads_that_are_named(call, llama):
+    words = ("--drawn", "random", "--length", 7, "--sequences", 3, "--table", "sinks", "--save", "rows.json")
+    assert call("measure", llama, *words, "--head", "1.0", "--head", "0.1")[0] == 0
+    rows = json.loads(Path("rows.json").read_text())["rows"]
+    assert sorted((row["layer"], row["head"]) for row in rows) == [(0, 1), (1, 0)]

@@ -1,17 +1,12 @@
 """The gallery is drawn from whatever ships, and the demo from twins that it trains."""
 
-import json
 import re
-import sys
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
-from typer.testing import CliRunner
 
 from sinkinterp.backends.files.named_models import SHIPPED, downloads
 from sinkinterp.backends.load import load
-from sinkinterp.cli.main import app
 from sinkinterp.pages import gallery
 from sinkinterp.pages.gallery import demo_page
 from sinkinterp.pages.report import measurement_page
@@ -29,15 +24,8 @@ def few():
 
 
 @pytest.fixture(scope="module")
-def drawn(few, tmp_path_factory):
-    """What the command wrote, pictures as the JSON of their figures."""
-    few.setattr(
-        go.Figure, "to_image", lambda figure, kind, **options: bytes(33) + figure.to_json().encode() + bytes(12)
-    )
-    out = tmp_path_factory.mktemp("gallery")
-    result = CliRunner().invoke(app, ["gallery", "--out", str(out)])
-    assert result.exit_code == 0, result.output
-    return out
+def drawn(few):
+    return gallery.gallery()
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +80,7 @@ def test_pages_are_whole(result):
 
 
 def test_every_checkpoint_that_ships_is_shown(drawn):
-    html = (drawn / "gallery.html").read_text()
+    html = drawn.html
     for folder in SHIPPED.iterdir():
         if (folder / "recipe.json").is_file():
             assert f"<h2>{folder.name}</h2>" in html
@@ -101,23 +89,10 @@ def test_every_checkpoint_that_ships_is_shown(drawn):
 
 
 def test_every_preview_is_a_figure_with_title_and_protocol(drawn):
-    names = {path.stem for path in drawn.glob("*.png")}
-    assert names == set(gallery.PREVIEWS) - {"smollm2"}
-    for name in names:
-        content = (drawn / f"{name}.png").read_bytes()
-        figure = go.Figure(json.loads(content[content.index(b'{"') :].split(b"\0")[0]))
+    assert drawn.previews.keys() == set(gallery.PREVIEWS) - {"smollm2"}
+    for name, figure in drawn.previews.items():
         assert figure.layout.title.text
         assert all(re.search(part, caption_of(figure)) for part in ("n<?=", "T=", "BOS")), name
-
-
-def test_pictures_can_be_left_out_and_are_missed_in_one_line(few, tmp_path):
-    few.setattr(gallery, "gallery", lambda on_model: gallery.Gallery("<html>", {"maps": go.Figure()}))
-    few.setitem(sys.modules, "kaleido", None)
-    result = CliRunner().invoke(app, ["gallery", "--out", str(tmp_path), "--no-pictures"])
-    assert result.exit_code == 0 and [path.name for path in tmp_path.iterdir()] == ["gallery.html"]
-    result = CliRunner().invoke(app, ["gallery", "--out", str(tmp_path), "--force"])
-    assert result.exit_code == 2 and "pip install kaleido" in result.output
-    assert (tmp_path / "gallery.html").read_text() == "<html>"
 
 
 @pytest.mark.skipif(

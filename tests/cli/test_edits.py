@@ -1,0 +1,56 @@
+"""An edit on the command line is a call of a public edit with literals; anything else is refused."""
+
+import pytest
+from refusals import refused
+
+import sinkinterp as si
+from sinkinterp.attention import sites
+from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.cli.edits import edit_of
+from sinkinterp.interventions import Change, ChangeOutputs, PatchNormalization, Scale, SetTo, SwapPositions, ZeroKeyBias
+
+
+@pytest.mark.parametrize(
+    ("text", "edit"),
+    [
+        ("SwapPositions(0, 4)", SwapPositions(0, 4)),
+        (" SwapPositions(first=0, second=4) ", SwapPositions(0, 4)),
+        ("ZeroKeyBias()", ZeroKeyBias()),
+        ("PatchNormalization(Sigmoid())", PatchNormalization(Sigmoid())),
+        ("ChangeOutputs(SetTo(0.0), heads=[(1, 0)])", ChangeOutputs(SetTo(0.0), heads=[(1, 0)])),
+        ("Change(QUERIES, Scale(0.5), heads=[(1, 0)])", Change(sites.QUERIES, Scale(0.5), heads=[(1, 0)])),
+    ],
+)
+def test_a_call_with_literals_is_the_edit_that_python_makes(text, edit):
+    assert edit_of(text) == edit
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "ZeroKeyBias", "zero_key_bias", "zero_key_bias()", "swap_positions(0, 4)", "mean_ablate_key_bias"),
+        *("no_remove_column", "SwapPositions(0)", "SwapPositions(0, 3, second=4)", "SwapPositions(0, x)", "sigmoid"),
+        *(
+            "SetTo(0)",
+            "Sigmoid()",
+            "[ZeroKeyBias()]",
+            "__import__('os')",
+            "SwapPositions(0, 4).layer",
+            "si.SwapPositions(0, 4)",
+        ),
+        *("(lambda: 0)()", "SwapPositions(*[0, 4])", "SwapPositions(**{'first': 0})", "SwapPositions(0, 4); 1"),
+        *("PatchNormalization('sigmoid')", "ZeroKeyBias() or 1", "(" * 300, "SwapPositions(3, 3)"),
+    ],
+)
+def test_anything_else_is_refused(text):
+    refused(lambda: edit_of(text))
+
+
+def test_edits_are_applied_in_their_order(call):
+    edits = "--edit", "SwapPositions(0, 4)", "--edit", "RemoveColumn()"
+    code, output = call(
+        "measure", "sinkinterp/demo-softmax", "--first-only", "--sequences", 3, *edits, "--format", "json"
+    )
+    assert code == 0, output
+    report = si.measure("sinkinterp/demo-softmax", edits=[SwapPositions(0, 4)])
+    assert report.protocol.edits == ("SwapPositions(0, 4)",)

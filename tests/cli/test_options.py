@@ -1,0 +1,111 @@
+"""Every option of every command runs, or is refused; what a command does not have is refused by typer."""
+
+import json
+import shlex
+
+import pytest
+from backends.encoder_decoders import save_bart
+from cli.lines import COMMANDS, REFUSED, RUNS, TEXTUAL, given_in, options_of
+
+from sinkinterp.backends.load import BACKENDS, load
+from sinkinterp.cli.main import GROUPS, in_options
+from sinkinterp.cli.measuring import TABLES
+from sinkinterp.measurement.measure import PRESETS
+
+TEXTS = ["Return the number of items in the list.", "The first token of a text is its sink.", "Read a line of text."]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """The folder of a model with an encoder, and of one whose context can be passed."""
+    folder = tmp_path_factory.mktemp("models")
+    save_bart(folder / "bart")
+    subject = load(TEXTUAL)
+    subject.model.to_llama().save_pretrained(folder / "llama")
+    subject.tokenizer.save_pretrained(folder / "llama")
+    return folder
+
+
+@pytest.fixture
+def call(call, models, tmp_path, monkeypatch):
+    """Runs a line in a folder with inputs and models; returns exit code and output."""
+    monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
+    here = tmp_path / "here"
+    for model in models.iterdir():
+        (here / model.name).symlink_to(model)
+    (here / "rows.jsonl").write_text(
+        "".join(json.dumps({"said": f"{i} {text}", "domain": i % 2}) + "\n" for i, text in enumerate(TEXTS * 3))
+    )
+    (here / "paragraphs.txt").write_text("\n\n".join(f"{i} cats sat on {i * i} mats" for i in range(300)))
+    (here / "ids.json").write_text(json.dumps([[3, 1, 4, 1, 5], [2, 7, 1, 8, 2], [1, 6, 1, 8, 0]]))
+    return lambda line: call(*shlex.split(line))
+
+
+@pytest.mark.parametrize("line", [line for lines in RUNS.values() for line in lines if not line.startswith("serve")])
+def test_a_line_of_every_option_runs(call, line):
+    code, output = call(line)
+    assert code == 0, output
+
+
+@pytest.mark.parametrize("line", RUNS["serve"])
+def test_the_live_page_is_served_with_every_option(call, answers_of_live_pages, line):
+    code, output = call(line)
+    assert code == 0 and "the live page is at http://127.0.0.1:" in output and len(answers_of_live_pages) == 1
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_an_option_without_effect_is_refused(call, line):
+    code, output = call(line)
+    assert code == 2 and REFUSED[line] in output.lower(), output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_of_a_command_is_tried(command):
+    refused = [line for line in REFUSED if line.startswith(f"{command} ")]
+    assert options_of(command) - {"--open"} == set().union(*map(given_in, (*RUNS[command], *refused))) - {"--open"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("option", ["--nonsense", "--no-zero-key-bias", "--threshold", "--json", "--html", "-x"])
+def test_an_option_that_a_command_lacks_is_refused(call, command, option):
+    code, output = call(f"{RUNS[command][0]} {option}")
+    assert code == 2 and f"No such option: {option}" in output
+
+
+@pytest.mark.parametrize(
+    "word", ["generate", "domains", "info", "finetune", "gallery", "book", "story", "swap", "norms"]
+)
+def test_a_command_that_there_is_not_is_refused(call, word):
+    code, output = call(f"{word} {TEXTUAL}")
+    assert code == 2 and f"No such command '{word}'" in output
+
+
+def test_an_option_that_is_given_twice_is_refused_and_a_list_is_not(call):
+    code, output = call(f"measure {TEXTUAL} --prompt 'a text' --prompt 'a text'")
+    assert code == 2 and "--prompt is given 2 times" in output
+
+
+def test_fourteen_commands_have_an_example_and_a_help_of_at_most_60_lines(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(COMMANDS) == 14 and [*COMMANDS] == [name for group in GROUPS.values() for name in group]
+    for name, command in COMMANDS.items():
+        help = command.get_help(command.make_context(name, [], resilient_parsing=True))
+        assert f"Example: sinkinterp {name}" in help and len(help.splitlines()) <= 60
+        assert all(param.help for param in command.params)
+
+
+def test_the_names_in_the_help_are_those_that_there_are():
+    measure = {param.name: param for param in COMMANDS["measure"].params}
+    assert [*measure["preset"].type.choices] == [*PRESETS] and set(measure["backend"].type.choices) == set(BACKENDS)
+    assert [*measure["table"].type.choices] == TABLES.split()
+
+
+def test_arguments_in_messages_become_options_of_the_command():
+    options = {"length": "--length", "bos": "--bos", "device_map": "--device-map"}
+    for message, expected in {
+        "use length=64 or less": "use --length 64 or less",
+        'a; use bos="never" or a smaller length=...': "a; use --bos never or a smaller --length",
+        'it is too large; use device_map="auto"': "it is too large; use --device-map auto",
+        "https://x.y/?length=3 and model.length=4, x=2": "https://x.y/?length=3 and model.length=4, x=2",
+    }.items():
+        assert in_options(message, options) == expected
