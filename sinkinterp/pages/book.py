@@ -400,7 +400,7 @@ def small_figure(chapter: Chapter) -> go.Figure | None:
         return importances(table)
     try:
         return load_experiment(chapter.name).draw(table) if chapter.name in experiment_names() else None
-    except InputError:
+    except (InputError, KeyError):  # a column that the rows do not have
         return None
 
 

@@ -15,12 +15,12 @@ from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.sites import CALL
 from sinkinterp.backends.load import BACKENDS
 from sinkinterp.interventions.edit import description, edits_of
-from sinkinterp.interventions.positions import ShiftPositions
+from sinkinterp.interventions.positions import ReplacePosition, ShiftPositions
 
 
 def test_an_edit_is_described_as_code_without_defaults():
     assert description(iv.SwapPositions(0, 4)) == "SwapPositions(0, 4) (p1 <-> p5)"
-    assert description(iv.ReplacePosition(4, 0)) == "ReplacePosition(4, 0) (p5 <- p1)"
+    assert description(ReplacePosition(4, 0)) == "ReplacePosition(4, 0) (p5 <- p1)"
     assert description(iv.ChangeKeys(iv.Zero(), kv_heads=[(1, 2)])) == "Change(sites.KEYS, Zero(), kv_heads=[[1, 2]])"
     put = iv.ChangeResidual(iv.Put({3: torch.zeros(2, 5, 7)}), layers=[3])
     assert description(put) == "Change(sites.RESIDUAL, Put({3: tensor(2, 5, 7)}), layers=[3])"

@@ -162,7 +162,7 @@ def test_by_default_the_sink_is_taken_away_in_two_ways_beside_a_control():
     assert [*dict.fromkeys(table.frame[EDIT].tolist())] == [WITH, HIDDEN, LOGIT, CONTROL] == [*without_sink(2)]
     first, *others = (table.where(**{BLOCK: 3, EDIT: name}).records()[0] for name in without_sink(2))
     assert first[TIMES] == 1 and all(row[TIMES] == pytest.approx(row[ALL] / first[ALL], rel=1e-4) for row in others)
-    assert table.where(**{BLOCK: 0}).frame[TIMES].tolist() == [None] * 4  # the change begins in block 0
+    assert table.where(**{BLOCK: 0}).frame[TIMES].isna().tolist() == [True] * 4  # the change begins in block 0
     assert len(table.frame) == 4 * 4 and len(set(table.numbers(LOSS))) == 4
 
 
