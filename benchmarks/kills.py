@@ -36,7 +36,6 @@ from transformers.utils.logging import disable_progress_bar
 from benchmarks.console import say
 from experiments.shared.rules import has_sink
 from experiments.shared.study import BASES, architecture, study
-from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.backends.load import load
 from sinkinterp.data import corpus_folder, tokenisers
 from sinkinterp.data.packing import PackedText
@@ -49,7 +48,7 @@ from sinkinterp.pages.book import Chapter, write_chapter
 from sinkinterp.report.report import Report
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.trained import ChatRecipe, finetuned, trained
+from sinkinterp.runs.trained import trained
 from sinkinterp.runs.workers import Here
 from sinkinterp.seals import check, read_record, verify
 from sinkinterp.train import checkpoint
@@ -139,25 +138,11 @@ def chapter_done(folder: Path) -> int:
     return steps_done(folder) + len(ends) + numbers.exists()
 
 
-def finetune(folder: Path) -> None:
-    """Fine-tunes a small model on chats."""
-    model, data = str(SHIPPED / "text-softmax"), str(folder / "chats.jsonl")
-    recipe = ChatRecipe(model=model, data=data, length=64, steps=8, batch=3, watch_every=4, save_every=2)
-    finetuned(recipe, folder / "run")
-
-
-def model_done(folder: Path) -> int:
-    """Steps of the run, and whether the model is written."""
-    verify(folder / "run" / "model")
-    return steps_done(folder) + (folder / "run" / "model").exists()
-
-
 WORKS: Mapping[str, Work] = {
     "training": Work(train, steps_done),
     "packing": Work(pack, shards_done),
     "measuring": Work(save_report, reports_done),
     "reproducing": Work(reproduce, chapter_done),
-    "fine-tuning": Work(finetune, model_done),
 }
 
 
@@ -252,9 +237,6 @@ class Campaign:
         rng = random.Random(7)
         texts = [" ".join(rng.choices(WORDS, k=rng.randrange(3, 40))) for _ in range(300)]
         (self.folder / "texts.txt").write_text("\n\n".join(texts))
-        chats = ([("user", text), ("assistant", text.upper())] for text in texts[:30])
-        rows = ({"messages": [{"role": role, "content": text} for role, text in chat]} for chat in chats)
-        (self.folder / "chats.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         self.progress = 0
         return self.folder
 

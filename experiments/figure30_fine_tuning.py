@@ -14,13 +14,14 @@ from sinkinterp.data.sources import embedded_texts
 from sinkinterp.files import cache_folder, write_text
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
-from sinkinterp.runs.trained import ChatRecipe, finetuned, run_of
+from sinkinterp.runs.trained import run_of
 from sinkinterp.runs.training_figures import GRADIENT_NORM, PANELS, STEP, VALID_LOSS, Panel, training
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import MODEL, SEED, Table
-from sinkinterp.train import checkpoint
+from sinkinterp.train import checkpoint, loop
 
 from .shared.figures import by_seed, last_steps
+from .shared.fine_tuning import ChatRecipe
 from .shared.rules import not_asked
 
 SOFTMAX, SIGMOID = "sinkinterp/text-softmax", "sinkinterp/text-sigmoid"
@@ -59,9 +60,8 @@ def rows(scope: Scope) -> Table:
 
 def history_of(recipe: ChatRecipe, cache: Path | None = None) -> checkpoint.History:
     """The evaluations of a recipe's run, a row each; the run is made where it is not in the cache."""
-    run = run_of(recipe, cache)
-    finetuned(recipe, run)
-    return checkpoint.history_of(checkpoint.folder_of(run, recipe.steps))
+    recipe.check_batch(recipe.length)
+    return checkpoint.history_of(loop.train(recipe.job(), run_of(recipe, cache)))
 
 
 def _chats(cache: Path) -> Path:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .backends.patched import patched as patched
     from .backends.subject import Subject as Subject
     from .checks import InputError as InputError
+    from .data.texts import texts as texts
     from .interventions.attention_layers import PatchNormalization as PatchNormalization
     from .interventions.positions import SwapPositions as SwapPositions
     from .lm.variants import VARIANTS as VARIANTS
@@ -96,6 +97,7 @@ __all__ = [
     "sinks",
     "sites",
     "sweep",
+    "texts",
     "trained",
     "twin_patching",
     "value_norms",
@@ -113,6 +115,7 @@ _NAMES = {  # the public names of each module, which is imported when one is fir
     "backends.patched": "patched",
     "backends.subject": "Subject",
     "checks": "InputError",
+    "data.texts": "texts",
     "interventions.attention_layers": "PatchNormalization",
     "interventions.positions": "SwapPositions",
     "lm.variants": "VARIANTS",

@@ -13,6 +13,7 @@ from pages.shipped import chapters
 from refusals import refused
 from runs.choices import accuracy_by_hand
 from sinkinterp._experiments.book.__main__ import draw_again
+from sinkinterp._experiments.shared import fine_tuning
 from sinkinterp._experiments.shared.study import NUMBERS, measured
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -56,8 +57,8 @@ def few():
         patch.setattr(sources, "read_record", lambda file, of: docstrings(file))
         patch.setattr(cases, "OUR_SEQUENCES", 67)
         patch.setattr("sinkinterp.runs.trained.EVALUATION_SEQUENCES", 16)
-        read = trained_runs.read_chats
-        patch.setattr(trained_runs, "read_chats", lambda data: (read(data)[0][:67], read(data)[1]))
+        read = fine_tuning.read_chats
+        patch.setattr(fine_tuning, "read_chats", lambda data: (read(data)[0][:67], read(data)[1]))
         yield
 
 
@@ -408,7 +409,7 @@ def test_the_scale_is_real_where_its_models_were_made(tmp_path, monkeypatch):
 def test_text_of_the_user_takes_the_place_of_docstrings(tmp_path):
     file = tmp_path / "mine.txt"
     file.write_text("\n\n".join(f"The harbour of town {i} was built by monks who carried stones." for i in range(5)))
-    case = open_case("sinkinterp/text-softmax-48k", text=str(file))
+    case = open_case("sinkinterp/text-softmax-48k", text=file)
     assert case.natural_tokens((3, 7), Bos.NEVER).source == "mine.txt"
 
 
@@ -475,7 +476,7 @@ def test_all_caches_agree_until_tokens_are_evicted(smoke):
 def test_texts_that_are_too_short_to_stream_are_joined(tmp_path):
     file = tmp_path / "mine.txt"
     file.write_text("\n\n".join(f"The harbour of town {i} was built by {i} monks." for i in range(9)))
-    case = open_case("sinkinterp/text-softmax-48k", text=str(file))
+    case = open_case("sinkinterp/text-softmax-48k", text=file)
     tokens, source = long_texts(case, (1, 45), joined=7, bos=case.start, progress=silent)
     assert tokens.shape == (1, 45) and source == "mine.txt, each joined from the first 7 tokens of several texts"
 
@@ -500,7 +501,7 @@ def test_the_book_judges_by_the_rules_of_today():
 
 def test_the_command_of_a_chapter_names_every_option_that_changes_its_numbers():
     encoded = Named("local/whisper-tiny.en", Silence())
-    scope = Scope(Scale.REAL, models=[encoded], seeds=2, text="my texts.jsonl")
+    scope = Scope(Scale.REAL, models=[encoded], seeds=2, text=Path("my texts.jsonl"))
     assert reproducing._command("table07", scope, "silence") == (
         "sinkinterp reproduce table07 --scale real --seeds 2 --text 'my texts.jsonl' --model local/whisper-tiny.en "
         "--encoder silence"

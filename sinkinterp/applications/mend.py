@@ -29,7 +29,7 @@ from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
 from ..data.packing import PackedText, PreparedText
 from ..data.progress import OnProgress, no_progress
-from ..data.sources import Texts
+from ..data.texts import TextStream
 from ..data.tokenisers import Pretrained
 from ..data.tokens import Tokens
 from ..files import cache_folder, check_writable, path_of, sole_writer
@@ -46,7 +46,7 @@ from ..train import checkpoint, loop
 from ..train.distributed import Batch, World
 from ..train.loop import Job, loss_of as loss_of_batch
 from ..train.published import card, push
-from ..train.recipe import NAMED, ConstantRate, Decay, Everything, Fit, Rate
+from ..train.recipe import ConstantRate, Decay, Everything, Fit, Rate, source_named
 from .outliers import GRAINS, Quantise, nothing
 from .streaming import Loss, loss_of
 
@@ -151,7 +151,7 @@ def mend(
     model: str,
     out: Path | str,
     *,
-    text: str = "embedded",
+    text: str | Path | TextStream = "embedded",
     length: int | None = None,
     remedy: str = Remedy.KV_BIAS,
     weights: str = Weights.NONE,
@@ -167,9 +167,9 @@ def mend(
     `remedy`: "kv_bias" gives every head the mean key and value of the first token, which takes the sink over without
     training; "sink_logit" (GPT-OSS), "k_bias" and "none" need one. With `steps`, slots and `weights` ("all", "lora"
     or "none") are trained. The loss is that of the next token, plus `penalty` times the mean attention that later
-    queries give to the first token. `text` is what `data.texts.texts_of` reads, or "embedded". It is cut into chunks of
-    `length` tokens, by default 96 or as many as the model knows. Other settings are those of `MendRecipe`. Training
-    goes on from the newest checkpoint in `out`. Raises InputError as `mended` does.
+    queries give to the first token. `text` is the `Path` of a file or folder, `si.texts(...)`, or
+    "embedded". It is cut into chunks of `length` tokens, by default 96 or as many as the model knows. Other settings
+    are those of `MendRecipe`. Training goes on from the newest checkpoint in `out`. Raises InputError as `mended` does.
     """
     recipe = mend_recipe(str(path_of(model, "a model that is mended")), text, length, remedy, weights, **settings)
     return mended(recipe, path_of(out, "out"), on_step=on_step or (lambda step, latest: None))
@@ -177,7 +177,7 @@ def mend(
 
 def mend_recipe(
     model: str,
-    text: str = "embedded",
+    text: str | Path | TextStream = "embedded",
     length: int | None = None,
     remedy: str = Remedy.KV_BIAS,
     weights: str = Weights.NONE,
@@ -193,7 +193,7 @@ def mend_recipe(
     tokenizer = tokenizer_of(model)
     bos = tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
     vocabulary = Pretrained(max(tokenizer.get_vocab().values()) + 1, source=str(located(model)))
-    data = PackedText(NAMED.get(text) or Texts(text), vocabulary, length or min(LENGTH, most or LENGTH), bos)
+    data = PackedText(source_named(text), vocabulary, length or min(LENGTH, most or LENGTH), bos)
     kinds: dict[str, Any] = {"slots": SLOTS[Remedy(remedy)], "trained": WEIGHTS[Weights(weights)]}
     return MendRecipe(model=model, data=data, **kinds, **settings)
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from ..attention import ModelShape, Reads
 from ..checks import InputError, choice, whole_number
 from ..data.choices import Bos
-from ..data.given_tokenizer import labels_of
-from ..data.texts import is_path
-from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike, check_texts, is_chat, items_of, token_set_of
+from ..data.given_tokenizer import is_chat, labels_of
+from ..data.texts import TextStream
+from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike, check_texts, items_of, token_set_of
 from ..interventions.edit import Edits
 from .added_slots import replaces_bos
 from .anatomy.modules import running_device
@@ -121,7 +121,7 @@ class Subject:
 
     def tokens(
         self,
-        texts: str | Path | Sequence[Any],
+        texts: str | Path | TextStream | Sequence[Any],
         length: int | None = None,
         bos: Bos | str | bool = Bos.TOKENIZER,
         column: str = "text",
@@ -129,7 +129,8 @@ class Subject:
     ) -> TokenSet:
         """The tokens of a text or of several, one text per sequence, or of chats in the tokenizer's template.
 
-        A path stands for the first texts of a file or folder, in its `column`.
+        A `Path` stands for the first texts of a file or folder, in its `column`, and `si.texts(...)` for those of a
+        data set.
 
         Without `length` every sequence is as long as its text. With it every sequence has that many tokens: longer
         texts are cut, shorter ones are passed over and counted. `sequences` reads the first texts alone. `bos`:
@@ -138,7 +139,7 @@ class Subject:
         or too long.
         """
         rule = bos_rule(bos)
-        if isinstance(texts, Path) or (isinstance(texts, str) and is_path(texts)):
+        if isinstance(texts, Path | TextStream):
             return token_set_of(texts, partial(self.tokens, length=length, bos=rule, sequences=sequences), column)
         given: list[Any] = [texts] if isinstance(texts, str) or is_chat(texts) else items_of(texts)
         if given and all(map(is_chat, given)):

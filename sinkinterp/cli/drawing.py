@@ -59,15 +59,15 @@ def view(
         from ..runs.case import Inputs
 
         edits = edits_of(edit)
-        options.check_texts(text, column)
+        texts = options.texts_named(text, column)
         options.check_sizes(model, heads, length, beyond_context)
         subject = Loading(encoder, dtype, device_map, backend, beyond_context).subject(model)
         check_used("--bos", bos, "a model with a tokenizer", subject.tokenizer)
         rule = bos or Bos.TOKENIZER
         if prompt is not None:
             token_set = text_to_tokens(subject, rule).one(prompt, length)
-        elif text is not None:
-            token_set = text_to_tokens(subject, rule).one_in(text, column or "text", length)
+        elif texts is not None:
+            token_set = text_to_tokens(subject, rule).first_in(texts, length)
         else:
             most = length or min(64, subject.shape.n_ctx or 64)
             inputs = Inputs(

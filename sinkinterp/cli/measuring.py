@@ -49,7 +49,7 @@ class Given:
 
         if self.tokens is not None:
             token_ids(Path(self.tokens))
-        options.check_texts(self.text, self.column)
+        options.texts_named(self.text, self.column)
         check_used("--seed", self.seed, "--drawn", self.drawn)
         check_used("--bos", self.bos, "a text or drawn tokens", True if self.tokens is None else None)
         if self.prompt is not None and self.sequences not in (None, 1):
@@ -63,11 +63,12 @@ class Given:
 
     def inputs(self, settings: "Preset", is_default: bool) -> "Inputs":
         """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size, or one text."""
+        from ..data.texts import named_texts
         from ..runs.case import Inputs
 
         is_prompt = self.prompt is not None
-        given: dict[str, Any] = {"text": self.prompt if is_prompt else self.text}
-        given |= {name: getattr(self, name) for name in ("column", "drawn", "seed")}
+        texts = None if self.text is None else named_texts(self.text, self.column or "text")
+        given: dict[str, Any] = {"text": self.prompt if is_prompt else texts, "drawn": self.drawn, "seed": self.seed}
         given |= {} if self.tokens is None else {"tokens": Path(self.tokens)}
         return Inputs(
             settings.length,

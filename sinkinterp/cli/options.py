@@ -16,6 +16,7 @@ from ..files import check_new, check_writable
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
+    from ..data.texts import TextStream
 
 Heads = list[tuple[int, int]]
 PAGES, PICTURES, TABLES = (".html", ".htm"), (".png", ".pdf", ".svg"), (".csv", ".json", ".md", ".tex")
@@ -90,18 +91,18 @@ def check_run(folder: Path) -> None:
     check_writable(folder / "lock")
 
 
-def check_texts(text: str | None, column: str | None = None) -> None:
-    """Raises InputError for a --text that cannot be read, and for a --column that it does not have."""
-    from ..data.texts import check_readable, ending_of, files_of, is_text
+def texts_named(text: str | None, column: str | None = None) -> "TextStream | None":
+    """The texts of --text. Raises InputError if they cannot be read, and for a --column that they do not have."""
+    from ..data.texts import ending_of, files_of, named_texts
 
     check_used("--column", column, "--text", text)
     if text is None:
-        return
-    if is_text(text):
-        raise InputError(f"there is no file {text}; --text takes a file, a folder or a data set on Hugging Face")
-    files = files_of(Path(text)) if Path(text).is_dir() else [Path(text)]
-    check_used("--column", column, "a --text with columns", text if {*map(ending_of, files)} != {".txt"} else None)
-    check_readable(text, column or "text")
+        return None
+    texts = named_texts(text, column or "text")
+    endings = {*map(ending_of, files_of(texts.source))} if isinstance(texts.source, Path) else set()
+    check_used("--column", column, "a --text with columns", text if endings != {".txt"} else None)
+    texts.check()
+    return texts
 
 
 def check_used(option: str, value: Any, needed: str, other: Any) -> None:
@@ -201,7 +202,7 @@ Model = Annotated[
     ),
 ]
 
-Text = Annotated[str | None, word("Texts: a file, a folder, or a data set on Hugging Face.", "FILE", parser=source)]
+Text = Annotated[str | None, word("Texts: a file, a folder, or a data set, hub:NAME.", "FILE", parser=source)]
 Prompt = Annotated[str | None, word("A text.", "TEXT")]
 Column = Annotated[str | None, word("The column of --text that holds the texts; default: text.", "NAME")]
 Tokens = Annotated[str | None, word("A .json file: a list of lists of token ids.", "FILE", parser=source)]

@@ -78,7 +78,7 @@ def reproduce(
 
         for name in model:
             check_named(name)
-        options.check_texts(text)
+        texts = options.texts_named(text)
         loaded = {name: experiments.load_experiment(name) for name in given}
         chosen = {name: each for name, each in loaded.items() if not is_all or scale in (None, *each.scales)}
         stems = [stem_of(name, None if model else scale) for name in chosen]
@@ -87,7 +87,7 @@ def reproduce(
         check_plotly(out)
         trainers, measurers = _workers(ray, scale is Scale.PAPER, device_map is not None)
         where: dict[str, Any] = {"workers": trainers, "measurers": measurers, "device_map": device_map}
-        asked = {"models": _models(model, encoder), "seeds": seeds, "text": text, "settings": settings, **where}
+        asked = {"models": _models(model, encoder), "seeds": seeds, "text": texts, "settings": settings, **where}
         costs: list[tuple[Sequence[Trainable], float, str]] = []
         left_out, shown = list[str](), list[Part]()
         for name, experiment in chosen.items():
@@ -229,7 +229,9 @@ def _chapter(
 def _command(name: str, scope: "Scope", encoder: str | None) -> str:
     """The command that makes the same numbers, with every option that changes them."""
     models = (word for model in scope.models for word in ("--model", str(model)))
-    text = () if scope.text is None else ("--text", scope.text)
+    from ..data.texts import source_of
+
+    text = () if scope.text is None else ("--text", source_of(scope.text).word)
     given = () if encoder is None else ("--encoder", encoder)
     is_other = bool(scope.models) and scope.scale is Scale.SMOKE  # the default where no models are made
     size = (*(() if is_other else ("--scale", scope.scale)), "--seeds", str(scope.seeds))

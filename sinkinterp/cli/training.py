@@ -36,7 +36,7 @@ def train(
     variant: Variant,
     recipe: Recipe = "demo",
     text: Annotated[
-        str | None, word("A file, a folder, a data set, or `embedded`: docstrings.", "FILE", parser=source)
+        str | None, word("A file, a folder, hub:NAME, or `embedded`: docstrings.", "FILE", parser=source)
     ] = None,
     out: Annotated[Path | None, folder("The run's folder; default: in the cache.")] = None,
     dry_run: Annotated[bool, option("Say what the run costs, and run nothing.", "--dry-run")] = False,
@@ -54,6 +54,7 @@ def train(
     if out is not None:
         check_run(out)
     say(f"preparing {variant}, recipe {recipe}")
+    from ..data.texts import named_texts
     from ..lm.model import check_size
     from ..runs import trained
     from ..spec import changed
@@ -62,11 +63,11 @@ def train(
 
     base = with_variant(choice(recipe, RECIPES, "recipe"), variant)
     if text is not None:
-        base = on_text(base, text)
+        base = on_text(base, text if text in NAMED else named_texts(text))
     chosen = changed(replace(base, seed=seed), settings)
     if text is not None and text not in NAMED:
         column = getattr(chosen.data.source, "column", "text")
-        options.check_texts(text, None if column == "text" else column)
+        options.texts_named(text, None if column == "text" else column)
     check_size(chosen.model)
     folder = out or cache_folder() / "runs" / chosen.key()
     if dry_run:
@@ -88,7 +89,7 @@ def mend(
     ),
     weights: Annotated[Weights, option(f"Weights trained too: {', '.join(Weights)}.", metavar="WHICH")] = Weights.NONE,
     penalty: Annotated[float, option("What the loss gains for attention to token 1.", min=0, metavar="X")] = 1.0,
-    text: Annotated[str, word("A file, a folder, a data set, or docstrings.", "FILE", parser=source)] = "embedded",
+    text: Annotated[str, word("A file, a folder, hub:NAME, or `embedded`.", "FILE", parser=source)] = "embedded",
     length: Annotated[int | None, n("Tokens of a chunk of the text; default: 96 or fewer.", min=2)] = None,
     steps: Annotated[int, n("Steps of training, at most.", min=0)] = 0,
     settings: options.Changes = [],
@@ -105,10 +106,13 @@ def mend(
     check_run(out)
     say(f"loading {model}")
     from ..applications.mend import mend_recipe, mended
+    from ..data.texts import named_texts
     from ..spec import changed
     from ..train.distributed import joined
+    from ..train.recipe import NAMED
 
-    recipe = mend_recipe(model, text, length, remedy, weights, seed=seed, steps=steps, penalty=penalty)
+    texts = text if text in NAMED else named_texts(text)
+    recipe = mend_recipe(model, texts, length, remedy, weights, seed=seed, steps=steps, penalty=penalty)
     chosen = changed(recipe, settings)
     with joined(device) as world, run_progress(chosen, world.is_first, "mend") as (on_step, on_data):
         mend = mended(chosen, out, on_step=on_step, on_data=on_data, world=world)

@@ -1,12 +1,9 @@
 """Tokenizers that users give, of any library, with the bytes of their tokens and their chat templates."""
 
 import re
-import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from ..checks import InputError, unicode_text
@@ -50,9 +47,7 @@ class PlainTokenizer:
 
 
 def plain_tokenizer(given: Any) -> PlainTokenizer | None:
-    """The tokenizer that an object, a pair of functions or a dictionary of characters is; None for anything else."""
-    if isinstance(given, Mapping):
-        return _of_characters(given)
+    """The tokenizer that an object or a pair of functions is; None for anything else."""
     is_pair = isinstance(given, Sequence) and not isinstance(given, str) and len(given) == 2
     encode, decode = given if is_pair else (getattr(given, name, None) for name in ("encode", "decode"))
     if not callable(encode) or not callable(decode):
@@ -60,26 +55,6 @@ def plain_tokenizer(given: Any) -> PlainTokenizer | None:
     bos, eos = (getattr(given, f"{name}_token_id", None) for name in ("bos", "eos"))
     piece = next((getattr(given, name) for name in _PIECES if callable(getattr(given, name, None))), None)
     return PlainTokenizer(encode, decode, bos, eos, piece=piece)
-
-
-def _of_characters(ids: Mapping[Any, Any]) -> PlainTokenizer:
-    """Raises InputError unless the dictionary gives single characters different ids."""
-    characters = {i: character for character, i in ids.items()}
-    is_right = all(isinstance(c, str) and len(c) == 1 and isinstance(i, int) for i, c in characters.items())
-    if not ids or not is_right or len(characters) < len(ids):
-        raise InputError("a dictionary that is a tokenizer gives every character an id of its own, such as {'a': 0}")
-    return PlainTokenizer(partial(_encoded, ids), partial(_spelled, characters))
-
-
-def _spelled(characters: Mapping[int, str], tokens: Iterable[Any]) -> str:
-    return "".join(characters.get(int(i), "?") for i in tokens)
-
-
-def _encoded(ids: Mapping[str, int], text: str) -> list[int]:
-    unknown = sorted({character for character in text if character not in ids})
-    if unknown:
-        raise InputError(f"the tokenizer has no character {unknown[0]!r}; give a text without it")
-    return [ids[character] for character in text]
 
 
 def appended_tokens(tokenizer: Any) -> int:
@@ -158,63 +133,23 @@ def _byte_letters() -> dict[str, int]:
     return {letter: byte for byte, letter in bytes_to_unicode().items()}
 
 
-_ROLES = {"human": "user", "gpt": "assistant"}  # of conversations in the form of ShareGPT
-SECONDS = 30.0  # in which a template must render a chat
-
-
-class _TooSlow(BaseException):
-    """The time is over. Templates catch every Exception."""
-
-
-def messages_in(row: Any) -> Any:
-    """The messages of a row: its `messages` or `conversations`, or the row itself; None where it has none.
-
-    Messages with `from` and `value` get a role and a content. Other items are left as they are.
-    """
-    given = row.get("messages") or row.get("conversations") if isinstance(row, Mapping) else row
-    return [_message(message) for message in given] if isinstance(given, list | tuple) else given
-
-
-def _message(given: Any) -> Any:
-    if not isinstance(given, Mapping) or not {"from", "value"} <= given.keys():
-        return given
-    return {"role": _ROLES.get(given["from"], given["from"]), "content": given["value"]}
+def is_chat(given: Any) -> bool:
+    """Returns true for a list of messages, each with a role and a content."""
+    is_list = isinstance(given, list | tuple) and len(given) > 0
+    return is_list and all(isinstance(item, Mapping) and {"role", "content"} <= item.keys() for item in given)
 
 
 def rendered(chat: Sequence[Mapping[str, str]], tokenizer: Any, what: str, **options: Any) -> Any:
     """The answer of the tokenizer's `apply_chat_template` for a chat. Error messages call the chat `what`.
 
-    Raises InputError where the template refuses the chat, fails, or has not ended after 30 seconds. Only the main
-    thread of a POSIX system can end it.
+    Raises InputError where the template refuses the chat or fails.
     """
     for message in chat:
         if isinstance(message["content"], str):
             unicode_text(message["content"], what)
     try:
-        with _ending_after(SECONDS):
-            return tokenizer.apply_chat_template(chat, **options)
-    except _TooSlow:
-        reason = f"the model's chat template has not ended after {SECONDS:.0f} s"
+        return tokenizer.apply_chat_template(chat, **options)
     except Exception as error:  # templates are programs
+        roles = ", ".join(str(message["role"]) for message in chat)
         reason = f"the model's chat template refuses it: {error or type(error).__name__}"
-    roles = ", ".join(str(message["role"]) for message in chat)
-    raise InputError(f"{what} ({roles}): {reason}; change its roles, or take another tokenizer")
-
-
-@contextmanager
-def _ending_after(seconds: float) -> Iterator[None]:
-    """Raises _TooSlow in the block after some seconds."""
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: Any) -> None:
-        raise _TooSlow
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        raise InputError(f"{what} ({roles}): {reason}; change its roles, or take another tokenizer") from error

@@ -1,6 +1,6 @@
 """Asks the Hub of Hugging Face only if it answers: huggingface_hub tries an absent Hub for minutes.
 
-Models and tokenizers are read in `asking_hub(name)`, datasets after `check_dataset(name)`.
+Models, tokenizers and data sets are read in `asking_hub(name)`.
 """
 
 import socket
@@ -15,10 +15,7 @@ from urllib.request import getproxies
 
 from huggingface_hub import constants
 
-from ..checks import refusal
-
 PATIENCE = 2.0  # seconds in which the Hub's address must answer
-HUB_TIMEOUT = 10.0  # seconds in which the Hub must say whether it knows a dataset
 REMEMBERED = 60.0  # seconds after which the address is tried again
 
 
@@ -35,19 +32,6 @@ def asking_hub(source: str | Path) -> Iterator[bool]:
         yield not constants.HF_HUB_OFFLINE
     finally:
         constants.HF_HUB_OFFLINE = before
-
-
-def check_dataset(name: str, otherwise: str) -> None:
-    """Raises InputError, which ends in `otherwise`, if the Hub does not know OWNER/NAME[:CONFIG] or does not answer."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
-
-    unknown, spelling = f"{name!r} is neither a file nor a dataset on the Hub", f"check its spelling, {otherwise}"
-    any_error = refusal(f"the Hub cannot be asked for {name!r}", f"check the network, {otherwise}")
-    with any_error, refusal(unknown, spelling, (RepositoryNotFoundError, HFValidationError)):
-        if not constants.HF_HUB_OFFLINE and not hub_answers():
-            raise OSError(f"nothing answers at {constants.ENDPOINT}")
-        HfApi().dataset_info(name.partition(":")[0], timeout=HUB_TIMEOUT)
 
 
 def hub_answers() -> bool:

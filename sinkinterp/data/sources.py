@@ -20,7 +20,7 @@ from ..checks import refusal
 from ..seals import Damaged, read_record, write_record
 from ..spec import Limits, Spec, added_later
 from .progress import OnProgress, no_progress
-from .texts import files_of, is_path, texts_of
+from .texts import TextStream, files_of
 
 DEPENDENCIES = ("torch", "transformers", "numpy", "datasets", "tokenizers", "einops", "rich", "typer")
 MIN_CHARACTERS = 200  # shorter texts are left out
@@ -142,28 +142,31 @@ class Repeating(Source):
 
 @dataclass(frozen=True)
 class Texts(Source):
-    """The texts of a file, a folder or a dataset on the Hub, as `texts.texts_of` reads them.
+    """The texts of a file or a folder, as `texts.texts` reads them; with `hub`, of the data set of that name.
 
-    A dataset on the Hub has no fingerprint, so a change of it goes unnoticed: use one that does not change.
+    A data set has no fingerprint, so a change of it goes unnoticed: use one that does not change.
     """
 
     source: str
     column: str = "text"
     split: str = "train"
+    hub: bool = added_later(False)
+    config: str | None = added_later(None)
 
     @property
     def outside(self) -> str:
         return self.source
 
     def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
-        return texts_of(self.source, self.column, self.split)
+        source = self.source if self.hub else Path(self.source)
+        return TextStream(source, self.column, self.split, self.config)
 
     def absolute(self) -> "Texts":
-        return replace(self, source=os.path.abspath(self.source)) if is_path(self.source) else self
+        return self if self.hub else replace(self, source=os.path.abspath(self.source))
 
     def fingerprint(self) -> str:
         path, digest = Path(self.source), hashlib.sha256()
-        if not path.exists():
+        if self.hub or not path.exists():
             return ""
         for part in files_of(path):
             for file in sorted(part.rglob("*.arrow")) if part.is_dir() else (part,):

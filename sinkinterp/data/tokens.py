@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..checks import LARGEST, InputError, check_count, check_memory, instance_of, is_whole, unicode_text, whole_number
-from ..data.texts import names_file
 from .choices import Bos
-from .given_tokenizer import appended_tokens, check_has, check_one_bos, messages_in, rendered
-from .texts import is_blank, is_path, is_text, lines_of, text_in, text_of_file, texts_of
+from .given_tokenizer import appended_tokens, check_has, check_one_bos, is_chat, rendered
+from .texts import TextStream, is_blank, source_of, text_in
 
 Tokens = Int[Tensor, "sequence pos"]
 Lengths = Int[Tensor, " sequence"]
@@ -142,7 +141,7 @@ def _sha256(*tensors: Int[Tensor, "..."]) -> str:
     return hashlib.sha256(b"".join(part.long().contiguous().cpu().numpy().tobytes() for part in tensors)).hexdigest()
 
 
-TokensLike = TokenSet | Tensor | np.ndarray | str | Path | Sequence[Any] | Mapping[str, Any]
+TokensLike = TokenSet | Tensor | np.ndarray | str | Path | TextStream | Sequence[Any] | Mapping[str, Any]
 Encode = Callable[[Sequence[str]], TokenSet]
 FIRST_TEXTS = 100  # of a file, a folder or a dataset
 WHOLE = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
@@ -160,14 +159,17 @@ def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
     """The token set of anything in `TokensLike`, or of another column of texts or ids.
 
     `encode` makes the token set of texts. One list of ids is one sequence. Several lists may differ in length. A
-    mapping is what a tokenizer returned: "input_ids" and, for padded ids, "attention_mask". A string or path that names
-    a file, a folder or a dataset (see `is_text`), and a Dataset of `datasets`, stand for the first texts in the
-    `column`; rows without it may hold "input_ids". Raises InputError for everything else.
+    mapping is what a tokenizer returned: "input_ids" and, for padded ids, "attention_mask". A `Path`, `si.texts(...)`
+    and a Dataset of `datasets` stand for their first texts or chats, in the `column`; rows of a Dataset without it may
+    hold "input_ids". Raises InputError for everything else.
     """
     if isinstance(tokens, TokenSet):
         return tokens
-    if isinstance(tokens, str | Path):
-        return encode([tokens]) if is_text(tokens) else _of_source(tokens, encode, column)  # type: ignore[list-item]
+    if isinstance(tokens, str):
+        return encode([tokens])
+    if isinstance(tokens, Path | TextStream):
+        source = source_of(tokens, column)
+        return _of_first(source, source.name, encode)
     if isinstance(tokens, Mapping):
         return _of_mapping(tokens)
     if hasattr(tokens, "column_names") and isinstance(tokens, Iterable):
@@ -187,12 +189,6 @@ def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
     return TokenSet.of_rows([items] if items and is_one else [items_of(item) for item in items])
 
 
-def _of_source(source: str | Path, encode: Encode, column: str = "text") -> TokenSet:
-    """The token set of the first texts of a file, a folder or a dataset."""
-    name = Path(source).name if is_path(source) else str(source)
-    return _of_first(texts_of(source, column), name, encode)
-
-
 def _of_dataset(dataset: Iterable[Any], encode: Encode, column: str) -> TokenSet:
     """The token set of the first rows of a Dataset of `datasets`: of their texts, or of their ids."""
     rows = list(islice(dataset, FIRST_TEXTS + 1))
@@ -210,13 +206,6 @@ def _of_first(texts: Iterable[str], name: str, encode: Encode) -> TokenSet:
     check_count(first, f"texts in {name}")
     name += f", its first {FIRST_TEXTS} texts" if len(first) > FIRST_TEXTS else ""
     return replace(encode(first[:FIRST_TEXTS]), source=name)
-
-
-def is_chat(given: Any) -> bool:
-    """Returns true for a list of messages. Each has a role and a content, or `from` and `value`."""
-    given = messages_in(given)
-    is_list = isinstance(given, list | tuple) and len(given) > 0
-    return is_list and all(isinstance(item, Mapping) and {"role", "content"} <= item.keys() for item in given)
 
 
 _FIXES = {  # of what would change a pass and is not read
@@ -298,11 +287,9 @@ def items_of(given: Any) -> list[Any]:
 
 
 def check_texts(given: Sequence[Any]) -> None:
-    """Raises InputError for anything but texts, and for the names of files among several texts."""
+    """Raises InputError for anything but texts."""
     if not given or not all(isinstance(text, str) for text in given):
         raise InputError('texts are strings; give one, or a list of at least one: subject.tokens(["one", "two"])')
-    if name := next(filter(names_file, given), ""):
-        raise InputError(f"{name.strip()} is a file; give the text that it holds, or the file alone to si.measure")
 
 
 def _items_in(given: Any) -> list[Any]:
@@ -418,14 +405,9 @@ class TextToTokens:
         digest = hashlib.sha256(hashlib.sha256(unicode_text(text, source).encode()).digest())
         return replace(self.at_most([text], most or UNLIMITED, source), sha256=digest.hexdigest())
 
-    def one_in(self, source: str, column: str, most: int | None) -> TokenSet:
-        """The tokens of a text, of a .txt file of one text, or of the first text of another file or a folder."""
-        if not is_path(source):
-            return self.one(source, most)
-        file = Path(source)
-        is_whole = file.suffix == ".txt" and file.is_file() and not lines_of(file)
-        text = text_of_file(file) if is_whole else next(texts_of(file, column), "")
-        return self.one(text, most, file.name)
+    def first_in(self, source: TextStream, most: int | None) -> TokenSet:
+        """The first `most` tokens of the first text of a source. Raises InputError where it has none."""
+        return self.one(next(iter(source), ""), most, source.name)
 
     def chats(self, chats: Sequence[Any], source: str, most: int | None = None) -> TokenSet:
         """The first `most` tokens of every chat in the tokenizer's chat template, less its BOS by `Bos.NEVER`.
@@ -434,7 +416,7 @@ class TextToTokens:
         """
         if not getattr(self.tokenizer, "chat_template", None):
             raise InputError("this tokenizer has no chat template; give the text of the chat, or another model")
-        named = [(f"chat {i}", messages_in(chat)) for i, chat in enumerate(chats)]
+        named = [(f"chat {i}", chat) for i, chat in enumerate(chats)]
         rows = [rendered(chat, self.tokenizer, name, return_dict=False) for name, chat in named]
         less_bos = self.bos is Bos.NEVER and self.tokenizer.bos_token_id is not None
         rows = [row[int(less_bos and row[:1] == [self.tokenizer.bos_token_id]) :][:most] for row in rows]

@@ -265,15 +265,14 @@ def measure(  # noqa: PLR0913  everything that a measurement takes
     """The report of a model on some tokens, with `edits`, one or several, applied while it runs.
 
     `model` is a subject, or what `load` makes one of: a name, a path, a model in memory. `tokens` are a text, a list of
-    texts (each a sequence of its own length; `subject.tokens` cuts them to one length), a chat, a file or folder of
-    texts, ids in lists, arrays or tensors (`sequence pos`, or `pos`), what a tokenizer returned, or a TokenSet; by
-    default the first 100 docstrings that `sinkinterp measure` reads. A string is a file if that exists, a dataset of
-    the Hub if it looks like OWNER/NAME, else a text. `column` holds the texts of a file. `positions` (from 0; default
-    all) are those whose importance is measured: one costs a column per head, all cost a second pass over the keys in
-    blocks. Neither keeps a T x T map. `instruments` are measured beside importance and norms. `convention` says what
-    importance is divided by. `progress` shows a bar where it takes over two seconds, or is a function that takes how
-    many sequences are done, of how many. Padding is left out where an attention mask marks it. Raises InputError for
-    whatever does not fit, and for activations that are not finite.
+    texts (each a sequence of its own length; `subject.tokens` cuts them to one length), a chat, the `Path` of a file
+    or folder of texts, `si.texts(...)`, ids in lists, arrays or tensors (`sequence pos`, or `pos`), what a tokenizer
+    returned, or a TokenSet; by default the first 100 docstrings that `sinkinterp measure` reads. `column` holds the
+    texts of a file. `positions` (from 0; default all) are those whose importance is measured: one costs a column per
+    head, all cost a second pass over the keys in blocks. Neither keeps a T x T map. `instruments` are measured beside
+    importance and norms. `convention` says what importance is divided by. `progress` shows a bar where it takes over
+    two seconds, or is a function that takes how many sequences are done, of how many. Padding is left out where an
+    attention mask marks it. Raises InputError for whatever does not fit, and for activations that are not finite.
     """
     subject, token_set = inputs_of(model, tokens, column)
     given_edits = edits_of(edits)

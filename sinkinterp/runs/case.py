@@ -14,13 +14,12 @@ from ..backends.subject import Subject, pads_of, text_to_tokens
 from ..checks import InputError, instance_of, is_whole, refusal, whole_number
 from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, Progress, no_progress, silent
-from ..data.texts import domains_of, is_path, is_text, texts_of
+from ..data.texts import TextStream, domains_of, source_of
 from ..data.tokens import TextToTokens, TokenSet, TooFewTexts, from_rows, ids_of_row, random_tokens, repeated_token
 from ..files import cache_folder, path_of
 from ..lm.variants import variants
 from ..measurement.measure import docstrings_for
 from ..table import MODEL, SEED, Cell
-from ..train.chats import read_chats
 from ..train.loop import held_out_tokens, prepared
 from ..train.recipe import RECIPES, Recipe
 from . import trained
@@ -33,25 +32,23 @@ _DRAW = {Drawn.RANDOM: random_tokens, Drawn.REPEAT: repeated_token}
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model is measured on: `tokens` (a JSON file of ids), `drawn` tokens, `chat` or `text`, and how much of it.
+    """What a model is measured on: `tokens` (a JSON file of ids), `drawn` tokens, or `text`, and how much of it.
 
-    `chat` is what a user says to the model, or a .jsonl file of chats as `finetune` reads them, each a sequence of its
-    own length, cut to `length`. If none of the four is given, it is the task of a checkpoint of ours, and the embedded
-    docstrings for a model with a tokenizer. `may_be_shorter` and `may_be_fewer` say that the user's own texts or ids
-    may be so, because `length` or `sequences` is a default.
+    `text` is a text (`str`), a file or folder (`Path`), or `si.texts(...)`. If none of the three is given, it is the
+    task of a checkpoint of ours, and the embedded docstrings for a model with a tokenizer. `may_be_shorter` and
+    `may_be_fewer` say that the user's own texts or ids may be so, because `length` or `sequences` is a default.
     """
 
     length: int
     sequences: int
     bos: Bos = Bos.TOKENIZER
-    text: str | None = None
+    text: str | Path | TextStream | None = None
     column: str = "text"
     tokens: Path | None = None
     drawn: Drawn | None = None
     seed: int = 0
     may_be_shorter: bool = False
     may_be_fewer: bool = False
-    chat: str | None = None
 
     def __post_init__(self) -> None:
         if self.tokens is not None:
@@ -63,8 +60,8 @@ class Inputs:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """Which of the four the user named."""
-        return tuple(name for name in ("text", "tokens", "drawn", "chat") if getattr(self, name) is not None)
+        """Which of the three the user named."""
+        return tuple(name for name in ("text", "tokens", "drawn") if getattr(self, name) is not None)
 
     def token_set(self, subject: Subject, source: str, on_file: OnProgress = no_progress) -> TokenSet:
         """The token set for a subject, which was loaded from the name or folder `source`.
@@ -78,39 +75,30 @@ class Inputs:
         if self.drawn is not None:
             first = tokenizer.bos_token_id if self.bos is Bos.ALWAYS and tokenizer is not None else None
             return _DRAW[self.drawn](subject.shape.vocab, self.length, self.sequences, self.seed, first)
-        if self.chat is not None:
-            return self._from_chats(self.chat, text_to_tokens(subject))
-        if tokenizer is None and not (self.text and is_text(self.text)):
+        if tokenizer is None and not isinstance(self.text, str):
             return self._task_tokens(Path(located(source)))
         if self.text is None:
             return docstrings_for(subject, self.length, self.sequences, self.bos, on_file)
-        return self._from_text(self.text, text_to_tokens(subject, self.bos))
+        to_tokens = text_to_tokens(subject, self.bos)
+        if not isinstance(self.text, str):
+            return self._from_source(source_of(self.text, self.column), to_tokens)
+        if self.may_be_shorter:
+            return to_tokens.one(self.text, self.length)
+        return to_tokens.of_length([self.text], self.length, self.sequences, "text")
 
-    def _from_text(self, text: str, to_tokens: TextToTokens) -> TokenSet:
-        """The texts that the user named; where too few are long enough, those that there are, if that may be."""
-        if is_text(text) and self.may_be_shorter:
-            return to_tokens.one(text, self.length)
-        name = "text" if is_text(text) else Path(text).name if is_path(text) else text
+    def _from_source(self, texts: TextStream, to_tokens: TextToTokens) -> TokenSet:
+        """The texts of a source; where too few are long enough, those that there are, if that may be."""
         try:
-            return to_tokens.of_length(texts_of(text, self.column), self.length, self.sequences, name)
+            return to_tokens.of_length(texts, self.length, self.sequences, texts.name)
         except TooFewTexts:
             if self.may_be_shorter:
-                first = list(islice(texts_of(text, self.column), self.sequences))
-                token_set = to_tokens.at_most(first, self.length, name)
+                first = list(islice(texts, self.sequences))
+                token_set = to_tokens.at_most(first, self.length, texts.name)
                 if self.may_be_fewer or len(token_set.tokens) == self.sequences:
                     return token_set
             elif self.may_be_fewer:
-                return to_tokens.of_length(texts_of(text, self.column), self.length, None, name)
+                return to_tokens.of_length(texts, self.length, None, texts.name)
             raise
-
-    def _from_chats(self, given: str, to_tokens: TextToTokens) -> TokenSet:
-        if not is_path(given):
-            said = [{"role": "user", "content": given}]
-            return to_tokens.chats([said], "what a user says", self.length)
-        chats, _ = read_chats(given)
-        if len(chats) < self.sequences and not self.may_be_fewer:
-            raise InputError(f"{given} holds {len(chats)} chats; use sequences={len(chats)}")
-        return to_tokens.chats(chats[: self.sequences], Path(given).name, self.length)
 
     def _from_ids(self, rows: list[list[int]], source: str) -> TokenSet:
         fitting = [row[: self.length] for row in rows if self.may_be_shorter or len(row) >= self.length]
@@ -121,14 +109,14 @@ class Inputs:
         return replace(token_set, bos="as given", too_short=too_short)
 
     def domain_token_sets(
-        self, subject: Subject, sources: Sequence[str], field: str
+        self, subject: Subject, sources: Sequence[Path | TextStream], field: str
     ) -> tuple[dict[str, TokenSet], dict[str, InputError]]:
         """A token set for each domain that can be read, and the error of each that cannot.
 
         Domains are several files, folders or datasets, or the values of `field` in one file.
         """
         to_tokens = text_to_tokens(subject, self.bos)
-        source = sources[0] if len(sources) == 1 else list(sources)
+        source = only if len(sources) == 1 and isinstance(only := sources[0], Path) else sources
         domains = domains_of(source, self.column, field, TEXTS_PER_SEQUENCE * self.sequences)
         token_sets: dict[str, TokenSet] = {}
         errors: dict[str, InputError] = {}
@@ -143,8 +131,9 @@ class Inputs:
         """Held-out sequences of the task that a checkpoint of ours was trained on."""
         data = recipe_of(folder).data
         outside = getattr(data, "outside", "")
-        if outside and self.text != outside:
-            raise InputError(f"{folder.name} was trained on {outside}, which is read if you name it: text={outside!r}")
+        if outside and str(getattr(self.text, "source", self.text)) != outside:
+            fix = f"which is read if you name it: text=Path({outside!r})"
+            raise InputError(f"{folder.name} was trained on {outside}, {fix}")
         task = prepared(data, cache_folder())
         length = min(self.length, task.length) if self.may_be_shorter else self.length
         if (self.text is not None and not outside) or length > task.length:
@@ -192,7 +181,7 @@ Model = str | Recipe | Named  # a name or folder, or how a model of ours is trai
 class Case:
     """A model that an experiment measures: its name or folder, its subject, and its recipe if it is one of ours.
 
-    text: the user's own text, as the option `text` names it; None for the model's natural input by default: English
+    text: the user's own texts, a file, a folder or `si.texts(...)`; None for the model's natural input: English
     docstrings, or the task of a model of ours. most: how many sequences it is measured on at most; None: no limit.
     begins: how the texts of a model of others begin.
     """
@@ -200,7 +189,7 @@ class Case:
     source: str
     subject: Subject
     recipe: Recipe | None
-    text: str | None = None
+    text: Path | TextStream | None = None
     most: int | None = None
     begins: Bos = Bos.NEVER
 
@@ -274,7 +263,7 @@ def open_case(
     progress: Progress = silent,
     cache: Path | None = None,
     device_map: DeviceMap = None,
-    text: str | None = None,
+    text: Path | TextStream | None = None,
 ) -> Case:
     """A model, loaded, or trained first where it is not in `cache`. Raises InputError where neither can be done."""
     source = _train(model, progress, cache) if isinstance(model, Recipe) else model

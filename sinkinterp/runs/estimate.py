@@ -14,14 +14,13 @@ from typing import Any
 
 import torch
 
-from ..backends.files.model_files import tokenizer_of
 from ..data.draws import generator
 from ..lm.model import LMSpec, build
 from ..train import checkpoint, loop
 from ..train.distributed import World
 from ..train.loop import Job, update
 from ..train.recipe import Recipe, parameter_groups
-from .trained import ChatRecipe, Trainable, job_on_chats, run_of
+from .trained import OwnTraining, Trainable, run_of
 
 PROBED_TOKENS = 4096  # of a step that is timed, at most, but two sequences
 GPU_SPEED = 150e12  # operations a second: half of an A100's, or a sixth of an H100's, largest speed in bfloat16
@@ -110,10 +109,10 @@ class Noise:
 
 
 def _job(recipe: Trainable) -> Job[Any]:
-    """The job of a recipe on its device, on noise where it is not on chats."""
+    """The job of a recipe on its device; on noise, but for a training of an experiment's own."""
     world = World(torch.device("cuda" if recipe.bf16 and torch.cuda.is_available() else "cpu"))
-    if isinstance(recipe, ChatRecipe):
-        return replace(job_on_chats(recipe, tokenizer_of(recipe.model)), world=world)
+    if isinstance(recipe, OwnTraining):
+        return replace(recipe.job(), world=world)
     shape = (recipe.batch, recipe.length)
     tokens = torch.randint(recipe.model.vocab, shape, generator=generator("estimate"))
     batch = {"input_ids": tokens, "labels": recipe.objective.labels(tokens)}

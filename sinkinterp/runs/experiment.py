@@ -21,7 +21,7 @@ from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import downloads
 from ..checks import InputError, choice, instance_of, refuse_first
 from ..data.progress import Progress, progress_bars, silent
-from ..data.texts import check_readable
+from ..data.texts import TextStream, source_of
 from ..measurement.measure import PACKAGES
 from ..table import MODEL, SEED, Cell, Table
 from ..train.recipe import Recipe
@@ -124,7 +124,7 @@ class Scope:
     scale: Scale
     models: Sequence[Model] = ()
     seeds: int = 5
-    text: str | None = None
+    text: Path | TextStream | None = None
     workers: Workers = Processes()
     measurers: Workers = Here()
     progress: Progress = silent
@@ -258,7 +258,7 @@ def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:
     }  # fmt: skip
     refuse_first(refused, name)
     if scope.text is not None and trains:
-        check_readable(scope.text)
+        source_of(scope.text).check()
 
 
 def check_default(experiment: Experiment, scope: Scope, chosen: Scale | None) -> None:

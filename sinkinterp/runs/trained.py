@@ -1,44 +1,36 @@
-"""Models that are trained once and cached under the key of their recipe: ours, and others fine-tuned on chats."""
+"""Models that are trained once and cached under the key of their recipe: ours, and those of an experiment."""
 
-import hashlib
-import json
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from ..backends.files.model_files import checked_config, load_model, tokenizer_of
-from ..backends.files.named_models import folder_of, located
-from ..backends.huggingface import HuggingFaceSubject, context_of
+from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import InputError, accepting, check_context, refusal
+from ..checks import accepting, refusal
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet, TokensLike
-from ..files import cache_folder, check_writable, path_of, sole_writer
+from ..files import cache_folder, check_writable, path_of
 from ..measurement.measure import measure, passes
 from ..measurement.quantities import sink_rate
 from ..measurement.watching import sinks_of
 from ..metrics.estimates import SIZES, Estimate, estimate
 from ..metrics.metric import next_token_loss
 from ..plots.theme import sweep_figure
-from ..seals import settle, stated, sums
-from ..spec import Limits
 from ..table import Table
 from ..train import checkpoint, loop
-from ..train.chats import Chats, padded, read_chats, tokenised
-from ..train.distributed import World, joined
+from ..train.distributed import joined
 from ..train.loop import Corpus, Evaluate, Job, Task, held_out_tokens, job_of, prepared
 from ..train.published import card, push
-from ..train.recipe import CosineRate, Decay, Everything, Fit, NextToken, Objective, Rate, Recipe, described, recipe_in
+from ..train.recipe import Fit, NextToken, Objective, Recipe, described, recipe_in
 from .catalogue import load_package
 
 EVALUATION_SEQUENCES = 256  # held-out sequences that an evaluation during training reads, at most
@@ -204,146 +196,25 @@ def recipe_of(folder: Path) -> Recipe:
     return recipe_in(folder)
 
 
-HELD_OUT_CHATS = 32  # chats that are not trained on, at most
-
-
 @dataclass(frozen=True)
-class ChatRecipe(Fit):
-    """A model, the chats that it is fine-tuned on, and the length in tokens at which chats are cut.
+class OwnTraining(Fit):
+    """Base of the trainings that an experiment has of its own: what is trained, and on what."""
 
-    The loss is on the assistants' tokens wherever the chat template tells them apart. Rate and schedule are those of
-    full fine-tuning as commonly done at 7B parameters (2e-5, cosine to zero). `sha256` is filled in from the chats.
-    """
+    length: int = 0
 
-    limits: ClassVar[Limits] = {"length": 2}
+    def job(self) -> Job[Any]:
+        """What trains the model."""
+        raise NotImplementedError
 
-    model: str = ""
-    data: str = ""
-    length: int = 2048
-    sha256: str = ""
-    steps: int = 200
-    batch: int = 16
-    micro_batch: int = 4
-    lr: float = 2e-5
-    schedule: Rate = CosineRate(floor=0.0)
-    warmup: int = 20
-    weight_decay: float = 0.0
-    decay: Decay = Everything()
-    watch_every: int = 10
-    save_every: int = 50
+    def identified(self) -> "OwnTraining":
+        """The recipe with the hash of its data, as these are now."""
+        return self
 
 
-Trainable = Recipe | ChatRecipe
-
-
-def finetuned(
-    recipe: ChatRecipe,
-    run: Path,
-    on_step: loop.OnStep = lambda step, latest: None,
-    world: World = World(),
-    on_message: Callable[[str], None] = lambda message: None,
-) -> Path:
-    """The folder of the fine-tuned model and its tokenizer: `run`/model.
-
-    Training continues from the newest whole checkpoint in `run`. A damaged run/model is written again. The history of
-    the last checkpoint holds losses, gradient norms and Sink_1. `on_message` receives one line that says which tokens
-    the loss is on. Raises InputError as `loop.train` does, and for models without a tokenizer.
-    """
-    recipe.check_batch(recipe.length)
-    tokenizer = tokenizer_of(recipe.model)
-    if world.is_first:
-        check_writable(run / "lock")
-        checkpoint.check_made(run / "model")
-    job = job_on_chats(recipe, tokenizer, world, on_message)
-    last = loop.train(job, run, on_step)
-    if world.is_first:
-        with sole_writer(run):
-            settle(run / "model", stated(last), lambda draft: _save_model(draft, recipe.model, last, tokenizer))
-    return run / "model"
-
-
-def job_on_chats(
-    recipe: ChatRecipe,
-    tokenizer: PreTrainedTokenizerBase,
-    world: World = World(),
-    on_message: Callable[[str], None] = lambda message: None,
-) -> Job[ChatRecipe]:
-    """The job that fine-tunes the recipe's model; `tokenizer` is given a chat template where it has none.
-
-    The job's recipe holds the hash of the chats.
-    """
-    messages, sha256 = read_chats(recipe.data)
-    training, held_out = _split(tokenised(messages, tokenizer, recipe.length))
-    on_message(f"{len(training.rows)} chats, loss on {training.rule}; {training.left_out} chats had none")
-    longest = max(len(ids) for ids, _ in (*training.rows, *held_out.rows))
-    fit, batch = replace(recipe, sha256=sha256), partial(training.batch, recipe.batch, recipe.seed)
-    base = _base_of(recipe.model) if world.is_first else ""
-    return Job(fit, lambda: _model(recipe.model, longest), batch, _watch_on(held_out), world, base=base)
+Trainable = Recipe | OwnTraining
 
 
 def run_of(recipe: Trainable, cache: Path | None = None) -> Path:
-    """The folder in the cache of a recipe's run; on chats, as these are now."""
-    if isinstance(recipe, ChatRecipe):
-        recipe = replace(recipe, sha256=read_chats(recipe.data)[1])
+    """The folder in the cache of a recipe's run."""
+    recipe = recipe.identified() if isinstance(recipe, OwnTraining) else recipe
     return (cache or cache_folder()) / "runs" / recipe.key()
-
-
-def _model(name: str, longest: int = 0) -> PreTrainedModel:
-    """The model to be trained. Raises InputError for one with an encoder, and for chats longer than its context."""
-    model = load_model(name)
-    if model.config.is_encoder_decoder:
-        raise InputError(f"{name} is an encoder-decoder model, which is not trained here; give a causal one")
-    n_ctx = context_of(model.config)
-    check_context(longest, n_ctx, name, f"cut chats: set length={n_ctx}")
-    return model
-
-
-def _split(chats: Chats) -> tuple[Chats, Chats]:
-    """The chats to train on, and of the last tenth, 32 at most, those that are not among them: these are held out."""
-    first = len(chats.rows) - min(HELD_OUT_CHATS, len(chats.rows) // 10)
-    trained_on = {tuple(ids) for ids, _ in chats.rows[:first]}
-    held_out = [row for row in chats.rows[first:] if tuple(row[0]) not in trained_on]
-    return replace(chats, rows=chats.rows[:first]), replace(chats, rows=held_out)
-
-
-def _watch_on(held_out: Chats) -> Callable[[PreTrainedModel], dict[str, float]]:
-    """Returns what is measured during the training: the loss on held-out chats, and the sinks in their first tokens."""
-    length = min([SINK_LENGTH, *(len(ids) for ids, _ in held_out.rows)])
-    beginnings = [ids[:length] for ids, _ in held_out.rows]
-
-    def watch(model: PreTrainedModel) -> dict[str, float]:
-        if length < 2 or not beginnings:
-            return {}
-        loss = _loss(model, held_out)
-        try:
-            subject = HuggingFaceSubject(model)
-        except InputError:  # a model outside the attention interface can be trained, though not measured
-            return {"valid_loss": loss}
-        report = measure(subject, torch.tensor(beginnings), positions=(0,))
-        return {"valid_loss": loss, "alpha_1": report.alpha().mean().item(), "sink_1": report.sink_rate().mean}
-
-    return watch
-
-
-@torch.no_grad()
-def _loss(model: PreTrainedModel, chats: Chats) -> float:
-    """The loss in nats on the predicted tokens, averaged over chats."""
-    batches = [{name: part.to(model.device) for name, part in padded([row]).items()} for row in chats.rows]
-    return sum(model(**batch, use_cache=False).loss.item() for batch in batches) / len(batches)
-
-
-def _base_of(name: str) -> str:
-    """The hash of a model's files, as they are now; of a model on the Hub its commit."""
-    folder = folder_of(name)
-    if folder is None:
-        return str(getattr(checked_config(name), "_commit_hash", None) or "")
-    patterns = ("*.safetensors", "*config.json") if Path(located(name)).is_dir() else (Path(name).name,)
-    return hashlib.sha256(json.dumps(sums(folder, *patterns)).encode()).hexdigest()
-
-
-def _save_model(folder: Path, base: str, last: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Writes the model of the last checkpoint and its tokenizer, as transformers reads them."""
-    model = _model(base)
-    checkpoint.fill(last, model)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)

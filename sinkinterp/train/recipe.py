@@ -18,6 +18,7 @@ from ..data import packing  # noqa: F401  registers its kinds of data, which rec
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
 from ..data.sources import Embedded, PythonCode, Source, Texts
+from ..data.texts import TextStream, source_of
 from ..data.tokenisers import ByteBPE
 from ..data.tokens import Tokens, sequences_that_fit
 from ..files import check_holds, data_of
@@ -248,7 +249,7 @@ class YourText(Source):
     """Placeholder for the user's own text. `check` raises InputError until another source stands in its place."""
 
     def check(self) -> None:
-        raise InputError("this recipe trains on a text of your own; name a file, a folder or a dataset: Texts(FILE)")
+        raise InputError("this recipe trains on a text of your own; name a file or a folder: Texts(FILE)")
 
 
 RECIPES = {name: Recipe.from_dict({"kind": "Recipe", **given}) for name, given in data_of("train/recipes.toml").items()}
@@ -257,16 +258,23 @@ RECIPES = {name: Recipe.from_dict({"kind": "Recipe", **given}) for name, given i
 NAMED: dict[str, Source] = {"embedded": Embedded(), "code": PythonCode()}
 
 
-def on_text(recipe: Recipe, source: str) -> Recipe:
+def source_named(given: str | Path | TextStream) -> Source:
+    """The source of "embedded", of "code" (Python's standard library), of a file or folder, or of `si.texts(...)`."""
+    if isinstance(given, str):
+        return choice(given, NAMED, "text, beside the Path of a file")
+    read = source_of(given)
+    is_name = isinstance(read.source, str)
+    return Texts(str(read.source), read.column, read.split, is_name, read.config)
+
+
+def on_text(recipe: Recipe, source: str | Path | TextStream) -> Recipe:
     """The recipe with a text as its data, packed to the model's context, in byte-level BPE.
 
-    `source` is "embedded", "code" (Python's standard library), or what `data.texts.texts_of` reads: a file, a folder
-    or the name of a dataset. The tokenizer has the symbols of the recipe's vocabulary, and at least 1,024. To use
-    another one, set `data.tokenizer=Pretrained` and `data.tokenizer.source=NAME`.
+    `source` is what `source_named` takes. The tokenizer has the symbols of the recipe's vocabulary, and at least
+    1,024. To use another one, set `data.tokenizer=Pretrained` and `data.tokenizer.source=NAME`.
     """
     vocab = max(recipe.model.vocab, ByteBPE().vocab)
-    text = NAMED.get(source) or Texts(source)
-    bos = getattr(recipe.data, "bos", PackedText.bos)
+    text, bos = source_named(source), getattr(recipe.data, "bos", PackedText.bos)
     data = PackedText(source=text, tokenizer=ByteBPE(vocab), length=recipe.model.n_ctx, bos=bos)
     return replace(recipe, model=replace(recipe.model, vocab=vocab), data=data)
 

@@ -6,7 +6,6 @@ import json
 import os
 import pkgutil
 import re
-import signal
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -35,7 +34,7 @@ from sinkinterp.attention.sites import CALL, RESIDUAL
 from sinkinterp.backends import encoder as encoder_input
 from sinkinterp.backends.files.model_files import check_fits_memory
 from sinkinterp.checks import InputError
-from sinkinterp.data import given_tokenizer, tokens as token_sets
+from sinkinterp.data import tokens as token_sets
 from sinkinterp.data.given_tokenizer import rendered
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
@@ -58,7 +57,6 @@ from sinkinterp.report import compare, heads
 from sinkinterp.runs.case import Inputs
 from sinkinterp.spec import Spec
 from sinkinterp.table import Table
-from sinkinterp.train.chats import read_chats, tokenised
 from sinkinterp.train.loop import held_out_tokens
 
 SUBJECT, TOKENS = "sinkinterp/demo-softmax", torch.arange(24).reshape(2, 12)
@@ -122,19 +120,10 @@ def corpus_of(texts, folder):
     PackedText(source=Texts(str(folder / "empty.jsonl")), tokenizer=ByteBPE(300), length=11).prepare(folder)
 
 
-def chats_of(content, folder):
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}]
-    (folder / "chats.jsonl").write_text(json.dumps({"messages": messages}))
-    tokenised(read_chats(str(folder / "chats.jsonl"))[0], None, 8)
-
-
 def rendered_by(template, subject):
     tokenizer = copy.deepcopy(subject.tokenizer)
     tokenizer.chat_template = template
     return rendered([{"role": "user", "content": "hi"}], tokenizer, "chat 0")
-
-
-ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{{ '' }}{% endfor %}{% endfor %}"
 
 
 X = torch.arange(48.0).reshape(2, 3, 8).cos()
@@ -612,16 +601,8 @@ def test_a_book_without_chapters_is_not_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_chat_template_that_never_ends_is_ended(reader, monkeypatch):
-    monkeypatch.setattr(given_tokenizer, "SECONDS", 0.2)
-    assert "has not ended" in outcome(lambda: rendered_by(ENDLESS, reader))
-    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
-
-
-@pytest.mark.parametrize("make", [lambda folder: corpus_of([""] * 99, folder), lambda folder: chats_of(" \n", folder),
-                                  lambda folder: chats_of("\ud800", folder)])  # fmt: skip
-def test_nothing_to_train_on_is_refused(make, tmp_path):
-    outcome(lambda: make(tmp_path))
+def test_nothing_to_train_on_is_refused(tmp_path):
+    outcome(lambda: corpus_of([""] * 99, tmp_path))
 
 
 def test_a_relative_path_names_the_text_of_the_folder_that_the_program_is_in(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ import torch
 from refusals import refused
 from safetensors.torch import load_file
 from sinkinterp._experiments.figure30_fine_tuning import history_of
+from sinkinterp._experiments.shared.fine_tuning import ChatRecipe
 from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
@@ -30,9 +31,9 @@ from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.pages.book import PLOTLY, Chapter, chapter_in, write_chapter, write_front_pages, write_numbers
-from sinkinterp.runs.trained import ChatRecipe, finetuned, run_of, trained
+from sinkinterp.runs.trained import run_of, trained
 from sinkinterp.table import Table
-from sinkinterp.train import checkpoint
+from sinkinterp.train import checkpoint, loop
 from sinkinterp.train.recipe import Recipe
 
 
@@ -112,27 +113,11 @@ def evaluations(home):
     return one / "step-0000002", other / "step-0000002"
 
 
-def tuned_models(home):
-    one, other = runs_on_chats(home)
-    for seed, run in enumerate((one, other)):
-        finetuned(chat_recipe(home, seed), run)
-    return one / "model", other / "model"
-
-
-def read_tuned(home, i):
-    recipe = chat_recipe(home, i)
-    return weights(finetuned(recipe, run_of(recipe, home)))
-
-
-def read_tuned_alone(home, i):
-    return loaded_logits(run_of(chat_recipe(home, i), home) / "model")
-
-
 def adapted(home, i):
     """The adapter of one of two runs that mend one model, at different rates."""
     source = home / "text.txt"
     source.write_text("\n\n".join(f"{i} sinks gather on token {i % 7} of text {i * i}" for i in range(99)))
-    recipe = mend_recipe(str(home / "base"), str(source), 11, steps=2, batch=2, lr=(1e-3, 2e-3)[i])
+    recipe = mend_recipe(str(home / "base"), source, 11, steps=2, batch=2, lr=(1e-3, 2e-3)[i])
     return mended(recipe, home / str(i), home).folder
 
 
@@ -167,13 +152,13 @@ def bases(home):
     """The model that a run began with, and another one."""
     runs_on_chats(home)
     save_base(home / "other", seed=2)
-    finetuned(chat_recipe(home, 0), home / "run")
+    loop.train(chat_recipe(home, 0).job(), home / "run")
     return home / "base", home / "other"
 
 
 def read_base(home, i):
     """The weights that the run goes on from. The other place is the user's own."""
-    return None if i else finetuned(chat_recipe(home, 0), home / "run") and weights(home / "base")
+    return None if i else loop.train(chat_recipe(home, 0).job(), home / "run") and weights(home / "base")
 
 
 def corpus_recipe(home, i):
@@ -247,17 +232,11 @@ KINDS = {
     "a step of a run, as a history": Kind(steps, lambda home, i: checkpoint.history_of(steps_of(home)[i])),
     "a step of a run, at its end": Kind(steps, read_end),
     "evaluations of two seeds": Kind(evaluations, lambda home, i: history_of(chat_recipe(home, i), home)),
-    "fine-tuned models of two seeds": Kind(tuned_models, read_tuned),
-    "fine-tuned models of two seeds, as models": Kind(tuned_models, read_tuned_alone),
     "adapters of two runs": Kind(adapters, lambda home, i: loaded_logits(adapted(home, i))),
     "adapters of two runs, as models": Kind(adapters, lambda home, i: loaded_logits(home / str(i) / "adapter")),
     "steps of two runs": Kind(steps_of_two_runs, lambda home, i: loaded_logits(home / str(i) / "step-0000006")),
     "runs in a cache": Kind(lambda home: sorted(runs_in_a_cache(home, text=False)), read_run),
     "runs on text in a cache": Kind(lambda home: sorted(runs_in_a_cache(home, text=True)), read_run),
-    "fine-tuned runs in a cache": Kind(
-        lambda home: tuple(folder.parent for folder in tuned_models(home)),
-        lambda home, i: loaded_logits(run_of(chat_recipe(home, i), home) / "model"),
-    ),
     "the base model of a run": Kind(bases, read_base),
     "corpora of two tokenizers": Kind(corpora, lambda home, i: corpus_recipe(home, i).prepare(home).sha256),
     "docstrings of two versions": Kind(documented, read_documents),

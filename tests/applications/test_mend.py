@@ -169,7 +169,7 @@ def base(tmp_path_factory, text):
 def recipe_of(base, text, **settings):
     few = {"steps": 6, "watch_every": 2, "save_every": 2, "lr": 1e-3, "warmup": 1}
     given = {"slots": added_slots.AddedLogit(first=0.0), "trained": AllWeights()}
-    return replace(mend_recipe(str(base), str(text), 17), **few | given | settings)
+    return replace(mend_recipe(str(base), text, 17), **few | given | settings)
 
 
 @pytest.fixture(scope="module")
@@ -311,7 +311,7 @@ def test_the_command_says_in_a_line_what_came_of_it(base, text, tmp_path, monkey
 
 
 def test_chunks_are_as_long_as_the_model_knows_and_longer_ones_are_refused_before_text_is_read(base, text, tmp_path):
-    assert mend_recipe(str(base), str(text)).data.length == 64
+    assert mend_recipe(str(base), text).data.length == 64
     line = f"mend {base} --out {tmp_path / 'out'} --text {tmp_path / 'absent.txt'} --length 65"
     result = CliRunner().invoke(app, line.split())
     assert result.exit_code == 2 and "context of 64" in result.output and "--length 64" in result.output
@@ -319,7 +319,7 @@ def test_chunks_are_as_long_as_the_model_knows_and_longer_ones_are_refused_befor
 
 def test_a_twin_on_text_is_mended_writes_alike_with_and_without_a_cache_and_is_itself_again(text, tmp_path):
     twin = "sinkinterp/text-softmax-48k"
-    recipe = replace(mend_recipe(twin, str(text), 17), steps=2, batch=2, micro_batch=2, watch_every=2)
+    recipe = replace(mend_recipe(twin, text, 17), steps=2, batch=2, micro_batch=2, watch_every=2)
     made = mended(recipe, tmp_path / "run", tmp_path)
     before, after = made.table.records()
     assert after["alpha_1"] < before["alpha_1"]

@@ -15,17 +15,15 @@ from sinkinterp.backends.encoder import _processor
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.checks import InputError
 from sinkinterp.data import hub
-from sinkinterp.data.texts import texts_of
+from sinkinterp.data.texts import texts as texts_of
 from sinkinterp.data.tokenisers import pretrained_tokenizer
-from sinkinterp.train.chats import read_chats
 
 NAME = "nobody/nothing"
 ASKING = {
     "model": si.load,
     "tokenizer": load_tokenizer,
     "tokenizer of a recipe": pretrained_tokenizer,
-    "texts": lambda name: next(texts_of(name)),
-    "chats": read_chats,
+    "texts": lambda name: next(iter(texts_of(name))),
     "features of sound": lambda name: _processor(AutoFeatureExtractor, SimpleNamespace(name_or_path=name)),
     "mend": lambda name: si.mend(name, "mended"),
 }

@@ -9,7 +9,7 @@ from refusals import refused
 
 from sinkinterp.checks import InputError
 from sinkinterp.data.sources import Texts
-from sinkinterp.data.texts import domains_of, rows_of, texts_of
+from sinkinterp.data.texts import domains_of, rows_of, texts as texts_of
 
 ROWS = [{"text": "one,\ntwo", "body": "a"}, {"text": "\u00e9", "body": "b"}]
 
@@ -50,7 +50,7 @@ def test_a_file_whose_cells_are_not_divided_by_commas_is_no_column_of_whole_line
 )
 def test_a_row_without_a_text_names_a_fix_that_is_there(tmp_path, rows, fix):
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(InputError, match=rf"no string in 'text'.*; .*{fix}[^;]*$"):
+    with pytest.raises(InputError, match=rf"no text in 'text'.*; .*{fix}[^;]*$"):
         list(texts_of(tmp_path / "a.jsonl"))
 
 

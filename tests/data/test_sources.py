@@ -60,9 +60,11 @@ def test_a_column_is_read_by_its_name_and_a_folder_file_by_file(tmp_path):
 
 def test_a_dataset_on_the_hub_is_asked_for_its_split_and_has_no_fingerprint(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(reading, "_dataset_rows", lambda *call: asked.append(call) or [{"text": "one"}])
-    assert list(Texts("someone/something", split="test").texts(tmp_path)) == ["one"]
-    assert asked == [("someone/something", "test")] and Texts("someone/something").fingerprint() == ""
+    monkeypatch.setattr(reading, "_streamed", lambda *call: asked.append(call) or [{"text": "one"}])
+    source = Texts("someone/something", split="test", hub=True)
+    assert list(source.texts(tmp_path)) == ["one"] and source.absolute() == source
+    assert asked == [("someone/something", None, "test")] and source.fingerprint() == ""
+    assert Texts("a.txt").to_dict() == {"kind": "Texts", "source": "a.txt", "column": "text", "split": "train"}
 
 
 def test_sources_of_other_versions_have_another_fingerprint_and_stay_good_once_packed(monkeypatch):

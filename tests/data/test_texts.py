@@ -1,11 +1,8 @@
 import csv
 import itertools
 import json
-import threading
 from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from textwrap import fill
 from unittest.mock import Mock
 
 import pyarrow
@@ -14,8 +11,8 @@ import pytest
 from datasets.exceptions import DatasetNotFoundError
 from refusals import refused
 
-from sinkinterp.data import texts
-from sinkinterp.data.texts import domains_of, is_path, lines_of, texts_of
+from sinkinterp.data.texts import domains_of, texts as texts_of
+from sinkinterp.data.tokens import token_set_of
 
 
 @pytest.fixture(autouse=True)
@@ -32,22 +29,6 @@ def write(path: Path, text: str) -> Path:
 def test_a_txt_file_gives_its_paragraphs(tmp_path):
     path = write(tmp_path / "a.txt", "one\nline\n\ntwo\n\n\n\nthree\n")
     assert [text.strip() for text in texts_of(path)] == ["one\nline", "two", "three"]
-
-
-CONTENTS = {
-    "The sky is\nThe cat sat on\n": 2,
-    "\nOnce upon\na time there was one\n\n": 2,
-    "The sky\nA word\n\nTwo words": 2,
-    "word\nother\n": 1,
-    "one two\n  three four\n": 1,
-    fill("once upon a time " * 40): 1,
-}
-
-
-@pytest.mark.parametrize(("content", "n"), CONTENTS.items())
-def test_lines_are_texts_unless_they_are_words_indented_or_one_text_that_was_wrapped(tmp_path, content, n):
-    path = write(tmp_path / "a.txt", content)
-    assert len([*texts_of(path)]) == n and len(lines_of(path)) in (0, n)
 
 
 TEXTS, BODIES = ["one,\ntwo", "é", ""], ["a", "b", ""]
@@ -73,7 +54,7 @@ def write_rows(path: Path, rows: list[dict] = ROWS) -> Path:
 def test_every_format_gives_the_same_texts_from_the_column_asked_for(tmp_path, name):
     write_rows(tmp_path / f"a1{Path(name).suffix}", [{"text": "a neighbour", "body": "c"}])
     path = write_rows(tmp_path / name)
-    assert list(texts_of(path)) == list(texts_of(str(path))) == TEXTS
+    assert list(texts_of(path)) == TEXTS
     assert list(texts_of(path, "body")) == BODIES
 
 
@@ -95,7 +76,7 @@ def test_a_folder_gives_the_texts_of_its_files_in_the_order_of_their_paths(tmp_p
 
 def test_a_file_is_read_no_further_than_it_is_asked_for(tmp_path):
     path = write(tmp_path / "a.txt", "one\n\ntwo")
-    texts = texts_of(tmp_path)
+    texts = iter(texts_of(tmp_path))
     write_rows(tmp_path / "b.jsonl", [{"body": "a mistake"}])
     assert [next(texts).strip(), next(texts).strip()] == list(texts_of(path)) == ["one", "two"]
 
@@ -116,89 +97,41 @@ def test_a_file_that_cannot_be_used_is_named_in_one_line(tmp_path, name, content
     refused(lambda: list(texts_of(path)), str(path))
 
 
-@pytest.mark.parametrize("text", ["./a", "../a", "~/a", "/nowhere/a", "a.parquet", "nowhere/a.JSONL"])
-def test_a_string_that_looks_like_a_path_is_no_dataset(text):
-    assert is_path(text)
-    refused(lambda: next(texts_of(text)))
-
-
-@pytest.mark.parametrize("text", ["// a comment of C", "/* another */ int x;", f"// {'long ' * 99}", "/ or not /"])
-def test_code_that_begins_with_a_slash_is_a_text(text):
-    assert list(texts_of(text)) == [text]
-
-
 def test_a_name_that_no_file_can_have_is_refused():
-    for name in ("/" + "x" * 300, f"/{'x' * 300}.txt", Path("x" * 300)):
-        refused(lambda name=name: list(texts_of(name)))
+    for name in ("/" + "x" * 300, f"/{'x' * 300}.txt", "x" * 300):
+        refused(lambda name=name: list(texts_of(Path(name))))
 
 
-def test_an_existing_file_is_read_before_a_dataset_of_its_name(tmp_path, monkeypatch):
+@pytest.mark.parametrize("text", ["data.xlsx", "he/she", "a.txt", "./a", "/etc/hostname", "allenai/c4"])
+def test_a_string_is_a_text_whatever_it_looks_like(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
-    assert not is_path("allenai/c4") and not is_path("allenai/c4:en") and not is_path("imdb")
-    write_rows(tmp_path / "allenai" / "c4" / "a.jsonl")
-    assert list(texts_of("allenai/c4")) == TEXTS
+    write(tmp_path / "a.txt", "what the file holds")
+    assert token_set_of(text, lambda texts: texts) == [text]
 
 
-LOCAL = "or give a .jsonl, .json, .txt, .parquet or .csv file, a folder of them,", "embedded docstrings"
-
-
-def test_a_dataset_without_network_names_the_local_ways():
-    refused(lambda: next(texts_of("allenai/c4:en")), "cannot be asked for 'allenai/c4:en'", "check the network", *LOCAL)
-
-
-class Missing(BaseHTTPRequestHandler):
-    """A Hub that knows no dataset."""
-
-    def do_GET(self):
-        self.send_response(404)
-        self.send_header("X-Error-Code", "RepoNotFound")
-        self.end_headers()
-
-    do_HEAD = do_GET
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def hub():
-    with HTTPServer(("127.0.0.1", 0), Missing) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-def test_a_dataset_that_is_not_there_is_told_from_a_hub_that_is_not_there_in_one_line_each(hub, monkeypatch, capfd):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    unknown = "'an/absent:one' is neither a file nor a dataset "
-    refused(lambda: next(texts_of("an/absent:one")), unknown, "spelling", *LOCAL)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    refused(lambda: next(texts_of("an/absent:one")), "the Hub cannot be asked for 'an/absent:one'", *LOCAL)
-    assert capfd.readouterr() == ("", "")
+def test_a_data_set_without_network_names_the_local_way():
+    refused(lambda: next(iter(texts_of("allenai/c4", config="en"))), "'allenai/c4'", "network", "the Path of a file")
 
 
 @pytest.fixture
 def streamed(monkeypatch):
     """`load_dataset` on a Hub that knows every dataset: it answers with ROWS or a `side_effect`."""
     load = Mock(return_value=ROWS)
-    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *_, **__: None)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("sinkinterp.data.hub.hub_answers", lambda: True)
     monkeypatch.setattr("datasets.load_dataset", load)
     return load
 
 
 def test_a_dataset_is_streamed_by_name_configuration_split_and_column(streamed):
-    assert list(texts_of("allenai/c4:en", "body", "validation")) == BODIES
+    assert list(texts_of("allenai/c4", "body", split="validation", config="en")) == BODIES
     streamed.assert_called_once_with("allenai/c4", "en", split="validation", streaming=True)
     assert list(texts_of("stanfordnlp/imdb")) == TEXTS
     streamed.assert_called_with("stanfordnlp/imdb", None, split="train", streaming=True)
 
 
 def test_a_column_that_the_dataset_lacks_names_those_it_has(streamed):
-    refused(lambda: next(texts_of("stanfordnlp/imdb", "code")), "stanfordnlp")
+    refused(lambda: next(iter(texts_of("stanfordnlp/imdb", "code"))), "stanfordnlp")
 
 
 @pytest.mark.parametrize(
@@ -206,13 +139,13 @@ def test_a_column_that_the_dataset_lacks_names_those_it_has(streamed):
     [
         (ValueError("Config name is missing.\nPick one of ['en', 'de']"), "missing. Pick one of ['en', 'de']"),
         (RuntimeError("Dataset scripts are no longer supported"), "scripts are no longer supported"),
-        (DatasetNotFoundError("'stanfordnlp/imdb' is a gated dataset"), "log in to the Hub"),
+        (DatasetNotFoundError("'stanfordnlp/imdb' is a gated dataset"), "is a gated dataset"),
         (ConnectionError(), "ConnectionError"),
     ],
 )
 def test_a_dataset_that_cannot_be_streamed_says_why_in_one_line(streamed, error, why):
     streamed.side_effect = error
-    refused(lambda: next(texts_of("stanfordnlp/imdb")), why)
+    refused(lambda: next(iter(texts_of("stanfordnlp/imdb"))), why)
 
 
 BY_DOMAIN = [("web", "w1"), ("code", "c1"), ("web", "w2"), ("web", "w3"), ("code", "c2"), ("law", "l1")]
@@ -245,11 +178,10 @@ def mixed(tmp_path):
 def test_the_files_and_subfolders_of_a_folder_are_domains_in_the_order_of_their_names(folder):
     found = [(name, [text.strip() for text in texts]) for name, texts in read(domains_of(folder))]
     assert found == [("code", ["c1", "c2", "c3", "c4", "c5"]), ("law", ["l1", "l2"]), ("web", ["w1", "w2"])]
-    assert read(domains_of(str(folder))) == read(domains_of(folder))
 
 
 def test_several_sources_are_domains_in_the_order_given(folder):
-    found = read(domains_of([folder / "law", str(folder / "code.jsonl")], limit=2))
+    found = read(domains_of([folder / "law", folder / "code.jsonl"], limit=2))
     assert found == [("law", ["l1", "l2"]), ("code", ["c1", "c2"])]
 
 
@@ -258,7 +190,7 @@ def test_rows_of_a_file_are_grouped_by_the_domain_they_name_in_the_order_of_its_
 
 
 def test_any_column_can_hold_the_domain_or_the_text(mixed):
-    assert read(domains_of(str(mixed), "domain", field="text", limit=1))[:2] == [("w1", ["web"]), ("c1", ["code"])]
+    assert read(domains_of(mixed, "domain", field="text", limit=1))[:2] == [("w1", ["web"]), ("c1", ["code"])]
     assert read(domains_of(mixed, field="n")) == [("7", [text for _, text in BY_DOMAIN])]
 
 
@@ -269,15 +201,19 @@ def test_no_domain_has_more_texts_than_asked_for(folder, mixed):
     assert [len(texts) for _, texts in read(domains_of(folder, limit=3))] == [3, 2, 2]
 
 
-def test_datasets_are_named_by_their_names_and_read_only_as_far_as_asked_for(monkeypatch):
-    def endless(source, column):
-        return (f"{source} {column} {i}" for i in itertools.count())
+def test_data_sets_are_named_by_their_names_and_read_only_as_far_as_asked_for(streamed):
+    streamed.side_effect = lambda name, *_, **__: ({"body": f"{name} {i}"} for i in itertools.count())
+    found = domains_of([texts_of(name, "body") for name in ("a/b", "imdb")], limit=2)
+    assert read(found) == [("a/b", ["a/b 0", "a/b 1"]), ("imdb", ["imdb 0", "imdb 1"])]
 
-    monkeypatch.setattr(texts, "texts_of", endless)
-    assert read(domains_of(["a/b:en", "imdb"], "body", limit=2)) == [
-        ("a/b:en", ["a/b:en body 0", "a/b:en body 1"]),
-        ("imdb", ["imdb body 0", "imdb body 1"]),
-    ]
+
+CHAT = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "That."}]
+
+
+def test_chats_are_in_the_column_that_is_named(tmp_path):
+    path = write_rows(tmp_path / "a.jsonl", [{"id": 1, "messages": CHAT}])
+    assert list(texts_of(path, "messages")) == [CHAT]
+    refused(lambda: list(texts_of(path)), "column='messages'")
 
 
 def test_nothing_is_read_before_it_is_asked_for(folder):
@@ -304,10 +240,5 @@ def test_a_file_that_names_no_domains_says_which_columns_it_has(tmp_path, rows, 
 
 def test_a_source_without_domains_is_refused(folder):
     (folder / "law.txt").write_text("more law")
-    for source in (folder / "empty", folder / "absent", [], "imdb", folder):
+    for source in (folder / "empty", folder / "absent", [], folder):
         refused(partial(domains_of, source))
-
-
-@pytest.mark.parametrize("name", ["essay.txt\n", "essay.jsonl ", " essay.csv\t"])
-def test_white_space_around_the_name_of_a_text_file_does_not_make_a_text_of_it(name):
-    assert is_path(name)

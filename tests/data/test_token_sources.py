@@ -205,16 +205,8 @@ def test_a_column_is_named_in_python(subject, tmp_path):
     refused(lambda: si.measure(subject, file))
     expected = subject.tokens(["the cat sat", "sat"])
     assert subject.tokens(file, column="body").tokens.equal(expected.tokens)
-    assert si.measure(subject, str(file), column="body").tokens.equal(expected.tokens)
+    assert si.measure(subject, si.texts(file, "body")).tokens.equal(expected.tokens)
     refused(lambda: si.attention_map(subject, file, column="body"), "column")
-
-
-def test_conversations_are_chats(subject):
-    subject.tokenizer.chat_template = "{% for m in messages %}{{ m['role'] + ' ' + m['content'] + ' ' }}{% endfor %}"
-    named = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]
-    shared = [{"from": "human", "value": "the cat"}, {"from": "gpt", "value": "sat"}]
-    assert subject.tokens(shared).tokens.equal(subject.tokens(named).tokens)
-    assert subject.tokens([shared, shared]).tokens.equal(subject.tokens([named, named]).tokens)
 
 
 @pytest.mark.parametrize("bos", Bos)
@@ -226,10 +218,9 @@ def test_every_way_from_a_text_to_tokens_gives_the_same_ones(subject, bos, tmp_p
     ways = {
         "python": subject.tokens(text, bos=bos),
         "python, a file": subject.tokens(file, bos=bos),
-        "view": to_tokens.one_in(text, "text", None),
-        "view, a file": to_tokens.one_in(str(file), "text", None),
+        "view, a file": to_tokens.first_in(si.texts(file), None),
         "measure": Inputs(64, 1, bos, text, may_be_shorter=True).token_set(subject, "a model"),
-        "domains": Inputs(length, 1, bos).domain_token_sets(subject, [str(rows)], "domain")[0]["books"],
+        "domains": Inputs(length, 1, bos).domain_token_sets(subject, [rows], "domain")[0]["books"],
         "the live page": Session(subject, bos)._tokens(text),
     }
     expected = [3, 4, 5] if bos is Bos.NEVER else [0, 3, 4, 5]

@@ -74,7 +74,7 @@ def bart(tmp_path):
 def text(tmp_path):
     file = tmp_path / "words.txt"
     file.write_text("\n\n".join(" ".join(f"word{(i * j) % 90 + 3}" for j in range(45)) for i in range(1, 9)))
-    return str(file)
+    return file
 
 
 def test_the_encoders_input_is_in_the_name_of_the_case(bart):

@@ -205,7 +205,7 @@ def paper_path(tmp_path_factory):
         patch.setattr(sys.modules[study.__module__], "measured", measured_once)
         patch.setattr("sinkinterp.runs.trained.EVALUATION_SEQUENCES", 8)
         patch.setitem(BASES, Scale.PAPER, shrunken(BASES[Scale.PAPER]))
-        yield Scope(Scale.PAPER, seeds=1, text=str(file), workers=Here(), cache=folder), chosen
+        yield Scope(Scale.PAPER, seeds=1, text=file, workers=Here(), cache=folder), chosen
 
 
 @pytest.mark.parametrize("name", list(filter(is_trained_at_paper_scale, experiment_names())))
@@ -214,7 +214,7 @@ def test_a_shrunken_paper_recipe_goes_from_a_text_to_verdicts(name, paper_path):
     experiment, (scope, chosen) = load_experiment(name), paper_path
     check_scope(name, experiment, scope)
     recipes = experiment.recipes(scope)
-    assert all(recipe.data.source.source == scope.text and recipe.bf16 for recipe in recipes)
+    assert all(recipe.data.source.source == str(scope.text) and recipe.bf16 for recipe in recipes)
     assert all(recipe.model.n_layers == 2 for recipe in recipes)
     chosen |= {recipes[0].key(), recipes[-1].key()}
     table = experiment.table(scope)
@@ -248,12 +248,12 @@ def test_every_rule_names_models_that_the_study_has(name):
 
 def test_a_study_on_text_trains_arms_of_its_own_and_asks_what_they_can_answer():
     table02 = load_experiment("table02_weight_decay")
-    names = [arm.name for arm in table02.records().at(Scale.TEXT).arms]
+    names = [arm.name for arm in table02.rows.at(Scale.TEXT).arms]
     assert names == [f"decay {decay}" for decay in ("0", "0.003", "0.012", "0.03", "0.06", "0.1", "0.5", "1", "5")]
-    assert len(table02.recipes(Scope(Scale.TEXT, seeds=2))) == 18 and len(table02.records().at(Scale.DEMO).arms) == 8
+    assert len(table02.recipes(Scope(Scale.TEXT, seeds=2))) == 18 and len(table02.rows.at(Scale.DEMO).arms) == 8
     figure29 = load_experiment("figure29_p_norm")
     asked = {model for rule in figure29.rules_at[Scale.TEXT] for model in rule.models}
-    assert asked == {arm.name for arm in figure29.records().at(Scale.TEXT).arms}
+    assert asked == {arm.name for arm in figure29.rows.at(Scale.TEXT).arms}
     assert 0 < len(figure29.rules_at[Scale.TEXT]) < len(figure29.rules)
     with pytest.raises(AssertionError, match="lacking"):
         study("a claim", (architecture("softmax"),), (), editions={Scale.TEXT: ("softmax", "lacking")})

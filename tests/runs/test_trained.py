@@ -18,7 +18,7 @@ from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.draws import Split
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Embedded, PythonCode, Repeating, Texts
-from sinkinterp.data.texts import texts_of
+from sinkinterp.data.texts import TextStream
 from sinkinterp.data.tokenisers import ByteBPE, Pretrained
 from sinkinterp.lm.block import GatedFFN
 from sinkinterp.lm.model import LMSpec, build
@@ -209,9 +209,9 @@ def read(monkeypatch):
 
     def noted(source, *args):
         names.append(source)
-        return texts_of(source, *args)
+        return TextStream(source, *args)
 
-    monkeypatch.setattr("sinkinterp.data.sources.texts_of", noted)
+    monkeypatch.setattr("sinkinterp.data.sources.TextStream", noted)
     return names
 
 
@@ -226,11 +226,11 @@ def test_a_file_that_only_the_folder_names_is_asked_for(tmp_path, monkeypatch, r
     secret.write_text("\n\n".join(f"a secret of mine {i}" for i in range(300)))
     folder = folder_trained_on(packed(wrap(Texts(str(secret)))), tmp_path / "model")
     subject = si.load(folder)
-    said = f"was trained on {secret}, which is read if you name it: text="
+    said = f"was trained on {secret}, which is read if you name it: text=Path("
     refused(lambda: Inputs(7, 3).token_set(subject, str(folder)), said)
     assert read == []
-    assert Inputs(7, 3, text=str(secret)).token_set(subject, str(folder)).tokens.shape == (3, 7)
-    assert set(read) == {str(secret)}
+    assert Inputs(7, 3, text=secret).token_set(subject, str(folder)).tokens.shape == (3, 7)
+    assert set(read) == {secret}
 
 
 def test_what_is_outside_the_installation_is_known_of_every_source():

@@ -1,6 +1,7 @@
 import math
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -190,7 +191,7 @@ def test_a_text_stands_in_for_a_recipes_data_and_begins_as_they_do():
     code = on_text(RECIPES["text"], "code").data
     assert code == RECIPES["text"].data == PackedText(source=PythonCode(), length=128, bos=True)
     assert on_text(RECIPES["text"], "embedded").data == PackedText(length=128, bos=True)
-    assert on_text(RECIPES["demo"], "a.txt").data == PackedText(source=Texts("a.txt"), length=16, bos=False)
+    assert on_text(RECIPES["demo"], Path("a.txt")).data == PackedText(source=Texts("a.txt"), length=16, bos=False)
 
 
 def test_values_are_parsed_by_the_type_of_their_field():
