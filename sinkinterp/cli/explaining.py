@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..checks import InputError, both_or_none, refusing
@@ -25,6 +26,7 @@ Instead = Annotated[str | None, option("Another next token, such as ' Rome'.", m
 def explain(
     model: options.Model,
     head: options.HeadNames = [],
+    place: Annotated[bool, option("Say if the sink is bound to its place or to BOS instead.", "--place")] = False,
     answer: Answer = None,
     instead: Instead = None,
     text: options.Text = None,
@@ -54,10 +56,13 @@ def explain(
     given = Given(text, prompt, column, tokens, drawn, seed, length, sequences, bos)
     heads = heads_named(head)
     both_or_none(answer, instead, "--answer and --instead")
+    if place and (heads or answer):
+        raise InputError("--place asks about the sink of all heads; leave --head, --answer and --instead out")
     check_outputs(force, save, out, reads=(text, tokens))
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
         from ..measurement.explaining import cut_maps, explain as explain_heads
+        from ..measurement.place_or_token import place_or_token
         from ..pages.page import Section, page
         from ..report.readings import short_name
 
@@ -65,6 +70,12 @@ def explain(
         options.check_sizes(model, heads, length)
         subject = Loading(encoder, dtype, device_map).subject(model)
         token_set = given.token_set(subject, model, 64, 32, progress("reading docstrings"))
+        if place:
+            bound = place_or_token(subject, token_set, seed=seed or 0, progress=progress("masking"))
+            section = Section(bound.title, bound.note, [bound.plot()], [bound])
+            of_place = partial(page, f"{short_name(subject.name)}: place or token", [bound.title], [section])
+            deliver([bound], (save, bound.to_dict), (out, of_place), form=format)
+            return
         asked: dict[str, Any] = {"head": heads or None, "answer": answer, "instead": instead, "seed": seed or 0}
         found = explain_heads(subject, token_set, **asked, progress=progress("explaining"))
     maps = {} if out is None else cut_maps(subject, token_set, found)

@@ -42,6 +42,7 @@ RUNS = {
         f"explain {OURS} {DRAWN} --head 0.0 {LOADING} --full --save a.json --out a.html --force",
         f"explain {TEXTUAL} --prompt 'a text of words' --answer ' the' --instead ' a' --format json",
         f"explain {TEXTUAL} --text rows.jsonl --column said --length 7 --sequences 2 --bos never",
+        f"explain {TEXTUAL} --place --length 36 --sequences 2 --save a.json --out a.html --force",
         f"explain {OURS} --tokens ids.json --length 5",
     ),
     "patch": (
