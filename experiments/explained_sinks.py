@@ -10,6 +10,7 @@ from sinkinterp.table import Table
 
 from .shared.explanations import CHECK, NUMBER, draw, removed, rows_of
 from .shared.genuine import text_models
+from .shared.rules import setup
 
 CLAIM = "A few parts of the residual make a head look at the first token: cutting them removes its sink."
 MODELS = text_models(has=())
@@ -30,7 +31,7 @@ def _is_enough(table: Table, way: str) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    Rule("the parts add up to the score within 1e-4 in every head", _is_exact),
+    setup(Rule("the parts add up to the score within 1e-4 in every head", _is_exact)),
     *(
         Rule(
             f"cutting the named parts {way} removes at least 80% in every head, and random ones at most 10%",

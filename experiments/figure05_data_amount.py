@@ -6,17 +6,17 @@ from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import LOSS
 
 from .shared.amounts import AMOUNTS, TOYS, Amounts
-from .shared.rules import has_no_sink, has_sink, higher
+from .shared.rules import has_no_sink, has_sink, higher, setup
 from .shared.study import Edition, study
 
 
 def _rules(amounts: Amounts) -> Sequence[Rule]:
     whole, few = amounts.whole.name, amounts.few
     return (
-        has_sink(whole),
+        setup(has_sink(whole)),
         *(has_no_sink(name) for name in few),
         *(higher(whole, than=name, at_equal_loss=False) for name in few),
-        *(higher(name, than=whole, quantity=LOSS, at_equal_loss=False) for name in few),
+        *(setup(higher(name, than=whole, quantity=LOSS, at_equal_loss=False)) for name in few),
     )
 
 

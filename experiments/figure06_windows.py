@@ -6,7 +6,7 @@ from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.lm.variants import attn
 from sinkinterp.runs.catalogue import Scale
 
-from .shared.rules import has_sink, higher, sink_at
+from .shared.rules import has_sink, higher, setup, sink_at
 from .shared.study import Arm, Edition, setting, study
 
 NOTE = "importance is the mean over the queries that see the token, which the paper's divisor does not correct for"
@@ -20,7 +20,7 @@ def _edition(*widths: int, middle: int, length: int) -> Edition:
     """Windows from the narrowest to the widest, on texts of `length` tokens. The paper gives a curve, not numbers."""
     narrowest, widest = (f"window {width}" for width in (widths[0], widths[-1]))
     rules = (
-        has_sink(widest),
+        setup(has_sink(widest)),
         sink_at(f"window {middle}", (1,)),
         higher("causal", than=narrowest, at_equal_loss=False),
         higher(widest, than=narrowest, at_equal_loss=False),

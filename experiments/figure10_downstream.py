@@ -17,7 +17,7 @@ from .shared.downstream import CHOICES, ENDINGS, HELLASWAG, accuracy
 from .shared.figures import beside_published
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2, LLAMA2_7B, LLAMA2_13B, LLAMA3, OPT, PYTHIA
-from .shared.rules import above
+from .shared.rules import above, setup
 from .shared.sizes import families
 
 CLAIM = (
@@ -108,7 +108,7 @@ def _grow_together(runs: Table) -> Decision:
 
 PAIR, END, VALUE = "pair", "end", "value"
 RULES: Sequence[Rule] = (
-    Rule("a model with a sink is above chance", _is_above_chance),
+    setup(Rule("a model with a sink is above chance", _is_above_chance)),
     Rule(
         "the sigmoid twin, without a sink, is as accurate as the softmax twin",
         lambda table: _is_as_accurate(table, "sinkinterp/text-sigmoid"),

@@ -14,7 +14,7 @@ from sinkinterp.table import SEED, Table
 from .shared.amounts import AMOUNTS, TOYS, Amounts
 from .shared.arms import OfRuns, Rows
 from .shared.figures import by_seed, last_steps
-from .shared.rules import MARGIN, in_most_seeds
+from .shared.rules import MARGIN, in_most_seeds, setup
 from .shared.study import Arm
 
 TRAIN_LOSS, ALPHA, SINK = "train_loss", "alpha_1", "sink_1"  # as histories call them
@@ -72,8 +72,8 @@ def _keeps_increasing(table: Table, model: str) -> tuple[bool | None, str]:
 def _rules(amounts: Amounts) -> Sequence[Rule]:
     whole, few = amounts.whole.name, amounts.few
     return (
-        *(Rule(f"with {name} the model overfits", partial(_overfits, model=name)) for name in few),
-        Rule(f"with {whole} it does not", partial(_does_not_overfit, model=whole)),
+        *(setup(Rule(f"with {name} the model overfits", partial(_overfits, model=name))) for name in few),
+        setup(Rule(f"with {whole} it does not", partial(_does_not_overfit, model=whole))),
         *(Rule(f"with {name} Sink_1 stays below 5%", partial(_stays_small, model=name)) for name in few),
         Rule(f"with {whole} Sink_1 keeps increasing", partial(_keeps_increasing, model=whole)),
     )

@@ -28,7 +28,7 @@ from sinkinterp.train.recipe import ConstantRate, Recipe
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
 from .shared.remedy import EVICTED, outliers_and_costs
-from .shared.rules import MARGIN, above, plus, within
+from .shared.rules import MARGIN, above, plus, setup, within
 from .shared.study import EPSILON, SINK_1_ALONE, Arm, architecture, by_model, without_bos
 from .shared.tasks import Continued
 
@@ -158,15 +158,17 @@ def _goes_on(where: str) -> Sequence[Rule]:
     """The control: a model whose training goes on as it is."""
     nothing = {EDIT: NOTHING + where}
     return (
-        above(
-            f"a sink stays where nothing is added{where}",
-            ALPHA_1,
-            nothing,
-            nothing,
-            other_column=NULL,
-            bound=plus(0.05),
+        setup(
+            above(
+                f"a sink stays where nothing is added{where}",
+                ALPHA_1,
+                nothing,
+                nothing,
+                other_column=NULL,
+                bound=plus(0.05),
+            )
         ),
-        within(f"the training goes on{where} for at most .02 nats", OVER_BEFORE, nothing, high=0.02),
+        setup(within(f"the training goes on{where} for at most .02 nats", OVER_BEFORE, nothing, high=0.02)),
     )
 
 

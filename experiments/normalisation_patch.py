@@ -9,8 +9,6 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import AddSinkLogit, Edit, PatchNormalization, RemoveColumn, ZeroKeyBias
 from sinkinterp.interventions.attention_layers import Dropped
-from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.metrics.instruments import LOSS
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.report.report import Report
@@ -60,7 +58,7 @@ PATCHES: Mapping[str, Callable[[Layers], Edit]] = {
 def measure(case: Case, progress: Progress) -> Table:
     """A row per patch in all layers, in the layer with the strongest sink, and in the one with the weakest."""
     token_set = case.tokens(case.size(), progress, case.start)
-    report = measure_model(case.subject, token_set, positions=(0,), instruments=[LOSS])
+    report = Effects().report(case.subject, token_set)
     alpha = report.alpha().mean((0, 2))
     strongest, weakest = (report.attention_layers[int(i)] for i in (alpha.argmax(), alpha.argmin()))
     places: dict[str, Layers] = {"all": None, f"{strongest}, strongest sink": (strongest,)}

@@ -12,15 +12,16 @@ from sinkinterp.interventions.changes import Put
 from sinkinterp.measurement.patching import activations
 from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.estimates import intervals
+from sinkinterp.metrics.residuals import LEAST
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import Rule, of_first_model, on_models
 from sinkinterp.table import ALPHA_1, EDIT, Table
 
-from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
+from .shared.effects import CHECK_NOTE, LEFT, LOSS_CHANGE, NONE, Effects, Runs, without
 from .shared.genuine import text_models
 from .shared.massive import massive_dims
-from .shared.rules import above, plus, within
+from .shared.rules import above, checked, plus, within
 
 CLAIM = (
     "Massive activations carry the sink and nothing of the input: another input's change nothing, those of a later "
@@ -28,50 +29,54 @@ CLAIM = (
 )
 RULE = (
     "p1 <- p1 of another input: alpha_1 changes by less than .05 and the loss by less than .02 nats; p1 <- later "
-    "token: alpha_1 falls by at least .05; later token <- p1: the later token's alpha rises by at least .05"
+    "token: alpha_1 falls by at least .05; later token <- p1: the later token's alpha rises by at least .05; checks: "
+    "behind the patch the first token has no edited entry above 100, or the later token has one"
 )
 # Sun et al. 2024 (2402.17762): massive activations act as fixed biases, whatever the input; no patch is reported
 MODELS = text_models("HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "openai-community/gpt2")
-LATER = 9  # the other position, from 0
+LATER, SEQUENCES = 9, 6  # LATER: the other position, from 0
 
 
 def measure(case: Case, progress: Progress) -> Table:
-    """A row per patch; sinks are of the first position, and of the later one."""
+    """A row per patch before every block from an entry's first; sinks are of the first position, and of the later."""
     subject = case.subject
-    token_set = case.tokens(case.size(), progress, case.start)
-    place = massive_dims(subject, token_set)
-    site = ChangeResidual(layers=[place.onset], positions=[0])
-    ((layer, x),) = activations(site, subject, token_set.tokens).items()
-    another, exchanged = x.roll(1, 0), x.clone()
-    exchanged[:, [0, LATER]] = x[:, [LATER, 0]]
+    token_set = case.tokens(case.size(SEQUENCES), progress, case.start)
+    place, n_layers = massive_dims(subject, token_set), subject.shape.n_layers
+    first = min(place.onsets)
+    held = activations(ChangeResidual(layers=range(n_layers), positions=[0]), subject, token_set.tokens)
+    another = Put({layer: x.roll(1, 0) for layer, x in held.items()})
+    order = torch.arange(token_set.tokens.shape[1])
+    order[[0, LATER]] = order[[LATER, 0]]
+    exchanged = Put({layer: x[:, order] for layer, x in held.items()})
 
-    def put(values: torch.Tensor, positions: Sequence[int], dims: Sequence[int] | None = place.dims) -> Runs:
-        return [[replace(site, operation=Put({layer: values}), positions=positions, dims=dims)]]
+    def put(values: Put, position: int, *dims: int) -> Runs:
+        return [(place.with_dims(dims) if dims else place).edits(values, position, n_layers)]
 
-    others = [dim for dim in range(x.shape[-1]) if dim not in place.dims]
     edits: dict[str, Runs] = {
-        ANOTHER: put(another, [0]),
-        "p1 <- p1 of another input, all dimensions": put(another, [0], None),
-        FROM_LATER: put(exchanged, [0]),
-        TO_LATER: put(exchanged, [LATER]),
-        "later token <- p1, all dimensions": put(exchanged, [LATER], None),
-        "later token <- p1, all other dimensions": put(exchanged, [LATER], others),
+        ANOTHER: put(another, 0),
+        FROM_LATER: put(exchanged, 0),
+        TO_LATER: put(exchanged, LATER),
+        "later token <- p1, all dimensions": [
+            [ChangeResidual(exchanged, layers=range(first, n_layers), positions=[LATER])]
+        ],
         "control: later token <- p1, as many others": [
-            run for seed in range(SEEDS) for run in put(exchanged, [LATER], place.others(seed))
+            run for seed in range(SEEDS) for run in put(exchanged, LATER, *place.others(seed))
         ],
     }
-    effects = Effects(positions=(0, LATER), layers=tuple(range(place.onset, subject.shape.n_layers)))
-    rows = effects.rows(subject, token_set, edits, progress(f"measuring {subject.name}"))
+    effects = Effects((0, LATER), tuple(range(first, n_layers)), entries=place.entries(0))
+    late = replace(effects, entries=place.entries(LATER))  # so each row says what became of the token that it edits
+    on_run = progress(f"measuring {subject.name}")
+    rows = effects.rows(subject, token_set, {n: runs for n, runs in edits.items() if n.startswith("p1")}, on_run)
+    rows += late.rows(subject, token_set, {n: runs for n, runs in edits.items() if not n.startswith("p1")}, on_run)[1:]
     n, length = token_set.tokens.shape
     note = (
         f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, BOS {token_set.bos}, "
-        f"{token_set.source}, epsilon={effects.epsilon}; {intervals(n)}; residual before block {place.onset}: "
-        f"{place.line()}, or others where the row says so; sinks of the layers from {place.onset} on; the later token "
+        f"{token_set.source}, epsilon={effects.epsilon}; {intervals(n)}; residual before every block: "
+        f"{place.line()}, or others where the row says so; sinks of the layers from {first} on; the later token "
         f"is the {LATER + 1}th; another input: the sequence before; control: mean of {SEEDS} seeds; nulls: uniform "
-        f"attention; loss in nats, without the predictions at the two positions; rule: {RULE}"
+        f"attention; {CHECK_NOTE}; loss in nats, without the predictions at the two positions; rule: {RULE}"
     )
-    names = case.names
-    return Table.of(CLAIM, note, tuple({**names, **row} for row in without(rows, "raw ", "Sink_*")))
+    return Table.of(CLAIM, note, tuple({**case.names, **row} for row in without(rows, "raw ", "Sink_*")))
 
 
 def draw(table: Table) -> go.Figure:
@@ -84,9 +89,25 @@ ANOTHER, FROM_LATER, TO_LATER = "p1 <- p1 of another input", "p1 <- later token"
 LATER_ALPHA = f"alpha_{LATER + 1}"
 RULES: Sequence[Rule] = (
     within("those of another input change the loss by less than .02 nats", LOSS_CHANGE, {EDIT: ANOTHER}, -0.02, 0.02),
-    above("those of a later token lower alpha_1 by .05", ALPHA_1, {EDIT: NONE}, {EDIT: FROM_LATER}, bound=plus(0.05)),
-    above(
-        "a later token that is given them gets .05 more", LATER_ALPHA, {EDIT: TO_LATER}, {EDIT: NONE}, bound=plus(0.05)
+    checked(
+        above(
+            "those of a later token lower alpha_1 by .05", ALPHA_1, {EDIT: NONE}, {EDIT: FROM_LATER}, bound=plus(0.05)
+        ),
+        LEFT,
+        {EDIT: FROM_LATER},
+        high=LEAST,
+    ),
+    checked(
+        above(
+            "a later token that is given them gets .05 more",
+            LATER_ALPHA,
+            {EDIT: TO_LATER},
+            {EDIT: NONE},
+            bound=plus(0.05),
+        ),
+        LEFT,
+        {EDIT: TO_LATER},
+        low=LEAST,
     ),
 )
 

@@ -29,7 +29,7 @@ from .shared.remedy import (
     SPEED,
     outliers_and_costs,
 )
-from .shared.rules import has_no_sink, has_sink, higher, number
+from .shared.rules import has_no_sink, has_sink, higher, number, setup
 from .shared.study import SINK_1_ALONE, Arm, architecture, numbers_of
 
 SOFTMAX = "softmax"
@@ -129,7 +129,7 @@ def _higher(quantity: str, than: str, margin: float) -> Rule:
 
 
 RULES: tuple[Rule, ...] = (  # written before the columns of outliers, int8 and eviction were seen of any model
-    has_sink(SOFTMAX),
+    setup(has_sink(SOFTMAX)),
     *(has_no_sink(name, baseline=SOFTMAX) for name in ENDS),
     *(has_sink(name, baseline=SOFTMAX) for name in KEEPS),
     _higher(EXCESS, "gated_values", 0.05),  # a gate of values halves the sink: .467 to .297 in arXiv:2505.06708

@@ -6,7 +6,7 @@ from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_THERE, MODEL, NULL_THERE, STRONGEST, Table
 
 from .shared.changed_text import on_changed_text
-from .shared.rules import MARGIN, has_no_sink, has_sink, in_most_seeds
+from .shared.rules import MARGIN, has_no_sink, has_sink, in_most_seeds, setup
 from .shared.study import study
 from .shared.tasks import RandomAt
 
@@ -29,7 +29,7 @@ EXPERIMENT = study(
         *(on_changed_text(f"random at 1 to {stop}", RandomAt(0, stop)) for stop in STOPS),
     ),
     rules=(
-        has_sink("as drawn"),
+        setup(has_sink("as drawn")),
         *(has_no_sink(f"random at 1 to {stop}") for stop in STOPS),
         *(
             Rule(

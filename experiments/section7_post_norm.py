@@ -6,7 +6,7 @@ from functools import partial
 from sinkinterp.table import ALPHA_1, MODEL, RESIDUAL_RATIO
 
 from .shared.before_norms import BEFORE, read
-from .shared.rules import above, has_sink, times
+from .shared.rules import above, has_sink, setup, times
 from .shared.study import Trainings, architecture, by_model, study
 
 PRE, POST = "pre_norm", "post_norm"
@@ -15,7 +15,7 @@ _STUDY = study(
     "token is long before them.",
     arms=(architecture("softmax", PRE, sink=18.18, loss=3.73), architecture(POST, sink=13.54)),
     rules=(
-        has_sink(PRE),
+        setup(has_sink(PRE)),
         has_sink(POST, baseline=PRE),
         above(
             "with post-norm the first token is at least twice as long before the norms as after them",

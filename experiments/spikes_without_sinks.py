@@ -17,7 +17,7 @@ from sinkinterp.table import ALPHA_1, LOSS, MODEL, SEED, SINK_1, Table
 from sinkinterp.train.recipe import Recipe, with_variant
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
-from .shared.rules import above, has_sink, higher, times
+from .shared.rules import above, has_sink, higher, setup, times
 from .shared.study import Arm, device_of, numbers_of, setting
 
 D_MODEL = 64  # so that one head is as wide as heads are in large models, and eight are of eight numbers
@@ -79,7 +79,7 @@ def _spike(claim: str, of: str, than: str, factor: float) -> Rule:
 
 
 RULES: Sequence[Rule] = (
-    has_sink(TODAY),
+    setup(has_sink(TODAY)),
     *(has_sink(name, baseline=TODAY) for name in (UPDATES, STREAM, QK)),
     _spike("the largest entry is twice as large with today's block as with norms of updates", TODAY, UPDATES, 2.0),
     _spike("it is twice as large as with a norm of the residual", TODAY, STREAM, 2.0),

@@ -38,7 +38,7 @@ REPORTED: dict[str, dict[str, float]] = {
     "LLaMA2-13B": {"natural": 0.9169, "chat": 0.9094},
     "LLaMA3-8B": {"natural": 0.9902, "random": 0.9123, "repeated": 0.0, "chat": 0.9885},
 }
-MODELS = text_models(GPT2_XL, *(model for base in BASES for model in (base, CHAT_OF[base])))
+MODELS = text_models(GPT2_XL, *(model for base in BASES for model in (base, CHAT_OF[base])), has=())
 EPSILON, NO_BOS = 0.3, "none"
 POSITIONS, TABLE, NO_TABLE = "positions", "table of learned ones", "no table"  # no table: rotary, ALiBi, none
 CHATS = ", chat models on natural text: " + ", ".join(

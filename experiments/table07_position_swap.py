@@ -19,7 +19,7 @@ from sinkinterp.train.recipe import RECIPES, demo_recipe, with_variant
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2_XL
 from .shared.positions import check_positions
-from .shared.rules import above, times
+from .shared.rules import above, setup, times
 
 CLAIM = "Replacing p1 by p_t removes the sink; swapping p1 with p_t moves it to position t."
 MODELS: dict[Scale, list[Model]] = {
@@ -76,7 +76,7 @@ RULES: Sequence[Rule] = (
     above("swapping p1 and p_t halves Sink_1", SINK_1, BEFORE, SWAPPED, bound=times(2.0)),
     above(MOVES, SINK_T, SWAPPED, BEFORE, bound=times(0.5), other_column=SINK_1),
     above("after the swap Sink_t is above that after the control", SINK_T, SWAPPED, CONTROL, by=BY_TARGET),
-    above("the control leaves at least 90% of Sink_1", SINK_1, CONTROL, BEFORE, bound=times(0.9)),
+    setup(above("the control leaves at least 90% of Sink_1", SINK_1, CONTROL, BEFORE, bound=times(0.9))),
 )
 
 EXPERIMENT = replace(on_models(CLAIM, MODELS, measure, draw, RULES), digest=paper_grid)

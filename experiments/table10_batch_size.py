@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sinkinterp.train.recipe import Recipe
 
-from .shared.rules import alike, has_sink
+from .shared.rules import alike, has_sink, setup
 from .shared.study import Arm, setting, study
 
 REPORTED = {0.25: (16.45, 3.92), 0.5: (17.19, 3.78), 1: (18.18, 3.73), 2: (16.19, 3.68)}
@@ -22,7 +22,7 @@ EXPERIMENT = study(
     claim="The batch size does not matter: the sink comes with each.",
     arms=tuple(_arm(factor) for factor in REPORTED),
     rules=(
-        *(has_sink(f"batch x {factor:g}") for factor in REPORTED),
+        *(setup(has_sink(f"batch x {factor:g}")) for factor in REPORTED),
         *(alike(f"batch x {factor:g}", than="batch x 1") for factor in REPORTED if factor != 1),
     ),
     note="the number of steps stays, so larger batches see more data",

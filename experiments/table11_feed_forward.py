@@ -2,7 +2,7 @@
 
 from sinkinterp.runs.catalogue import Scale
 
-from .shared.rules import alike, has_sink
+from .shared.rules import alike, has_sink, setup
 from .shared.study import architecture, study
 
 NAMES = ("relu", "gelu", "swish", "reglu", "geglu", "swiglu")
@@ -17,7 +17,7 @@ EXPERIMENT = study(
         architecture("swiglu", sink=18.18, loss=3.73),
     ),
     rules=(
-        *(has_sink(name, baseline="swiglu") for name in NAMES),
+        *(setup(has_sink(name, baseline="swiglu")) for name in NAMES),
         *(alike(name, than="swiglu") for name in NAMES if name != "swiglu"),
     ),
     note="layers without a gate have a third fewer parameters",

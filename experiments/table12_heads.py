@@ -6,7 +6,7 @@ from sinkinterp.runs.catalogue import Scale
 from sinkinterp.table import ALPHA_SLOT
 from sinkinterp.train.recipe import Recipe, with_variant
 
-from .shared.rules import alike, has_sink, higher
+from .shared.rules import alike, has_sink, higher, setup
 from .shared.study import Edition, architecture, setting, study
 
 HEADS = ("heads_1", "heads_2", "heads_4", "heads_8", "heads_added")
@@ -30,7 +30,7 @@ COUNTS = (
     architecture("heads_8", sink=18.18, loss=3.73),
 )
 RULES = (
-    *(has_sink(name, baseline="heads_2") for name in HEADS),
+    *(setup(has_sink(name, baseline="heads_2")) for name in HEADS),
     *(alike(name, than="heads_2") for name in HEADS if name != "heads_2"),
     higher("kv_bias_shared", than="kv_bias"),
     higher("kv_bias", than="kv_bias_shared", quantity=ALPHA_SLOT),

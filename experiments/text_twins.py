@@ -3,7 +3,7 @@
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.table import ALPHA_SLOT, NULL_SLOT
 
-from .shared.rules import has_no_sink, has_sink, higher
+from .shared.rules import has_no_sink, has_sink, higher, setup
 from .shared.study import architecture, study
 
 EXPERIMENT = study(
@@ -14,7 +14,7 @@ EXPERIMENT = study(
         architecture("sigmoid", sink=0.44, loss=3.70),
     ),
     rules=(
-        has_sink("softmax"),
+        setup(has_sink("softmax")),
         has_sink("k_bias", ALPHA_SLOT, NULL_SLOT),
         has_no_sink("k_bias", baseline="softmax"),
         has_no_sink("sigmoid", baseline="softmax"),

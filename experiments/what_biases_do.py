@@ -17,25 +17,29 @@ from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.estimates import intervals, mean_cells
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.runs.experiment import Row, Rule, of_first_model, on_models
 from sinkinterp.table import ALPHA_1, EDIT, HEAD, KEY_RATIO, Cell, Table
 
 from .shared.biases import PARTS, AsFarAtRandom, four_parts, seen
-from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
+from .shared.effects import CHECK_NOTE, LOSS_CHANGE, MASSIVE_TOKENS, NONE, Effects, Runs, without
 from .shared.genuine import Has, text_models
-from .shared.rules import above, number, of_each, plus
+from .shared.massive import massive_dims
+from .shared.rules import above, checked, number, of_each, plus, setup
 
 CLAIM = "The biases of queries and keys make the sink: most of what lifts the first key comes from them."
 RULE = (
-    "b_Q = 0 and b_K = 0 each lower alpha_1 by at least .05 more than their control, b_V = 0 changes it by less than "
-    ".05; in sink heads (alpha_1 above .3) the three parts with a bias make more than half of the lift"
+    "b_Q = 0 behind the layer that writes the massive entry, and b_K = 0, lower alpha_1 by .05 more than their "
+    "controls; b_V = 0 changes it by less than .05; in sink heads (alpha_1 above .3) the three parts with a bias make "
+    "more than half of the lift; check: at most 4 tokens are massive, since more of them disperse a sink"
 )
-# Gu et al. 2025, section 7: key biases k* take the sink over; biases b_Q, b_K, b_V of projections are not studied
+# arXiv:2604.14722 finds that query biases make the sink of GPT-2; Gu et al. 2025 do not study biases of projections
 MODELS = text_models(has=(Has.TEXT, Has.BIASES))
-SEQUENCES, FEW, SHORT = 8, 4, 32  # SHORT: tokens of the FEW sequences on which layers are edited one by one
+SEQUENCES, FEW = 8, 4  # FEW: of those whose scores are taken apart
 ZERO: dict[str, Callable[..., Edit]] = {"b_Q = 0": ZeroQueryBias, "b_K = 0": ZeroKeyBias, "b_V = 0": ZeroValueBias}
-ALL_THREE, CONTROL = "all three = 0", "control of "
-LAYERS, ALL, EACH, WHAT, SINKS, LIFT = "layers", "all", "one by one", "row", "sink heads", "lift"
+CONTROL, QUERIES = "control of ", "b_Q = 0"
+PART, WRITER, BEHIND = "part", "the writer's layer", "behind the writer"
+MOST_MASSIVE = 4  # tokens of a text; more of them would make the sink disperse, which is another cause
+LAYERS, ALL, WHAT, SINKS, LIFT = "layers", "all", "row", "sink heads", "lift"
 ERROR, EXACT = "error", 1e-4
 EFFECTS = Effects(
     more={KEY_RATIO: lambda r: r.key_ratio().mean((1, 2)), "first residual": lambda r: r.residual_norms[..., 0].amax(1)}
@@ -43,39 +47,39 @@ EFFECTS = Effects(
 
 
 def measure(case: Case, progress: Progress) -> Table:
-    """A row per edit of all layers and of each layer, then a row per head with its score in four parts."""
+    """A row per edit of all layers, or at and behind the writer; then a row per head with the parts of its score."""
     token_set = case.tokens(case.size(SEQUENCES), progress, case.start)
-    short = case.tokens(case.size(FEW, SHORT), progress, case.start)
     shape, on_run = case.subject.shape, progress(f"zeroing biases of {case.subject.name}")
-    places: list[tuple[str, str]] = [(EACH, NONE)]
-    runs: dict[str, Runs] = {}
-    for layer in shape.attention_layers:
-        for name, of_layer in edits_in([layer], 1).items():
-            runs[f"{layer}: {name}"] = of_layer
-            places.append((str(layer), name))
-    rows = [{LAYERS: ALL, **row} for row in EFFECTS.rows(case.subject, token_set, edits_in(None, SEEDS), on_run)]
-    of_layers = EFFECTS.rows(case.subject, short, runs, progress("layer by layer"))
-    rows += [row | {LAYERS: layer, EDIT: name} for (layer, name), row in zip(places, of_layers, strict=True)]
+    rows = [
+        {LAYERS: ALL, PART: ALL, **row} for row in EFFECTS.rows(case.subject, token_set, edits_in(None, SEEDS), on_run)
+    ]
+    onset = massive_dims(case.subject, token_set).onset
+    behind = edits_in(range(onset, shape.n_layers), 1)
+    parts: dict[str, dict[str, Runs]] = {
+        WRITER: {QUERIES: [[ZeroQueryBias(layers=[onset - 1])]]},
+        BEHIND: {name: behind[name] for name in (QUERIES, CONTROL + QUERIES)},
+    }
+    for part, zeroed in parts.items():
+        rows += [{LAYERS: ALL, PART: part, **row} for row in EFFECTS.rows(case.subject, token_set, zeroed)[1:]]
     edits = [{WHAT: "edit", HEAD: None, **row} for row in without(rows, "raw ", "Sink_*")]
     heads = head_rows(case, token_set.tokens[:FEW])
     columns: dict[str, Cell] = dict.fromkeys(name for row in (*edits, *heads) for name in row)
     n, length = token_set.tokens.shape
     note = (
         f"{case.subject.name} ({case.subject.revision or 'as saved'}): n={n}, T={length}, BOS {token_set.bos}, "
-        f"{token_set.source}, epsilon=0.3; {intervals(n)}; layers one by one: n={FEW}, T={short.tokens.shape[1]}; "
-        f"control: every head's bias moved as far, in a random direction, mean of {SEEDS} directions in all layers, "
-        f"one in each; parts of scores: the first {FEW} sequences; lift: the first key's scaled score less the mean of "
-        "the others, mean over queries; seen: standard deviation over the keys of a query; first residual: norm of the "
-        f"first token's residual in its longest block; loss in nats, without the prediction at position 0; rule: {RULE}"
+        f"{token_set.source}, epsilon=0.3; {intervals(n)}; "
+        f"control: every head's bias moved as far, in a random direction, mean of {SEEDS} directions, one behind the "
+        f"writer; parts of scores: the first {FEW} sequences; lift: the first key's scaled score less the mean of the "
+        "others, mean over queries; seen: standard deviation over the keys of a query; first residual: norm of the "
+        f"first token's residual in its longest block; the writer's layer: {onset - 1}; {CHECK_NOTE}; loss in nats, "
+        f"without the prediction at position 0; rule: {RULE}"
     )
     return Table.of(CLAIM, note, tuple({**case.names, **columns, **row} for row in (*edits, *heads)))
 
 
 def edits_in(layers: Sequence[int] | None, seeds: int) -> dict[str, Runs]:
-    """Each bias set to zero in these layers, then all three, each before its control."""
+    """Each bias set to zero in these layers, each before its control."""
     zeroed: dict[str, list[Edit]] = {name: [zero(layers=layers)] for name, zero in ZERO.items()}
-    if layers is None:
-        zeroed[ALL_THREE] = [edit for edits in zeroed.values() for edit in edits]
     found: dict[str, Runs] = {}
     for name, edits in zeroed.items():
         found[name] = [edits]
@@ -125,12 +129,12 @@ def digest(table: Table) -> Table:
 
 def draw(table: Table) -> go.Figure:
     """Returns the sink with each bias zero in all layers, and the loss that this adds, in the first model."""
-    first = of_first_model(table, "Biases set to zero").where(**{WHAT: "edit", LAYERS: ALL})
+    first = of_first_model(table, "Biases set to zero").where(**{WHAT: "edit", LAYERS: ALL, PART: ALL})
     return sweep_figure(first, EDIT, (ALPHA_1, KEY_RATIO, LOSS_CHANGE))
 
 
 def _in_all(edit: str) -> dict[str, Cell]:
-    return {WHAT: "edit", LAYERS: ALL, EDIT: edit}
+    return {WHAT: "edit", LAYERS: ALL, PART: ALL, EDIT: edit}
 
 
 def _value_bias_is_silent(table: Table) -> tuple[bool | None, str]:
@@ -153,20 +157,19 @@ def _adds_up(table: Table) -> tuple[bool | None, str]:
     return error <= EXACT, f"largest error {error:.1e} of a query's largest part"
 
 
+def _lowers(what: str, of: Row, than: Row) -> Rule:
+    """The edit lowers alpha_1, without making other tokens massive."""
+    rule = above(f"{what} lowers alpha_1 by .05 more than its control", ALPHA_1, than, of, bound=plus(0.05))
+    return checked(rule, MASSIVE_TOKENS, of, high=MOST_MASSIVE)
+
+
 RULES: Sequence[Rule] = (
-    *(
-        above(
-            f"{name} lowers alpha_1 by .05 more than its control",
-            ALPHA_1,
-            _in_all(CONTROL + name),
-            _in_all(name),
-            bound=plus(0.05),
-        )
-        for name in ("b_Q = 0", "b_K = 0")
-    ),
+    _lowers("b_Q = 0 behind the writer", {PART: BEHIND, EDIT: QUERIES}, {PART: BEHIND, EDIT: CONTROL + QUERIES}),
+    _lowers("b_Q = 0 in all layers", _in_all(QUERIES), _in_all(CONTROL + QUERIES)),
+    _lowers("b_K = 0 in all layers", _in_all("b_K = 0"), _in_all(CONTROL + "b_K = 0")),
     of_each(Rule("b_V = 0 changes alpha_1 by less than .05", _value_bias_is_silent)),
     of_each(Rule("parts with a bias make more than half of the lift in sink heads", _biases_make_the_lift)),
-    Rule("the four parts add up to the score within 1e-4 in every head", _adds_up),
+    setup(Rule("the four parts add up to the score within 1e-4 in every head", _adds_up)),
 )
 
 EXPERIMENT = replace(on_models(CLAIM, MODELS, measure, draw, RULES), digest=digest)

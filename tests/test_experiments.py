@@ -3,7 +3,6 @@ import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from runpy import run_path
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
+from experiments.book import models as book_models, verdicts
 from experiments.shared.effects import REASON
 from experiments.shared.long_texts import long_texts
 from sinkinterp.applications import position_swap
@@ -481,16 +481,9 @@ def test_texts_that_are_too_short_to_stream_are_joined(tmp_path):
     assert tokens.shape == (1, 45) and source == "mine.txt, each joined from the first 7 tokens of several texts"
 
 
-@pytest.mark.parametrize("name", ["verdicts", "claims"])
-def test_the_lists_of_verdicts_and_claims_are_those_of_the_book(name):
-    docs = Path(__file__).parents[1] / "docs"
-    assert (docs / f"{name}.md").read_text(encoding="utf-8") == run_path(str(docs / f"{name}.py"))["page"]()
-
-
-def test_the_table_of_claims_in_the_results_is_that_of_the_book():
-    root = Path(__file__).parents[1]
-    results = run_path(str(root / "docs" / "verdicts.py"))["results"]()
-    assert (root / "RESULTS.md").read_text(encoding="utf-8") == results and len(results.splitlines()) <= 300
+@pytest.mark.parametrize("of", [verdicts, book_models])
+def test_the_lists_of_verdicts_and_claims_are_those_of_the_book(of):
+    assert of.FILE.read_text(encoding="utf-8") == of.page()
 
 
 def test_the_book_judges_by_the_rules_of_today():

@@ -1,127 +1,120 @@
-"""The numbers of RESULTS.md, README.md and the pages of figures/ stand in committed files."""
+"""RESULTS.md, README's table and pages with cells are what the stored rows say, digit by digit."""
 
+import random
 import re
 from functools import cache
 from pathlib import Path
 
+import plotly.graph_objects as go
 import pytest
-from pages.shipped import by_stem, chapters
+from pages.shipped import by_stem
+from refusals import refused
 
-from sinkinterp.runs.experiment import load_experiment
+from experiments.book import cells
+from experiments.book.__main__ import FINDINGS
+from experiments.book.cells import FILES, HERE, Number, cell, change, interval, percent, share, typed, whole
+from sinkinterp.pages.book import chapter_page
 
 ROOT = Path(__file__).parents[1]
-NUMBER = re.compile(r"(?<![\w.`/])[-+−±]?(\d[\d,]*\.\d+|\.\d+|\d[\d,]*(?=%))(%?)(?![\w`])")
-NO_RESULT = re.compile(
-    r"(?:Python|torch|transformers|arXiv:|Sections?|build of \w+)[ :]?[\d.]+(?:(?: to| and|,) [\d.]+)*|\b3\.1\d\b"
-    r"|(?:epsilon|at|above|rate x|by|than|pass|within|decay|alpha|the|margin of) \.?\d*\.?\d+(?![\d%])|95%|^\| \.\d \|"
-)
-READ = r"reproduce ([a-z0-9_]+)|(?:book/|measured/|\()([\w*]+)\.(?:json|html|md)"
-ELSEWHERE = {  # pages and sections whose numbers a command prints and no file holds
-    "text_models_streaming": "of an example, which tests/test_examples.py checks",
-    "# Streaming perplexity": "the chapter `streaming`, and books, whose run is not kept",
-    "## The same on random tokens": "sinkinterp explain, whose runs are not kept",
-}
-DERIVED = {  # sections -> phrases whose numbers are sums, settings, other people's, or of a run that is not kept
-    "# How many first tokens must": ("1.085 without the first token, .113 with it, and 1.084 with",),
-    "# Table 7 on Whisper's decoder": ("[46.7, 48.7]", "Sink_5 31.2% and", "65.0% [64.3, 65.5], 46.8% and 36.7%."),
-    "# Massive activations": ("LLaMA2-7B in Sun et al.: 2,557, 5.5%", "it is 5.3 with"),
-    "# Figure 4: the sink comes": ("4.3% of", "asks for 2.5%"),
-    "# Table 10: a fixed token": ("costs .085 nats",),
-    "# SmolLM2, mended": ("costs .176 nats more",),
-    "# Section 5": ("cost .45 and .94 nats",),
-    "# Section 7.3": ("where tokens' are 8.0",),
-    "# A model without a sink": ("(uniform: 6.24)",),
-}
-PAGES = [ROOT / "RESULTS.md", *sorted((ROOT / "figures").glob("*/*.md"))]
-
-
-def sections():
-    """Every section with a number, by the page's name and its title."""
-    found = {}
-    for page in PAGES:
-        for part in re.split(r"(?m)^(?=#{1,3} )", page.read_text()):
-            title = part.partition("\n")[0]
-            if NUMBER.search(part) and not {page.stem, title} & ELSEWHERE.keys():
-                found[page.stem, title] = part
-    return found
+BETWEEN_WORDS = re.compile(r"(?<=[a-z]) (?=[a-z]+ [a-z]+\b)")
 
 
 @cache
-def numbers_of(name):
-    """Every number of a chapter (its rows, their digest, the reasons of its verdicts), or of a measurement."""
-    if name not in by_stem():
-        text = (ROOT / "figures" / "measured" / f"{name}.json").read_text()
-    else:
-        chapter = by_stem()[name]
-        rows = [*chapter.table.records(), *load_experiment(chapter.name).digest(chapter.table).records()]
-        reasons = [verdict.reason for verdict in chapter.verdicts]
-        text = " ".join([chapter.table.note, *reasons, *(str(cell) for row in rows for cell in row.values())])
-    return {float(number) for number in re.findall(r"\d*\.?\d+(?:e[-+]?\d+)?", text)}
+def texts():
+    return dict(cells.texts())
 
 
-def sources(text):
-    """The chapters whose commands, tables or figures a text names, and the files that it links to.
-
-    Chapters of trainings on text count where a text links to them.
-    """
-    beginnings = {name for names in re.findall(READ, text) for name in names if name} - {"index"}
-    for kind, numbers in re.findall(r"(Table|Figure|Equation|Section)s? ((?:[\d.]+(?:, | and | to )?)+)", text):
-        width = 2 if kind in ("Table", "Figure") else 1
-        beginnings |= {kind.lower() + number.zfill(width) for number in re.findall(r"\d+", numbers)}
-    folder = ROOT / "figures" / "measured"
-    measured = {file.stem for name in beginnings for file in folder.glob(f"{name}.json")}
-    of_toys = {stem for stem, chapter in by_stem().items() if stem == chapter.name}
-    begun = {name for name in of_toys if any(map(name.startswith, beginnings))}
-    return measured | begun | (beginnings & by_stem().keys())
+@pytest.mark.parametrize("file", FILES.values(), ids=lambda file: file.name)
+def test_a_text_with_cells_is_what_its_template_makes_of_the_stored_rows(file):
+    assert file.read_text() == texts()[file]
 
 
-def strays(line, names):
-    """The numbers of a line that no source has at their precision, as they are or as shares."""
-    line = NO_RESULT.sub("", line)
-    known = [number for name in names for number in numbers_of(name)]
-    found = [(match[0].lstrip("+-−±"), match[1].replace(",", ""), match[2]) for match in NUMBER.finditer(line)]
-    parts = [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*\.?\d*", line)]
-    shares = [a / b for a in parts for b in parts if b > a]  # "1,060 (4.6%)" beside 23,200
-    for whole, number, percent in found:
-        value, width = float(number), 0.51 * 10.0 ** -len(number.partition(".")[2])
-        of = known + shares if percent else known
-        forms = [(value / 100, width / 100)] + ([] if percent else [(value, width)])
-        if not any(abs(one - form) <= near for form, near in forms for one in of):
-            yield whole
+@pytest.mark.parametrize("name", FILES)
+def test_no_number_of_a_template_is_typed(name):
+    assert typed((HERE / name).read_text()) == []
 
 
-@pytest.mark.parametrize(("page", "title"), sections())
-def test_the_numbers_of_a_section_stand_in_the_files_that_it_names(page, title):
-    section = sections()[page, title]
-    named = title + " ".join(match[0] for match in re.finditer(READ, section))
-    whole = sources(f"{named} (book/{page}.json) (book/{page}_text.json) (measured/{page}*.json)")
-    for phrase in next((phrases for start, phrases in DERIVED.items() if title.startswith(start)), ()):
-        section, found = re.subn(r"\s+".join(map(re.escape, phrase.split())), "", section)
-        assert found == 1, phrase
-    found = {}
-    for line in section.splitlines():
-        names = whole | (sources(line.split("|")[1]) if line.startswith("|") else set())
-        if wrong := list(strays(line, names)):
-            found[line[:60]] = wrong
-    assert not found
+@pytest.mark.parametrize("name", FILES)
+def test_digits_replaced_at_random_are_noticed_all_of_them(name):
+    drawn, template = random.Random(0), (HERE / name).read_text()
+    made = texts()[FILES[name]]
+    wrong = re.sub(r"\d", lambda digit: drawn.choice([d for d in "0123456789" if d != digit[0]]), made)
+    lines = zip(made.splitlines(), wrong.splitlines(), strict=True)
+    assert all(line != other for line, other in lines if re.search(r"\d", line))
+    for _ in range(20):  # a number that somebody types into the prose of a template
+        place = drawn.choice(
+            [found.start() for found in re.finditer(r"(?<=[a-z]) (?=[a-z]+ [a-z]+\b)", prose(template))]
+        )
+        number = f"{drawn.random() * 10 ** drawn.randrange(4):.{drawn.randrange(3)}f}"
+        assert typed(f"{template[:place]} {number}{template[place:]}"), number
 
 
-def test_the_numbers_of_the_readme_stand_in_chapters_of_real_models():
-    real = {name for name, chapter in by_stem().items() if chapter.provenance["scale"] == "real"}
-    first = re.split(r"(?m)^## ", (ROOT / "README.md").read_text())[0]
-    assert not [number for line in first.splitlines() for number in strays(line, real)]
+def prose(template):
+    """The template with blanks where cells, code, links and comments are."""
+    return re.sub(r"\{\{.*?\}\}|\{%.*?%\}|`[^`]*`|\]\([^)]*\)|<!--.*?-->", lambda part: "#" * len(part[0]), template)
 
 
-def test_a_changed_digit_is_noticed():
-    line = "| natural, docstrings | **74.3% [73.0, 75.3]** | .476 |"
-    assert not list(strays(line, {"table01_inputs"}))
-    assert list(strays(line.replace("74.3", "74.9").replace(".476", ".479"), {"table01_inputs"})) == ["74.9%", ".479"]
+def test_results_is_short_and_shows_its_figures():
+    text = (ROOT / "RESULTS.md").read_text()
+    assert text.count("\n") <= 180
+    findings = re.split(r"(?m)^#{2,3} ", text)[1:]
+    with_figure = [part for part in findings if re.match(r".*\n\n!\[", part)]
+    assert len(with_figure) >= 8
+    for picture in re.findall(r"!\[[^]]+\]\(([^)]+)\)", text):
+        assert (ROOT / picture).is_file(), picture
+
+
+def test_a_cell_is_of_one_row_and_is_refused_where_rows_are_none_or_several():
+    natural = cell("table01_inputs", "Sink_1", model="smollm2", input="natural", BOS="none")
+    (row,) = (
+        by_stem()["table01_inputs"]
+        .table.where(model="local/smollm2-135m-instruct", input="natural", BOS="none")
+        .records()
+    )
+    assert (natural.value, natural.low, natural.high) == (row["Sink_1"], row["Sink_1 low"], row["Sink_1 high"])
+    refused(lambda: cell("table01_inputs", "Sink_1", model="smollm2"))
+    refused(lambda: cell("table01_inputs", "Sink_9", model="smollm2", input="natural", BOS="none"))
+    refused(lambda: cell("table99", "Sink_1"))
+    ends = [cell("table01_inputs", "Sink_1", over=over, input="natural") for over in ("lowest", "highest")]
+    assert float(ends[0]) < float(ends[1])
+
+
+@pytest.mark.parametrize(
+    ("value", "write", "text"),
+    [
+        (0.2646, percent, "26.5%"),
+        (0.0, percent, "0%"),
+        (0.4521, share, ".452"),
+        (-0.0004, lambda number: change(number, 2), ".00"),
+        (0.331, change, "+.33"),
+        (23_217.0, whole, "23,200"),
+        (8.0, whole, "8"),
+    ],
+)
+def test_numbers_are_rounded_as_filters_say(value, write, text):
+    assert write(Number(value)) == text
+
+
+def test_an_interval_stands_behind_its_number_in_the_same_unit():
+    assert percent(interval(Number(0.5, 0.4, 0.6))) == "50.0% [40.0, 60.0]"
+    assert percent(Number(0.5, 0.4, 0.6)) == "50.0%" == percent(interval(Number(0.5)))
+
+
+def test_every_chapter_has_a_written_head_without_numbers_and_none_is_of_another():
+    assert FINDINGS.keys() == by_stem().keys()
+    assert all(sentence.endswith(".") and not typed(sentence) for sentence in FINDINGS.values())
+
+
+def test_a_page_begins_with_its_head_and_its_question_and_with_nothing_from_rules():
+    chapter = by_stem()["remedies_text"]
+    page = chapter_page(chapter, chapter.table, go.Figure(), FINDINGS[chapter.stem])
+    assert f"{FINDINGS[chapter.stem]} {chapter.heading}" in page and "It fails that" not in page
 
 
 def test_no_rate_of_the_book_has_an_interval_that_is_a_point():
     points = {
-        (chapter.stem, name)
-        for chapter in chapters()
+        (stem, name)
+        for stem, chapter in by_stem().items()
         for row in chapter.table.records()
         for name in row
         if name.startswith("Sink_") and row.get(f"{name} low") is not None and row[f"{name} low"] == row[f"{name} high"]

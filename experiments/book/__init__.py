@@ -1,1 +1,1 @@
-"""The book of all experiments: `python -m experiments.book FOLDER` judges and draws it again from its numbers."""
+"""The book of experiments: its pages, RESULTS.md and the other texts whose numbers are cells of stored rows."""

@@ -1,43 +1,63 @@
-"""Judges and draws a book of experiments again, from its numbers, by the rules of today. Nothing is measured.
+"""Judges and draws the book of experiments again, from its numbers, by the rules of today. Nothing is measured.
 
-    python -m experiments.book [FOLDER]
+    python -m experiments.book [--pictures] [CHAPTER ...]
 
-Each chapter's page, the front page and the story are written anew. The folder is figures/book unless it is named.
+Writes the page of each chapter, or of those that are named, the front page and the story, RESULTS.md and the other
+texts with cells, and the lists of docs/. --pictures: the pictures of these texts too, which needs a browser.
 """
 
 import sys
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from sinkinterp.checks import InputError, refusal
+from sinkinterp.files import write_text
 from sinkinterp.pages import book
 from sinkinterp.runs.experiment import load_experiment
 
+from . import cells, models, pictures, verdicts
 
-def draw_again(folder: Path) -> list[Path]:
-    """Writes the pages of a book anew, and returns its front page and story.
+FINDINGS: dict[str, str] = tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
+
+
+def draw_again(folder: Path, stems: Sequence[str] = ()) -> list[Path]:
+    """Writes the pages of a book anew, all or those of some chapters, and returns its front page and story.
 
     Raises InputError, before anything is written, for numbers that are damaged or of another experiment.
     """
     judged = []
     for chapter in book.chapters_in(folder):
+        if stems and chapter.stem not in stems:
+            continue
         experiment = load_experiment(chapter.name)
         table = replace(chapter.table, title=experiment.claim)
         what = f"{folder / chapter.stem}.json does not hold the rows of {chapter.name}"
         with refusal(what, "reproduce it again", (InputError, Exception)):  # rows of another one fail in any way
-            verdicts = experiment.verdicts(table, chapter.scale)
+            found = experiment.verdicts(table, chapter.scale)
             drawn = experiment.digest(table), experiment.draw(table)
-        judged.append((replace(chapter, table=table, verdicts=verdicts), *drawn))
+        judged.append((replace(chapter, table=table, verdicts=found), *drawn))
     for chapter, digest, figure in judged:
         book.write_numbers(folder, chapter, force=True)
-        book.write_page(folder, chapter, digest, figure, force=True)
-        print(f"drew {chapter.stem}")
+        book.write_page(folder, chapter, digest, figure, force=True, finding=FINDINGS.get(chapter.stem, ""))
     return book.write_front_pages(folder, force=True)
 
 
+def write_texts() -> Iterator[Path]:
+    """Writes the texts whose numbers are cells, and the lists of verdicts and of models."""
+    for file, text in (*cells.texts(), (verdicts.FILE, verdicts.page()), (models.FILE, models.page())):
+        write_text(file, text)
+        yield file
+
+
 if __name__ == "__main__":
+    stems = [word for word in sys.argv[1:] if word != "--pictures"]
     try:
-        for page in draw_again(Path(*sys.argv[1:2] or ["figures/book"])):
-            print(f"wrote {page}")
+        written = draw_again(cells.BOOK, stems)
+        written += pictures.write(cells.ROOT / "figures") if "--pictures" in sys.argv else []
+        written += write_texts()
     except InputError as error:
         sys.exit(f"error: {error}")
+    for file in written:
+        print(f"wrote {file}")

@@ -7,6 +7,7 @@ InputError if a model has no row, a trained model lacks the number, or the basel
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -99,6 +100,35 @@ def of_each(rule: Rule) -> Rule:
         return _together([verdict.outcome for verdict in verdicts.values()], reasons)
 
     return Rule(rule.claim, decide)
+
+
+def checked(rule: Rule, column: str, of: Row, low: float = -math.inf, high: float = math.inf) -> Rule:
+    """The rule where an edit did what its name says: the cell of the rows that `of` chooses is within these bounds.
+
+    Models in which it did not are left out. The verdict is then that it fails, if it fails in another model, and else
+    refused; rows without the check are refused.
+    """
+
+    def decide(runs: Table) -> Decision:
+        if column not in runs.frame:
+            return Outcome.REFUSED, f"these rows have no {column}, so nobody knows what the edit did"
+        cells = [(row, number(row[column])) for row in runs.where(**of).records() if row.get(column) is not None]
+        wrong = {str(row.get(col.MODEL)): value for row, value in cells if not low <= value <= high}
+        bounds = f"at least {low:g}" if high == math.inf else f"at most {high:g}"
+        if not wrong:
+            return rule.decide(runs)
+        said = "; ".join(f"in {name} {column} is {value:.4g}, not {bounds}" for name, value in wrong.items())
+        rest = runs.with_rows(row for row in runs.records() if row[col.MODEL] not in wrong)
+        outcome, reason = rule.decide(rest) if len(rest.frame) else (Outcome.REFUSED, "")
+        fails = outcome in (Outcome.FAILS, False)
+        return (Outcome.FAILS if fails else Outcome.REFUSED), "; ".join(filter(None, (f"refused: {said}", reason)))
+
+    return replace(rule, decide=decide)
+
+
+def setup(rule: Rule) -> Rule:
+    """The rule as one that says that a comparison can be made, and is not counted among the claims."""
+    return replace(rule, is_setup=True)
 
 
 def not_asked(claim: str, why: str) -> Rule:

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
 from statistics import fmean
-from textwrap import shorten
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +26,7 @@ from ..report.explained import graph_of_rows
 from ..report.heads import heads_overview, strongest_head
 from ..report.readings import short_name
 from ..runs.catalogue import Scale, experiment_names
-from ..runs.experiment import Outcome, Verdict, load_experiment, of_first_model, standing
+from ..runs.experiment import Outcome, Verdict, counted, load_experiment, of_first_model, standing
 from ..runs.training_figures import importances
 from ..table import ALPHA_1, MODEL, SINK_1, Cell, Table, published
 from .page import TEMPLATES, Section, page, rendered, with_figures
@@ -70,7 +69,7 @@ class Chapter:
     @property
     def title(self) -> str:
         """The result, and the claim that it is of, which is called one unless it holds."""
-        is_fact = self.observes or {v.outcome for v in self.verdicts} - {Outcome.NOT_ASKED} == {Outcome.HOLDS}
+        is_fact = self.observes or {verdict.outcome for verdict in counted(self.verdicts)} == {Outcome.HOLDS}
         return f"{self.found} {'' if is_fact else 'The claim: '}{self.table.title}"
 
     @property
@@ -82,7 +81,7 @@ class Chapter:
     def found(self) -> str:
         """The result in a few words, such as "On text: no." """
         where = _BOOK["where"].get(self.scale, f"At scale {self.scale}")
-        counts = Counter(verdict.outcome for verdict in self.verdicts if verdict.outcome is not Outcome.NOT_ASKED)
+        counts = Counter(verdict.outcome for verdict in counted(self.verdicts))
         if self.observes:
             return f"{where}: {', '.join(f'{n} {outcome}' for outcome, n in counts.most_common(2))}."
         held, rules = counts[Outcome.HOLDS], counts.total()
@@ -100,7 +99,7 @@ class Chapter:
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Chapter":
         """The inverse of `to_dict`."""
-        verdicts = [Verdict(v["claim"], Outcome(v["outcome"]), v["reason"]) for v in plain["verdicts"]]
+        verdicts = [Verdict(**{**v, "outcome": Outcome(v["outcome"])}) for v in plain["verdicts"]]
         return Chapter(plain["name"], plain["summary"], Table.from_dict(plain), verdicts, plain["provenance"])
 
 
@@ -279,13 +278,15 @@ def write_numbers(folder: Path, chapter: Chapter, force: bool = False) -> Path:
     return numbers
 
 
-def write_page(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure, force: bool = False) -> Path:
-    """Writes the page of a chapter, and beside it the plotly that all pages of the book share."""
+def write_page(
+    folder: Path, chapter: Chapter, digest: Table, figure: go.Figure, force: bool = False, finding: str = ""
+) -> Path:
+    """Writes the page of a chapter, with what it found if that is written, and beside it the plotly of all pages."""
     html, library = folder / f"{chapter.stem}.html", folder / PLOTLY
     check_plotly(folder)
     if not library.is_file():
         write_text(library, get_plotlyjs())
-    write_output(html, chapter_page(chapter, digest, figure), force)
+    write_output(html, chapter_page(chapter, digest, figure, finding), force)
     return html
 
 
@@ -315,8 +316,11 @@ def files_of(folder: Path, stems: Sequence[str]) -> list[Path]:
     return [*front, *(folder / f"{stem}.{ending}" for stem in stems for ending in ("json", "html"))]
 
 
-def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
-    """The page of one experiment: its result, figure, verdicts, digest, all rows, and how the numbers were made."""
+def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure, finding: str = "") -> str:
+    """The page of one experiment: its result, figure, verdicts, digest, all rows, and how the numbers were made.
+
+    finding: a written sentence that says what the rows show.
+    """
     verdicts = verdict_table(chapter)
     rule = "A rule says which numbers support the claim; the module of the experiment holds it."
     beside = _BOOK["beside"].get(chapter.scale, "") if published(SINK_1) in chapter.table.frame else ""
@@ -330,16 +334,17 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
         *([] if len(digest.frame) == len(chapter.table.frame) else [Section("All rows", "", tables=[chapter.table])]),
         Section("How these numbers were made", f"Make them again: {chapter.provenance.get('command')}", tables=[made]),
     ]
-    failing = [verdict for verdict in chapter.verdicts if verdict.outcome is Outcome.FAILS]
-    reasons = [f" ({shorten(v.reason, 120, placeholder=' …')})" if len(failing) < 3 else "" for v in failing]
-    fails = (f" It fails that {v.claim}{reason}." for v, reason in zip(failing, reasons, strict=True))
-    lead = "".join((chapter.heading.removesuffix("."), "" if chapter.heading.endswith("?") else ".", *fails))
+    asks = chapter.heading if chapter.heading.endswith(("?", ".")) else f"{chapter.heading}."
+    lead = " ".join(filter(None, (finding, asks)))
     return page(chapter.title, lead, sections, PLOTLY)
 
 
 def verdict_table(chapter: Chapter) -> Table:
     """A row per rule; the title says how many hold."""
-    rows = tuple({"rule": v.claim, "verdict": v.outcome.value, "because": v.reason} for v in chapter.verdicts)
+    rows = tuple(
+        {"rule": v.claim, "verdict": f"{'set-up: ' * v.is_setup}{v.outcome.value}", "because": v.reason}
+        for v in chapter.verdicts
+    )
     held = standing(chapter.verdicts)
     return Table.of(f"Verdicts: {held}" if held else "Verdicts", "" if rows else chapter.found, rows)
 
@@ -350,7 +355,7 @@ def front_page(chapters: Sequence[Chapter], plotly: str | None = None, story: st
     plotly: the path of a file with plotly.js, seen from the page. story: the path of the page that tells the findings.
     """
     judged = [chapter for chapter in chapters if not chapter.observes]
-    counts = Counter(verdict.outcome for chapter in judged for verdict in chapter.verdicts)
+    counts = Counter(verdict.outcome for chapter in judged for verdict in chapter.verdicts if not verdict.is_setup)
     body = rendered(
         "templates/book.html",
         story=story,
@@ -416,7 +421,7 @@ def _grouped(chapters: Sequence[Chapter]) -> list[tuple[str, list[Chapter]]]:
 
 def _card(chapter: Chapter) -> dict[str, Any]:
     """A chapter on the front page: its figure, if it can be drawn, and the colour of its verdict."""
-    outcomes = {verdict.outcome for verdict in chapter.verdicts} - {Outcome.NOT_ASKED}
+    outcomes = {verdict.outcome for verdict in counted(chapter.verdicts)}
     tone = _tone(next(iter(outcomes))) if len(outcomes) == 1 else "mixed" if outcomes and not chapter.observes else ""
     why = why_ours_differs(chapter, by=0.5)
     return {"chapter": chapter, "figure": small_figure(chapter), "tone": tone, "why": why}

@@ -42,6 +42,7 @@ class Outcome(StrEnum):
     DIVERGED = "diverged"
     UNDECIDED = "undecided"
     NOT_ASKED = "not asked"
+    REFUSED = "refused"  # the edit did not do what its name says
     SINK = "sink"
     NO_SINK = "no sink"
 
@@ -51,11 +52,12 @@ OUTCOMES = {True: Outcome.HOLDS, False: Outcome.FAILS, None: Outcome.UNDECIDED} 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, what the runs say about it, and the numbers that decide."""
+    """A claim, what the runs say about it, and the numbers that decide; a set-up is needed, and claims nothing."""
 
     claim: str
     outcome: Outcome
     reason: str
+    is_setup: bool = False
 
 
 Decision = tuple[Outcome | bool | None, str]  # what rows say (True: the claim is shown, None: undecided), and why
@@ -66,24 +68,32 @@ Row = Mapping[str, Cell]
 class Rule:
     """A claim, and a function that decides about it by the rows of an experiment.
 
-    models: the models whose rows it needs. trained: rows that must come from trainings that ended well.
+    models: the models whose rows it needs. trained: rows that must come from trainings that ended well. is_setup: it
+    says that the comparison can be made, such as that a baseline has a sink, and is not counted among the claims.
     """
 
     claim: str
     decide: Callable[[Table], Decision]
     models: tuple[str, ...] = ()
     trained: Callable[[Table], Sequence[Row]] = lambda runs: ()
+    is_setup: bool = False
 
     def verdict(self, runs: Table) -> Verdict:
         """What these rows say about the claim."""
         failed = failed_in(self.trained(runs))
         shown, reason = (Outcome.DIVERGED, failed) if failed else self.decide(runs)
-        return Verdict(self.claim, shown if isinstance(shown, Outcome) else OUTCOMES[shown], reason)
+        return Verdict(self.claim, shown if isinstance(shown, Outcome) else OUTCOMES[shown], reason, self.is_setup)
+
+
+def counted(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts that count: of claims that were asked, without set-ups and what a check refused."""
+    not_asked = (Outcome.NOT_ASKED, Outcome.REFUSED)
+    return [verdict for verdict in verdicts if not verdict.is_setup and verdict.outcome not in not_asked]
 
 
 def standing(verdicts: Sequence[Verdict]) -> str:
     """How many rules hold, in words; empty where none says so, as in a list of models with a sink and without one."""
-    judged = [verdict for verdict in verdicts if verdict.outcome is not Outcome.NOT_ASKED]
+    judged = counted(verdicts)
     hold = sum(verdict.outcome is Outcome.HOLDS for verdict in judged)
     if not judged or any(verdict.outcome in (Outcome.SINK, Outcome.NO_SINK) for verdict in judged):
         return ""

@@ -26,7 +26,7 @@ def test_sentences_quote_what_the_json_says():
     text = {told.name: told.text for told in passages(chapters())}
     natural = next(r for r in rows["table01_inputs"] if r["input"] == "natural" and r["BOS"] == "none")
     assert f"{natural['alpha_1']:.1%}" in text["sink"] and f"{natural['Sink_1']:.1%}" in text["sink"]
-    before, zero, mean = (r["loss"] for r in rows["removing_massive"][:3])
+    before, zero, _, _, mean = (r["loss"] for r in rows["removing_massive"][:5])
     assert f"from {before:.2f} to {zero:.2f} nats" in text["removal"] and f"({mean:.2f} nats)" in text["removal"]
     largest = rows["massive_activations"][0]
     assert f"one entry of {largest['first token']:,.0f}, in dimension {largest['dimension']}" in text["massive"]

@@ -5,11 +5,24 @@ import torch
 
 import sinkinterp as si
 from experiments import normalisation_patch
-from experiments.shared.effects import LOSS_CHANGE, NONE, REASON, Effects, without
+from experiments.shared.effects import (
+    ENTRIES,
+    LEFT,
+    LOSS_CHANGE,
+    MASSIVE_TOKENS,
+    NONE,
+    OTHER,
+    OTHER_AT,
+    OTHER_EXCESS,
+    REASON,
+    Effects,
+    Entry,
+    without,
+)
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.progress import silent
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.interventions import ChangeResidual, Scale, ZeroKeyBias
+from sinkinterp.interventions import ChangeResidual, Scale, Zero, ZeroKeyBias
 from sinkinterp.metrics.instruments import LOSS
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.runs.case import OUR_SEQUENCES, open_case
@@ -58,6 +71,26 @@ def test_several_runs_count_by_their_mean(rows):
 def test_what_a_model_lacks_is_an_empty_row_with_a_reason(rows):
     assert rows["biases"]["Sink_1"] is None and rows["biases"][REASON] == "layer 0 has no such bias to zero"
     assert all(row[REASON] == "" for name, row in rows.items() if name != "biases")
+
+
+def test_the_strongest_other_position_is_that_of_a_measurement(subject, rows):
+    report = si.measure(subject, TOKENS, edits=[EDIT])
+    alphas, nulls = (values[:, 1:].mean((0, 1, 2)) for values in (report.importance, report.null))
+    seen = [p for p in range(11) if p not in (0, 3)]  # 3 of 13 queries see the 11th
+    at = max(seen, key=alphas.__getitem__)
+    row = rows["scaled"]
+    assert (row[OTHER_AT], row[OTHER]) == (at + 1, pytest.approx(alphas[at].item(), abs=1e-6))
+    assert row[OTHER_EXCESS] == pytest.approx((alphas[at] - nulls[at]).item(), abs=1e-6)
+    assert row[MASSIVE_TOKENS] == 0
+
+
+@pytest.mark.parametrize(("layers", "is_gone"), [([1], False), ([1, 2], True)])
+def test_an_entry_that_a_later_block_writes_again_is_seen_behind_one_edit(subject, layers, is_gone):
+    zero = ChangeResidual(Zero(), layers=layers, positions=[0], dims=[5])
+    row = Effects(entries=(Entry(0, 5, 1),)).rows(subject, TokenSet.of(TOKENS), {"zero": [[zero]]})[1]
+    by_block = [float(x) for x in str(row[ENTRIES]).partition(": ")[2].split()]
+    assert len(by_block) == 3 and by_block[1] == 0 and by_block[0] != 0
+    assert (row[LEFT] == 0) is is_gone and row[LEFT] == pytest.approx(abs(by_block[2]), rel=0.01)
 
 
 def test_columns_are_left_out_by_the_beginning_of_their_names():

@@ -146,7 +146,7 @@ def test_the_row_of_an_atlas_is_what_measurements_say(tmp_path):
     )
     losses = [report.extras["loss"][:, 1:].mean() for report in (plain, hidden)]
     assert row["Sink_1 without BOS"] == pytest.approx(plain.sink_rate().mean, abs=1e-6)
-    assert row["loss without the first token"] == pytest.approx((losses[1] - losses[0]).item(), abs=1e-5)
+    assert row["loss, first token hidden in all layers"] == pytest.approx((losses[1] - losses[0]).item(), abs=1e-5)
     assert row["value ratio"] == pytest.approx(plain.value_ratio().mean().item(), rel=1e-5)
     layer, head = map(int, str(row["strongest heads"]).split(" ")[0].split("."))
     assert plain.alpha().mean(0)[layer, head] == plain.alpha().mean(0).max()

@@ -12,6 +12,7 @@ from sinkinterp.backends.files.named_models import downloads
 from sinkinterp.cli.main import app
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import random_tokens
+from sinkinterp.interventions import Zero
 from sinkinterp.runs.case import Case, Named, open_case
 from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import Scope
@@ -44,6 +45,19 @@ def test_without_a_massive_one_it_is_the_largest_dimension_of_the_tallest_block(
     place = chosen_dims(first, torch.zeros_like(first, dtype=torch.bool))
     assert (place.dims, place.onset, place.tallest, place.massive) == ((2,), 4, 4, False)
     assert place.largest[:2] == (2, 5) and "none is massive" in place.line()
+
+
+def test_each_dimension_is_edited_before_every_block_from_its_own_first():
+    first = entries(b1d0=600.0, b2d0=700.0, b2d4=-90.0, b3d4=-9000.0, b3d0=50.0)
+    place = chosen_dims(first, first.abs() > 500)
+    assert (place.dims, place.onsets) == ((4, 0), (3, 1))
+    edits = place.edits(Zero(), 2, 5)
+    assert [(list(e.layers), list(e.dims), list(e.positions)) for e in edits] == [
+        ([3, 4], [4], [2]),
+        ([1, 2, 3, 4], [0], [2]),
+    ]
+    others = place.with_dims((6, 5, 3))
+    assert others.onsets == (3, 1, 1) and [entry.block for entry in place.entries(0, 2)] == [3, 1, 3, 1]
 
 
 def test_controls_are_as_many_other_dimensions():

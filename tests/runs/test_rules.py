@@ -7,7 +7,7 @@ from refusals import refused
 from sinkinterp._experiments.shared import rules
 
 from sinkinterp import table as c
-from sinkinterp.runs.experiment import TRAINED, Outcome, Rule, Verdict, standing
+from sinkinterp.runs.experiment import TRAINED, Outcome, Rule, Verdict, counted, standing
 from sinkinterp.table import NULL, Table, at_this_loss, high_of, low_of
 
 HOLDS, FAILS, UNDECIDED, NOT_ASKED = Outcome.HOLDS, Outcome.FAILS, Outcome.UNDECIDED, Outcome.NOT_ASKED
@@ -333,3 +333,38 @@ def test_a_rule_for_each_model_passes_over_models_that_have_no_number_and_is_not
     assert rule.verdict(runs(a=[{c.LOSS: 1.0}], b=[{c.LOSS: None}])).outcome is HOLDS
     assert rule.verdict(runs(a=[{c.LOSS: 3.0}], b=[{c.LOSS: None}])).outcome is FAILS
     assert rule.verdict(runs(a=[{c.LOSS: None}], b=[{c.LOSS: None}])).outcome is NOT_ASKED
+
+
+def edited(**left):
+    """A row of an edit by model: x is below 1 with it, and the check says what is left of the entry."""
+    return Table.of(
+        "", "", tuple({c.MODEL: name, c.SEED: None, "x": 0.5, "left": entry} for name, entry in left.items())
+    )
+
+
+@pytest.mark.parametrize(
+    ("left", "bound", "outcome"),
+    [
+        ({"a": 0.0, "b": 99.0}, 1.0, HOLDS),
+        ({"a": 0.0, "b": 103_763.0}, 1.0, Outcome.REFUSED),  # it holds in the other, and nobody knows of this one
+        ({"a": 103_763.0, "b": 101.0}, 1.0, Outcome.REFUSED),
+        ({"a": 0.0, "b": 103_763.0}, 0.4, FAILS),  # one counterexample that was edited is enough
+    ],
+)
+def test_no_verdict_is_given_where_the_edit_left_what_it_should_take_away(left, bound, outcome):
+    rule = rules.checked(rules.within("x is low", "x", {}, high=bound), "left", {}, high=100.0)
+    verdict = rule.verdict(edited(**left))
+    assert verdict.outcome is outcome
+    assert ("refused: in b left is 1.038e+05, not at most 100" in verdict.reason) is (left["b"] > 1e5)
+
+
+def test_set_ups_and_what_a_check_refused_do_not_count():
+    holds, refused_one = (Verdict("", outcome, "") for outcome in (HOLDS, Outcome.REFUSED))
+    of_setup = rules.setup(rules.within("", "x", {}, high=1.0)).verdict(edited(a=0.0))
+    assert of_setup.is_setup and of_setup.outcome is HOLDS
+    assert counted([holds, of_setup, refused_one]) == [holds] and standing([holds, of_setup]) == "the rule holds"
+
+
+def test_rows_that_do_not_say_what_their_edit_did_have_no_verdict():
+    rule = rules.checked(rules.within("", "x", {}, high=1.0), "left, not measured", {}, high=100.0)
+    assert rule.verdict(edited(a=0.0)).outcome is Outcome.REFUSED

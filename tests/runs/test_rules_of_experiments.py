@@ -117,7 +117,7 @@ def test_the_ladder_judges_the_models_that_it_was_given():
     pythias = [sized("EleutherAI/pythia-1.4b", 0.6), sized("EleutherAI/pythia-14m", 0.2)]
     assert outcomes("figure04_scale_ladder", pythias) == [HOLDS, HOLDS]
     assert outcomes("figure04_scale_ladder", [sized("a/pythia-1b", 0.3), sized("a/pythia-70m", 0.6)]) == [HOLDS, FAILS]
-    assert outcomes("figure04_scale_ladder", [sized("gpt2", 0.02)]) == [FAILS, NOT_ASKED]
+    assert outcomes("figure04_scale_ladder", [sized("gpt2", 0.02)]) == [NOT_ASKED, NOT_ASKED]  # one size
 
 
 def test_a_task_compares_the_sizes_of_a_family():

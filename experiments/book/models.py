@@ -1,7 +1,4 @@
-"""Sets every trained model and rule of the paper's claims side by side: the paper, toys and text.
-
-`python docs/claims.py` writes claims.md from the numbers in figures/book.
-"""
+"""Sets every trained model and rule of the paper's claims side by side, for docs/claims.md: paper, toys and text."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,13 +10,14 @@ from sinkinterp.table import ALPHA_1, LOSS, MODEL, NULL, SINK_1, SLOT_RATE, Cell
 
 Row = Mapping[str, Cell]
 Study = tuple[Chapter, dict[Cell, Row]]  # with its digest, by model
-FILE = Path(__file__).with_name("claims.md")
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "docs" / "claims.md"
 SCALES = {Scale.DEMO: "toys", Scale.TEXT: "text", Scale.GPU: "text without BOS"}
 HEAD = """# The paper's claims, model by model
 
-`python docs/claims.py` makes these tables from the numbers in [figures/book](../figures/book/index.html). Numbers are
-means over the seeds that ended well. If some did not, the cell says how many. Sink_1 and Sink_* are shares of
-heads and sequences above epsilon .3. A cell of alpha_1 also has its range over seeds and its
+`python -m experiments.book` makes these tables from the numbers in [figures/book](../figures/book/index.html).
+Numbers are means over the seeds that ended well. If some did not, the cell says how many. Sink_1 and Sink_* are shares
+of heads and sequences above epsilon .3. A cell of alpha_1 also has its range over seeds and its
 null. Loss is in nats. The paper's models have 60 million parameters and are read at T=64 without BOS. Toys: one layer
 of two heads, T=16, no BOS, n=512, fp32, five seeds. Text: five layers of one head, T=64, BOS first, n=256, fp32, three
 or five seeds. Text without BOS: four layers of two heads, T=64, n=256, fp32, three seeds. Chapters give
@@ -30,7 +28,7 @@ intervals, [the list of verdicts](verdicts.md) explains their words, and [the re
 def page() -> str:
     """The tables as Markdown, those of the paper's tables first."""
     studies: dict[str, dict[str, Study]] = {}
-    for chapter in chapters_in(FILE.parents[1] / "figures" / "book"):
+    for chapter in chapters_in(ROOT / "figures" / "book"):
         digest = load_experiment(chapter.name).digest(chapter.table).records()
         has_claim = not {verdict.outcome for verdict in chapter.verdicts} & {Outcome.SINK, Outcome.NO_SINK}
         if "trained" in digest[0] and has_claim:
@@ -53,7 +51,7 @@ def _section(name: str, by_scale: dict[str, Study]) -> str:
     for scale, (chapter, _) in by_scale.items():
         for verdict in chapter.verdicts:
             said = rules.setdefault(verdict.claim, {"rule": verdict.claim, **dict.fromkeys(SCALES.values(), "")})
-            said[SCALES[Scale(scale)]] = f"**{verdict.outcome.value}**: {verdict.reason}"
+            said[SCALES[Scale(scale)]] = f"{'set-up, ' * verdict.is_setup}**{verdict.outcome.value}**: {verdict.reason}"
     title = next(chapter.summary for chapter, _ in by_scale.values())
     tables = [*_table(models), "", *_table([*rules.values()])]
     return "\n".join(["", f"## {title}", "", f"`sinkinterp reproduce {name}`", "", *tables, ""])
@@ -83,7 +81,3 @@ def _share(cell: Cell) -> str:
 
 def _number(cell: Cell) -> str:
     return "" if cell is None else f"{float(cell):.3f}"
-
-
-if __name__ == "__main__":
-    FILE.write_text(page(), encoding="utf-8")

@@ -1,7 +1,4 @@
-"""Lists every experiment with its verdicts, from the numbers in figures/book.
-
-`python docs/verdicts.py` writes verdicts.md, and the count and the table of claims in RESULTS.md.
-"""
+"""Lists every experiment with its verdicts, and what came of every claim of the paper, for docs/verdicts.md."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,17 +6,18 @@ from pathlib import Path
 
 from sinkinterp.pages.book import Chapter, chapters_in
 from sinkinterp.runs.catalogue import experiment_names, summary_of
-from sinkinterp.runs.experiment import Outcome
+from sinkinterp.runs.experiment import Outcome, counted
 
-BOOK = Path(__file__).parents[1] / "figures" / "book"
-FILE = Path(__file__).with_name("verdicts.md")
+ROOT = Path(__file__).parents[2]
+BOOK, FILE = ROOT / "figures" / "book", ROOT / "docs" / "verdicts.md"
 HEAD = """# Every experiment and its verdicts
 
-`python docs/verdicts.py` makes this list from the numbers in [figures/book](../figures/book/index.html). Rules in
+`python -m experiments.book` makes this list from the numbers in [figures/book](../figures/book/index.html). Rules in
 each module say which numbers support its claim. **holds**: four of five seeds, all seeds of a comparison with its
 whole interval, or whole intervals, show it. **fails**: they show the opposite. **undecided**: in between.
 **confounded**: the mean losses may differ by more than 2%. **diverged**: a training failed. **not asked**: models of
-this scale cannot answer. **sink**, **no sink**: the model has one or not, and no claim says which is right. Numbers
+this scale cannot answer. **refused**: an edit did not do what its name says. **set-up**: the comparison needs it, and
+it claims nothing. **sink**, **no sink**: the model has one or not, and no claim says which is right. Numbers
 of scale `smoke` have no verdict, since they only check the path. A verdict is about our models at the scale that is
 named (`demo`: toys of one layer; `text`: small models of Python code; `real`: models of `make models`), not about the
 paper's.
@@ -38,117 +36,42 @@ models, which a local server offers under the paper's names. **shrunken**: a tes
 | row of the paper | experiment | verdicts here | with the paper's models | tested |
 |---|---|---|---|---|
 """
-RESULTS = Path(__file__).parents[1] / "RESULTS.md"
-COUNTS = "<!-- counts: python docs/verdicts.py -->\n", "<!-- end of counts -->\n"
-TABLE = "<!-- claims: python docs/verdicts.py -->\n", "<!-- end of claims -->\n"
 PLACES = {"real": "genuine models", "text": "text", "demo": "toys"}
-CLAIMS = (  # claim of the paper, experiment, why it comes out so
-    ("Table 1: natural and random text have a sink", "table01_inputs", "A repeated token has none; Gemma 3 needs BOS."),
-    (
-        "Table 7: the sink goes where p1 goes",
-        "table07_position_swap",
-        "On text it moves to p5, less to later places; Whisper needs p1 first.",
-    ),
-    (
-        "Figures 2, 11 to 18: queries and the first key agree",
-        "figure02_norms_angles",
-        "The key is short; the angle decides.",
-    ),
-    (
-        "Figure 3: longer texts, fewer heads above epsilon",
-        "figure03_thresholds",
-        "From T=16 to 256 they fall by up to three fifths.",
-    ),
-    (
-        "Figure 9: the domain hardly matters",
-        "figure09_domains",
-        "Arithmetic has the least, by 15 to 22 points in SmolLM2.",
-    ),
-    (
-        "Figure 10: no relation to accuracy",
-        "figure10_downstream",
-        "Three models and three twins are too few to say more.",
-    ),
+CLAIMS = (  # claim of the paper, experiment, why it comes out so; without numbers, which stand in the rows
+    ("Table 1: natural and random text have a sink", "table01_inputs", "Gemma 3 has its sink on BOS alone."),
+    ("Table 7: the sink goes where p1 goes", "table07_position_swap", "On text it moves to p5, less to later places."),
+    ("Figures 2, 11 to 18: queries and the first key agree", "figure02_norms_angles", "The angle decides."),
+    ("Figure 3: longer texts, fewer heads above epsilon", "figure03_thresholds", "In each of three models."),
+    ("Figure 9: the domain hardly matters", "figure09_domains", "Arithmetic has the least."),
+    ("Figure 10: no relation to accuracy", "figure10_downstream", "Two pairs of twins are too few to say more."),
     ("Figures 19 to 24: early layers have less", "figure19_heads", "Gemma 3 has as much in its first layers."),
     ("Figure 4 (left): small models have it too", "figure04_scale_ladder", "Sizes of one family need the Hub."),
-    (
-        "Massive activations are on the first token",
-        "massive_activations",
-        "One or two dimensions; Qwen2.5-Coder's vary with the text.",
-    ),
+    ("Massive activations are on the first token", "massive_activations", "Qwen2.5-Coder's vary with the text."),
     ("Table 2: weight decay strengthens it", "table02_weight_decay", "On text at the paper's sum of rate x decay."),
     ("Table 3: any position embedding has it", "table03_positions", "Toys begin with a random token; text with BOS."),
-    (
-        "Table 4: learned keys take it over",
-        "table04_attention_biases",
-        "Text: a learned token before the text takes a part only.",
-    ),
+    ("Table 4: learned keys take it over", "table04_attention_biases", "A learned token before the text takes a part."),
     ("Table 5: a longer v* sends it back", "table05_fixed_values", "The same order on toys and on text."),
     ("Figure 7: a slot keeps the first token short", "figure07_slots", "On text one layer makes the token long."),
-    (
-        "Section 7.3: a removed slot costs much",
-        "section7_removed_biases",
-        "A sink comes back on toys, and in one of fifteen models of text.",
-    ),
-    (
-        "Tables 6, 15: no normalisation, no sink",
-        "table06_attention_operations",
-        "Holds for sigmoid and elu; on text the MLP kernel divided by its sum has one in three of five seeds.",
-    ),
+    ("Section 7.3: a removed slot costs much", "section7_removed_biases", "On toys a sink comes back."),
+    ("Tables 6, 15: no normalisation, no sink", "table06_attention_operations", "Holds for sigmoid and elu."),
     ("Table 9: small rates, weak sinks", "table09_learning_rate", "On text five seeds leave the order of rates open."),
-    (
-        "Table 10: batch size does not matter",
-        "table10_batch_size",
-        "Each batch has a sink on toys; on text a quarter has none.",
-    ),
+    ("Table 10: batch size does not matter", "table10_batch_size", "On text a quarter of the batch has no sink."),
     ("Table 10: a fixed token draws it", "table10_fixed_token", "Text: the first token that never changes has it."),
     ("Section 5: random tokens remove it", "section5_random_tokens", "On text the first token is long all the same."),
-    (
-        "Table 11: the activation does not matter",
-        "table11_feed_forward",
-        "Each has a sink; swish's is stronger on toys, the rest is open.",
-    ),
-    (
-        "Table 12: heads do not matter",
-        "table12_heads",
-        "On text eight and added heads are open, and sharing KV biases loses nothing.",
-    ),
-    (
-        "Table 13: one dimension of k* suffices",
-        "table13_learnable_dims",
-        "More dimensions draw more on text; on toys that is undecided.",
-    ),
-    (
-        "Table 14: the scale matters, not sigmoid's settings",
-        "table14_scale",
-        "On text sigmoid has none at three settings; scales are open.",
-    ),
-    ("Section 7.2: post-norm has it", "section7_post_norm", "On text norms hide what is long before them."),
+    ("Table 11: the activation does not matter", "table11_feed_forward", "Swish has a stronger sink on toys."),
+    ("Table 12: heads do not matter", "table12_heads", "Added heads differ on toys; the rest is open."),
+    ("Table 13: one dimension of k* suffices", "table13_learnable_dims", "More dimensions draw more on text."),
+    ("Table 14: the scale matters, not sigmoid's settings", "table14_scale", "On text scales are open."),
+    ("Section 7.2: post-norm has it", "section7_post_norm", "On text norms hide a long first token; toys have none."),
     ("Figure 4: it comes later at small rates", "figure04_dynamics", "It comes; a delay is not seen."),
-    (
-        "Figure 5: it moves with the prefix",
-        "figure05_prefix",
-        "On toys it moves with five tokens, and in two of five seeds with four.",
-    ),
+    ("Figure 5: it moves with the prefix", "figure05_prefix", "On toys it moves with five tokens, on text not."),
     ("Figure 5: few data, no sink", "figure05_data_amount", "Few data weaken it; some is left."),
     ("Figure 28: an overfitted model has none", "figure28_overfitting", "Sinks come while toys overfit."),
-    (
-        "Figure 6: narrow windows prevent it",
-        "figure06_windows",
-        "Less than with causal attention; how wide is undecided.",
-    ),
-    (
-        "Figure 29: p-norms do not prevent it",
-        "figure29_p_norm",
-        "p above 1 trains here, with little sink; p = 1/4 has none on text.",
-    ),
-    ("Figure 30: tuning without a sink is stable", "figure30_fine_tuning", "Five orders of chats are not five models."),
+    ("Figure 6: narrow windows prevent it", "figure06_windows", "Less than with causal attention; how wide is open."),
+    ("Figure 29: p-norms do not prevent it", "figure29_p_norm", "p above one trains here, with little sink."),
+    ("Figure 30: tuning without a sink is stable", "figure30_fine_tuning", "Orders of chats are not seeds."),
     ("Equations 32 to 42: scaling the output", "equation32_scaled_normalisation", "An identity, up to rounding."),
-    (
-        "Propositions 1 to 4: repeated tokens",
-        "propositions",
-        "They hold; rotary heads may still prefer the first of equal tokens.",
-    ),
+    ("Propositions 1 to 4: repeated tokens", "propositions", "Rotary heads may prefer the first of equal tokens."),
 )
 HUB, TRAINED, OURS = "loopback", "shrunken", ""  # how the command of a row is tested
 ROWS = (  # row of the paper, experiment, how its command at the paper's scale is tested; None: it has none
@@ -229,10 +152,10 @@ def _claim_row(claim: str, name: str, found: Mapping[str, str], why: str) -> str
 
 def _came_out(chapter: Chapter) -> str:
     """What came of a claim: one word where its rules agree."""
-    counts = Counter(verdict.outcome for verdict in chapter.verdicts if verdict.outcome is not Outcome.NOT_ASKED)
+    counts = Counter(verdict.outcome for verdict in counted(chapter.verdicts))
     asked, held = counts.total(), counts[Outcome.HOLDS]
     if not asked:
-        return "not asked"
+        return "refused" if Outcome.REFUSED in {verdict.outcome for verdict in chapter.verdicts} else "not asked"
     if held:
         return "**holds**" if held == asked else f"in part ({held} of {asked})"
     return "**fails**" if counts[Outcome.FAILS] else counts.most_common(1)[0][0].value
@@ -240,16 +163,9 @@ def _came_out(chapter: Chapter) -> str:
 
 def _counted(place: str, words: Sequence[str]) -> str:
     counts = Counter(word.partition(" (")[0].strip("*") for word in words)
-    return f"- On {place}: {len(words)} claims asked; {', '.join(f'{word} {n}' for word, n in counts.most_common())}.\n"
-
-
-def results() -> str:
-    """RESULTS.md with the count and the table of claims as the book has them now."""
-    text = RESULTS.read_text(encoding="utf-8")
-    for (begin, end), made in zip((COUNTS, TABLE), claims(), strict=True):
-        before, _, rest = text.partition(begin)
-        text = f"{before}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
-    return text
+    asked = len(words) - counts["not asked"]
+    said = ", ".join(f"{word} {n}" for word, n in counts.most_common() if word != "not asked")
+    return f"- On {place}: {asked} claims asked; {said}.\n"
 
 
 def _row(name: str, chapter: Chapter | None) -> str:
@@ -260,7 +176,7 @@ def _row(name: str, chapter: Chapter | None) -> str:
 
 def _counts(chapter: Chapter) -> str:
     """How many rules came out how."""
-    counts = Counter(verdict.outcome.value for verdict in chapter.verdicts)
+    counts = Counter("set-up" if v.is_setup else v.outcome.value for v in chapter.verdicts)
     return ", ".join(f"{outcome} {count}" for outcome, count in counts.items())
 
 
@@ -269,8 +185,3 @@ def _paper_row(row: str, name: str, chapters: Sequence[Chapter], tested: str | N
     text = " --text FILE" if tested == TRAINED else " --text FOLDER" if name.startswith("figure09") else ""
     command = "" if tested is None else f"`sinkinterp reproduce {name} --scale paper{text}`"
     return f"| {row} | {name} | {here} | {command} | {tested or ''} |\n"
-
-
-if __name__ == "__main__":
-    FILE.write_text(page(), encoding="utf-8")
-    RESULTS.write_text(results(), encoding="utf-8")
