@@ -82,13 +82,13 @@ def test_without_a_text_a_checkpoint_of_ours_shows_its_task(call):
 @pytest.mark.parametrize(
     "options, says",
     [
-        ("--site residual", "ChangeResidual, clean into corrupted"),
-        ("--site heads --head 1.1", "ChangeOutputs, clean into corrupted"),
+        ("--site residual", "residual, clean into corrupted"),
+        ("--site heads --head 1.1", "attention output, clean into corrupted"),
         ("--site heads --first-order", "first order: wrong by"),
         ("--site heads --direct", "direct: written into the logits"),
         ("--site edges --head 1.1", "pattern, clean into corrupted"),
-        ("--site paths", "path from ChangeOutputs to the logits"),
-        ("--site paths --to 1.1.k", "path from ChangeOutputs to ChangeKeys 1.1;"),
+        ("--site paths", "path from attention output to the logits"),
+        ("--site paths --to 1.1.k", "path from attention output to keys 1.1;"),
     ],
 )
 def test_the_map_is_printed_and_drawn(call, gpt2, options, says):
@@ -140,7 +140,9 @@ def test_a_head_is_explained_with_what_it_writes_into_an_answer(call, gpt2):
     assert code == 0 and "itself into the logit of 'cat' less 'sat'" in output and "into the answer" in output, output
 
 
-@pytest.mark.parametrize("command, answer, tables", [("cache", "Keep 1 first token:", 3), ("mask", "Leave out no", 3)])
+@pytest.mark.parametrize(
+    "command, answer, tables", [("cache", "These 32 texts do not tell", 3), ("mask", "Leave out no", 3)]
+)
 def test_the_shipped_twin_is_answered_in_a_sentence_with_its_tables(call, command, answer, tables):
     code, output = call(command, MODEL, "--save", "numbers.json", "--out", "page.html")
     assert code == 0 and answer in output, output
