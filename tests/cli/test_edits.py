@@ -3,6 +3,7 @@
 import pytest
 from refusals import refused
 
+import sinkinterp as si
 from sinkinterp.attention import sites
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.cli.edits import edit_of
