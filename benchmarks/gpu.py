@@ -121,8 +121,8 @@ def rows(scale: Scale) -> Iterator[Row]:
         yield from _ratios("all positions and norms", all_positions, setting, scale, 1.15)
     for kind, recipe in (("", scale.recipe), (", compiled", replace(scale.recipe, compiled=True))):
         yield from _speed(f"the 60M recipe{kind}, batch {recipe.batch} x {recipe.model.n_ctx:,}", recipe, scale)
-    for setting in scale.llamas:
-        yield from _of_people(setting, scale)
+    for llama in scale.llamas:
+        yield from _of_people(llama, scale)
     yield from _ratios("plain forward, torch.compile", partial(compiled, compiler=scale.compiler), long[0], scale, None)
     yield from _ratios("plain forward against itself (noise)", plain, long[0], scale, None)
     for what, way in PEERS.items():

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import plotly.graph_objects as go
 
-from sinkinterp.attention.sites import Edit
 from sinkinterp.data.progress import Progress
-from sinkinterp.interventions import ChangeResidual, Zero
+from sinkinterp.interventions import Change, ChangeResidual, Zero
 from sinkinterp.interventions.changes import Put
 from sinkinterp.measurement.patching import Activations, activations
 from sinkinterp.measurement.sweep import SEEDS
@@ -50,12 +49,12 @@ def measure(case: Case, progress: Progress) -> Table:
     to_mean = Put({layer: x.mean(0, keepdim=True) for layer, x in means.items()})
     seeds = range(SEEDS)
 
-    def zero(*dims: int) -> list[Edit]:
+    def zero(*dims: int) -> list[Change]:
         return place.with_dims(dims).edits(Zero(), n_layers=n_layers)
 
     edits: dict[str, Runs] = {
         TO_ZERO: [place.edits(Zero(), n_layers=n_layers)],
-        ONCE: [[replace(edit, layers=[min(edit.layers)]) for edit in place.edits(Zero(), n_layers=n_layers)]],
+        ONCE: [[replace(edit, layers=[onset]) for edit, onset in zip(zero(*place.dims), place.onsets, strict=True)]],
         MOST: [zero(*[*place.dims, *(dim for dim in place.largest if dim not in place.dims)][:TEN])],
         TO_MEAN: [place.edits(to_mean, n_layers=n_layers)],
         CONTROLS[0]: [zero(*place.others(seed)) for seed in seeds],
@@ -80,7 +79,7 @@ def draw(table: Table) -> go.Figure:
     return sweep_figure(first, EDIT, (SINK_1, ALPHA_1, LOSS_CHANGE))
 
 
-def _as_much(place: MassiveDims, dims: tuple[int, ...], held: Activations) -> list[Edit]:
+def _as_much(place: MassiveDims, dims: tuple[int, ...], held: Activations) -> list[Change]:
     """The mean values of the massive dimensions, put in place of others before every block of theirs."""
     values = {layer: x.mean(0, keepdim=True) for layer, x in held.items()}
     for x in values.values():

@@ -122,10 +122,10 @@ the curves of Figure 4 (middle and right). For the billion-parameter models of F
 
 def page() -> str:
     """The list as Markdown."""
-    chapters = {name: [] for name in experiment_names()}
+    chapters: dict[str, list[Chapter]] = {name: [] for name in experiment_names()}
     for chapter in chapters_in(BOOK):
         chapters[chapter.name].append(chapter)
-    verdicts = "".join(_row(name, chapter) for name, made in chapters.items() for chapter in made or [None])
+    verdicts = "".join(_row(name, chapter) for name, made in chapters.items() for chapter in (*made,) or (None,))
     paper = "".join(_paper_row(row, name, chapters[name], tested) for row, name, tested in ROWS)
     return HEAD + verdicts + PAPER + paper + TAIL
 

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sinkinterp.attention.sites import RESIDUAL, Edit
+from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.subject import Subject
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.interventions.changes import ChangeResidual, Operation
+from sinkinterp.interventions.changes import Change, ChangeResidual, Operation
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.metric import Metric
 from sinkinterp.metrics.residuals import LEAST, is_massive
@@ -41,7 +41,7 @@ class MassiveDims:
     massive: bool
     onsets: tuple[int, ...]
 
-    def edits(self, operation: Operation, position: int = 0, n_layers: int = 0) -> list[Edit]:
+    def edits(self, operation: Operation, position: int = 0, n_layers: int = 0) -> list[Change]:
         """The operation on each of `dims` at a position, before every block from its own onset on.
 
         One edit before the first of these blocks is not enough: later blocks may write the entry again.
