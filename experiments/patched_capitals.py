@@ -9,7 +9,7 @@ import torch
 from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
-from sinkinterp.interventions import ChangeMLP, ChangeOutputs, ChangeResidual, ChangeValues
+from sinkinterp.interventions import Change, ChangeMLP, ChangeOutputs, ChangeResidual, ChangeValues
 from sinkinterp.measurement.activation_patching import activation_patching, logit_difference
 from sinkinterp.measurement.patching import CONTROL, FIRST_ORDER, RESTORED, TOKEN, restored_figure
 from sinkinterp.measurement.path_patching import path_patching
@@ -46,7 +46,7 @@ def measure(case: Case, progress: Progress) -> Table:
     country = int((clean != corrupted).any(0).int().argmax())  # its position, from 0
     on_map = progress(f"patching {subject.name}")
 
-    def mapped(site: ChangeResidual | ChangeOutputs, first_order: bool = False) -> Table:
+    def mapped(site: Change, first_order: bool = False) -> Table:
         return activation_patching(
             subject, clean, corrupted, site=site, metric=metric, first_order=first_order, progress=on_map
         )

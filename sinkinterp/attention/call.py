@@ -291,7 +291,7 @@ class AttentionCall(Inputs):
         for part in self.runs(length):
             weights, n_keys = part.pattern(), part.k.shape[2]
             masses[..., :n_keys] += weights[..., -n_keys:].sum(2)
-            slots.append(weights[..., 0])
+            slots.append(weights[..., 0].clone())  # a view would keep the weights of the whole run
         return masses, None if self.slot is None else torch.cat(slots, 2)
 
     @property

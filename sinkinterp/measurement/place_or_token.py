@@ -60,7 +60,7 @@ class Setting:
     last: int | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Seen:
     """What the passes of a setting showed, a tensor for every part of the texts.
 
@@ -119,7 +119,7 @@ _NOTE = (
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Passes:
     """The passes over some texts, which add to `seen`. others: by position, the earlier tokens that a control sees."""
 
