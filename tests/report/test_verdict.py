@@ -48,7 +48,7 @@ def test_one_text_has_no_interval_and_its_mean_must_be_well_above_that_of_unifor
 
 
 def test_a_note_promises_intervals_only_where_there_are_several_texts():
-    assert protocol_note(REPORT, 0.3).endswith("else by Student's t (quotients: Fieller's)")
+    assert protocol_note(REPORT, 0.3).endswith("else Student's t (quotients: Fieller's)")
     one = protocol_note(one_text(torch.tensor(0.5), 0.1), 0.3)
     assert "one text, so no intervals" in one and "95%" not in one
 
