@@ -38,7 +38,7 @@ from sinkinterp.data import tokens as token_sets
 from sinkinterp.data.given_tokenizer import rendered
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
-from sinkinterp.data.texts import text_of_file, texts_of
+from sinkinterp.data.texts import source_of as texts_of, text_of_file
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import selectors
