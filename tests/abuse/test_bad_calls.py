@@ -585,17 +585,6 @@ def test_a_saved_report_of_any_name_is_ours_and_read_back(name, report, tmp_path
     assert torch.equal(si.Report.load(tmp_path / name).importance, report.importance)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "mine.csv", "mine.html"])
-def test_a_file_that_is_not_ours_is_kept(name, report, subject, tmp_path):
-    (tmp_path / name).write_bytes(b"mine")
-    page = si.view(subject, TOKENS[:1], open_browser=False)
-    outcome(lambda: (page if name.endswith("html") else report).save(tmp_path / name))
-    assert (tmp_path / name).read_bytes() == b"mine"
-    (tmp_path / name).write_bytes(b"")  # as tempfile makes it
-    for _ in range(2):
-        (page if name.endswith("html") else report).save(tmp_path / name)
-
-
 def test_a_book_without_chapters_is_not_written(tmp_path):
     outcome(lambda: write_front_pages(tmp_path / "absent"))
     assert not list(tmp_path.iterdir())

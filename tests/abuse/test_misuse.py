@@ -112,7 +112,7 @@ JUNKED = [  # a public function, and an argument of it
     *((si.measure, name) for name in ("model", "edits", "positions", "instruments", "convention", "progress")),
     *((si.sweep, name) for name in ("edits", "metric", "control", "instruments", "progress")),
     *((si.compare, name) for name in ("before", "after", "epsilon")),
-    *((si.Report.sink, name) for name in ("position", "epsilon")),
+    *((si.Report.sink_rate, name) for name in ("position", "epsilon")),
     *((function, "epsilon") for function in (si.Report.heads, si.Report.summary, si.Report.null_sink_rate)),
     (si.Report.plot, "view"),
     (si.Report.extra, "metric"),
