@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from .checks import InputError, refusal
 from .files import replacing, set_aside
+from .spec import key_of
 
 T = TypeVar("T")
 SEAL = "sha256.json"  # in a folder: the hashes of its files
@@ -112,7 +113,7 @@ def check_beside(folder: Path) -> None:
     if not (_STEP.fullmatch(folder.name) or folder.name in _MADE):
         return
     home, run = folder.resolve().parent, _run_of(folder)
-    if run and home.parent.name == "runs" and _KEY.fullmatch(home.name) and home.name != run:
+    if run and home.parent.name == "runs" and _KEY.fullmatch(home.name) and home.name not in (run, _asked(folder)):
         raise Misplaced(folder, f"it is of run {run}, and {home.name} is another run's folder", "put it back")
     for step in sorted(folder.parent.glob("step-*")):
         theirs = _run_of(step)
@@ -121,6 +122,16 @@ def check_beside(folder: Path) -> None:
         if theirs and _run_of(folder) not in ("", theirs):
             reason = f"it is of run {_run_of(folder)}, and {step.name} of run {theirs}"
             raise Misplaced(folder, reason, "put back what belongs there")
+
+
+def _asked(step: Path) -> str:
+    """The key that named a run on text before the hash of the text was known; empty without its recipe."""
+    try:
+        recipe = json.loads((step / RECIPE).read_text())
+        recipe["data"].pop("sha256", None)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return ""
+    return key_of(recipe)
 
 
 def _run_of(folder: Path) -> str | int:

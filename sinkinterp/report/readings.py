@@ -263,13 +263,17 @@ class Readings:
             raise InputError(what) from error
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready copy, with the numbers that JSON cannot hold as text. `from_dict` gives back every bit."""
-        tensors = {name: _tensor_dict(tensor) for name, tensor in sorted(self.tensors().items())}
-        return _about(self) | {"tensors": tensors}
+        """A JSON-ready copy, with the numbers that JSON cannot hold as text, and their digest.
+
+        `from_dict` gives back every bit.
+        """
+        about, tensors = _about(self), dict(sorted(self.tensors().items()))
+        plain = {name: _tensor_dict(tensor) for name, tensor in tensors.items()}
+        return about | {"tensors": plain, DIGEST: _digest(about, tensors)}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`. Raises InputError for anything else."""
+        """The inverse of `to_dict`. Raises InputError for anything else, and for numbers that are not the digest's."""
         with refusal("this is not a report", "give what Report.to_dict made", _NOT_A_REPORT):
             if plain.keys() - _ABOUT - {"tensors"}:
                 tables = {"tables", "rows"} & plain.keys()
@@ -277,7 +281,10 @@ class Readings:
                 fix = "give what Report.save wrote" if tables else "take it as it was"
                 raise InputError(f"it holds {is_of or ', '.join(map(str, plain))}; {fix}")
             tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
-            return cls(**_fields(plain, tensors))
+            report = cls(**_fields(plain, tensors))
+            if plain.get(DIGEST) not in (None, _digest(plain, tensors)):
+                raise InputError("its numbers are not those that were written; take it as it was")
+            return report
 
     def to_pandas(self) -> Any:
         """One row per sequence, layer, head and position: a pandas DataFrame, without padding.
@@ -340,8 +347,9 @@ def _listed(positions: Sequence[int]) -> str:
 
 
 _METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is not a tensor
-DIGEST = "digest"  # in the metadata of a .safetensors file: the hash of all that it holds
-_ABOUT = {DIGEST, "positions", "attention_layers", "protocol", "sealed", "sha256"}  # the last two: of earlier versions
+DIGEST = "digest"  # of all that a file or dictionary holds: `load` and `from_dict` notice what was changed
+_CONTENT = ("positions", "attention_layers", "protocol")
+_ABOUT = {DIGEST, *_CONTENT, "sealed", "sha256"}  # the last two: of earlier versions
 _BY_POSITION = ("importance", "raw_importance", "null", "bias_null")
 _NOT_A_REPORT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 
@@ -362,7 +370,7 @@ def _safetensors(readings: Readings) -> bytes:
 
 def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """The hash of a report, whatever order its tensors have."""
-    plain = {name: value for name, value in about.items() if name != DIGEST}
+    plain = {name: about[name] for name in _CONTENT}
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -408,4 +416,7 @@ def _tensor_dict(tensor: Tensor) -> dict[str, Any]:
 
 def _tensor(dtype: str, shape: Sequence[int], values: Sequence[float | int | str]) -> Tensor:
     numbers = [float(value) if isinstance(value, str) else value for value in values]
-    return torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(tuple(shape))
+    kind: torch.dtype = getattr(torch, dtype)
+    if not kind.is_floating_point and any(number != int(number) for number in numbers):
+        raise InputError(f"a number of type {dtype} is whole; take it as it was")
+    return torch.tensor(numbers, dtype=kind).reshape(tuple(shape))

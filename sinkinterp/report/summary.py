@@ -167,6 +167,7 @@ def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText =
     )
 
 
+@of_report
 def main_sink(report: Readings, epsilon: float = 0.3) -> int:
     """The position of the sink: 0, unless the first token has none and a later position is one, the strongest then."""
     if _rate_exceeds(report, epsilon) is not False or not (later := _later_sinks(report, epsilon)):

@@ -506,8 +506,6 @@ def test_more_choices_than_any_model_has_are_refused_before_all_are_read(monkeyp
 
 REPORTS = {
     "an epsilon without the first token": lambda r: si.measure(SUBJECT, TOKENS, positions=[3]).plot("epsilons"),
-    "a column that a table lacks": lambda r: r.heads().frame["laier"].tolist(),
-    "rows by a column that a table lacks": lambda r: r.heads().where(laier=1),
     "a tensor of words": lambda r: with_number(r, "importance", "abc"),
     "a figure of a table without one": lambda r: r.summary().table.plot(),
     "importance above one": lambda r: with_tensor(r, "importance", r.importance + 5),
