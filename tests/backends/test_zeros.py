@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from backends.own_modules import VOCAB as OWN_VOCAB, Litgpt, NanoGPT
 from backends.zoo import VOCAB, model_of
 from refusals import refused
 
@@ -38,6 +39,21 @@ def test_weights_of_zeros_are_measured_as_eager_attention_has_them(name, parts, 
     report = si.measure(si.load(model, backend=backend), TOKENS)
     watchers = torch.arange(11, 0, -1)
     assert torch.allclose(report.importance, expected.sum(-2) / watchers, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "ending"), [(NanoGPT, "attn.c_proj.weight"), (Litgpt, "o_proj.weight")])
+def test_a_module_of_ones_own_may_begin_with_output_projections_of_zeros(kind, ending):
+    module = kind().eval()
+    projections = [weight for name, weight in module.named_parameters() if name.endswith(ending)]
+    for weight in projections:
+        weight.data.zero_()
+    assert projections
+    tokens = TOKENS % OWN_VOCAB
+    report = si.measure(si.load(module), tokens)
+    assert not any(weight.any() for weight in projections)
+    for weight in projections:  # the first layer's attention does not depend on what it returns
+        weight.data.normal_()
+    assert torch.allclose(report.importance[:, 0], si.measure(si.load(module), tokens).importance[:, 0], atol=1e-6)
 
 
 def test_an_edit_that_is_lost_in_a_block_that_does_mix_positions_is_still_refused(monkeypatch):

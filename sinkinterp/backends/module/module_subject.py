@@ -232,9 +232,12 @@ class ModuleSubject(HuggingFaceSubject):
         tables = (self.model,) if found.positions else ()
         self.modules = StreamModules(self.model, tables, [self.model] * len(updates), {MLP: updates})
         self._check_contract(bare)
-        if self._abilities.idle:  # its output may be dropped, or be multiplied by zeros: a module can do both
-            block = min(self._abilities.idle)
-            raise InputError(f"{self.name} cannot be edited: a change of the attention call of block {block} is lost")
+        if self._abilities.idle:  # weights of zeros may be the reason, or the module drops what attention returns
+            with _zeros_filled(self.model):
+                idle = self._abilities_found(self.logits(tokens), 3).idle
+            if idle:
+                why = f"a change of the attention call of block {min(idle)} is lost"
+                raise InputError(f"{self.name} cannot be edited: {why}")
 
     @property
     def dtype(self) -> torch.dtype:
@@ -334,6 +337,20 @@ def _naming_the_model_inside(model: nn.Module) -> Iterator[None]:
         if inside is None:
             raise
         raise InputError(f"{error}; or give its .{inside}, which is a transformers model") from error
+
+
+@contextmanager
+def _zeros_filled(model: nn.Module) -> Iterator[None]:
+    """In the block, parameters of zeros hold small random numbers."""
+    filled = [p for p in model.parameters() if p.is_floating_point() and not p.any()]
+    generator = torch.Generator().manual_seed(0)
+    try:
+        for parameter in filled:
+            parameter.data.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+        yield
+    finally:
+        for parameter in filled:
+            parameter.data.zero_()
 
 
 def _check_plain(model: nn.Module, name: str) -> None:
