@@ -29,14 +29,16 @@ _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 CAN_READ_PEAKS = _CLEAR.exists()
 
 
-def time_ratio(way: Way, case: Case, repeats: int) -> float:
-    """Time of a way over that of the plain forward pass on the same weights: the median over alternated pairs.
+def time_ratio(way: Way, case: Case, repeats: int, base_way: Way = plain) -> float:
+    """Time of a way over that of another, by default the plain forward pass, on the same weights.
 
-    Processor time on the CPU, seconds until the device is idle elsewhere. The plain pass runs on a model of its own,
+    It is the median over alternated pairs.
+
+    Processor time on the CPU, seconds until the device is idle elsewhere. The other way runs on a model of its own,
     since libraries leave theirs changed.
     """
     tokens = case.tokens()
-    base, run = (each(case.model()) for each in (plain, way))
+    base, run = (each(case.model()) for each in (base_way, way))
     clock = _processor_seconds if case.device == "cpu" else _seconds_to_idle
     return _ratio(lambda: run(tokens), lambda: base(tokens), clock, repeats)
 

@@ -27,7 +27,19 @@ from benchmarks.costs import peak_mb_here, time_ratio
 from benchmarks.gpu_checks import Size
 from benchmarks.rows import PEERS, Row
 from benchmarks.train import recipe_of, speed_on
-from benchmarks.ways import LlamaSetting, Setting, Way, all_positions, compiled, default_measure, first_position, plain
+from benchmarks.ways import (
+    LlamaSetting,
+    Setting,
+    Way,
+    all_positions,
+    compiled,
+    default_measure,
+    first_position,
+    generation,
+    generation_in_a_block,
+    patching,
+    plain,
+)
 from sinkinterp.files import write_json
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.table import Table
@@ -134,6 +146,12 @@ def _of_people(setting: LlamaSetting, scale: Scale) -> Iterator[Row]:
     for what, (way, goal) in {**ways, "all instruments": (default_measure, None)}.items():
         name = f"{what}, {setting.name}, {setting.sequences} x {setting.length:,}: time"
         yield Row(name, goal if scale.has_goals else None, partial(time_ratio, way, setting, scale.repeats))
+    if (setting.sequences, setting.length) != PEOPLES[0] and scale.has_goals:
+        return
+    for what, way in {**PEERS, "activation_patching of one pair of prompts": patching}.items():
+        yield Row(f"{what}, {setting.name}: time", None, partial(time_ratio, way, setting, scale.repeats))
+    ratio = partial(time_ratio, generation_in_a_block, setting, scale.repeats, generation)
+    yield Row(f"16 tokens in a block of an edit over 16 tokens, {setting.name}: time", None, ratio)
 
 
 def _speed(what: str, recipe: Recipe, scale: Scale) -> Iterator[Row]:

@@ -13,6 +13,7 @@ import sinkinterp as si
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.files.named_models import downloaded
 from sinkinterp.data.tokens import Tokens
+from sinkinterp.interventions import Change, SetTo
 from sinkinterp.metrics.instruments import ALL
 from sinkinterp.runs.case import Inputs
 
@@ -172,10 +173,17 @@ def _saved_patterns(envoy: Any, tokens: Tensor) -> tuple[object, object]:
 
     with torch.no_grad(), envoy.trace(tokens, use_cache=False):
         patterns = nnsight.save([])
-        for block in envoy.transformer.h:
-            patterns.append(block.attn.source.attention_interface_1.output[1])
+        for block in _attention_envoys(envoy):
+            patterns.append(block.source.attention_interface_1.output[1])
         logits = nnsight.save(envoy.output.logits)
     return logits, patterns
+
+
+def _attention_envoys(envoy: Any) -> list[Any]:
+    """nnsight's envoys of the attention modules of a GPT-2 or a Llama."""
+    if hasattr(envoy._module, "transformer"):
+        return [block.attn for block in envoy.transformer.h]
+    return [block.self_attn for block in envoy.model.layers]
 
 
 def cache_transformer_lens(model: PreTrainedModel) -> Run:
@@ -184,3 +192,31 @@ def cache_transformer_lens(model: PreTrainedModel) -> Run:
 
     bridge = bridge_of(model)
     return torch.no_grad()(bridge.run_with_cache)
+
+
+def generation(model: PreTrainedModel) -> Run:
+    """16 new tokens, greedily."""
+    options = {"max_new_tokens": 16, "min_new_tokens": 16, "do_sample": False, "pad_token_id": 0}
+    return lambda tokens: model.generate(tokens, attention_mask=torch.ones_like(tokens), **options)
+
+
+def generation_in_a_block(model: PreTrainedModel) -> Run:
+    """The same in a block of an edit that zeroes what head 0 of layer 0 returns."""
+    run, edit = generation(model), Change(si.sites.OUTPUT, SetTo(0.0), heads=[(0, 0)])
+
+    def edited(tokens: Tensor) -> object:
+        with si.patched(model, edit):
+            return run(tokens)
+
+    return edited
+
+
+def patching(model: PreTrainedModel) -> Run:
+    """`activation_patching` of residuals at the last position: the first sequence, corrupted by adding 1 to each id."""
+    subject, vocab = si.load(model), model.config.vocab_size
+
+    def patched(tokens: Tensor) -> object:
+        clean, site = tokens[:1], Change(si.sites.RESIDUAL, positions=[tokens.shape[1] - 1])
+        return si.activation_patching(subject, clean, (clean + 1) % vocab, site=site, progress=False)
+
+    return patched
