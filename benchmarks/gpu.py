@@ -148,8 +148,8 @@ def _of_people(setting: LlamaSetting, scale: Scale) -> Iterator[Row]:
         yield Row(name, goal if scale.has_goals else None, partial(time_ratio, way, setting, scale.repeats))
     if (setting.sequences, setting.length) != PEOPLES[0] and scale.has_goals:
         return
-    for what, way in {**PEERS, "activation_patching of one pair of prompts": patching}.items():
-        yield Row(f"{what}, {setting.name}: time", None, partial(time_ratio, way, setting, scale.repeats))
+    for what, peer in {**PEERS, "activation_patching of one pair of prompts": patching}.items():
+        yield Row(f"{what}, {setting.name}: time", None, partial(time_ratio, peer, setting, scale.repeats))
     ratio = partial(time_ratio, generation_in_a_block, setting, scale.repeats, generation)
     yield Row(f"16 tokens in a block of an edit over 16 tokens, {setting.name}: time", None, ratio)
 

@@ -148,15 +148,18 @@ def _geometry(report: Report) -> dict[str, Cell]:
 def _massive(subject: HuggingFaceSubject, tokens: Tokens) -> dict[str, Cell]:
     """Returns where an entry of the first token is massive, its size, who writes it and who erases it."""
     path = massive_path(subject, tokens)
-    found = isinstance(path, Path)
+    if isinstance(path, Path):
+        writer, eraser = path.writer, path.eraser and path.eraser[0]
+    else:
+        writer, eraser = "the embedding" if path.is_embedding else "no part", None
     return {
         "dimension": path.dim,
         "times the others": path.times,
         "massive from": None if path.life is None else path.life.first,
         "massive until": None if path.life is None else path.life.last,
         "entry": path.value,
-        "written by": path.writer if found else "the embedding" if path.is_embedding else "no part",
-        "erased by": path.eraser[0] if found and path.eraser else None,
+        "written by": writer,
+        "erased by": eraser,
     }
 
 

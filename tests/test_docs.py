@@ -2,8 +2,10 @@
 
 import re
 import shlex
+import sys
 from pathlib import Path
 from runpy import run_path
+from subprocess import run
 from types import ModuleType
 
 import nbformat
@@ -54,6 +56,23 @@ def test_the_snippets_of_the_readme_on_genuine_models_run(tmp_path, monkeypatch,
     exec(compile(text, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     assert (tmp_path / "front.png").is_file() and not [words for words in PRINTS.findall(text) if words not in printed]
+
+
+@pytest.mark.timeout(400)  # half a minute without a cache of types, three seconds with one
+def test_the_snippets_of_all_pages_have_the_types_that_mypy_sees(tmp_path):
+    for page in PAGES:
+        text = "\n".join((*GENUINE.findall(page.read_text()), *PYTHON.findall(page.read_text())))
+        (tmp_path / f"{page.stem}.py").write_text(text)
+    options = (
+        "--strict",
+        "--config-file",
+        str(ROOT / "pyproject.toml"),
+        "--cache-dir",
+        str(ROOT / ".mypy_cache" / "docs"),
+    )
+    files = [path.name for path in tmp_path.iterdir()]
+    checked = run([sys.executable, "-m", "mypy", *options, *files], cwd=tmp_path, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_every_page_and_notebook_is_in_the_contents_of_its_folder():
@@ -117,14 +136,14 @@ def test_a_notebook_runs(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cells = nbformat.reads(file.read_text().replace("STEPS = 1000", "STEPS = 30"), as_version=4).cells
 
-    def run():
+    def run_cells():
         plotly.io.renderers.default = "json"
         shell = InteractiveShell(user_module=ModuleType("notebook"))
         for cell in cells:
             if cell.cell_type == "code":
                 shell.run_cell(cell.source).raise_error()
 
-    assert ended(forked(run)) == 0
+    assert ended(forked(run_cells)) == 0
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)

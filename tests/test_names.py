@@ -1,4 +1,4 @@
-"""Neither ruff nor mypy looks for undefined names here, because shapes of jaxtyping look like names. This test does."""
+"""No function reads a global name that only type checkers import: mypy knows it, and a call would fail."""
 
 import ast
 import builtins

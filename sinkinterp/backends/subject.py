@@ -72,6 +72,10 @@ class Subject:
     folder: Path | None = None
     tokenizer_source: Callable[[], Any] = staticmethod(lambda: None)
 
+    def lens(self) -> Any:
+        """The TransformerLens bridge that runs the model. Raises InputError where another library does."""
+        raise InputError(f'write si.load(..., backend="transformer_lens").lens(): {self.name} runs in {self.backend}')
+
     def read_beyond_context(self) -> None:
         """Lets texts be longer than `shape.n_ctx`; see `load`."""
         raise NotImplementedError

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
@@ -92,15 +92,22 @@ class Given:
         return inputs.token_set(subject, model, on_file)
 
 
-TABLES = "sinks above layers positions epsilons norms keys values kv residuals angles massive entries"
-TableName = Annotated[
-    Literal[
-        *("sinks", "above", "layers", "positions", "epsilons", "norms", "keys", "values"),
-        *("kv", "residuals", "angles", "massive", "entries"),
-    ]
-    | None,
-    option(f"Print one table: {TABLES}.", metavar="NAME"),
+Tables = Literal[
+    "sinks",
+    "above",
+    "layers",
+    "positions",
+    "epsilons",
+    "norms",
+    "keys",
+    "values",
+    "kv",
+    "residuals",
+    "angles",
+    "massive",
+    "entries",
 ]
+TableName = Annotated[Tables | None, option(f"Print one table: {' '.join(get_args(Tables))}.", metavar="NAME")]
 Epsilon = Annotated[float | None, option("A head has a sink above it; default: 0.3.", metavar="SHARE")]
 PresetName = Annotated[
     Literal["paper", "released-open-models", "released-own-models"] | None,

@@ -37,7 +37,8 @@ from ..train.loop import held_out_tokens
 from ..train.recipe import recipe_in
 
 ModelLike = Subject | Any
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 BUSY = {"cpu": 2048}  # more tokens are no faster on a CPU; other devices take as many as fit, up to MOST
 MOST = 65_536
 SHARE = 0.5  # of the free memory, since the estimate below is rough

@@ -96,7 +96,8 @@ def short_name(model: str) -> str:
     return next((part for part in reversed(re.split(r"[/\\]", model)) if part), model)
 
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 EXTRA = "extra."  # before the names of instruments' answers, among all tensors
 TokenText = Callable[[int], str]  # from a token id to its text
 
