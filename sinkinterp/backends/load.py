@@ -52,7 +52,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     Encoder-decoder models (Whisper, BART, T5) need an `encoder` input, `Silence()`, `NoEncoder()`, `Sound(file)` or
     `Text(text)` of `sinkinterp.backends.encoder`; their decoder is measured. The subject reads text with
     `tokenizer`, a transformers tokenizer or the name of one, by default that of the name, the folder, the nnsight model
-    or the bridge; or anything with `encode` and `decode`, the two functions, or a dictionary of the ids of characters.
+    or the bridge; or anything with `encode` and `decode`, or the two functions.
     `forward`, `blocks`, `positions` and `attention` are for modules of your own, where what they do is not found or
     ambiguous: `forward(module, ids)` returns the logits; `blocks="transformer.h"` names the list of blocks,
     `positions="transformer.wpe"` the table of positions; `attention` describes attention that does not call
