@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.place_or_token import Answer, answer_of, depth_figure, place_or_token
 from sinkinterp.runs.case import Case
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
 from sinkinterp.table import INPUT, LENGTH, LOSS, MODEL, Cell, Table
 
@@ -18,23 +19,34 @@ from .shared.genuine import text_models
 CLAIM = "A token is a sink because of its place, where it sees no other token, or because it is BOS."
 # Gu et al. 2025, section 3.1: the sink is on the first token, whatever it is
 MODELS = text_models(has=())
-SEQUENCES, LENGTHS, EVERY = 64, (64, 256), 2  # EVERY: which depths are tried
-FEW = 16  # sequences of a model that ships
-GROUP = (MODEL, INPUT, LENGTH)
+MODELS[Scale.REAL] += ["sinkinterp/text-softmax-48k", "sinkinterp/text-softmax"]  # three layers, rotary positions, BOS
+SEQUENCES, FEW = {64: 32, 256: 8}, 16  # by the length; FEW: at most so many of the larger models
+DEPTHS_AT = 64  # the length at which depths are tried: 0, 2, 3, then four more
+GROUP, TEXTS = (MODEL, INPUT, LENGTH), "n"
 EXPECTED = {"smollm2": Answer.PLACE, "qwen2.5": Answer.PLACE, "gemma3": Answer.TOKEN}  # by a first look
 
 
 def measure(case: Case, progress: Progress) -> Table:
     """The rows of `si.place_or_token` for each text and length."""
-    rows, notes = list[dict[str, Cell]](), list[str]()
-    depths = case.subject.shape.attention_layers[::EVERY]
-    for name in corpora():
-        for length in dict.fromkeys(case.size(length=each)[1] for each in LENGTHS):
-            tokens = tokens_of(case, name, (SEQUENCES if case.recipe is None else FEW, length), progress)
-            table = place_or_token(case.subject, tokens, layers=depths, progress=progress(f"{name}, T={length}"))
-            rows += [{**case.names, INPUT: name, LENGTH: length, **row} for row in table.records()]
-            notes.append(table.note)
-    return Table.of(CLAIM, "; ".join(note for note in (*notes, absent()) if note), tuple(rows))
+    parts = [part(case, name, length, progress) for length in SEQUENCES for name in corpora()]
+    notes = [note for table in parts for note in (table.note, absent()) if note]
+    return Table.of(CLAIM, "; ".join(notes), tuple(row for table in parts for row in table.records()))
+
+
+def part(case: Case, name: str, most: int, progress: Progress) -> Table:
+    """The rows of one text, of `most` tokens or what the model can read."""
+    n, length = min(SEQUENCES[most], FEW if case.most else SEQUENCES[most]), case.size(length=most)[1]
+    tokens = tokens_of(case, name, (n, length), progress)
+    attending = case.subject.shape.attention_layers
+    depths = depths_of(attending) if most == DEPTHS_AT else attending[-1:]
+    table = place_or_token(case.subject, tokens, layers=depths, progress=progress(f"{name}, T={length}"))
+    rows = ({**case.names, INPUT: name, LENGTH: length, TEXTS: n, **row} for row in table.records())
+    return Table.of(CLAIM, table.note, tuple(rows))
+
+
+def depths_of(attending: Sequence[int]) -> list[int]:
+    """The depths that are tried: the layers 0, 2 and 3, and then each quarter of those that follow."""
+    return sorted({*attending[:1], *attending[2:4], *attending[4 :: max(1, (len(attending) - 4) // 4)]})
 
 
 def answers(table: Table) -> dict[tuple[Cell, ...], Answer]:
