@@ -20,17 +20,22 @@ CLAIM = "A token is a sink because of its place, where it sees no other token, o
 # Gu et al. 2025, section 3.1: the sink is on the first token, whatever it is
 MODELS = text_models(has=())
 MODELS[Scale.REAL] += ["sinkinterp/text-softmax-48k", "sinkinterp/text-softmax"]  # three layers, rotary positions, BOS
-SEQUENCES, FEW = {64: 32, 256: 8}, 16  # by the length; FEW: at most so many of the larger models
-DEPTHS_AT = 64  # the length at which depths are tried: 0, 2, 3, then four more
+SEQUENCES, FEW = {64: 32, 256: 4}, 8  # by the length; FEW: at most so many of the larger models
+DEPTHS_AT = 64  # the length at which depths are tried, and every text is read
 GROUP, TEXTS = (MODEL, INPUT, LENGTH), "n"
 EXPECTED = {"smollm2": Answer.PLACE, "qwen2.5": Answer.PLACE, "gemma3": Answer.TOKEN}  # by a first look
 
 
 def measure(case: Case, progress: Progress) -> Table:
     """The rows of `si.place_or_token` for each text and length."""
-    parts = [part(case, name, length, progress) for length in SEQUENCES for name in corpora()]
+    parts = [part(case, name, length, progress) for name, length in parts_of()]
     notes = [note for table in parts for note in (table.note, absent()) if note]
     return Table.of(CLAIM, "; ".join(notes), tuple(row for table in parts for row in table.records()))
+
+
+def parts_of() -> list[tuple[str, int]]:
+    """The texts and lengths: the first text at every length, the others at one."""
+    return [(name, most) for most in SEQUENCES for name in (corpora() if most == DEPTHS_AT else corpora()[:1])]
 
 
 def part(case: Case, name: str, most: int, progress: Progress) -> Table:

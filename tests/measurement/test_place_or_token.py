@@ -1,5 +1,7 @@
 """place_or_token: an independent computation on plain transformers, and models whose answer is known."""
 
+import argparse
+import heapq
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +10,10 @@ import torch.nn.functional as F
 from backends.zoo import VOCAB, model_of
 from refusals import refused
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 import sinkinterp as si
+from sinkinterp.backends.files.named_models import downloads
 from sinkinterp.measurement import place_or_token as por
 from sinkinterp.measurement.place_or_token import Answer, answer_of, depth_of, place_or_token
 
@@ -33,9 +37,24 @@ def alphas(model, tokens, position, layers):
     for handle in handles:
         handle.remove()
     loss = F.cross_entropy(output.logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none")
-    loss = loss[:, [i for i in range(T - 1) if i not in (position - 1, position)]].mean()
+    loss = loss[:, [i for i in range(tokens.shape[1] - 1) if i not in (position - 1, position)]].mean()
     attention = torch.stack(output.attentions, 1)
     return attention.sum(-2), (attention > 0).sum(-2), loss
+
+
+def agrees(table, model, tokens, epsilon):
+    """Whether each row is that of eager attention, but those of the random control."""
+    for row in table.records():
+        if row["edit"] not in (por.AS_IS, por.ALONE):
+            continue
+        k, edited = row["position"], row["edit"] == por.ALONE
+        layers = range(row["first layer"], row["last layer"] + 1) if edited else ()
+        mass, watchers, loss = alphas(model, tokens, k, layers)
+        alpha = mass / watchers
+        assert row["alpha_k"] == pytest.approx(alpha[..., k].mean().item(), abs=1e-4)
+        assert row["Sink_k"] == pytest.approx((alpha[..., k] > epsilon).float().mean().item(), abs=1e-4)
+        assert row["Sink_1"] == pytest.approx((alpha[..., 0] > epsilon).float().mean().item(), abs=1e-4)
+        assert row["loss"] is None or row["loss"] == pytest.approx(loss.item(), abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["llama with grouped queries", "qwen2", "gemma3"])
@@ -43,17 +62,20 @@ def test_every_depth_is_that_of_eager_attention_with_a_mask_of_ones_own(name):
     model, tokens = model_of(name), torch.randint(VOCAB, (N, T), generator=torch.Generator().manual_seed(1))
     table = place_or_token(model, tokens, positions=PLACES, epsilon=0.15, progress=False)
     assert len(table.records()) == len(PLACES) * (3 + 2 * 2)
-    for row in table.records():
-        if row["edit"] == por.ONE_MORE:
-            continue
-        k, edited = row["position"], row["edit"] == por.ALONE
-        layers = range(row["first layer"], row["last layer"] + 1) if edited else ()
-        mass, watchers, loss = alphas(model, tokens, k, layers)
-        alpha = mass / watchers
-        assert row["alpha_k"] == pytest.approx(alpha[..., k].mean().item(), abs=1e-4)
-        assert row["Sink_k"] == pytest.approx((alpha[..., k] > 0.15).float().mean().item(), abs=1e-4)
-        assert row["Sink_1"] == pytest.approx((alpha[..., 0] > 0.15).float().mean().item(), abs=1e-4)
-        assert row["loss"] is None or row["loss"] == pytest.approx(loss.item(), abs=1e-4)
+    agrees(table, model, tokens, 0.15)
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m-instruct", "gemma3-270m"])
+def test_genuine_models_agree_with_plain_transformers(name):
+    if not (downloads() / name).is_dir():
+        pytest.skip(f"needs local/{name}: run make models")
+    subject = si.load(f"local/{name}")
+    tokens = subject.tokens([argparse.__doc__, heapq.__about__], 24).tokens
+    table = place_or_token(subject, tokens, positions=(10,), layers=(2,), progress=False)
+    # float64: eager attention in float32 is 1e-4 nats off
+    agrees(table, AutoModelForCausalLM.from_pretrained(downloads() / name, dtype=torch.float64).eval(), tokens, 0.3)
+    (whole,) = [row for row in table.records() if row["edit"] == por.ALONE and row["loss"] is not None]
+    assert (whole["Sink_k"] > 0.25) == (name != "gemma3-270m")  # another answer of each
 
 
 def test_without_leaving_out_blocks_the_numbers_are_the_same(monkeypatch):

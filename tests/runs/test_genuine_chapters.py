@@ -16,7 +16,7 @@ from sinkinterp.attention.sites import HeadWeights
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import random_tokens
-from sinkinterp.interventions import ZeroKeyBias, ZeroQueryBias, ZeroValueBias
+from sinkinterp.interventions import RemoveColumn, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 from sinkinterp.runs.case import Case, Named, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module
 from sinkinterp.runs.experiment import OnModels, Outcome, Rule, Scope, load_experiment
@@ -140,11 +140,12 @@ def test_the_row_of_an_atlas_is_what_measurements_say(tmp_path):
     (row,) = load_experiment("atlas_of_models").table(Scope(Scale.SMOKE, models=[str(tmp_path)])).records()
     subject = si.load(str(tmp_path))
     tokens = random_tokens(97, 64, 16).tokens
-    plain, hidden = (
-        si.measure(subject, tokens, edits=edits, instruments=si.measurement.instruments.LOSS, progress=False)
-        for edits in ((), [si.interventions.RemoveColumn(positions=[0])])
+    few = load_module("atlas_of_models").FEW
+    plain, shown, hidden = (
+        si.measure(subject, texts, edits=edits, instruments=si.measurement.instruments.LOSS, progress=False)
+        for texts, edits in ((tokens, ()), (tokens[:few], ()), (tokens[:few], [RemoveColumn(positions=[0])]))
     )
-    losses = [report.extras["loss"][:, 1:].mean() for report in (plain, hidden)]
+    losses = [report.extras["loss"][:, 1:].mean() for report in (shown, hidden)]
     assert row["Sink_1 without BOS"] == pytest.approx(plain.sink_rate().mean, abs=1e-6)
     assert row["loss, first token hidden in all layers"] == pytest.approx((losses[1] - losses[0]).item(), abs=1e-5)
     assert row["value ratio"] == pytest.approx(plain.value_ratio().mean().item(), rel=1e-5)
