@@ -40,7 +40,7 @@ from benchmarks.ways import (
     patching,
     plain,
 )
-from sinkinterp.files import write_json
+from sinkinterp.files import write_file
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.table import Table
 from sinkinterp.train.recipe import RECIPES, Recipe, with_variant
@@ -109,9 +109,7 @@ def main(
     results = [*measured(rows(scale), time.monotonic() + 60 * minutes)]
     print(table(results, name).to_markdown())
     if json_out is not None:
-        write_json(
-            json_out, {"device": name, "torch": version("torch"), "rows": [asdict(r) for r in results]}, indent=1
-        )
+        write_file(json_out, {"device": name, "torch": version("torch"), "rows": [asdict(r) for r in results]})
     if any(result.verdict.startswith(("failed", "missed")) for result in results if result.what.startswith("check")):
         raise typer.Exit(1)
 

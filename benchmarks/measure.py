@@ -23,7 +23,7 @@ from rich.table import Table
 from benchmarks.console import NOISY, say
 from benchmarks.rows import Row, Scale, real_rows, rows, skipped
 from benchmarks.ways import RealSetting, Setting
-from sinkinterp.files import write_json
+from sinkinterp.files import write_file
 
 REAL_SETTINGS = (RealSetting(64, sequences=16), RealSetting(1024, sequences=1))
 _SMALL = Setting(128, layers=2, heads=12, width=768, vocab=5003)
@@ -62,7 +62,7 @@ def main(
     console.print(table(results, caption))
     if json_out is not None:
         plain = {"protocol": caption, "rows": [asdict(result) for result in results]}
-        write_json(json_out, plain, indent=1)
+        write_file(json_out, plain)
 
 
 def _full(length: int, long: bool, repeats: int) -> Scale:

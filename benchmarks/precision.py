@@ -21,7 +21,7 @@ import sinkinterp as si
 from benchmarks.console import say
 from benchmarks.ways import HAS_REAL, REAL
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.files import write_json
+from sinkinterp.files import write_file
 from sinkinterp.metrics.estimates import difference, estimate, intervals
 from sinkinterp.metrics.instruments import LOSS
 from sinkinterp.metrics.metric import METRICS as LOSSES
@@ -59,7 +59,7 @@ def main(
     table = precision_table(REAL, texts)
     print(table.to_markdown())
     if json_out is not None:
-        write_json(json_out, {"title": table.title, "note": table.note, "rows": list(table.records())}, indent=1)
+        write_file(json_out, {"title": table.title, "note": table.note, "rows": list(table.records())})
 
 
 def precision_table(name: str, texts: TokenSet) -> Table:

@@ -25,7 +25,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from benchmarks.console import NOISY, say
 from benchmarks.measure import Result, table
 from sinkinterp.backends.huggingface import HuggingFaceSubject
-from sinkinterp.files import write_json
+from sinkinterp.files import write_file
 from sinkinterp.pages.atlas.build import Atlas, atlas
 from sinkinterp.pages.atlas.encode import atlas_page
 
@@ -62,7 +62,7 @@ def main(
         caption = " ".join((NOISY, _protocol(browser, repeats)) if quick else (_protocol(browser, repeats),))
     console.print(table(results, caption, "What a page of attention maps costs"))
     if json_out is not None:
-        write_json(json_out, {"protocol": caption, "rows": [asdict(result) for result in results]}, indent=1)
+        write_file(json_out, {"protocol": caption, "rows": [asdict(result) for result in results]})
 
 
 def told(result: Result, quick: bool) -> Result:

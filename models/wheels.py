@@ -12,7 +12,7 @@ from typing import BinaryIO
 from zipfile import ZipFile
 
 from sinkinterp.checks import InputError
-from sinkinterp.files import write_text
+from sinkinterp.files import write_file
 
 _FULL = "No space left"
 
@@ -46,7 +46,7 @@ class Wheel:
         if find_spec("pip") is None:
             raise InputError(f"{self} is fetched by pip, which is not installed here; run python -m ensurepip")
         requirement = folder / "requirement.txt"
-        write_text(requirement, f"{self.package}=={self.version} --hash=sha256:{self.sha256}\n")
+        write_file(requirement, f"{self.package}=={self.version} --hash=sha256:{self.sha256}\n")
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--retries=1"]
         command += ["--disable-pip-version-check", "--require-hashes", f"--requirement={requirement}"]
         command += [f"--dest={folder}"]

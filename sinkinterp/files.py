@@ -6,7 +6,7 @@ import secrets
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from string import Template
@@ -45,7 +45,8 @@ def replacing(path: Path | str, fix: str = "free some space or choose another pl
             for part in (part for part in (draft, *draft.rglob("*")) if part.exists()):
                 _sync(part)
             if is_stream:
-                with draft.open("rb") as source, open(_place(target), "wb") as stream, suppress(BrokenPipeError):
+                place = os.dup(_OUTPUT) if _is_output(target) else target
+                with draft.open("rb") as source, open(place, "wb") as stream, suppress(BrokenPipeError):
                     shutil.copyfileobj(source, stream)
                     stream.flush()
                 return
@@ -59,48 +60,28 @@ def replacing(path: Path | str, fix: str = "free some space or choose another pl
             remove(draft)
 
 
-def write_output(
-    path: Path | str, content: Content, force: bool = True, fix: str = "choose another place, or remove it"
-) -> None:
-    """Writes a file, whole or not at all: bytes as they are, a text in UTF-8, a dictionary as JSON.
-
-    Unless `force`, raises InputError as `check_new` does.
-    """
+def write_file(path: Path | str, content: Content) -> None:
+    """Writes a file, whole or not at all: bytes as they are, a text in UTF-8, a dictionary as JSON."""
     text = json.dumps(content, indent=1) if isinstance(content, Mapping) else content
-    check_new([Path(path)], fix, force)
     with replacing(path) as draft:
         draft.write_bytes(text.encode() if isinstance(text, str) else text)
 
 
-def check_new(files: Iterable[Path], fix: str = "choose another place, or remove it", force: bool = False) -> None:
-    """Raises InputError for files that exist, unless `force`; always for folders and for pipes that nobody may read."""
-    for file in (file for file in files if not is_output(file)):
-        if file.is_dir() or file.is_fifo() or file.is_socket():
-            raise InputError(f"{shown_path(file)} is a {'folder' if file.is_dir() else 'pipe'}; choose another place")
-        if not force and file.is_file() and file.stat().st_size:
-            raise InputError(f"{shown_path(file)} exists; {fix}")
+def check_writable(path: Path | str, force: bool = True) -> None:
+    """Raises InputError where a file cannot be written, and unless `force` for one that exists and holds something.
 
-
-def write_text(path: Path | str, text: str) -> None:
-    """Writes a text file (UTF-8), whole or not at all. Raises InputError where the system refuses."""
-    with replacing(path) as draft:
-        draft.write_text(text, encoding="utf-8")
-
-
-def write_json(path: Path | str, value: Any, indent: int | None = None) -> None:
-    """Writes a JSON file, whole or not at all. Raises InputError where the system refuses."""
-    write_text(path, json.dumps(value, indent=indent))
-
-
-def check_writable(path: Path | str) -> None:
-    """Raises InputError where a file cannot be written. Call it before minutes of work. It leaves nothing behind."""
+    Call it before minutes of work. It leaves nothing behind.
+    """
     with _write_errors(path, "choose another place"):
         target = _target(Path(path))
         if target.is_dir():
             raise OSError("there is a folder of that name")
-        if not _is_stream(target):
-            place = next(place for place in (target, *target.parents) if place.parent.exists())
-            tempfile.TemporaryFile(dir=place.parent).close()
+        if _is_stream(target):
+            return
+        if not force and target.exists() and target.stat().st_size:
+            raise InputError(f"{path} exists; choose another place, or add --force")
+        place = next(place for place in (target, *target.parents) if place.parent.exists())
+        tempfile.TemporaryFile(dir=place.parent).close()
 
 
 def data_of(name: str, **words: str) -> dict[str, Any]:
@@ -122,41 +103,29 @@ def by_suffix(suffix: str, formats: Mapping[str, T], what: str, *others: str, fi
     return formats[suffix]
 
 
-def check_holds(folder: Path, name: str, fix: str) -> None:
-    """Raises InputError, which says the fix, where a folder has no file of that name."""
-    if not (folder / name).is_file():
-        raise InputError(f"{folder} holds no {name}; {fix}")
-
-
-def check_is_file(path: Path) -> None:
-    """Raises InputError where there is no file at a path."""
+def check_is_file(path: Path, fix: str = "check the path") -> None:
+    """Raises InputError, which ends in `fix`, where there is no file at a path."""
     if not path.is_file():
-        raise InputError(f"there is no file {path}; check the path")
+        raise InputError(f"there is no file {path}; {fix}")
 
 
 @contextmanager
 def sole_writer(folder: Path, fix: str = "choose another place") -> Iterator[None]:
     """Makes a folder and locks it: other processes that call this with the same folder wait until the block ends.
 
-    The drafts that killed programs left in the folder are removed first, and the lock at the end where nothing else is
-    there. Raises InputError, which ends in `fix`, where the system refuses.
+    The drafts that killed programs left in the folder are removed first; the lock file stays. Raises InputError, which
+    ends in `fix`, where the system refuses.
     """
     from filelock import FileLock  # here, because it takes a tenth of a second to import
 
-    with refusal(f"cannot write to {shown_path(folder)}", fix, OSError):
+    lock = FileLock(folder / "lock")
+    with refusal(f"cannot write to {folder}", fix, OSError):
         _make_folder(folder)
-        lock = FileLock(folder / "lock")
         lock.acquire()
-        while not (folder / "lock").exists():  # the writer before us left nothing, and removed it
-            lock.release()
-            lock.acquire()
     try:
         remove_drafts(folder)
         yield
     finally:
-        with suppress(OSError):  # the folder may be gone, and Windows removes no open file
-            if [path.name for path in folder.iterdir()] == ["lock"]:
-                remove(folder / "lock")
         lock.release()
 
 
@@ -197,7 +166,7 @@ def _write_errors(path: Path | str, fix: str) -> Iterator[None]:
         # safetensors and tokenizers are written in Rust; their errors are not OSErrors, but say "(os error 28)"
         if isinstance(error, InputError) or not (isinstance(error, OSError) or "(os error " in str(error)):
             raise
-        raise InputError(f"cannot write {shown_path(Path(path))}: {reason_of(error)}; {fix}") from error
+        raise InputError(f"cannot write {path or '.'}: {reason_of(error)}; {fix}") from error
 
 
 def _target(path: Path) -> Path:
@@ -219,19 +188,15 @@ def _target(path: Path) -> Path:
 
 def _is_stream(path: Path) -> bool:
     """Tells if a path is a device, a pipe, a socket, or a file that is our standard output."""
-    return path.exists() and (is_output(path) or (not path.is_file() and not path.is_dir()))
+    return path.exists() and (_is_output(path) or not (path.is_file() or path.is_dir()))
 
 
-def is_output(path: Path) -> bool:
+def _is_output(path: Path) -> bool:
     """Tells if a path is the standard output of this program, such as /dev/stdout, wherever that is sent."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(_OUTPUT))
     except (OSError, ValueError):  # no such file, or the standard output is closed
         return False
-
-
-def _place(stream: Path) -> Path | int:
-    return os.dup(_OUTPUT) if is_output(stream) else stream
 
 
 def _make_folder(folder: Path) -> None:
@@ -252,13 +217,3 @@ def _sync(path: Path) -> None:
             raise
     finally:
         os.close(handle)
-
-
-def shown_path(path: Path) -> str:
-    """A path for an error message: on one line, and short enough to read."""
-    text = str(path)
-    if not text.isprintable():
-        text = text.encode("unicode_escape", "backslashreplace").decode("ascii")
-    if not path.name:
-        return repr(text)
-    return text if len(text) <= 200 else f"{text[:100]}...{text[-50:]}"

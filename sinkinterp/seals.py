@@ -9,18 +9,16 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from .checks import InputError, refusal
 from .files import replacing, set_aside
 from .spec import key_of
 
-T = TypeVar("T")
 SEAL = "sha256.json"  # in a folder: the hashes of its files
 RECIPE = "recipe.json"  # in a folder: that it is a checkpoint of ours, which has a seal
 Of = Mapping[str, str | int]  # what a file or a folder is of
@@ -28,6 +26,7 @@ _MADE = ("model", "adapter")  # the names of what a run writes beside its checkp
 _STEP = re.compile(r"step-(\d{7,})")  # the name of a checkpoint's folder
 _KEY = re.compile("[0-9a-f]{12}")  # the name of a run's folder in a cache
 _FIX = "copy it again, make it again, or, if you changed it yourself, save it with transformers into a new folder"
+_CHANGED = "its sha256 is not that of the file that was written"
 
 
 class Damaged(InputError):
@@ -55,10 +54,10 @@ class Misplaced(Damaged):
 
 def seal(folder: Path, of: Of = {}) -> None:
     """Seals a draft of a folder: its sha256.json holds `of` and the sha256 of every file in it."""
-    (folder / SEAL).write_bytes(_record(sums(folder), of))
+    write_record(folder / SEAL, sums(folder), of)
 
 
-def settle(folder: Path, of: Of, write: Callable[[Path], None]) -> None:
+def write_sealed(folder: Path, of: Of, write: Callable[[Path], None]) -> None:
     """Lets `write` fill a draft of a folder and seals it, unless the folder is there, as it was written and of `of`.
 
     Another folder in its place is named on standard error and renamed.
@@ -66,7 +65,7 @@ def settle(folder: Path, of: Of, write: Callable[[Path], None]) -> None:
     if folder.exists():
         try:
             verify(folder, of=of)
-            if (of and not stated(folder)) or not any(folder.iterdir()):
+            if (of and not owner(folder)) or not any(folder.iterdir()):
                 raise Damaged(folder, "this run has not written it")
             return
         except Damaged as damage:
@@ -84,8 +83,7 @@ def verify(folder: Path, *patterns: str, of: Of = {}) -> None:
     sha256.json passes, unless it holds a recipe.
     """
     if (folder / SEAL).exists() or (folder / RECIPE).exists():
-        expected = hashes_in(folder, of)
-        check(folder, {name: sha256 for name, sha256 in expected.items() if _any(name, patterns)})
+        check(folder, {name: sha256 for name, sha256 in hashes_in(folder, of).items() if _is_any(name, patterns)})
 
 
 def hashes_in(folder: Path, of: Of) -> Mapping[str, str]:
@@ -100,7 +98,7 @@ def hashes_in(folder: Path, of: Of) -> Mapping[str, str]:
     return expected
 
 
-def stated(folder: Path) -> Of:
+def owner(folder: Path) -> Of:
     """The owner of a folder by its seal; empty without a seal, or if the seal does not name it."""
     return _parts(folder / SEAL)[0] if (folder / SEAL).exists() else {}
 
@@ -112,115 +110,98 @@ def check_beside(folder: Path) -> None:
     """
     if not (_STEP.fullmatch(folder.name) or folder.name in _MADE):
         return
-    home, run = folder.resolve().parent, _run_of(folder)
-    if run and home.parent.name == "runs" and _KEY.fullmatch(home.name) and home.name not in (run, _asked(folder)):
+    home, run = folder.resolve().parent, _run(folder)
+    names = (run, _key_before_its_text(folder / RECIPE))
+    if run and home.parent.name == "runs" and _KEY.fullmatch(home.name) and home.name not in names:
         raise Misplaced(folder, f"it is of run {run}, and {home.name} is another run's folder", "put it back")
     for step in sorted(folder.parent.glob("step-*")):
-        theirs = _run_of(step)
+        theirs = _run(step)
         if theirs and not (folder / SEAL).exists():
             raise Damaged(folder / SEAL, f"there is no such file, and {step.name} beside it has one")
-        if theirs and _run_of(folder) not in ("", theirs):
-            reason = f"it is of run {_run_of(folder)}, and {step.name} of run {theirs}"
-            raise Misplaced(folder, reason, "put back what belongs there")
+        if theirs and run not in ("", theirs):
+            raise Misplaced(folder, f"it is of run {run}, and {step.name} of run {theirs}", "put it back")
 
 
-def _asked(step: Path) -> str:
+def _key_before_its_text(recipe: Path) -> str:
     """The key that named a run on text before the hash of the text was known; empty without its recipe."""
     try:
-        recipe = json.loads((step / RECIPE).read_text())
-        recipe["data"].pop("sha256", None)
+        plain = json.loads(recipe.read_text())
+        plain["data"].pop("sha256", None)
     except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return ""
-    return key_of(recipe)
+    return key_of(plain)
 
 
-def _run_of(folder: Path) -> str | int:
+def _run(folder: Path) -> str | int:
     """The key of the run that a folder says that it is of; empty where it does not say that."""
     try:
-        return stated(folder).get("run", "")
+        return owner(folder).get("run", "")
     except Damaged:  # whoever reads the folder says so
         return ""
-
-
-@contextmanager
-def verifying(folder: Path, *patterns: str) -> Iterator[None]:
-    """Verifies a folder as `verify` and `check_beside` do, in another thread, while the block reads it.
-
-    Raises Damaged when the block ends, also where it fails.
-    """
-    check_beside(folder)
-    with ThreadPoolExecutor(1) as pool:
-        verification = pool.submit(verify, folder, *patterns)
-        try:
-            yield
-        finally:
-            verification.result()
 
 
 def sums(folder: Path, *patterns: str) -> dict[str, str]:
     """The sha256 of the files in a folder and its subfolders, by their paths in it; of those that match a pattern."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return {name: _sha256(folder / name) for name in names if name != SEAL and _any(name, patterns)}
+    return {name: _sha256(folder / name) for name in names if name != SEAL and _is_any(name, patterns)}
 
 
 def check(folder: Path, expected: Mapping[str, str]) -> None:
     """Raises Damaged unless the files in a folder have these hashes. Other files may be there."""
     for name, sha256 in expected.items():
         if _sha256(folder / name) != sha256:
-            raise Damaged(folder / name, "its sha256 is not that of the file that was written")
+            raise Damaged(folder / name, _CHANGED)
 
 
 def write_record(path: Path, value: Any, of: Of = {}) -> None:
     """Writes a JSON file that begins with the sha256 of its content, whole or not at all."""
     with replacing(path) as draft:
-        draft.write_bytes(_record(value, of))
+        draft.write_bytes(_with_hash({"of": of, "is": value}))
 
 
 def read_record(path: Path, of: Of = {}) -> Any:
     """The value that `write_record` wrote. Raises Misplaced if it is of something else, else Damaged."""
-    said, value = _parts(path)
-    for name, wanted in of.items() if said else ():
-        if said.get(name) != wanted:
-            reason = f"it is of {name} {said.get(name)}, and {name} {wanted} belongs here"
+    actual, value = _parts(path)
+    for name, wanted in of.items() if actual else ():
+        if actual.get(name) != wanted:
+            reason = f"it is of {name} {actual.get(name)}, and {name} {wanted} belongs here"
             raise Misplaced(path, reason, "put it back, or remove it")
     return value
 
 
 def _parts(path: Path) -> tuple[Of, Any]:
     """Returns what a record says that it is of, and its value. Raises Damaged for a file that is not a record."""
-    content = _read(path, lambda file: file.read())
+    with _opened(path) as file:
+        content = file.read()
     try:
-        plain = json.loads(content)["record"]
+        record = json.loads(content)["record"]
+        parts = record["of"], record["is"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise Damaged(path, "it is not a record") from error
-    if content != _sealed(plain):
-        raise Damaged(path, "its sha256 is not that of the file that was written")
-    return (plain["of"], plain["is"]) if isinstance(plain, dict) and plain.keys() == {"of", "is"} else ({}, plain)
+    if content != _with_hash(record):
+        raise Damaged(path, _CHANGED)
+    return parts
 
 
-def _record(value: Any, of: Of) -> bytes:
-    return _sealed({"of": of, "is": value} if of else value)
-
-
-def _sealed(plain: Any) -> bytes:
-    body = json.dumps(plain).encode()
+def _with_hash(record: Any) -> bytes:
+    body = json.dumps(record).encode()
     return b'{"sha256": "%s", "record": %s}' % (hashlib.sha256(body).hexdigest().encode(), body)
 
 
-def _any(name: str, patterns: tuple[str, ...]) -> bool:
+def _is_any(name: str, patterns: tuple[str, ...]) -> bool:
     return not patterns or any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def _sha256(path: Path) -> str:
-    if not path.is_file():
-        raise Damaged(path, "there is no such file")
-    return _read(path, lambda file: hashlib.file_digest(file, "sha256").hexdigest())
+    with _opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read(path: Path, read: Callable[[BufferedReader], T]) -> T:
-    """What `read` makes of a file. Raises Damaged where it cannot be read, and InputError without the permission."""
+@contextmanager
+def _opened(path: Path) -> Iterator[BufferedReader]:
+    """A file to read. Raises Damaged where it cannot be read, and InputError without the permission."""
     try:
         with refusal(f"cannot read {path}", of=PermissionError), path.open("rb") as file:
-            return read(file)
+            yield file
     except OSError as error:
         raise Damaged(path, error.strerror or "it cannot be read") from error

@@ -12,7 +12,7 @@ import pandas
 from pandas.api.types import is_numeric_dtype
 
 from .checks import InputError, instance_of
-from .files import by_suffix, path_of, write_text
+from .files import by_suffix, path_of, write_file
 
 Cell = str | float | int | None
 NULL = "null"  # the column with what chance alone would give, beside the first quantity of a table
@@ -134,7 +134,7 @@ class Table:
         Raises InputError for another suffix. `si.save` also writes the figure.
         """
         path = path_of(path, "where a table is saved")
-        write_text(path, by_suffix(path.suffix.lower(), FORMATS, "a table")(self))
+        write_file(path, by_suffix(path.suffix.lower(), FORMATS, "a table")(self))
         return path
 
     def records(self) -> list[dict[str, Any]]:

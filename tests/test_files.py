@@ -23,11 +23,11 @@ def names(folder):
 
 def test_a_file_is_replaced_whole_and_missing_folders_are_made(tmp_path):
     file = tmp_path / "a" / "b" / "page.html"
-    files.write_text(file, "häuser")
-    files.write_text(file, "13")
+    files.write_file(file, "häuser")
+    files.write_file(file, "13")
     assert file.read_bytes() == b"13" and names(file.parent) == ["page.html"]
-    files.write_json(file, {"a": [1, None]})
-    assert file.read_text() == '{"a": [1, null]}'
+    files.write_file(file, {"a": [1, None]})
+    assert file.read_text() == '{\n "a": [\n  1,\n  null\n ]\n}'
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError, OSError(28, "No space left on device")])
@@ -73,7 +73,7 @@ def test_an_impossible_place_is_one_line_before_and_after_the_work(tmp_path, mon
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("old")
     (tmp_path / "loop").symlink_to("loop")
-    for attempt in (files.check_writable, lambda path: files.write_text(path, "new")):
+    for attempt in (files.check_writable, lambda path: files.write_file(path, "new")):
         refused(partial(attempt, name))
     assert names(tmp_path) == ["file", "folder", "loop"] and (tmp_path / "file").read_text() == "old"
 
@@ -90,33 +90,33 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
     reader = threading.Thread(target=lambda: heard.append(pipe.read_text()))
     reader.start()
     files.check_writable(pipe)
-    files.write_text(pipe, "page")
+    files.write_file(pipe, "page")
     reader.join(timeout=20)
     assert heard == ["page"] and stat.S_ISFIFO(pipe.stat().st_mode)
 
 
 def test_a_pipe_as_standard_output_is_written_to():
-    code = "from sinkinterp.files import *\nfor p in ('stdout', 'null'): write_text(f'/dev/{p}', p)"
+    code = "from sinkinterp.files import *\nfor p in ('stdout', 'null'): write_file(f'/dev/{p}', p)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "stdout" and done.stderr == "" and stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_device_is_one_line_and_stays_a_device():
-    refused(lambda: files.write_text("/dev/full", "page"), "dev")
+    refused(lambda: files.write_file("/dev/full", "page"), "dev")
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
 
 
 def test_a_link_is_followed_wherever_it_leads(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "made" / "file")
     (tmp_path / "second").symlink_to("link")
-    files.write_text(tmp_path / "second", "new")
+    files.write_file(tmp_path / "second", "new")
     assert all((tmp_path / name).is_symlink() for name in ("link", "second"))
     assert (tmp_path / "made" / "file").read_text() == "new" and names(tmp_path / "made") == ["file"]
 
 
 def test_a_name_as_long_as_names_can_be_is_written(tmp_path):
-    files.write_text(tmp_path / ("x" * 255), "new")
+    files.write_file(tmp_path / ("x" * 255), "new")
     assert (tmp_path / ("x" * 255)).read_text() == "new"
 
 
@@ -133,7 +133,7 @@ def test_a_file_keeps_its_permissions(tmp_path):
     file = tmp_path / "file"
     file.write_text("old")
     file.chmod(0o640)
-    files.write_text(file, "new")
+    files.write_file(file, "new")
     assert file.read_text() == "new" and stat.S_IMODE(file.stat().st_mode) == 0o640
 
 
@@ -148,21 +148,21 @@ def test_a_damaged_folder_is_set_aside_in_place_of_an_earlier_one(tmp_path):
 def test_the_names_of_folders_that_are_made_are_flushed_too(tmp_path, monkeypatch):
     flushed, fsync = set(), os.fsync
     monkeypatch.setattr("os.fsync", lambda handle: flushed.add(os.fstat(handle).st_ino) or fsync(handle))
-    files.write_text(tmp_path / "a" / "b" / "file", "new")
+    files.write_file(tmp_path / "a" / "b" / "file", "new")
     assert {path.stat().st_ino for path in (tmp_path, tmp_path / "a", tmp_path / "a" / "b")} < flushed
 
 
 def test_a_file_that_may_not_be_written_stays_though_its_folder_would_allow_it(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("old")
     monkeypatch.setattr("os.access", lambda path, mode: False)  # as for a user who may not write it
-    for attempt in (files.check_writable, lambda path: files.write_text(path, "new")):
+    for attempt in (files.check_writable, lambda path: files.write_file(path, "new")):
         refused(partial(attempt, tmp_path / "file"))
     assert (tmp_path / "file").read_text() == "old" and names(tmp_path) == ["file"]
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="this system has no /proc")
 def test_a_folder_where_nobody_may_write_is_one_line():
-    for attempt in (files.check_writable, lambda path: files.write_text(path, "new")):
+    for attempt in (files.check_writable, lambda path: files.write_file(path, "new")):
         refused(partial(attempt, "/proc/sinkinterp/page.html"), "proc")
 
 
@@ -223,7 +223,7 @@ def test_a_file_system_that_cannot_flush_folders_keeps_what_was_written(tmp_path
         fsync(handle)
 
     monkeypatch.setattr("os.fsync", refuse)
-    files.write_text(tmp_path / "file", "new")
+    files.write_file(tmp_path / "file", "new")
     assert (tmp_path / "file").read_text() == "new"
 
 
@@ -258,11 +258,3 @@ def test_drafts_of_killed_programs_are_removed_by_the_one_writer(tmp_path):
     (tmp_path / "step-1").mkdir()
     files.remove_drafts(tmp_path)
     assert names(tmp_path) == ["step-1"]
-
-
-def test_a_writer_that_leaves_nothing_leaves_no_lock(tmp_path):
-    with pytest.raises(KeyError), files.sole_writer(tmp_path / "empty"):
-        raise KeyError
-    with files.sole_writer(tmp_path / "full"):
-        (tmp_path / "full" / "numbers").touch()
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["lock", "numbers"]

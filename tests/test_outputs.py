@@ -1,7 +1,6 @@
 """A file that people asked for holds what they asked for and no more, and replaces only what they let it replace."""
 
 import json
-from functools import partial
 
 import pandas
 import plotly.graph_objects as go
@@ -9,7 +8,7 @@ import pytest
 from refusals import refused
 
 import sinkinterp as si
-from sinkinterp.files import check_new, write_output
+from sinkinterp.files import check_writable, write_file
 from sinkinterp.pages.report import Page
 from sinkinterp.table import Table
 
@@ -44,10 +43,10 @@ def test_no_cell_of_a_csv_file_is_a_formula(tmp_path):
 
 def test_a_file_that_exists_is_replaced_with_force_only(tmp_path):
     file = tmp_path / "file"
-    write_output(file, {"a": 1}, force=False)
-    for attempt in (partial(check_new, [file]), partial(write_output, file, "new", force=False)):
-        refused(attempt, "exists")
+    check_writable(file, force=False)
+    write_file(file, {"a": 1})
+    refused(lambda: check_writable(file, force=False), "exists")
     assert json.loads(file.read_text()) == {"a": 1} and list(tmp_path.iterdir()) == [file]
-    write_output(file, "new")
+    write_file(file, "new")
     assert file.read_text() == "new"
-    refused(lambda: check_new([tmp_path], force=True), "folder")
+    refused(lambda: check_writable(tmp_path), "folder")

@@ -27,7 +27,7 @@ from sinkinterp.backends.subject import Subject
 from sinkinterp.checks import InputError, nearest
 from sinkinterp.cli.terminal import print_table, print_written, say
 from sinkinterp.data.progress import progress_bars
-from sinkinterp.files import write_text
+from sinkinterp.files import write_file
 from sinkinterp.measurement.measure import measure
 from sinkinterp.measurement.parity import TOLERANCE, dense_patterns, eager_copy
 from sinkinterp.table import Cell, Table
@@ -289,7 +289,7 @@ def main(
         table = sweep(names or FAMILIES, on_family=progress("families"))
     print_table(table)
     if markdown is not None:
-        write_text(markdown, table.to_markdown())
+        write_file(markdown, table.to_markdown())
         print_written(markdown)
     if not is_sound(table):
         raise typer.Exit(1)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sinkinterp.checks import InputError, refusal
-from sinkinterp.files import write_text
+from sinkinterp.files import write_file
 from sinkinterp.pages import book
 from sinkinterp.runs.experiment import load_experiment
 
@@ -39,15 +39,15 @@ def draw_again(folder: Path, stems: Sequence[str] = ()) -> list[Path]:
             drawn = experiment.digest(table), experiment.draw(table)
         judged.append((replace(chapter, table=table, verdicts=found), *drawn))
     for chapter, digest, figure in judged:
-        book.write_numbers(folder, chapter, force=True)
-        book.write_page(folder, chapter, digest, figure, force=True, finding=FINDINGS.get(chapter.stem, ""))
-    return book.write_front_pages(folder, force=True)
+        book.write_numbers(folder, chapter)
+        book.write_page(folder, chapter, digest, figure, finding=FINDINGS.get(chapter.stem, ""))
+    return book.write_front_pages(folder)
 
 
 def write_texts() -> Iterator[Path]:
     """Writes the texts whose numbers are cells, and the lists of verdicts and of models."""
     for file, text in (*cells.texts(), (verdicts.FILE, verdicts.page()), (models.FILE, models.page())):
-        write_text(file, text)
+        write_file(file, text)
         yield file
 
 

@@ -39,7 +39,7 @@ from ..measurement.watching import sinks_of
 from ..metrics.estimates import SHARES, SIZES, estimate_cells, intervals, mean_cells
 from ..metrics.residuals import PEAK_OVER_MEDIAN
 from ..report.report import Report
-from ..seals import Of, settle, stated
+from ..seals import Of, owner, write_sealed
 from ..spec import Limits, added_later
 from ..table import MODEL, Cell, Table
 from ..train import checkpoint, loop
@@ -227,7 +227,8 @@ def mended(
     recipe.trained.prepare(model)
     of, history = _trained(_job(recipe, model, text, base, world), out, on_step)
     with sole_writer(out):
-        settle(out / "adapter", of, lambda to: write_adapter(to, model, recipe.slots, recipe.trained, recipe.model, of))
+        about = model, recipe.slots, recipe.trained, recipe.model, of
+        write_sealed(out / "adapter", of, lambda folder: write_adapter(folder, *about))
     return Mended(recipe, out / "adapter", text, history, world.device)
 
 
@@ -255,7 +256,7 @@ def _trained(job: Job[MendRecipe], out: Path, on_step: loop.OnStep) -> tuple[Of,
         return checkpoint.identity(job.fit, 0, job.base), [{"step": 0, **job.evaluate(model)}]
     last = loop.train(job, out, on_step)
     checkpoint.fill(last, model)
-    return stated(last), checkpoint.history_of(last)
+    return owner(last), checkpoint.history_of(last)
 
 
 def penalised(model: nn.Module, batch: Batch, penalty: float, position: int) -> Tensor:

@@ -22,7 +22,7 @@ from transformers.utils import cached_file
 
 from ..checks import InputError, check_installed, instance_of, refusal
 from ..data.hub import asking_hub
-from ..files import check_holds, path_of
+from ..files import check_is_file, path_of
 from ..seals import SEAL, Misplaced, Of, check_beside, hashes_in, read_record, verify, write_record
 from ..spec import Spec
 from .added_slots import WITH_SLOTS, AddedSlots, add_slots, remove_slots
@@ -112,7 +112,7 @@ def with_adapter(model: PreTrainedModel, folder: Path | str) -> Any:
     instance_of(model, PreTrainedModel, "an adapter mends a transformers model")
     if model in _UNDO:
         raise InputError(f"this {type(model).__name__} has an adapter; call si.without_adapter(model) first")
-    check_holds(folder, RECORD, "give what sinkinterp mend wrote")
+    check_is_file(folder / RECORD, "give what sinkinterp mend wrote")
     check_beside(folder)
     verify(folder)
     record = read_record(folder / RECORD)
@@ -212,7 +212,7 @@ def merged(model: PreTrainedModel, folder: Path) -> Any:
     check_installed("peft", fix)
     import peft
 
-    check_holds(folder, _WEIGHTS, "save the adapter with safe_serialization=True")
+    check_is_file(folder / _WEIGHTS, "save the adapter with safe_serialization=True")
     with refusal(f"the adapter {folder} does not fit {type(model).__name__}"):  # that of another model fails in any way
         adapted = peft.PeftModel.from_pretrained(model, str(folder))
         taken = peft.get_peft_model_state_dict(adapted, save_embedding_layers=False).keys()

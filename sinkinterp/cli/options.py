@@ -12,7 +12,7 @@ import typer
 from ..backends.files.named_models import models
 from ..checks import InputError, check_context, each_once
 from ..data.choices import Bos as BosChoice, Drawn as DrawnChoice, Dtype as DtypeChoice
-from ..files import check_new, check_writable
+from ..files import check_writable
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
@@ -74,8 +74,7 @@ def check_outputs(force: bool, *outputs: Path | None, reads: SequenceOf[Path | s
     for path in files:
         if os.path.realpath(path) in inputs:
             raise InputError(f"this command reads {path}; choose another place for the output")
-        check_writable(path)
-    check_new(files, "choose another place, or add --force", force)
+        check_writable(path, force)
 
 
 def suffix_of(path: Path | None) -> str:

@@ -220,7 +220,7 @@ def _chapter(
     made = {"command": command, "scale": scope.label, **provenance(), **times}
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
-    for file in write_chapter(out, chapter, digest, experiment.draw(table), force=True):
+    for file in write_chapter(out, chapter, digest, experiment.draw(table)):
         print_written(file)
     deliver([], (save, lambda: content(table, suffix_of(save))))
     return [replace(digest, title=chapter.title), verdict_table(chapter)]

@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ..checks import InputError
-from ..files import Content, write_output
+from ..files import Content, write_file
 from ..table import FORMATS, Table, on_one_line, visible
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def deliver(parts: Iterable[Part], *files: Wanted, form: str | None = None) -> N
     for path, content in files:
         if path is not None:
             try:
-                write_output(path, content())
+                write_file(path, content())
                 print_written(path)
             except InputError as error:
                 errors.append(str(error))

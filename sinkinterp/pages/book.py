@@ -18,7 +18,7 @@ from plotly.offline import get_plotlyjs
 
 from .. import table as col
 from ..checks import InputError, check_count, refusal
-from ..files import data_of, path_of, write_output, write_text
+from ..files import data_of, path_of, write_file
 from ..measurement.maps import attention_map
 from ..measurement.measure import measure
 from ..plots.theme import sweep_figure
@@ -262,31 +262,26 @@ TOLD_BY = {name: words["chapter"] for name, words in _WORDS.items()}  # the chap
 FINDINGS = ("sink", "position", "key-biases", "sigmoid", "removal")  # what the book opens with
 
 
-def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure, force: bool = False) -> list[Path]:
-    """Writes the files of a chapter, and of the front page that counts it, to the folder of the book.
-
-    Raises InputError, as all that write here do, for a chapter that exists, unless `force`.
-    """
-    numbers, html = write_numbers(folder, chapter, force), write_page(folder, chapter, digest, figure, force)
-    return [numbers, html, *write_front_pages(folder, force)]
+def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure) -> list[Path]:
+    """Writes the files of a chapter, and of the front page that counts it, to the folder of the book."""
+    numbers, html = write_numbers(folder, chapter), write_page(folder, chapter, digest, figure)
+    return [numbers, html, *write_front_pages(folder)]
 
 
-def write_numbers(folder: Path, chapter: Chapter, force: bool = False) -> Path:
+def write_numbers(folder: Path, chapter: Chapter) -> Path:
     """Writes the numbers that the book keeps of a chapter."""
     numbers = folder / f"{chapter.stem}.json"
-    write_output(numbers, chapter.to_dict(), force)
+    write_file(numbers, chapter.to_dict())
     return numbers
 
 
-def write_page(
-    folder: Path, chapter: Chapter, digest: Table, figure: go.Figure, force: bool = False, finding: str = ""
-) -> Path:
+def write_page(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure, finding: str = "") -> Path:
     """Writes the page of a chapter, with what it found if that is written, and beside it the plotly of all pages."""
     html, library = folder / f"{chapter.stem}.html", folder / PLOTLY
     check_plotly(folder)
     if not library.is_file():
-        write_text(library, get_plotlyjs())
-    write_output(html, chapter_page(chapter, digest, figure, finding), force)
+        write_file(library, get_plotlyjs())
+    write_file(html, chapter_page(chapter, digest, figure, finding))
     return html
 
 
@@ -297,7 +292,7 @@ def check_plotly(folder: Path) -> None:
         raise InputError(f"{library} is not the one of this plotly, and the pages would run it; remove it")
 
 
-def write_front_pages(folder: Path, force: bool = False) -> list[Path]:
+def write_front_pages(folder: Path) -> list[Path]:
     """Writes the front page of a book, and the story if the book has numbers for it."""
     chapters, folder = chapters_in(folder), Path(folder)
     check_plotly(folder)
@@ -306,7 +301,7 @@ def write_front_pages(folder: Path, force: bool = False) -> list[Path]:
     if has_story:
         pages[folder / STORY] = story_page(chapters, PLOTLY, INDEX)
     for file, html in pages.items():
-        write_output(file, html)
+        write_file(file, html)
     return list(pages)
 
 

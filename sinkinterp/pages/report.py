@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..checks import InputError, check_installed, finite_number, instance_of, refusal
 from ..data.tokens import TokensLike
-from ..files import by_suffix, path_of, write_output
+from ..files import by_suffix, path_of, write_file
 from ..interventions.edit import Edits, edits_of
 from ..measurement.maps import attention_map, heads_asked, sinks
 from ..measurement.measure import ModelLike, check_text, inputs_of
@@ -54,7 +54,7 @@ class Page:
         """
         suffix = path_of(path, "where a page is saved").suffix.lower()
         by_suffix(suffix, dict.fromkeys(("", *PAGES)), "a page, which is HTML,")
-        write_output(Path(path), self.html)
+        write_file(Path(path), self.html)
         return Path(path)
 
     def show(self) -> None:
@@ -201,7 +201,7 @@ def save(
     if isinstance(what, Page):
         return what.save(path)
     instance_of(what, go.Figure | Table | Report, "si.save takes figure, table, report; models: model.save_pretrained")
-    write_output(path, content(what, path.suffix.lower(), width, height, path.stem))
+    write_file(path, content(what, path.suffix.lower(), width, height, path.stem))
     return path
 
 
@@ -258,13 +258,13 @@ def without_menus(figure: go.Figure) -> go.Figure:
     return drawn
 
 
-def save_pictures(figures: Mapping[Path, go.Figure], force: bool = True) -> Iterator[Path]:
+def save_pictures(figures: Mapping[Path, go.Figure]) -> Iterator[Path]:
     """Writes PNG pictures without menus, each whole or not at all, and gives their paths.
 
-    Raises InputError where kaleido or a browser is missing, and unless `force` for a file that exists.
+    Raises InputError where kaleido or a browser is missing.
     """
     for path, figure in figures.items():
-        write_output(path, _image(without_menus(figure), "png", SCALE), force)
+        write_file(path, _image(without_menus(figure), "png", SCALE))
         yield path
 
 

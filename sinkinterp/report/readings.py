@@ -21,7 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..checks import InputError, instance_of, nearest, refusal, whole_number
-from ..files import by_suffix, check_is_file, path_of, write_output
+from ..files import by_suffix, check_is_file, path_of, write_file
 from ..metrics.estimates import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE
 from ..metrics.metric import AnyMetric
@@ -233,7 +233,7 @@ class Readings:
         .safetensors (also without suffix) and .json hold every number and the protocol, and `load` reads them. .csv
         holds what `to_pandas` gives. Raises InputError for another suffix.
         """
-        write_output(path, writer_of(path)(self))
+        write_file(path, writer_of(path)(self))
 
     @classmethod
     def load(cls, path: Path | str) -> Self:

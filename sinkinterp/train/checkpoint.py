@@ -74,7 +74,7 @@ def check_own(folders: Iterable[Path], recipe: Spec) -> None:
     """Raises InputError where one of these folders says that another run wrote it."""
     for folder in folders:
         with suppress(Damaged):  # whoever reads it says so
-            if seals.stated(folder).get("run", recipe.key()) != recipe.key():
+            if seals.owner(folder).get("run", recipe.key()) != recipe.key():
                 raise InputError(f"{folder} is of another run; give another folder, or remove it")
 
 
@@ -97,7 +97,7 @@ def opened(run: Path, recipe: Fit, base: str = "") -> int:
             damage.warn(f"the checkpoint is renamed to {set_aside(folder).name}, and training goes on from {start}")
         else:
             _check_same(run, json.loads((folder / seals.RECIPE).read_text()), recipe)
-            if seals.stated(folder).get("base", base) != base:
+            if seals.owner(folder).get("base", base) != base:
                 raise InputError(f"the model that {run} began with has changed; undo that, or give another folder")
             _remove_old(run)
             return step

@@ -21,7 +21,7 @@ from ..data.sources import Embedded, PythonCode, Source, Texts
 from ..data.texts import TextStream, source_of
 from ..data.tokenisers import ByteBPE
 from ..data.tokens import Tokens, sequences_that_fit
-from ..files import check_holds, data_of
+from ..files import check_is_file, data_of
 from ..lm.model import IGNORED, LMSpec
 from ..lm.variants import VARIANTS, attn, variants
 from ..seals import verify
@@ -296,8 +296,8 @@ def with_variant(recipe: Recipe, name: str) -> Recipe:
 def recipe_in(folder: Path) -> Recipe:
     """The recipe that a checkpoint of ours was trained with. Raises InputError if the folder holds none."""
     verify(folder, "recipe.json")
-    check_holds(folder, "recipe.json", "without it and without a tokenizer, give token ids: tokens=FILE.json")
     file = folder / "recipe.json"
+    check_is_file(file, "without it and without a tokenizer, give token ids: tokens=FILE.json")
     fix = "copy the folder again, or train the model again"
     with refusal(f"{file} is not a recipe", fix, (OSError, ValueError, TypeError, AttributeError)):
         return Recipe.from_dict(json.loads(file.read_text(encoding="utf-8")))

@@ -135,10 +135,10 @@ def test_an_unwritable_place_is_noticed_before_the_data_are_prepared(tmp_path, m
 
 def test_a_limit_on_the_size_of_files_does_not_kill_the_program(tmp_path):
     code = (
-        "import resource, sys; from pathlib import Path; from sinkinterp.files import write_text; "
+        "import resource, sys; from pathlib import Path; from sinkinterp.files import write_file; "
         "from sinkinterp.checks import InputError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
-        "try: write_text(Path(sys.argv[1]), 'x' * 100)\n"
+        "try: write_file(Path(sys.argv[1]), 'x' * 100)\n"
         "except InputError as error: print(error)"
     )
     pytest.importorskip("resource")

@@ -294,7 +294,7 @@ def test_the_model_alone_is_enough_to_write_an_adapter_that_changes_nothing(base
     added_slots.add_slots(model, added_slots.AddedLogit(first=-1e5))
     SlotsAlone().prepare(model)
     adapter, of = tmp_path / "adapter", {"base": sha256}
-    seals.settle(
+    seals.write_sealed(
         adapter, of, lambda draft: write_adapter(draft, model, added_slots.AddedLogit(), SlotsAlone(), str(base), of)
     )
     assert torch.allclose(logits(si.load(str(tmp_path / "adapter")).model), before, atol=1e-5)

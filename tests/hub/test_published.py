@@ -44,7 +44,7 @@ def test_an_adapter_and_a_run_are_read_back_from_the_hub(tmp_path):
     slots = added_slots.AddedLogit(first=0.5)
     added_slots.add_slots(model, slots)
     SlotsAlone().prepare(model)
-    seals.settle(adapter, of, lambda draft: write_adapter(draft, model, slots, SlotsAlone(), str(base), of))
+    seals.write_sealed(adapter, of, lambda draft: write_adapter(draft, model, slots, SlotsAlone(), str(base), of))
     served = {f"team/{name}": tmp_path / "hub" / name for name in ("mended", "twin")}
     for folder in served.values():
         folder.mkdir(parents=True)
