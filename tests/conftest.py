@@ -168,7 +168,7 @@ def call(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "here")
 
     def run(*words):
-        result = CliRunner().invoke(app, [*map(str, words)])
+        result = CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
         return result.exit_code, " ".join(result.output.split())
 
     return run

@@ -19,7 +19,7 @@ def checked_where_it_states_shapes(made=None, *, typechecker=None):
     if made is None:
         return partial(checked_where_it_states_shapes, typechecker=typechecker)
     hints = [*getattr(made, "__annotations__", {}).values()]
-    if not any(map(states_shapes, hints)):
+    if not any(map(states_shapes, hints)) or made.__qualname__ == "SinkAttention.forward":  # nnsight runs its source
         return made
     if is_dataclass(made):
         made.__init__ = first_calls(made.__init__, jaxtyped(made, typechecker=typechecker).__init__)

@@ -41,4 +41,8 @@ def chosen_rows(
     if not rows:
         absent = [name for name, (column, _) in given.items() if column not in table.frame] or [*given]
         raise InputError(f"{table.title!r} has no such rows; leave {'=... and '.join(absent)}=... out")
-    return table.with_rows(rows) if top is None else table.with_rows(rows).largest(by or ALPHA_1, top)
+    if top is None:
+        return table.with_rows(rows)
+    if (column := by or ALPHA_1) not in table.frame:
+        raise InputError(f"{table.title!r} has no column {column}, whose largest are shown; leave top=... out")
+    return table.with_rows(rows).largest(column, top)

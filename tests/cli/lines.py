@@ -17,7 +17,7 @@ RUNS = {
         f"measure {OURS} {DRAWN} {LOADING} --first-only --save a.csv --out a.html --force",
         f"measure {TEXTUAL} --text rows.jsonl --column said --length 7 --sequences 2 --bos always --epsilon 0.2 --full",
         f"measure {OURS} --tokens ids.json --length 5 --backend nnsight --edit 'SwapPositions(0, 4)' --format json",
-        f"measure {TEXTUAL} --prompt 'a text of words' --preset paper --table norms --layer 1 --top 2",
+        f"measure {TEXTUAL} --prompt 'a text of words' --preset paper --table angles --layer 1 --top 2",
         f"measure {TEXTUAL} --prompt 'a text of words' --table sinks --head 0.0",
         f"measure {TEXTUAL} --prompt 'a text of words' --table positions --position 2 --format csv",
         "measure bart --drawn random --length 7 --sequences 2 --encoder off --first-only",
@@ -42,7 +42,7 @@ RUNS = {
         f"explain {OURS} {DRAWN} --head 0.0 {LOADING} --full --save a.json --out a.html --force",
         f"explain {TEXTUAL} --prompt 'a text of words' --answer ' the' --instead ' a' --format json",
         f"explain {TEXTUAL} --text rows.jsonl --column said --length 7 --sequences 2 --bos never",
-        f"explain {TEXTUAL} --place --length 36 --sequences 2 --save a.json --out a.html --force",
+        f"explain {TEXTUAL} --place --prompt '{'a text of words ' * 12}' --save a.json --out a.html --force",
         f"explain {OURS} --tokens ids.json --length 5",
     ),
     "patch": (
@@ -90,6 +90,7 @@ REFUSED = {  # options that need what is not here, or that these models lack: th
     f"cache {OURS} {DRAWN} --encoder off": "encoder",
     f"mask {OURS} {DRAWN} --encoder off": "encoder",
     f"patch {TEXTUAL} {PROMPTS} --encoder off": "encoder",
+    f"measure {TEXTUAL} --prompt 'a text of words' --table norms --top 2": "leave --top out",
 }
 
 

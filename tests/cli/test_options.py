@@ -3,6 +3,7 @@
 import json
 import shlex
 from functools import partial
+from typing import Literal, get_args, get_origin
 
 import pytest
 from backends.encoder_decoders import save_bart
@@ -10,9 +11,10 @@ from cli.lines import COMMANDS, REFUSED, RUNS, TEXTUAL, given_in, options_of
 
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.cli.main import GROUPS, in_options
-from sinkinterp.cli.measuring import TABLES
+from sinkinterp.cli.measuring import measure
 from sinkinterp.measurement.measure import PRESETS
 from sinkinterp.pages import gallery
+from sinkinterp.report.report import NAMED
 
 TEXTS = ["Return the number of items in the list.", "The first token of a text is its sink.", "Read a line of text."]
 
@@ -98,9 +100,11 @@ def test_fourteen_commands_have_an_example_and_a_help_of_at_most_60_lines(call, 
 
 
 def test_the_names_in_the_help_are_those_that_there_are():
-    measure = {param.name: param for param in COMMANDS["measure"].params}
-    assert [*measure["preset"].type.choices] == [*PRESETS] and set(measure["backend"].type.choices) == set(BACKENDS)
-    assert [*measure["table"].type.choices] == TABLES.split()
+    names = {"table": {*NAMED, "entries"} - {"attention"}, "preset": {*PRESETS}, "backend": {*BACKENDS}}
+    for name, annotation in measure.__annotations__.items():
+        if name in names:
+            kind = get_args(annotation)[0]
+            assert {*get_args(kind if get_origin(kind) is Literal else get_args(kind)[0])} == names[name]
 
 
 def test_arguments_in_messages_become_options_of_the_command():
