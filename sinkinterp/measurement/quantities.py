@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ..attention import ALL, CALL, RESIDUAL, AttentionCall, maps
 from ..backends.load import subject_of
-from ..checks import InputError, whole_number, whole_numbers
+from ..checks import InputError, different_numbers, whole_number
 from ..data.tokens import TokensLike
 from ..interventions.edit import Edits, edits_of
+from ..interventions.selectors import check_heads, named_heads
 from ..metrics.estimates import Estimate, rate
 from ..metrics.instruments import INSTRUMENTS, LOSS
 from ..metrics.metric import Metric
@@ -180,14 +181,15 @@ def _cosines(
     """The report of a model, and the cosines of its queries with the key at a position."""
     if isinstance(model, Report):
         raise InputError("a report does not hold the cosine of each query; give the model and its text")
-    at = whole_number(position, "position", 0)
+    subject, given = inputs_of(model, tokens)
+    at = whole_number(position, "position", 0, given.tokens.shape[1] - 1)
 
     def read(call: AttentionCall) -> Tensor:
         key = call.keys[at : at + 1]
         return maps.COSINE.values_of(call)(key, ALL).masked_fill(~call.allowed(key), torch.nan)[..., 0]
 
     metric = Metric(f"cosines_to_{at}", CALL, read)
-    report = measure(model, tokens, edits=edits, positions=0, instruments=[(metric,)])
+    report = measure(subject, given, edits=edits, positions=0, instruments=[(metric,)])
     return report, report.extra(metric)
 
 
@@ -203,7 +205,7 @@ def _of_layers(values: Tensor, there: Sequence[int], layers: Layers) -> Tensor:
 
 def _chosen_layers(there: Iterable[int], layers: Layers) -> list[int]:
     known = [*there]
-    chosen = known if layers is None else whole_numbers(layers, "layers")
+    chosen = known if layers is None else different_numbers(layers, "layers")
     if absent := [layer for layer in chosen if layer not in known]:
         raise InputError(f"there is no layer {absent[0]} here; choose from {', '.join(map(str, known))}")
     return chosen
@@ -215,9 +217,7 @@ def _chosen_heads(sizes: Mapping[int, int], layers: Layers, heads: Heads) -> lis
         return [(layer, head) for layer in _chosen_layers(sizes, layers) for head in range(sizes[layer])]
     if layers is not None:
         raise InputError("heads are pairs (layer, head), which name their layers; leave layers= out")
-    chosen = [*heads]
-    for pair in chosen:
-        is_pair = isinstance(pair, Sequence) and len(pair) == 2
-        if not is_pair or pair[1] not in range(sizes.get(pair[0], 0)):
-            raise InputError(f"heads are pairs (layer, head) that the model has; got {pair!r:.40}")
+    chosen = named_heads(heads, "heads", [*sizes], max(sizes.values()))
+    for layer, head in chosen:
+        check_heads([(layer, head)], [layer], sizes[layer], "head")  # weights may have other heads in each layer
     return chosen

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..checks import InputError, whole_number, whole_numbers
+from ..checks import InputError, different_numbers, whole_number, whole_numbers
 from ..table import ALPHA_1, BLOCK, HEAD, LAYER, POSITION, Table
 from .norms import LARGEST_VALUE, largest_entries
 from .readings import TokenText
@@ -34,7 +34,7 @@ def chosen_rows(
     rows = [
         row
         for row in table.records()
-        if all(row.get(column) in whole_numbers(x, column) for column, x in given.values())
+        if all(row.get(column) in different_numbers(x, column) for column, x in given.values())
         and (heads is None or (row.get(layer), row.get(HEAD)) in heads)
     ]
     given |= {} if heads is None else {"heads": (HEAD, heads)}

@@ -19,7 +19,7 @@ import plotly.graph_objects as go
 from .. import table as col
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import downloads
-from ..checks import InputError, choice, instance_of, refuse_first
+from ..checks import InputError, choice, instance_of, refuse_first, whole_number
 from ..data.progress import Progress, progress_bars, silent
 from ..data.texts import TextStream, source_of
 from ..measurement.measure import PACKAGES
@@ -295,6 +295,7 @@ def reproduce(name: str | int, model: Any = None, scale: str | None = None, seed
     models = [instance_of(each, str, "a model is its name here, such as 'gpt2'") for each in given]
     experiment = load_experiment(full)
     with progress_bars() as progress:
+        seeds = whole_number(seeds, "seeds", 1)
         scope = Scope(chosen or experiment.default_scale(), models, seeds, workers=Here(), progress=progress)
         check_scope(full, experiment, scope)
         rows = experiment.table(scope)

@@ -133,6 +133,9 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
     si.view: lambda s, r: {"model": s, "text": TOKENS[:1], "open_browser": False},
     si.sweep: lambda s, r: {"model": s, "tokens": TOKENS, "edits": [si.SwapPositions(0, 1)]},
     si.sink_rate: lambda s, r: {"model": r},
+    si.reproduce: lambda s, r: {"name": "propositions", "scale": "smoke"},
+    si.place_or_token: lambda s, r: {"model": s, "tokens": TOKENS, "positions": (5,)},
+    si.twin_patching: lambda s, r: {"source": s, "target": s, "tokens": TOKENS},
     si.trained: lambda s, r: {"recipe": si.Recipe()},
     si.AttentionOf: lambda s, r: {"module": "x", "computes": print},
     eviction.first_token_losses: lambda s, r: {"subject": s, "tokens": TOKENS, "windows": (4,)},
@@ -147,7 +150,11 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
     compare.sinks_by_length: lambda s, r: {"reports": [r]},
     serve_live: lambda s, r: {"model": s},
     **dict.fromkeys(
-        (si.measure, si.mask, si.explain, spread.spread, dormant.dormant_heads),
+        (
+            *(si.measure, si.mask, si.explain, spread.spread, dormant.dormant_heads, si.loss, si.massive_activations),
+            *(si.key_norms, si.value_norms, si.residual_norms, si.qk_angles, si.qk_cosines),
+            *(si.attention_weights, si.hidden_states),
+        ),
         lambda s, r: {"model": s, "tokens": TOKENS},
     ),
     **dict.fromkeys((si.attention_map, si.sinks), lambda s, r: {"model": s, "text": TOKENS}),
@@ -163,6 +170,10 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
         lambda s, r: {"self": r},
     ),
     **dict.fromkeys((si.Report.load, si.Report.from_dict, chapters_in, si.without_adapter), lambda s, r: {}),
+}
+RIGHT = {  # arguments by a name of NONSENSE that mean something else: positions of attention, numbers of experiments
+    si.sinks: ("text",),
+    si.reproduce: ("name", "model"),
 }
 NO_COUNTS, NO_PLACES = (0, -1, "3", 1.5, NAN), (0.5, True, 99, "0", NAN)
 NO_SEQUENCES = (
@@ -250,6 +261,8 @@ NONSENSE = {  # what an argument of this name must not be, whichever function ta
     "targets": ([],),
     "rows": (5, (5,), ({"a": 1}, {"b": 1}), [[0.5, 1.5]]),
     "port": ("a", -1, 2**16),
+    "seeds": NO_COUNTS,
+    "scale": ("tiny", 3),
 }
 
 
@@ -263,9 +276,7 @@ def name_of(function):
 
 
 def test_every_public_function_is_a_door():
-    others = {"save", "patched", "mend", "with_adapter", "reproduce", "loss", "compare"}  # they write, or are entered
-    others |= {"attention_weights", "hidden_states", "massive_activations"}  # quantities
-    others |= {"key_norms", "value_norms", "residual_norms", "qk_angles", "qk_cosines"}
+    others = {"save", "patched", "mend", "with_adapter", "texts"}  # they write, are entered, or read later
     public = {
         name
         for name in si.__all__
@@ -279,8 +290,7 @@ def test_nonsense_for_any_argument_of_a_public_function_is_refused(function, sub
     monkeypatch.chdir(tmp_path)
     good, wrong = DOORS[function](subject, report), []
     for name in inspect.signature(function).parameters:
-        are_positions = function is si.sinks and name == "text"  # whose numbers are positions
-        for value in () if are_positions else NONSENSE.get(name, ()):
+        for value in () if name in RIGHT.get(function, ()) else NONSENSE.get(name, ()):
             try:
                 outcome(lambda name=name, value=value: called(function, good | {name: value}))
             except BaseException as error:  # of any kind
@@ -395,7 +405,7 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     "random tokens without number": lambda s: token_sets.random_tokens(64, 10**6, 10**6),
     **{f"inputs of {given}": lambda s, given=given: Inputs(*given) for given in ((0, 5), (5, -1), (5, 1.5), ("a", 5))},
     **{f"an encoder of {given}": lambda s, given=given: eval(given, vars(encoder_input)) for given in SOUNDS},
-    "numbers that are texts": lambda s: Table.of("title", "note", ({"a": "x"},)).numbers("a"),
+    **{f"a data set of {given!r:.9}": lambda s, given=given: si.texts(given) for given in (None, 5, b"a", ["a"])},
     **{f"a table from {given!r}": lambda s, given=given: Table.from_dict(given)
        for given in (None, {}, [], 5, {"title": "", "note": "", "rows": 3})},
     "blind to half a dimension": lambda s: BlindKeys([0.5]),
