@@ -21,7 +21,8 @@ CLAIM = "A token is a sink because of its place, where it sees no other token, o
 MODELS = text_models(has=())
 MODELS[Scale.REAL] += ["sinkinterp/text-softmax-48k", "sinkinterp/text-softmax"]  # three layers, rotary positions, BOS
 SEQUENCES, FEW = {64: 32, 256: 4}, 8  # by the length; FEW: at most so many of the larger models
-DEPTHS_AT = 64  # the length at which depths are tried, and every text is read
+DEPTHS_AT = 64  # the length at which depths are tried on the first text, and every text is read
+DRAWN = 11  # k of the figure
 GROUP, TEXTS = (MODEL, INPUT, LENGTH), "n"
 EXPECTED = {"smollm2": Answer.PLACE, "qwen2.5": Answer.PLACE, "gemma3": Answer.TOKEN}  # by a first look
 
@@ -43,7 +44,7 @@ def part(case: Case, name: str, most: int, progress: Progress) -> Table:
     n, length = min(SEQUENCES[most], FEW if case.most else SEQUENCES[most]), case.size(length=most)[1]
     tokens = tokens_of(case, name, (n, length), progress)
     attending = case.subject.shape.attention_layers
-    depths = depths_of(attending) if most == DEPTHS_AT else attending[-1:]
+    depths = depths_of(attending) if (name, most) == parts_of()[0] else attending[-1:]
     table = place_or_token(case.subject, tokens, layers=depths, progress=progress(f"{name}, T={length}"))
     rows = ({**case.names, INPUT: name, LENGTH: length, TEXTS: n, **row} for row in table.records())
     return Table.of(CLAIM, table.note, tuple(rows))
@@ -68,9 +69,9 @@ def digest(table: Table) -> Table:
 
 
 def draw(table: Table) -> go.Figure:
-    """Sink_k by depth in the first model, text and length."""
-    first = {name: table.records()[0][name] for name in GROUP}
-    return depth_figure(table.where(**first))
+    """Sink_11 by depth in every model, on the first text."""
+    first = {name: table.records()[0][name] for name in (INPUT, LENGTH)}
+    return depth_figure(table.where(**first, k=DRAWN), by=MODEL)
 
 
 def _decide(table: Table, model: str) -> Decision:

@@ -108,7 +108,8 @@ def place_or_token(
                 on_pass(int(rows[0]) * tried.count + done * len(rows), len(given) * tried.count)
     table_rows = tuple(_rows(seen, epsilon))
     note = f"{run_note(subject, given)}, epsilon={epsilon}; {intervals(len(given))}; {_NOTE}"
-    return Table.of(sentence_of(short_name(subject.name), table_rows), note, table_rows, depth_figure)
+    tried = () if len(depths) == len(attending) else depths
+    return Table.of(sentence_of(short_name(subject.name), table_rows, tried), note, table_rows, depth_figure)
 
 
 _NOTE = (
@@ -328,8 +329,8 @@ def _by_place(rows: Sequence[Row], edit: str) -> dict[Cell, float]:
     return {row[K]: _number(row[SINK_K]) for row in rows if row[EDIT] == edit and _is_whole(row)}
 
 
-def sentence_of(name: str, rows: Sequence[Row]) -> str:
-    """The answer in a sentence, with its numbers."""
+def sentence_of(name: str, rows: Sequence[Row], tried: Sequence[int] = ()) -> str:
+    """The answer in a sentence, with its numbers. tried: the depths d, if they are not all."""
     answer, (early, late) = answer_of(rows), depth_of(rows)
     places = [row[K] for row in rows if row[EDIT] == AS_IS]
     rates = {edit: _by_place(rows, edit) for edit in (ALONE, ONE_MORE, BOS_THERE)}
@@ -341,25 +342,31 @@ def sentence_of(name: str, rows: Sequence[Row]) -> str:
     words = f"{name}: the sink is {answer}. Sink_1 is {first:.1%}. Sink_k (k = {', '.join(map(str, places))}) is "
     words += f"{percents(ALONE)} where token k sees itself alone, {percents(ONE_MORE)} where it sees one token more"
     words += f", and {percents(BOS_THERE)} where it is BOS behind another token" if rates[BOS_THERE] else ""
-    depth = "" if early is None else f" Layers 0 to {early} make half of it, and so do layers {late} to the last."
-    return f"{words}.{depth}"
+    few = f" (of d = {', '.join(map(str, tried))})" if tried else ""
+    depth = (
+        f"Layers 0 to {early} are the fewest first ones that make half of it, {late} to the last the fewest last ones"
+    )
+    return f"{words}." if early is None else f"{words}. {depth}{few}."
 
 
-def depth_figure(table: Table) -> go.Figure:
-    """Sink_k over the depth d of the mask: in layers 0 to d, and in layers d to the last; grey: one token more."""
+def depth_figure(table: Table, by: str = K) -> go.Figure:
+    """Sink_k over the depth d of the mask: in layers 0 to d, and in layers d to the last; grey: one token more.
+
+    by: the column whose values have a curve each.
+    """
     panels = ("Sink_k, layers 0 to d", "Sink_k, layers d to the last")
     rows = [row for row in table.records() if row[EDIT] == ALONE]
-    (whole, *_) = {_span(row) for row in rows if _is_whole(row)}
+    whole = {row[by]: _span(row) for row in rows if _is_whole(row)}
     lines: dict[tuple[Cell, int], dict[str, Cell]] = {}
-    control = {row[K]: row[SINK_K] for row in table.records() if row[EDIT] == ONE_MORE}
+    control = {row[by]: row[SINK_K] for row in table.records() if row[EDIT] == ONE_MORE}
     for row in rows:
-        first, last = _span(row)
-        for panel, is_here, depth in zip(panels, (first == whole[0], last == whole[1]), (last, first), strict=True):
+        (first, last), (start, end) = _span(row), whole[row[by]]
+        for panel, is_here, depth in zip(panels, (first == start, last == end), (last, first), strict=True):
             if is_here:
                 empty = {name: None for each in panels for name in (each, low_of(each), high_of(each))}
-                cells = lines.setdefault((row[K], depth), {K: row[K], "d": depth, **empty})
+                cells = lines.setdefault((row[by], depth), {by: row[by], "d": depth, **empty})
                 ends = {panel: SINK_K, low_of(panel): low_of(SINK_K), high_of(panel): high_of(SINK_K)}
                 cells |= {name: row[source] for name, source in ends.items()}
-                cells |= {f"control {each}": control[row[K]] for each in panels}
-    drawn = tuple(sorted(lines.values(), key=lambda row: [int(_number(row[name])) for name in (K, "d")]))
-    return sweep_figure(Table.of(table.title, table.note, drawn), "d", panels, by=K)
+                cells |= {f"control {each}": control[row[by]] for each in panels}
+    drawn = tuple(sorted(lines.values(), key=lambda row: int(_number(row["d"]))))
+    return sweep_figure(Table.of(table.title, table.note, drawn), "d", panels, by=by)
