@@ -39,8 +39,9 @@ def draw_again(folder: Path, stems: Sequence[str] = ()) -> list[Path]:
             drawn = experiment.digest(table), experiment.draw(table)
         judged.append((replace(chapter, table=table, verdicts=found), *drawn))
     for chapter, digest, figure in judged:
+        finding = FINDINGS.get(chapter.stem, "") if folder == cells.BOOK else ""  # it is of the rows there
         book.write_numbers(folder, chapter)
-        book.write_page(folder, chapter, digest, figure, finding=FINDINGS.get(chapter.stem, ""))
+        book.write_page(folder, chapter, digest, figure, finding=finding)
     return book.write_front_pages(folder)
 
 

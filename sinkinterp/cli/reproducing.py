@@ -76,8 +76,6 @@ def reproduce(
         from ..pages.book import check_plotly, stem_of
         from ..runs import experiment as experiments
 
-        for name in model:
-            check_named(name)
         texts = options.texts_named(text)
         loaded = {name: experiments.load_experiment(name) for name in given}
         chosen = {name: each for name, each in loaded.items() if not is_all or scale in (None, *each.scales)}
@@ -88,13 +86,21 @@ def reproduce(
         trainers, measurers = _workers(ray, scale is Scale.PAPER, device_map is not None)
         where: dict[str, Any] = {"workers": trainers, "measurers": measurers, "device_map": device_map}
         asked = {"models": _models(model, encoder), "seeds": seeds, "text": texts, "settings": settings, **where}
+        scopes = {
+            name: experiments.Scope(scale or experiment.default_scale(), **asked, progress=progress)
+            for name, experiment in chosen.items()
+        }
+        for name, scope in ({} if is_all else scopes).items():
+            experiments.check_scope(name, chosen[name], scope)
+        for name in model:
+            check_named(name)
         costs: list[tuple[Sequence[Trainable], float, str]] = []
         left_out, shown = list[str](), list[Part]()
         for name, experiment in chosen.items():
-            scope = experiments.Scope(scale or experiment.default_scale(), **asked, progress=progress)
+            scope = scopes[name]
             try:
-                experiments.check_scope(name, experiment, scope)
                 if is_all:
+                    experiments.check_scope(name, experiment, scope)
                     experiments.check_default(experiment, scope, scale)
                 command = _command(name, scope, encoder)
                 if dry_run:

@@ -64,10 +64,6 @@ def renamed_without_its_seal(one, other):
     if one.is_dir():
         for name in (seals.SEAL, RECORD):
             (one / name).unlink(missing_ok=True)
-        return
-    plain = json.loads(one.read_text())
-    plain.pop("sha256")
-    one.write_text(json.dumps(plain))
 
 
 def weights(folder):
