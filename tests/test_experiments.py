@@ -154,7 +154,7 @@ def test_a_book_is_drawn_again_from_its_numbers(call):
     before, plain = page.read_text(), json.loads(numbers.read_text())
     page.unlink()
     stale = [verdict | {"outcome": "fails"} for verdict in plain["verdicts"]]
-    write_numbers(Path("book"), Chapter.from_dict(plain | {"verdicts": stale}), force=True)
+    write_numbers(Path("book"), Chapter.from_dict(plain | {"verdicts": stale}))
     draw_again(Path("book"))
     assert json.loads(numbers.read_text()) == plain
     assert sorted(str(path) for path in Path().rglob("*.*")) == book_of("book", "propositions")
