@@ -43,7 +43,7 @@ def test_the_parts_of_a_decoder_add_up_beside_cross_attention(name):
 def test_a_head_below_uniform_attention_has_no_share_removed():
     answers = [si.explain(subject_of("gpt2"), tokens_of(11), head=head) for head in ((0, 2), (1, 3), (2, 3))]
     for answer, is_above in zip(answers, (True, False, False), strict=True):
-        score, removed = answer.heads[0], answer.cuts.frame["removed"].tolist()
+        score, removed = answer.heads[0], [row["removed"] for row in answer.cuts.records()]
         assert score.is_above_null is is_above and removed
         assert ("not above uniform" in answer.sentence) == all(share is None for share in removed) == (not is_above)
         assert ("below the others'" in answer.sentence) == bool(score.score.mean() < 0)
@@ -412,9 +412,11 @@ def test_what_a_head_writes_into_the_answer_is_its_output_through_the_last_norm_
     assert row["into the answer"] == pytest.approx(own.mean().item(), abs=1e-5) and row["as key"] is None
     assert all(row["into the answer"] is not None for row in answer.parts().records() if row["part"].startswith("MLP"))
     assert f"writes {own.mean():.3g} itself into the logit of '5' less '7'" in answer.sentence
-    assert "into the answer" not in si.explain(subject, tokens, head=(1, 3), progress=False).parts()[0]
+    assert "into the answer" not in si.explain(subject, tokens, head=(1, 3), progress=False).parts().frame
     every = answer.writers()
-    assert set(every["part"]) == set(answer.written.parts) and "head 2.0" in every["part"]  # after the explained head
+    assert (
+        set(every.frame["part"]) == set(answer.written.parts) and "head 2.0" in answer.written.parts
+    )  # after the explained head
     assert sum(every.numbers("into the answer")) == pytest.approx(answer.written.difference, abs=1e-4)
-    assert every.head(12).records() == next(table for table in answer.tables() if table.title == every.title).records()
+    assert every.records()[:12] == next(table for table in answer.tables() if table.title == every.title).records()
     refused(lambda: si.explain(subject, tokens, head=(1, 3), answer="5"), "answer")
