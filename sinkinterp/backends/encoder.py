@@ -337,7 +337,8 @@ class EncoderDecoderSubject(HuggingFaceSubject):
             raise InputError(f"{self.name} cannot be measured: its encoder's output {state}")
 
 
-ENCODERS = "encoder=Silence(), NoEncoder(), Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder"
+_ENCODERS = "Silence(), NoEncoder(), Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder"
+ENCODERS = f"encoder, one of {_ENCODERS}; on a command line, --encoder silence, off, FILE or TEXT"
 
 
 @refusing

@@ -211,9 +211,7 @@ Length = Annotated[int | None, n("Tokens of a sequence.", min=2)]
 Sequences = Annotated[int | None, n("How many sequences are read.", min=1)]
 Bos = Annotated[BosChoice | None, option("BOS: tokenizer (as it decides), always or never.", metavar="RULE")]
 
-Encoder = Annotated[
-    str | None, word("Input of an encoder: Silence(), NoEncoder(), Sound(FILE) or Text(TEXT).", "INPUT", parser=source)
-]
+Encoder = Annotated[str | None, word("Input of an encoder: silence, off, a file, or a text.", "INPUT", parser=source)]
 Dtype = Annotated[DtypeChoice | None, option("float32, bfloat16 or float16.", metavar="DTYPE")]
 DeviceMap = Annotated[str | None, word("Where weights go, as in transformers: auto, cuda:0.", "MAP")]
 Backend = Annotated[

@@ -385,8 +385,8 @@ def test_no_text_ends_in_what_the_tokenizer_appends(bart, length, texts):
 def test_the_commands_measure_and_view_ask_for_an_encoder_input_and_take_it(call, bart):
     drawn = ("--drawn", "random", "--length", 9, "--sequences", 5, "--first-only")
     code, output = call("measure", bart, *drawn)
-    assert code == 2 and "--encoder" in output
-    code, output = call("measure", bart, *drawn, "--encoder", f"Text({TEXT!r})", "--bos", "always")
+    assert code == 2 and "--encoder silence, off, FILE or TEXT" in output
+    code, output = call("measure", bart, *drawn, "--encoder", TEXT, "--bos", "always")
     assert code == 0 and "BOS id 2 first, encoder" in output and TEXT in output, output[output.index("BOS id") :]
-    code, output = call("view", bart, "--prompt", TEXT, "--encoder", "NoEncoder()", "--out", "page.html")
+    code, output = call("view", bart, "--prompt", TEXT, "--encoder", "off", "--out", "page.html")
     assert code == 0 and "wrote page.html" in output, output

@@ -138,16 +138,18 @@ def test_an_adapter_of_the_hub_is_checked_as_that_of_a_folder(ask):
 )
 def test_an_experiment_goes_from_names_of_the_hub_to_verdicts(ask, folders, name, verdicts, models):
     chosen = [word for model in models for word in ("--model", model)] if name in SHORTENED else []
-    text = str(folders / "kinds") if name == "figure09_domains" else DATASET
+    text = str(folders / "kinds") if name == "figure09_domains" else f"hub:{DATASET}"
     answer = ask("reproduce", name, "--scale", "paper", "--text", text, "--out", "book", *chosen)
     assert answer["code"] == 0, answer["said"]
     chapter = json.loads((ask.place / "book" / f"{name}{'' if chosen else '_paper'}.json").read_text())
     assert list(dict.fromkeys(row["model"] for row in chapter["rows"])) == list(models)
-    assert len(chapter["verdicts"]) == verdicts and text in json.dumps(chapter)
+    assert len(chapter["verdicts"]) == verdicts and text.removeprefix("hub:") in json.dumps(chapter)
 
 
 def test_a_model_is_trained_on_a_streamed_dataset(ask):
-    answer = ask("train", "softmax", "--text", DATASET, "--set", "steps=2", "--set", "batch=4", "--device", "cpu")
+    answer = ask(
+        "train", "softmax", "--text", f"hub:{DATASET}", "--set", "steps=2", "--set", "batch=4", "--device", "cpu"
+    )
     assert answer["code"] == 0, answer["said"]
 
 
@@ -157,7 +159,7 @@ def test_a_model_that_is_closed_to_the_user_is_one_line(ask):
 
 
 def test_a_name_that_the_hub_does_not_know_is_one_line(ask):
-    for words in (("load", "nobody/nothing"), ("measure", XL, "--text", "nobody/texts")):
+    for words in (("load", "nobody/nothing"), ("measure", XL, "--text", "hub:nobody/texts")):
         answer = ask(*words)
         assert answer["code"] == 2 and "nobody/" in answer["said"], words
 
