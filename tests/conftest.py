@@ -43,12 +43,14 @@ def pytest_configure(config):
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
         return
     gc.disable()  # while modules are imported, which stay
+    import kaleido
     import torch
     import typer.main
 
     from sinkinterp.runs.catalogue import load_package
 
     load_package()  # tests import what experiments share as `reproduce` does: from sinkinterp._experiments
+    kaleido.start_sync_server = lambda **_: None  # most pictures of tests are not drawn
     typer.main.get_command = cache(typer.main.get_command)  # else each line of a CliRunner makes all commands anew
     torch.ones(1, requires_grad=True).backward()  # autograd begins with threads, and no fork, after one compiles
     if hasattr(os, "register_at_fork"):  # else threads that begin at once in a child renew one pool, and some find none

@@ -72,16 +72,18 @@ def attention_map(
         raise InputError(f"{MOST} maps stand side by side at most; got {n_panels}: give fewer models or texts")
     before = _alphas(*next(iter(inputs.values())), asked)
     n, lengths = len(next(iter(inputs.values()))[1]), sorted({tokens.shape[1] for _, tokens in inputs.values()})
-    shown, side = detail(before, lengths[-1], n_panels, all_of_them=layers is not None or heads is not None)
+    every = layers is not None or heads is not None
+    shown, side = detail(before, lengths[-1], n_panels, all_of_them=every)
     panels = {
-        f"{name} {run}".strip(): head_maps(subject, tokens, shown, given, side)
+        f"{name or short_name(subject.name)} {run}".strip(): head_maps(subject, tokens, shown, given, side)
         for (name, (subject, tokens)), (run, given) in product(inputs.items(), runs.items())
     }
     names = ", ".join(subject.name for subject in subjects.values())
     title = ", ".join(name or short_name(subject.name) for name, subject in subjects.items())
     changes = f"; {', '.join(map(description, given_edits))}" if given_edits else ""
     note = f"n={n}, T={' and '.join(map(str, lengths))}{changes}"
-    figure = attention_figure(panels, f"{title}: attention of {which_heads(shown, len(asked))}", f"{names}: {note}")
+    title = f"{title}: attention of {which_heads(shown, len(asked))}"
+    figure = attention_figure(panels, title, f"{names}: {note}", every)
     return figure.update_layout(title_subtitle={"text": escaped(note), "font": {"size": 12}})
 
 
@@ -134,14 +136,16 @@ def _held_map(patterns: Any, tokens: Any, layers: Any, heads: Any) -> go.Figure:
     n, n_heads, length, _ = next(iter(held.values())).shape
     asked = heads_asked(tuple(held), n_heads, layers, heads)
     alphas = {(layer, head): held[layer][:, head, :, 0].mean().item() for layer, head in asked}
-    shown, side = detail(alphas, length, 1, all_of_them=layers is not None or heads is not None)
+    every = layers is not None or heads is not None
+    shown, side = detail(alphas, length, 1, all_of_them=every)
     weights = torch.stack([held[layer][:, head].mean(0) for layer, head in shown])
     later = torch.ones(length, length, dtype=torch.bool).triu(1)
     unseen = later & (not weights[:, later].any())  # a model that reads both ways, as BERT does, has them all
     values = maps.pooled(weights.masked_fill(unseen, torch.nan), side).numpy()
     alpha, words = tuple(alphas[head] for head in shown), _words_held(tokens, n, length)
     drawn = HeadMaps(shown, {maps.WEIGHT.name: values}, length, side=side, alpha=alpha, words=words)
-    return attention_figure({"": drawn}, f"Attention: {which_heads(shown, len(asked))}", f"n={n}, T={length}")
+    title = f"Attention: {which_heads(shown, len(asked))}"
+    return attention_figure({"": drawn}, title, f"n={n}, T={length}", every)
 
 
 def sinks(

@@ -5,20 +5,24 @@ import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
+from warnings import catch_warnings, filterwarnings
 
 import numpy as np
 import plotly.graph_objects as go
+import plotly.io
 from torch import Tensor
 
-from ..checks import InputError, check_installed, finite_number, instance_of, refusal
+from ..checks import InputError, check_installed, instance_of, refusal
 from ..data.tokens import TokensLike
 from ..files import by_suffix, path_of, write_file
 from ..interventions.edit import Edits, edits_of
 from ..measurement.maps import attention_map, heads_asked, sinks
 from ..measurement.measure import ModelLike, check_text, inputs_of
+from ..plots.paper import PER_INCH, for_paper, without_menus
 from ..plots.theme import COLOURS
 from ..report.heads import sinks_by_head
 from ..report.maps import Heads
@@ -177,8 +181,7 @@ def colored_tokens(
 
 SCALE = 2  # pixels of a PNG per point, for screens and print
 WIDTH = 1100  # points
-PER_INCH, POINTS = 96, 8  # pixels of an inch, and the size of a paper's letters in points
-TOP = 24  # pixels above a paper's figure
+_DRAWN = count()  # pictures of this session
 DOTS = 300  # of an inch of a PNG for a paper
 PAGES = (".html", ".htm")
 PICTURES = (".pdf", ".svg", ".png")
@@ -227,37 +230,6 @@ def picture(figure: go.Figure, suffix: str, width: float = 5.5, height: float | 
     return _image(for_paper(figure, width, height), suffix[1:], scale)
 
 
-def for_paper(figure: go.Figure, width: float, height: float | None = None) -> go.Figure:
-    """The figure in a size in inches, without title, menus and sliders, with letters of 8 points."""
-    on_screen = (figure.layout.height or WIDTH / 2) - (figure.layout.margin.t or 80) + TOP
-    columns = sum(axis.scaleanchor is not None for axis in figure.select_yaxes())  # of maps, whose cells are squares
-    if columns:
-        on_screen = min(on_screen, 0.75 * width * PER_INCH / columns + 130)
-    inches = {"width": width, "height": on_screen / PER_INCH if height is None else height}
-    for name, size in inches.items():
-        finite_number(size, f"{name} of a figure for a paper, in inches,", least=1, most=20)
-    drawn, font = without_menus(figure), {"size": POINTS * PER_INCH / 72}
-    drawn.layout.title = {}
-    drawn.update_layout(
-        **{name: size * PER_INCH for name, size in inches.items()}, font=font,
-        margin={"l": 8, "r": 8, "t": TOP, "b": 8}, paper_bgcolor="white",
-    )  # fmt: skip
-    for axes in (drawn.update_xaxes, drawn.update_yaxes):
-        axes(tickfont=font, title_font=font, automargin=True)
-    bar = {"thickness": 10, "lenmode": "fraction", "len": 1, "tickfont": font, "title": {"font": font}}
-    drawn.update_coloraxes(colorbar=bar)
-    return drawn.update_annotations(font=font)
-
-
-def without_menus(figure: go.Figure) -> go.Figure:
-    """A copy without menus and sliders, and without the room that menus take."""
-    drawn, room = go.Figure(figure), 40 * len(figure.layout.updatemenus)
-    drawn.layout.updatemenus, drawn.layout.sliders = (), ()
-    if room:
-        drawn.update_layout(height=figure.layout.height - room, margin={"t": figure.layout.margin.t - room})
-    return drawn
-
-
 def save_pictures(figures: Mapping[Path, go.Figure]) -> Iterator[Path]:
     """Writes PNG pictures without menus, each whole or not at all, and gives their paths.
 
@@ -272,5 +244,11 @@ def _image(figure: go.Figure, kind: str, scale: float) -> bytes:
     """The picture of a figure. Raises InputError where kaleido or a browser is missing."""
     check_installed("kaleido", "pip install kaleido, or leave the pictures out, pictures=False")
     fix = "install Chrome or Chromium, or run plotly_get_chrome, or leave the pictures out, pictures=False"
-    with refusal("a picture is drawn by a browser, and none could be started", fix, RuntimeError):
-        return bytes(figure.to_image(kind, width=figure.layout.width or WIDTH, scale=scale))
+    with refusal("a picture is drawn by a browser, and none could be started", fix, RuntimeError), catch_warnings():
+        filterwarnings("ignore", "The kopts argument is ignored")  # they are given to the server
+        image = bytes(figure.to_image(kind, width=figure.layout.width or WIDTH, scale=scale))
+    if next(_DRAWN) == 1:  # who draws a second picture may draw more: one browser draws the rest of the session
+        import kaleido
+
+        kaleido.start_sync_server(plotlyjs=plotly.io.defaults.plotlyjs, silence_warnings=True)
+    return image

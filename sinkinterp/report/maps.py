@@ -16,6 +16,7 @@ from ..attention import QUANTITIES, SCORE, WEIGHT, Quantity, pooled
 from ..metrics.importance import PATTERNS
 from ..metrics.metric import Metric
 from ..metrics.qk import MAPS
+from ..plots.paper import EVERY, HEAD_OF, PANEL
 from ..plots.theme import DIVERGING, MAGNITUDE, escaped, themed
 from ..table import Table
 from .heads import sinks_by_head, top_heads
@@ -78,8 +79,10 @@ def _cells(length: int, side: int) -> int:
     return n * (n + 1) // 2
 
 
-def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "") -> go.Figure:
+def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "", every: bool = False) -> go.Figure:
     """Maps side by side, such as before and after an edit, with menus of heads and quantities; a slot's column apart.
+
+    every: whether a picture, which has no menus, shows all heads, and not the strongest alone.
 
     All panels have the same heads. If all have the same tokens, only the first one has the labels of the queries.
     """
@@ -102,6 +105,9 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "")
     traces += [_slot(weights, labels[column - 1], i == shown) for weights, i, column in slots]
     n_maps, has_slot = len(places), bool(slots)
     traces_of, columns = ([place[k] for place in (*places, *slots)] for k in (1, 2))
+    names, heads = [escaped(name) for name in panels], [f"{layer}.{head}" for layer, head in first.heads]
+    for trace, head, column in zip(traces, traces_of, columns, strict=True):
+        trace.meta = {PANEL: names[column - 1], HEAD_OF: heads[head]}
     figure.add_traces(traces, rows=[1] * len(traces), cols=columns)
     height = min(HIGHEST, max(LOWEST, 22 * max(map(len, labels))))
     if len(panels) > 1:  # squares, whose side is what the page's width leaves to each
@@ -127,6 +133,7 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "")
     if len(panels) == 1:  # a map is a square, and its colour bar stands beside it
         figure.update_layout(width=height + BESIDE)
     themed(figure, title, height + 190 + 40 * len(menus), f"{_caption(first, has_slot)} {note}".strip())
+    figure.layout.meta = {**figure.layout.meta, EVERY: every}
     return figure.update_layout(margin={"t": 90 + 40 * len(menus)})
 
 
