@@ -108,8 +108,8 @@ def place_or_token(
                 on_pass(int(rows[0]) * tried.count + done * len(rows), len(given) * tried.count)
     table_rows = tuple(_rows(seen, epsilon))
     note = f"{run_note(subject, given)}, epsilon={epsilon}; {intervals(len(given))}; {_NOTE}"
-    tried = () if len(depths) == len(attending) else depths
-    return Table.of(sentence_of(short_name(subject.name), table_rows, tried), note, table_rows, depth_figure)
+    shown = () if len(depths) == len(attending) else depths
+    return Table.of(sentence_of(short_name(subject.name), table_rows, shown), note, table_rows, depth_figure)
 
 
 _NOTE = (

@@ -117,11 +117,11 @@ class _Plan:
     def line(self) -> float:
         return LINE * self.font
 
-    def left(self, column: int) -> float:
+    def from_left(self, column: int) -> float:
         labels = self.label * (1 if self.is_shared else column + 1)
         return EDGE + self.line + labels + column * (self.side + GAP)
 
-    def top(self, row: int) -> float:
+    def from_top(self, row: int) -> float:
         return EDGE + (row + 1) * self.title + row * (self.side + GAP + self.label * (not self.is_shared))
 
 
@@ -171,12 +171,12 @@ def _grid(tiles: Sequence[_Tile], figure: go.Figure, width: float, height: float
     for tile, (row, column) in zip(tiles, product(range(plan.down), range(plan.across)), strict=False):
         _add_map(drawn, tile, plan, row, column, is_last=(row + 1) * plan.across + column >= len(tiles))
     cell = max(len(tile.rows) / len(tile.columns) for tile in tiles)
-    top, bottom = plan.top(0), plan.top(plan.down - 1) + plan.side * cell
+    top, bottom = plan.from_top(0), plan.from_top(plan.down - 1) + plan.side * cell
     _add_text(drawn, plan, "query", EDGE + plan.line / 2, (top + bottom) / 2, textangle=-90)
-    _add_text(drawn, plan, "key", plan.left(0) + plan.side / 2, bottom + plan.label + plan.line / 2)
+    _add_text(drawn, plan, "key", plan.from_left(0) + plan.side / 2, bottom + plan.label + plan.line / 2)
     bar = figure.layout.coloraxis.to_plotly_json()
     title = bar.get("colorbar", {}).get("title", {}).get("text", "")
-    end, ticks = plan.left(plan.across - 1) + plan.side + GAP, max(2, min(6, int((bottom - top) / plan.line / 2)))
+    end, ticks = plan.from_left(plan.across - 1) + plan.side + GAP, max(2, min(6, int((bottom - top) / plan.line / 2)))
     bar["colorbar"] = {
         "thickness": BAR, "lenmode": "pixels", "len": bottom - top, "xpad": 0, "ypad": 0, "x": end / width,
         "xanchor": "left", "y": 1 - top / plan.height, "yanchor": "top", "tickfont": {"size": plan.font},
@@ -189,7 +189,7 @@ def _add_map(figure: go.Figure, tile: _Tile, plan: _Plan, row: int, column: int,
     """Adds a map at its place. `is_last`: whether no map stands below it, so that it has the labels of keys."""
     number = row * plan.across + column + 1
     at, n, rows = "" if number == 1 else str(number), len(tile.columns), len(tile.rows)
-    offset, x, y = n - rows, plan.left(column), plan.top(row)
+    offset, x, y = n - rows, plan.from_left(column), plan.from_top(row)
     for trace, start in zip(tile.traces, (offset, 0), strict=False):
         place = {"x0": start, "dx": 1, "y0": 0, "dy": 1, "xaxis": f"x{at}", "yaxis": f"y{at}"}
         figure.add_heatmap(z=trace.z, coloraxis="coloraxis", **place)

@@ -66,7 +66,7 @@ def test_a_head_that_is_not_there_is_refused(seen, place):
 def test_a_figure_has_the_heads_that_are_asked_for_before_and_after_edits(seen):
     heads, edits = {"heads": [(0, 1), (2, 1)]}, si.SwapPositions(0, 4)
     figure = attention_map(seen[0], tokens_of()[:1], **heads, edits=edits)
-    assert [note.text for note in figure.layout.annotations] == ["before", "after"]
+    assert [note.text for note in figure.layout.annotations] == [f"{seen[0].name} before", f"{seen[0].name} after"]
     names = [button.label.split(":")[0] for button in figure.layout.updatemenus[0].buttons]
     assert names == ["layer 0, head 1", "layer 2, head 1"]
     after = head_maps(seen[0], tokens_of()[:1], [(0, 1), (2, 1)], edits).values["weight"]
