@@ -25,6 +25,7 @@ from .anatomy.own_attention import family_of, note_of
 from .attached import PATCHES, computed_by, eval_mode, recorded_by, used_alone
 from .bridge import bridge_of
 from .contract import Abilities, Check
+from .files.kinds import check_causal
 from .hooks import BASES, OURS, attention_set_to, recorded_stream
 from .recorder import Recorder
 from .subject import NO_ENCODER, Logits, Subject, Trace
@@ -64,6 +65,7 @@ class HuggingFaceSubject(Subject):
     def _read_model(self, model: PreTrainedModel) -> None:
         """Finds the modules, sizes and abilities of the model. Raises InputError as the class does."""
         check_is_decoder(model, self.name, self.has_encoder)
+        check_causal(type(model), model.config, self.name)
         self._check_ready()
         self.revision = getattr(model.config, "_commit_hash", None) or ""
         self.implementation = model.config._attn_implementation.removeprefix(OURS)
@@ -396,7 +398,8 @@ def _whole(taps: anatomy.Taps, shape: ModelShape) -> anatomy.Taps:
 def check_is_decoder(model: PreTrainedModel, name: str, is_run: bool = False) -> None:
     """Raises InputError for an encoder-decoder model, unless the subject runs its encoder."""
     if model.config.is_encoder_decoder and not is_run:
-        raise InputError(f"{name} has an encoder; load it with backend='huggingface' and encoder=Silence()")
+        fix = "load it with backend='huggingface' and encoder=NoEncoder(), or an input of its encoder"
+        raise InputError(f"{name} has an encoder; {fix}")
 
 
 def context_of(config: PreTrainedConfig) -> int | None:

@@ -212,6 +212,9 @@ def merged(model: PreTrainedModel, folder: Path) -> Any:
     check_installed("peft", fix)
     import peft
 
+    if (kind := peft.PeftConfig.from_pretrained(str(folder))).is_prompt_learning:
+        what = f"{folder} is an adapter of {kind.peft_type.value.lower()}, which adds keys that are no tokens of a text"
+        raise InputError(f"{what}; read an adapter that is merged with weights, such as LoRA's")
     check_is_file(folder / _WEIGHTS, "save the adapter with safe_serialization=True")
     with refusal(f"the adapter {folder} does not fit {type(model).__name__}"):  # that of another model fails in any way
         adapted = peft.PeftModel.from_pretrained(model, str(folder))

@@ -73,8 +73,8 @@ class Subject:
     tokenizer_source: Callable[[], Any] = staticmethod(lambda: None)
 
     def lens(self) -> Any:
-        """The TransformerLens bridge that runs the model. Raises InputError where another library does."""
-        raise InputError(f'write si.load(..., backend="transformer_lens").lens(): {self.name} runs in {self.backend}')
+        """A TransformerLens bridge over a copy of the model. Raises InputError where TransformerLens cannot run it."""
+        raise InputError(f"{self.name} is a module of your own, which TransformerLens cannot run; use subject.run")
 
     def read_beyond_context(self) -> None:
         """Lets texts be longer than `shape.n_ctx`; see `load`."""

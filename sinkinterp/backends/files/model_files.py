@@ -36,6 +36,7 @@ from ...files import check_is_file
 from ...lm import model as ours  # noqa: F401  transformers' auto classes then know our models
 from ...seals import check_beside, verify
 from ..mended import adapter_folder, base_of, merged
+from .kinds import check_causal_folder
 from .named_models import known_names, located, names_here, origin_in
 
 
@@ -138,12 +139,15 @@ def class_of(source: str | Path) -> Any:
 def checked_config(source: str | Path) -> PreTrainedConfig | None:
     """The configuration of a name or a folder; None without one.
 
-    Raises InputError where it names an attention kernel of the Hub, which transformers would download and run.
+    Raises InputError where it is not of a language model, and where it names an attention kernel of the Hub, which
+    transformers would download and run.
     """
     config = _config_of(source)
     kernel = None if config is None else getattr(config, "_attn_implementation", None)
     if isinstance(kernel, str) and "/" in kernel:
         raise InputError(f"{source} names the attention kernel {kernel}, code of the Hub; take it out of config.json")
+    if config is not None:
+        check_causal_folder(config, str(source))
     return config
 
 

@@ -18,7 +18,7 @@ from ...attention import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING, AttentionCall
 from ...checks import InputError, accepting, instance_of, refusal
 from ...data.tokens import Tokens
 from .. import contract
-from ..anatomy.modules import StreamModules, Tap
+from ..anatomy.modules import StreamModules, Tap, running_device
 from ..attached import computed_by, eval_mode, is_recorded_by, used_alone
 from ..huggingface import HuggingFaceSubject
 from ..recorder import Recorder
@@ -336,7 +336,21 @@ def _naming_the_model_inside(model: nn.Module) -> Iterator[None]:
         inside = next((name for name, part in model.named_modules() if isinstance(part, PreTrainedModel)), None)
         if inside is None:
             raise
-        raise InputError(f"{error}; or give its .{inside}, which is a transformers model") from error
+        if _same_logits(model, model.get_submodule(inside)):
+            raise InputError(f"{error}; or give its .{inside}, which is a transformers model") from error
+        why = f"its .{inside} alone returns other logits, as under prefix tuning, so it is another model"
+        raise InputError(f"{str(error).partition(';')[0]}; {why}") from error
+
+
+def _same_logits(model: nn.Module, inside: Any) -> bool:
+    """Whether a wrapper and the transformers model inside it return the same logits for a few tokens."""
+    tokens = torch.arange(7, device=running_device(inside))[None] % inside.get_input_embeddings().num_embeddings
+    with torch.no_grad(), eval_mode(model):
+        try:
+            outer, inner = (part(tokens).logits for part in (model, inside))
+        except Exception:  # a wrapper may need other arguments
+            return False
+    return outer.shape == inner.shape and torch.allclose(outer, inner, atol=1e-4)
 
 
 @contextmanager

@@ -1,0 +1,202 @@
+"""What a message tells a user to do is done here as it is written, and ends with the user's model measured or drawn."""
+
+import re
+from types import SimpleNamespace
+
+import plotly.graph_objects as go
+import pytest
+import torch
+import transformers
+from backends.encoder_decoders import save_bart
+from backends.own_modules import NanoGPT
+from refusals import refused
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import sinkinterp as si
+from sinkinterp.backends import encoder
+from sinkinterp.interventions import AddSinkLogit, ChangeOutputs, Zero
+
+TOKENS = torch.randint(37, (2, 11), generator=torch.Generator().manual_seed(0))
+SIZES = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24}
+LLAMA = LlamaConfig(vocab_size=37, max_position_embeddings=19, initializer_range=0.4, pad_token_id=0, **SIZES)
+IMAGE = {"image_size": 16, "patch_size": 8, **SIZES}
+NOT_CAUSAL = {
+    "ViTModel": transformers.ViTConfig(**IMAGE),
+    "ViTForImageClassification": transformers.ViTConfig(**IMAGE),
+    "Dinov2Model": transformers.Dinov2Config(**{k: IMAGE[k] for k in IMAGE if k != "intermediate_size"}),
+    "BertModel": transformers.BertConfig(vocab_size=37, **SIZES),
+    "BertForMaskedLM": transformers.BertConfig(vocab_size=37, **SIZES),
+    "BertLMHeadModel": transformers.BertConfig(vocab_size=37, **SIZES),
+    "RobertaForSequenceClassification": transformers.RobertaConfig(vocab_size=37, **SIZES),
+    "DistilBertModel": transformers.DistilBertConfig(vocab_size=37, dim=16, n_layers=2, n_heads=2, hidden_dim=24),
+    **dict.fromkeys(  # as EmbeddingGemma is published
+        ("Gemma3TextModel", "Gemma3ForCausalLM"),
+        transformers.Gemma3TextConfig(
+            vocab_size=37, num_key_value_heads=1, head_dim=8, use_bidirectional_attention=True, **SIZES
+        ),
+    ),
+}
+
+
+def made(name, config=LLAMA, implementation="eager"):
+    torch.manual_seed(0)
+    return getattr(transformers, name)._from_config(config, attn_implementation=implementation).eval()
+
+
+def alpha(model, tokens=TOKENS, **loading):
+    return si.measure(si.load(model, **loading), tokens).alpha()
+
+
+@pytest.fixture
+def llama(tmp_path):
+    made("LlamaForCausalLM").save_pretrained(tmp_path / "llama")
+    return tmp_path / "llama"
+
+
+@pytest.mark.parametrize("in_folder", [False, True])
+@pytest.mark.parametrize("name", NOT_CAUSAL)
+def test_a_model_that_is_not_causal_is_refused_before_a_pass_and_its_maps_are_drawn(name, in_folder, tmp_path):
+    model = made(name, NOT_CAUSAL[name])
+    model.save_pretrained(tmp_path)
+    ran = model.register_forward_pre_hook(lambda *given: pytest.fail("it ran"))
+    message = refused(lambda: si.load(tmp_path if in_folder else model), name, "not a causal language model")
+    ran.remove()
+    assert "si.attention_map(model(..., output_attentions=True).attentions)" in message and "='eager'" in message
+    given = torch.randn(2, 3, 16, 16) if model.main_input_name == "pixel_values" else TOKENS
+    assert isinstance(si.attention_map(model(given, output_attentions=True).attentions), go.Figure)
+
+
+@pytest.mark.parametrize("in_folder", [False, True])
+@pytest.mark.parametrize("name", ["LlamaModel", "LlamaForSequenceClassification", "LlamaForTokenClassification"])
+def test_a_model_without_a_head_is_loaded_with_it_or_its_attention_is_measured(name, in_folder, llama, tmp_path):
+    causal = LlamaForCausalLM.from_pretrained(llama)
+    model = getattr(transformers, name).from_pretrained(llama, attn_implementation="eager").eval()
+    model.save_pretrained(tmp_path / "other")
+    message = refused(lambda: si.load(tmp_path / "other" if in_folder else model), "does not predict tokens")
+    named = re.search(r"load it as (\w+), or measure its attention alone: si.sinks\(", message)[1]
+    torch.testing.assert_close(alpha(getattr(transformers, named).from_pretrained(llama)), alpha(causal))
+    shown = si.sinks(model(TOKENS, output_attentions=True).attentions).frame["alpha_1"].iloc[1:].tolist()
+    assert shown == pytest.approx(alpha(causal).mean(0).flatten().tolist(), abs=1e-5)
+
+
+class Wrapper(nn.Module):
+    """As peft's models are: the transformers model is its `base_model`."""
+
+    def __init__(self, base_model):
+        super().__init__()
+        self.base_model = base_model
+
+    def forward(self, input_ids):
+        return self.base_model(input_ids)
+
+
+class PrefixTuned(Wrapper):
+    """As peft tunes prefixes: every layer has keys and values that are no tokens."""
+
+    def forward(self, input_ids):
+        cache, config = transformers.DynamicCache(), self.base_model.config
+        for layer in range(config.num_hidden_layers):
+            torch.manual_seed(layer)
+            cache.update(*torch.randn(2, len(input_ids), config.num_key_value_heads, 3, config.head_dim), layer)
+        return self.base_model(input_ids, past_key_values=cache)
+
+
+def test_the_model_inside_a_wrapper_is_named_where_it_is_the_same_model():
+    inside = made("LlamaForCausalLM")
+    message = refused(lambda: si.load(Wrapper(inside)))
+    named = re.search(r"or give its \.(\w+), which is a transformers model$", message)[1]
+    torch.testing.assert_close(alpha(getattr(Wrapper(inside), named)), alpha(inside))
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_the_model_inside_prefix_tuning_is_said_to_be_another_one(implementation):
+    message = refused(lambda: si.load(PrefixTuned(made("LlamaForCausalLM", implementation=implementation))))
+    assert ".base_model alone returns other logits, as under prefix tuning, so it is another model" in message
+    assert "or give" not in message
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft, about transformers
+@pytest.mark.parametrize("kind", ["PrefixTuningConfig", "PromptTuningConfig"])
+def test_adapters_of_prefixes_are_refused_by_name_in_memory_and_in_folders(kind, llama, tmp_path):
+    peft = pytest.importorskip("peft", reason="needs peft: pip install 'sinkinterp[peft]'")
+    config = getattr(peft, kind)(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    model = peft.get_peft_model(LlamaForCausalLM.from_pretrained(llama), config).eval()
+    refused(lambda: si.load(model), "so it is another model")
+    model.save_pretrained(tmp_path / "adapter")
+    refused(lambda: si.load(tmp_path / "adapter"), "no tokens of a text", "LoRA")
+
+
+class Tuple(NanoGPT):
+    """Returns the logits inside a dictionary of its own."""
+
+    def forward(self, ids):
+        return SimpleNamespace(scores={"of tokens": super().forward(ids, ids)[0]})
+
+
+def literal(message, pattern):
+    """What a message says, as the code that it is."""
+    return eval(re.search(pattern, message)[1], {**vars(encoder), "si": si})
+
+
+def by_sdpa(folder):
+    model = made("LlamaForCausalLM", implementation="flex_attention")
+    message = refused(lambda: si.load(model))
+    return LlamaForCausalLM.from_pretrained(
+        folder, attn_implementation=literal(message, r"attn_implementation=('\w+')")
+    )
+
+
+def beyond(folder):
+    longer = torch.randint(37, (2, 23), generator=torch.Generator().manual_seed(1))
+    message = refused(lambda: si.measure(folder, longer))
+    assert literal(message, r"use length=(\d+)") == 19 and alpha(folder, longer[:, :19]).isfinite().all()
+    assert "load it with beyond_context=True" in message
+    assert alpha(folder, longer, beyond_context=True).isfinite().all()
+    return folder
+
+
+def layers_as_told(folder):
+    model = LlamaForCausalLM.from_pretrained(folder)
+    model.config.num_hidden_layers = 4
+    message = refused(lambda: si.load(model), "set model.config.num_hidden_layers, now 4, to that")
+    model.config.num_hidden_layers = literal(message, r"has ([\d]+)")
+    return model
+
+
+FOLLOWED = {"run by sdpa": by_sdpa, "texts beyond the context": beyond, "as many layers as there are": layers_as_told}
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_what_a_message_says_of_a_language_model_measures_it(name, llama):
+    torch.testing.assert_close(alpha(FOLLOWED[name](llama)), alpha(LlamaForCausalLM.from_pretrained(llama)))
+
+
+def test_the_logits_of_a_module_are_read_as_the_message_says():
+    torch.manual_seed(0)
+    model = Tuple()
+    assert "give forward=lambda m, ids: ..." in refused(lambda: si.load(model))
+    assert alpha(model, TOKENS % 13, forward=lambda m, ids: m(ids).scores["of tokens"]).isfinite().all()
+
+
+@pytest.mark.parametrize("backend", ["nnsight", "transformer_lens"])
+def test_a_model_with_an_encoder_is_loaded_as_the_message_says(backend, tmp_path):
+    save_bart(tmp_path)
+    message = refused(lambda: si.load(tmp_path, backend=backend))
+    fix = literal(message, r"encoder=(\w+\(\))")
+    assert alpha(tmp_path, torch.randint(5, 30, (2, 9)), encoder=fix).isfinite().all()
+
+
+def test_dropout_and_caches_are_as_the_message_says(llama):
+    model = LlamaForCausalLM.from_pretrained(llama, attention_dropout=0.5).train()
+    with si.patched(model, AddSinkLogit(1.0)):
+        message = refused(lambda: model(TOKENS))
+        assert "call model.eval()" in message
+        assert model.eval()(TOKENS).logits.isfinite().all()
+    before = model(TOKENS).past_key_values
+    with si.patched(model, si.SwapPositions(0, 4)):
+        assert "fill the cache inside the block" in refused(lambda: model(TOKENS[:, :1], past_key_values=before))
+        inside = model(TOKENS).past_key_values
+        assert model(TOKENS[:, :1], past_key_values=inside).logits.isfinite().all()
+    with si.patched(model, ChangeOutputs(Zero())):
+        assert model(TOKENS).logits.isfinite().all()
