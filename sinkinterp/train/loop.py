@@ -237,17 +237,18 @@ def accumulate(job: Job[Fit], batch: Batch, model: nn.Module) -> torch.Tensor:
     """Adds the gradient of the batch's mean loss to the model, one micro-batch at a time.
 
     Returns this process's part of the loss, which averages to the loss over processes. A micro-batch that predicts
-    nothing adds nothing.
+    nothing adds nothing. Raises InputError where none predicts a token.
     """
     fit, world = job.fit, job.world
+    if not (targets := _targets(batch)):
+        raise InputError("no token of a batch is predicted, so it has no loss; give larger batches, or longer texts")
     part = world.part(batch)
     starts = range(0, len(part["labels"]), fit.micro_batch)
     pieces = [{name: tensor[i : i + fit.micro_batch] for name, tensor in part.items()} for i in starts]
     is_one_piece = len(pieces) == world.size == 1
-    targets_per_process = _targets(batch) / world.size
     total = torch.zeros((), device=world.device)
     for piece in pieces:
-        share = _targets(piece) / targets_per_process if targets_per_process else 1.0
+        share = _targets(piece) * world.size / targets
         if not share:  # the mean over no token is not a number
             piece["labels"] = piece["input_ids"]
         with gradient_sync(model, enabled=piece is pieces[-1]):

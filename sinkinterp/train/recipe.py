@@ -306,7 +306,7 @@ def recipe_in(folder: Path) -> Recipe:
 def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
     """A recipe, or that of the demo for a variant, with settings of it or of its model, such as steps=100, n_layers=2.
 
-    Raises InputError as `with_variant` and `changed` do.
+    Raises InputError as `with_variant` and `changed` do, and TypeError for a name that is not a setting.
     """
     if not isinstance(recipe, Recipe) and recipe not in [*VARIANTS]:
         given = f"{recipe!r:.40}" if isinstance(recipe, str) else type(recipe).__name__
@@ -314,6 +314,10 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
     made = with_variant(RECIPES["demo"], recipe) if isinstance(recipe, str) else recipe
     own = {field.name: field.name for field in fields(made)}
     paths = {field.name: f"model.{field.name}" for field in fields(made.model)} | own | {"length": "data.length"}
+    if unknown := [word for word in settings if word not in paths and "." not in word]:
+        raise TypeError(
+            f"got an unexpected keyword argument {unknown[0]!r}, which is no setting of a recipe or a model"
+        )
     named = {paths.get(word, word): value for word, value in settings.items()}
     named = {"model.n_ctx": named["data.length"]} | named if "data.length" in named else named
     made = replace(made, seed=named.pop("seed", made.seed))

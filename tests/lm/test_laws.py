@@ -7,8 +7,11 @@ from refusals import refused
 from transformers import AutoModelForCausalLM
 
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.files import data_of
 from sinkinterp.lm.model import build
+from sinkinterp.lm.variants import BASE, VARIANTS
 from sinkinterp.measurement.measure import measure
+from sinkinterp.spec import changed
 
 every_name = pytest.mark.parametrize("name", SPECS)
 PREFIX = {"prefix_2": 2, "prefix_5": 5, "as much again": 3}
@@ -25,6 +28,13 @@ def test_logits_are_finite_and_every_trained_parameter_learns_and_their_number_f
     assert not [n for n, grad in trained.items() if grad is None or grad.eq(0).all()]
     assert all(grad.isfinite().all() for grad in trained.values())
     assert sum(grad.numel() for grad in trained.values()) == formula(name)
+
+
+def test_the_list_of_variants_says_how_each_is_made_of_softmax():
+    changes = data_of("lm/changes.toml")
+    assert [*changes] == [*VARIANTS]
+    for name, line in changes.items():
+        assert changed(BASE, [] if name == "softmax" else line.split()) == VARIANTS[name], name
 
 
 @every_name

@@ -291,6 +291,13 @@ def test_a_micro_batch_that_predicts_nothing_adds_nothing(ignored):
     torch.testing.assert_close(model.lm_head.weight.grad, oracle.lm_head.weight.grad)
 
 
+def test_a_batch_that_predicts_nothing_is_refused():
+    tokens = RECIPE.data.sample(3, "unequal")
+    batch = {"input_ids": tokens, "labels": torch.full_like(tokens, -100)}
+    job = job_of(RECIPE, RECIPE.data, evaluate)
+    refused(lambda: accumulate(job, batch, build(RECIPE.model)), "no token of a batch is predicted")
+
+
 def test_bf16_computes_nearby_and_keeps_weights_in_fp32():
     recipe = replace(RECIPE, clip=1e9)
     (model, metrics), (_, exact) = updated(replace(recipe, bf16=True)), updated(recipe)
