@@ -17,7 +17,7 @@ from sinkinterp.files import write_file
 from sinkinterp.pages import book
 from sinkinterp.runs.experiment import load_experiment
 
-from . import cells, models, pictures, verdicts
+from . import cells, models, pictures, story, verdicts
 
 FINDINGS: dict[str, str] = tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
 
@@ -42,7 +42,7 @@ def draw_again(folder: Path, stems: Sequence[str] = ()) -> list[Path]:
         finding = FINDINGS.get(chapter.stem, "") if folder == cells.BOOK else ""  # it is of the rows there
         book.write_numbers(folder, chapter)
         book.write_page(folder, chapter, digest, figure, finding=finding)
-    return book.write_front_pages(folder)
+    return story.write_front_pages(folder)
 
 
 def write_texts() -> Iterator[Path]:

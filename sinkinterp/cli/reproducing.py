@@ -13,7 +13,7 @@ import typer
 
 from ..checks import InputError, each_once
 from ..data.progress import progress_bars
-from ..runs.catalogue import Scale, experiment_names, full_name, summary_of
+from ..runs.catalogue import Scale, experiment_names, full_name, load_book, summary_of
 from . import options
 from .options import beginning, check_outputs, check_used, folder, n, option, suffix_of
 from .terminal import Part, deliver, print_line, print_text, print_written, say, show
@@ -215,7 +215,7 @@ def _chapter(
     name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str, save: Path | None
 ) -> "list[Table]":
     """Runs an experiment and writes its chapter and its table. Returns what is printed of it."""
-    from ..pages.book import Chapter, verdict_table, write_chapter
+    from ..pages.book import Chapter, verdict_table
     from ..pages.report import content
     from ..runs.experiment import provenance
 
@@ -226,7 +226,7 @@ def _chapter(
     made = {"command": command, "scale": scope.label, **provenance(), **times}
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
-    for file in write_chapter(out, chapter, digest, experiment.draw(table)):
+    for file in load_book().write_chapter(out, chapter, digest, experiment.draw(table)):
         print_written(file)
     deliver([], (save, lambda: content(table, suffix_of(save))))
     return [replace(digest, title=chapter.title), verdict_table(chapter)]

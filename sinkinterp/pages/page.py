@@ -48,7 +48,7 @@ class Scripts:
         return "; ".join(["default-src 'none'", f"script-src {allowed}", *asked, *fixed])
 
 
-def document(title: str, body: Markup, styles: Sequence[str] = (), scripts: Scripts = Scripts()) -> str:
+def document(title: str, body: Markup, styles: Sequence[str | Path] = (), scripts: Scripts = Scripts()) -> str:
     """A page as HTML text. It ends in the glossary, whose words it explains. `styles` are names of assets."""
     scripts = replace(scripts, inline=[*scripts.inline, asset("shared/terms.js")])
     style = "\n".join(map(asset, ("templates/style.css", *styles)))
@@ -56,13 +56,13 @@ def document(title: str, body: Markup, styles: Sequence[str] = (), scripts: Scri
     return frame.render(title=title, style=style, body=body, scripts=scripts)
 
 
-def rendered(template: str, **values: Any) -> Markup:
-    """The HTML of a template of this package, such as "templates/page.html"."""
-    return Markup(TEMPLATES.get_template(template).render(values))
+def rendered(template: str | Path, **values: Any) -> Markup:
+    """The HTML of a template of this package, such as "templates/page.html", or of one at a path."""
+    return Markup(TEMPLATES.from_string(asset(template)).render(values))
 
 
-def asset(name: str) -> str:
-    """The text of a file of this package, such as "templates/page.css" or "atlas/head.js"."""
+def asset(name: str | Path) -> str:
+    """The text of a file of this package, such as "templates/page.css" or "atlas/head.js", or of one at a path."""
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
@@ -118,7 +118,11 @@ def cards_page(title: str, lead: str, sections: Iterable[Section]) -> str:
 
 
 def with_figures(
-    title: str, body: Markup, plotly: str | None = None, styles: Sequence[str] = (), scripts: Sequence[str] = ()
+    title: str,
+    body: Markup,
+    plotly: str | None = None,
+    styles: Sequence[str | Path] = (),
+    scripts: Sequence[str | Path] = (),
 ) -> str:
     """A page with the scripts that draw its figures, if it has any; `plotly` as for `page`.
 

@@ -65,6 +65,12 @@ def load_module(name: str) -> ModuleType:
     return import_module(f"{PACKAGE}.{name}")
 
 
+def load_book() -> ModuleType:
+    """The module that writes the book: its chapters, its front page and the story."""
+    load_package()
+    return import_module(f"{PACKAGE}.book.story")
+
+
 @cache
 def load_package() -> None:
     """Makes the package of all experiments known to Python, wherever its folder is, and the kinds in their recipes."""

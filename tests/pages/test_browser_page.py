@@ -5,9 +5,9 @@ import plotly.graph_objects as go
 import pytest
 from pages.test_book import chapter
 from plots.test_figures import FIGURES
+from sinkinterp._experiments.book.story import write_chapter
 
 from sinkinterp.measurement.maps import attention_map
-from sinkinterp.pages.book import write_chapter
 from sinkinterp.pages.page import Section, page
 from sinkinterp.plots.theme import DARK, LIGHT, MAGNITUDE, colour, themed
 from sinkinterp.report.explained import NOTHING, CutMap, graph

@@ -17,10 +17,10 @@ from pages.atlases import small_atlas
 from pages.test_book import chapter
 from plotly.offline import get_plotlyjs
 from report.test_tables import REPORT, WITH
+from sinkinterp._experiments.book.story import front_page, write_chapter
 
 from sinkinterp.backends.load import load
 from sinkinterp.pages.atlas.encode import atlas_page
-from sinkinterp.pages.book import front_page, write_chapter
 from sinkinterp.pages.live.page import Session, live_page
 from sinkinterp.pages.page import Section, document, page, untitled
 from sinkinterp.pages.report import measurement_page

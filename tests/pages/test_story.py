@@ -7,8 +7,7 @@ from dataclasses import replace
 from pages.shipped import BOOK, by_stem, chapters
 from plotly.offline import get_plotlyjs
 from refusals import refused
-
-from sinkinterp.pages.book import FINDINGS, TOLD_BY, passages, story_page
+from sinkinterp._experiments.book.story import FINDINGS, TOLD_BY, passages, story_page
 
 PLACES = ("t", "block", "layer", "head", "sinks", "seed", "dimension", "epsilon", "T")  # columns that say where
 FIXED = {"0.3", "0", "4", "1", "2", "511", "512", "135"}  # epsilon, positions, names, lengths of the cache
