@@ -131,7 +131,7 @@ def demo(
     check_outputs(force, out)
     say("training three models, half a minute each, unless they are in the cache")
     with progress_bars(in_lines=True) as progress:
-        from ..pages.gallery import demo as run_demo, demo_page
+        from ..pages.demo import demo as run_demo, demo_page
         from ..train.recipe import DEMO_STEPS, DEMO_TWINS
 
         bars = {name: progress(f"training {name:8}") for name in DEMO_TWINS}

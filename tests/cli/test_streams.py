@@ -50,8 +50,8 @@ def quick(monkeypatch, tmp_path):
     made = Experiment("wide", lambda _: WIDE, lambda _: go.Figure(), (), digest=lambda _: WIDE)
     monkeypatch.setattr("sinkinterp.runs.experiment.load_experiment", lambda _: made)
     tables = SimpleNamespace(twins=WIDE, residuals=WIDE, swaps=WIDE)
-    monkeypatch.setattr("sinkinterp.pages.gallery.demo", lambda *_, **__: tables)
-    monkeypatch.setattr("sinkinterp.pages.gallery.demo_page", lambda _: "a page" * 10_000)
+    monkeypatch.setattr("sinkinterp.pages.demo.demo", lambda *_, **__: tables)
+    monkeypatch.setattr("sinkinterp.pages.demo.demo_page", lambda _: "a page" * 10_000)
     monkeypatch.setattr(load_book(), "passages", lambda chapters: [])
     monkeypatch.setattr(load_book(), "front_page", lambda *parts: "a page")
 

@@ -4,11 +4,12 @@ import re
 
 import numpy as np
 import pytest
+from sinkinterp._experiments.book import gallery
 
 from sinkinterp.backends.files.named_models import SHIPPED, downloads
 from sinkinterp.backends.load import load
-from sinkinterp.pages import gallery
-from sinkinterp.pages.gallery import demo_page
+from sinkinterp.pages import demo
+from sinkinterp.pages.demo import demo_page
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.plots.theme import caption_of
 from sinkinterp.runs.case import Inputs
@@ -18,7 +19,7 @@ from sinkinterp.runs.case import Inputs
 def few():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gallery, "SEQUENCES", 11)
-        patch.setattr(gallery, "DEMO_SEQUENCES", 11)
+        patch.setattr(demo, "DEMO_SEQUENCES", 11)
         patch.setattr(gallery, "LANGUAGE_MODELS", {})  # real weights have a test of their own
         yield patch
 
@@ -35,7 +36,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def result(cache, few):
-    return gallery.demo(cache=cache, steps=12)
+    return demo.demo(cache=cache, steps=12)
 
 
 def test_the_demo_measures_every_twin_with_intervals_and_nulls(result):
@@ -50,7 +51,7 @@ def test_the_demo_measures_every_twin_with_intervals_and_nulls(result):
 
 
 def test_the_swap_table_has_every_input_edit_and_target(result):
-    assert len(result.swaps.frame) == 3 * (1 + 3 * len(gallery.TARGETS))
+    assert len(result.swaps.frame) == 3 * (1 + 3 * len(demo.TARGETS))
     assert {row["input"] for row in result.swaps.records()} == {"natural", "random", "repeated"}
 
 
@@ -63,7 +64,7 @@ def test_maps_are_means_of_rows_that_sum_to_one(result):
 
 def test_a_second_demo_trains_nothing(result, cache):
     steps = []
-    again = gallery.demo(cache=cache, steps=12, on_step=lambda *news: steps.append(news))
+    again = demo.demo(cache=cache, steps=12, on_step=lambda *news: steps.append(news))
     assert steps == [] and again.twins == result.twins and again.swaps == result.swaps
 
 
