@@ -43,9 +43,9 @@ from ..seals import Of, owner, write_sealed
 from ..spec import Limits, added_later
 from ..table import MODEL, Cell, Table
 from ..train import checkpoint, loop
+from ..train.checkpoint import card, push
 from ..train.distributed import Batch, World
 from ..train.loop import Job, loss_of as loss_of_batch
-from ..train.published import card, push
 from ..train.recipe import ConstantRate, Decay, Everything, Fit, Rate, source_named
 from .outliers import GRAINS, Quantise, nothing
 from .streaming import Loss, loss_of

@@ -240,7 +240,7 @@ def patch(
         from ..pages.page import Section, page
         from ..pages.report import PAGES, content
         from ..report.readings import short_name
-        from ..report.rows import chosen_rows
+        from ..report.report import chosen_rows
 
         options.check_sizes(model, what.heads)
         loading = Loading(encoder, dtype, device_map, backend, beyond_context)

@@ -210,7 +210,7 @@ class Rows:
 
     def of(self, name: str, report: "Report", epsilon: float, word: "TokenText") -> "Table":
         """The rows of that table of a report. Raises InputError where there are none."""
-        from ..report.rows import rows_named
+        from ..report.report import rows_named
 
         given = {"layers": self.layers, "heads": self.heads, "positions": self.positions, "top": self.top}
         return rows_named(name, report, epsilon, word, **{option: value or None for option, value in given.items()})

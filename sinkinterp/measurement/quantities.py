@@ -23,8 +23,7 @@ from ..metrics.sinks import sink_rate as rate_by_sequence
 from ..report.compare import compare as compare_reports
 from ..report.patterns import alphas_of, holds_attention
 from ..report.readings import TokenText
-from ..report.report import NAMED, Report, view_of
-from ..report.rows import chosen_rows
+from ..report.report import NAMED, Report, chosen_rows, view_of
 from ..table import Table
 from .measure import ModelLike, check_unedited, inputs_of, measure
 

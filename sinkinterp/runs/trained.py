@@ -27,9 +27,9 @@ from ..metrics.metric import next_token_loss
 from ..plots.theme import sweep_figure
 from ..table import Table
 from ..train import checkpoint, loop
+from ..train.checkpoint import card, push
 from ..train.distributed import joined
 from ..train.loop import Corpus, Evaluate, Job, Task, held_out_tokens, job_of, prepared
-from ..train.published import card, push
 from ..train.recipe import Fit, NextToken, Objective, Recipe, described, recipe_in
 from .catalogue import load_package
 

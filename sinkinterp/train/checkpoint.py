@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written whole or not at all, and read back bit for bit."""
+"""Checkpoints of a run: written whole or not at all, read back bit for bit, and put on the Hub with a card."""
 
 import json
 import re
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import CommitOperationAdd, HfApi, ModelCardData
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import seals
-from ..checks import InputError
+from ..checks import InputError, refusal
 from ..files import remove_drafts, remove_whole, replacing, set_aside
 from ..seals import Damaged
 from ..spec import Spec, flat
@@ -193,3 +194,32 @@ def _check_same(run: Path, stored: dict[str, Any], recipe: Spec) -> None:
         more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
         shown = ", ".join(differences[:4]) + more
         raise InputError(f"{run} holds a run of another recipe: {shown}; give another folder, or the same settings")
+
+
+_OF_HUB = re.compile(r"[\w.-]+/[\w.-]+")  # a name there; a name of ours or a folder is not one
+
+
+def card(repo: str, title: str, answer: str, recipe: Spec, base: str = "") -> str:
+    """The text of a model card: a title, what is known of the model, how it is read, and its recipe."""
+    is_named = _OF_HUB.fullmatch(base) and not Path(base).exists()
+    data = ModelCardData(base_model=base if is_named else None, tags=["attention-sink"], library_name="sinkinterp")
+    code = f'```python\nimport sinkinterp as si\n\nsi.measure("{repo}", "A sentence of some length.")\n```'
+    made = f"## Recipe\n\n```json\n{json.dumps(recipe.to_dict(), indent=1)}\n```\n"
+    return f"---\n{data.to_yaml()}\n---\n\n# {title}\n\n{answer}\n\n{code}\n\n{made}"
+
+
+def push(folder: Path, repo: str, text: str, private: bool) -> str:
+    """Uploads the files of a sealed folder with a card in one commit, and returns the address of the repository.
+
+    The repository is made if it is not there. Raises InputError where a file is damaged, and where the Hub refuses.
+    """
+    seals.verify(folder)
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    parts: dict[str, Path | bytes] = {**files, "README.md": text.encode()}
+    operations = [CommitOperationAdd(name, part) for name, part in parts.items()]
+    fix = "log in with `hf auth login`, and give a name such as me/model"
+    with refusal(f"{repo} cannot be written to the Hub", fix, (OSError, ValueError)):
+        hub = HfApi()
+        address = hub.create_repo(repo, private=private, exist_ok=True)
+        hub.create_commit(repo, operations, commit_message=f"Written by sinkinterp: {folder.name}")
+    return str(address)

@@ -15,7 +15,7 @@ from sinkinterp import seals
 from sinkinterp.backends import added_slots
 from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.backends.mended import SlotsAlone, fingerprint, write_adapter
-from sinkinterp.train.published import push
+from sinkinterp.train.checkpoint import push
 
 PUSH = """
 import json, sys
