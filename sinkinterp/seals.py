@@ -54,7 +54,7 @@ class Misplaced(Damaged):
 
 def seal(folder: Path, of: Of = {}) -> None:
     """Seals a draft of a folder: its sha256.json holds `of` and the sha256 of every file in it."""
-    write_record(folder / SEAL, sums(folder), of)
+    (folder / SEAL).write_bytes(_record(sums(folder), of))
 
 
 def write_sealed(folder: Path, of: Of, write: Callable[[Path], None]) -> None:
@@ -156,7 +156,7 @@ def check(folder: Path, expected: Mapping[str, str]) -> None:
 def write_record(path: Path, value: Any, of: Of = {}) -> None:
     """Writes a JSON file that begins with the sha256 of its content, whole or not at all."""
     with replacing(path) as draft:
-        draft.write_bytes(_with_hash({"of": of, "is": value}))
+        draft.write_bytes(_record(value, of))
 
 
 def read_record(path: Path, of: Of = {}) -> Any:
@@ -178,13 +178,13 @@ def _parts(path: Path) -> tuple[Of, Any]:
         parts = record["of"], record["is"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise Damaged(path, "it is not a record") from error
-    if content != _with_hash(record):
+    if content != _record(parts[1], parts[0]):
         raise Damaged(path, _CHANGED)
     return parts
 
 
-def _with_hash(record: Any) -> bytes:
-    body = json.dumps(record).encode()
+def _record(value: Any, of: Of) -> bytes:
+    body = json.dumps({"of": of, "is": value}).encode()
     return b'{"sha256": "%s", "record": %s}' % (hashlib.sha256(body).hexdigest().encode(), body)
 
 

@@ -256,7 +256,7 @@ def test_what_is_said_of_a_damaged_file_crosses_processes(tmp_path):
 @pytest.mark.parametrize("record", [[1], "text", None])
 def test_a_record_that_holds_no_hashes_is_one_line(tmp_path, record):
     seals.write_record(tmp_path / seals.SEAL, record)
-    with pytest.raises(Damaged, match=r"sha256.json is damaged: it holds no hashes by name; "):
+    with pytest.raises(Damaged, match=r"sha256.json is damaged: "):
         verify(tmp_path)
 
 

@@ -120,7 +120,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_half_written(small_disk, report,
 
 
 def test_a_run_on_a_disk_that_was_full_goes_on_when_there_is_room(tmp_path):
-    with pytest.raises(InputError, match=r"make room, then the same command goes on from step 0$"), limited():
+    with pytest.raises(InputError, match=r"step 0$"), limited():
         train(tmp_path)
     train(tmp_path)
     assert sorted(path.name for path in (tmp_path / "run").glob("step-*")) == ["step-0000001", "step-0000002"]

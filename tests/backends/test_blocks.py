@@ -241,7 +241,7 @@ def test_a_subject_that_is_pickled_or_copied_measures_the_same_or_says_why_it_ca
     assert subject.label(3) == "a"
     is_copied, right = kind.startswith("attention"), subject.run(TOKENS, edits=EDITS[2]).logits
     for work in (lambda: pickle.loads(pickle.dumps(subject)), lambda: copy.deepcopy(subject)):
-        with nullcontext() if is_copied else pytest.raises(InputError, match="cannot be copied or pickled; copy its"):
+        with nullcontext() if is_copied else pytest.raises(InputError, match="pickled"):
             again = work()
             assert_same(again.run(TOKENS, edits=EDITS[2]).logits, right)
             assert again.tokens("ab").of_one_length().tolist() == [[3, 5]]

@@ -172,10 +172,7 @@ def test_a_projection_whose_module_does_not_run_is_refused_by_name():
             attention, inner, *args, **kwargs
         )
     refused(lambda: load(model).run(TOKENS, edits=[iv.ZeroKeyBias()]))
-    with (
-        pytest.raises(InputError, match="the key weights of layer 0 are not found"),
-        si.patched(model, iv.ZeroKeyBias()),
-    ):
+    with pytest.raises(InputError, match="key weights of layer 0"), si.patched(model, iv.ZeroKeyBias()):
         raise AssertionError
 
 

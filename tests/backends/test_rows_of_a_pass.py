@@ -51,7 +51,7 @@ def test_a_model_whose_layers_share_keys_is_measured_and_says_so(sharing):
     assert "layer 4 takes the keys and values of layer 2" in str(vars(si.measure(subject, TOKENS)))
     keys = subject.run(TOKENS, reads={"k": CALL.read(lambda call: call.k.sum((1, 2, 3)))}, logits=False)["k"]
     assert keys[:, 4].equal(keys[:, 2]) and not keys[:, 4].equal(keys[:, 3])
-    refused(lambda: subject.run(TOKENS, edits=[iv.ZeroKeyBias()]), "key weights of layer 2 also make those of layer 4")
+    refused(lambda: subject.run(TOKENS, edits=[iv.ZeroKeyBias()]), "layer 4")
     assert not si.load(model_of("llama")).key_sources
 
 
@@ -75,4 +75,4 @@ def test_an_edit_that_a_forgetting_cache_cannot_make_in_a_sharing_layer_is_refus
 def test_blocks_that_lose_rows_on_their_way_are_refused():
     recorder = Recorder()
     recorder.residual(torch.ones(2, 7, 3))
-    refused(lambda: recorder.residual(torch.ones(2, 1, 3)), "1 rows behind block 0, of 7")
+    refused(lambda: recorder.residual(torch.ones(2, 1, 3)), "1 rows")

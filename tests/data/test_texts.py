@@ -110,7 +110,7 @@ def test_a_string_is_a_text_whatever_it_looks_like(tmp_path, monkeypatch, text):
 
 
 def test_a_data_set_without_network_names_the_local_way():
-    refused(lambda: next(iter(texts_of("allenai/c4", config="en"))), "'allenai/c4'", "network", "the Path of a file")
+    refused(lambda: next(iter(texts_of("allenai/c4", config="en"))), "'allenai/c4'", "network", "Path")
 
 
 @pytest.fixture

@@ -85,10 +85,10 @@ def test_an_edit_and_a_block_change_a_quantity_alike(name):
 
 def test_what_is_not_there_is_refused(name):
     subject, report = subject_of(name), si.measure(subject_of(name), TOKENS, instruments=ALL)
-    refused(lambda: si.key_norms(subject, TOKENS, layers=99), "there is no layer 99")
+    refused(lambda: si.key_norms(subject, TOKENS, layers=99), "layer 99")
     refused(lambda: si.sink_rate(report, layers=[0], heads=[(0, 1)]), "leave layers= out")
     for heads in ([0, 1], [(0, 99)], [(99, 0)], [(0, 1, 2)]):
-        refused(lambda heads=heads: si.sink_rate(report, heads=heads), "heads are pairs")
+        refused(lambda heads=heads: si.sink_rate(report, heads=heads), "head")
     refused(lambda: si.key_norms(report, TOKENS), "measured already")
     refused(lambda: si.qk_cosines(report), "does not hold")
     refused(lambda: si.compare(report, report, TOKENS), "measured already")

@@ -292,7 +292,7 @@ def test_reports_by_name_are_a_dictionary_of_reports(full):
 
 def test_a_function_of_a_report_keeps_its_name_and_help_and_refuses_anything_else():
     assert sinks_by_head.__name__ == "sinks_by_head" and sinks_by_head.__doc__
-    refused(lambda: sinks_by_head({"a": 3}), "sinks_by_head takes a report")
+    refused(lambda: sinks_by_head({"a": 3}), "sinks_by_head")
 
 
 def test_a_report_of_an_earlier_version_is_read(full, tmp_path):

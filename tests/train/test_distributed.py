@@ -118,7 +118,7 @@ def test_a_launcher_that_started_fewer_processes_than_asked_is_refused(monkeypat
     with joined() as world:
         assert world == World()
     monkeypatch.setenv("MASTER_PORT", "29500")  # which accelerate sets for more than one process
-    with pytest.raises(InputError, match="asked for several processes and started one; give it --multi_gpu"), joined():
+    with pytest.raises(InputError, match="--multi_gpu"), joined():
         pass
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
