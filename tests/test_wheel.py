@@ -35,7 +35,7 @@ def installed(tmp_path_factory):
 def test_the_wheel_holds_the_package_its_checkpoints_and_the_experiments(installed):
     site, _ = installed
     names = {path.name for path in (ROOT / "experiments").glob("[!_]*.py")}
-    assert names <= {path.name for path in (site / "sinkinterp" / "_experiments").iterdir()}
+    assert names <= {path.name for path in (site / "sinkinterp" / "_experiments" / "files").iterdir()}
     assert (site / "sinkinterp" / "checkpoints" / "text-softmax" / "model.safetensors").is_file()
     assert not (site / "tests").exists()
 

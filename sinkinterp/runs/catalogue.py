@@ -2,17 +2,13 @@
 
 import ast
 import re
-import sys
 from enum import StrEnum
-from functools import cache
-from importlib import import_module
-from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 
+from .._experiments import FOLDER
 from ..checks import InputError, choice, nearest
 
-_IN_WHEEL, _IN_REPOSITORY = Path(__file__).parents[1] / "_experiments", Path(__file__).parents[2] / "experiments"
-FOLDER = _IN_WHEEL if _IN_WHEEL.is_dir() else _IN_REPOSITORY  # a wheel carries a copy of the repository's folder
 PACKAGE = "sinkinterp._experiments"  # other packages may also be called `experiments`
 
 
@@ -62,18 +58,17 @@ def load_module(name: str) -> ModuleType:
     """The module of an experiment. Raises InputError where there is none."""
     choice(name, dict.fromkeys(experiment_names()), "experiment")
     load_package()
-    return import_module(f"{PACKAGE}.{name}")
+    module: ModuleType = resolve_name(f"{PACKAGE}.{name}")
+    return module
 
 
 def load_book() -> ModuleType:
     """The module that writes the book: its chapters, its front page and the story."""
     load_package()
-    return import_module(f"{PACKAGE}.book.story")
+    module: ModuleType = resolve_name(f"{PACKAGE}.book.story")
+    return module
 
 
-@cache
 def load_package() -> None:
-    """Makes the package of all experiments known to Python, wherever its folder is, and the kinds in their recipes."""
-    package = sys.modules[PACKAGE] = ModuleType(PACKAGE)
-    package.__path__ = [str(FOLDER)]
-    import_module(f"{PACKAGE}.shared.tasks")
+    """Imports the kinds of data that experiments have of their own, which recipes name."""
+    resolve_name(f"{PACKAGE}.shared.tasks")
