@@ -27,7 +27,7 @@ from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.qk import QK_ANGLES
 from sinkinterp.metrics.sinks import sink_rate
 from sinkinterp.plots.theme import sweep_figure
-from sinkinterp.report.explained import Path
+from sinkinterp.report.explanation import Path
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case

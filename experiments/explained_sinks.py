@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from sinkinterp.report.explained import DIRECTLY, IN_STREAM, WHAT
+from sinkinterp.report.explanation import DIRECTLY, IN_STREAM, WHAT
 from sinkinterp.report.readings import short_name
 from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import Table

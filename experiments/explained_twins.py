@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from sinkinterp.report.explained import LINE, NAME, SHARE, TO, WHAT
+from sinkinterp.report.explanation import LINE, NAME, SHARE, TO, WHAT
 from sinkinterp.runs.case import Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule, on_models

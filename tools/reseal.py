@@ -1,13 +1,13 @@
 """Seals the checkpoints that ship, each as the model of its folder's name: `python -m tools.reseal`."""
 
-from sinkinterp.backends.files.named_models import named, shipped
+from sinkinterp.backends.files.named_models import owner_by_name, shipped
 from sinkinterp.seals import SEAL, hashes_in, seal, verify
 
 
 def main() -> None:
     """Seals every folder that is whole, or has no seal yet. Raises InputError for a folder that is damaged."""
     for folder in shipped().values():
-        of = named(folder)
+        of = owner_by_name(folder)
         verify(folder, of=of)
         (folder / SEAL).unlink(missing_ok=True)
         seal(folder, of)

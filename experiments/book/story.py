@@ -33,7 +33,7 @@ from sinkinterp.pages.book import (
 )
 from sinkinterp.pages.page import TEMPLATES, rendered, with_figures
 from sinkinterp.plots.theme import sweep_figure
-from sinkinterp.report.explained import graph_of_rows
+from sinkinterp.report.explanation import graph_of_rows
 from sinkinterp.report.heads import heads_overview, strongest_head
 from sinkinterp.report.readings import short_name
 from sinkinterp.runs.catalogue import Scale, experiment_names

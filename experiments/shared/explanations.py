@@ -12,7 +12,7 @@ from sinkinterp.measurement.explaining import explain
 from sinkinterp.measurement.lens import head_pairs, parts_by_block
 from sinkinterp.metrics.estimates import ratio
 from sinkinterp.plots.theme import escaped
-from sinkinterp.report.explained import CUT, LINE, NAME, REMOVED, SHARE, TO, WHAT, Explanation, graph_of_rows
+from sinkinterp.report.explanation import CUT, LINE, NAME, REMOVED, SHARE, TO, WHAT, Explanation, graph_of_rows
 from sinkinterp.report.readings import short_name
 from sinkinterp.runs.case import READING, Case
 from sinkinterp.runs.experiment import of_first_model
@@ -57,7 +57,7 @@ def _rows(answer: Explanation) -> Iterator[dict[str, Cell]]:
         yield {WHAT: OF_HEAD, NAME: f"head {score.name}", TO: answer.target, NUMBER: number, **alpha}
         for i in range(len(score.parts)):
             share = ratio(score.of_keys()[:, i], score.score)
-            if i in score.named() or abs(share.mean) >= 0.05:
+            if i in score.main_parts() or abs(share.mean) >= 0.05:
                 cells = {SHARE: share.mean, low_of(SHARE): share.low, high_of(SHARE): share.high}
                 yield {WHAT: LINE, NAME: score.parts[i], TO: f"head {score.name}", **cells}
     for row in answer.cuts.records():

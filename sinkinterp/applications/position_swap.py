@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 from ..attention import Edit
 from ..backends.load import subject_of
 from ..checks import InputError, check_count, different_numbers
-from ..data.progress import OnProgress, no_progress, told
+from ..data.progress import OnProgress, counting, no_progress
 from ..data.tokens import TokenSet, TokensLike, repeated_token
 from ..files import data_of
 from ..interventions.positions import ReplacePosition, SwapPositions
@@ -68,7 +68,7 @@ def swap_table(
     if last + 1 >= length:
         raise InputError(f"the control swaps position {last} with the next; texts of {length} tokens have none")
     rows: list[dict[str, Cell]] = []
-    for (name, token_set), (edit, target, edits) in told([*product(read.items(), _runs(targets))], on_run):
+    for (name, token_set), (edit, target, edits) in counting([*product(read.items(), _runs(targets))], on_run):
         report = measure(subject, token_set, edits=edits, positions=(0, target))
         place: dict[str, Cell] = {INPUT: name, EDIT: edit, TARGET: target + 1}
         rows.append(place | _sinks(report, target, epsilon) | _reported(name, edit, target))

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..attention import Edit
 from ..backends.huggingface import HuggingFaceSubject
 from ..checks import different_numbers, whole_number
-from ..data.progress import OnProgress, no_progress, told
+from ..data.progress import OnProgress, counting, no_progress
 from ..data.tokens import Tokens
 from ..interventions.attention_layers import Evict
 from ..measurement.measure import passes, reads_inputs, run_note
@@ -54,7 +54,7 @@ def streaming_table(
     sinks = different_numbers(sinks, "sinks", 0, window - 1)
     full = loss_of(subject, tokens)
     rows = [_row("all", None, full, full, window)]
-    for count in told(sinks, on_progress):
+    for count in counting(sinks, on_progress):
         loss = torch.cat([loss_of(subject, text, [Evict(window, count)]) for text in tokens.split(1)])
         rows.append(_row(f"{count} + {window - count}", count, loss, full, window))
     return Table.of("What does a rolling cache lose?", _note(subject, tokens, window), tuple(rows))

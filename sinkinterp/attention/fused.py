@@ -166,25 +166,25 @@ def _with_row_as_key(call: Inputs) -> Inputs:
     """The call in which a slot's row is the first key; itself where the slot has no row.
 
     Before many tokens a first query of zeros makes it square, so that kernels need no mask and skip half of the pairs.
-    Its result is the first and goes; see `_asked`.
+    Its result is the first and goes; see `_own_queries`.
     """
     if not isinstance(call.slot, SlotRow):
         return call
     n_heads, bias = call.q.shape[1], None if call.bias is None else F.pad(call.bias, (1, 0))
-    k, v = (_behind(row, t, n_heads) for row, t in ((call.slot.key, call.k), (call.slot.value, call.v)))
+    k, v = (_slot_then_tokens(row, t, n_heads) for row, t in ((call.slot.key, call.k), (call.slot.value, call.v)))
     if is_plainly_causal(call) and call.k.shape[2] > LONG:
         return replace(call, q=F.pad(call.q, (0, 0, 1, 0)), k=k, v=v, slot=None)
     mask = call.visibility.allowed() if call.mask is None else call.mask
     return replace(call, k=k, v=v, mask=F.pad(mask, (1, 0), value=True), bias=bias, slot=None)
 
 
-def _asked(call: Inputs, result: Tensor) -> Tensor:
+def _own_queries(call: Inputs, result: Tensor) -> Tensor:
     """A result of `batch head query` for the queries of a call alone."""
     n_queries = call.q.shape[2]
     return result.narrow(2, result.shape[2] - n_queries, n_queries)
 
 
-def _behind(row: Tensor, tokens: Tensor, n_heads: int) -> Tensor:
+def _slot_then_tokens(row: Tensor, tokens: Tensor, n_heads: int) -> Tensor:
     tokens = tokens.repeat_interleave(n_heads // tokens.shape[1], 1)
     return torch.cat((row.to(tokens.dtype).expand(len(tokens), -1, -1, -1), tokens), 2)
 
@@ -250,7 +250,7 @@ def attend(call: Inputs) -> Attended | None:
     else:
         is_there = call.q.device.type == "cuda" and _CHOICE is not None
         attended = _on_cuda(given) if is_there and not torch.compiler.is_compiling() else None
-    return None if attended is None else (_asked(call, attended[0]), _asked(call, attended[1]))
+    return None if attended is None else (_own_queries(call, attended[0]), _own_queries(call, attended[1]))
 
 
 def sdpa(call: Inputs) -> HeadOutput:
@@ -259,7 +259,7 @@ def sdpa(call: Inputs) -> HeadOutput:
     added, seeing = _added_and_seeing(given)
     causal = is_plainly_causal(given)
     z = F.scaled_dot_product_attention(given.q, given.k, given.v, added, is_causal=causal, scale=given.scale)
-    return _asked(call, z if seeing is None else seeing * z)
+    return _own_queries(call, z if seeing is None else seeing * z)
 
 
 def _on_cpu(call: Inputs) -> Attended | None:

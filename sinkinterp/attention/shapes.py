@@ -73,7 +73,7 @@ class ModelShape:
 def alike(answer: Any, x: Tensor, who: str) -> Tensor:
     """The answer. Raises InputError unless it is a tensor of the shape, dtype and device of `x`."""
     if answer is not x and _kind(answer) != _kind(x):
-        raise InputError(f"{who} returned {_shown(answer)}; it must return {_shown(x)}")
+        raise InputError(f"{who} returned {_described(answer)}; it must return {_described(x)}")
     return answer
 
 
@@ -100,7 +100,7 @@ def per_sequence(answer: Any, n: int | None, who: str, axes: int | None = None, 
     if not is_tensor or axes not in (None, answer.ndim):
         what = "a number for each sequence" if axes == 1 else "a tensor whose first axis is the sequence"
         here = "" if n is None else f", here {n}"
-        raise InputError(f"{who} returned {_shown(answer)}; it must return {what}{here}{fix and f'; {fix}'}")
+        raise InputError(f"{who} returned {_described(answer)}; it must return {what}{here}{fix and f'; {fix}'}")
     return answer
 
 
@@ -144,7 +144,7 @@ def _kind(x: Any) -> tuple[torch.Size, torch.dtype, torch.device] | None:
     return (x.shape, x.dtype, x.device) if isinstance(x, Tensor) else None
 
 
-def _shown(x: Any) -> str:
+def _described(x: Any) -> str:
     if not isinstance(x, Tensor):
         return "None" if x is None else f"a {type(x).__name__}"
     return f"a tensor of {tuple(x.shape)}, {str(x.dtype).removeprefix('torch.')} on {x.device}"

@@ -106,7 +106,7 @@ class HuggingFaceSubject(Subject):
         self.shape = self._shape_of(recorder)
         taps = _whole(self.modules.taps, self.shape)
         self.modules = replace(self.modules, taps=taps, n_kv_heads=self.shape.n_kv_heads)
-        answers = recorder.answered(self.shape, self.device)
+        answers = recorder.stacked_answers(self.shape, self.device)
         self._early_bias = check.verify(answers, logits)
         self.key_sources = contract.key_sources(answers["keys"], self.shape.attention_layers)
         shared = [f"layer {n} takes the keys and values of layer {other}" for n, other in self.key_sources.items()]
@@ -127,7 +127,7 @@ class HuggingFaceSubject(Subject):
         taps, bias = self.modules.taps, self._early_bias
         check = contract.edits_check(self.name, self.shape, taps, bare, bias, length, gives_positions)
         recorder, logits = self._checking_pass(check)
-        return check.verify(recorder.answered(self.shape, self.device), logits)
+        return check.verify(recorder.stacked_answers(self.shape, self.device), logits)
 
     def _checking_pass(self, check: Check) -> tuple[Recorder, Logits]:
         """Returns what a check's forward pass was shown, and its logits."""
@@ -162,7 +162,7 @@ class HuggingFaceSubject(Subject):
         mapped = self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext()
         with used_alone(self.model), left_out, mapped:
             logits_returned = self._pass(tokens, recorder, **positions)
-            trace = Trace(recorder.answered(self.shape, self.device), logits_returned)
+            trace = Trace(recorder.stacked_answers(self.shape, self.device), logits_returned)
         if logits_returned[:, -1].isnan().any():
             raise InputError(f"{self.name} returns logits that are not numbers; check the weights of its head")
         for name, answer in trace.answers.items():

@@ -187,15 +187,15 @@ def _dtype(given: Any) -> Any:
     return given if given == "auto" else found
 
 
-def _of(library: str, model: Any, name: str | None) -> Subject:
+def _subject_by(library: str, model: Any, name: str | None) -> Subject:
     """Makes subjects by the backend's file of that name, which is imported with its library when it is asked for."""
     return import_module(f".{library}", __package__).make_subject(model, name)
 
 
 _SUBJECTS: Mapping[str, Callable[[Any, str | None], Subject]] = {
     "huggingface": HuggingFaceSubject,
-    "nnsight": partial(_of, "nnsight"),
-    "transformer_lens": partial(_of, "transformer_lens"),
+    "nnsight": partial(_subject_by, "nnsight"),
+    "transformer_lens": partial(_subject_by, "transformer_lens"),
 }
 _OWN = "module"  # a PyTorch module that is of no library
 BACKENDS = tuple(_SUBJECTS)

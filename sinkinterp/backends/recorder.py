@@ -58,7 +58,7 @@ class Layout:
     is_plain: bool
     forgets: tuple[bool, ...] = ()
 
-    def shown(self, call: AttentionCall, group: Group) -> AttentionCall:
+    def with_all_keys(self, call: AttentionCall, group: Group) -> AttentionCall:
         """The call of some sequences, with the keys of all their tokens; nobody sees those that a cache has forgotten.
 
         The keys and values of forgotten tokens are zero.
@@ -339,7 +339,7 @@ class Recorder:
         return edited.reshape(x.shape) if factor == 1 else edited.reshape(x.shape) / factor
 
     def _edited_part(self, call: AttentionCall, group: Group, layout: Layout) -> AttentionCall:
-        shown, edits = layout.shown(call, group), edits_for(self.edits, group, layout)
+        shown, edits = layout.with_all_keys(call, group), edits_for(self.edits, group, layout)
         if self.edits_at(sites.CALL):
             self._rehearse(shown, layout, edits)
             hidden = group.columns < layout.n - call.k.shape[2]
@@ -388,7 +388,7 @@ class Recorder:
             raise InputError(f"{why}; generate with use_cache=False")
         return shown
 
-    def answered(self, shape: ModelShape, device: torch.device) -> Answers:
+    def stacked_answers(self, shape: ModelShape, device: torch.device) -> Answers:
         """The answers of all reads, stacked over the layers of their sites. Raises InputError as `check` does."""
         self.check(shape)
         of_sites = (stacked([x[block] for block in sorted(x)], device) for x in self.answers.values() if x)

@@ -186,7 +186,7 @@ def token_set_for(subject: Any, tokens: TokensLike | Any, column: str = "text") 
     check_no_model(tokens)
     token_set = token_set_of(tokens, subject.tokens, column)
     is_masked = isinstance(tokens, Mapping) and tokens.get("attention_mask") is not None
-    return token_set if is_masked or isinstance(tokens, TokenSet) else token_set.said_of_padding(pads_of(subject))
+    return token_set if is_masked or isinstance(tokens, TokenSet) else token_set.with_padding_noted(pads_of(subject))
 
 
 def pads_of(subject: Any) -> dict[int, int]:

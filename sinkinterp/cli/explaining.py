@@ -16,7 +16,7 @@ from .terminal import brief, deliver, say
 if TYPE_CHECKING:
     from ..backends.subject import Subject
     from ..interventions.changes import Change
-    from ..report.explained import Explanation
+    from ..report.explanation import Explanation
     from ..table import Table
 
 Answer = Annotated[str | None, option("The right next token, such as ' Paris'; with --instead.", metavar="TOKEN")]

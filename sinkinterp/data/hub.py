@@ -36,11 +36,11 @@ def asking_hub(source: str | Path) -> Iterator[bool]:
 
 def hub_answers() -> bool:
     """Whether something answers at the Hub's address. True where there is a proxy for it."""
-    return _answers(constants.ENDPOINT, int(time.monotonic() // REMEMBERED))
+    return _is_reached(constants.ENDPOINT, int(time.monotonic() // REMEMBERED))
 
 
 @lru_cache(maxsize=1)
-def _answers(endpoint: str, when: int) -> bool:
+def _is_reached(endpoint: str, when: int) -> bool:
     address = urlsplit(endpoint)
     if address.scheme in getproxies():
         return True

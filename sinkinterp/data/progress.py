@@ -40,7 +40,7 @@ def silent(work: str) -> Show:
     return no_progress
 
 
-def told(parts: Sequence[Part], show: OnProgress) -> Iterator[Part]:
+def counting(parts: Sequence[Part], show: OnProgress) -> Iterator[Part]:
     """Every part of a piece of work. `show` is told how many are done, before each and at the end."""
     for done, part in enumerate(parts):
         show(done, len(parts))
@@ -50,7 +50,7 @@ def told(parts: Sequence[Part], show: OnProgress) -> Iterator[Part]:
 
 def reported(parts: Sequence[Part], progress: Progress, work: str) -> Iterator[Part]:
     """Every part of a piece of work, as `told`. Raises InputError unless `progress` starts a report on it."""
-    return told(parts, accepting(progress, "progress", "")(work))
+    return counting(parts, accepting(progress, "progress", "")(work))
 
 
 @contextmanager

@@ -96,7 +96,7 @@ class TokenSet:
             (rows,) = (self.lengths == length).nonzero(as_tuple=True)
             yield rows, self.tokens[rows, :length]
 
-    def said_of_padding(self, pads: Mapping[int, int]) -> "TokenSet":
+    def with_padding_noted(self, pads: Mapping[int, int]) -> "TokenSet":
         """The same token set. Its source says if sequences begin or end with one id several times.
 
         pads: the ids of padding, and how often each must be repeated to be known as such. Raises InputError for those.

@@ -172,10 +172,10 @@ def store_chosen(edit: Edit, *selectors: str) -> None:
         if given is None:
             continue
         name = f"{selector} of {type(edit).__name__}"
-        object.__setattr__(edit, selector, tuple(_named(given, name, selector.endswith("heads"))))
+        object.__setattr__(edit, selector, tuple(_distinct(given, name, selector.endswith("heads"))))
 
 
-def _named(given: Any, name: str, of_heads: bool) -> list[Any]:
+def _distinct(given: Any, name: str, of_heads: bool) -> list[Any]:
     """The named things, each once: whole numbers, or heads as pairs."""
     read = _head_pair if of_heads else whole_number
     chosen = [read(choice, name) for choice in islice(several(given, name), MOST + 1)]
@@ -199,7 +199,7 @@ def named_heads(given: Any, name: str, layers: Sequence[int], n_heads: int) -> l
 
     Raises InputError for anything else, for heads that the attending layers do not have, for none, and for one twice.
     """
-    pairs = sorted(_named(given, name, of_heads=True))
+    pairs = sorted(_distinct(given, name, of_heads=True))
     check_heads(pairs, layers, n_heads, "head")
     return pairs
 

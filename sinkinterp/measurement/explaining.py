@@ -38,8 +38,8 @@ from ..metrics.importance import first_importance, slot_importance
 from ..metrics.instruments import LOSS
 from ..metrics.metric import NEXT_TOKEN_LOSS, Metric, PerSequence
 from ..metrics.residuals import is_massive, lifetime
-from ..report import explained
-from ..report.explained import Explanation, Head, HeadScore, Path
+from ..report import explanation
+from ..report.explanation import Explanation, Head, HeadScore, Path
 from ..report.readings import public_name
 from ..report.report import Report
 from ..table import ALPHA_1, HEAD, Cell, Table, no_estimate
@@ -60,7 +60,7 @@ class Reads(NamedTuple):
 
 
 @reads_inputs
-def massive_path(subject: Subject, tokens: Tokens) -> Path | explained.NoPath:
+def massive_path(subject: Subject, tokens: Tokens) -> Path | explanation.NoPath:
     """Finds the writer of the first token's largest entry in the inputs of all blocks. One pass.
 
     An entry stands out where it is the largest of its block and `STANDS_OUT` times its mean size at other tokens. The
@@ -77,7 +77,7 @@ def massive_path(subject: Subject, tokens: Tokens) -> Path | explained.NoPath:
     first, others, massive, mlp = (answer.mean(0) for answer in answers_of(hf, tokens, reads))
     dims = first[:-1].abs().argmax(-1, keepdim=True)
     sizes, means = (x[:-1].gather(1, dims)[:, 0] for x in (first.abs(), others))
-    times, stands_out = (sizes / means).nan_to_num(0), sizes >= explained.STANDS_OUT * means
+    times, stands_out = (sizes / means).nan_to_num(0), sizes >= explanation.STANDS_OUT * means
     in_order = [int(sizes.argmax()), *times.argsort(descending=True).tolist()]
     lives = [lifetime(massive[:, dim] > 0.5) for dim in dims[:, 0].tolist()]
     found = [block for block in in_order if stands_out[block]]
@@ -88,7 +88,7 @@ def massive_path(subject: Subject, tokens: Tokens) -> Path | explained.NoPath:
             return replace(path, times=float(times[block]), life=lives[block])
     nearest = (found or in_order[1:])[0]
     dim, ratio = int(dims[nearest]), float(times[nearest])
-    return explained.NoPath(dim, nearest, float(first[nearest, dim]), ratio, lives[nearest], is_embedding=bool(found))
+    return explanation.NoPath(dim, nearest, float(first[nearest, dim]), ratio, lives[nearest], is_embedding=bool(found))
 
 
 def _path_to(hf: HuggingFaceSubject, block: int, dim: int, entry: Tensor, of_mlps: Tensor) -> Path | None:
@@ -140,7 +140,7 @@ def followed(path: Path, subject: Subject, tokens: Tokens, reads: Mapping[int, R
     readers = {}
     for layer, (made, whole, _) in reads.items():
         share = made.mean(0) / whole.mean(0)
-        for head in ((share >= explained.READER) & (whole.mean(0) > 0)).nonzero().flatten().tolist():
+        for head in ((share >= explanation.READER) & (whole.mean(0) > 0)).nonzero().flatten().tolist():
             readers[layer, head] = share[head].item()
     path = replace(path, readers=readers, n_heads=len(reads) * subject.shape.n_heads)
     if path.is_mlp and isinstance(subject, HuggingFaceSubject):
@@ -217,7 +217,7 @@ def _with_neurons(path: Path, subject: HuggingFaceSubject, tokens: Tokens) -> Pa
     sums = shares.sort(descending=True).values.cumsum(0)
     count = int((sums < COVERED).sum().clamp(max=len(sums) - 1)) + 1
     shown = tuple(
-        explained.Neuron(n, float(shares[n]), {name: (float(a[i]), float(b[i])) for name, (a, b) in means.items()})
+        explanation.Neuron(n, float(shares[n]), {name: (float(a[i]), float(b[i])) for name, (a, b) in means.items()})
         for i, n in enumerate(top.tolist())
     )
     return replace(path, neurons=shown, n_neurons=count, covered=float(sums[count - 1]))
@@ -336,7 +336,7 @@ def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before
         report = work.report(*edits) if edits else before
         alpha, (old, new) = report.alpha(), (r.extra(NEXT_TOKEN_LOSS).nanmean(1) for r in (before, report))
         yield {
-            explained.CUT: cut,
+            explanation.CUT: cut,
             **mean_cells(f"{ALPHA_1} of readers", alpha[:, list(rows), list(heads)].mean(1), SHARES),
             **mean_cells(f"{ALPHA_1} of all heads", alpha.mean((1, 2)), SHARES),
             **mean_cells("loss", new, SIZES),
@@ -344,13 +344,13 @@ def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before
         }
 
 
-def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str | None) -> explained.Written | None:
+def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str | None) -> explanation.Written | None:
     """The parts of the logits of two answers; None without answers."""
     both_or_none(answer, instead, "answer= and instead=")
     if answer is None or instead is None:
         return None
     right, wrong = (torch.tensor(answer_token(subject, text)).expand(len(tokens)) for text in (answer, instead))
-    return explained.Written(answer, instead, lens.logit_parts(subject, tokens, right, wrong))
+    return explanation.Written(answer, instead, lens.logit_parts(subject, tokens, right, wrong))
 
 
 def _has_learned_keys(subject: Subject, tokens: Tensor) -> bool:
@@ -416,8 +416,8 @@ def _scores(
 def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, Cell]]:
     """The attention of a head that is lost when the named parts are cut, and when random parts are cut instead."""
     can_be_cut = [j for j, name in enumerate(head.parts) if name in head.cuts]
-    named = [j for j in head.named() if j in can_be_cut]
-    others = [j for j in can_be_cut if j not in head.named() and head.parts[j] != lens.SLOT]
+    named = [j for j in head.main_parts() if j in can_be_cut]
+    others = [j for j in can_be_cut if j not in head.main_parts() and head.parts[j] != lens.SLOT]
     orders = [torch.randperm(len(others), generator=work.generator)[: len(named)] for _ in range(DRAWS)]
     drawn = [[others[i] for i in order.tolist()] for order in orders] if len(others) >= len(named) else []
     names, layer = " + ".join(head.parts[j] for j in named), head.layer
@@ -434,24 +434,24 @@ def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, C
         edited = [edit.for_sequences(i).call(call) for i, call in zip(rows, work.calls[layer], strict=True)]
         return torch.cat([first_importance(call)[:, head.head] for call in edited]).cpu()
 
-    ways: dict[str, Callable[[Sequence[int]], PerSequence]] = {explained.IN_STREAM: in_stream}
-    ways |= {} if on_slot else {explained.DIRECTLY: directly}
+    ways: dict[str, Callable[[Sequence[int]], PerSequence]] = {explanation.IN_STREAM: in_stream}
+    ways |= {} if on_slot else {explanation.DIRECTLY: directly}
     for way, alpha in ways.items() if named else ():
-        for cut, draws in {names: [named], explained.RANDOM: drawn}.items():
+        for cut, draws in {names: [named], explanation.RANDOM: drawn}.items():
             if draws:
                 after = torch.stack([alpha(chosen) for chosen in draws]).mean(0)
-                row: dict[str, Cell] = {HEAD: head.name, explained.CUT: f"{cut}, {way}"}
+                row: dict[str, Cell] = {HEAD: head.name, explanation.CUT: f"{cut}, {way}"}
                 yield row | mean_cells(ALPHA_1, after, SHARES) | _removed(head, after)
 
 
 def _removed(head: HeadScore, after: PerSequence) -> dict[str, Cell]:
     """The share of what is above uniform attention that is gone; None where nothing is above it."""
     if not head.is_above_null:
-        return no_estimate(explained.REMOVED)
-    return estimate_cells(explained.REMOVED, ratio(head.alpha - after, head.alpha - head.null))
+        return no_estimate(explanation.REMOVED)
+    return estimate_cells(explanation.REMOVED, ratio(head.alpha - after, head.alpha - head.null))
 
 
-def cut_maps(model: ModelLike, tokens: TokensLike, answer: Explanation) -> dict[Head, list[explained.CutMap]]:
+def cut_maps(model: ModelLike, tokens: TokensLike, answer: Explanation) -> dict[Head, list[explanation.CutMap]]:
     """Per explained head, its mean attention map and the loss as the model is, and with each named part cut by itself.
 
     A part is cut in the stream: at the first token it becomes its mean over the other tokens. Tokens are those of the
@@ -462,13 +462,13 @@ def cut_maps(model: ModelLike, tokens: TokensLike, answer: Explanation) -> dict[
         raise InputError(f"answer is what si.explain said of {subject.name} on these tokens; got {answer!r:.60}")
     layers, heads = subject.shape.attention_layers, sorted({score.head for score in answer.heads})
     pattern = Metric("pattern", CALL, lambda call: call.pattern()[:, heads])
-    cuts: dict[str, list[Edit]] = {explained.NOTHING: []}
+    cuts: dict[str, list[Edit]] = {explanation.NOTHING: []}
     cuts |= {name: [edit] for score in answer.heads for name, edit in score.named_cuts().items()}
-    maps: dict[Head, list[explained.CutMap]] = {(score.layer, score.head): [] for score in answer.heads}
+    maps: dict[Head, list[explanation.CutMap]] = {(score.layer, score.head): [] for score in answer.heads}
     for name, edits in cuts.items():
         report = measure(subject, ids, edits=edits, positions=(0,), instruments=[*LOSS, (pattern,)], progress=False)
         loss, weights = report.extra(NEXT_TOKEN_LOSS).nanmean().item(), report.extra(pattern).mean(0)
         for layer, head in maps:
             weights_of_head = weights[layers.index(layer), heads.index(head)].numpy()
-            maps[layer, head].append(explained.CutMap(name, weights_of_head, loss))
+            maps[layer, head].append(explanation.CutMap(name, weights_of_head, loss))
     return maps

@@ -312,7 +312,7 @@ def _answers_of_all(
     measured: list[Tensor] = []
     n = len(token_set.tokens)
     for rows, batch, mine in _edited_passes(subject, token_set.groups(), edits, n):
-        parts.append(_answers(subject, batch, metrics_at(batch.shape[1]), mine))
+        parts.append(_read_batch(subject, batch, metrics_at(batch.shape[1]), mine))
         measured.append(rows.cpu())
         on_batch(sum(map(len, measured)), n)
     if len(parts) == 1:
@@ -321,7 +321,7 @@ def _answers_of_all(
     return {name: _joined([part[name] for part in parts])[in_order] for name in parts[0]}
 
 
-def _answers(subject: Subject, batch: Tokens, metrics: Sequence[AnyMetric], edits: Sequence[Edit]) -> Answers:
+def _read_batch(subject: Subject, batch: Tokens, metrics: Sequence[AnyMetric], edits: Sequence[Edit]) -> Answers:
     """Returns what one forward pass answered, sequence first."""
     reads = {metric.name: metric.site.read(metric.read) for metric in metrics if isinstance(metric, Metric)}
     of_logits = [metric for metric in metrics if isinstance(metric, LogitsMetric)]

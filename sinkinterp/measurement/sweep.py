@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..attention import RESIDUAL, Edit, called, per_sequence
 from ..checks import LARGEST, InputError, accepting, check_count, instance_of, whole_number
-from ..data.progress import OnProgress, progress_of, told
+from ..data.progress import OnProgress, counting, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.attention_layers import Dropped, RemoveColumn
 from ..interventions.edit import Edits, description, edits_of
@@ -80,7 +80,7 @@ def sweep(
         runs += [group, *controls]
     values: list[PerSequence] = []
     with progress_of(progress, f"sweeping {subject.name}") as on_run:
-        for run in told(runs, on_run):  # only the metric of each report is kept: there may be very many runs
+        for run in counting(runs, on_run):  # only the metric of each report is kept: there may be very many runs
             report = measure(subject, token_set, edits=run, instruments=(LOSS, instruments), progress=False)
             values.append(_answer(metric, report))
     protocol = protocol_of(subject, token_set, (), VISIBLE).line()

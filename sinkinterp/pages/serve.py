@@ -60,7 +60,7 @@ def server_of(page: bytes, answers: Mapping[str, Answer] = {}, port: int = 0) ->
         def do_POST(self) -> None:
             """Answers a question."""
             if self.accepts(answers):
-                status, content = self.answered(answers[self.path.split("?")[0]])
+                status, content = self.status_and_answer(answers[self.path.split("?")[0]])
                 self.send(status, "application/json", json.dumps(content, allow_nan=False).encode())
 
     with refusal(f"cannot listen on port {port}", "choose another port=...", (OSError, OverflowError)):
@@ -82,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND if is_allowed else HTTPStatus.FORBIDDEN)
         return is_allowed and is_there
 
-    def answered(self, answer: Answer) -> tuple[HTTPStatus, Any]:
+    def status_and_answer(self, answer: Answer) -> tuple[HTTPStatus, Any]:
         """The status and the answer to the question in the body of the request."""
         try:
             return HTTPStatus.OK, answer(self.question())

@@ -76,7 +76,7 @@ class Report(Readings):
         return self.summary()._repr_html_() if 0 in self.positions else f"<p><b>{escape(repr(self))}</b></p>"
 
 
-Tabulate = Callable[[Readings, float, TokenText], Table]  # from a report, epsilon and the text of tokens
+MakeTable = Callable[[Readings, float, TokenText], Table]  # from a report, epsilon and the text of tokens
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class View:
     it. heading: that of its section on the page; empty leaves it out. fits: whether it says something of a report.
     """
 
-    table: Tabulate
+    table: MakeTable
     name: str = ""
     needs: Sequence[AnyMetric] = ()
     in_terminal: bool = False
@@ -103,7 +103,7 @@ class View:
         return next(names) if self.needs else ""
 
 
-def _of(table: Callable[[Readings, float], Table]) -> Tabulate:
+def _plain(table: Callable[[Readings, float], Table]) -> MakeTable:
     """A function that makes a table without the text of tokens, as one that is given it."""
     return lambda report, epsilon, word: table(report, epsilon)
 
@@ -118,26 +118,28 @@ def _has(least: int | None, report: Readings) -> bool:
     return len(report.positions) >= (least or report.protocol.length)
 
 
-_norms = _of(lambda report, epsilon: norms.residual_norms_by_block({report.protocol.model: report}))
+_norms = _plain(lambda report, epsilon: norms.residual_norms_by_block({report.protocol.model: report}))
 VIEWS = (
-    View(_of(sink_summary), in_terminal=True, in_json=True),
-    View(_of(of_heads.sinks_by_head), "sinks", in_terminal=True, in_json=True, heading="Heads"),
-    View(_of(of_heads.heads_above), "above"),
-    View(_of(of_heads.sinks_by_layer), "layers"),
-    View(_of(positions.sinks_by_position), "positions", in_json=True, heading="Positions", fits=partial(_has, 2)),
-    View(_of(positions.sinks_by_epsilon), "epsilons", in_json=True, heading="Thresholds"),
+    View(_plain(sink_summary), in_terminal=True, in_json=True),
+    View(_plain(of_heads.sinks_by_head), "sinks", in_terminal=True, in_json=True, heading="Heads"),
+    View(_plain(of_heads.heads_above), "above"),
+    View(_plain(of_heads.sinks_by_layer), "layers"),
+    View(_plain(positions.sinks_by_position), "positions", in_json=True, heading="Positions", fits=partial(_has, 2)),
+    View(_plain(positions.sinks_by_epsilon), "epsilons", in_json=True, heading="Thresholds"),
     View(positions.sinks_by_token, in_terminal=True, fits=partial(_has, None)),
     View(norms.norms_by_kind, "norms", heading="Norms by kind of token"),
     View(partial(_norms_of, ["key"]), "keys"),
     View(partial(_norms_of, ["value"]), "values"),
     View(partial(_norms_of, ["key", "value"]), "kv"),
     View(_norms, "residuals", in_json=True, heading="Norm of the first token's residual"),
-    View(_of(of_heads.score_gaps_by_head), needs=(QK_ANGLES,), in_terminal=True, in_json=True),
-    View(_of(of_heads.writes_by_head), needs=(UPDATE_RANK,), in_terminal=True, in_json=True),
-    View(_of(of_heads.qk_means_by_head), "angles", (QK_ANGLES,), heading="Angle or length?"),
-    View(_of(norms.massive_by_block), "massive", (MASSIVE_ENTRIES,), True, in_json=True, heading="Massive activations"),
+    View(_plain(of_heads.score_gaps_by_head), needs=(QK_ANGLES,), in_terminal=True, in_json=True),
+    View(_plain(of_heads.writes_by_head), needs=(UPDATE_RANK,), in_terminal=True, in_json=True),
+    View(_plain(of_heads.qk_means_by_head), "angles", (QK_ANGLES,), heading="Angle or length?"),
+    View(
+        _plain(norms.massive_by_block), "massive", (MASSIVE_ENTRIES,), True, in_json=True, heading="Massive activations"
+    ),
     View(norms.largest_entries, needs=(TOP_ENTRIES,), heading="Largest residual entries"),
-    View(_of(positions.loss_by_position), needs=(NEXT_TOKEN_LOSS,), in_json=True),
+    View(_plain(positions.loss_by_position), needs=(NEXT_TOKEN_LOSS,), in_json=True),
     View(maps_of_strongest, "attention", (PATTERNS,)),
 )
 NAMED = {view.name: view for view in VIEWS if view.name}

@@ -209,7 +209,7 @@ MADE = ("smollm2-135m-instruct", "gemma3-270m")
 def downloaded(home):
     for made, name in zip(MADE, NAMES, strict=True):
         folder = shutil.copytree(SHIPPED / name, home / "models" / made, ignore=lambda *_: {seals.SEAL})
-        seals.seal(folder, named_models.named(folder))
+        seals.seal(folder, named_models.owner_by_name(folder))
     return tuple(home / "models" / made for made in MADE)
 
 

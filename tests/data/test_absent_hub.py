@@ -42,9 +42,9 @@ def tries(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", no_route)
     monkeypatch.setattr(socket.socket, "connect", no_route)
     monkeypatch.setattr(hub, "getproxies", dict)
-    hub._answers.cache_clear()
+    hub._is_reached.cache_clear()
     yield tried
-    hub._answers.cache_clear()
+    hub._is_reached.cache_clear()
 
 
 @pytest.mark.parametrize("asks", ASKING.values(), ids=ASKING)

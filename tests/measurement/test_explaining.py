@@ -162,7 +162,7 @@ def test_a_sink_that_one_known_neuron_makes_is_found():
     subject = load(planted_model(neuron=5, dim=7))
     answer = si.explain(subject, tokens, head=(1, 1), progress=False)
     (head,), path = answer.heads, answer.path
-    assert [head.parts[i] for i in head.named()] == ["MLP 0"] and max(head.shares()) > 0.9
+    assert [head.parts[i] for i in head.main_parts()] == ["MLP 0"] and max(head.shares()) > 0.9
     assert path is not None and (path.dim, path.writer, path.neurons[0].index, path.n_neurons) == (7, "MLP 0", 5, 1)
     assert path.neurons[0].share > 0.95 and set(path.readers) == {(1, 0), (1, 1)}
     removed = dict(zip(answer.cuts.frame["cut"].tolist(), answer.cuts.frame["removed"].tolist(), strict=True))
@@ -371,7 +371,7 @@ def test_the_published_cuts_of_gpt2_are_parts_that_explain_finds():
     keys, queries = (
         dict(zip(head.parts, x.mean(0) / head.score.mean(), strict=True)) for x in (head.of_keys(), head.of_queries())
     )
-    assert [head.parts[i] for i in head.named()] == ["MLP 0"] and keys["MLP 0"] > 0.9
+    assert [head.parts[i] for i in head.main_parts()] == ["MLP 0"] and keys["MLP 0"] > 0.9
     assert queries["own bias"] > 0.9 and path.neurons[0].index == 5
     own, sink, null = head.parts.index("own bias"), head.alpha.mean().item(), head.null.mean().item()
     assert sink > null + 0.5

@@ -10,7 +10,7 @@ from sinkinterp._experiments.book.story import write_chapter
 from sinkinterp.measurement.maps import attention_map
 from sinkinterp.pages.page import Section, page
 from sinkinterp.plots.theme import DARK, LIGHT, MAGNITUDE, colour, themed
-from sinkinterp.report.explained import NOTHING, CutMap, graph
+from sinkinterp.report.explanation import NOTHING, CutMap, graph
 from sinkinterp.runs.experiment import Outcome
 
 IS_ON = "paper => document.querySelector('.js-plotly-plot')._fullLayout.paper_bgcolor == paper"

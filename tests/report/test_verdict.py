@@ -9,7 +9,7 @@ from report.test_tables import ALPHA, REPORT, TOKENS, WITH, N, T
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES
 from sinkinterp.report.compare import compare, sinks_by_length
-from sinkinterp.report.explained import graph
+from sinkinterp.report.explanation import graph
 from sinkinterp.report.heads import strongest_head
 from sinkinterp.report.norms import norms_by_kind, token_kinds
 from sinkinterp.report.positions import sinks_by_token

@@ -315,13 +315,13 @@ def rows_of(layout: Layout, part: int, d_head: int, width: int) -> Rows:
 def maps_of(blocks: Mapping[int, nn.Module], d_head: int) -> Iterator[HeadMap]:
     """The modules that make queries, keys and values in these blocks, by layer, where they are known."""
     for layer, block in blocks.items():
-        found = [_found(block, part) for part in range(len(WEIGHT_SITES))]
+        found = [_projection(block, part) for part in range(len(WEIGHT_SITES))]
         for part, (module, layout) in enumerate(found):
             if module is not None and (layout is not alone or found.count((module, layout)) == 1):
                 yield HeadMap(module, layer, WEIGHT_SITES[part], partial(rows_of, layout, part, d_head))
 
 
-def _found(block: nn.Module, part: int) -> tuple[nn.Module | None, Layout]:
+def _projection(block: nn.Module, part: int) -> tuple[nn.Module | None, Layout]:
     """The module that makes a part of calls, and its layout. A `c_attn` of GPTBigCode has neither layout."""
     for parent in block.modules():
         for names, layout in _LAYOUTS:

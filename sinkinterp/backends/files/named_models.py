@@ -46,7 +46,7 @@ def located(source: str | Path) -> str | Path:
     return _sealed(SHIPPED / name)
 
 
-def named(folder: Path) -> Of:
+def owner_by_name(folder: Path) -> Of:
     """What a folder of `SHIPPED` or `downloads()` is of."""
     return {"model": folder.name}
 
@@ -120,7 +120,7 @@ def _downloaded(name: str) -> Path:
 
 def _sealed(folder: Path) -> Path:
     """The folder. Raises Damaged unless its seal is there and names the model that the folder is called after."""
-    hashes_in(folder, named(folder))
+    hashes_in(folder, owner_by_name(folder))
     return folder
 
 

@@ -46,7 +46,7 @@ class Showing(Listener):
         for place in anatomy.residuals:
             self.results[place].append(self._residual)
         if recorder.edits_at(TOKEN_EMBEDDING):
-            shown = partial(_shown, partial(recorder.edited, TOKEN_EMBEDDING), anatomy.are_tokens_batch_first)
+            shown = partial(_as_recorded, partial(recorder.edited, TOKEN_EMBEDDING), anatomy.are_tokens_batch_first)
             self.results[anatomy.tokens].append(shown)
         if positions is not None:
             for turn in anatomy.turns:
@@ -55,13 +55,15 @@ class Showing(Listener):
                 self.operands[turn.place].append((turn.index, moved))
         learned = anatomy.positions
         if learned is not None and recorder.edits_at(POSITION_EMBEDDING):
-            rows = partial(_shown, partial(recorder.edited, POSITION_EMBEDDING), learned.pos_axis == 1)
+            rows = partial(_as_recorded, partial(recorder.edited, POSITION_EMBEDDING), learned.pos_axis == 1)
             self.operands[learned.place].append((learned.index, lambda x: rows(with_axes(x, 3))))
         mlps = subject.modules.taps.get(MLP, [None] * len(anatomy.updates))
         for block, (update, mlp) in enumerate(zip(anatomy.updates, mlps, strict=True)):
             if update is None or mlp is None:
                 continue
-            shown = partial(_shown, partial(recorder.update, MLP, block, factor=update.factor), anatomy.is_batch_first)
+            shown = partial(
+                _as_recorded, partial(recorder.update, MLP, block, factor=update.factor), anatomy.is_batch_first
+            )
             self.operands[update.place].append((update.index, shown))
         super().__init__(name, {function for _, function, _ in (*self.results, *self.operands)})
 
@@ -107,11 +109,11 @@ class Showing(Listener):
         if x.ndim != 3 or x.shape[-1] != self.anatomy.d_model:
             raise self._differs("runs other operations")
         kept = x.clone()  # what reads and edits keep must not change when the module adds to the stream in place
-        edited = _shown(self.recorder.residual, self.anatomy.is_batch_first, kept)
+        edited = _as_recorded(self.recorder.residual, self.anatomy.is_batch_first, kept)
         return x if edited is kept else edited.clone()
 
 
-def _shown(show: Change, is_batch_first: bool, x: Tensor) -> Tensor:
+def _as_recorded(show: Change, is_batch_first: bool, x: Tensor) -> Tensor:
     """Returns what the recorder makes of a tensor, which it is shown with its sequences first."""
     given = x if is_batch_first else x.transpose(0, 1)
     edited = show(given)
@@ -146,7 +148,7 @@ class AttentionOf:
         instance_of(self.computes, Callable, "AttentionOf takes a function")
 
 
-def _named(module: nn.Module, pattern: str) -> dict[str, nn.Module]:
+def _modules_named(module: nn.Module, pattern: str) -> dict[str, nn.Module]:
     """The modules inside a module whose names fit a pattern. Raises InputError where there is none."""
     depth = pattern.count(".")
     found = {n: m for n, m in module.named_modules() if n.count(".") == depth and fnmatchcase(n, pattern)}
@@ -164,7 +166,7 @@ def described(
     """
     if attention is None:
         return nullcontext()
-    modules = _named(model, attention.module)
+    modules = _modules_named(model, attention.module)
     functions: dict[nn.Module, Callable[..., Any]] = {m: partial(attention.computes, m) for m in modules.values()}
     if checks:
         functions = {m: partial(_checked, f"{name}: {at}", m.forward, functions[m]) for at, m in modules.items()}
@@ -264,11 +266,11 @@ class ModuleSubject(HuggingFaceSubject):
         with torch.set_grad_enabled(recorder.gradients), eval_mode(self.model), _naming_the_model_inside(self.model):
             if self._grows:  # it keeps rotations or masks of the longest input
                 self.logits(tokens[:1])
-            with self._shown(recorder, **positions):
+            with self._recording(recorder, **positions):
                 return self.logits(tokens)
 
     @contextmanager
-    def _shown(self, recorder: Recorder, position_ids: Tensor | None = None) -> Iterator[None]:
+    def _recording(self, recorder: Recorder, position_ids: Tensor | None = None) -> Iterator[None]:
         """In the block, one pass of the module is shown to the recorder."""
         showing = Showing(self, recorder, position_ids)
         with described(self.model, self._described, self.name), showing:
@@ -284,7 +286,7 @@ class ModuleSubject(HuggingFaceSubject):
             if not is_recorded_by(recorder):
                 return run(*args, **kwargs)
             ids = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
-            with self._shown(recorder, **self.positions(recorder.edits, ids.shape[1])):
+            with self._recording(recorder, **self.positions(recorder.edits, ids.shape[1])):
                 return run(*args, **kwargs)
 
         with computed_by({self.model: forward}):

@@ -198,9 +198,9 @@ class HeadScore:
 
     def named_cuts(self) -> dict[str, Edit]:
         """The edits that cut the named parts, by name; biases have none."""
-        return {name: self.cuts[name] for i in self.named() if (name := self.parts[i]) in self.cuts}
+        return {name: self.cuts[name] for i in self.main_parts() if (name := self.parts[i]) in self.cuts}
 
-    def named(self) -> list[int]:
+    def main_parts(self) -> list[int]:
         """The parts of the key that explain the score: the largest, each at least a tenth, until nine tenths are."""
         shares, chosen, total = self.shares(), [], 0.0
         for i in sorted(range(len(shares)), key=lambda i: -shares[i])[:MOST_NAMED]:
@@ -351,7 +351,7 @@ class Explanation:
 
     def _of_head(self, head: HeadScore) -> str:
         shares = head.shares()
-        named = ", ".join(f"{head.parts[i]} ({shares[i]:.0%})" for i in head.named()) or "no single part"
+        named = ", ".join(f"{head.parts[i]} ({shares[i]:.0%})" for i in head.main_parts()) or "no single part"
         score = head.score.mean().item()
         return (
             f"Head {head.name} gives {self.target} {head.alpha.mean():.2f} of its attention (uniform: "
@@ -374,7 +374,7 @@ class Explanation:
         if not head.is_above_null:
             return " That is not above uniform attention, so cuts have nothing to remove."
         removed = {str(row[CUT]).rpartition(", ")[2]: float(row[REMOVED] or 0) for row in rows}
-        uncut = [name for i in head.named() if (name := head.parts[i]) not in head.cuts]
+        uncut = [name for i in head.main_parts() if (name := head.parts[i]) not in head.cuts]
         without = f" No edit cuts {' or '.join(uncut)} alone." if uncut else ""
         if not removed:
             return without
@@ -469,7 +469,7 @@ class Explanation:
 
     def edges(self, heads: Sequence[HeadScore]) -> list[Edge]:
         """The lines of the graph: from the named parts to their heads, and from the largest neurons to the writer."""
-        edges = [(s.parts[i], f"head {s.name}", s.shares()[i]) for s in heads for i in s.named()]
+        edges = [(s.parts[i], f"head {s.name}", s.shares()[i]) for s in heads for i in s.main_parts()]
         if self.path is not None and any(start == self.path.writer for start, _, _ in edges):
             neurons = [n for n in self.path.neurons[:4] if n.share >= SHOWN]
             edges += [(f"neuron {self.path.at}.{n.index}", self.path.writer, n.share) for n in neurons]
