@@ -12,6 +12,7 @@ from typing import ClassVar
 import plotly.graph_objects as go
 import torch
 from jaxtyping import Bool, Float
+from plotly.colors import sample_colorscale
 from torch import Tensor
 
 from ..attention import AttentionCall, Edit, ModelShape
@@ -24,7 +25,7 @@ from ..interventions.selectors import check_chosen, store_chosen
 from ..measurement.measure import answers_of, reads_inputs, run_note
 from ..metrics.estimates import Estimate, estimate, intervals, mean_cells
 from ..metrics.metric import PerSequence
-from ..plots.theme import heat_map, sweep_figure, themed, unique_values
+from ..plots.theme import LIGHT, heat_map, sweep_figure, themed, unique_values
 from ..spec import Limits
 from ..table import HEAD, LAYER, Cell, Table, high_of
 from .outliers import DIGITS, fake_quantised
@@ -180,10 +181,18 @@ def losses_figure(table: Table) -> go.Figure:
 
 
 def heads_figure(table: Table) -> go.Figure:
-    """The fewest first tokens of every head as a map; white where even the most that were tried are not enough."""
-    figure = heat_map(table, FEWEST, zmin=0, colorbar={"title": "first tokens"})
+    """The fewest first tokens of every head as a map: a colour for each number, and one for more than were tried."""
+    counts = sorted({int(n) for n in table.frame[FEWEST].dropna()})
+    names = [*map(str, counts), "more"]
+    steps = {FEWEST: [len(counts) if row[FEWEST] is None else counts.index(row[FEWEST]) for row in table.records()]}
+    stepped = replace(table, frame=table.frame.assign(**steps))
+    ends = [i / len(names) for i in range(len(names) + 1)]
+    colours = sample_colorscale(list(LIGHT.sequential), [i / max(1, len(counts)) for i in range(len(names))])
+    scale = [(end, each) for i, each in enumerate(colours) for end in ends[i : i + 2]]
+    bar = {"title": "first tokens", "tickvals": [*range(len(names))], "ticktext": names}
+    figure = heat_map(stepped, FEWEST, zmin=-0.5, zmax=len(counts) + 0.5, colorscale=scale, colorbar=bar)
     height = 240 + max(200, 16 * len(unique_values(table, LAYER)))
-    return themed(figure, table.title, height, f"{FEWEST}; empty: more. {table.note}")
+    return themed(figure, table.title, height, f"{FEWEST}. {table.note}")
 
 
 BITS, SCALES, ROUNDED, CHANGE = "bits", "one scale for each", "rounded tokens", "above all rounded"

@@ -177,6 +177,9 @@ def outliers_figure(table: Table) -> go.Figure:
     for i, kind in enumerate(TOKENS_BY_KIND):
         figure.add_bar(x=x, y=table.numbers(kind), name=kind, marker={"color": colour(i)}, row=1, col=1)
     figure.add_scatter(x=x, y=table.numbers(LONGEST), name=LONGEST, line={"color": colour(4)}, row=1, col=2)
+    if not any(any(table.numbers(kind)) for kind in TOKENS_BY_KIND):
+        none = f"no token is an outlier<br>(longest: {max(table.numbers(LONGEST)):.1f} medians)"
+        figure.add_annotation(text=none, x=0.5, y=0.5, xref="x domain", yref="y domain", showarrow=False)
     figure.update_xaxes(title="block (0: embedding)").update_yaxes(tickformat=".0%", range=[0, 1.03], col=1)
     figure.update_yaxes(type="log", exponentformat="power", col=2)
     return themed(figure, table.title, 440, table.note)

@@ -151,6 +151,16 @@ def untitled(figure: go.Figure) -> go.Figure:
     return copy
 
 
+SHOWN = 180  # letters of a caption that stand on the page; the rest unfolds
+
+
+def folded(caption: str) -> tuple[str, str]:
+    """A caption in two: the parts that stand on the page, about two lines, and the rest."""
+    parts = caption.split("; ")
+    shown = next((n for n in range(len(parts), 1, -1) if len("; ".join(parts[:n])) <= SHOWN), 1)
+    return "; ".join(parts[:shown]), "; ".join(parts[shown:])
+
+
 def thumbnail(figure: go.Figure, height: int = HEIGHT) -> go.Figure:
     """The first panel of a figure at the size of a card, so many pixels high, without legend and scale."""
     plain = json_ready(figure)
@@ -182,5 +192,5 @@ TEMPLATES = Environment(
     loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
 TEMPLATES.globals |= {"light": LIGHT, "dark": DARK}
-TEMPLATES.filters |= {"caption_of": caption_of, "thumbnail": thumbnail, "untitled": untitled}
+TEMPLATES.filters |= {"caption_of": caption_of, "folded": folded, "thumbnail": thumbnail, "untitled": untitled}
 TEMPLATES.policies |= {"json.dumps_function": to_json_plotly, "json.dumps_kwargs": {"engine": "json"}}

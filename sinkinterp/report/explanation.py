@@ -65,6 +65,9 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
         asked = [name if name in cuts else NOTHING for name in (start, end)]  # an end lies under the pointer on a node
         style = {"mode": "lines+markers", "line": line, "marker": marker, "opacity": 0.5, "customdata": asked}
         figure.add_scatter(x=[x0, x1], y=[y0, y1], hovertemplate=says, **style)
+        if abs(share) >= DRAWN:
+            middle = {"x": [(x0 + x1) / 2], "y": [(y0 + y1) / 2], "text": [f"{share:.0%}"], "mode": "text"}
+            figure.add_scatter(**middle, hoverinfo="skip", textfont={"size": 12}, cliponaxis=False)
     (x, y), beside = zip(*places.values(), strict=True), _beside(places)
     depth, ends = 1 + max(y), {end for _, end, _ in edges} - {start for start, _, _ in edges}
     nodes = {"text": list(map(escaped, places)), "customdata": [name if name in cuts else NOTHING for name in places]}
@@ -465,7 +468,7 @@ class Explanation:
         if not chosen:
             raise InputError(f"head {head} was not explained; {self!r:.80}")
         title = f"Where the attention to {self.target} comes from"
-        return graph(self.edges(chosen), title, f"{' '.join(map(self._of_head, chosen))} {self.note}", maps)
+        return graph(self.edges(chosen), title, self.note, maps)
 
     def edges(self, heads: Sequence[HeadScore]) -> list[Edge]:
         """The lines of the graph: from the named parts to their heads, and from the largest neurons to the writer."""

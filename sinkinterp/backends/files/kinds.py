@@ -9,7 +9,6 @@ from ...checks import InputError
 
 _ENCODED = {**auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, **auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES}
 _CAUSAL = {**auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, **auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
-_ALWAYS_CAUSAL = ("gpt_neox", "gpt_neox_japanese")  # whose configurations say is_decoder=False
 _WEIGHTS = "(model(..., output_attentions=True).attentions), with attn_implementation='eager'"
 
 
@@ -44,5 +43,4 @@ def _sees_later_tokens(config: PreTrainedConfig) -> bool:
     """Whether a configuration says that tokens see later ones, as in BERT and EmbeddingGemma."""
     sizes = config.get_text_config()
     both_ways = getattr(sizes, "use_bidirectional_attention", None) in (True, "all")
-    is_encoder = not getattr(sizes, "is_decoder", True) and sizes.model_type not in _ALWAYS_CAUSAL
-    return both_ways or is_encoder
+    return both_ways or not getattr(sizes, "is_decoder", True)
