@@ -43,4 +43,5 @@ def _sees_later_tokens(config: PreTrainedConfig) -> bool:
     """Whether a configuration says that tokens see later ones, as in BERT and EmbeddingGemma."""
     sizes = config.get_text_config()
     both_ways = getattr(sizes, "use_bidirectional_attention", None) in (True, "all")
-    return both_ways or not getattr(sizes, "is_decoder", True)
+    may_encode = sizes.model_type in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES  # GPT-NeoX says is_decoder=False as well
+    return both_ways or (may_encode and not getattr(sizes, "is_decoder", True))
