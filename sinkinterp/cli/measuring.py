@@ -164,7 +164,6 @@ def measure(
     check_outputs(force, save, out, reads=(text, tokens))
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
-        from ..pages.report import PAGES, content, measurement_page
         from ..report.report import overview_tables
 
         edits = edits_of(edit)
@@ -173,22 +172,25 @@ def measure(
         options.check_sizes(model, [], length, beyond_context)
         subject = loading.subject(model, settings.dtype)
         report = measured(subject, model, given, settings, edits, preset is None, first_only, progress)
-        word, chosen = subject.label, None
-        if table is not None:
-            chosen = rows.of(table, report, settings.epsilon, word)
-    parts = overview_tables if full else overview
-    shown = [chosen] if chosen is not None else parts(report, settings.epsilon, word)
+        of_report = report, settings.epsilon, subject.label
+        chosen = None if table is None else rows.of(table, *of_report)
+    shown = [chosen] if chosen is not None else (overview_tables if full else overview)(*of_report)
+    deliver([*shown, *_remarks(report)], *_numbers_and_page(save, out, chosen, *of_report), form=format)
 
-    def as_page() -> Any:
-        is_page = out is not None and out.suffix.lower() in PAGES
-        return (
-            measurement_page(report, settings.epsilon, word)
-            if is_page
-            else content(chosen or report, out.suffix.lower() if out else "")
-        )
 
-    numbers = (save, lambda: content(chosen or report, suffix_of(save)))
-    deliver([*shown, *_remarks(report)], numbers, (out, as_page), form=format)
+def _numbers_and_page(
+    save: Path | None, out: Path | None, chosen: "Table | None", report: "Report", epsilon: float, word: "TokenText"
+) -> tuple[Any, Any]:
+    """The files of a report, or of a table chosen from it; the page is that of the report."""
+    from ..pages.report import PAGES, content, measurement_page
+
+    suffix = suffix_of(out)
+    drawn = (
+        partial(measurement_page, report, epsilon, word)
+        if suffix in PAGES
+        else partial(content, chosen or report, suffix)
+    )
+    return (save, partial(content, chosen or report, suffix_of(save))), (out, drawn)
 
 
 @dataclass(frozen=True)
