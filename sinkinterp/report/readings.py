@@ -175,6 +175,13 @@ class Readings:
         """As `alpha`, by position bias, mask and learned sink logits alone."""
         return self.bias_null[..., self.column_of(position)]
 
+    def __eq__(self, other: object) -> bool:
+        """Whether two reports hold the same numbers, bit for bit, and the same protocol."""
+        return isinstance(other, Readings) and hash(self) == hash(other)
+
+    def __hash__(self) -> int:
+        return int(_digest(json.loads(json.dumps(_about(self))), self.tensors()), 16)
+
     def __len__(self) -> int:
         """How many sequences were measured."""
         return len(self.tokens)
