@@ -173,8 +173,10 @@ def _target(path: Path) -> Path:
     """The place to write to. Raises OSError for a place where nothing can be written."""
     if not path.name:
         raise OSError("this is a folder, not a file")
+    if path.is_fifo() and os.path.exists(os.path.realpath(path)) and not _is_output(path):
+        raise OSError("it is a pipe, which may never be read")
     if _is_stream(path):
-        return path  # /dev/stdout links to a pipe that has no path of its own
+        return path  # /dev/stdout and >(cat) of a shell link to a pipe that has no path of its own
     try:
         target = Path(os.path.realpath(path))
         with suppress(FileNotFoundError):

@@ -7,10 +7,11 @@ A read and an edit are the same thing seen from two sides. Both name a site, and
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from inspect import isfunction
 from operator import attrgetter
+from types import NoneType
 from typing import Any
 
 import torch
@@ -97,7 +98,7 @@ def check_call(edited: Any, call: AttentionCall, who: str) -> Iterator[str]:
             finite_number(value, f"{who}, in {name}: it")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Edit(Checked):
     """What changes while a model runs. Override the method of each site that changes; the other methods change nothing.
 
@@ -105,6 +106,9 @@ class Edit(Checked):
     returns its argument, the very same object. The model's own weights stay: an edit of weights changes what their map
     returns.
     """
+
+    def __repr__(self) -> str:
+        return description(self)
 
     def touches(self, site: "Site") -> bool:
         """Whether it changes what is at a site: its class overrides the method of the site."""
@@ -292,3 +296,30 @@ BLOCK_SITES = (RESIDUAL, ATTENTION_INPUT, CALL, OUTPUT, NEURONS, MLP)  # while b
 TAPPED = (ATTENTION_INPUT, NEURONS, MLP)  # what a module of every block is given or returns; a model may lack them
 _OTHERS = ("touches", "check", "check_sequences", "for_sequences", "control")  # methods of Edit that change nothing
 CHANGES = tuple(name for name, x in vars(Edit).items() if isfunction(x) and name[0] != "_" and name not in _OTHERS)
+
+
+def description(value: object) -> str:
+    """An edit as code would write it, without fields that have their default value; tensors by their shape.
+
+    The paper's name, such as p1 <-> p5, stands behind it: positions of code count from 0, those of the paper from 1.
+    """
+    if isinstance(value, Tensor):
+        return f"tensor{tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {description(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(description, value)) + "]"
+    if callable(value) and not is_dataclass(value):
+        return getattr(value, "__name__", type(value).__name__)
+    if isinstance(value, Site) or not is_dataclass(value):
+        return repr(value)
+    shown = [f for f in fields(value) if not (f.kw_only and _is_default(f, getattr(value, f.name)))]
+    by_place = [description(getattr(value, f.name)) for f in shown if not f.kw_only]
+    by_name = [f"{f.name}={description(getattr(value, f.name))}" for f in shown if f.kw_only]
+    in_paper = f" ({value.in_paper})" if hasattr(value, "in_paper") else ""
+    return f"{type(value).__name__}({', '.join(by_place + by_name)}){in_paper}"
+
+
+def _is_default(field: Field[Any], value: object) -> bool:
+    is_plain = isinstance(value, int | float | str | tuple | NoneType)
+    return value is field.default or (is_plain and value == field.default)

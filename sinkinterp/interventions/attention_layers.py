@@ -20,7 +20,7 @@ from ..spec import ABOVE_ZERO, Limits
 from .selectors import InCalls, InLayers, OnHeads, OnKVHeads, OnPairs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PatchNormalization(InCalls, OnHeads):
     """Any kernel of `attention.kernels` in place of a model's own, per layer and head.
 
@@ -50,7 +50,7 @@ class PatchNormalization(InCalls, OnHeads):
         return self.on_heads(call, call.with_pattern(weights.masked_fill(~allowed, 0)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Temperature(InCalls, OnHeads):
     """Scores divided by `temperature` before they are normalised; above 1, attention is flatter.
 
@@ -80,28 +80,28 @@ def _zeroed(edit: OnPairs, layer: int, weights: HeadWeights) -> HeadWeights:
     return weights.with_bias(weights.bias.masked_fill(heads[:, None], 0))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ZeroQueryBias(OnHeads):
     """b_Q = 0. Behind a layer norm, b_Q is the part of a query that does not depend on the token."""
 
     query_weights = _zeroed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ZeroKeyBias(OnKVHeads):
     """b_K = 0: a null control without rotary positions, since it then leaves the pattern unchanged."""
 
     key_weights = _zeroed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ZeroValueBias(OnKVHeads):
     """b_V = 0, which shifts what every head returns by the same vector."""
 
     value_weights = _zeroed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BlindKeys(InLayers):
     """Keys no longer read dimensions `dims` of the normed residual: those columns of W_K are zero."""
 
@@ -172,14 +172,14 @@ class SpreadEvenly(Share):
         return without.kept + without.removed * allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Columns(InCalls, OnHeads):
     """The columns of chosen positions, the first by default."""
 
     positions: Iterable[int] = field(default=(0,), kw_only=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RemoveColumn(_Columns):
     """Positions receive no attention; `share` says where it goes instead. For small T.
 
@@ -205,7 +205,7 @@ class RemoveColumn(_Columns):
         return self.on_heads(call, call.with_pattern(pattern))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BiasColumn(_Columns):
     """`bias` is added to the scores of positions, before normalisation; ZeroTuning does so with the first token."""
 
@@ -219,7 +219,7 @@ class BiasColumn(_Columns):
         return self.rescored_by_head(call, bias=bias if call.bias is None else call.bias + bias)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AttendSelfOnly(_Columns):
     """Positions attend only to themselves and a slot, as the first token must; that makes sinks (arXiv:2605.06611)."""
 
@@ -236,7 +236,7 @@ class AttendSelfOnly(_Columns):
         return self.rescored_by_head(call, mask=mask)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RemoveKeySlot(InCalls):
     """Layers attend to tokens only: no k*, no sink logit."""
 
@@ -245,7 +245,7 @@ class RemoveKeySlot(InCalls):
         return replace(call, slot=None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ZeroKeySlot(InCalls, OnHeads):
     """k* = 0, or a sink logit of 0: with v* = 0 that is softmax-off-by-one."""
 
@@ -256,7 +256,7 @@ class ZeroKeySlot(InCalls, OnHeads):
         return replace(call, slot=replace(slot, logit=slot.logit.masked_fill(heads, 0)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AddSinkLogit(InCalls, OnHeads):
     """A column of value zero and score `logit`; 0 is softmax-off-by-one. Raises InputError where a head has a slot.
 
@@ -280,7 +280,7 @@ def _slot_of(call: AttentionCall) -> SlotRow | SinkLogit:
     return call.slot
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evict(Edit):
     """The mask of a rolling cache, in one dense pass, on every backend and with every read.
 
@@ -312,7 +312,7 @@ class First(Enum):
     EVICTED = "evicted"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KeepHeaviest(Edit):
     """The mask of a cache of `window` tokens: the last `window - heavy` ones, and the `heavy` heaviest before them.
 

@@ -286,7 +286,7 @@ class PutAt(_WithValues):
         return new
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Change(OnPairs):
     """`operation` on what is at a site, in chosen layers, heads, positions and dimensions; all by default.
 

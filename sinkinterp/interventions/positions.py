@@ -15,7 +15,7 @@ from ..spec import Limits
 from .selectors import Choosing, check_chosen
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _PositionPair(Edit):
     """Two positions of the sequence, counted from 0."""
 
@@ -44,7 +44,7 @@ class _PositionPair(Edit):
         return replace(self, first=first, second=second)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SwapPositions(_PositionPair):
     """The tokens at two positions exchange positions: p_first <-> p_second."""
 
@@ -54,7 +54,7 @@ class SwapPositions(_PositionPair):
         return swapped
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReplacePosition(_PositionPair):
     """The token at `first` is given the position of `second`: p_first <- p_second."""
 
@@ -66,7 +66,7 @@ class ReplacePosition(_PositionPair):
         return replaced
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ShiftPositions(Edit):
     """Tokens from position `start` on move `by` positions later, which leaves a gap before them.
 
@@ -85,7 +85,7 @@ class ShiftPositions(Edit):
         return ids + self.by * later
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RemovePosition(Choosing):
     """The tokens at `positions` (all by default) get no learned position: zero is added in its place."""
 

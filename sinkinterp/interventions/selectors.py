@@ -19,7 +19,7 @@ MOST = 2**20  # of layers, heads, positions or dimensions that are named
 LABELS = {"dims": "dimension", "positions": "position", "heads": "head", "kv_heads": "kv_head", "layers": "layer"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Choosing(Edit):
     """Base of edits with selectors: fields with the names in `LABELS`, from narrow to wide. None chooses all."""
 
@@ -65,7 +65,7 @@ class Choosing(Edit):
         return replace(self, **{name: tuple(others[i] for i in sorted(drawn))})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class InLayers(Choosing):
     """Changes attention layers `layers`, counted among all blocks; all by default."""
 
@@ -81,7 +81,7 @@ class InLayers(Choosing):
         return self.layers is None or layer in self.layers
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class InCalls(InLayers):
     """Changes the attention calls of its layers, by `changed`."""
 
@@ -93,7 +93,7 @@ class InCalls(InLayers):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class OnPairs(InLayers):
     """Changes the heads that the field `selector` names, as (layer, head), or all heads of `layers`; all by default."""
 
@@ -120,7 +120,7 @@ class OnPairs(InLayers):
         return mask
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class OnKVHeads(OnPairs):
     """Changes heads of keys and values, `kv_heads`, as (layer, kv_head); each serves a group of query heads."""
 
@@ -128,7 +128,7 @@ class OnKVHeads(OnPairs):
     kv_heads: Iterable[tuple[int, int]] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class OnHeads(OnPairs):
     """Changes query heads `heads`, as (layer, head)."""
 

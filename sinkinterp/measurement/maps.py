@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention import AttentionCall, CallRead, Edit, maps
+from ..attention import AttentionCall, CallRead, Edit, description, maps
 from ..backends.load import subject_of
 from ..backends.subject import Subject
 from ..checks import InputError
 from ..data.tokens import Tokens, TokensLike
-from ..interventions.edit import Edits, description, edits_of
+from ..interventions.edit import Edits, edits_of
 from ..interventions.selectors import named_heads, several
 from ..metrics.importance import first_importance
 from ..plots.theme import escaped

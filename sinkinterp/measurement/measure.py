@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..attention import BLOCK, Edit, Reads, Unchanged, called, metric as named, per_sequence
+from ..attention import BLOCK, Edit, Reads, Unchanged, called, description, metric as named, per_sequence
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
 from ..backends.subject import Subject, bos_rule, text_to_tokens, token_set_for
 from ..checks import InputError, check_memory, choice, different_numbers, instance_of, nearest, whole_number
@@ -25,7 +25,7 @@ from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.sources import embedded_texts
 from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike
 from ..files import cache_folder
-from ..interventions.edit import Edits, description, edits_of
+from ..interventions.edit import Edits, edits_of
 from ..metrics import importance
 from ..metrics.importance import Convention
 from ..metrics.instruments import INSTRUMENTS, Instruments, core_fields, core_metrics, hides_first_key

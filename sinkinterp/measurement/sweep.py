@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention import RESIDUAL, Edit, called, per_sequence
+from ..attention import RESIDUAL, Edit, called, description, per_sequence
 from ..checks import LARGEST, InputError, accepting, check_count, instance_of, whole_number
 from ..data.progress import OnProgress, counting, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.attention_layers import Dropped, RemoveColumn
-from ..interventions.edit import Edits, description, edits_of
+from ..interventions.edit import Edits, edits_of
 from ..metrics import estimates
 from ..metrics.importance import VISIBLE
 from ..metrics.instruments import LOSS, Instruments

@@ -10,11 +10,11 @@ from refusals import refused
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
-from sinkinterp.attention import sites
+from sinkinterp.attention import description, sites
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.sites import CALL
 from sinkinterp.backends.load import BACKENDS
-from sinkinterp.interventions.edit import description, edits_of
+from sinkinterp.interventions.edit import edits_of
 from sinkinterp.interventions.positions import ReplacePosition, ShiftPositions
 
 
@@ -76,3 +76,18 @@ def test_a_subject_is_patched_as_its_model_is(backend):
     with si.patched(subject, edit):
         patched = subject.lens()(TOKENS) if backend == "transformer_lens" else subject.model(TOKENS).logits
     assert torch.allclose(patched, subject.run(TOKENS, edits=edit).logits, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        iv.ChangeResidual(iv.Zero(), layers=[3], dims=[507]),
+        iv.Change(sites.QUERIES, iv.Scale(0.5), heads=[(1, 2)]),
+        iv.ZeroKeyBias(),
+        iv.AddSinkLogit(2.0, layers=[1]),
+        iv.SwapPositions(0, 4),
+    ],
+)
+def test_an_edit_is_shown_as_the_code_that_makes_it_and_the_name_of_the_paper(edit):
+    code, _, in_paper = repr(edit).partition(" (p")
+    assert eval(code, {**vars(iv), "sites": sites}) == edit and in_paper == ("1 <-> p5)" if code[:4] == "Swap" else "")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from plotly.offline import get_plotlyjs
 
-from ...attention import Edit, ModelShape, Sigmoid
+from ...attention import Edit, ModelShape, Sigmoid, description
 from ...backends.load import subject_of
 from ...backends.subject import Subject, text_to_tokens
 from ...checks import InputError, choice, finite_number, refusing, whole_number
@@ -24,7 +24,6 @@ from ...data.tokens import TokenSet, ids_in
 from ...files import data_of
 from ...interventions.attention_layers import AddSinkLogit, PatchNormalization, RemoveColumn
 from ...interventions.changes import ChangeOutputs, ChangeResidual, Zero
-from ...interventions.edit import description
 from ...interventions.positions import RemovePosition, SwapPositions
 from ...measurement.activation_patching import activation_patching
 from ...measurement.patching import RESTORED
