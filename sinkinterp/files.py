@@ -1,5 +1,6 @@
 """Writing files and folders whole or not at all, even when the program is killed."""
 
+import errno
 import json
 import os
 import secrets
@@ -45,7 +46,7 @@ def replacing(path: Path | str, fix: str = "free some space or choose another pl
             for part in (part for part in (draft, *draft.rglob("*")) if part.exists()):
                 _sync(part)
             if is_stream:
-                place = os.dup(_OUTPUT) if _is_output(target) else target
+                place = os.dup(_OUTPUT) if _is_output(target) else _opened(target)
                 with draft.open("rb") as source, open(place, "wb") as stream, suppress(BrokenPipeError):
                     shutil.copyfileobj(source, stream)
                     stream.flush()
@@ -173,10 +174,8 @@ def _target(path: Path) -> Path:
     """The place to write to. Raises OSError for a place where nothing can be written."""
     if not path.name:
         raise OSError("this is a folder, not a file")
-    if path.is_fifo() and os.path.exists(os.path.realpath(path)) and not _is_output(path):
-        raise OSError("it is a pipe, which may never be read")
     if _is_stream(path):
-        return path  # /dev/stdout and >(cat) of a shell link to a pipe that has no path of its own
+        return path  # /dev/stdout links to a pipe that has no path of its own
     try:
         target = Path(os.path.realpath(path))
         with suppress(FileNotFoundError):
@@ -191,6 +190,16 @@ def _target(path: Path) -> Path:
 def _is_stream(path: Path) -> bool:
     """Tells if a path is a device, a pipe, a socket, or a file that is our standard output."""
     return path.exists() and (_is_output(path) or not (path.is_file() or path.is_dir()))
+
+
+def _opened(stream: Path) -> int:
+    """The descriptor of a device or a pipe. Raises OSError for a pipe that nobody reads, and does not wait for one."""
+    try:
+        place = os.open(stream, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise OSError("it is a pipe that nobody reads" if error.errno == errno.ENXIO else error.strerror) from error
+    os.set_blocking(place, True)
+    return place
 
 
 def _is_output(path: Path) -> bool:
