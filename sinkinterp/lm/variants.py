@@ -197,8 +197,3 @@ class Variants(dict[str, LMSpec]):
 
 
 VARIANTS = Variants(distinct(variants(BASE)))
-
-
-def variant_names() -> list[str]:
-    """The names of all variants, which `si.train(NAME)` trains."""
-    return [*VARIANTS]

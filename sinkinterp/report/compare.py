@@ -72,11 +72,6 @@ def _change(old: Quantity, new: Quantity, paired: bool) -> estimates.Estimate:
     return estimates.difference(old.values, new.values, paired).within(estimates.changes_of(old.ends))
 
 
-def sinks_by_domain(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Table:
-    """The sink on many kinds of text (Gu et al. 2025, Figure 9): a row per domain, each beside its null."""
-    return sinks_by(DOMAIN, reports, epsilon, "Does the sink depend on the text?")
-
-
 def sinks_by(column: str, reports: Mapping[str, Readings], epsilon: float = 0.3, title: str = "Sinks") -> Table:
     """A row per report, by its name in this column: Sink_1 beside its null, alpha_1 and the value-norm ratio."""
 

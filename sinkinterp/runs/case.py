@@ -1,7 +1,6 @@
 """The case that an experiment measures: a model, ready to run, what is known of it, and the tokens that it reads."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -14,7 +13,7 @@ from ..backends.subject import Subject, pads_of, text_to_tokens
 from ..checks import InputError, instance_of, is_whole, refusal, whole_number
 from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, Progress, no_progress, silent
-from ..data.texts import TextStream, domains_of, source_of
+from ..data.texts import TextStream, source_of
 from ..data.tokens import TextToTokens, TokenSet, TooFewTexts, from_rows, ids_of_row, random_tokens, repeated_token
 from ..files import cache_folder, path_of
 from ..lm.variants import variants
@@ -107,25 +106,6 @@ class Inputs:
         too_short = len(rows) - len(fitting) if len(fitting) < self.sequences else 0
         token_set = TokenSet.of_rows(fitting[: self.sequences], source)
         return replace(token_set, bos="as given", too_short=too_short)
-
-    def domain_token_sets(
-        self, subject: Subject, sources: Sequence[Path | TextStream], field: str
-    ) -> tuple[dict[str, TokenSet], dict[str, InputError]]:
-        """A token set for each domain that can be read, and the error of each that cannot.
-
-        Domains are several files, folders or datasets, or the values of `field` in one file.
-        """
-        to_tokens = text_to_tokens(subject, self.bos)
-        source = only if len(sources) == 1 and isinstance(only := sources[0], Path) else sources
-        domains = domains_of(source, self.column, field, TEXTS_PER_SEQUENCE * self.sequences)
-        token_sets: dict[str, TokenSet] = {}
-        errors: dict[str, InputError] = {}
-        for name, texts in domains.items():
-            try:
-                token_sets[name] = to_tokens.of_length(texts, self.length, self.sequences, name)
-            except InputError as error:
-                errors[name] = error
-        return token_sets, errors
 
     def _task_tokens(self, folder: Path) -> TokenSet:
         """Held-out sequences of the task that a checkpoint of ours was trained on."""

@@ -6,7 +6,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -89,11 +88,6 @@ class Run:
         """Copies the final checkpoint into a folder, which `si.load` reads. Raises InputError where that is there."""
         with refusal(f"cannot write {path}", "name a folder that is not there yet", OSError):
             return shutil.copytree(self.folder, path_of(path, "where the checkpoint is saved"))
-
-
-def plot_run(run: Run | Path | str) -> go.Figure:
-    """The figure of a run, or of a checkpoint's folder: its sinks and its loss by step."""
-    return (run if isinstance(run, Run) else Run(recipe_of(Path(run)), Path(run))).history().plot()
 
 
 class Twins(NamedTuple):

@@ -1,4 +1,3 @@
-import json
 from functools import partial
 
 import pytest
@@ -212,16 +211,14 @@ def test_a_column_is_named_in_python(subject, tmp_path):
 
 @pytest.mark.parametrize("bos", Bos)
 def test_every_way_from_a_text_to_tokens_gives_the_same_ones(subject, bos, tmp_path):
-    text, file, rows = "the cat sat", tmp_path / "a.txt", tmp_path / "a.jsonl"
+    text, file = "the cat sat", tmp_path / "a.txt"
     file.write_text(text)
-    rows.write_text(json.dumps({"text": text, "domain": "books"}))
-    to_tokens, length = text_to_tokens(subject, bos), 3 + (bos is not Bos.NEVER)
+    to_tokens = text_to_tokens(subject, bos)
     ways = {
         "python": subject.tokens(text, bos=bos),
         "python, a file": subject.tokens(file, bos=bos),
         "view, a file": to_tokens.first_in(si.texts(file), None),
         "measure": Inputs(64, 1, bos, text, may_be_shorter=True).token_set(subject, "a model"),
-        "domains": Inputs(length, 1, bos).domain_token_sets(subject, [rows], "domain")[0]["books"],
         "the live page": Session(subject, bos)._tokens(text),
     }
     expected = [3, 4, 5] if bos is Bos.NEVER else [0, 3, 4, 5]

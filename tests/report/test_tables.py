@@ -7,7 +7,6 @@ import pytest
 import torch
 from refusals import refused
 
-from sinkinterp.report.compare import sinks_by_domain
 from sinkinterp.report.heads import qk_means_by_head, score_gaps_by_head, top_heads, writes_by_head
 from sinkinterp.report.norms import largest_entries, massive_by_block
 from sinkinterp.report.positions import followed, loss_by_position, sinks_by_epsilon, sinks_by_token
@@ -108,11 +107,6 @@ def test_the_grid_falls_with_epsilon_beside_its_null():
 def test_losses_stand_at_the_position_of_the_token_that_was_predicted():
     rows = loss_by_position(REPORT).records()
     assert [(row["position"], row["loss"]) for row in rows] == [(i, float(i)) for i in range(1, T)]
-
-
-def test_domains_have_a_row_each():
-    rows = sinks_by_domain({"a": REPORT, "b": replace(REPORT, importance=ALPHA / 10)}).records()
-    assert [(row["domain"], row["Sink_1"]) for row in rows] == [("a", 0.5), ("b", 0.0)]
 
 
 def test_what_was_not_measured_is_left_out_of_the_overview_and_refused_alone():
