@@ -49,7 +49,7 @@ def counting(parts: Sequence[Part], show: OnProgress) -> Iterator[Part]:
 
 
 def reported(parts: Sequence[Part], progress: Progress, work: str) -> Iterator[Part]:
-    """Every part of a piece of work, as `told`. Raises InputError unless `progress` starts a report on it."""
+    """Every part of a piece of work, as `counting`. Raises InputError unless `progress` starts a report on it."""
     return counting(parts, accepting(progress, "progress", "")(work))
 
 
