@@ -7,11 +7,19 @@ from functools import partial
 import plotly.graph_objects as go
 
 from sinkinterp.data.progress import Progress
-from sinkinterp.measurement.place_or_token import Answer, answer_of, depth_figure, place_or_token
+from sinkinterp.measurement.place_or_token import (
+    SINK_K,
+    Answer,
+    answer_of,
+    depth_figure,
+    depth_of,
+    place_or_token,
+    within_an_interval,
+)
 from sinkinterp.runs.case import Case
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
-from sinkinterp.table import INPUT, LENGTH, LOSS, MODEL, Cell, Table
+from sinkinterp.table import INPUT, LENGTH, LOSS, MODEL, Cell, Table, high_of, low_of
 
 from .shared.corpora import absent, corpora, tokens_of
 from .shared.genuine import text_models
@@ -23,7 +31,8 @@ MODELS[Scale.REAL] += ["sinkinterp/text-softmax-48k", "sinkinterp/text-softmax"]
 SEQUENCES, FEW = {64: 32, 256: 4}, 8  # by the length; FEW: at most so many of the larger models
 DEPTHS_AT = 64  # the length at which depths are tried on the first text, and every text is read
 DRAWN = 11  # k of the figure
-GROUP, TEXTS = (MODEL, INPUT, LENGTH), "n"
+GROUP, TEXTS, ANSWER, UNSURE = (MODEL, INPUT, LENGTH), "n", "answer", "bound within the interval at k"
+EARLY, LATE = "half by layers 0 to", "half by the layers to the last from"
 EXPECTED = {"smollm2": Answer.PLACE, "qwen2.5": Answer.PLACE, "gemma3": Answer.TOKEN}  # by a first look
 
 
@@ -46,21 +55,22 @@ def part(case: Case, name: str, most: int, progress: Progress) -> Table:
     attending = case.subject.shape.attention_layers
     depths = depths_of(attending) if (name, most) == parts_of()[0] else attending[-1:]
     table = place_or_token(case.subject, tokens, layers=depths, progress=progress(f"{name}, T={length}"))
-    rows = ({**case.names, INPUT: name, LENGTH: length, TEXTS: n, **row} for row in table.records())
-    return Table.of(CLAIM, table.note, tuple(rows))
+    first = {**case.names, INPUT: name, LENGTH: length, TEXTS: n}
+    return Table.of(CLAIM, table.note, tuple({**first, **row, **found(table)} for row in table.records()))
+
+
+def found(table: Table) -> dict[str, Cell]:
+    """The answer, where its bound lies within an interval, and the fewest layers that make half of Sink_k."""
+    rows = table.records()
+    depths = {row["first layer"] for row in rows} | {row["last layer"] for row in rows}
+    early, late = depth_of(rows) if len(depths) > 3 else (None, None)  # None, the first and the last: none was tried
+    unsure = ", ".join(map(str, within_an_interval(rows)))
+    return {ANSWER: answer_of(rows).value, UNSURE: unsure, EARLY: early, LATE: late}
 
 
 def depths_of(attending: Sequence[int]) -> list[int]:
     """The depths that are tried: the layers 0, 2 and 3, and then each quarter of those that follow."""
     return sorted({*attending[:1], *attending[2:4], *attending[4 :: max(1, (len(attending) - 4) // 4)]})
-
-
-def answers(table: Table) -> dict[tuple[Cell, ...], Answer]:
-    """The answer of each model, text and length."""
-    groups: dict[tuple[Cell, ...], list[dict[str, Cell]]] = {}
-    for row in table.records():
-        groups.setdefault(tuple(row[name] for name in GROUP), []).append(row)
-    return {group: answer_of(rows) for group, rows in groups.items()}
 
 
 def digest(table: Table) -> Table:
@@ -69,17 +79,22 @@ def digest(table: Table) -> Table:
 
 
 def draw(table: Table) -> go.Figure:
-    """Sink_11 by depth in every model, on the first text."""
+    """Sink_11 by depth in every model, on the first text; without intervals, which the rows have."""
     first = {name: table.records()[0][name] for name in (INPUT, LENGTH)}
-    return depth_figure(table.where(**first, k=DRAWN), by=MODEL)
+    without = dict.fromkeys((low_of(SINK_K), high_of(SINK_K)))
+    rows = ({**row, **without} for row in table.where(**first, k=DRAWN).records())
+    return depth_figure(table.with_rows(rows), by=MODEL)
 
 
 def _decide(table: Table, model: str) -> Decision:
-    found = {group: answer for group, answer in answers(table).items() if model in str(group[0])}
-    words = "; ".join(f"{', '.join(map(str, group[1:]))}: {answer}" for group, answer in found.items())
-    if not found:
+    groups = {tuple(row[name] for name in GROUP): row for row in table.records() if model in str(row[MODEL])}
+    if not groups:
         return Outcome.NOT_ASKED, "no row here can be asked"
-    return all(answer is EXPECTED[model] for answer in found.values()), words
+    words = [f"{row[INPUT]}, T={row[LENGTH]}: {row[ANSWER]}" for row in groups.values()]
+    unsure = [f" (within the interval at k = {row[UNSURE]})" if row[UNSURE] else "" for row in groups.values()]
+    return all(row[ANSWER] == EXPECTED[model] for row in groups.values()), "; ".join(
+        map("".join, zip(words, unsure, strict=True))
+    )
 
 
 RULES: Sequence[Rule] = tuple(

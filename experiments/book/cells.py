@@ -37,6 +37,7 @@ FILES = {  # by the template
     "README.md": ROOT / "README.md",
     "massive_activations.md": BOOK / "massive_activations.md",
     "moved_sink.md": BOOK / "moved_sink.md",
+    "place_or_token.md": BOOK / "place_or_token.md",
     "over_mixing.md": BOOK / "over_mixing.md",
     "what_biases_do.md": BOOK / "what_biases_do.md",
 }
@@ -177,7 +178,7 @@ TEMPLATES = Environment(
     keep_trailing_newline=True,
 )
 TEMPLATES.filters |= {"interval": interval, **FILTERS}
-TEMPLATES.globals |= {"cell": cell, "word": word, "grid": grid}
+TEMPLATES.globals |= {"cell": cell, "word": word, "grid": grid, **FILTERS}
 
 
 def texts() -> Iterator[tuple[Path, str]]:
@@ -196,7 +197,7 @@ def texts() -> Iterator[tuple[Path, str]]:
 SETTINGS = tuple(
     re.compile(pattern)
     for pattern in (
-        r"\b[nT]=(?:6|8|12|16|24|64|100|256|512)\b",  # texts, and tokens of a text
+        r"\b[nT]=(?:4|6|8|12|16|24|32|64|100|256|512)\b",  # texts, and tokens of a text
         r"\b95%",  # intervals
         r"(?:epsilon|above|than|most|margin of) \.(?:05|3)\b",  # epsilon and margins of rules
         r"\b132,448 parameters\b|\b(?:50M and 100M|39\.6M) unique tokens\b|\bless than 1%",  # of trained models

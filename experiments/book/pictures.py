@@ -20,7 +20,9 @@ def _rows(stem: str, title: str, **where: object) -> Table:
     assert chapter is not None, stem
     rows = [row for row in chapter.table.records() if all(row.get(name) == value for name, value in where.items())]
     return Table.of(
-        title, chapter.table.note, tuple({**row, MODEL: NAMES.get(str(row[MODEL]), row[MODEL])} for row in rows)
+        title,
+        chapter.table.note,
+        tuple({**row, MODEL: NAMES.get(str(row[MODEL]), str(row[MODEL]).rpartition("/")[2])} for row in rows),
     )
 
 
@@ -68,6 +70,10 @@ def _moved() -> go.Figure:
     return sweep_figure(table, EDIT, (SINK_1, "added loss"), by=MODEL)
 
 
+def _place() -> go.Figure:
+    return load_experiment("place_or_token").draw(_rows("place_or_token", "Token 11 sees itself alone"))
+
+
 PICTURES: Mapping[str, Callable[[], go.Figure]] = {
     "inputs": _inputs,
     "massive": _massive,
@@ -75,6 +81,7 @@ PICTURES: Mapping[str, Callable[[], go.Figure]] = {
     "over_mixing": _over_mixing,
     "biases": _biases,
     "moved": _moved,
+    "place": _place,
 }
 
 

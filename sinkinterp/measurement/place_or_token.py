@@ -107,9 +107,11 @@ def place_or_token(
             for done, _ in enumerate(tried.run(), 1):
                 on_pass(int(rows[0]) * tried.count + done * len(rows), len(given) * tried.count)
     table_rows = tuple(_rows(seen, epsilon))
-    note = f"{run_note(subject, given)}, epsilon={epsilon}; {intervals(len(given))}; {_NOTE}"
-    shown = () if len(depths) == len(attending) else depths
-    return Table.of(sentence_of(short_name(subject.name), table_rows, shown), note, table_rows, depth_figure)
+    unsure = ", ".join(map(str, within_an_interval(table_rows))) or "no k"
+    bounds = f"half of Sink_1 lies within the interval of Sink_k at {unsure}"
+    note = f"{run_note(subject, given)}, epsilon={epsilon}; {intervals(len(given))}; {bounds}; {_NOTE}"
+    few = () if len(depths) == len(attending) else depths
+    return Table.of(sentence_of(short_name(subject.name), table_rows, few), note, table_rows, depth_figure)
 
 
 _NOTE = (
@@ -295,6 +297,14 @@ def answer_of(rows: Sequence[Row]) -> Answer:
     return Answer.TOKEN if by_token and max(alone.values()) <= LEAST else Answer.NEITHER
 
 
+def within_an_interval(rows: Sequence[Row]) -> list[int]:
+    """The k where half of Sink_1 lies within the interval of Sink_k, with the mask or as BOS: means decide there."""
+    half = {row[K]: HALF * _number(row[SINK_1]) for row in rows if row[EDIT] == AS_IS}
+    whole = [row for row in rows if row[EDIT] in (ALONE, BOS_THERE) and _is_whole(row)]
+    unsure = [row for row in whole if _number(row[low_of(SINK_K)]) <= half[row[K]] <= _number(row[high_of(SINK_K)])]
+    return sorted({int(_number(row[K])) for row in unsure})
+
+
 def depth_of(rows: Sequence[Row]) -> tuple[int | None, int | None]:
     """The smallest d whose layers 0 to d make half of what all layers make, mean over k; and the largest of d to last.
 
@@ -352,7 +362,7 @@ def sentence_of(name: str, rows: Sequence[Row], tried: Sequence[int] = ()) -> st
 def depth_figure(table: Table, by: str = K) -> go.Figure:
     """Sink_k over the depth d of the mask: in layers 0 to d, and in layers d to the last; grey: one token more.
 
-    by: the column whose values have a curve each.
+    by: the column whose values have a curve each; the grey line is drawn if these are the places of one model.
     """
     panels = ("Sink_k, layers 0 to d", "Sink_k, layers d to the last")
     rows = [row for row in table.records() if row[EDIT] == ALONE]
@@ -367,6 +377,6 @@ def depth_figure(table: Table, by: str = K) -> go.Figure:
                 cells = lines.setdefault((row[by], depth), {by: row[by], "d": depth, **empty})
                 ends = {panel: SINK_K, low_of(panel): low_of(SINK_K), high_of(panel): high_of(SINK_K)}
                 cells |= {name: row[source] for name, source in ends.items()}
-                cells |= {f"control {each}": control[row[by]] for each in panels}
+                cells |= {f"control {each}": control[row[by]] for each in panels if by == K}
     drawn = tuple(sorted(lines.values(), key=lambda row: int(_number(row["d"]))))
     return sweep_figure(Table.of(table.title, table.note, drawn), "d", panels, by=by)
