@@ -2,6 +2,7 @@ import json
 import sys
 from dataclasses import replace
 from functools import cache
+from math import isnan
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -439,7 +440,7 @@ def test_a_patch_of_the_mean_or_of_another_input_is_smaller_than_what_it_replace
     change = {name: abs(row["alpha_1"] - removed["none"]["alpha_1"]) for name, row in removed.items()}
     assert change["massive entries to their mean"] < 0.1 * change["massive entries to zero"]
     patched = {row["edit"]: row for row in smoke["patching_massive"].records()}
-    assert next(iter(patched)) == "none" and len(patched) == 8 and "alpha_10" in patched["none"]
+    assert next(iter(patched)) == "none" and len(patched) == 6 and "alpha_10" in patched["none"]  # and five patches
 
 
 def test_the_figures_of_a_model_are_what_its_report_says(smoke):
@@ -450,7 +451,7 @@ def test_the_figures_of_a_model_are_what_its_report_says(smoke):
     assert heads.numbers("alpha_1") == pytest.approx(report.alpha().mean(0).flatten().tolist(), abs=1e-6)
     first = norms.where(tokens="first token")
     assert first.numbers("residual norm") == pytest.approx(report.residual_norms[..., 0].mean(0).tolist(), rel=1e-5)
-    assert first.frame["key norm"].tolist()[-1] is None  # no layer reads the last block
+    assert isnan(first.frame["key norm"].tolist()[-1])  # no layer reads the last block
     assert sorted(set(lengths.frame["T"].tolist())) == [16, 32, 64, 128]  # the model's context
 
 
