@@ -86,11 +86,8 @@ def draw(table: Table) -> go.Figure:
 
 def _spike(run: Table) -> float:
     """The largest gradient norm over the median, after the warm-up."""
-    norms = (
-        Table.of("", "", tuple(row for row in run.records() if float(row[STEP] or 0) > TUNING.warmup))
-        .frame[GRADIENT_NORM]
-        .tolist()
-    )
+    rows = zip(run.numbers(STEP), run.numbers(GRADIENT_NORM), strict=True)
+    norms = [norm for step, norm in rows if step > TUNING.warmup]
     return max(norms) / median(norms) if norms else float("nan")
 
 

@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -193,13 +194,18 @@ def _is_stream(path: Path) -> bool:
 
 
 def _opened(stream: Path) -> int:
-    """The descriptor of a device or a pipe. Raises OSError for a pipe that nobody reads, and does not wait for one."""
-    try:
-        place = os.open(stream, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError as error:
-        raise OSError("it is a pipe that nobody reads" if error.errno == errno.ENXIO else error.strerror) from error
-    os.set_blocking(place, True)
-    return place
+    """The descriptor of a device or a pipe. Raises OSError for a pipe that nobody reads within two seconds."""
+    for is_last in [False] * 20 + [True]:
+        try:
+            place = os.open(stream, os.O_WRONLY | os.O_NONBLOCK)
+            os.set_blocking(place, True)
+            return place
+        except OSError as error:
+            if error.errno != errno.ENXIO or is_last:
+                why = "it is a pipe that nobody reads" if error.errno == errno.ENXIO else error.strerror
+                raise OSError(why) from error
+            time.sleep(0.1)
+    raise AssertionError
 
 
 def _is_output(path: Path) -> bool:

@@ -9,7 +9,6 @@ from contextlib import contextmanager, nullcontext
 from functools import cache
 from http.client import HTTPConnection
 from http.server import ThreadingHTTPServer
-from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many workers as cores: more threads wait for each other
@@ -21,9 +20,6 @@ from shape_checks import calls_of, checked_where_it_states_shapes
 
 COMPOSED = {"cli", "models", "pages", "runs", "tests"}  # folders of tests
 jaxtyping.jaxtyped = checked_where_it_states_shapes  # before any import of the package, which may import all of it
-
-
-UNFINISHED = {line for line in (Path(__file__).parent / "unfinished.txt").read_text().splitlines() if line[:1] != "#"}
 
 
 def pytest_addoption(parser):
@@ -70,9 +66,6 @@ SLOW = (  # files that take longest start first, so that no worker waits for ano
 def pytest_collection_modifyitems(items):
     """Slow files come first; pytest-xdist would sort files by how many tests they have."""
     items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
-    for item in items:
-        if item.nodeid in UNFINISHED:
-            item.add_marker(pytest.mark.xfail(reason="unfinished: see tests/unfinished.txt"))
 
 
 def pytest_collection_finish():

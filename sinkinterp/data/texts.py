@@ -105,7 +105,7 @@ def files_of(path: Path) -> list[Path]:
     A folder of `save_to_disk` counts as a file. Hidden files and folders are left out. Raises InputError for a file
     of another kind, a folder without text files, and one that may not be read.
     """
-    with refusal(f"cannot read {path!s:.80}", "give a file of texts or a folder of them", OSError):
+    with refusal(f"cannot read {path!s:.200}", "give a file of texts or a folder of them", OSError):
         if not path.is_dir():
             if not path.is_file():
                 raise FileNotFoundError("there is no such file")

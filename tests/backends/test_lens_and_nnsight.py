@@ -167,4 +167,4 @@ def test_only_the_registry_knows_this_backend():
     texts = {path.relative_to(package).as_posix(): path.read_text() for path in package.rglob("*.py")}
     imports = re.compile(r"^\s*(from|import) .*\bnnsight\b", re.MULTILINE)
     assert {name for name, text in texts.items() if imports.search(text)} == {"backends/nnsight.py"}
-    assert texts["backends/load.py"].count('_of, "nnsight"') == 1
+    assert texts["backends/load.py"].count('_subject_by, "nnsight"') == 1
