@@ -26,7 +26,7 @@ _STUDY = study(
 def sink_against_loss(table: Table) -> go.Figure:
     """Importance of the first token and of the slot, a row per model, and beside it the loss.
 
-    The models stand by family, and in a family by the attention to their first token.
+    The models by family, and in a family by the attention to their first token.
     """
     by_family = _by_family(table)
     names = [name for family in by_family.values() for name in family]

@@ -1,4 +1,4 @@
-"""Where the sinks of genuine models come from: parts of scores, cuts, and the path of the massive activation."""
+"""The causes of sinks in genuine models: parts of scores, cuts, and the path of the massive activation."""
 
 from collections.abc import Sequence
 from functools import partial

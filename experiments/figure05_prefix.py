@@ -1,4 +1,4 @@
-"""Figure 5 (left and middle): with prefix language modeling the sink stands on one token of the prefix."""
+"""Figure 5 (left and middle): with prefix language modeling one token of the prefix is the sink."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Massive activations: where they stand, how large and constant they are; every repeated token has them."""
+"""Massive activations: their places, sizes and spread, and whether every repeated token has them."""
 
 from collections.abc import Mapping, Sequence
 

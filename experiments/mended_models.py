@@ -116,7 +116,7 @@ class Read:
         return row | (mean_cells(OVER_LORA, (loss - control).mean(1)) if control is not None else {}), loss
 
     def rounded(self, subject: HuggingFaceSubject, skips: int) -> Iterator[Row]:
-        """What rounding adds to the loss: of residuals, weights and caches, with scales of several kinds."""
+        """Returns the loss added by rounding residuals, weights and caches, with scales of several kinds."""
         tokens, nothing = self.tokens[:, skips:], outliers.nothing
         full = loss_of(subject, tokens)
 

@@ -8,7 +8,6 @@ import plotly.graph_objects as go
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.place_or_token import (
-    SINK_K,
     Answer,
     answer_of,
     depth_figure,
@@ -19,7 +18,7 @@ from sinkinterp.measurement.place_or_token import (
 from sinkinterp.runs.case import Case
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
-from sinkinterp.table import INPUT, LENGTH, LOSS, MODEL, Cell, Table, high_of, low_of
+from sinkinterp.table import INPUT, LENGTH, LOSS, MODEL, Cell, Table
 
 from .shared.corpora import absent, corpora, tokens_of
 from .shared.genuine import text_models
@@ -60,7 +59,7 @@ def part(case: Case, name: str, most: int, progress: Progress) -> Table:
 
 
 def found(table: Table) -> dict[str, Cell]:
-    """The answer, where its bound lies within an interval, and the fewest layers that make half of Sink_k."""
+    """The answer, the k where an interval holds its bound, and the fewest layers that make half of Sink_k."""
     rows = table.records()
     depths = {row["first layer"] for row in rows} | {row["last layer"] for row in rows}
     early, late = depth_of(rows) if len(depths) > 3 else (None, None)  # None, the first and the last: none was tried
@@ -79,11 +78,9 @@ def digest(table: Table) -> Table:
 
 
 def draw(table: Table) -> go.Figure:
-    """Sink_11 by depth in every model, on the first text; without intervals, which the rows have."""
+    """Sink_11 by depth in every model, on the first text."""
     first = {name: table.records()[0][name] for name in (INPUT, LENGTH)}
-    without = dict.fromkeys((low_of(SINK_K), high_of(SINK_K)))
-    rows = ({**row, **without} for row in table.where(**first, k=DRAWN).records())
-    return depth_figure(table.with_rows(rows), by=MODEL)
+    return depth_figure(table.where(**first, k=DRAWN), by=MODEL)
 
 
 def _decide(table: Table, model: str) -> Decision:

@@ -1,4 +1,4 @@
-"""Table 10 (right) and section 5: the sink is where the same token always stands, or where nothing can be predicted."""
+"""Table 10 (right) and section 5: the sink is on a token that is always the same, or where nothing can be predicted."""
 
 from sinkinterp.runs.catalogue import Scale
 

@@ -1,4 +1,4 @@
-"""What the biases of queries, keys and values do to a sink: each set to zero, and a score in its four parts."""
+"""The biases of queries, keys and values: each is set to zero, and a score is split into its four parts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

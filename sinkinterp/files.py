@@ -195,17 +195,19 @@ def _is_stream(path: Path) -> bool:
 
 def _opened(stream: Path) -> int:
     """The descriptor of a device or a pipe. Raises OSError for a pipe that nobody reads within two seconds."""
-    for is_last in [False] * 20 + [True]:
+    deadline = time.monotonic() + 2
+    while True:
         try:
             place = os.open(stream, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > deadline:
+                raise OSError("it is a pipe that nobody reads") from error
+            time.sleep(0.1)
+        else:
             os.set_blocking(place, True)
             return place
-        except OSError as error:
-            if error.errno != errno.ENXIO or is_last:
-                why = "it is a pipe that nobody reads" if error.errno == errno.ENXIO else error.strerror
-                raise OSError(why) from error
-            time.sleep(0.1)
-    raise AssertionError
 
 
 def _is_output(path: Path) -> bool:

@@ -9,6 +9,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from io import BufferedReader
@@ -138,6 +139,21 @@ def _run(folder: Path) -> str | int:
         return owner(folder).get("run", "")
     except Damaged:  # whoever reads the folder says so
         return ""
+
+
+@contextmanager
+def verifying(folder: Path, *patterns: str) -> Iterator[None]:
+    """Verifies a folder as `verify` and `check_beside` do, in another thread, while the block reads it.
+
+    Raises Damaged when the block ends, also where it fails.
+    """
+    check_beside(folder)
+    with ThreadPoolExecutor(1) as pool:
+        verification = pool.submit(verify, folder, *patterns)
+        try:
+            yield
+        finally:
+            verification.result()
 
 
 def sums(folder: Path, *patterns: str) -> dict[str, str]:

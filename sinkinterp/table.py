@@ -117,7 +117,7 @@ class Table:
         return self.to_markdown()
 
     def __eq__(self, other: object) -> bool:
-        """Whether title, note and frame are equal. A missing cell equals a missing cell."""
+        """Tells if title, note and frame are equal. A missing cell equals a missing cell."""
         if not isinstance(other, Table):
             return NotImplemented
         return (self.title, self.note) == (other.title, other.note) and self.frame.equals(other.frame)

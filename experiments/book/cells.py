@@ -202,6 +202,8 @@ SETTINGS = tuple(
         r"(?:epsilon|above|than|most|margin of) \.(?:05|3)\b",  # epsilon and margins of rules
         r"\b132,448 parameters\b|\b(?:50M and 100M|39\.6M) unique tokens\b|\bless than 1%",  # of trained models
         r"\b(?:above|passes) 100\b|\b1,000 times\b|\bposition 0\b|\bb_[QKV] = 0",  # what is massive, and edits
+        r"\blayers 0 to(?: [d2]\b|\s{2})|\blayers 3 to the last\b",  # of masks; a cell has become a second space
+        r"\bdimension (?:400|163)\b|\b(?:from|before)\sblock 1\b|\blayer 2 alone\b",  # as notes of chapters name them
         r"\b(?:40|300|6,000|800) steps\b|\bcache of 512 tokens\b",
         r"\b(?:135M|270M|0\.5B|494M)\b|\bint8\b|\bfp32\b|\bfloat16\b|\bH100\b",  # names and precisions
     )
@@ -211,8 +213,7 @@ REFERENCES = tuple(
     for pattern in (
         r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}",  # cells
         r"```.*?```|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->",  # code and the targets of links
-        r"\b(?:Tables?|Figures?|Sections?|Equations?|Propositions?|Appendix|MLP|layers?|[Bb]locks?|dimensions?) "
-        r"[\d.]+(?:(?:,| and| to) [\d.]+)*",
+        r"\b(?:Tables?|Figures?|Sections?|Equations?|Propositions?|Appendix) [\d.]+(?:(?:,| and| to) [\d.]+)*",
         r"(?:arXiv:)?\b\d{4}\.\d{5}\b|\(20\d\d\)",  # papers
         r"(?<![\d.])[A-Za-z_][\w.]*\d[\w.*+-]*|\b(?:Gemma|GPT|LLaMA)[ -]?\d[\w.]*",  # names, such as Sink_1 and p5
         r"\b\d+(?:th|st|nd|rd)\b",  # places

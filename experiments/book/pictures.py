@@ -86,7 +86,7 @@ PICTURES: Mapping[str, Callable[[], go.Figure]] = {
 
 
 def write(folder: Path) -> list[Path]:
-    """Writes the pictures. Raises InputError where there is no browser to draw them."""
+    """Writes the pictures. Raises InputError without a browser to draw them."""
     files = {folder / f"{name}.png": draw for name, draw in PICTURES.items()}
     for file, draw in files.items():
         save(draw(), file, width=7.5, height=4.5)

@@ -53,7 +53,10 @@ MAP_MODEL, MAP_TEXT = "sinkinterp/repeats-softmax", "Return the number of items 
 
 @dataclass(frozen=True)
 class Passage:
-    """A finding in a few words, sentences that quote its numbers, and its figure. chapter: where the numbers stand."""
+    """A finding in a few words, sentences that quote its numbers, and its figure.
+
+    chapter: the one that holds the numbers.
+    """
 
     name: str
     title: str

@@ -1,7 +1,7 @@
 """Measures the sink and the loss under edits, and whether each edit did what its name says: a row per named edit.
 
-The manipulation check of a row: the entries that were edited, at each block behind the edit; the strongest alpha of any
-other position; how many tokens are massive. Rules name the check that they need, as `checked` of `rules` does.
+The manipulation check of a row: the edited entries at each block behind the edit, the strongest alpha of any other
+position, and the number of massive tokens. Rules name the check that they need, as `checked` of `rules` does.
 """
 
 from collections.abc import Callable, Mapping, Sequence

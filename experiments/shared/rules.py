@@ -27,7 +27,7 @@ _RATES = {col.ALPHA_1: col.SINK_1, col.ALPHA_SLOT: col.SLOT_RATE}  # the share o
 
 
 def number(cell: Cell) -> float:
-    """The number in a cell; NaN where there is none."""
+    """The number in a cell, or NaN."""
     return float("nan") if cell is None else float(cell)
 
 

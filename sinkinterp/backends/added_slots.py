@@ -138,7 +138,7 @@ def replaces_bos(model: Any) -> bool:
 
 
 def without_dropout(model: nn.Module) -> None:
-    """Sets every dropout of a model to 0, whatever its configuration calls them."""
+    """Sets every dropout of a model to 0, under any name of its configuration."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0

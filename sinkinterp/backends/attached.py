@@ -71,7 +71,7 @@ def is_recorded_by(recorder: Recorder) -> bool:
 
 
 class Attached:
-    """What stands in a model for a while. A copy of the model would keep it for ever, so it refuses to be copied."""
+    """Parts that a model has for a while. A copy of the model would keep it for ever, so it refuses to be copied."""
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise InputError("a model that is patched or measured now cannot be copied or pickled; do it before or after")

@@ -14,7 +14,7 @@ from ..data.progress import OnProgress, no_progress, progress_bars
 from . import options
 from .edits import edits_of
 from .options import Loading, check_outputs, check_used, file, heads_named, n, option, suffix_of
-from .terminal import brief, deliver, overview, say
+from .terminal import Wanted, brief, deliver, overview, say
 
 if TYPE_CHECKING:
     from ..backends.huggingface import HuggingFaceSubject
@@ -180,7 +180,7 @@ def measure(
 
 def _numbers_and_page(
     save: Path | None, out: Path | None, chosen: "Table | None", report: "Report", epsilon: float, word: "TokenText"
-) -> tuple[Any, Any]:
+) -> tuple[Wanted, Wanted]:
     """The files of a report, or of a table chosen from it; the page is that of the report."""
     from ..pages.report import PAGES, content, measurement_page
 

@@ -74,7 +74,7 @@ class Scene:
 class PatchingMetric:
     """A number per sequence of a patched run.
 
-    reads: what it reads while the model runs. answers: of a difference of logits, the token ids and the position.
+    reads: its reads while the model runs. answers: of a difference of logits, the token ids and the position.
     whole: whether it takes logits of other positions than the last.
     """
 

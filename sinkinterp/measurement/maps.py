@@ -45,7 +45,7 @@ def attention_map(
 
         si.attention_map("gpt2", "The cat sat on the mat.", heads=[(5, 1), (5, 6)])
 
-    With `edits`, each map stands before them and after them. A list of models or of texts, or a mapping from names to
+    With `edits`, each map is drawn before them and after them. A list of models or of texts, or a mapping from names to
     them, gives maps side by side, of the heads that all models have. `heads` are pairs (layer, head); `layers`
     takes all heads of some. Without both the figure has those that look at the first token most, as many as it can
     show pair by pair in 2 MB. A longer text is shown in cells, which hold the largest value of several tokens.

@@ -322,7 +322,7 @@ def _answers_of_all(
 
 
 def _read_batch(subject: Subject, batch: Tokens, metrics: Sequence[AnyMetric], edits: Sequence[Edit]) -> Answers:
-    """Returns what one forward pass answered, sequence first."""
+    """Returns the answers of one forward pass, sequence first."""
     reads = {metric.name: metric.site.read(metric.read) for metric in metrics if isinstance(metric, Metric)}
     of_logits = [metric for metric in metrics if isinstance(metric, LogitsMetric)]
     trace = subject.run(batch, reads=reads, edits=edits, logits=bool(of_logits))

@@ -98,8 +98,8 @@ def _wide(text: str, font: float) -> float:
 class _Plan:
     """Sizes of a grid of maps in pixels: of the picture, letters, a map, and the room that labels and titles take.
 
-    across, down: how many maps stand beside and below each other. is_shared: whether all have the same labels, so that
-    the first column and the last row show them. step: one label is shown for so many cells.
+    across, down: the columns and rows of the grid. is_shared: whether all have the same labels, so that
+    the first column and the last row show them. step: every step-th cell has its label.
     """
 
     width: float

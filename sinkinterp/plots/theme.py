@@ -261,7 +261,7 @@ def add_grey_band(
 ) -> None:
     """Adds a null or control in grey: its interval as a filled band, where it has one, and its mean as a broken line.
 
-    `name` stands in the legend; `place` says which panel.
+    `name` is that of the legend, `place` that of the panel.
     """
     shared = {"x": cells_of(rows, x), "mode": "lines", "legendgroup": name, **place}
     if low_of(column) in rows.frame:

@@ -377,7 +377,7 @@ def _safetensors(readings: Readings) -> bytes:
 
 
 def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """The hash of a report, whatever order its tensors have."""
+    """The hash of a report. The order of its tensors does not matter."""
     plain = {name: about[name] for name in _CONTENT}
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):

@@ -114,7 +114,7 @@ def _norms_of(quantities: Sequence[str], report: Readings, epsilon: float, word:
 
 
 def _has(least: int | None, report: Readings) -> bool:
-    """Whether so many positions were measured; None: all."""
+    """Tells if at least `least` positions were measured; None: all."""
     return len(report.positions) >= (least or report.protocol.length)
 
 
@@ -198,7 +198,7 @@ def chosen_rows(
 ) -> Table:
     """The table with the rows of some layers or blocks, (layer, head) pairs, and positions; None keeps all.
 
-    top: only so many rows, those with the largest numbers.
+    top: the number of rows, those with the largest numbers.
 
     Raises InputError where it has no such rows.
     """

@@ -3,13 +3,10 @@
 import ast
 import re
 from enum import StrEnum
-from pkgutil import resolve_name
 from types import ModuleType
 
-from .._experiments import FOLDER
+from .._experiments import FOLDER, module
 from ..checks import InputError, choice, nearest
-
-PACKAGE = "sinkinterp._experiments"  # other packages may also be called `experiments`
 
 
 class Scale(StrEnum):
@@ -58,17 +55,15 @@ def load_module(name: str) -> ModuleType:
     """The module of an experiment. Raises InputError where there is none."""
     choice(name, dict.fromkeys(experiment_names()), "experiment")
     load_package()
-    module: ModuleType = resolve_name(f"{PACKAGE}.{name}")
-    return module
+    return module(name)
 
 
 def load_book() -> ModuleType:
     """The module that writes the book: its chapters, its front page and the story."""
     load_package()
-    module: ModuleType = resolve_name(f"{PACKAGE}.book.story")
-    return module
+    return module("book.story")
 
 
 def load_package() -> None:
     """Imports the kinds of data that experiments have of their own, which recipes name."""
-    resolve_name(f"{PACKAGE}.shared.tasks")
+    module("shared.tasks")

@@ -316,7 +316,7 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
     paths = {field.name: f"model.{field.name}" for field in fields(made.model)} | own | {"length": "data.length"}
     if unknown := [word for word in settings if word not in paths and "." not in word]:
         raise TypeError(
-            f"got an unexpected keyword argument {unknown[0]!r}, which is no setting of a recipe or a model"
+            f"got an unexpected keyword argument {unknown[0]!r}, which is not a setting of a recipe or a model"
         )
     named = {paths.get(word, word): value for word, value in settings.items()}
     named = {"model.n_ctx": named["data.length"]} | named if "data.length" in named else named

@@ -34,7 +34,7 @@ from ...checks import READABLE, InputError, check_installed, check_memory, is_wh
 from ...data.hub import asking_hub
 from ...files import check_is_file
 from ...lm import model as ours  # noqa: F401  transformers' auto classes then know our models
-from ...seals import check_beside, verify
+from ...seals import verify, verifying
 from ..mended import adapter_folder, base_of, merged
 from .kinds import check_causal_folder
 from .named_models import known_names, located, names_here, origin_in
@@ -200,9 +200,7 @@ def load_model(
         if not Path(source).exists():
             near = nearest(str(source).lower(), known_names())
             fix += f"{near}; here without a network: {names_here()} (sinkinterp list models)"
-    check_beside(sealed[0])
-    verify(*sealed)
-    with refusal(f"cannot load {given}", fix), asking_hub(source):  # a damaged file can fail anyhow
+    with refusal(f"cannot load {given}", fix), verifying(*sealed), asking_hub(source):  # a damaged file can fail anyhow
         config = checked_config(source)
         if config is not None and Path(source).is_dir():
             check_weights(Path(source), config, dtype, is_spread=device_map is not None)
