@@ -129,17 +129,10 @@ def demo(
     Example: sinkinterp demo --out demo.html
     """
     check_outputs(force, out)
-    say("training three models, half a minute each, unless they are in the cache")
+    say("training three models at once, a minute on two cores, unless they are in the cache")
     with progress_bars(in_lines=True) as progress:
         from ..pages.demo import demo as run_demo, demo_page
-        from ..train.recipe import DEMO_STEPS, DEMO_TWINS
 
-        bars = {name: progress(f"training {name:8}") for name in DEMO_TWINS}
-
-        def on_step(variant: str, step: int, metrics: dict[str, Any]) -> None:
-            sinks = f"Sink_1 {metrics['sink_1']:.0%}  Sink_* {metrics['sink_slot']:.0%}"
-            bars[variant](step, DEMO_STEPS, f"loss {metrics['valid_loss']:.3f}  {sinks}")
-
-        result = run_demo(seed, on_step=on_step)
+        result = run_demo(seed, on_training=progress("twins trained:"))
         html = demo_page(result)
     deliver((result.twins, result.residuals, result.swaps), (out, lambda: html), form=format)

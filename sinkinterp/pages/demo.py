@@ -1,14 +1,14 @@
 """The demo: trains a sink model and its no-sink twins, measures them, and moves the sink by swapping p1."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ..applications.position_swap import swap_table
 from ..backends.subject import Subject
 from ..data.backcopy import BigramBackcopy
+from ..data.progress import OnProgress, no_progress
 from ..data.tokens import random_tokens, repeated_token
 from ..files import data_of
 from ..measurement.maps import head_maps
@@ -21,14 +21,15 @@ from ..report.summary import sink_summary
 from ..runs import trained
 from ..runs.trained import EVALUATION_SEQUENCES
 from ..runs.training_figures import training_history
+from ..runs.workers import Here, Processes, Workers, in_order
 from ..table import Cell, Table
+from ..train import checkpoint
 from ..train.loop import held_out_tokens
 from ..train.recipe import DEMO_EPSILON, DEMO_SEQUENCES, DEMO_STEPS, DEMO_TWINS, demo_recipe
 from .page import Section, page
 
 _WORDS = data_of("pages/templates/demo.toml")
 TARGETS = (4, 6, 9, 12)  # positions, from 0, that p1 is replaced by or swapped with
-OnStep = Callable[[str, int, dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,21 @@ class Demo:
     training: Table
 
 
-def demo(seed: int = 0, cache: Path | None = None, on_step: OnStep = lambda *_: None, steps: int = DEMO_STEPS) -> Demo:
-    """Trains or loads the three twins of one seed, measures them, and repeats Table 7 on the softmax model."""
+def demo(
+    seed: int = 0,
+    cache: Path | None = None,
+    workers: Workers = Processes(len(DEMO_TWINS)),
+    on_training: OnProgress = no_progress,
+    steps: int = DEMO_STEPS,
+) -> Demo:
+    """Trains or loads the three twins of one seed, measures them, and repeats Table 7 on the softmax model.
+
+    `workers` train the twins that are not in the cache, and `on_training` is told how many of them are trained.
+    """
     recipes = {variant: demo_recipe(variant, seed, steps) for variant in DEMO_TWINS}
-    runs = {name: trained.trained(recipe, cache, partial(on_step, name)) for name, recipe in recipes.items()}
+    missing = [recipe for recipe in recipes.values() if checkpoint.latest(trained.run_of(recipe, cache)) < steps]
+    in_order(workers if missing else Here(), partial(trained.trained, cache=cache), missing, on_training)
+    runs = {variant: trained.trained(recipe, cache) for variant, recipe in recipes.items()}
     subjects = {variant: run.subject(variant) for variant, run in runs.items()}
     token_set = held_out_tokens(demo_recipe(DEMO_TWINS[0]).data, DEMO_SEQUENCES)
     reports = {variant: measure(subject, token_set) for variant, subject in subjects.items()}

@@ -15,6 +15,7 @@ from sinkinterp.cli.measuring import measure
 from sinkinterp.measurement.measure import PRESETS
 from sinkinterp.pages import demo
 from sinkinterp.report.report import NAMED
+from sinkinterp.runs.workers import Here
 
 TEXTS = ["Return the number of items in the list.", "The first token of a text is its sink.", "Read a line of text."]
 
@@ -34,7 +35,9 @@ def models(tmp_path_factory):
 def call(call, models, tmp_path, monkeypatch):
     """Runs a line in a folder with inputs and models; returns exit code and output."""
     monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(demo, "demo", partial(demo.demo, steps=2))  # three twins of a new seed take a minute
+    monkeypatch.setattr(
+        demo, "demo", partial(demo.demo, workers=Here(), steps=2)
+    )  # three twins of a new seed take a minute
     here = tmp_path / "here"
     for model in models.iterdir():
         (here / model.name).symlink_to(model)

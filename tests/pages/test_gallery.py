@@ -13,6 +13,7 @@ from sinkinterp.pages.demo import demo_page
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.plots.theme import caption_of
 from sinkinterp.runs.case import Inputs
+from sinkinterp.runs.workers import Here
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def result(cache, few):
-    return demo.demo(cache=cache, steps=12)
+    return demo.demo(cache=cache, workers=Here(), steps=12)
 
 
 def test_the_demo_measures_every_twin_with_intervals_and_nulls(result):
@@ -63,9 +64,9 @@ def test_maps_are_means_of_rows_that_sum_to_one(result):
 
 
 def test_a_second_demo_trains_nothing(result, cache):
-    steps = []
-    again = demo.demo(cache=cache, steps=12, on_step=lambda *news: steps.append(news))
-    assert steps == [] and again.twins == result.twins and again.swaps == result.swaps
+    told = []
+    again = demo.demo(cache=cache, steps=12, on_training=lambda *news: told.append(news))
+    assert told == [(0, 0)] and again.twins == result.twins and again.swaps == result.swaps
 
 
 def test_a_checkpoint_of_ours_is_measured_on_its_own_task(result, cache):
