@@ -195,7 +195,9 @@ def base_of(folder: Path) -> str:
         base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base or not isinstance(base, str):
         raise InputError(f"{file} names no base_model_name_or_path; write the model there that it belongs to")
-    if adapter_folder(located(base)):
+    with refusal(f"{folder} is an adapter of a model that is not here", of=(InputError,)):
+        place = located(base)
+    if adapter_folder(place):
         raise InputError(f"{file} names {base}, which is an adapter itself; write a whole model there")
     return base
 

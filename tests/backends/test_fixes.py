@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
 from sinkinterp.backends import encoder
+from sinkinterp.backends.files.kinds import check_causal
 from sinkinterp.interventions import AddSinkLogit, ChangeOutputs, Zero
 
 TOKENS = torch.randint(37, (2, 11), generator=torch.Generator().manual_seed(0))
@@ -65,6 +66,12 @@ def test_a_model_that_is_not_causal_is_refused_before_a_pass_and_its_maps_are_dr
     assert "si.attention_map(model(..., output_attentions=True).attentions)" in message and "='eager'" in message
     given = torch.randn(2, 3, 16, 16) if model.main_input_name == "pixel_values" else TOKENS
     assert isinstance(si.attention_map(model(given, output_attentions=True).attentions), go.Figure)
+
+
+@pytest.mark.parametrize("name", ["ParakeetForCTC", "LasrForCTC", "GraniteSpeech5ForCTC"])
+def test_a_model_that_generates_from_sound_without_a_decoder_is_not_causal(name):
+    kind = getattr(transformers, name)
+    refused(lambda: check_causal(kind, kind.config_class(), name), "not a causal language model")
 
 
 @pytest.mark.parametrize("in_folder", [False, True])

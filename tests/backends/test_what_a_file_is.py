@@ -89,7 +89,75 @@ def test_a_folder_that_is_not_a_model_of_transformers_says_what_is_in_it(tmp_pat
         model.save_pretrained(of_trainer / f"checkpoint-{step}")
     refused(lambda: si.load(of_trainer), "checkpoint-1000")
     si.load(of_trainer / "checkpoint-1000")  # the fix
-    refused(lambda: si.load(folder("empty")), "save_pretrained")
+    of_hub = folder("models--me--tiny")
+    model.save_pretrained(of_hub / "snapshots" / "abc")
+    refused(lambda: si.load(of_hub), f"{of_hub / 'snapshots' / 'abc'}")
+    of_diffusers = folder("diffusers")
+    (of_diffusers / "unet").mkdir()
+    (of_diffusers / "unet" / "config.json").write_text("{}")
+    for empty in (of_diffusers, folder("empty")):
+        refused(lambda empty=empty: si.load(empty), "holds no config.json", "save_pretrained")
+
+
+def test_a_folder_without_safetensors_says_which_weights_are_there(tmp_path):
+    model = saved(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    refused(lambda: si.load(tmp_path), "save_pretrained")
+    torch.save(model.state_dict(), tmp_path / "model_final.pth")
+    refused(lambda: si.load(tmp_path), "model_final.pth", "torch.load")
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model_final.pth").unlink()
+    refused(lambda: si.load(tmp_path), "pytorch_model.bin: load and save the model with transformers once")
+    LlamaForCausalLM.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    si.load(tmp_path)  # the fix
+
+
+def test_a_file_is_gguf_by_its_first_bytes_and_others_say_what_to_give(tmp_path):
+    saved(tmp_path)
+    for name in ("A.GGUF", "sha256-0123"):
+        si.load(write_gguf(tmp_path / "tiny.gguf", tiny_llama()).rename(tmp_path / name))
+    for name in ("config.json", "model.safetensors"):
+        refused(lambda name=name: si.load(tmp_path / name), f"give its folder, {tmp_path}")
+    si.load(tmp_path)  # the fix
+    torch.save({}, tmp_path / "ckpt.pt")
+    refused(lambda: si.load(tmp_path / "ckpt.pt"), "torch.load")
+    weights = tmp_path / "alone" / "weights.safetensors"
+    weights.parent.mkdir()
+    (tmp_path / "model.safetensors").rename(weights)
+    refused(lambda: si.load(weights), "give the name or the folder of a model")
+    refused(lambda: si.load(weights.parent), "put the config.json of weights.safetensors there")
+    (tmp_path / "config.json").rename(weights.parent / "config.json")
+    weights.rename(weights.with_name("model.safetensors"))
+    si.load(weights.parent)  # the fix
+
+
+def test_a_part_of_a_split_gguf_file_is_refused(tmp_path, monkeypatch):
+    class Writer(gguf.GGUFWriter):
+        def write_header_to_file(self, *args, **kwargs):
+            self.add_uint16("split.count", 2)
+            super().write_header_to_file(*args, **kwargs)
+
+    monkeypatch.setattr(gguf, "GGUFWriter", Writer)
+    refused(lambda: si.load(write_gguf(tmp_path / "part.gguf", tiny_llama())), "split into 2 files")
+
+
+def test_an_adapter_whose_base_is_not_here_is_said_to_be_one(tmp_path):
+    config = {"peft_type": "LORA", "base_model_name_or_path": str(tmp_path / "away" / "llama")}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    refused(lambda: si.load(tmp_path), "is an adapter of a model that is not here", "away")
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "hqq", "exl2", None])
+def test_a_folder_of_quantised_weights_names_the_method_or_the_package_and_gives_no_other_fix(method, tmp_path):
+    weights = saved(tmp_path, quantization_config={"quant_method": method, "bits": 4} if method else {"bits": 4})
+    weights = {name: x.contiguous() for name, x in weights.state_dict().items()}
+    weights["model.layers.0.mlp.up_proj.q_weight"] = weights.pop("model.layers.0.mlp.up_proj.weight").int()
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    message = refused(
+        lambda: si.load(tmp_path), "" if method is None else method.upper() if method != "exl2" else method
+    )
+    assert "save_pretrained" not in message and "no fitting weights" not in message
+    assert ("take the model that was quantised" in message) == (method in ("exl2", None))
 
 
 @pytest.mark.parametrize(("who", "names", "more"), [

@@ -1,5 +1,7 @@
 """Which classes of transformers are causal language models, and what their owner does with others."""
 
+from typing import Any
+
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.generation import GenerationMixin
@@ -12,7 +14,7 @@ _CAUSAL = {**auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, **auto.MODEL_FOR_C
 _WEIGHTS = "(model(..., output_attentions=True).attentions), with attn_implementation='eager'"
 
 
-def check_causal(kind: type, config: PreTrainedConfig, name: str) -> None:
+def check_causal(kind: Any, config: PreTrainedConfig, name: str) -> None:
     """Raises InputError for a class of transformers that is not a causal language model, and for an encoder's config.
 
     The message says what the model is and which class to load. Classes of other packages are tried.
@@ -22,7 +24,8 @@ def check_causal(kind: type, config: PreTrainedConfig, name: str) -> None:
     names = _ENCODED if config.is_encoder_decoder else _CAUSAL
     sees_later = not config.is_encoder_decoder and _sees_later_tokens(config)
     what = name if kind.__name__ in name else f"{name}, a {kind.__name__},"
-    if sees_later or (config.model_type not in names and not issubclass(kind, GenerationMixin)):
+    reads_tokens = issubclass(kind, GenerationMixin) and kind.main_input_name == "input_ids"  # CTC generates from sound
+    if sees_later or (config.model_type not in names and not reads_tokens):
         why = "is not a causal language model, so its first token has no sink to measure"
         raise InputError(f"{what} {why}; draw its maps: si.attention_map{_WEIGHTS}")
     if not issubclass(kind, GenerationMixin):

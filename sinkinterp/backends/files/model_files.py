@@ -29,6 +29,7 @@ from transformers import (
 )
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from ...checks import READABLE, InputError, check_installed, check_memory, is_whole, nearest, refusal, refusing
 from ...data.hub import asking_hub
@@ -41,8 +42,13 @@ from .named_models import known_names, located, names_here, origin_in
 
 
 def is_gguf(source: object) -> bool:
-    """Tells if a source names a GGUF file, by its ending."""
-    return isinstance(source, str | Path) and Path(source).suffix == ".gguf"
+    """Tells if a source names a GGUF file, by its ending, or is one, by its first bytes: Ollama's have no ending."""
+    if not isinstance(source, str | Path) or Path(source).suffix.lower() == ".gguf":
+        return isinstance(source, str | Path)
+    if not os.path.isfile(source) or not os.access(source, os.R_OK):
+        return False
+    with open(source, "rb") as file:
+        return file.read(4) == b"GGUF"
 
 
 def _gguf_arguments(file: Path) -> dict[str, Any]:
@@ -87,6 +93,8 @@ def _check_gguf(file: Path) -> Iterator[str]:
     if lacking := [f"{kind}.{name}" for name, size in sizes.items() if not isinstance(size, int)]:
         yield f"{file} does not say how large the model is ({', '.join(lacking)}); download it again"
     layers, width = (int(size or 0) for size in sizes.values())
+    if (parts := metadata.get("split.count", 1)) > 1:
+        yield f"{file} holds a part of a model that is split into {parts} files, and transformers reads one"
     least, bits = layers * width**2, 8 * file.stat().st_size  # a square matrix for each layer, of 1 bit a weight
     if least > bits:
         yield f"{file} is smaller than {layers:,} layers of {width:,} dimensions, which it says; download it again"
@@ -196,9 +204,10 @@ def load_model(
         _check_folder(source)
         place = {"pretrained_model_name_or_path": source, "use_safetensors": True}
         sealed = (Path(source), "*config.json", "model*")
-        fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
+        fix = ""  # of a folder, the reason says it
         if not Path(source).exists():
             near = nearest(str(source).lower(), known_names())
+            fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
             fix += f"{near}; here without a network: {names_here()} (sinkinterp list models)"
     with refusal(f"cannot load {given}", fix), verifying(*sealed), asking_hub(source):  # a damaged file can fail anyhow
         config = checked_config(source)
@@ -226,8 +235,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     In an encoder-decoder model, its BOS is the token that the decoder starts with.
     """
     source = located(source)
-    if Path(source).is_file() and not is_gguf(source):
-        raise InputError(f"{source} is a file, and no .gguf; give the name or the folder of a model")
+    _check_file(Path(source))
     folder = adapter_folder(source)
     source = folder or source
     if not _has_tokenizer(Path(source)):
@@ -286,20 +294,34 @@ def newest_in(source: Any) -> Any:
 
 
 def _in_order(path: Path) -> list[tuple[int, str]]:
-    """Sorts names as people count: checkpoint-1000 behind checkpoint-500."""
-    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", path.name)]
+    """Sorts paths as people count: checkpoint-1000 behind checkpoint-500."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", str(path))]
+
+
+def _check_file(file: Path) -> None:
+    """Raises InputError for a file that is not GGUF, with the folder or the way to load it."""
+    if file.is_file() and not is_gguf(file):
+        beside = f"give its folder, {file.parent}" if (file.parent / "config.json").is_file() else ""
+        fix = _TORCH_LOAD if file.suffix in _PICKLED else beside or "give the name or the folder of a model"
+        raise InputError(f"{file} is a file, and not GGUF; {fix}")
+
+
+_PICKLED = (".pt", ".pth", ".ckpt", ".bin")
+_TORCH_LOAD = "make the model of these weights, load them into it with torch.load, and give the model itself"
 
 
 def _instead_of(folder: Path) -> str:
-    """Which model a user who gives a folder without config.json may mean, by the files that are there."""
-    if inside := sorted((file.parent for file in folder.glob("*/config.json")), key=_in_order):
-        return f"give a model inside it, such as {inside[-1]}"
+    """Which model a user may mean who gives a folder without config.json or .safetensors, by the files in it."""
+    inside = sorted((*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")), key=_in_order)
+    if models := [file.parent for file in inside if '"model_type"' in file.read_text(errors="replace")]:
+        return f"give a model inside it, such as {models[-1]}"
     if ggufs := sorted(folder.glob("*.gguf")):
         return f"give the GGUF file itself, {ggufs[0]}"
-    pickled = sorted(file for kind in ("pt", "pth", "ckpt", "bin") for file in folder.glob(f"*.{kind}"))
-    if pickled:
-        fix = "make the model that they are of, load them into it with torch.load, and give the model itself"
-        return f"{pickled[0].name} holds weights that PyTorch pickled: {fix}"
+    if tensors := sorted(folder.glob("*.safetensors")):
+        return f"put the config.json of {tensors[0].name} there"
+    if pickled := sorted(file for file in folder.glob("*") if file.suffix in _PICKLED):
+        is_theirs = (folder / "config.json").is_file() and pickled[0].name.startswith("pytorch_model")
+        return f"{pickled[0].name}: {'load and save the model with transformers once' if is_theirs else _TORCH_LOAD}"
     return "give a folder made by save_pretrained"
 
 
@@ -308,7 +330,8 @@ def _check_folder(source: str | Path) -> Iterator[str]:
     """Why a path is not the folder of a model."""
     folder = Path(source)
     if not folder.exists() and (folder.is_symlink() or str(source).startswith((".", "/", "~"))):
-        yield f"there is no folder {folder}; check the path"
+        yield f"there is no folder {folder}"
+    _check_file(folder)
     if folder.exists() and not (folder / "config.json").is_file():
         yield f"{folder} holds no config.json, so it is not a model of transformers; {_instead_of(folder)}"
     for file in folder.glob("*") if folder.is_dir() else ():
@@ -317,7 +340,7 @@ def _check_folder(source: str | Path) -> Iterator[str]:
         if file.is_file() and not os.access(file, os.R_OK):
             yield f"{file} cannot be read: permission denied; {READABLE}"
     if folder.exists() and not any(folder.glob("*.safetensors")):
-        yield f"{folder} holds no .safetensors weights; load and save the model with transformers once"
+        yield f"{folder} holds no .safetensors weights; {_instead_of(folder)}"
 
 
 def check_named(source: str | Path) -> None:
@@ -343,7 +366,7 @@ _WHOLE = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")  # what 
 _CONSTANT = re.compile(r"(^|\.)(inv_freq|original_inv_freq|masked_bias|position_ids)$")  # models compute them
 _MTP = ("num_mtp_layers", "num_nextn_predict_layers")  # how many layers predict later tokens
 _ITS_CONFIG = "take the config.json that was saved with these weights"
-_UNQUANTISED = "take the model that was quantised, or one whose config.json has the quantization_config of its weights"
+_UNQUANTISED = "take the model that was quantised"
 _FIXES = {  # what names of tensors show -> what a user does
     "lora_": "merge the adapter first: model.merge_and_unload().save_pretrained(FOLDER)",
     "scale": f"they are quantised: {_ITS_CONFIG}, with its quantization_config",
@@ -358,14 +381,26 @@ def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | s
     refused here, because transformers would first make a model of that size. `is_spread`: weights go where a device
     map says, so that the memory of this machine does not count.
     """
-    is_plain = getattr(config, "quantization_config", None) is None
+    quantised = getattr(config, "quantization_config", None)
+    is_plain = quantised is None
     shapes = [shape for file in sorted(folder.glob("*.safetensors")) for shape in _shapes(file, is_plain).values()]
+    if isinstance(quantised, dict) and not _is_known(quantised):
+        who = quantised.get("quant_method", "an unnamed method")
+        raise InputError(
+            f"{folder} holds weights that {who} quantised, which transformers does not read; {_UNQUANTISED}"
+        )
     elements = sum(map(prod, shapes))
     _check_tensors(folder, config, len(shapes), elements)
     if not is_spread:
         size = getattr(torch, str(dtype).removeprefix("torch."), torch.float32).itemsize
         fix = 'use dtype="bfloat16" or device_map="auto"'
         check_memory(size * elements, f"the weights of {folder} in {dtype}", fix)
+
+
+def _is_known(quantised: dict[str, Any]) -> bool:
+    """Whether transformers reads weights that were quantised so; it leaves out others without an error."""
+    bits = quantised.get("load_in_8bit") or quantised.get("load_in_4bit")  # of bitsandbytes, whose name came later
+    return bool(bits) or quantised.get("quant_method") in AUTO_QUANTIZATION_CONFIG_MAPPING
 
 
 @refusing

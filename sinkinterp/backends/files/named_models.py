@@ -38,7 +38,7 @@ def located(source: str | Path) -> str | Path:
         if "/" in name or str(source).endswith("/") or (name and Path(owner or "/").is_dir()):  # the Hub has OWNER/NAME
             kind = "file" if Path(source).suffix == ".gguf" else "folder"
             near = nearest(path.name, [each.name for each in path.parent.glob("*")], 0.5)
-            raise InputError(f"there is no {kind} {source}{near}; check the path")
+            raise InputError(f"there is no {kind} {source}{near}")
         return source
     if name not in names:
         there_are = ", ".join(f"sinkinterp/{name}" for name in names)
