@@ -1,37 +1,60 @@
 """The commands that draw pages: attention maps of a text, the live page, and the demo."""
 
 import webbrowser
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ..checks import InputError
 from ..data.choices import Bos
-from ..data.progress import progress_bars
+from ..data.progress import OnProgress, progress_bars
 from . import options
 from .edits import edits_of
-from .options import Loading, check_outputs, check_used, file, heads_named, n, option
+from .groups import LoadingIn, OneText
+from .options import check_outputs, check_used, file, heads_named, n, option
 from .terminal import deliver, print_line, print_text, say
+
+if TYPE_CHECKING:
+    from ..backends.subject import Subject
+    from ..data.tokens import TokenSet
+    from ..interventions import Edit
 
 Shown = Annotated[Path, file("Write the page, .html, or one map: .png, .pdf, .svg.", "--out", *options.DRAWN)]
 ShownLayers = Annotated[list[int], n("Show this layer only; repeatable.", min=0)]
 
 
+@dataclass(frozen=True)
+class Heads:
+    """Which heads are shown."""
+
+    head: options.HeadNames = field(default_factory=list)
+    layer: ShownLayers = field(default_factory=list)
+
+    def named(self) -> options.Heads:
+        """The heads of --head. Raises InputError for what is none, and beside --layer."""
+        if self.head and self.layer:
+            raise InputError("--head names its layer; leave --layer out")
+        return heads_named(self.head)
+
+    def of(self, subject: "Subject") -> Sequence[tuple[int, int]] | None:
+        """The heads that were asked for; None for all."""
+        from ..measurement.maps import heads_asked
+
+        shape = subject.shape
+        return (
+            heads_asked(shape.attention_layers, shape.n_heads, self.layer, None) if self.layer else self.named() or None
+        )
+
+
 def view(
     model: options.Model,
-    text: options.Text = None,
+    *,
+    given: OneText,
     prompt: options.Prompt = None,
-    column: options.Column = None,
-    tokens: options.Tokens = None,
-    length: options.Length = None,
-    bos: options.Bos = None,
-    head: options.HeadNames = [],
-    layer: ShownLayers = [],
+    heads: Heads,
     edit: options.Edits = [],
-    encoder: options.Encoder = None,
-    dtype: options.Dtype = None,
-    device_map: options.DeviceMap = None,
-    backend: options.Backend = "huggingface",
-    beyond_context: options.BeyondContext = False,
+    loading: LoadingIn,
     out: Shown = Path("figures/view.html"),
     browser: options.Browser = False,
     force: options.Force = False,
@@ -42,64 +65,68 @@ def view(
 
     Of a file the first text is shown; without a text, what the model was trained on.
     """
-    heads = heads_named(head)
-    if heads and layer:
-        raise InputError("--head names its layer; leave --layer out")
-    if sum(given is not None for given in (text, prompt, tokens)) > 1:
+    named = heads.named()
+    if sum(each is not None for each in (given.text, prompt, given.tokens)) > 1:
         raise InputError("give one of --text, --prompt and --tokens")
-    check_used("--bos", bos, "a text", True if tokens is None else None)
-    check_outputs(force, out, reads=(text, tokens))
+    check_outputs(force, out, reads=given.files)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
-        from ..backends.subject import text_to_tokens
-        from ..measurement.maps import attention_map, heads_asked
         from ..pages.atlas.build import atlas
         from ..pages.atlas.encode import atlas_page
-        from ..pages.report import PICTURES, picture
-        from ..runs.case import Inputs
 
         edits = edits_of(edit)
-        texts = options.texts_named(text, column)
-        options.check_sizes(model, heads, length, beyond_context)
-        subject = Loading(encoder, dtype, device_map, backend, beyond_context).subject(model)
-        check_used("--bos", bos, "a model with a tokenizer", subject.tokenizer)
-        rule = bos or Bos.TOKENIZER
-        if prompt is not None:
-            token_set = text_to_tokens(subject, rule).one(prompt, length)
-        elif texts is not None:
-            token_set = text_to_tokens(subject, rule).first_in(texts, length)
-        else:
-            most = length or min(64, subject.shape.n_ctx or 64)
-            inputs = Inputs(
-                most, 1, rule, tokens=None if tokens is None else Path(tokens), may_be_shorter=length is None
-            )
-            token_set = inputs.token_set(subject, model, progress("reading docstrings"))
-        shape = subject.shape
-        shown = heads_asked(shape.attention_layers, shape.n_heads, layer, None) if layer else heads or None
+        given.check()
+        options.check_sizes(model, named, given.length, loading.beyond_context)
+        subject = loading.subject(model)
+        token_set = _token_set(subject, model, given, prompt, progress("reading docstrings"))
         content: Any
-        if (suffix := out.suffix.lower()) in PICTURES:
-            figure = attention_map(subject, token_set.tokens, heads=shown, edits=edits)
-            for menu in figure.layout.updatemenus[:1] if len(shown or ()) != 1 else ():
-                label = menu.buttons[menu.active].label
-                print_line(f"a picture has one map: {label}; --head names another head")
-                figure.update_xaxes(title_text=f"{figure.layout.xaxis.title.text or 'key'} ({label})")
-            content = picture(figure, suffix)
+        if (suffix := out.suffix.lower()) in options.PICTURES:
+            content = _map_picture(subject, token_set, heads.of(subject), edits, suffix)
         else:
-            content = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=shown))
+            content = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=heads.of(subject)))
     deliver([], (out, lambda: content))
     if browser:
         webbrowser.open(out.resolve().as_uri())
 
 
+def _token_set(subject: "Subject", model: str, given: OneText, prompt: str | None, on_file: OnProgress) -> "TokenSet":
+    """The text that is shown."""
+    from ..backends.subject import text_to_tokens
+    from ..data.texts import named_texts
+    from ..runs.case import Inputs
+
+    check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
+    rule, length = given.bos or Bos.TOKENIZER, given.length
+    if prompt is not None:
+        return text_to_tokens(subject, rule).one(prompt, length)
+    if given.text is not None:
+        return text_to_tokens(subject, rule).first_in(named_texts(given.text, given.column or "text"), length)
+    ids = None if given.tokens is None else Path(given.tokens)
+    inputs = Inputs(length or min(64, subject.shape.n_ctx or 64), 1, rule, tokens=ids, may_be_shorter=length is None)
+    return inputs.token_set(subject, model, on_file)
+
+
+def _map_picture(
+    subject: "Subject", token_set: "TokenSet", heads: Sequence[tuple[int, int]] | None, edits: "list[Edit]", suffix: str
+) -> bytes:
+    """The picture of one head's map."""
+    from ..measurement.maps import attention_map
+    from ..pages.report import picture
+
+    figure = attention_map(subject, token_set.tokens, heads=heads, edits=edits)
+    for menu in figure.layout.updatemenus[:1] if len(heads or ()) != 1 else ():
+        label = menu.buttons[menu.active].label
+        print_line(f"a picture has one map: {label}; --head names another head")
+        figure.update_xaxes(title_text=f"{figure.layout.xaxis.title.text or 'key'} ({label})")
+    return picture(figure, suffix)
+
+
 def serve(
     model: options.Model,
+    *,
     bos: Annotated[Bos, option("BOS: tokenizer (as it decides), always or never.", metavar="RULE")] = Bos.TOKENIZER,
     port: Annotated[int, n("Port on this machine; 0: a free one.", min=0, max=65535)] = 0,
-    encoder: options.Encoder = None,
-    dtype: options.Dtype = None,
-    device_map: options.DeviceMap = None,
-    backend: options.Backend = "huggingface",
-    beyond_context: options.BeyondContext = False,
+    loading: LoadingIn,
     browser: options.Browser = True,
 ) -> None:
     """Serve a live page to this machine: type a prompt, edit the model, see what changes.
@@ -114,8 +141,7 @@ def serve(
         if browser:
             webbrowser.open(address)
 
-    subject = Loading(encoder, dtype, device_map, backend, beyond_context).subject(model)
-    serve_live(subject, on_ready, bos=bos, port=port)
+    serve_live(loading.subject(model), on_ready, bos=bos, port=port)
 
 
 def demo(

@@ -1,7 +1,7 @@
 """The commands that find causes: why heads look at the first token, and which activations carry a behaviour."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ..checks import InputError, both_or_none, refusing
 from ..data.progress import progress_bars
 from . import options
-from .measuring import Given
-from .options import Heads, Loading, check_outputs, heads_named, layer_and_head, option, suffix_of
+from .groups import Given, Loading, LoadingIn, Written, WrittenTable
+from .options import Heads, heads_named, layer_and_head, option, suffix_of
 from .terminal import brief, deliver, say
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
     from ..interventions.changes import Change
-    from ..report.explanation import Explanation
+    from ..report.explanation import CutMap, Explanation
     from ..table import Table
 
 Answer = Annotated[str | None, option("The right next token, such as ' Paris'; with --instead.", metavar="TOKEN")]
@@ -25,27 +25,15 @@ Instead = Annotated[str | None, option("Another next token, such as ' Rome'.", m
 
 def explain(
     model: options.Model,
+    *,
     head: options.HeadNames = [],
     place: Annotated[bool, option("Say if the sink is bound to its place or to BOS instead.", "--place")] = False,
     answer: Answer = None,
     instead: Instead = None,
-    text: options.Text = None,
-    prompt: options.Prompt = None,
-    column: options.Column = None,
-    tokens: options.Tokens = None,
-    drawn: options.Drawn = None,
-    seed: options.DrawSeed = None,
-    length: options.Length = None,
-    sequences: options.Sequences = None,
-    bos: options.Bos = None,
-    encoder: options.Encoder = None,
-    dtype: options.Dtype = None,
-    device_map: options.DeviceMap = None,
+    given: Given,
+    loading: Loading,
     full: options.Full = False,
-    format: options.Format = None,
-    save: options.Numbers = None,
-    out: options.Page = None,
-    force: options.Force = False,
+    written: Written,
 ) -> None:
     """Say why heads look at the first token: which parts make the sink, and what cuts remove.
 
@@ -53,12 +41,11 @@ def explain(
 
     By default those are the three heads with the strongest sink.
     """
-    given = Given(text, prompt, column, tokens, drawn, seed, length, sequences, bos)
     heads = heads_named(head)
     both_or_none(answer, instead, "--answer and --instead")
     if place and (heads or answer):
         raise InputError("--place asks about the sink of all heads; leave --head, --answer and --instead out")
-    check_outputs(force, save, out, reads=(text, tokens))
+    written.check(*given.files)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
         from ..measurement.explaining import cut_maps, explain as explain_heads
@@ -67,29 +54,35 @@ def explain(
         from ..report.readings import short_name
 
         given.check()
-        options.check_sizes(model, heads, length)
-        subject = Loading(encoder, dtype, device_map).subject(model)
-        token_set = given.token_set(subject, model, 64, 32, progress("reading docstrings"))
+        options.check_sizes(model, heads, given.length)
+        subject = loading.subject(model)
+        token_set, seed = given.token_set(subject, model, 64, 32, progress("reading docstrings")), given.seed or 0
         if place:
-            bound = place_or_token(subject, token_set, seed=seed or 0, progress=progress("masking"))
+            bound = place_or_token(subject, token_set, seed=seed, progress=progress("masking"))
             section = Section(bound.title, bound.note, [bound.plot()], [bound])
             of_place = partial(page, f"{short_name(subject.name)}: place or token", [bound.title], [section])
-            deliver([bound], (save, bound.to_dict), (out, of_place), form=format)
+            deliver([bound], (written.save, bound.to_dict), (written.out, of_place), form=written.format)
             return
-        asked: dict[str, Any] = {"head": heads or None, "answer": answer, "instead": instead, "seed": seed or 0}
+        asked: dict[str, Any] = {"head": heads or None, "answer": answer, "instead": instead, "seed": seed}
         found = explain_heads(subject, token_set, **asked, progress=progress("explaining"))
-    maps = {} if out is None else cut_maps(subject, token_set, found)
-
-    def as_page() -> str:
-        heads = [(score.layer, score.head) for score in found.strongest_first]
-        sections = [Section(f"Head {layer}.{h}", "", [found.plot((layer, h), maps[layer, h])]) for layer, h in heads]
-        sections += [Section(table.title, table.note, [], [table]) for table in found.tables()]
-        return page(f"{short_name(subject.name)}: where the sink comes from", found.sentence.split("\n"), sections)
-
+    maps = {} if written.out is None else cut_maps(subject, token_set, found)
     tables = [replace(table, note=table.note.removeprefix(found.note).lstrip("; ")) for table in found.tables()]
     numbers = {"answer": found.sentence, "tables": [table.to_dict() for table in found.tables()]}
-    shown = brief(found.sentence, _of_strongest(found), found.note, full=tables if full or format else ())
-    deliver(shown, (save, lambda: numbers), (out, as_page), form=format)
+    full_tables = tables if full or written.format else ()
+    shown = brief(found.sentence, _of_strongest(found), found.note, full=full_tables)
+    title = f"{short_name(subject.name)}: where the sink comes from"
+    drawn = partial(_explained_page, title, found, maps)
+    deliver(shown, (written.save, lambda: numbers), (written.out, drawn), form=written.format)
+
+
+def _explained_page(title: str, found: "Explanation", maps: "Mapping[tuple[int, int], list[CutMap]]") -> str:
+    """The page of an explanation: a figure for each head, and its tables."""
+    from ..pages.page import Section, page
+
+    heads = [(score.layer, score.head) for score in found.strongest_first]
+    sections = [Section(f"Head {layer}.{h}", "", [found.plot((layer, h), maps[layer, h])]) for layer, h in heads]
+    sections += [Section(table.title, table.note, [], [table]) for table in found.tables()]
+    return page(title, found.sentence.split("\n"), sections)
 
 
 def _of_strongest(answer: "Explanation") -> "Table":
@@ -112,15 +105,26 @@ class Site(StrEnum):
     PATHS = "paths"
 
 
+SITES = "What is patched: residual, feed-forward, attention, heads, edges (the weights of --head) or paths."
+To = Annotated[str | None, option("Where a path ends: 3.7.q, 3.2.k, 3.2.v; default: logits.", metavar="HEAD.q")]
+FirstOrder = Annotated[bool, option("Add what gradients estimate, and its error.", "--first-order")]
+Direct = Annotated[bool, option("With --answer: add what is written into its logit.", "--direct")]
+
+
 @dataclass(frozen=True)
 class What:
     """The places that `patch` patches: all places of a site, or the senders of a path."""
 
-    site: Site
-    heads: Heads
-    to: str | None
-    first_order: bool
-    direct: bool
+    site: Annotated[Site, option(SITES, metavar="SITE", show_default=False)] = Site.RESIDUAL
+    head: options.HeadNames = field(default_factory=list)
+    to: To = None
+    first_order: FirstOrder = False
+    direct: Direct = False
+
+    @property
+    def heads(self) -> Heads:
+        """The heads of --head. Raises InputError for what is none."""
+        return heads_named(self.head)
 
     @refusing
     def check(self) -> Iterator[str]:
@@ -164,78 +168,70 @@ class What:
         return kinds[self.site]
 
 
-def _check_prompts(
-    clean: Sequence[str],
-    corrupted: Sequence[str],
-    into: str | None,
-    prompt: Sequence[str],
-    answer: str | None,
-    instead: str | None,
-    sink: bool,
-    is_path: bool,
-) -> None:
-    """Raises InputError unless two prompts or two models are compared, and for two metrics at once."""
-    if [bool(clean), bool(corrupted), bool(into)] not in ([True, True, False], [False, False, True]):
-        two = "two prompts, `sinkinterp patch MODEL --clean 'The cat sat' --corrupted 'The dog sat'`"
-        raise InputError(f"write {two}, or two models, `sinkinterp patch MODEL --into TWIN --prompt 'The cat sat'`")
-    if into is not None and is_path:
-        raise InputError("--site paths compares two prompts of one model; leave --into out")
-    if prompt and into is None:
-        raise InputError("--prompt is the text of two models; add --into TWIN, or leave it out")
-    both_or_none(answer, instead, "--answer and --instead", ", or --sink")
-    if sink and answer is not None:
-        raise InputError("--answer and --instead are a metric themselves; leave --sink out")
-
-
 Clean = Annotated[list[str], option("A prompt with the behaviour; repeatable.", metavar="TEXT")]
 Corrupted = Annotated[list[str], option("One with other words, of as many tokens.", metavar="TEXT")]
 Into = Annotated[str | None, option("Patch MODEL into this one, of the same shape.", metavar="TWIN")]
 OfBoth = Annotated[list[str], option("With --into: what both models read; repeatable.", metavar="TEXT")]
 Sink = Annotated[bool, option("Measure the attention to the first token; default: KL divergence.", "--sink")]
-SITES = "What is patched: residual, feed-forward, attention, heads, edges (the weights of --head) or paths."
-To = Annotated[str | None, option("Where a path ends: 3.7.q, 3.2.k, 3.2.v; default: logits.", metavar="HEAD.q")]
-FirstOrder = Annotated[bool, option("Add what gradients estimate, and its error.", "--first-order")]
-Direct = Annotated[bool, option("With --answer: add what is written into its logit.", "--direct")]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The two runs that are compared, and what is measured of them."""
+
+    clean: Clean = field(default_factory=list)
+    corrupted: Corrupted = field(default_factory=list)
+    into: Into = None
+    prompt: OfBoth = field(default_factory=list)
+    answer: Answer = None
+    instead: Instead = None
+    sink: Sink = False
+
+    def check(self, is_path: bool) -> None:
+        """Raises InputError unless two prompts or two models are compared, and for two metrics at once."""
+        if [bool(self.clean), bool(self.corrupted), bool(self.into)] not in ([True, True, False], [False, False, True]):
+            two = "two prompts, `sinkinterp patch MODEL --clean 'The cat sat' --corrupted 'The dog sat'`"
+            raise InputError(f"write {two}, or two models, `sinkinterp patch MODEL --into TWIN --prompt 'The cat sat'`")
+        if self.into is not None and is_path:
+            raise InputError("--site paths compares two prompts of one model; leave --into out")
+        if self.prompt and self.into is None:
+            raise InputError("--prompt is the text of two models; add --into TWIN, or leave it out")
+        both_or_none(self.answer, self.instead, "--answer and --instead", ", or --sink")
+        if self.sink and self.answer is not None:
+            raise InputError("--answer and --instead are a metric themselves; leave --sink out")
+
+    def asked(self, subject: "Subject", loading: Loading) -> dict[str, Any]:
+        """What `activation_patching`, or with --into `twin_patching`, takes of prompts, models and answers."""
+        from ..measurement.activation_patching import USUAL_TEXT, answer_difference, first_alpha
+
+        asked: dict[str, Any] = {"clean": self.clean, "corrupted": self.corrupted}
+        if self.into is not None:
+            asked = {"target": loading.subject(self.into), "tokens": self.prompt or [USUAL_TEXT]}
+        if self.answer is not None and self.instead is not None:
+            return asked | {"metric": answer_difference(subject, self.answer, self.instead)}
+        return asked | ({"metric": first_alpha()} if self.sink else {})
 
 
 def patch(
     model: options.Model,
-    clean: Clean = [],
-    corrupted: Corrupted = [],
-    into: Into = None,
-    prompt: OfBoth = [],
-    answer: Answer = None,
-    instead: Instead = None,
-    sink: Sink = False,
-    site: Annotated[Site, option(SITES, metavar="SITE", show_default=False)] = Site.RESIDUAL,
-    head: options.HeadNames = [],
-    to: To = None,
-    first_order: FirstOrder = False,
-    direct: Direct = False,
+    *,
+    compared: Compared,
+    what: What,
     layer: options.Layers = [],
     position: options.Positions = [],
-    encoder: options.Encoder = None,
-    dtype: options.Dtype = None,
-    device_map: options.DeviceMap = None,
-    backend: options.Backend = "huggingface",
-    beyond_context: options.BeyondContext = False,
+    loading: LoadingIn,
     full: options.Full = False,
-    format: options.Format = None,
-    save: options.SavedTable = None,
-    out: options.Drawing = None,
-    force: options.Force = False,
+    written: WrittenTable,
 ) -> None:
     """Patch activations of one run into another, and map what each restores.
 
     Example: sinkinterp patch smollm2 --clean "The cat sat" --corrupted "The dog sat" --out patch.html
     """
-    what = What(site, heads_named(head), to, first_order, direct)
     what.check()
-    _check_prompts(clean, corrupted, into, prompt, answer, instead, sink, site is Site.PATHS)
-    check_outputs(force, save, out)
-    say(f"loading {model}{'' if into is None else f' and {into}'}")
+    compared.check(what.site is Site.PATHS)
+    written.check()
+    say(f"loading {model}{'' if compared.into is None else f' and {compared.into}'}")
     with progress_bars(in_lines=True) as progress:
-        from ..measurement.activation_patching import USUAL_TEXT, answer_difference, first_alpha
         from ..measurement.patching import RESTORED
         from ..pages.page import Section, page
         from ..pages.report import PAGES, content
@@ -243,29 +239,20 @@ def patch(
         from ..report.report import chosen_rows
 
         options.check_sizes(model, what.heads)
-        loading = Loading(encoder, dtype, device_map, backend, beyond_context)
         subject = loading.subject(model)
-        other = None if into is None else loading.subject(into)
-        asked: dict[str, Any] = {"clean": clean, "corrupted": corrupted}
-        asked = asked if other is None else {"target": other, "tokens": prompt or [USUAL_TEXT]}
-        asked |= {"progress": progress("patching")}
-        if answer is not None and instead is not None:
-            asked["metric"] = answer_difference(subject, answer, instead)
-        elif sink:
-            asked["metric"] = first_alpha()
-        table = chosen_rows(what.table(subject, **asked), layer or None, positions=position or None)
+        asked = compared.asked(subject, loading)
+        every = what.table(subject, **asked, progress=progress("patching"))
+        table = chosen_rows(every, layer or None, positions=position or None)
     strongest = table.with_rows(sorted(table.records(), key=lambda row: -abs(float(row[RESTORED] or 0))))
-    lead = f"Clean: {' | '.join(clean)}. Corrupted: {' | '.join(corrupted)}."
-    lead = lead if other is None else f"{subject.name} into {other.name}: {' | '.join(asked['tokens'])}"
+    lead = f"Clean: {' | '.join(compared.clean)}. Corrupted: {' | '.join(compared.corrupted)}."
+    if compared.into is not None:
+        lead = f"{subject.name} into {asked['target'].name}: {' | '.join(asked['tokens'])}"
     section = Section.of(table, "The share of the clean run that each place restores")
-
-    def drawn() -> Any:
-        title = f"{short_name(subject.name)}: activation patching"
-        return page(title, lead, [section]) if suffix_of(out) in PAGES else content(table, suffix_of(out))
-
-    numbers = (save, lambda: content(table, suffix_of(save)))
-    shown = brief(_sentence(strongest), strongest, full=[strongest] if full or format else ())
-    deliver(shown, numbers, (out, drawn), form=format)
+    as_page = partial(page, f"{short_name(subject.name)}: activation patching", lead, [section])
+    drawn = as_page if suffix_of(written.out) in PAGES else partial(content, table, suffix_of(written.out))
+    numbers = partial(content, table, suffix_of(written.save))
+    shown = brief(_sentence(strongest), strongest, full=[strongest] if full or written.format else ())
+    deliver(shown, (written.save, numbers), (written.out, drawn), form=written.format)
 
 
 def _sentence(strongest: "Table") -> str:

@@ -13,6 +13,7 @@ from ..checks import InputError
 from ..data.progress import BARS
 from .drawing import demo, serve, view
 from .explaining import explain, patch
+from .groups import in_groups
 from .listing import listing
 from .measuring import cache, check, compare, mask, measure
 from .reproducing import reproduce
@@ -121,7 +122,7 @@ def _print_error(message: str) -> None:
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False, rich_markup_mode=None)
 for commands in GROUPS.values():
     for name, command in commands.items():
-        app.command(name, cls=Command)(command)
+        app.command(name, cls=Command)(in_groups(command))
 
 
 def _print_version(is_asked: bool) -> bool:

@@ -1,7 +1,7 @@
 """The commands that measure: a model, several of them, every backend, smaller caches, and what to leave out."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 import typer
 
 from ..checks import InputError, each_once
-from ..data.choices import Bos, Drawn
-from ..data.progress import OnProgress, no_progress, progress_bars
+from ..data.progress import progress_bars
 from . import options
 from .edits import edits_of
-from .options import Loading, check_outputs, check_used, file, heads_named, n, option, suffix_of
+from .groups import Given, Loading, LoadingIn, Texts, Written, WrittenTable
+from .options import check_used, file, heads_named, n, option, suffix_of
 from .terminal import Wanted, brief, deliver, overview, say
 
 if TYPE_CHECKING:
@@ -25,71 +25,7 @@ if TYPE_CHECKING:
     from ..measurement.measure import Preset
     from ..report.readings import TokenText
     from ..report.report import Report
-    from ..runs.case import Inputs
     from ..table import Table
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a model reads, and how much of it; None where the user did not say it."""
-
-    text: str | None = None
-    prompt: str | None = None
-    column: str | None = None
-    tokens: str | None = None
-    drawn: Drawn | None = None
-    seed: int | None = None
-    length: int | None = None
-    sequences: int | None = None
-    bos: Bos | None = None
-
-    def check(self) -> None:
-        """Raises InputError for an option that has no effect on this input, and for a file that cannot be read."""
-        from ..runs.case import token_ids
-
-        if self.tokens is not None:
-            token_ids(Path(self.tokens))
-        options.texts_named(self.text, self.column)
-        check_used("--seed", self.seed, "--drawn", self.drawn)
-        check_used("--bos", self.bos, "a text or drawn tokens", True if self.tokens is None else None)
-        if self.prompt is not None and self.sequences not in (None, 1):
-            raise InputError(f"one text is one sequence, not {self.sequences}; give a file of texts, --text FILE")
-
-    def over(self, settings: "Preset", **others: Any) -> "Preset":
-        """The settings, with those that the user gave in their place; `others` are of other options."""
-        sequences = 1 if self.prompt is not None else self.sequences
-        given = {"length": self.length, "sequences": sequences, "bos": self.bos, **others}
-        return replace(settings, **{name: value for name, value in given.items() if value is not None})
-
-    def inputs(self, settings: "Preset", is_default: bool) -> "Inputs":
-        """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size, or one text."""
-        from ..data.texts import named_texts
-        from ..runs.case import Inputs
-
-        is_prompt = self.prompt is not None
-        texts = None if self.text is None else named_texts(self.text, self.column or "text")
-        given: dict[str, Any] = {"text": self.prompt if is_prompt else texts, "drawn": self.drawn, "seed": self.seed}
-        given |= {} if self.tokens is None else {"tokens": Path(self.tokens)}
-        return Inputs(
-            settings.length,
-            settings.sequences,
-            settings.bos,
-            **{name: value for name, value in given.items() if value is not None},
-            may_be_shorter=self.length is None and (is_default or is_prompt),
-            may_be_fewer=self.sequences is None and is_default and not is_prompt,
-        )
-
-    def token_set(
-        self, subject: "Subject", model: str, length: int, sequences: int, on_file: OnProgress = no_progress
-    ) -> "TokenSet":
-        """The tokens of a command with these defaults: sequences of one length that fits the context, or fewer."""
-        from ..measurement.measure import Preset
-
-        check_used("--bos", self.bos, "a model with a tokenizer", subject.tokenizer)
-        size = self.over(Preset(length=length, sequences=sequences))
-        fitting = replace(size, length=min(size.length, subject.shape.n_ctx or size.length))
-        inputs = replace(self.inputs(fitting, True), may_be_shorter=self.prompt is not None and self.length is None)
-        return inputs.token_set(subject, model, on_file)
 
 
 Tables = Literal[
@@ -121,117 +57,110 @@ SavedReport = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class How:
+    """With what settings a model is measured: published ones, or the default, with what the user gave."""
+
+    epsilon: Epsilon = None
+    preset: PresetName = None
+    first_only: FirstOnly = False
+
+    def settings(self, given: Given, loading: Loading) -> "Preset":
+        """The settings."""
+        from ..measurement.measure import PRESETS, Preset
+
+        settings = Preset() if self.preset is None else PRESETS[self.preset]
+        return given.over(settings, epsilon=self.epsilon, dtype=loading.dtype)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which table of a report is shown, and which of its rows."""
+
+    table: TableName = None
+    layer: options.Layers = field(default_factory=list)
+    head: options.HeadNames = field(default_factory=list)
+    position: options.Positions = field(default_factory=list)
+    top: Top = None
+
+    def check(self, full: bool) -> None:
+        """Raises InputError for rows without a table, for what is no head, and for one table beside all."""
+        heads_named(self.head)
+        asked = {"--layer": self.layer, "--head": self.head, "--position": self.position, "--top": self.top}
+        for name, value in asked.items():
+            check_used(name, value or None, "--table", self.table)
+        if full and self.table is not None:
+            raise InputError("--table prints one table, and --full prints all; leave one of them out")
+
+    def of(self, report: "Report", epsilon: float, word: "TokenText") -> "Table | None":
+        """These rows of a report; None where no table was named. Raises InputError where there are none."""
+        from ..report.report import rows_named
+
+        heads = heads_named(self.head)
+        given = {"layers": self.layer, "heads": heads, "positions": self.position, "top": self.top}
+        chosen = {option: value or None for option, value in given.items()}
+        return None if self.table is None else rows_named(self.table, report, epsilon, word, **chosen)
+
+
+@dataclass(frozen=True)
+class WrittenReport(Written):
+    """In which form a command writes a report, or a table chosen from it, and its figure."""
+
+    save: SavedReport = None
+    out: options.Drawing = None
+
+    def check_table(self, table: str | None) -> None:
+        """Raises InputError for a format of tables without a table, and for one of reports beside a table."""
+        suffix = suffix_of(self.save)
+        if suffix in (".md", ".tex") and table is None:
+            raise InputError(f"{suffix} holds one table; name it with --table, or save .safetensors, .json or .csv")
+        if suffix == ".safetensors" and table is not None:
+            raise InputError("a .safetensors file holds every number; leave --table out, or save .csv or .json")
+
+    def files(
+        self, chosen: "Table | None", report: "Report", epsilon: float, word: "TokenText"
+    ) -> tuple[Wanted, Wanted]:
+        """The numbers of the report or of the chosen table, and the page of the report or the table's figure."""
+        from ..pages.report import PAGES, content, measurement_page
+
+        shown, suffix = chosen or report, suffix_of(self.out)
+        is_page = suffix in PAGES
+        drawn = partial(measurement_page, report, epsilon, word) if is_page else partial(content, shown, suffix)
+        return (self.save, partial(content, shown, suffix_of(self.save))), (self.out, drawn)
+
+
 def measure(
     model: options.Model,
-    text: options.Text = None,
-    prompt: options.Prompt = None,
-    column: options.Column = None,
-    tokens: options.Tokens = None,
-    drawn: options.Drawn = None,
-    seed: options.DrawSeed = None,
-    length: options.Length = None,
-    sequences: options.Sequences = None,
-    bos: options.Bos = None,
+    *,
+    given: Given,
     edit: options.Edits = [],
-    epsilon: Epsilon = None,
-    preset: PresetName = None,
-    first_only: FirstOnly = False,
-    encoder: options.Encoder = None,
-    dtype: options.Dtype = None,
-    device_map: options.DeviceMap = None,
-    backend: options.Backend = "huggingface",
-    beyond_context: options.BeyondContext = False,
-    table: TableName = None,
-    layer: options.Layers = [],
-    head: options.HeadNames = [],
-    position: options.Positions = [],
-    top: Top = None,
+    how: How,
+    loading: LoadingIn,
+    rows: Rows,
     full: options.Full = False,
-    format: options.Format = None,
-    save: SavedReport = None,
-    out: options.Drawing = None,
-    force: options.Force = False,
+    written: WrittenReport,
 ) -> None:
     """Measure the attention sinks of a model.
 
     Example: sinkinterp measure smollm2 --save sinks.csv
     """
-    given = Given(text, prompt, column, tokens, drawn, seed, length, sequences, bos)
-    loading = Loading(encoder, dtype, device_map, backend, beyond_context)
-    rows = Rows(layer, heads_named(head), position, top)
-    rows.check(table, full)
-    _checksuffix_of(save, table)
-    check_outputs(force, save, out, reads=(text, tokens))
+    rows.check(full)
+    written.check_table(rows.table)
+    written.check(*given.files)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
         from ..report.report import overview_tables
 
         edits = edits_of(edit)
         given.check()
-        settings = _settings(given, preset, epsilon, dtype)
-        options.check_sizes(model, [], length, beyond_context)
+        settings = how.settings(given, loading)
+        options.check_sizes(model, [], given.length, loading.beyond_context)
         subject = loading.subject(model, settings.dtype)
-        report = measured(subject, model, given, settings, edits, preset is None, first_only, progress)
+        report = measured(subject, model, given, settings, edits, how, progress)
         of_report = report, settings.epsilon, subject.label
-        chosen = None if table is None else rows.of(table, *of_report)
+        chosen = rows.of(*of_report)
     shown = [chosen] if chosen is not None else (overview_tables if full else overview)(*of_report)
-    deliver([*shown, *_remarks(report)], *_numbers_and_page(save, out, chosen, *of_report), form=format)
-
-
-def _numbers_and_page(
-    save: Path | None, out: Path | None, chosen: "Table | None", report: "Report", epsilon: float, word: "TokenText"
-) -> tuple[Wanted, Wanted]:
-    """The files of a report, or of a table chosen from it; the page is that of the report."""
-    from ..pages.report import PAGES, content, measurement_page
-
-    suffix = suffix_of(out)
-    drawn = (
-        partial(measurement_page, report, epsilon, word)
-        if suffix in PAGES
-        else partial(content, chosen or report, suffix)
-    )
-    return (save, partial(content, chosen or report, suffix_of(save))), (out, drawn)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Which rows of a table are shown."""
-
-    layers: Sequence[int]
-    heads: options.Heads
-    positions: Sequence[int]
-    top: int | None
-
-    def check(self, table: str | None, full: bool) -> None:
-        """Raises InputError for rows without a table, and for one table beside all."""
-        asked = {"--layer": self.layers, "--head": self.heads, "--position": self.positions, "--top": self.top}
-        for name, value in asked.items():
-            check_used(name, value or None, "--table", table)
-        if full and table is not None:
-            raise InputError("--table prints one table, and --full prints all; leave one of them out")
-
-    def of(self, name: str, report: "Report", epsilon: float, word: "TokenText") -> "Table":
-        """The rows of that table of a report. Raises InputError where there are none."""
-        from ..report.report import rows_named
-
-        given = {"layers": self.layers, "heads": self.heads, "positions": self.positions, "top": self.top}
-        return rows_named(name, report, epsilon, word, **{option: value or None for option, value in given.items()})
-
-
-def _checksuffix_of(save: Path | None, table: str | None) -> None:
-    """Raises InputError for a format of tables without a table, and for one of reports beside a table."""
-    suffix = suffix_of(save)
-    if suffix in (".md", ".tex") and table is None:
-        raise InputError(f"{suffix} holds one table; name it with --table, or save .safetensors, .json or .csv")
-    if suffix == ".safetensors" and table is not None:
-        raise InputError("a .safetensors file holds every number; leave --table out, or save .csv or .json")
-
-
-def _settings(given: Given, preset: str | None, epsilon: float | None, dtype: str | None) -> "Preset":
-    """The preset, or the default settings, with what the user gave."""
-    from ..measurement.measure import PRESETS, Preset
-
-    return given.over(Preset() if preset is None else PRESETS[preset], epsilon=epsilon, dtype=dtype)
+    deliver([*shown, *_remarks(report)], *written.files(chosen, *of_report), form=written.format)
 
 
 def _remarks(report: "Report") -> Iterator[str]:
@@ -247,8 +176,7 @@ def measured(
     given: Given,
     settings: "Preset",
     edits: "Sequence[Edit]",
-    is_default: bool,
-    first_only: bool,
+    how: How,
     progress: "Progress",
 ) -> "Report":
     """The report on the input: on one whole text, on the given ones, or on docstrings until the interval is narrow."""
@@ -256,9 +184,9 @@ def measured(
     from ..metrics import instruments
 
     check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
-    inputs = given.inputs(settings, is_default)
+    inputs = given.inputs(settings, how.preset is None)
     asked: dict[str, Any] = {"convention": settings.convention, "edits": edits}
-    asked |= {"positions": (0,)} if first_only else {"instruments": instruments.ALL}
+    asked |= {"positions": (0,)} if how.first_only else {"instruments": instruments.ALL}
 
     def report_on(token_set: "TokenSet", why: str = "") -> "Report":
         n, longest = token_set.tokens.shape
@@ -277,39 +205,21 @@ def measured(
 
 def compare(
     model: Annotated[list[str], typer.Argument(help="Models, or one model with edits.", metavar="MODEL...")],
-    text: options.Text = None,
-    prompt: options.Prompt = None,
-    column: options.Column = None,
-    tokens: options.Tokens = None,
-    drawn: options.Drawn = None,
-    seed: options.DrawSeed = None,
-    length: options.Length = None,
-    sequences: options.Sequences = None,
-    bos: options.Bos = None,
+    *,
+    given: Given,
     edit: options.Edits = [],
-    epsilon: Epsilon = None,
-    preset: PresetName = None,
-    first_only: FirstOnly = False,
-    encoder: options.Encoder = None,
-    dtype: options.Dtype = None,
-    device_map: options.DeviceMap = None,
-    backend: options.Backend = "huggingface",
-    beyond_context: options.BeyondContext = False,
-    format: options.Format = None,
-    save: options.SavedTable = None,
-    out: options.Drawing = None,
-    force: options.Force = False,
+    how: How,
+    loading: LoadingIn,
+    written: WrittenTable,
 ) -> None:
     """Put the sinks of several models side by side, or of a model before and after edits.
 
     Example: sinkinterp compare smollm2 --edit "ZeroKeyBias()"
     """
-    given = Given(text, prompt, column, tokens, drawn, seed, length, sequences, bos)
-    loading = Loading(encoder, dtype, device_map, backend, beyond_context)
     each_once(model, "MODEL")
     if len(model) == 1 and not edit:
         raise InputError("name two models, or edits of one, such as `sinkinterp compare MODEL --edit 'ZeroKeyBias()'`")
-    check_outputs(force, save, out, reads=(text, tokens))
+    written.check(*given.files)
     say(f"loading {', '.join(model)}")
     with progress_bars(in_lines=True) as progress:
         from ..backends.files.model_files import check_named
@@ -328,10 +238,10 @@ def compare(
             runs = {"before": (model[0], []), "after": (model[0], edits)}
         reports: dict[str, Report] = {}
         for run, (name, its_edits) in runs.items():
-            settings = _settings(given, preset, epsilon, dtype)
+            settings = how.settings(given, loading)
             subject = loading.subject(name, settings.dtype)
-            reports[run] = measured(subject, name, given, settings, its_edits, preset is None, first_only, progress)
-            if not any((text, prompt, tokens, drawn)):
+            reports[run] = measured(subject, name, given, settings, its_edits, how, progress)
+            if not any((given.text, given.prompt, given.tokens, given.drawn)):
                 given = replace(given, sequences=reports[run].protocol.sequences)  # as many as the first needs
         if len(reports) == 2:
             before, after = reports.values()
@@ -339,9 +249,10 @@ def compare(
         else:
             table = sinks_by(MODEL, reports, settings.epsilon)
     as_page = partial(page, table.title, table.note, [Section("", "", tables=[table])])
-    drawn_as = as_page if suffix_of(out) in PAGES else partial(content, table, suffix_of(out))
-    numbers = partial(content, table, suffix_of(save))
-    deliver([table], (save, numbers), (out, drawn_as), form=format)
+    suffix = suffix_of(written.out)
+    drawn = as_page if suffix in PAGES else partial(content, table, suffix)
+    numbers = partial(content, table, suffix_of(written.save))
+    deliver([table], (written.save, numbers), (written.out, drawn), form=written.format)
 
 
 def check(model: options.Model, format: options.Format = None) -> None:
@@ -367,38 +278,25 @@ Bits = Annotated[list[int], n("Bits of rounded keys and values; repeatable.", mi
 
 def cache(
     model: options.Model,
-    text: options.Text = None,
-    prompt: options.Prompt = None,
-    column: options.Column = None,
-    tokens: options.Tokens = None,
-    drawn: options.Drawn = None,
-    seed: options.DrawSeed = None,
-    length: options.Length = None,
-    sequences: options.Sequences = None,
-    bos: options.Bos = None,
-    encoder: options.Encoder = None,
-    dtype: options.Dtype = None,
-    device_map: options.DeviceMap = None,
+    *,
+    given: Given,
+    loading: Loading,
     tolerance: Tolerance = 0.1,
     bits: Bits = [8, 4, 2],
     full: options.Full = False,
-    format: options.Format = None,
-    save: options.Numbers = None,
-    out: options.Page = None,
-    force: options.Force = False,
+    written: Written,
 ) -> None:
     """Say how many first tokens a rolling cache must keep, and what rounding it costs.
 
     Example: sinkinterp cache smollm2 --out cache.html
     """
-    given = Given(text, prompt, column, tokens, drawn, seed, length, sequences, bos)
-    check_outputs(force, save, out, reads=(text, tokens))
-    _check_cached(length)
+    written.check(*given.files)
+    _check_cached(given.length)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
         from ..applications import eviction
 
-        subject, ids = _read(model, given, Loading(encoder, dtype, device_map), 256, 32, progress)
+        subject, ids = _read(model, given, loading, 256, 32, progress)
         _check_cached(ids.shape[1])  # a text may be shorter than was asked for
         window = ids.shape[1] // 2
         losses = eviction.first_token_losses(subject, ids, (window // 2, window), progress=progress)
@@ -407,9 +305,9 @@ def cache(
     answer = f"{losses.answer()} {eviction.quantised_answer(rounded)}"
     tables = [losses.table(), heads, rounded]
     everything = [losses.table(), eviction.needs_table(heads), rounded]
-    shown = brief(answer, eviction.largest_window_first(tables[0]), full=everything if full or format else ())
+    shown = brief(answer, eviction.largest_window_first(tables[0]), full=everything if full or written.format else ())
     title = f"{subject.name}: how many first tokens must stay?"
-    deliver(shown, *_files(title, answer, tables, save, out), form=format)
+    deliver(shown, *_files(title, answer, tables, written), form=written.format)
 
 
 def _check_cached(length: int | None) -> None:
@@ -418,7 +316,7 @@ def _check_cached(length: int | None) -> None:
 
 
 def _read(
-    model: str, given: Given, loading: Loading, length: int, sequences: int, progress: "Progress"
+    model: str, given: Texts, loading: Loading, length: int, sequences: int, progress: "Progress"
 ) -> "tuple[HuggingFaceSubject, Tokens]":
     """The model and its input: by default so many texts of one length that fits its context."""
     given.check()
@@ -432,39 +330,27 @@ ZeroHeads = Annotated[bool, option("Also which heads can be zeroed together: hun
 
 def mask(
     model: options.Model,
-    text: options.Text = None,
-    column: options.Column = None,
-    tokens: options.Tokens = None,
-    drawn: options.Drawn = None,
-    seed: options.DrawSeed = None,
-    length: options.Length = None,
-    sequences: options.Sequences = None,
-    bos: options.Bos = None,
-    encoder: options.Encoder = None,
-    dtype: options.Dtype = None,
-    device_map: options.DeviceMap = None,
+    *,
+    given: Texts,
+    loading: Loading,
     times: Times = 10.0,
     heads: ZeroHeads = False,
     full: options.Full = False,
-    format: options.Format = None,
-    save: options.Numbers = None,
-    out: options.Page = None,
-    force: options.Force = False,
+    written: Written,
 ) -> None:
     """Say which tokens and dimensions quantisers and dictionaries should leave out.
 
     Example: sinkinterp mask smollm2 --save mask.json
     """
-    given = Given(text, None, column, tokens, drawn, seed, length, sequences, bos)
-    check_outputs(force, save, out, reads=(text, tokens))
-    if sequences == 1:
+    written.check(*given.files)
+    if given.sequences == 1:
         raise InputError("it fits on one half of the texts and tests on the other; give two texts or more")
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
         from ..applications import outliers
         from ..applications.dormant import dormant_heads
 
-        subject, ids = _read(model, given, Loading(encoder, dtype, device_map), 64, 64, progress)
+        subject, ids = _read(model, given, loading, 64, 64, progress)
         found = outliers.mask(subject, ids, times=times)
         tested = subject, ids[1::2], found, progress
         tables = [found.table(), outliers.activations_table(*tested), outliers.weights_table(*tested)]
@@ -473,21 +359,16 @@ def mask(
             dormant = dormant_heads(subject, ids, progress=progress("leaving out heads"))
             tables += [dormant.table(), dormant.cuts]
             answer, more = f"{answer} {dormant.answer()}", more | {"heads": dormant.to_dict()}
-    shown = brief(answer, outliers.longest_first(tables[0]), full=tables if full or format else ())
+    shown = brief(answer, outliers.longest_first(tables[0]), full=tables if full or written.format else ())
     title = f"{subject.name}: what should be left out?"
-    deliver(shown, *_files(title, answer, tables, save, out, more), form=format)
+    deliver(shown, *_files(title, answer, tables, written, more), form=written.format)
 
 
 def _files(
-    title: str,
-    answer: str,
-    tables: "Sequence[Table]",
-    save: Path | None,
-    out: Path | None,
-    more: Mapping[str, Any] = {},
+    title: str, answer: str, tables: "Sequence[Table]", written: Written, more: Mapping[str, Any] = {}
 ) -> tuple[Any, Any]:
     """The numbers and the page of an answer with its tables."""
     from ..pages.page import Section, page
 
     plain = {"answer": answer, "tables": [table.to_dict() for table in tables], **more}
-    return (save, lambda: plain), (out, lambda: page(title, answer, map(Section.of, tables)))
+    return (written.save, lambda: plain), (written.out, lambda: page(title, answer, map(Section.of, tables)))

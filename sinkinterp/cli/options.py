@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence as SequenceOf
-from dataclasses import dataclass, fields
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,7 +14,6 @@ from ..data.choices import Bos as BosChoice, Drawn as DrawnChoice, Dtype as Dtyp
 from ..files import check_writable
 
 if TYPE_CHECKING:
-    from ..backends.subject import Subject
     from ..data.texts import TextStream
 
 Heads = list[tuple[int, int]]
@@ -139,26 +137,6 @@ def layer_and_head(name: str, option: str = "--head") -> tuple[int, int]:
     if not all(part.isascii() and part.isdecimal() for part in (layer, head)):
         raise InputError(f"{option} takes a layer and a head, such as 3.7; got {name!r}")
     return int(layer), int(head)
-
-
-@dataclass(frozen=True)
-class Loading:
-    """How a command loads its model."""
-
-    encoder: str | None = None
-    dtype: DtypeChoice | None = None
-    device_map: str | None = None
-    backend: str = "huggingface"
-    beyond_context: bool = False
-
-    def subject(self, model: str, dtype: str = DtypeChoice.FLOAT32) -> "Subject":
-        """The model of that name or folder, which computes in `dtype` unless --dtype says otherwise."""
-        from ..backends.encoder import encoder_input
-        from ..backends.load import load
-
-        given = {each.name: getattr(self, each.name) for each in fields(self)}
-        encoder = None if self.encoder is None else encoder_input(self.encoder)
-        return load(model, **given | {"dtype": self.dtype or dtype, "encoder": encoder})
 
 
 def option(about: str, *names: str, metavar: str | None = None, **how: Any) -> Any:

@@ -3,9 +3,9 @@
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +19,7 @@ from .options import beginning, check_outputs, check_used, folder, n, option, su
 from .terminal import Part, deliver, print_line, print_text, print_written, say, show
 
 if TYPE_CHECKING:
+    from ..data.progress import Progress
     from ..runs.case import Named
     from ..runs.experiment import Experiment, Scope
     from ..runs.trained import Trainable
@@ -43,16 +44,47 @@ SCALES = (
 )
 
 
+@dataclass(frozen=True)
+class Asked:
+    """On which models experiments are run, with what, and where."""
+
+    scale: Annotated[Scale | None, option(SCALES, metavar="SCALE")] = None
+    seeds: Annotated[int, n("Models of every kind that are trained.", min=1, max=1000)] = 5
+    text: options.Text = None
+    model: Annotated[list[str], option("Run it on this model instead; repeatable.", metavar="MODEL")] = field(
+        default_factory=list
+    )
+    encoder: options.Encoder = None
+    device_map: options.DeviceMap = None
+    settings: options.Changes = field(default_factory=list)
+    ray: options.Ray = None
+
+    def check(self) -> None:
+        """Raises InputError for models at a scale that has its own, and for the input of no encoder."""
+        each_once(self.model, "--model")
+        if self.model and self.scale is Scale.SMOKE:
+            fix = f"leave one of them out, as in `sinkinterp reproduce table07 --model {self.model[0]}`"
+            raise InputError(f"--scale smoke runs what ships, and --model names another one; {fix}")
+        check_used("--encoder", self.encoder, "--model", self.model or None)
+
+    def scopes(self, chosen: "Mapping[str, Experiment]", progress: "Progress") -> "dict[str, Scope]":
+        """How each experiment is run."""
+        from ..runs.experiment import Scope
+
+        trainers, measurers = _workers(self.ray, self.scale is Scale.PAPER, self.device_map is not None)
+        where: dict[str, Any] = {"workers": trainers, "measurers": measurers, "device_map": self.device_map}
+        where |= {"seeds": self.seeds, "text": options.texts_named(self.text), "settings": self.settings}
+        models = _models(self.model, self.encoder)
+        return {
+            name: Scope(self.scale or experiment.default_scale(), models, **where, progress=progress)
+            for name, experiment in chosen.items()
+        }
+
+
 def reproduce(
     names: Names,
-    scale: Annotated[Scale | None, option(SCALES, metavar="SCALE")] = None,
-    seeds: Annotated[int, n("Models of every kind that are trained.", min=1, max=1000)] = 5,
-    text: options.Text = None,
-    model: Annotated[list[str], option("Run it on this model instead; repeatable.", metavar="MODEL")] = [],
-    encoder: options.Encoder = None,
-    device_map: options.DeviceMap = None,
-    settings: options.Changes = [],
-    ray: options.Ray = None,
+    *,
+    asked: Asked,
     dry_run: Annotated[bool, option("Say how many hours it takes, and run nothing.", "--dry-run")] = False,
     format: options.Format = None,
     save: options.SavedTable = None,
@@ -65,34 +97,22 @@ def reproduce(
 
     Writes NAME.json and NAME.html for each, and index.html with the verdicts of all that lie in the folder.
     """
-    is_all = list(names) == ["all"]
-    given = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
-    _check_inputs(model, scale, save if len(given) > 1 else None)
-    check_used("--encoder", encoder, "--model", model or None)
-    check_outputs(force, save, reads=(text,))
+    is_all, given = list(names) == ["all"], _full_names(names, save)
+    asked.check()
+    check_outputs(force, save, reads=(asked.text,))
     say(f"preparing {', '.join(names)}")
     with progress_bars(in_lines=True) as progress:
         from ..backends.files.model_files import check_named
-        from ..pages.book import check_plotly, stem_of
         from ..runs import experiment as experiments
 
-        texts = options.texts_named(text)
+        scale = asked.scale
         loaded = {name: experiments.load_experiment(name) for name in given}
         chosen = {name: each for name, each in loaded.items() if not is_all or scale in (None, *each.scales)}
-        stems = [stem_of(name, None if model else scale) for name in chosen]
-        files = [out / f"{stem}.{ending}" for stem in stems for ending in ("json", "html")]
-        check_outputs(force or dry_run, *files)
-        check_plotly(out)
-        trainers, measurers = _workers(ray, scale is Scale.PAPER, device_map is not None)
-        where: dict[str, Any] = {"workers": trainers, "measurers": measurers, "device_map": device_map}
-        asked = {"models": _models(model, encoder), "seeds": seeds, "text": texts, "settings": settings, **where}
-        scopes = {
-            name: experiments.Scope(scale or experiment.default_scale(), **asked, progress=progress)
-            for name, experiment in chosen.items()
-        }
+        _check_chapters(out, [*chosen], None if asked.model else scale, force or dry_run)
+        scopes = asked.scopes(chosen, progress)
         for name, scope in ({} if is_all else scopes).items():
             experiments.check_scope(name, chosen[name], scope)
-        for name in model:
+        for name in asked.model:
             check_named(name)
         costs: list[tuple[Sequence[Trainable], float, str]] = []
         left_out, shown = list[str](), list[Part]()
@@ -102,7 +122,7 @@ def reproduce(
                 if is_all:
                     experiments.check_scope(name, experiment, scope)
                     experiments.check_default(experiment, scope, scale)
-                command = _command(name, scope, encoder)
+                command = _command(name, scope, asked.encoder)
                 if dry_run:
                     costs.append(_print_cost(name, experiment, scope, out, command))
                     continue
@@ -123,14 +143,20 @@ def reproduce(
         print_line(f"left out: {reason}")
 
 
-def _check_inputs(models: Sequence[str], scale: Scale | None, one_file: Path | None) -> None:
-    """Raises InputError for models at a scale that has its own, and for one file of several experiments."""
-    each_once(models, "--model")
-    if one_file is not None:
+def _full_names(names: Sequence[str], save: Path | None) -> list[str]:
+    """The experiments that are named. Raises InputError for one file of several."""
+    found = experiment_names() if list(names) == ["all"] else list(dict.fromkeys(map(full_name, names)))
+    if save is not None and len(found) > 1:
         raise InputError("--save writes the table of one experiment; leave it out, or name one")
-    if models and scale is Scale.SMOKE:
-        fix = f"leave one of them out, as in `sinkinterp reproduce table07 --model {models[0]}`"
-        raise InputError(f"--scale smoke runs what ships, and --model names another one; {fix}")
+    return found
+
+
+def _check_chapters(out: Path, names: Sequence[str], scale: Scale | None, force: bool) -> None:
+    """Raises InputError unless the chapters can be written into the folder `out`."""
+    from ..pages.book import check_plotly, stem_of
+
+    check_outputs(force, *(out / f"{stem_of(name, scale)}.{ending}" for name in names for ending in ("json", "html")))
+    check_plotly(out)
 
 
 def _models(names: Sequence[str], encoder: str | None) -> "Sequence[str | Named]":

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,7 @@ from .reproducing import cost_text
 from .terminal import deliver, print_text, say
 
 if TYPE_CHECKING:
+    from ..applications.mend import MendRecipe
     from ..train.recipe import Fit
 
 
@@ -32,17 +33,25 @@ Recipe = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class Training:
+    """With what changes of its settings a model is trained, and where."""
+
+    settings: options.Changes = field(default_factory=list)
+    seed: options.Seed = 0
+    device: options.Device = "auto"
+
+
 def train(
     variant: Variant,
+    *,
     recipe: Recipe = "demo",
     text: Annotated[
         str | None, word("A file, a folder, hub:NAME, or `embedded`: docstrings.", "FILE", parser=source)
     ] = None,
     out: Annotated[Path | None, folder("The run's folder; default: in the cache.")] = None,
     dry_run: Annotated[bool, option("Say what the run costs, and run nothing.", "--dry-run")] = False,
-    settings: options.Changes = [],
-    seed: options.Seed = 0,
-    device: options.Device = "auto",
+    how: Training,
 ) -> None:
     """Train a language model, from its newest checkpoint, and read its sinks along the way.
 
@@ -64,7 +73,7 @@ def train(
     base = with_variant(choice(recipe, RECIPES, "recipe"), variant)
     if text is not None:
         base = on_text(base, text if text in NAMED else named_texts(text))
-    chosen = changed(replace(base, seed=seed), settings)
+    chosen = changed(replace(base, seed=how.seed), how.settings)
     if text is not None and text not in NAMED:
         column = getattr(chosen.data.source, "column", "text")
         options.texts_named(text, None if column == "text" else column)
@@ -73,28 +82,45 @@ def train(
     if dry_run:
         print_text(f"{folder}: {cost_text([chosen], None)}")
         return
-    with joined(device) as world, run_progress(chosen, world.is_first, variant) as (on_step, on_data):
-        run = trained.trained(chosen, on_step=on_step, folder=folder, device=device, on_data=on_data)
+    with joined(how.device) as world, run_progress(chosen, world.is_first, variant) as (on_step, on_data):
+        run = trained.trained(chosen, on_step=on_step, folder=folder, device=how.device, on_data=on_data)
     if world.is_first:
         last = run.history().records()[-1]
         print_text(f"loss {last['valid_loss']:.3f}  Sink_1 {last['sink_1']:.1%}")
         print_text(f"trained: {run.folder}")
 
 
-def mend(
-    model: options.Model,
-    out: Annotated[Path, folder("The run's folder; its folder `adapter` is a model.")],
+@dataclass(frozen=True)
+class Mending:
+    """What heads may attend to in place of the first token, and the text on which that is made."""
+
     remedy: Annotated[Remedy, option(f"What heads may attend to: {', '.join(Remedy)}.", "--with", metavar="WHAT")] = (
         Remedy.KV_BIAS
-    ),
-    weights: Annotated[Weights, option(f"Weights trained too: {', '.join(Weights)}.", metavar="WHICH")] = Weights.NONE,
-    penalty: Annotated[float, option("What the loss gains for attention to token 1.", min=0, metavar="X")] = 1.0,
-    text: Annotated[str, word("A file, a folder, hub:NAME, or `embedded`.", "FILE", parser=source)] = "embedded",
-    length: Annotated[int | None, n("Tokens of a chunk of the text; default: 96 or fewer.", min=2)] = None,
-    steps: Annotated[int, n("Steps of training, at most.", min=0)] = 0,
-    settings: options.Changes = [],
-    seed: options.Seed = 0,
-    device: options.Device = "auto",
+    )
+    weights: Annotated[Weights, option(f"Weights trained too: {', '.join(Weights)}.", metavar="WHICH")] = Weights.NONE
+    penalty: Annotated[float, option("What the loss gains for attention to token 1.", min=0, metavar="X")] = 1.0
+    text: Annotated[str, word("A file, a folder, hub:NAME, or `embedded`.", "FILE", parser=source)] = "embedded"
+    length: Annotated[int | None, n("Tokens of a chunk of the text; default: 96 or fewer.", min=2)] = None
+    steps: Annotated[int, n("Steps of training, at most.", min=0)] = 0
+
+    def recipe(self, model: str, how: Training) -> "MendRecipe":
+        """What mends the model."""
+        from ..applications.mend import mend_recipe
+        from ..data.texts import named_texts
+        from ..spec import changed
+        from ..train.recipe import NAMED
+
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        given["text"] = self.text if self.text in NAMED else named_texts(self.text)
+        return changed(mend_recipe(model, **given, seed=how.seed), how.settings)
+
+
+def mend(
+    model: options.Model,
+    *,
+    out: Annotated[Path, folder("The run's folder; its folder `adapter` is a model.")],
+    what: Mending,
+    how: Training,
     format: options.Format = None,
 ) -> None:
     """Move the sink of a model into a key and a value of each head, and measure the result.
@@ -105,16 +131,11 @@ def mend(
     """
     check_run(out)
     say(f"loading {model}")
-    from ..applications.mend import mend_recipe, mended
-    from ..data.texts import named_texts
-    from ..spec import changed
+    from ..applications.mend import mended
     from ..train.distributed import joined
-    from ..train.recipe import NAMED
 
-    texts = text if text in NAMED else named_texts(text)
-    recipe = mend_recipe(model, texts, length, remedy, weights, seed=seed, steps=steps, penalty=penalty)
-    chosen = changed(recipe, settings)
-    with joined(device) as world, run_progress(chosen, world.is_first, "mend") as (on_step, on_data):
+    chosen = what.recipe(model, how)
+    with joined(how.device) as world, run_progress(chosen, world.is_first, "mend") as (on_step, on_data):
         mend = mended(chosen, out, on_step=on_step, on_data=on_data, world=world)
     deliver([mend.answer(), mend.table], form=format)
 

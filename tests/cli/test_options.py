@@ -10,6 +10,7 @@ from backends.encoder_decoders import save_bart
 from cli.lines import COMMANDS, REFUSED, RUNS, TEXTUAL, given_in, options_of
 
 from sinkinterp.backends.load import BACKENDS, load
+from sinkinterp.cli.groups import in_groups
 from sinkinterp.cli.main import GROUPS, in_options
 from sinkinterp.cli.measuring import measure
 from sinkinterp.measurement.measure import PRESETS
@@ -104,7 +105,7 @@ def test_fourteen_commands_have_an_example_and_a_help_of_at_most_60_lines(call, 
 
 def test_the_names_in_the_help_are_those_that_there_are():
     names = {"table": {*NAMED, "entries"} - {"attention"}, "preset": {*PRESETS}, "backend": {*BACKENDS}}
-    for name, annotation in measure.__annotations__.items():
+    for name, annotation in in_groups(measure).__annotations__.items():
         if name in names:
             kind = get_args(annotation)[0]
             assert {*get_args(kind if get_origin(kind) is Literal else get_args(kind)[0])} == names[name]
