@@ -244,7 +244,7 @@ def draw(table: Table) -> go.Figure:
     columns = (LOSS, ALPHA_1, "Sink_*", ENTRY)
     means = _means(table.where(**{TEXT: CURVE}), TOKENS, (*columns, UNIFORM))
     rows = tuple({**row, f"null {ALPHA_1}": row[UNIFORM]} for row in means.records())
-    return sweep_figure(Table.of("The slots while they are trained", table.note, rows), TOKENS, columns, by=MODEL)
+    return sweep_figure(Table.of("The slots along their training", table.note, rows), TOKENS, columns, by=MODEL)
 
 
 def _means(rows: Table, column: str, quantities: Sequence[str]) -> Table:

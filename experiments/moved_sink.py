@@ -160,9 +160,8 @@ def digest(table: Table) -> Table:
 
 def draw(table: Table) -> go.Figure:
     """The sink and what it costs, as the models are and with each slot."""
-    return sweep_figure(
-        Table("The sink moved", table.note, digest(table).frame), EDIT, (SINK_1, EVICTED, ROUNDED), by=MODEL
-    )
+    titled = replace(digest(table), title="A slot with the first token's key and value")
+    return sweep_figure(titled, EDIT, (SINK_1, EVICTED, ROUNDED), by=MODEL)
 
 
 def _beside(claim: str, quantity: str, of: str, than: str, factor: float) -> Rule:

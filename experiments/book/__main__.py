@@ -36,8 +36,9 @@ def draw_again(folder: Path, stems: Sequence[str] = ()) -> list[Path]:
         what = f"{folder / chapter.stem}.json does not hold the rows of {chapter.name}"
         with refusal(what, "reproduce it again", (InputError, Exception)):  # rows of another one fail in any way
             found = experiment.verdicts(table, chapter.scale)
-            drawn = experiment.digest(table), experiment.draw(table)
-        judged.append((replace(chapter, table=table, verdicts=found), *drawn))
+            chapter = replace(chapter, table=table, verdicts=found)
+            drawn = experiment.digest(table), experiment.draw(replace(table, title=chapter.title))
+        judged.append((chapter, *drawn))
     for chapter, digest, figure in judged:
         finding = FINDINGS.get(chapter.stem, "") if folder == cells.BOOK else ""  # it is of the rows there
         book.write_numbers(folder, chapter)

@@ -66,7 +66,7 @@ def _biases() -> go.Figure:
 
 
 def _moved() -> go.Figure:
-    table = _rows("moved_sink", "The sink moved", layer=None)
+    table = _rows("moved_sink", "A slot with the first token's key and value", layer=None)
     return sweep_figure(table, EDIT, (SINK_1, "added loss"), by=MODEL)
 
 

@@ -89,7 +89,7 @@ def _known(cells: Mapping[str, Cell]) -> dict[str, Cell]:
 
 def draw(table: Table) -> go.Figure:
     """The graph of the first model."""
-    title = f"{short_name(str(table.records()[0][MODEL]))}, the first model: where its sinks come from"
+    title = f"{short_name(str(table.records()[0][MODEL]))}, the first model: what makes heads look at the first token"
     return graph_of_rows(of_first_model(table, title)).update_layout(title_text=escaped(title))
 
 

@@ -41,7 +41,7 @@ from ..metrics.residuals import PEAK_OVER_MEDIAN
 from ..report.report import Report
 from ..seals import Of, owner, write_sealed
 from ..spec import Limits, added_later
-from ..table import MODEL, Cell, Table
+from ..table import QUANTITY, Cell, Table, high_of, low_of
 from ..train import checkpoint, loop
 from ..train.checkpoint import card, push
 from ..train.distributed import Batch, World
@@ -122,12 +122,18 @@ class Mended:
         """What `worth` says of held-out text, before and after. The model is read again for that."""
         held_out, skips = _held_out(self.text), self.recipe.skips
         subject = HuggingFaceSubject(load_model(self.recipe.model).to(self.device), self.recipe.model)
-        before = {MODEL: "before", **worth(subject, held_out, held_out.shape[1] - 1 - skips)}
+        before = worth(subject, held_out, held_out.shape[1] - 1 - skips)
         with_adapter(subject.model, self.folder)
         note = f"{run_note(subject, held_out)}; epsilon=0.3; losses in nats; {intervals(len(held_out))}"
         note += "; after: the same texts without BOS; losses of the same tokens" if skips else ""
-        after = {MODEL: "after", **worth(subject, held_out[:, skips:])}
-        return Table.of("What is the mended model worth?", note, (before, after))
+        both = {"before": before, "after": worth(subject, held_out[:, skips:])}
+
+        def row(name: str) -> dict[str, Cell]:
+            ends = ((end(when), cells.get(end(name))) for when, cells in both.items() for end in (str, low_of, high_of))
+            return {QUANTITY: name, **dict(ends)}
+
+        names = [name for name in before if not name.endswith((low_of(""), high_of("")))]
+        return Table.of("What is the mended model worth?", note, map(row, names))
 
     def push_to_hub(self, repo: str, private: bool = True) -> str:
         """Uploads the adapter with a model card to the Hub, as "me/name", and returns the address.
@@ -135,7 +141,7 @@ class Mended:
         `si.load("me/name")` reads it where its base is known by the same name. Raises InputError where the Hub refuses.
         """
         answer = self.answer().partition("\n")[0]
-        title = f"{self.recipe.model} with its sink moved into slots"
+        title = f"Slots for {self.recipe.model}, in place of its first token"
         return push(self.folder, repo, card(repo, title, answer, self.recipe, self.recipe.model), private)
 
     def answer(self) -> str:

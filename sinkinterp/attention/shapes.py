@@ -5,7 +5,8 @@ Axes: batch (sequences), head, query, key, pos.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -89,6 +90,30 @@ def called(function: Callable[..., Any], who: str, *arguments: Any) -> Any:
     except TypeError:
         accepting(function, who, *arguments)
         raise
+
+
+Door = TypeVar("Door", bound=Callable[..., Any])
+
+
+def with_users_frames(door: Door) -> Door:
+    """The function; an error of what it has `called` shows the frames of that, and not ours and torch's above."""
+
+    @wraps(door)
+    def shown(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return door(*args, **kwargs)
+        except Exception as error:
+            frame = of_users = error.__traceback__
+            while frame:
+                is_ours = frame.tb_frame.f_code is called.__code__ or "__tracebackhide__" in frame.tb_frame.f_locals
+                frame = frame.tb_next
+                of_users = frame if is_ours else of_users
+            raise error.with_traceback(of_users)  # noqa: B904  it is the same error
+
+    return cast(Door, shown)
+
+    return shown
 
 
 def per_sequence(answer: Any, n: int | None, who: str, axes: int | None = None, fix: str = "") -> Tensor:

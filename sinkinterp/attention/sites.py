@@ -110,6 +110,11 @@ class Edit(Checked):
     def __repr__(self) -> str:
         return description(self)
 
+    @property
+    def in_words(self) -> str:
+        """What notes and tables call it: its code, unless a class has words for it."""
+        return description(self)
+
     def touches(self, site: "Site") -> bool:
         """Whether it changes what is at a site: its class overrides the method of the site."""
         return getattr(type(self), site.method.__name__) is not site.method

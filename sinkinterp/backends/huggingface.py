@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..attention import Edit, Reads, Site, reads_of, sites
-from ..attention.shapes import Gap, ModelShape, metric, per_sequence, tolerance_of
+from ..attention.shapes import Gap, ModelShape, metric, per_sequence, tolerance_of, with_users_frames
 from ..checks import InputError, check_context, instance_of, refusal, refusing
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual, Put
@@ -143,6 +143,7 @@ class HuggingFaceSubject(Subject):
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         return takes_any or "position_ids" in parameters
 
+    @with_users_frames
     def run(
         self, tokens: TokensLike | Any, *, reads: Reads = {}, edits: Edits = (), gradients: bool = False,
         logits: bool = True, blocks: range | None = None,

@@ -70,7 +70,7 @@ def explain(
     numbers = {"answer": found.sentence, "tables": [table.to_dict() for table in found.tables()]}
     full_tables = tables if full or written.format else ()
     shown = brief(found.sentence, _of_strongest(found), found.note, full=full_tables)
-    title = f"{short_name(subject.name)}: where the sink comes from"
+    title = f"{short_name(subject.name)}: why heads look at {found.target}"
     drawn = partial(_explained_page, title, found, maps)
     deliver(shown, (written.save, lambda: numbers), (written.out, drawn), form=written.format)
 

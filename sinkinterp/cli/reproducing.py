@@ -252,7 +252,7 @@ def _chapter(
     made = {"command": command, "scale": scope.label, **provenance(), **times}
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
-    for file in load_book().write_chapter(out, chapter, digest, experiment.draw(table)):
+    for file in load_book().write_chapter(out, chapter, digest, experiment.draw(replace(table, title=chapter.title))):
         print_written(file)
     deliver([], (save, lambda: content(table, suffix_of(save))))
     return [replace(digest, title=chapter.title), verdict_table(chapter)]

@@ -18,17 +18,34 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention import AttentionCall, Edit, HeadOutput, ModelShape, Read, Site, Unchanged, alike, sites
+from ..attention import (
+    AttentionCall,
+    Edit,
+    HeadOutput,
+    ModelShape,
+    Read,
+    Site,
+    Unchanged,
+    alike,
+    called,
+    description,
+    sites,
+)
 from ..checks import Checked, InputError, instance_of, is_whole, whole_number
 from ..spec import Limits
-from .selectors import LABELS, OnPairs, check_chosen
+from .selectors import LABELS, OnPairs, check_chosen, listed
 
 Activation = Float[Tensor, "*sequence_head pos d"]
 
 
 @dataclass(frozen=True)
 class Operation(Checked):
-    """Makes new activations of a layer from old ones. A `Change` uses the entries that it chooses, and no others."""
+    """Makes new activations of a layer from old ones. A `Change` uses the entries that it chooses, and no others.
+
+    in_words: what becomes of the entries, for notes and tables.
+    """
+
+    in_words: ClassVar[str] = ""
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         """The new activations of a layer, in the shape of the old ones. Positions in `x` count from the first token."""
@@ -69,12 +86,14 @@ class Apply(Operation):
     function: Callable[[Activation], Activation]
 
     def __call__(self, layer: int, x: Activation) -> Activation:
-        return self.function(x)
+        return called(self.function, f"{description(self.function)}, f(x) of a Change,", x)
 
 
 @dataclass(frozen=True)
 class Zero(Operation):
     """Zero in every chosen entry."""
+
+    in_words: ClassVar[str] = "set to zero"
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         return torch.zeros_like(x)
@@ -85,6 +104,7 @@ class SetTo(Operation):
     """One number in every chosen entry."""
 
     value: float
+    in_words: ClassVar[str] = "set to {.value:g}"
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         return torch.full_like(x, self.value)
@@ -95,6 +115,7 @@ class Scale(Operation):
     """Multiplied by a factor."""
 
     factor: float
+    in_words: ClassVar[str] = "times {.factor:g}"
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         return x * self.factor
@@ -138,6 +159,7 @@ class MeanOfOthers(Operation):
     """
 
     skip: int = 1
+    in_words: ClassVar[str] = "set to the mean of the other positions"
 
     def check(self, length: int) -> None:
         whole_number(self.skip, f"of {length} positions, how many a mean skips", 0, length - 1)
@@ -237,6 +259,8 @@ class _WithValues(Operation):
         return value.expand_as(x)
 
     def _misfit(self, layer: int, value: Tensor, x: Activation) -> InputError:
+        if value.ndim == 1:
+            return InputError(f"a vector of {len(value)} numbers does not fit the {x.shape[-1]} of layer {layer}")
         what = f"activations {tuple(value.shape)} do not fit {tuple(x.shape)} of layer {layer}"
         return InputError(f"{what}; patch between models of one shape and inputs of one length")
 
@@ -244,6 +268,8 @@ class _WithValues(Operation):
 @dataclass(frozen=True, eq=False, repr=False)
 class Put(_WithValues):
     """The given activations replace the model's own."""
+
+    in_words: ClassVar[str] = "replaced by others"
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         return self._values_like(layer, x)
@@ -315,6 +341,15 @@ class Change(OnPairs):
                 fix = f"give {self.selector}" if self.selector else "leave them out"
                 raise InputError(f"{self.site!r} has no {name}; {fix}")
         super().__post_init__()
+
+    @property
+    def in_words(self) -> str:
+        """What it does and, in brackets, the code; the code alone of an operation without words."""
+        code, does = super().in_words, self._operation.in_words.format(self.operation)
+        named = {name: listed(LABELS[name], chosen) for name in LABELS if (chosen := getattr(self, name, None))}
+        where = " ".join(f"in {text}" for name, text in named.items() if name == "layers")
+        what = ", ".join([*(text for name, text in named.items() if name != "layers"), f"the {self.site.label}"])
+        return " ".join(filter(None, (what.replace(", the", " of the"), where, does, f"[{code}]"))) if does else code
 
     @property
     def _operation(self) -> Operation:

@@ -8,6 +8,7 @@ import torch
 
 from ..attention import CHANGES, AttentionCall, Edit, called, description
 from ..checks import InputError, instance_of
+from .changes import Operation
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,5 +45,8 @@ def _edit_of(edit: Any) -> Edit:
         return edit
     if callable(edit) and not isinstance(edit, type | torch.nn.Module) and not is_dataclass(edit):  # an operation
         return CallFunction(edit)
+    if isinstance(edit, Operation):
+        code = description(edit)
+        raise InputError(f"{code:.60} is an operation and needs a site: edits=Change(sites.RESIDUAL, {code:.60})")
     what = edit.__name__ if isinstance(edit, type) else repr(edit) if isinstance(edit, str) else type(edit).__name__
     raise InputError(f"{what:.60} is not an edit; give one or a list of them, such as edits=si.SwapPositions(0, 4)")

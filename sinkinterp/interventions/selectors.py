@@ -19,6 +19,14 @@ MOST = 2**20  # of layers, heads, positions or dimensions that are named
 LABELS = {"dims": "dimension", "positions": "position", "heads": "head", "kv_heads": "kv_head", "layers": "layer"}
 
 
+def listed(label: str, chosen: Sequence[Any]) -> str:
+    """The choices of a selector in words, such as "layers 3 to 8" and "head 18.7"."""
+    names = [".".join(map(str, x)) if isinstance(x, tuple) else str(x) for x in chosen]
+    is_run = len(names) > 2 and is_whole(chosen[0]) and [*chosen] == [*range(chosen[0], chosen[0] + len(names))]
+    text = f"{names[0]} to {names[-1]}" if is_run else ", ".join(names)
+    return f"{label.replace('_', ' ')}{'s' * (len(names) > 1)} {text}"
+
+
 @dataclass(frozen=True, repr=False)
 class Choosing(Edit):
     """Base of edits with selectors: fields with the names in `LABELS`, from narrow to wide. None chooses all."""

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..attention import BLOCK, Edit, Reads, Unchanged, called, description, metric as named, per_sequence
+from ..attention import BLOCK, Edit, Reads, Unchanged, called, metric as named, per_sequence, with_users_frames
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
 from ..backends.subject import Subject, bos_rule, text_to_tokens, token_set_for
 from ..checks import InputError, check_memory, choice, different_numbers, instance_of, nearest, whole_number
@@ -210,7 +210,7 @@ def protocol_of(
         source=token_set.source,
         source_sha256=token_set.sha256,
         texts_too_short=token_set.too_short,
-        edits=tuple(map(description, edits)),
+        edits=tuple(edit.in_words for edit in edits),
         divisor=convention.description,
         revision=subject.revision,
         versions={"python": platform.python_version()}
@@ -252,6 +252,7 @@ PRESETS = {
 Answers = dict[str, Tensor]  # by the name of the metric
 
 
+@with_users_frames
 def measure(  # noqa: PLR0913  everything that a measurement takes
     model: ModelLike,
     tokens: TokensLike | Any = None,

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention import RESIDUAL, Edit, called, description, per_sequence
+from ..attention import RESIDUAL, Edit, called, per_sequence
 from ..checks import LARGEST, InputError, accepting, check_count, instance_of, whole_number
 from ..data.progress import OnProgress, counting, progress_of
 from ..data.tokens import Tokens, TokensLike
@@ -129,7 +129,7 @@ def _rows(
     rows = [_row("none", before, before, [before] * bool(seeds), ends)]
     for i, group in enumerate(groups):
         after, *controls = others[i * (1 + seeds) : (i + 1) * (1 + seeds)]
-        rows.append(_row(" + ".join(map(description, group)), before, after, controls, ends))
+        rows.append(_row(" + ".join(edit.in_words for edit in group), before, after, controls, ends))
     return tuple(rows)
 
 

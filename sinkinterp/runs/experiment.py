@@ -26,7 +26,7 @@ from ..measurement.measure import PACKAGES
 from ..table import MODEL, SEED, Cell, Table
 from ..train.recipe import Recipe
 from .case import Case, Model, open_case
-from .catalogue import Scale, full_name, load_module, summary_of
+from .catalogue import Scale, full_name, load_module
 from .trained import Trainable
 from .workers import Here, Processes, Workers, in_order
 
@@ -299,7 +299,9 @@ def reproduce(name: str | int, model: Any = None, scale: str | None = None, seed
         scope = Scope(chosen or experiment.default_scale(), models, seeds, workers=Here(), progress=progress)
         check_scope(full, experiment, scope)
         rows = experiment.table(scope)
-    return replace(experiment.digest(rows), title=summary_of(full), draw=lambda digest: experiment.draw(rows))
+    held = standing(experiment.verdicts(rows, scope.label))
+    titled = replace(rows, title=f"The claim: {experiment.claim}{f' Here {held}.' if held else ''}")
+    return replace(experiment.digest(titled), title=titled.title, draw=lambda digest: experiment.draw(titled))
 
 
 def of_first_model(table: Table, title: str) -> Table:

@@ -1,6 +1,7 @@
 """Mending: attention that is taken off a key goes into the slot, and the adapter comes off without a trace."""
 
 import json
+import math
 from copy import deepcopy
 from dataclasses import replace
 
@@ -177,17 +178,27 @@ def made(base, text, tmp_path_factory):
     return mended(recipe_of(base, text), tmp_path_factory.mktemp("run"), tmp_path_factory.mktemp("cache"))
 
 
+def before_and_after(table):
+    frame = table.frame.set_index("quantity")
+    return frame["before"], frame["after"]
+
+
+def test_the_table_has_a_row_for_each_quantity_with_the_intervals_of_both_states(made):
+    assert [*made.table.texts()[0]] == ["quantity", "before", "after"]
+    assert "[" in made.table.texts()[0]["before"] and len(made.table.frame) > 9
+
+
 def test_the_attention_to_the_first_token_falls_into_the_slot(made):
     first, last = made.history[0], made.history[-1]
     assert last["alpha_1"] < first["alpha_1"] - 0.02 and last["sink_slot"] > first["sink_slot"]
-    before, after = made.table.records()
-    assert after["alpha_1"] < before["alpha_1"] and before["Sink_*"] is None
+    before, after = before_and_after(made.table)
+    assert after["alpha_1"] < before["alpha_1"] and math.isnan(before["Sink_*"])
 
 
 def test_the_mean_key_and_value_of_the_first_token_take_its_sink_over_without_training(base, text, tmp_path):
     few = {"steps": 0, "slots": added_slots.AddedKeyValue(), "trained": SlotsAlone()}
     made = mended(recipe_of(base, text, **few), tmp_path / "run", tmp_path)
-    before, after = made.table.records()
+    before, after = before_and_after(made.table)
     assert after["alpha_1"] < 0.6 * before["alpha_1"]
     assert made.recipe.skips and "after: the same texts without BOS" in made.table.note
     again = mended(recipe_of(base, text, **few), tmp_path / "run", tmp_path)
@@ -321,7 +332,7 @@ def test_a_twin_on_text_is_mended_writes_alike_with_and_without_a_cache_and_is_i
     twin = "sinkinterp/text-softmax-48k"
     recipe = replace(mend_recipe(twin, text, 17), steps=2, batch=2, micro_batch=2, watch_every=2)
     made = mended(recipe, tmp_path / "run", tmp_path)
-    before, after = made.table.records()
+    before, after = before_and_after(made.table)
     assert after["alpha_1"] < before["alpha_1"]
     model = si.load(twin).model
     weights, plain = state(model), logits(model)

@@ -1,5 +1,6 @@
 """Edits as text, and as users of other libraries write them."""
 
+import traceback
 from dataclasses import replace
 from functools import partial
 
@@ -91,3 +92,43 @@ def test_a_subject_is_patched_as_its_model_is(backend):
 def test_an_edit_is_shown_as_the_code_that_makes_it_and_the_name_of_the_paper(edit):
     code, _, in_paper = repr(edit).partition(" (p")
     assert eval(code, {**vars(iv), "sites": sites}) == edit and in_paper == ("1 <-> p5)" if code[:4] == "Swap" else "")
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (iv.ChangeResidual(iv.Zero(), dims=[507]), "dimension 507 of the residual set to zero ["),
+        (iv.ChangeMLP(iv.Scale(0.5), layers=range(3, 9)), "the feed-forward update in layers 3 to 8 times 0.5 ["),
+        (iv.ChangeOutputs(iv.SetTo(2), heads=[(1, 2)]), "head 1.2 of the attention output set to 2 ["),
+        (iv.ChangeMLP(torch.relu), "Change("),
+        (iv.SwapPositions(0, 4), "SwapPositions(0, 4) (p1 <-> p5)"),
+    ],
+)
+def test_notes_and_tables_say_what_an_edit_does_and_its_code(edit, words):
+    assert edit.in_words.startswith(words) and repr(edit) in edit.in_words
+
+
+def test_the_protocol_of_a_measurement_says_what_its_edits_do():
+    edit = iv.ChangeResidual(iv.Zero(), dims=[3])
+    assert si.measure(subject_of("gpt2"), TOKENS, edits=edit).protocol.edits == (edit.in_words,)
+
+
+def test_an_operation_is_no_edit_a_function_takes_x_and_a_vector_fits_or_its_length_is_said():
+    subject = subject_of("gpt2")
+    refused(lambda: edits_of(iv.SetTo(0)), "edits=Change(sites.RESIDUAL, SetTo(0.0))")
+    refused(lambda: subject.run(TOKENS, edits=iv.ChangeMLP(lambda x, hook: x)), "f(x) of a Change")
+    refused(lambda: subject.run(TOKENS, edits=iv.ChangeMLP(iv.Add(torch.ones(5)))), "a vector of 5 numbers")
+
+
+class Raises(iv.Edit):
+    def mlp(self, block, x):
+        return x @ torch.zeros(3, 3)
+
+
+@pytest.mark.parametrize("edit", [Raises(), iv.ChangeMLP(lambda x: x @ torch.zeros(3, 3))])
+def test_an_edit_that_raises_shows_the_users_frame_last_and_few_others(edit):
+    for run in (si.measure, subject_of("gpt2").run):
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
+            run(*([subject_of("gpt2")] if run is si.measure else []), TOKENS, edits=edit)
+        frames = traceback.extract_tb(caught.tb)
+        assert frames[-1].filename == __file__ and len(frames) < 8

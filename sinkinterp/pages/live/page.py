@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from plotly.offline import get_plotlyjs
 
-from ...attention import Edit, ModelShape, Sigmoid, description
+from ...attention import Edit, ModelShape, Sigmoid
 from ...backends.load import subject_of
 from ...backends.subject import Subject, text_to_tokens
 from ...checks import InputError, choice, finite_number, refusing, whole_number
@@ -264,7 +264,7 @@ class Session:
             answer = AnswerData(
                 view=view,
                 blocks=dict(blocks),
-                edits=[description(edit) for edit in edits],
+                edits=[edit.in_words for edit in edits],
                 suggestions=self._suggestions(massive),
                 headline=headline(reports, self.subject.label),
                 next=next_tokens(reports, self.subject.label),
