@@ -54,8 +54,8 @@ def rows(scope: Scope) -> Table:
 
 
 def draw(table: Table) -> go.Figure:
-    """Loss and sink rate over steps, a line per rate, of seed 0."""
-    return training(Table("Training", f"seed 0; {table.note}", table.where(**{SEED: 0}).frame))
+    """Loss and sink rate over steps, a line per rate."""
+    return training(Table("Training", table.note, table.frame))
 
 
 def _onsets(table: Table, rate: float) -> list[int | None]:

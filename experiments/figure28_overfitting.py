@@ -9,7 +9,7 @@ from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.runs.training_figures import PANELS, STEP, VALID_LOSS, Panel, training
-from sinkinterp.table import SEED, Table
+from sinkinterp.table import Table
 
 from .shared.amounts import AMOUNTS, TOYS, Amounts
 from .shared.arms import OfRuns, Rows
@@ -34,9 +34,10 @@ def read(run: Run, scope: Scope) -> Rows:
 
 
 def draw(table: Table) -> go.Figure:
-    """Losses and Sink_1 over steps, a line per amount of data, of seed 0."""
-    first = Table("Overfitting and the sink", f"seed 0; {table.note}", table.where(**{SEED: 0}).frame)
-    return training(first, (Panel(TRAIN_LOSS, "training loss (nats)"), *PANELS))
+    """Losses and Sink_1 over steps, a line per amount of data."""
+    return training(
+        Table("Overfitting and the sink", table.note, table.frame), (Panel(TRAIN_LOSS, "training loss (nats)"), *PANELS)
+    )
 
 
 def _overfits(table: Table, model: str) -> tuple[bool | None, str]:

@@ -80,8 +80,8 @@ def _messages(said: str, answer: str) -> list[dict[str, str]]:
 
 
 def draw(table: Table) -> go.Figure:
-    """Loss, gradient norm and Sink_1 over steps, a line per model, of seed 0."""
-    return training(Table("Fine-tuning", f"seed 0; {table.note}", table.where(**{SEED: 0}).frame), SHOWN)
+    """Loss, gradient norm and Sink_1 over steps, a line per model."""
+    return training(Table("Fine-tuning", table.note, table.frame), SHOWN)
 
 
 def _spike(run: Table) -> float:

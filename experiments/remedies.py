@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.metrics.estimates import estimate, estimate_cells
-from sinkinterp.plots.theme import colour, escaped, themed
+from sinkinterp.plots.theme import colour, themed
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
@@ -87,7 +87,7 @@ def draw(table: Table) -> go.Figure:
 
 
 def _draw_trade(figure: go.Figure, methods: Table) -> None:
-    """Loss against the error of int8; the line joins methods that no other beats in both."""
+    """Loss against the error of int8; the line joins and names the methods that no other beats in both."""
     points = [(number(row[OVER]), number(row[ERROR]), str(row[MODEL])) for row in methods.records()]
     known = sorted(point for point in points if math.isfinite(point[0]) and math.isfinite(point[1]))
     best = [point for i, point in enumerate(known) if all(point[1] < other[1] for other in known[:i])]
@@ -95,25 +95,12 @@ def _draw_trade(figure: go.Figure, methods: Table) -> None:
     figure.add_scatter(
         x=xs, y=ys, mode="markers", marker={"size": 9, "color": colour(0)}, text=names, showlegend=False, row=1, col=1
     )
-    _name_at_the_right(figure, known)
-    xs, ys, _ = zip(*best, strict=True)
-    line = {"color": colour(1), "dash": "dot"}
-    figure.add_scatter(x=xs, y=ys, mode="lines", line=line, name="not beaten", row=1, col=1)
+    xs, ys, names = zip(*best, strict=True)
+    look = {"line": {"color": colour(1), "dash": "dot"}, "textposition": "bottom center", "cliponaxis": False}
+    figure.add_scatter(x=xs, y=ys, text=names, mode="lines+text", name="not beaten", **look, row=1, col=1)
     figure.update_xaxes(title="loss over softmax, nats a token", row=1, col=1)
     error = "relative squared error of int8<br>activations, one scale a text"
     figure.update_yaxes(title=error, type="log", tickformat=".1e", row=1, col=1)
-
-
-def _name_at_the_right(figure: go.Figure, points: Sequence[tuple[float, float, str]]) -> None:
-    """The name of every point in a column at the right, in the order of their heights, with a line to its point."""
-    ranked = sorted(points, key=lambda point: point[1])
-    left, right = min(x for x, _, _ in points), max(x for x, _, _ in points)
-    low, high = (math.log10(ranked[i][1]) for i in (0, -1))
-    for i, (x, y, name) in enumerate(ranked):
-        at = {"ax": right + 0.1 * (right - left), "ay": low + (high - low) * i / max(len(ranked) - 1, 1)}
-        lines = {"axref": "x", "ayref": "y", "xanchor": "left", "arrowhead": 0, "arrowwidth": 0.5, "arrowcolor": "gray"}
-        figure.add_annotation(x=x, y=math.log10(y), text=escaped(name), **at, **lines)
-    figure.update_xaxes(range=[left - 0.05 * (right - left), right + 0.3 * (right - left)], row=1, col=1)
 
 
 def _goes_with(table: Table, cost: str, cause: str, other: str) -> tuple[bool | None, str]:

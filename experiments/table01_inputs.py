@@ -87,15 +87,9 @@ def _has_table(case: Case) -> bool:
 
 def draw(table: Table) -> go.Figure:
     """Sink_1 of every row, the paper's values as hollow marks."""
-    models = {row[MODEL] for row in table.records()}
-    rows = ({BARS: _label(row, with_model=len(models) > 1), **row} for row in table.records())
+    rows = ({BARS: f"{row[INPUT]}, {'no BOS' if row['BOS'] == NO_BOS else 'BOS'}", **row} for row in table.records())
     named = Table.of("Sink_1 by input", table.note, tuple(rows))
     return beside_published(named, BARS, SINK_1, tuple(map(published, REPORTED)))
-
-
-def _label(row: Mapping[str, Cell], with_model: bool) -> str:
-    start = "no BOS" if row["BOS"] == NO_BOS else "BOS first"
-    return f"{row[INPUT]}, {start}" + (f", {row[MODEL]}" if with_model else "")
 
 
 def _sinks(report: Report) -> dict[str, Cell]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from sinkinterp.checks import InputError, refusal
 from sinkinterp.files import write_file
 from sinkinterp.pages import book
+from sinkinterp.runs.catalogue import summary_of
 from sinkinterp.runs.experiment import load_experiment
 
 from . import cells, models, pictures, story, verdicts
@@ -36,7 +37,7 @@ def draw_again(folder: Path, stems: Sequence[str] = ()) -> list[Path]:
         what = f"{folder / chapter.stem}.json does not hold the rows of {chapter.name}"
         with refusal(what, "reproduce it again", (InputError, Exception)):  # rows of another one fail in any way
             found = experiment.verdicts(table, chapter.scale)
-            chapter = replace(chapter, table=table, verdicts=found)
+            chapter = replace(chapter, summary=summary_of(chapter.name), table=table, verdicts=found)
             drawn = experiment.digest(table), experiment.draw(replace(table, title=chapter.title))
         judged.append((chapter, *drawn))
     for chapter, digest, figure in judged:

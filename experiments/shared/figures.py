@@ -1,8 +1,11 @@
 """Figures beside the paper's numbers, and tables of runs over steps."""
 
+from typing import Any
+
 import plotly.graph_objects as go
 
 from sinkinterp.plots.theme import colour, error_bars, escaped, themed, unique_values
+from sinkinterp.report.readings import short_name
 from sinkinterp.runs.training_figures import STEP
 from sinkinterp.table import MODEL, SEED, Table
 
@@ -10,9 +13,15 @@ OPEN_MARKERS = ("circle-open", "square-open", "diamond-open", "cross-open")
 
 
 def beside_published(table: Table, by: str, quantity: str, published: tuple[str, ...]) -> go.Figure:
-    """A bar with its interval per row, named by column `by`; the published columns as hollow marks."""
+    """A bar with its interval per row, named by column `by`; the published columns as hollow marks.
+
+    Rows of several models are grouped by them.
+    """
     figure = go.Figure()
-    x = [escaped(name) for name in table.frame[by]]
+    x: list[Any] = [escaped(short_name(str(name)) if by == MODEL else name) for name in table.frame[by]]
+    models = [escaped(short_name(str(row.get(MODEL)))) for row in table.records()]
+    if by != MODEL and 1 < len({*models}) < len(models):
+        x = [models, x]
     figure.add_bar(
         x=x,
         y=table.numbers(quantity),

@@ -166,6 +166,8 @@ def thumbnail(figure: go.Figure, height: int = HEIGHT) -> go.Figure:
     plain = json_ready(figure)
     layout, scale = plain["layout"], {"coloraxis": {**plain["layout"].get("coloraxis", {}), "showscale": False}}
     traces = [trace for trace in plain["data"] if trace.get("xaxis", "x") == "x"]
+    if any(trace["type"] == "bar" and isinstance(trace["x"][0], str) for trace in traces):
+        traces, layout = _lying(traces, layout)
     for trace in traces:
         trace |= {"showscale": False} if trace["type"] == "heatmap" else {}
         trace |= {"mode": "markers"} if "text" in str(trace.get("mode")) else {}
@@ -176,12 +178,21 @@ def thumbnail(figure: go.Figure, height: int = HEIGHT) -> go.Figure:
     return go.Figure({"data": traces, "layout": about | axes})
 
 
+def _lying(traces: Sequence[dict[str, Any]], layout: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Traces and layout with the axes exchanged, so that the names of bars stand to the left."""
+    turned = {"x": "y", "y": "x", "error_y": "error_x"}
+    lying = [{turned.get(key, key): value for key, value in trace.items()} for trace in traces]
+    lying = [trace | ({"orientation": "h"} if trace["type"] == "bar" else {}) for trace in lying]
+    names = {**layout.get("xaxis", {}), "autorange": "reversed"}
+    return lying, {**layout, "xaxis": layout.get("yaxis", {}), "yaxis": names}
+
+
 def _small(axis: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any]:
     """An axis of a small figure, over the whole room: with few ticks, and with few and short names of its values."""
     words = [value for some in values if some is not None for value in some if isinstance(value, str | list)]
     names = [*dict.fromkeys(map(str, words))] if len(words) <= MOST_NAMED * len(values) else []
     short = [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in names]
-    text = "" if words else axis.get("title", {}).get("text", "")
+    text = axis.get("title", {}).get("text", "") if not words or "".join(names).isdecimal() or not names else ""
     few = {"dtick": 1} if axis.get("type") == "log" else {"nticks": 5}
     about = {"title": {"text": text, "standoff": 4, "font": {"size": LETTERS}}, "automargin": True, "domain": [0, 1]}
     kept = {name: axis[name] for name in _RIGHT if axis.get(name) is not None}

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -61,9 +62,11 @@ def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") 
     """The figure with the theme's layout, on a light background.
 
     `caption` says what is plotted, with n, T, epsilon and BOS; `caption_of` gives it back. The legend has each name
-    once, where it comes first.
+    once, where it comes first. Variants of our models are named in words.
     """
     named: set[str] = set()
+    for part in (*figure.data, *figure.select_xaxes(), *figure.select_yaxes()):
+        part.update({key: in_words(part[key]) for key in _NAMES if key in part and part[key] is not None})
     for trace in figure.data:
         if trace.name in named and trace.showlegend is None:
             trace.showlegend = False
@@ -78,6 +81,19 @@ def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") 
         legend={"orientation": "h", "yanchor": "bottom", "y": LEGEND_Y, "x": 0},
     )
     return figure
+
+
+_VARIANTS = data_of("lm/changes.toml").keys()
+_NAMES = ("name", "x", "y", "text", "ticktext", "tickvals", "categoryarray")  # of traces and axes
+
+
+def in_words(value: Any) -> Any:
+    """The name of a variant of our models in words, such as "KV biases", also in a list; any other value as it is."""
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.dtype.kind in "OU"):
+        return [in_words(part) for part in value]
+    if not isinstance(value, str) or value not in _VARIANTS:
+        return value
+    return re.sub("^(k|v|kv)_bias", lambda found: f"{found[1].upper()} biases", value).replace("_", " ")
 
 
 def _said_once(caption: str) -> str:
@@ -263,13 +279,21 @@ def add_grey_band(
 
     `name` is that of the legend, `place` that of the panel.
     """
+    add_band(figure, rows, x, column, name, place)
     shared = {"x": cells_of(rows, x), "mode": "lines", "legendgroup": name, **place}
+    figure.add_scatter(y=rows.numbers(column), name=name, line={"color": GREY, "dash": dash}, **shared)
+
+
+def add_band(
+    figure: go.Figure, rows: Table, x: str, column: str, name: str, place: Mapping[str, Any], of: str = GREY
+) -> None:
+    """Adds the interval of a column as a filled band in the colour `of`, where the table has one."""
     if low_of(column) in rows.frame:
-        edge = {"line": {"width": 0}, "hoverinfo": "skip", **shared, "showlegend": False}
-        fill = {"fill": "tonexty", "fillcolor": faded(GREY)}
+        edge = {"x": cells_of(rows, x), "mode": "lines", "legendgroup": name, **place}
+        edge |= {"line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+        fill = {"fill": "tonexty", "fillcolor": faded(of)}
         figure.add_scatter(y=rows.numbers(low_of(column)), name=f"{name}, low", **edge)
         figure.add_scatter(y=rows.numbers(high_of(column)), name=f"{name}, high", **fill, **edge)
-    figure.add_scatter(y=rows.numbers(column), name=name, line={"color": GREY, "dash": dash}, **shared)
 
 
 def _places(table: Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
