@@ -96,7 +96,7 @@ def _draw_trade(figure: go.Figure, methods: Table) -> None:
         x=xs, y=ys, mode="markers", marker={"size": 9, "color": colour(0)}, text=names, showlegend=False, row=1, col=1
     )
     xs, ys, names = zip(*best, strict=True)
-    look = {"line": {"color": colour(1), "dash": "dot"}, "textposition": "bottom center", "cliponaxis": False}
+    look = {"line": {"color": colour(1), "dash": "dot"}, "textposition": "bottom left", "cliponaxis": False}
     figure.add_scatter(x=xs, y=ys, text=names, mode="lines+text", name="not beaten", **look, row=1, col=1)
     figure.update_xaxes(title="loss over softmax, nats a token", row=1, col=1)
     error = "relative squared error of int8<br>activations, one scale a text"

@@ -170,18 +170,19 @@ def _kinds(subject: Subject, tokens: Tokens) -> Tensor:
 
 def outliers_figure(table: Table) -> go.Figure:
     """Outlier tokens of every kind, and how long the longest token is, by block."""
-    figure, x = (
-        make_subplots(1, 2, subplot_titles=("outlier tokens, share of the kind", LONGEST)),
-        table.frame[BLOCK].tolist(),
-    )
-    for i, kind in enumerate(TOKENS_BY_KIND):
-        figure.add_bar(x=x, y=table.numbers(kind), name=kind, marker={"color": colour(i)}, row=1, col=1)
-    figure.add_scatter(x=x, y=table.numbers(LONGEST), name=LONGEST, line={"color": colour(4)}, row=1, col=2)
-    if not any(any(table.numbers(kind)) for kind in TOKENS_BY_KIND):
-        none = f"no token is an outlier<br>(longest: {max(table.numbers(LONGEST)):.1f} medians)"
-        figure.add_annotation(text=none, x=0.5, y=0.5, xref="x domain", yref="y domain", showarrow=False)
-    figure.update_xaxes(title="block (0: embedding)").update_yaxes(tickformat=".0%", range=[0, 1.03], col=1)
-    figure.update_yaxes(type="log", exponentformat="power", col=2)
+    x, kinds = table.frame[BLOCK].tolist(), [kind for kind in TOKENS_BY_KIND if any(table.numbers(kind))]
+    longest = f"{LONGEST}: at most {max(table.numbers(LONGEST)):.1f}, so no token is an outlier"
+    titles = ("outlier tokens, share of the kind", LONGEST) if kinds else (longest,)
+    figure = make_subplots(1, len(titles), subplot_titles=titles)
+    for kind in kinds:
+        marker = {"color": colour(TOKENS_BY_KIND.index(kind))}
+        figure.add_bar(x=x, y=table.numbers(kind), name=kind, marker=marker, row=1, col=1)
+    if kinds:
+        figure.update_yaxes(tickformat=".0%", range=[0, 1.03], col=1)
+    last = len(titles)
+    figure.add_scatter(x=x, y=table.numbers(LONGEST), name=LONGEST, line={"color": colour(4)}, row=1, col=last)
+    figure.update_xaxes(title="block (0: embedding)", dtick=max(1, len(x) // 10))
+    figure.update_yaxes(type="log", exponentformat="power", col=last)
     return themed(figure, table.title, 440, table.note)
 
 

@@ -82,7 +82,8 @@ def _explained_page(title: str, found: "Explanation", maps: "Mapping[tuple[int, 
     heads = [(score.layer, score.head) for score in found.strongest_first]
     sections = [Section(f"Head {layer}.{h}", "", [found.plot((layer, h), maps[layer, h])]) for layer, h in heads]
     sections += [Section(table.title, table.note, [], [table]) for table in found.tables()]
-    return page(title, found.sentence.split("\n"), sections)
+    said = found.sentence.split("\n")  # a line for each head, then of the path; the figures show the other heads
+    return page(title, [said[0], *said[len(heads) :]], sections)
 
 
 def _of_strongest(answer: "Explanation") -> "Table":

@@ -103,12 +103,13 @@ def _added(blocks: Blocks, name: str, text: str) -> str:
 def encode(atlas: Atlas) -> tuple[schema.PageData, Mapping[str, str]]:
     """The data of the page, and the texts of its blocks by id."""
     scales, blocks, first = _scales(atlas), Blocks(), atlas.states[0]
+    captions = _captions(atlas, scales)
     rows, columns = first.channels[WEIGHT].shape[2:]
     data = schema.PageData(
         model=atlas.model,
         lead=atlas.lead,
-        protocol=atlas.protocol,
-        captions=_captions(atlas, scales),
+        protocol=captions.pop("protocol"),
+        captions=schema.CaptionData(**captions),
         tables=[_table(table) for table in atlas.tables],
         tokens=list(atlas.tokens),
         layers=list(atlas.layers),
@@ -190,12 +191,14 @@ def _pairs(atlas: Atlas, blocks: Blocks) -> dict[str, str]:
     return {str(layer): ids[text] for layer, text in texts.items()}
 
 
-def _captions(atlas: Atlas, scales: Scales) -> schema.CaptionData:
+def _captions(atlas: Atlas, scales: Scales) -> dict[str, str]:
+    """The text under each figure, and the protocol."""
     words = data_of("pages/atlas/captions.toml")
     pair, pairs = words.pop("pair"), words.pop("pairs").format(side=atlas.side)
     kept = "; ".join(f"{channel.name}s {scale.precision()}" for channel, scale in scales.items())
-    numbers = {"n_maps": len(atlas.maps), "cell": pair if atlas.side == 1 else pairs, "kept": kept, "note": atlas.note}
-    return schema.CaptionData(**{name: text.format(**numbers) for name, text in words.items()})
+    numbers = {"n_maps": len(atlas.maps), "cell": pair if atlas.side == 1 else pairs, "kept": kept}
+    numbers |= {"note": atlas.note, "protocol": atlas.protocol}
+    return {name: text.format(**numbers) for name, text in words.items()}
 
 
 def _table(table: Table) -> schema.TableData:
