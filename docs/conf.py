@@ -11,6 +11,7 @@ author = "The sinkinterp developers"
 release = __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
 html_theme = "furo"
+html_static_path, html_css_files = ["_static"], ["code.css"]
 html_extra_path = ["../figures"]  # the book with the files that its pages read, and the numbers beside it
 html_title = f"sinkinterp {release}"
 exclude_patterns = ["notes"]

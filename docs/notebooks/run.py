@@ -1,4 +1,4 @@
-"""Runs the notebooks and keeps their output: `python docs/notebooks/run.py`. Figures are kept as pictures."""
+"""Runs the notebooks and keeps their output: `python docs/notebooks/run.py`. Figures are plotly's, and pictures too."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-os.environ["PLOTLY_RENDERER"] = "png"
+os.environ["PLOTLY_RENDERER"] = "plotly_mimetype+png"
 for file in sorted(Path(__file__).parent.glob("*.ipynb")):
     notebook = nbformat.read(file, as_version=4)
     NotebookClient(notebook, timeout=300).execute()

@@ -153,7 +153,7 @@ def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText =
     strongest, of_uniform = (values[:, i, head].nanmean().item() for values in (alphas, nulls))
     is_one = report.protocol.sequences == 1
     unit = "(layer, head)" if is_one else "(sequence, layer, head)"
-    edits = " and ".join(f" with {edit}" for edit in report.protocol.edits)
+    edits = " and ".join(f" with {edit.partition(' [')[0]}" for edit in report.protocol.edits)  # without its code
     claim = _claim(_rate_exceeds(report, epsilon), _mean_exceeds(report))
     if at:
         claim = f"has its sink on position {at} (p{at + 1}, Sink_{at + 1}), and none to speak of on its first token"

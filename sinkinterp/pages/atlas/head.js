@@ -127,8 +127,9 @@ function headLayout(traces) {
 
 /** Puts colour bar `i` beside the maps, or below them on a narrow screen. */
 function placeBar(layout, bar, i) {
-  if (!isNarrow()) { bar.x = 1.01 + 0.085 * i; return; }
-  const { height, margin: { t, b } } = layout, inside = height - t - b, below = b - 70 - 62 * (isComparison ? 1 - i : 0);
+  const { width, height, margin: { l, r, t, b } } = layout;
+  if (!isNarrow()) { bar.x = 1 + (8 + 80 * i) / (width - l - r); return; }
+  const inside = height - t - b, below = b - 70 - 62 * (isComparison ? 1 - i : 0);
   Object.assign(bar, { orientation: "h", x: 0.5, xanchor: "center", y: -below / inside, yanchor: "top", len: 1 });
   Object.assign(bar, { thickness: 10, title: { ...bar.title, side: "top" } });
 }

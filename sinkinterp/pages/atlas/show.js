@@ -8,7 +8,7 @@ function writeTexts() {
   $("head-caption").textContent = about.captions.head;
   $("text-caption").textContent = about.captions.text;
   $("protocol").textContent = about.protocol;
-  document.querySelector("main").className = maps.length === 1 ? "single" : isComparison ? "wide" : "";
+  document.querySelector("main").className = maps.length === 1 ? "single" : isComparison ? "compared" : "";
 }
 
 /** A table with its title above and its note below. */

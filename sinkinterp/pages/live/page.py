@@ -264,7 +264,7 @@ class Session:
             answer = AnswerData(
                 view=view,
                 blocks=dict(blocks),
-                edits=[edit.in_words for edit in edits],
+                edits=[repr(edit) for edit in edits],
                 suggestions=self._suggestions(massive),
                 headline=headline(reports, self.subject.label),
                 next=next_tokens(reports, self.subject.label),
