@@ -105,10 +105,10 @@ def by_suffix(suffix: str, formats: Mapping[str, T], what: str, *others: str, fi
     return formats[suffix]
 
 
-def check_is_file(path: Path, fix: str = "check the path") -> None:
+def check_is_file(path: Path, fix: str = "") -> None:
     """Raises InputError, which ends in `fix`, where there is no file at a path."""
     if not path.is_file():
-        raise InputError(f"there is no file {path}; {fix}")
+        raise InputError(f"there is no file {path}{fix and f'; {fix}'}")
 
 
 @contextmanager

@@ -58,12 +58,12 @@ class Spec(Checked):
         kind = Spec.kinds.get(str(named))
         if kind is None or not issubclass(kind, cls) or plain == named:
             what = f"{named!r:.40} is not a {cls.__name__} of this version of sinkinterp"
-            raise InputError(f"{what}; use the version that wrote it")
+            raise InputError(what)
         unknown = plain.keys() - {"kind", *(f.name for f in fields(kind))}
         absent = [f.name for f in fields(kind) if f.name not in plain and f.default is MISSING]
         for verb, names in {"has no": sorted(unknown), "lacks": absent}.items():
             if names:
-                raise InputError(f"{kind.__name__} {verb} {', '.join(names)}; use the version that wrote it")
+                raise InputError(f"{kind.__name__} {verb} {', '.join(names)}")
         return kind(**{name: _from_json(value) for name, value in plain.items() if name != "kind"})
 
     def key(self) -> str:

@@ -101,7 +101,7 @@ class Table:
         """
         given = [instance_of(row, Mapping, "rows are dictionaries, of cells by column") for row in rows]
         if any(row.keys() != given[0].keys() for row in given):
-            raise InputError(f"the rows of {title!r} have different columns; give each the same")
+            raise InputError(f"the rows of {title!r} have different columns")
         names = given[0] if given else ()
         return Table(
             title, note, pandas.DataFrame({name: _column(name, [row[name] for row in given]) for name in names}), draw

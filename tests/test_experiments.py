@@ -383,7 +383,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
 def test_an_installation_without_experiments_says_so(call, tmp_path, monkeypatch):
     monkeypatch.setattr(catalogue, "FOLDER", tmp_path / "site-packages" / "experiments")
     code, output, _ = call("reproduce", "table07")
-    assert code == 2 and "there is no experiment in" in output and "install sinkinterp again" in output
+    assert code == 2 and "there is no experiment in" in output
     refused(lambda: experiment_names())
 
 

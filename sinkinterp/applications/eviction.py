@@ -283,8 +283,7 @@ def quantised_table(
     """
     bits = tuple(dict.fromkeys(whole_numbers(bits, "bits", 2, 32)))
     if getattr(subject.model.config, "kv_lora_rank", None):
-        fix = "RoundedCache rounds the keys and values that are made of it, as an edit"
-        raise InputError(f"{subject.name} caches a latent, not keys and values; take another model ({fix})")
+        raise InputError(f"{subject.name} caches a latent, not keys and values")
     rows: list[dict[str, Cell]] = []
     full, all_rounded = loss_of(subject, tokens), torch.empty(0)
     ways = [*product(bits, GRAINS, SPARED)]

@@ -99,7 +99,7 @@ class MendRecipe(Fit):
         super().__post_init__()
         whole_number(self.position, "position", 0, self.data.length - 2)
         if not self.steps and self.trained != SlotsAlone():
-            raise InputError("no step trains any weights; leave weights=... away, or set steps=300")
+            raise InputError("no step trains any weights")
 
     @property
     def skips(self) -> int:
@@ -147,7 +147,7 @@ class Mended:
     def answer(self) -> str:
         """Says in a line or two if the first token is still a sink, and the next step."""
         last = self.history[-1]
-        state = "no sink any more" if is_mended(last) else "still a sink; train it longer (--steps)"
+        state = "no sink any more" if is_mended(last) else "still a sink"
         numbers = f"alpha_1 {last['alpha_1']:.3f} (uniform {last['alpha_1_uniform']:.3f}), Sink_1 {last['sink_1']:.1%}"
         bos = " The slots stand in the place of BOS: texts are read without it." if self.recipe.skips else ""
         return f"The first token is {state}: {numbers} after {last['step']} steps.{bos}\nThe adapter: {self.folder}"
@@ -219,7 +219,7 @@ def mended(
     `loop.train` does, where `out` holds what another run wrote, and for a model that slots cannot be added to.
     """
     if world.size > 1:
-        raise InputError("one process mends a model; start one")
+        raise InputError("one process mends a model")
     check_writable(out / "lock")
     if recipe.steps:
         checkpoint.check_made(out / "adapter")

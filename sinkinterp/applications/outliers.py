@@ -338,7 +338,7 @@ def _maps(subject: HuggingFaceSubject) -> list[tuple[int, LinearMap]]:
     maps = [(i, one) for i, block in enumerate(subject.modules.blocks) for one in linear_maps(block)]
     if not maps:
         what = "a linear map whose weights are floating-point numbers"
-        raise InputError(f"no block of {subject.name} has {what}; load the model without quantisation")
+        raise InputError(f"no block of {subject.name} has {what}")
     return maps
 
 

@@ -161,8 +161,8 @@ class AttentionCall(Inputs):
             yield f"a pattern of layer {self.layer} has the shape {shape}; got {tuple(weights.shape)}"
         if not weights.isfinite().all():
             is_half = torch.float16 in (self.q.dtype, weights.dtype)
-            fix = 'float16 ends at 65,504: load it with dtype="bfloat16"' if is_half else "check what computes them"
-            yield f"weights of layer {self.layer} are not finite; {fix}"
+            fix = '; float16 ends at 65,504: load it with dtype="bfloat16"' * is_half
+            yield f"weights of layer {self.layer} are not finite{fix}"
         if (weights[..., -self.k.shape[2] :] * ~self.allowed()).any():
             yield "a query cannot see all these keys; multiply by call.allowed()"
 

@@ -27,7 +27,7 @@ class Feature(Part):
     """A map of queries and keys. `build` returns a module for each layer if it has parameters."""
 
     def __call__(self, x: Vectors) -> Vectors:
-        raise NotImplementedError(f"{type(self).__name__} has parameters: call its module, .build(dims)")
+        raise NotImplementedError(f"{type(self).__name__} has parameters, which .build(dims) makes")
 
 
 @dataclass(frozen=True)

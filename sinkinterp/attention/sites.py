@@ -89,7 +89,7 @@ def check_call(edited: Any, call: AttentionCall, who: str) -> Iterator[str]:
     for name in ("q", "k", "v"):
         x = alike(getattr(edited, name), getattr(call, name), f"{who}, in {name},")
         if x is not getattr(call, name) and not x.sum(dtype=torch.float32).isfinite():  # attention may hide a NaN
-            yield f"{who} makes {name} that are not finite in layer {call.layer}; check its numbers"
+            yield f"{who} makes {name} that are not finite in layer {call.layer}"
     if edited.mask is not None and edited.mask.dtype != torch.bool:
         yield f"{who} makes masks that are not torch.bool"
     for name in ("scale", "softcap"):
@@ -186,7 +186,7 @@ class Edit(Checked):
 
         Raises InputError for an edit that has no such control.
         """
-        raise InputError(f"{type(self).__name__} chooses nothing to draw at random, so it has no control; leave it out")
+        raise InputError(f"{type(self).__name__} chooses nothing to draw at random, so it has no control")
 
 
 @dataclass(frozen=True)

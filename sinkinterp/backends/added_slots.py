@@ -153,7 +153,7 @@ def _attend(
 ) -> tuple[Tensor, None]:  # fmt: skip
     """The attention function of transformers' interface."""
     if dropout:
-        raise InputError("attention with added slots is computed without dropout; call without_dropout(model)")
+        raise InputError("attention with added slots is computed without dropout; call model.eval(), or set it to 0")
     attention_mask = mask_of_chosen(module, key.shape[2], attention_mask, kwargs)
     extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
     call = call_of_interface(0, query, key, value, attention_mask, scaling, **extra)

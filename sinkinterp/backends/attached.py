@@ -40,7 +40,7 @@ def used_alone(model: Any) -> Iterator[None]:
     while not lock.acquire(timeout=0.1):
         if model in PATCHES:
             what = f"this {type(model).__name__} is inside si.patched(...) of another thread"
-            raise InputError(f"{what}; wait for its end")
+            raise InputError(what)
     try:
         yield
     finally:

@@ -95,7 +95,7 @@ def logits_check(name: str, bare: Logits, vocab: int) -> Check:
         excess, most = answers["excess"], weight_tolerance(logits.dtype)
         nan = not bare.isfinite().all() or bool(excess.isnan().any())
         faults = {
-            "its attention or its logits are not numbers; check its weights, and rope_theta in its configuration": nan,
+            "its attention or its logits are not numbers": nan,
             f"its logits are not the bare model's, {of_bare}": not of_bare.is_within(tolerance),
             f"a later token changes earlier logits, so it is not causal: {of_later}": not of_later.is_within(tolerance),
             "its attention rows do not sum to one": excess.max().item() > most,

@@ -170,16 +170,14 @@ class Sound(_SoundInput):
 
     def samples(self) -> Samples:
         """Raises InputError for a file that is not a .wav file of this rate, or ends before its header says."""
-        what, fix = f"{self.file} is not sound, or ends too early", "give a whole .wav file of PCM samples"
-        kinds = (OSError, EOFError, wave.Error)
-        with refusal(what, fix, kinds), wave.open(str(self.file), "rb") as sound:
+        what, kinds = f"{self.file} is not a whole .wav file of PCM samples", (OSError, EOFError, wave.Error)
+        with refusal(what, of=kinds), wave.open(str(self.file), "rb") as sound:
             width, rate, channels = sound.getsampwidth(), sound.getframerate(), sound.getnchannels()
             named, data = sound.getnframes() * width * channels, sound.readframes(sound.getnframes())
             if not data or len(data) < named:
                 raise EOFError(f"it ends after {len(data):,} of {named:,} bytes of sound")
         if rate != SAMPLING_RATE:
-            fix = f"convert it: ffmpeg -i {self.file.name} -ar {SAMPLING_RATE} converted.wav"
-            raise InputError(f"{self.file} holds {rate} samples a second; the model takes {SAMPLING_RATE}; {fix}")
+            raise InputError(f"{self.file} holds {rate} samples a second; the model takes {SAMPLING_RATE}")
         return _decoded(data, width).view(-1, channels).mean(1)
 
 
@@ -347,7 +345,7 @@ def check_encoder(encoder: EncoderInput | None, has_encoder: bool, name: str) ->
     if has_encoder and encoder is None:
         yield f"{name} is an encoder-decoder model, whose encoder needs an input: add {ENCODERS}"
     if encoder is not None and not has_encoder:
-        yield f"{name} has no encoder that could be given an input; leave it out"
+        yield f"{name} has no encoder that could be given an input"
 
 
 def without_cross_attention(model: PreTrainedModel) -> AbstractContextManager[None]:

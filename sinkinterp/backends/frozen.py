@@ -60,8 +60,8 @@ class FrozenNorm:
         squares = unscaled.square().sum(-1, keepdim=True)
         norm = FrozenNorm(gain, shift, is_centred, (unscaled * (y - shift)).sum(-1, keepdim=True) / (squares + tiny))
         if (norm(x) - y).abs().max() > TOLERANCE * y.abs().max():
-            fix = "take another family" if x.dtype.itemsize >= 4 else f"{x.dtype} rounds too much: load it in float32"
-            raise InputError(f"{type(module).__name__} is not a norm whose scale can be frozen; {fix}")
+            fix = "" if x.dtype.itemsize >= 4 else f"; {x.dtype} rounds too much: load it in float32"
+            raise InputError(f"{type(module).__name__} is not a norm whose scale can be frozen{fix}")
         return norm
 
 
@@ -110,7 +110,7 @@ class FrozenRun:
         with suppress(_Attends):
             self._output(layer, part, recorder)
         if recorder.call is None:
-            raise InputError(f"{self.subject.name}: the attention of layer {layer} is not reached; take another family")
+            raise InputError(f"{self.subject.name}: the attention of layer {layer} is not reached")
         return recorder.call
 
     def writes(self, layer: int) -> Float[Tensor, "head batch pos d_model"]:
@@ -149,7 +149,7 @@ def frozen(subject: Subject, tokens: Tokens, logits: bool = False) -> Iterator[F
 
     def see(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if module in seen:
-            raise InputError(f"a {type(module).__name__} runs twice in one pass; take another family")
+            raise InputError(f"a {type(module).__name__} runs twice in one pass")
         seen[module] = (args, kwargs, output)
 
     with used_alone(hf.model), torch.no_grad(), eval_mode(hf.model):
@@ -190,7 +190,7 @@ def freezable(subject: Subject) -> HuggingFaceSubject:
         if shows_all and not subject.modules.is_cross:
             return subject
     what = "a decoder of transformers on backend='huggingface', whose blocks all show what feed-forward layers add"
-    raise InputError(f"{subject.name} is not {what}; take another")
+    raise InputError(f"{subject.name} is not {what}")
 
 
 def _nothing_like(output: Any, *_: Any, **__: Any) -> Any:

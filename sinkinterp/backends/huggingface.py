@@ -60,6 +60,8 @@ class HuggingFaceSubject(Subject):
         the model.
         """
         self._check_ready()
+        if not isinstance(self.model, PreTrainedModel):
+            return super().lens()
         return bridge_of(self.model, self.tokenizer)
 
     def _read_model(self, model: PreTrainedModel) -> None:
@@ -165,7 +167,7 @@ class HuggingFaceSubject(Subject):
             logits_returned = self._pass(tokens, recorder, **positions)
             trace = Trace(recorder.stacked_answers(self.shape, self.device), logits_returned)
         if logits_returned[:, -1].isnan().any():
-            raise InputError(f"{self.name} returns logits that are not numbers; check the weights of its head")
+            raise InputError(f"{self.name} returns logits that are not numbers")
         for name, answer in trace.answers.items():
             per_sequence(answer, len(tokens), metric(name))
         return trace
@@ -242,7 +244,7 @@ class HuggingFaceSubject(Subject):
         embedding = self.model.get_input_embeddings()
         if not hasattr(embedding, "num_embeddings"):
             kind = type(embedding).__name__
-            raise InputError(f"the embedding of {self.name} is a {kind}; give it num_embeddings and embedding_dim")
+            raise InputError(f"the embedding of {self.name} is a {kind}")
         return embedding
 
     def _forward(
@@ -299,7 +301,7 @@ class HuggingFaceSubject(Subject):
         if limit is None:
             return
         if not self._reads_on:
-            raise InputError(f"{self.name} has no positions beyond {limit}; take a transformers model with rotary ones")
+            raise InputError(f"{self.name} has no positions beyond {limit}")
         self.shape = replace(self.shape, n_ctx=None)
         notes = (self.attention_note, f"its context of {limit} tokens is no limit")
         self.attention_note = "; ".join(filter(None, notes))
@@ -331,9 +333,9 @@ class HuggingFaceSubject(Subject):
     @refusing
     def _check_last_position(self, last: int) -> Iterator[str]:
         if not self._abilities.takes_positions:
-            yield f"{self.name} has no positions that could be swapped; take a table of positions or rotary ones"
+            yield f"{self.name} has no positions that could be swapped"
         if not self._abilities.positions_are_plain:
-            yield f"{self.name} uses positions outside embeddings and rotations, or not from 0; take another family"
+            yield f"{self.name} uses positions outside embeddings and rotations, or not from 0"
         rows = self.shape.n_ctx
         if self.modules.tables and rows is not None and last >= rows:
             yield f"position {last} is outside {self.name}'s table of {rows}; shift by less"
@@ -358,7 +360,7 @@ class HuggingFaceSubject(Subject):
         if self.model in PATCHES:
             yield f"{self.name} is inside si.patched(...); measure it outside, with edits=... instead"
         if self.device.type == "meta":
-            yield f"the weights of {self.name} are not in memory (device meta); load them to cpu or cuda"
+            yield f"the weights of {self.name} are not in memory (device meta)"
 
     def _check_tapped(self, site: Site) -> None:
         if site in sites.TAPPED and site not in self.modules.taps:
@@ -369,7 +371,7 @@ class HuggingFaceSubject(Subject):
         """Raises InputError for what are not token ids, `sequence pos`, of the vocabulary, `most` in a sequence."""
         if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.ndim != 2 or not tokens.numel():
             got = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
-            yield f"{self.name} runs on a tensor of token ids, `sequence pos`; got {got!r}; see subject.tokens"
+            yield f"{self.name} runs on a tensor of token ids, `sequence pos`; got {got!r}"
         if tokens.is_meta or tokens.layout is not torch.strided:
             got = "device meta" if tokens.is_meta else tokens.layout
             yield f"token ids are a dense tensor in memory; got {got}; give their list, or tokens.to_dense()"

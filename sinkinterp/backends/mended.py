@@ -112,7 +112,7 @@ def with_adapter(model: PreTrainedModel, folder: Path | str) -> Any:
     instance_of(model, PreTrainedModel, "an adapter mends a transformers model")
     if model in _UNDO:
         raise InputError(f"this {type(model).__name__} has an adapter; call si.without_adapter(model) first")
-    check_is_file(folder / RECORD, "give what sinkinterp mend wrote")
+    check_is_file(folder / RECORD)
     check_beside(folder)
     verify(folder)
     record = read_record(folder / RECORD)
@@ -144,7 +144,7 @@ def _exchange(model: PreTrainedModel, tensors: dict[str, Tensor], undo: ExitStac
     """Puts tensors into the parameters of their names."""
     parameters = dict(model.named_parameters())
     if unknown := sorted(tensors.keys() - parameters.keys()):
-        raise InputError(f"no parameter takes {unknown[0]} of the adapter; use the version of peft that wrote it")
+        raise InputError(f"no parameter takes {unknown[0]} of the adapter")
     for name, tensor in tensors.items():
         undo.callback(setattr, parameters[name], "data", parameters[name].data)
         parameters[name].data = tensor.to(parameters[name])
@@ -191,14 +191,14 @@ def base_of(folder: Path) -> str:
     if (folder / RECORD).is_file():
         return str(read_record(folder / RECORD)["base"])
     file = folder / _ADAPTER
-    with refusal(f"cannot read {file}", "save the adapter again", (OSError, ValueError, AttributeError)):
+    with refusal(f"cannot read {file}", of=(OSError, ValueError, AttributeError)):
         base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base or not isinstance(base, str):
-        raise InputError(f"{file} names no base_model_name_or_path; write the model there that it belongs to")
+        raise InputError(f"{file} names no base_model_name_or_path")
     with refusal(f"{folder} is an adapter of a model that is not here", of=(InputError,)):
         place = located(base)
     if adapter_folder(place):
-        raise InputError(f"{file} names {base}, which is an adapter itself; write a whole model there")
+        raise InputError(f"{file} names {base}, which is an adapter itself")
     return base
 
 
@@ -216,8 +216,8 @@ def merged(model: PreTrainedModel, folder: Path) -> Any:
 
     if (kind := peft.PeftConfig.from_pretrained(str(folder))).is_prompt_learning:
         what = f"{folder} is an adapter of {kind.peft_type.value.lower()}, which adds keys that are no tokens of a text"
-        raise InputError(f"{what}; read an adapter that is merged with weights, such as LoRA's")
-    check_is_file(folder / _WEIGHTS, "save the adapter with safe_serialization=True")
+        raise InputError(what)
+    check_is_file(folder / _WEIGHTS)
     with refusal(f"the adapter {folder} does not fit {type(model).__name__}"):  # that of another model fails in any way
         adapted = peft.PeftModel.from_pretrained(model, str(folder))
         taken = peft.get_peft_model_state_dict(adapted, save_embedding_layers=False).keys()

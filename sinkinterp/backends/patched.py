@@ -219,12 +219,12 @@ class _Patch(Attached):
     def _check_layout(self, layout: Layout, past: int) -> Iterator[str]:
         subject = self.subject
         if not layout.is_plain and not (subject.reads_caches and subject.takes_position_ids):
-            yield f"{subject.name} takes no padding in a patched block; give sequences of one length"
+            yield f"{subject.name} takes no padding in a patched block"
         recomputes = any(getattr(block, "gradient_checkpointing", False) for block in subject.modules.blocks)
         if recomputes and subject.model.training and torch.is_grad_enabled():
-            yield "gradient checkpointing computes blocks again without edits; train without it"
+            yield "gradient checkpointing computes blocks again without edits"
         if past and not subject.reads_caches:
-            yield "hooks of a bridge do not show the keys of a cache; leave past_key_values out"
+            yield "hooks of a bridge do not show the keys of a cache"
 
     def check_pass(self, block: nn.Module, args: tuple[Any, ...]) -> None:
         """A forward pre-hook of a block. Raises InputError outside a pass of the whole model, which alone is edited."""

@@ -235,11 +235,11 @@ class Recorder:
     def residual(self, x: Tensor) -> Tensor:
         """The next block's input after the edits; `x` itself where they do not change it."""
         if x.ndim != 3:
-            raise InputError(f"blocks pass on {tuple(x.shape)} numbers, not one residual stream; take another family")
+            raise InputError(f"blocks pass on {tuple(x.shape)} numbers, not one residual stream")
         block = len(self.answers[sites.RESIDUAL])
         if block and x.shape[1] != self.size[1]:
             rows = f"{x.shape[1]} rows behind block {block - 1}, of {self.size[1]}"
-            raise InputError(f"blocks pass on {rows}, so which positions these are is not known; take another family")
+            raise InputError(f"blocks pass on {rows}, so which positions these are is not known")
         self.size = (x.shape[0], x.shape[1])
         x = self.edited(sites.RESIDUAL, x, block)
         self.sums.append(x.detach().sum(dtype=torch.float32))  # an infinity or NaN anywhere reaches it
@@ -410,7 +410,7 @@ class Recorder:
         if not all(is_finite):
             first = is_finite.index(False)
             where = f"block {first - 1}" if first else "the embedding"
-            yield f"activations after {where} are not finite; check edits and weights, or load with dtype='bfloat16'"
+            yield f"activations after {where} are not finite"
 
 
 def edits_for(edits: Sequence[Edit], group: Group, layout: Layout) -> Sequence[Edit]:
@@ -427,6 +427,5 @@ def stacked(layers: Sequence[Answers], device: torch.device) -> Answers:
         shapes = {tuple(layer[name].shape) for layer in layers}
         if len(shapes) > 1:
             sizes = " and ".join(map(str, sorted(shapes)))
-            fix = "take another family, or a read with one shape"
-            raise InputError(f"layers answer {name} with different shapes, {sizes}; {fix}")
+            raise InputError(f"layers answer {name} with different shapes, {sizes}")
     return {name: torch.stack([layer[name].to(device) for layer in layers], 1) for name in layers[0]}

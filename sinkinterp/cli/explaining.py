@@ -137,9 +137,9 @@ class What:
         if self.to is not None and self.site is not Site.PATHS:
             yield "--to says where a path ends; add --site paths"
         if self.direct and self.site not in (Site.HEADS, Site.ATTENTION, Site.FEED_FORWARD):
-            yield "--direct goes with --site heads, attention or feed-forward, and with --answer; leave it out"
+            yield "--direct goes with --site heads, attention or feed-forward, and with --answer"
         if self.first_order and self.site in (Site.EDGES, Site.PATHS):
-            yield f"--first-order estimates no {self.site}; leave it out, or take another --site"
+            yield f"--first-order estimates no {self.site}"
 
     def table(self, subject: "Subject", **measured: Any) -> "Table":
         """The share that each place restores: what `activation_patching` takes of prompts and answers is `measured`."""

@@ -344,7 +344,7 @@ def mask(
     """
     written.check(*given.files)
     if given.sequences == 1:
-        raise InputError("it fits on one half of the texts and tests on the other; give two texts or more")
+        raise InputError("it fits on one half of the texts and tests on the other, so it takes two or more")
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
         from ..applications import outliers

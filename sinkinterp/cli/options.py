@@ -28,7 +28,7 @@ def beginning(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
 def filled(text: str) -> str:
     """A text that is not empty."""
     if not text.strip():
-        raise typer.BadParameter("it is empty; give a value, or leave the option out")
+        raise typer.BadParameter("it is empty")
     return text
 
 
@@ -41,7 +41,7 @@ def source(text: str) -> str:
     try:
         is_pipe = path.is_fifo() and Path(os.path.realpath(path)).exists()
         if is_pipe or path.is_char_device() or path.is_block_device():
-            raise typer.BadParameter(f"{path} is a device or a pipe, not a file; give a file")
+            raise typer.BadParameter(f"{path} is a device or a pipe, not a file")
     except (OSError, ValueError):  # it is not a path
         pass
     return text
@@ -67,11 +67,11 @@ def check_outputs(force: bool, *outputs: Path | None, reads: SequenceOf[Path | s
     files = [path for path in outputs if path is not None]
     for one, other in combinations(files, 2):
         if os.path.realpath(one) == os.path.realpath(other):
-            raise InputError(f"two outputs name the same file, {other}; choose another place for one of them")
+            raise InputError(f"two outputs name the same file, {other}")
     inputs = {os.path.realpath(given) for given in reads if given is not None and "\0" not in str(given)}
     for path in files:
         if os.path.realpath(path) in inputs:
-            raise InputError(f"this command reads {path}; choose another place for the output")
+            raise InputError(f"this command reads {path}")
         check_writable(path, force)
 
 
@@ -84,7 +84,7 @@ def check_run(folder: Path) -> None:
     """Raises InputError for a folder that holds something else than a run."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if names and not any(name in ("lock", "model", "adapter") or name.startswith("step-") for name in names):
-        raise InputError(f"{folder} holds {min(names)}, which is not of a run; choose another folder")
+        raise InputError(f"{folder} holds {min(names)}, which is not of a run")
     check_writable(folder / "lock")
 
 
@@ -105,7 +105,7 @@ def texts_named(text: str | None, column: str | None = None) -> "TextStream | No
 def check_used(option: str, value: Any, needed: str, other: Any) -> None:
     """Raises InputError for an option that has no effect without another one."""
     if value is not None and other is None:
-        raise InputError(f"{option} has no effect without {needed}; leave {option} out, or give {needed}")
+        raise InputError(f"{option} has no effect without {needed}")
 
 
 def check_sizes(model: str, heads: Heads, length: int | None = None, beyond_context: bool = False) -> None:

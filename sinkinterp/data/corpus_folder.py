@@ -159,7 +159,7 @@ def _write_record(
     chunks = read_shards(folder, count) if count else []
     check_count(chunks, f"chunks of {length} tokens, of which a longer text or a smaller length makes more", 2)
     if not _has_words(chunks, tokenizer):
-        raise InputError("the texts are empty or blank: they hold nothing but white space; give others")
+        raise InputError("the texts are empty or blank: they hold nothing but white space")
     sha256 = content_hash(chunks)
     record = {"shards": count, "chunks": len(chunks), "sha256": sha256, "fingerprint": fingerprint}
     write_record(folder / RECORD, record | {"files": files | sums(folder, "tokenizer/*")}, _of(folder))

@@ -152,4 +152,4 @@ def rendered(chat: Sequence[Mapping[str, str]], tokenizer: Any, what: str, **opt
     except Exception as error:  # templates are programs
         roles = ", ".join(str(message["role"]) for message in chat)
         reason = f"the model's chat template refuses it: {error or type(error).__name__}"
-        raise InputError(f"{what} ({roles}): {reason}; change its roles, or take another tokenizer") from error
+        raise InputError(f"{what} ({roles}): {reason}") from error

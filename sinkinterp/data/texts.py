@@ -65,7 +65,7 @@ class TextStream:
     def check(self) -> None:
         """Raises InputError if all texts are blank. Call it before anything is written."""
         if all(isinstance(text, str) and is_blank(text) for text in self):  # reads up to the first that is not
-            raise InputError(f"{self.source} holds no text, or nothing but white space; give other texts")
+            raise InputError(f"{self.source} holds no text, or nothing but white space")
 
 
 def texts(source: Path | str, column: str = "text", *, split: str = "train", config: str | None = None) -> TextStream:

@@ -131,7 +131,7 @@ def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[T
 def _of_lengths(tokens: Tokens, lengths: Lengths, source: str) -> TokenSet:
     if lengths.min() < 2:
         row, length = int(lengths.argmin()), int(lengths.min())
-        raise InputError(f"sequence {row} has {length} tokens; leave out those of fewer than 2")
+        raise InputError(f"sequence {row} has {length} tokens, and attention needs 2")
     if (lengths == tokens.shape[1]).all():
         return TokenSet.of(tokens, source)
     return TokenSet(tokens, source, _sha256(tokens, lengths), lengths=lengths)
@@ -193,7 +193,7 @@ def _of_dataset(dataset: Iterable[Any], encode: Encode, column: str) -> TokenSet
     """The token set of the first rows of a Dataset of `datasets`: of their texts, or of their ids."""
     rows = list(islice(dataset, FIRST_TEXTS + 1))
     if not all(isinstance(row, Mapping) for row in rows):
-        raise _misread(f"a {type(dataset).__name__} has no rows of texts or ids; give one of its parts")
+        raise _misread(f"a {type(dataset).__name__} has no rows of texts or ids")
     if rows and column not in rows[0] and "input_ids" in rows[0]:
         names = [name for name, value in rows[0].items() if _is_many(value) and not isinstance(value, str)]
         return _of_mapping({name: [row[name] for row in rows[:FIRST_TEXTS]] for name in names})
@@ -383,7 +383,7 @@ class TextToTokens:
         kept = [row for row in rows if len(row) > 1]
         if not kept:
             name = "the text" if len(texts) == 1 else f"every one of {len(texts)} texts"
-            raise InputError(f"{name} is blank or short, and attention needs at least 2 tokens; give a longer one")
+            raise InputError(f"{name} is blank or short, and attention needs at least 2 tokens")
         token_set = TokenSet.of_rows(kept, source)
         return replace(token_set, bos=self._beginning(token_set.tokens), too_short=len(rows) - len(kept))
 
@@ -415,7 +415,7 @@ class TextToTokens:
         Raises InputError if the tokenizer has no template, and for a chat that it refuses.
         """
         if not getattr(self.tokenizer, "chat_template", None):
-            raise InputError("this tokenizer has no chat template; give the text of the chat, or another model")
+            raise InputError("this tokenizer has no chat template; give the text of the chat")
         named = [(f"chat {i}", chat) for i, chat in enumerate(chats)]
         rows = [rendered(chat, self.tokenizer, name, return_dict=False) for name, chat in named]
         less_bos = self.bos is Bos.NEVER and self.tokenizer.bos_token_id is not None
@@ -499,7 +499,7 @@ def sequences_that_fit(sequences: int, length: int, fix: str) -> int:
 def _drawn(name: str, columns: int, vocab: int, length: int, sequences: int, seed: int, first: int | None) -> TokenSet:
     """Sequences of `columns` random tokens, repeated up to the length. Raises InputError for sizes that do not fit."""
     vocab, length = whole_number(vocab, "vocab", 1, LARGEST), whole_number(length, "length", 2)
-    sequences = sequences_that_fit(sequences, length, "ask for fewer or shorter ones")
+    sequences = sequences_that_fit(sequences, length, "use fewer or shorter sequences")
     generator = torch.Generator().manual_seed(whole_number(seed, "seed", -LARGEST, LARGEST))
     tokens = torch.randint(vocab, (sequences, min(columns, length)), generator=generator).expand(-1, length).clone()
     if first is not None:
@@ -522,7 +522,7 @@ def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) 
     if kept and sequences in (None, len(kept)):
         return torch.tensor(kept), too_short
     if sequences is None:
-        what = f"use a length of at most {longest}, that of the longest" if longest else "they are blank: give others"
+        what = f"use a length of at most {longest}, that of the longest" if longest else "they are blank"
         raise InputError(f"no text has {length} tokens; {what}")
     fix = f"use sequences={len(kept)} or a smaller length=..." if kept else f"use length={longest} or less"
     fix = fix if longest > 1 else "give other texts: none has two tokens"

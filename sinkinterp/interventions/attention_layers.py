@@ -197,7 +197,7 @@ class RemoveColumn(_Columns):
         allowed = torch.nn.functional.pad(call.allowed(), (n_columns - call.k.shape[2], 0), value=True) & ~columns
         sees_others = allowed.any(-1, keepdim=True)
         if n_columns > 1 and not sees_others.any():
-            raise InputError(f"without these positions no query of layer {call.layer} sees a key; name fewer")
+            raise InputError(f"without these positions no query of layer {call.layer} sees a key")
         pattern = call.pattern()
         removed = (pattern * columns).sum(-1, keepdim=True)
         shared = self.share.share(Without(call, columns, pattern * ~columns, removed, allowed))

@@ -227,7 +227,7 @@ class _WithValues(Operation):
     def check_sequences(self, count: int) -> None:
         wrong = next((len(value) for value in self._by_layer().values() if len(value) not in (1, count)), None)
         if wrong is not None:
-            raise InputError(f"{type(self).__name__} holds {wrong} sequences, for {count}; take the same inputs")
+            raise InputError(f"{type(self).__name__} holds {wrong} sequences, for {count}")
 
     def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> Operation:
         values = {n: v if len(v) == 1 else v[chosen.to(v.device)] for n, v in self._by_layer().items()}
@@ -296,7 +296,7 @@ class PutAt(_WithValues):
 
     def check_sequences(self, count: int) -> None:
         if len(self.rows) != count:
-            raise InputError(f"PutAt has places for {len(self.rows)} sequences, not for {count}; give one for each")
+            raise InputError(f"PutAt has places for {len(self.rows)} sequences, not for {count}")
 
     def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> Operation:
         return replace(self, rows=self.rows[chosen], places=self.places[chosen])

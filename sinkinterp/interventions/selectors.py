@@ -68,7 +68,7 @@ class Choosing(Edit):
         chosen, choices = getattr(self, name), self.choices(shape, length)[name]
         others = [choice for choice in choices if chosen is not None and choice not in chosen]
         if not others or len(others) < len(chosen):
-            raise InputError(f"a control of {type(self).__name__} needs as many other {name}; choose fewer")
+            raise InputError(f"a control of {type(self).__name__} needs as many other {name}")
         drawn = torch.randperm(len(others), generator=generator)[: len(chosen)].tolist()
         return replace(self, **{name: tuple(others[i] for i in sorted(drawn))})
 
@@ -81,7 +81,7 @@ class InLayers(Choosing):
 
     def check(self, shape: ModelShape, length: int) -> None:
         if not self.choices(shape, length)["layers"]:
-            raise InputError(f"{type(self).__name__} finds no layer of this model to change; take another family")
+            raise InputError(f"{type(self).__name__} finds no layer of this model to change")
         super().check(shape, length)
 
     def acts_in(self, layer: int) -> bool:

@@ -265,7 +265,7 @@ def _gap(name: str, whole: PerSequence, broken: PerSequence) -> PerSequence:
     """The difference of the two runs. Raises InputError if it is not a number, or too small to be restored."""
     gap = whole - broken
     if gap.isnan().any():
-        raise InputError(f"{name} is not a number for pair {int(gap.isnan().int().argmax())}, from 0; leave it out")
+        raise InputError(f"{name} is not a number for pair {int(gap.isnan().int().argmax())}, from 0")
     if not gap.mean().abs() > LEAST_GAP * torch.maximum(whole.abs(), broken.abs()).mean():
         size = f"{whole.mean():.4g} in both runs, up to {gap.mean().abs():.2g}"
         raise InputError(f"{name} is {size}, so nothing can be restored")
@@ -328,7 +328,7 @@ def _estimated(runs: "Runs", given: patching.Activations, places: Sequence[Place
     """To first order, what each patch changes in the metric. Raises InputError for a metric of attention calls."""
     if runs.metric.reads or places[0][3] >= 0:
         what = "maps by key are not estimated" if places[0][3] >= 0 else f"{runs.metric.name} reads attention"
-        raise InputError(f"first_order differentiates logits by layer, head and position, and {what}; leave it out")
+        raise InputError(f"first_order differentiates logits by layer, head and position, and {what}")
     parts = []
     for rows, batch in passes(runs.subject, runs.corrupted):
 
@@ -474,7 +474,7 @@ def answer_token(subject: Subject, text: Any) -> int:
     checked = unicode_text(given, "the answer")
     ids = [] if tokenizer is None else tokenizer(checked, add_special_tokens=False)["input_ids"]
     if len(ids) != 1:
-        raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one; give a text of one token")
+        raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one")
     return int(ids[0])
 
 

@@ -402,10 +402,10 @@ def _scores(
         tensors = [torch.cat(chunks) for chunks in zip(*parts[layer, head], strict=True)]
         score = HeadScore(layer, head, names, cuts | slot, *tensors, *(x[:, i, head] for x in alphas))
         if not score.error <= lens.TOLERANCE:
-            why, fix = f"{score.score.dtype} rounds too much", "load it in float32"
-            if score.score.dtype.itemsize >= 4:
-                why, fix = "its queries or keys are not linear in the residual", "take another family"
-            raise InputError(f"the parts of head {score.name} do not add up to its score: {why}; {fix}")
+            is_half = score.score.dtype.itemsize < 4
+            half = f"{score.score.dtype} rounds too much; load it in float32"
+            why = half if is_half else "its queries or keys are not linear in the residual"
+            raise InputError(f"the parts of head {score.name} do not add up to its score: {why}")
         scores.append(score)
     return scores, {layer: Reads(*map(torch.cat, zip(*chunks, strict=True))) for layer, chunks in reads.items()}
 

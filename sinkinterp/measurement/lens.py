@@ -87,8 +87,7 @@ def _written(
     parts, whole = torch.stack([*found.values()]), logits[rows, right] - logits[rows, wrong]
     if ((parts.double().sum(0) - whole).abs() > TOLERANCE * parts.abs().amax(0).maximum(whole.abs())).any():
         why = "a softcap or a factor is behind its last norm, or its numbers are rounded"
-        fix = "load it in float32, or take another family"
-        raise InputError(f"the parts of {run.subject.name} do not add up to its logits: {why}; {fix}")
+        raise InputError(f"the parts of {run.subject.name} do not add up to its logits: {why}; load it in float32")
     return found
 
 

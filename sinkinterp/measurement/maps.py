@@ -69,7 +69,7 @@ def attention_map(
     runs: dict[str, Sequence[Edit]] = {"before": (), "after": given_edits} if given_edits else {"": ()}
     n_panels = len(runs) * len(inputs)
     if n_panels > MOST:
-        raise InputError(f"{MOST} maps stand side by side at most; got {n_panels}: give fewer models or texts")
+        raise InputError(f"{MOST} maps stand side by side at most; got {n_panels}")
     before = _alphas(*next(iter(inputs.values())), asked)
     n, lengths = len(next(iter(inputs.values()))[1]), sorted({tokens.shape[1] for _, tokens in inputs.values()})
     every = layers is not None or heads is not None
@@ -126,7 +126,7 @@ def _heads_of_all(subjects: Sequence[Subject], layers: Any, heads: Any) -> Heads
     shared = [head for head in first if all(head in other for other in others)]
     if not shared:
         names = " and ".join(each.name for each in subjects)
-        raise InputError(f"{names} have no layer with attention in common; draw each")
+        raise InputError(f"{names} have no layer with attention in common")
     return shared
 
 

@@ -66,7 +66,7 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
         raise InputError(f"{what}; got {receiver!r:.60}")
     heads, layers = (getattr(receiver, name, None) for name in ("pairs", "layers"))
     if {layer for layer, _ in heads or ()} | {*(layers or ())} == {0}:
-        raise InputError("nothing is sent to layer 0, which reads the embedding; take a receiver in a later layer")
+        raise InputError("nothing is sent to layer 0, which reads the embedding")
     fields = runs_of(model, clean, corrupted, metric)
     subject, read = fields[0], fields[4]
     if frozen is None and not subject.shape.mlp_layers:

@@ -229,7 +229,7 @@ def with_other_token(tokens: Tokens, position: int, seed: int = 0) -> Tokens:
     for row in changed:
         others = pool[pool != row[position]]
         if not len(others):
-            raise InputError("the texts hold one token alone, so none can take its place; give other texts")
+            raise InputError("the texts hold one token alone, so none can take its place")
         row[position] = others[torch.randint(len(others), (1,), generator=generator)]
     return changed
 

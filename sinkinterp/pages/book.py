@@ -146,7 +146,7 @@ def check_plotly(folder: Path) -> None:
     """Raises InputError unless the plotly of a book, which its pages run, is that of this installation, or absent."""
     library = folder / PLOTLY
     if library.is_file() and library.read_bytes() != get_plotlyjs().encode():
-        raise InputError(f"{library} is not the one of this plotly, and the pages would run it; remove it")
+        raise InputError(f"{library} is not the one of this plotly, and the pages would run it")
 
 
 def files_of(folder: Path, stems: Sequence[str]) -> list[Path]:

@@ -142,7 +142,7 @@ def _planned(tiles: Sequence[_Tile], width: float, height: float | None) -> _Pla
         if side / most >= line:
             break
     if side < 4 * font:
-        raise InputError(f"{len(tiles)} maps do not fit into {width / PER_INCH:g} inches of width; give a larger size")
+        raise InputError(f"{len(tiles)} maps do not fit into {width / PER_INCH:g} inches of width")
     whole = above + down * side if height is None else height
     step = max(1, ceil(line * most / side))
     return _Plan(width, whole, font, side, label, title, across, down, is_shared, step)

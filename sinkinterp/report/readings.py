@@ -286,12 +286,12 @@ class Readings:
             if plain.keys() - _ABOUT - {"tensors"}:
                 tables = {"tables", "rows"} & plain.keys()
                 is_of = f"the JSON of {'tables' if 'tables' in plain else 'a table'}, not of a report" if tables else ""
-                fix = "give what Report.save wrote" if tables else "take it as it was"
-                raise InputError(f"it holds {is_of or ', '.join(map(str, plain))}; {fix}")
+                fix = "; give what Report.save wrote" if tables else ""
+                raise InputError(f"it holds {is_of or ', '.join(map(str, plain))}{fix}")
             tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
             report = cls(**_fields(plain, tensors))
             if plain.get(DIGEST) not in (None, _digest(plain, tensors)):
-                raise InputError("its numbers are not those that were written; take it as it was")
+                raise InputError("its numbers are not those that were written")
             return report
 
     def to_pandas(self) -> Any:
@@ -426,5 +426,5 @@ def _tensor(dtype: str, shape: Sequence[int], values: Sequence[float | int | str
     numbers = [float(value) if isinstance(value, str) else value for value in values]
     kind: torch.dtype = getattr(torch, dtype)
     if not kind.is_floating_point and any(number != int(number) for number in numbers):
-        raise InputError(f"a number of type {dtype} is whole; take it as it was")
+        raise InputError(f"a number of type {dtype} is whole")
     return torch.tensor(numbers, dtype=kind).reshape(tuple(shape))

@@ -24,7 +24,7 @@ def experiment_names() -> list[str]:
     """The names of all experiments. Raises InputError where their folder is absent."""
     names = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
     if not names:
-        raise InputError(f"there is no experiment in {FOLDER}; install sinkinterp again")
+        raise InputError(f"there is no experiment in {FOLDER}")
     return names
 
 

@@ -68,7 +68,7 @@ def identity(recipe: Spec, step: int, base: str = "") -> seals.Of:
 def check_made(folder: Path) -> None:
     """Raises InputError for a folder that is there, in that of a run without any checkpoint."""
     if folder.exists() and not latest(folder.parent):
-        raise InputError(f"{folder} is of no run in {folder.parent}; give another folder, or remove it")
+        raise InputError(f"{folder} is of no run in {folder.parent}")
 
 
 def check_own(folders: Iterable[Path], recipe: Spec) -> None:
@@ -76,7 +76,7 @@ def check_own(folders: Iterable[Path], recipe: Spec) -> None:
     for folder in folders:
         with suppress(Damaged):  # whoever reads it says so
             if seals.owner(folder).get("run", recipe.key()) != recipe.key():
-                raise InputError(f"{folder} is of another run; give another folder, or remove it")
+                raise InputError(f"{folder} is of another run")
 
 
 def opened(run: Path, recipe: Fit, base: str = "") -> int:
@@ -99,7 +99,7 @@ def opened(run: Path, recipe: Fit, base: str = "") -> int:
         else:
             _check_same(run, json.loads((folder / seals.RECIPE).read_text()), recipe)
             if seals.owner(folder).get("base", base) != base:
-                raise InputError(f"the model that {run} began with has changed; undo that, or give another folder")
+                raise InputError(f"the model that {run} began with has changed")
             _remove_old(run)
             return step
     return 0

@@ -52,7 +52,7 @@ class Task(Protocol):
 def held_out_tokens(task: Task, sequences: int) -> TokenSet:
     """Sequences of the task that no training sees."""
     instance_of(task, Task, "a task is that of a recipe, si.Recipe().data")
-    sequences = sequences_that_fit(sequences, task.length, "ask for fewer")
+    sequences = sequences_that_fit(sequences, task.length, "use fewer or shorter sequences")
     return TokenSet.of(task.sample(sequences, *HELD_OUT), f"held-out {task.title}")
 
 
@@ -140,7 +140,7 @@ def train(job: Job[Fit], run: Path, on_step: OnStep = lambda step, metrics: None
     """
     fit, world = job.fit, job.world
     if fit.batch % world.size:
-        raise InputError(f"{world.size} processes cannot share {fit.batch} sequences; set batch to a multiple")
+        raise InputError(f"{world.size} processes cannot share {fit.batch} sequences")
     with ExitStack() as stack:
         stack.enter_context(threads(fit.threads))
         if world.is_first:
@@ -241,7 +241,7 @@ def accumulate(job: Job[Fit], batch: Batch, model: nn.Module) -> torch.Tensor:
     """
     fit, world = job.fit, job.world
     if not (targets := _targets(batch)):
-        raise InputError("no token of a batch is predicted, so it has no loss; give larger batches, or longer texts")
+        raise InputError("no token of a batch is predicted, so it has no loss")
     part = world.part(batch)
     starts = range(0, len(part["labels"]), fit.micro_batch)
     pieces = [{name: tensor[i : i + fit.micro_batch] for name, tensor in part.items()} for i in starts]
@@ -275,7 +275,7 @@ def _check_finite(step: int, loss: float, norm: float, fit: Fit) -> None:
         what = f"gradient norm is {norm}" if math.isfinite(loss) else f"loss is {loss}"
         fix = f"lower lr (now {fit.lr}) or clip (now {fit.clip}); all checkpoints are kept"
         if step == 1:
-            fix = "no step has changed the weights yet, so they or the data are the cause: check them"
+            fix = "no step has changed the weights yet, so they or the data are the cause"
         raise Diverged(f"the {what} at step {step}; {fix}")
 
 

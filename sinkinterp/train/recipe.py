@@ -229,7 +229,7 @@ class Recipe(Fit):
         if last >= self.objective.first:
             yield f"the mask shows position {last} to those that predict it; use objective=PrefixLM, prefix={last + 1}"
         if self.objective.first >= length:
-            yield f"no token comes after the first {self.objective.first} of {length}; raise data.length"
+            yield f"no token comes after the first {self.objective.first} of {length}"
 
     @property
     def length(self) -> int:

@@ -156,7 +156,7 @@ def test_the_linear_maps_of_a_variant_are_its_linear_layers_and_no_slot(name):
 
 
 def test_weights_that_are_computed_or_offloaded_are_refused_and_the_model_stays_as_it_was():
-    for change, words in ((weight_norm, "weight norm; remove"), (lambda part: part.to("meta"), "without device_map")):
+    for change, words in ((weight_norm, "weight norm; remove"), (lambda part: part.to("meta"), "offloaded")):
         model, tokens = model_of("qwen2"), tokens_of()
         subject, last = si.load(model), model.model.layers[-1].self_attn.k_proj
         found = si.mask(subject, tokens)

@@ -229,7 +229,7 @@ def edits_of(*numbers, kind="swap"):
         ({"prompt": IDS, "other": 3}, "the prompt is a text"),
         ({"prompt": IDS, "other": "1 2 3"}, "of one length in tokens"),
         ({"prompt": "the cat"}, "at least 2 token ids from 0 to 63"),
-        ({"prompt": "1 " * 9_999}, "shorten it"),
+        ({"prompt": "1 " * 9_999}, "more than"),
         ({"prompt": "x" * 20_001}, "at most 20,000"),
         ({"prompt": IDS, "edits": [SWAP] * 21}, "at most 20"),
         (edits_of(4, kind="__class__"), "choose from swap, column, zero"),

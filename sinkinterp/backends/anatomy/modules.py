@@ -51,7 +51,7 @@ def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
     depths = [getattr(config, name) for name in _DECODER_DEPTHS if hasattr(config, name)]
     depth = depths[0] if depths else config.get_text_config().num_hidden_layers
     if not depth:
-        raise InputError(f"{type(model).__name__} has no blocks; set model.config.num_hidden_layers above 0")
+        raise InputError(f"{type(model).__name__} has no blocks")
     parts = (model.get_decoder(), *(() if config.is_encoder_decoder else (model,)))
     towers = [m for m in model.modules() if m is not model and getattr(m, "main_input_name", "") == "pixel_values"]
     of_images = {module for tower in towers for module in tower.modules()}  # which may be as many
@@ -242,7 +242,7 @@ def linear_of(module: Any, x: Tensor) -> tuple[Callable[[], Tensor], Tensor | No
     not linear: twice an input must give twice what is above the bias. So it does for weights in several processes.
     """
     if any(hasattr(weight, "device_mesh") for weight in module.parameters()):  # a DTensor
-        raise InputError(f"the weights of a {type(module).__name__} are a DTensor; load the model in one process")
+        raise InputError(f"the weights of a {type(module).__name__} are a DTensor")
     ones, first = (1,) * (x.ndim - 2), x.detach().flatten(0, -2)[0]
     bias, once, twice = module.forward(torch.stack((0 * first, first, 2 * first)).view(*ones, 3, -1)).flatten(0, -2)
     gap, what = Gap.of(twice.detach(), (2 * once - bias).detach()), f"a {type(module).__name__} is not linear"
@@ -374,7 +374,7 @@ class LinearMap:
         if own is None:
             raise InputError(f"the weights of a {kind} are computed, as under weight norm; remove the parametrisation")
         if own.is_meta:
-            raise InputError(f"the weights of a {kind} are offloaded; load the model without device_map")
+            raise InputError(f"the weights of a {kind} are offloaded")
         return own.mT if self.is_transposed else own
 
     @contextmanager

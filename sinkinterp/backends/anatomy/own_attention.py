@@ -244,7 +244,7 @@ def mask_of_chosen(module: Any, n_keys: int, mask: Tensor | None, extra: Mapping
         "chooses blocks of keys": extra.get("block_indices") is not None,
         "attends to summaries of many tokens": getattr(module, "compressor", None) is not None,
     }
-    refuse_first(faults, type(module).__name__, "keys cannot be read by token, so take another family")
+    refuse_first(faults, type(module).__name__, "keys cannot be read by token")
     indices: Int[Tensor, "batch query chosen"] | None = extra.get("indices")
     if indices is None:
         return mask

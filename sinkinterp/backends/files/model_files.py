@@ -76,7 +76,7 @@ def _gguf_metadata(file: Path) -> dict[str, Any]:
     check_installed("gguf", f"{file} is read with it; pip install gguf")
     from transformers.integrations.gguf import read_gguf_metadata
 
-    with refusal(f"{file} is not a GGUF file, or is damaged", "download it again"):
+    with refusal(f"{file} is not a GGUF file, or is damaged"):
         metadata, _ = read_gguf_metadata(str(file))
         return metadata
 
@@ -91,13 +91,13 @@ def _check_gguf(file: Path) -> Iterator[str]:
     kind = metadata.get("general.architecture")
     sizes = {name: metadata.get(f"{kind}.{name}") for name in ("block_count", "embedding_length")}
     if lacking := [f"{kind}.{name}" for name, size in sizes.items() if not isinstance(size, int)]:
-        yield f"{file} does not say how large the model is ({', '.join(lacking)}); download it again"
+        yield f"{file} does not say how large the model is ({', '.join(lacking)})"
     layers, width = (int(size or 0) for size in sizes.values())
     if (parts := metadata.get("split.count", 1)) > 1:
         yield f"{file} holds a part of a model that is split into {parts} files, and transformers reads one"
     least, bits = layers * width**2, 8 * file.stat().st_size  # a square matrix for each layer, of 1 bit a weight
     if least > bits:
-        yield f"{file} is smaller than {layers:,} layers of {width:,} dimensions, which it says; download it again"
+        yield f"{file} is smaller than {layers:,} layers of {width:,} dimensions, which it says"
 
 
 def _rotate_as_llama3(model: PreTrainedModel, file: Path) -> None:
@@ -197,7 +197,7 @@ def load_model(
         return merged(model, folder)
     if is_gguf(source):
         place = {**_gguf_arguments(Path(source)), "quantization_config": GgufConfig(dequantize=True)}
-        fix = "download it again, or take the model's own weights"
+        fix = "take the model's own weights"
         sealed: tuple[Any, ...] = (Path(source).resolve().parent, Path(source).resolve().name)
         _check_gguf(Path(source))
     else:
@@ -242,8 +242,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
         return load_tokenizer(base_of(folder)) if folder else None
     place = _gguf_arguments(Path(source)) if is_gguf(source) else {"pretrained_model_name_or_path": source}
     verify(Path(source), "*token*", "config.json")
-    elsewhere = "give the name of a model on the Hub, with a network, or a folder"
-    fix = "save it again" if Path(source).exists() else elsewhere
+    fix = "" if Path(source).exists() else "give the name of a model on the Hub, with a network, or a folder"
     any_error = refusal(f"cannot load the tokenizer of {source}", fix)  # a damaged file can fail in any way
     with any_error, asking_hub(source):
         tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
@@ -336,7 +335,7 @@ def _check_folder(source: str | Path) -> Iterator[str]:
         yield f"{folder} holds no config.json, so it is not a model of transformers; {_instead_of(folder)}"
     for file in folder.glob("*") if folder.is_dir() else ():
         if file.exists() and not file.is_file() and (not file.is_dir() or file.suffix == ".safetensors"):
-            yield f"{file} is not a file, and a model is made of files; remove it, or give another folder"
+            yield f"{file} is not a file, and a model is made of files"
         if file.is_file() and not os.access(file, os.R_OK):
             yield f"{file} cannot be read: permission denied; {READABLE}"
     if folder.exists() and not any(folder.glob("*.safetensors")):
@@ -347,7 +346,7 @@ def check_named(source: str | Path) -> None:
     """Raises InputError for a model that is not here, and that the Hub does not know. Reads no weights."""
     place = located(source)
     if not Path(place).exists():
-        fix = f"check its name{nearest(str(source).lower(), known_names())}; here without a network: {names_here()}"
+        fix = f"here without a network: {names_here()}{nearest(str(source).lower(), known_names())}"
         with refusal(f"cannot load {source}", fix):
             checked_config(place)
 
@@ -410,7 +409,7 @@ def _check_tensors(folder: Path, config: PreTrainedConfig, tensors: int, element
     read = _files_read(folder)
     unread = sorted({file.name for file in folder.glob("model-*-of-*.safetensors")} - {file.name for file in read})
     if read and unread:
-        yield f"{unread[0]} of {folder} belongs to no model that is read there; remove it, or save it again"
+        yield f"{unread[0]} of {folder} belongs to no model that is read there"
     text = config.get_text_config(decoder=True)
     layers, width, vocab = (getattr(text, name, 0) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
     if not all(isinstance(size, int) for size in (layers, width, vocab)):
@@ -439,7 +438,7 @@ def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mappin
     fix = next((fix for mark, fix in _FIXES.items() if any(mark in name for name in surplus)), None)
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if absent and "lora_" not in "".join(surplus):
-        yield f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again"
+        yield f"{source} has no fitting weights for {', '.join(absent[:3])}"
     surplus = surplus or next((names[1:] for names in _by_parameter(shapes, model).values() if len(names) > 1), [])
     if surplus:
         more = f" and {len(surplus) - 3} more" if len(surplus) > 3 else ""
@@ -469,8 +468,8 @@ def _shapes_of(source: str | Path) -> dict[str, tuple[int, ...]]:
 
 
 def _shapes(file: Path, is_plain: bool) -> dict[str, tuple[int, ...]]:
-    again = "download or save the model again"
-    with refusal(f"{file} holds no whole weights", again, (SafetensorError, OSError)), safe_open(file, "pt") as tensors:
+    damaged = refusal(f"{file} holds no whole weights", of=(SafetensorError, OSError))
+    with damaged, safe_open(file, "pt") as tensors:
         slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118  no mapping
         for name, part in slices.items():
             kind = part.get_dtype()
@@ -479,7 +478,7 @@ def _shapes(file: Path, is_plain: bool) -> dict[str, tuple[int, ...]]:
             if quantiser and (is_plain or quantiser == "MLX"):  # whose quantization_config transformers cannot read
                 raise InputError(f"{file} holds weights that {quantiser} quantised; {_UNQUANTISED}")
             if kind == "C64" or (is_plain and is_packed):
-                raise InputError(f"{file} holds {name} as {kind}, which is not a weight; save it as F32")
+                raise InputError(f"{file} holds {name} as {kind}, which is not a weight")
         return {name: tuple(part.get_shape()) for name, part in slices.items()}
 
 

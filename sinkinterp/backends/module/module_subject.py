@@ -176,8 +176,7 @@ def described(
 def _checked(where: str, original: Callable[..., Any], described: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     out = described(*args, **kwargs)
     theirs, ours = (x[0] if isinstance(x, tuple) else x for x in (original(*args, **kwargs), out))
-    fix = "check its scale, mask and order"
-    Gap.of(ours, theirs).check(_TOLERANCE, f"{where}: attention as described is not the module's", fix)
+    Gap.of(ours, theirs).check(_TOLERANCE, f"{where}: attention as described is not the module's")
     return out
 
 
@@ -375,7 +374,7 @@ def _check_plain(model: nn.Module, name: str) -> None:
     """Raises InputError for scripted modules, in which nothing can be seen, and for modules without parameters."""
     is_scripted = any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
     if is_scripted or next(model.parameters(), None) is None:
-        what = "is scripted, in part or whole; give what you scripted" if is_scripted else "has no parameters"
+        what = "is scripted, in part or whole" if is_scripted else "has no parameters"
         raise InputError(f"{name} cannot be read: it {what}")
 
 

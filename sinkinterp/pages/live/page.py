@@ -239,7 +239,7 @@ class Session:
 
     def __post_init__(self) -> None:
         if self.subject.n_keys is not None:
-            raise InputError(f"{self.subject.name} has keys that are not tokens of the prompt; use view or measure")
+            raise InputError(f"{self.subject.name} has keys that are not tokens of the prompt")
 
     @property
     def most_tokens(self) -> int:
@@ -290,7 +290,7 @@ class Session:
             encodable = prompt.encode("utf-8", "replace").decode()  # JSON can hold half of a surrogate pair, UTF-8 not
             token_set = to_tokens.one(encodable, self.most_tokens + 1, "prompt")
         if token_set.tokens.shape[1] > self.most_tokens:
-            raise InputError(f"the prompt has more than {self.most_tokens} tokens; shorten it")
+            raise InputError(f"the prompt has more than {self.most_tokens} tokens")
         return token_set
 
     def _restored(self, clean: TokenSet, other: str) -> list[list[float]]:

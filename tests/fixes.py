@@ -1,0 +1,389 @@
+# ruff: noqa: E501  a line is what is typed
+"""Every fix that a message names: what is wrong and what the message tells to type, or the test that types it.
+
+The words are those of the message. The first line is refused with them, and the second is what they say.
+"""
+
+TYPED = {
+    # edits and calls
+    "give edits of scores first": (
+        "si.measure(llama, T, edits=[SET, lambda call: replace(call, q=2 * call.q)])",
+        "si.measure(llama, T, edits=[lambda call: replace(call, q=2 * call.q), SET])",
+    ),
+    "take a copy first, x.clone()": (
+        "llama.run(T, edits=[iv.ChangeResidual(lambda x: x.mul_(2))])",
+        "llama.run(T, edits=[iv.ChangeResidual(lambda x: x.clone().mul_(2))])",
+    ),
+    "must return a call": (
+        "si.measure(llama, T, edits=lambda call: call.q)",
+        "[si.measure(llama, T, edits=f) for f in (lambda call: replace(call, q=call.q), SET, lambda call: call)]",
+    ),
+    "give one or a list of them, such as edits=": (
+        "si.measure(llama, T, edits=3)", "si.measure(llama, T, edits=si.SwapPositions(0, 4))",
+    ),
+    "give one, such as Zero(); Keep()": (
+        "si.measure(llama, T, edits=iv.ChangeOutputs())",
+        "[si.measure(llama, T, edits=iv.ChangeOutputs(f)) for f in (iv.Zero(), changes.Keep())]",
+    ),
+    "name two different positions": (
+        "si.measure(llama, T, edits=si.SwapPositions(2, 2))", "si.measure(llama, T, edits=si.SwapPositions(2, 3))",
+    ),
+    "; name one of them": (
+        "si.measure(llama, T, edits=iv.ChangeOutputs(iv.Zero(), layers=[3]))",
+        "si.measure(llama, T, edits=iv.ChangeOutputs(iv.Zero(), layers=[2]))",
+    ),
+    "leave them out for all": (
+        "iv.ChangeOutputs(iv.Zero(), layers=[])", "si.measure(llama, T, edits=iv.ChangeOutputs(iv.Zero()))",
+    ),
+    "name their layers, as (layer,": (
+        "iv.ChangeOutputs(iv.Zero(), layers=[1], heads=[(1, 2)])",
+        "[iv.ChangeOutputs(iv.Zero(), **one) for one in ({'layers': [1]}, {'heads': [(1, 2)]})]",
+    ),
+    "no activations were taken of layer": (
+        "llama.run(T, edits=[iv.ChangeResidual(iv.Put({1: torch.zeros(2, 11, 48)}), layers=[2])])",
+        "llama.run(T, edits=[iv.ChangeResidual(iv.Put({1: torch.zeros(2, 11, 48)}), layers=[1])])",
+    ),
+    "a site is where something is read or put, and has no operation": (
+        "iv.ChangeMLP(iv.Zero()).read()", "iv.ChangeMLP().read()",
+    ),
+    "has no kv_heads; give heads": (
+        "iv.Change(si.sites.QUERIES, iv.Zero(), kv_heads=[(0, 1)])", "iv.Change(si.sites.QUERIES, iv.Zero(), heads=[(0, 1)])",
+    ),
+    "has no heads; leave them out": (
+        "iv.Change(si.sites.MLP, iv.Zero(), heads=[(0, 1)])", "iv.Change(si.sites.MLP, iv.Zero())",
+    ),
+    "the {} is not read; take {}": (
+        "si.sites.POSITION_IDS.read(lambda x: x)", "si.sites.CALL.read(lambda call: call.q)",
+    ),
+    "has a slot already; use": (
+        "oss.run(T, edits=[iv.AddSinkLogit(1.0)])", "oss.run(T, edits=[iv.ZeroKeySlot()])",
+    ),
+    "take a model with biases": (
+        "llama.run(T, edits=[iv.ZeroKeyBias()])",
+        "[subject_of(name).run(T, edits=[iv.ZeroKeyBias()]) for name in ('gpt2', 'opt', 'qwen2')]",
+    ),
+    "take a model with K biases or sink logits": (
+        "llama.run(T, edits=[iv.ZeroKeySlot()])", "oss.run(T, edits=[iv.ZeroKeySlot()])",
+    ),
+    "take a model with one (GPT-2, OPT)": (
+        "llama.run(T, edits=[iv.Change(si.sites.POSITION_EMBEDDING, iv.Zero())])",
+        "[subject_of(name).run(T, edits=[iv.Change(si.sites.POSITION_EMBEDDING, iv.Zero())]) for name in ('gpt2', 'opt')]",
+    ),
+    "which PNorm() restores; use it": (
+        "kernels.Kernel(similarity=kernels.Exp(), normaliser=kernels.Unit())",
+        "kernels.Kernel(similarity=kernels.Exp(), normaliser=kernels.PNorm())",
+    ),
+    # models
+    "give that object itself": ("si.load(weakref.proxy(m))", "si.load(m)"),
+    "is computed without dropout; call model.eval(), or set it to 0": (
+        "dropping()(T)", "[dropping().eval()(T), dropping(0.0)(T)]",
+    ),
+    "copy its model, and load that": (
+        "copy.deepcopy(si.load(module()))", "si.load(copy.deepcopy(module()))",
+    ),
+    "measure it outside, with edits": (
+        "inside(lambda m: si.measure(m, T))", "si.measure(m, T, edits=si.SwapPositions(0, 4))",
+    ),
+    "give their list, or tokens.to_dense()": (
+        "llama.run(T.to_sparse())", "[llama.run(T.to_sparse().to_dense()), si.measure(llama, T.tolist())]",
+    ),
+    "move the model yourself: model.to": (
+        "si.load(model(), dtype='float64')", "si.load(model().to(torch.float64))",
+    ),
+    "is loaded already; use it as it is": ("si.load(llama, dtype='float64')", "si.measure(llama, T)"),
+    "run it once, then give it": ("si.load(lazy())", "si.load(run_once(lazy()))"),
+    "is not a dtype that models run in": (
+        "si.load(folder, dtype='int8')", "[si.load(folder, dtype=x) for x in ('float32', 'bfloat16')]",
+    ),
+    "name another, auto or cpu": (
+        "si.load(folder, device_map='cuda:7')", "[si.load(folder, device_map=x) for x in ('auto', 'cpu')]",
+    ),
+    "take it out of config.json": (
+        "si.load(with_config(folder, _attn_implementation='kernels/flash', attn_implementation='kernels/flash'))",
+        "si.load(with_config(folder, _attn_implementation=None, attn_implementation=None))",
+    ),
+    "which TransformerLens cannot run; use subject.run": (
+        "si.load(module()).lens()", "si.load(module()).run(T % 13)",
+    ),
+    "give the name of one, or any with encode and decode": (
+        "si.load(model(), tokenizer=3)", "si.load(model(), tokenizer=SimpleNamespace(encode=lambda t: [1], decode=str))",
+    ),
+    "si.sinks(weights) takes attention weights": ("si.load(attentions)", "si.sinks(attentions)"),
+    # blocks of edits
+    "end inner ones first": (
+        "crossed(si.patched(m, SET), si.patched(m, SET))", "nested(si.patched(m, SET), si.patched(m, SET))",
+    ),
+    "enter the block there": (
+        "inside(lambda m: in_thread(lambda: m(T)))", "in_thread(lambda: inside(lambda m: m(T)))",
+    ),
+    "call the model itself, not a part of it": (
+        "inside(lambda m: m.model(T))", "inside(lambda m: m(T))",
+    ),
+    "set it before the block": (
+        "inside(lambda m: (m.set_attn_implementation('eager'), m(T)))",
+        "(m.set_attn_implementation('eager'), inside(lambda m: m(T)), m.set_attn_implementation('sdpa'))",
+    ),
+    "and position_ids are not 0, 1, 2, ...; leave them out": (
+        "inside(lambda m: m(T, position_ids=torch.arange(11)[None] + 3), si.SwapPositions(0, 4))",
+        "inside(lambda m: m(T), si.SwapPositions(0, 4))",
+    ),
+    "not masks of its own; leave attention_mask out": (
+        "inside(lambda m: m(T, attention_mask=(torch.rand(2, 1, 11, 11) > 0.3).tril()))", "inside(lambda m: m(T))",
+    ),
+    "name positions that it has by then, or leave prefill_chunk_size out": (
+        "inside(lambda m: m.generate(T[:1], max_new_tokens=2, prefill_chunk_size=4, do_sample=False), FAR)",
+        "inside(lambda m: m.generate(T[:1], max_new_tokens=2, do_sample=False), FAR)",
+    ),
+    # encoders
+    "give TokenIds(...) or NoEncoder()": (
+        "si.load(bart(), encoder=encoder.Text('a b'))",
+        "[si.load(bart(), encoder=e) for e in (encoder.TokenIds((3, 4)), encoder.NoEncoder())]",
+    ),
+    "the encoder of {} reads {}; give {}": (
+        "si.load(bart(), encoder=encoder.Silence())", "si.load(bart(), encoder=encoder.NoEncoder())",
+    ),
+    "whose encoder needs an input: add": ("si.load(bart())", "si.load(bart(), encoder=encoder.NoEncoder())"),
+    "runs without cross-attention; give its encoder an input": (
+        "si.load(bart(), encoder=encoder.NoEncoder()).cross_attention()",
+        "si.load(bart(), encoder=encoder.TokenIds((3, 4))).cross_attention()",
+    ),
+    # texts and tokens
+    "give an item": ("si.measure(llama, {'train': T})", "si.measure(llama, {'train': T}['train'])"),
+    "use TokenSet.of_rows": ("TokenSet([[1, 2]], '', '')", "TokenSet.of_rows([[1, 2]])"),
+    "give the tokenizer's whole answer, with its attention_mask, or lists without padding": (
+        "si.measure(m, PADDED)",
+        "[si.measure(m, x) for x in ({'input_ids': PADDED, 'attention_mask': (PADDED > 0).long()}, LISTS)]",
+    ),
+    "cut the texts: length=": (
+        "si.sinks(llama, LISTS)", "si.sinks(llama, [ids[:4] for ids in LISTS])",
+    ),
+    "edits change positions": (
+        "si.measure(llama, {'input_ids': T, 'position_ids': T})", "si.measure(llama, T, edits=si.SwapPositions(0, 4))",
+    ),
+    "texts are strings; give one": ("reader.tokens([3.5])", "[reader.tokens('one two'), reader.tokens(['one two', 'two'])]"),
+    "cut it, subject.tokens(texts, length=": (
+        "reader.tokens('word ' * 90)", "reader.tokens('word ' * 90, length=reader.shape.n_ctx)",
+    ),
+    "use a length of at most": ("reader.tokens(['one two'], length=50)", "reader.tokens(['one two'], length=2)"),
+    "name the column: column=": (
+        "reader.tokens(rows_of({'body': 'one two three'}))", "reader.tokens(rows_of({'body': 'one two three'}), column='body')",
+    ),
+    "give its texts as strings": ("reader.tokens(rows_of({'text': 3}))", "reader.tokens(rows_of({'text': '3 4 5'}))"),
+    "leave out rows without a text": ("reader.tokens(rows_of({'text': None}))", "reader.tokens(rows_of({'text': 'one two'}))"),
+    "give a text, a list of texts, or token ids": (
+        "si.measure(reader, 3.5)", "[si.measure(reader, x) for x in ('some words', ['one two', 'two three'], [[5, 7, 9]], T % 11)]",
+    ),
+    "convert it to .jsonl with a text field": (
+        "reader.tokens(written('a.docx', 'x'))", "reader.tokens(written('a.jsonl', '{\"text\": \"one two\"}'))",
+    ),
+    "give a file with texts": (
+        "reader.tokens(written('a.txt', b'\\xff\\xfe\\xfa'))", "reader.tokens(written('a.txt', 'one two'))",
+    ),
+    "give each row a cell for each column": (
+        "reader.tokens(written('a.csv', 'text,n\\none two,3,4\\n'))", "reader.tokens(written('a.csv', 'text,n\\none two,3\\n'))",
+    ),
+    "is empty; give a file with texts": (
+        "reader.tokens(written('a.txt', ''))", "reader.tokens(written('a.txt', 'one two'))",
+    ),
+    # measuring
+    "give equal numbers, or paired=False": (
+        "estimates.difference(torch.ones(3), torch.ones(4), True)",
+        "[estimates.difference(torch.ones(3), torch.ones(3), True), estimates.difference(torch.ones(3), torch.ones(4), False)]",
+    ),
+    "compare one of them: estimate.low": ("report.sink_rate() > 0.2", "report.sink_rate().low > 0.2"),
+    "give si.measurement.instruments.NAME": (
+        "si.measure(llama, T, instruments='norms')",
+        "[si.measure(llama, T, instruments=getattr(si.measurement.instruments, n)) for n in ('ALL', 'LOSS')]",
+    ),
+    "give the instrument's metric another name": (
+        "si.measure(llama, T, instruments=(renamed('a', 1), renamed('a', 2)))",
+        "si.measure(llama, T, instruments=(renamed('a', 1), renamed('b', 2)))",
+    ),
+    "measure with instruments=si.measurement.instruments.ALL": (
+        "report.extra(NEXT_TOKEN_LOSS)",
+        "si.measure(llama, T, instruments=si.measurement.instruments.ALL).extra(NEXT_TOKEN_LOSS)",
+    ),
+    "give the metric itself": ("report.extra('los')", "full.extra(NEXT_TOKEN_LOSS)"),
+    "needs what {} measures; measure with": ("report.plot('angles')", "full.plot('angles')"),
+    "leave the tokens out, or give the models": (
+        "si.compare(report, report, T)", "[si.compare(report, report), si.compare(llama, llama, T)]",
+    ),
+    "leave its text and edits out, or give the model": (
+        "si.sink_rate(report, T)", "[si.sink_rate(report), si.sink_rate(llama, T)]",
+    ),
+    "a report does not hold the cosine of each query": ("si.qk_cosines(report)", "si.qk_cosines(llama, T)"),
+    "choose among": (
+        "si.place_or_token(jamba, T, positions=(3,), layers=[0])", "si.place_or_token(jamba, T, positions=(3,), layers=[1])",
+    ),
+    "what is measured already is not edited any more": (
+        "si.attention_map(attentions, edits=SET)", "si.attention_map(llama, T, edits=SET)",
+    ),
+    "which name their layers; leave layers= out": (
+        "si.attention_map(llama, T[:1], layers=[0], heads=[(0, 1)])", "si.attention_map(llama, T[:1], heads=[(0, 1)])",
+    ),
+    "there is no layer 9 here; choose from": (
+        "si.attention_weights(llama, T, layers=[9])", "si.attention_weights(llama, T, layers=[2])",
+    ),
+    "has no figure; print it": (
+        "Table.of('a', '', [{'b': 1}]).plot()", "[print(Table.of('a', '', [{'b': 1}])), Table.of('a', '', [{'b': 1}]).frame.plot]",
+    ),
+    "is not saved as": ("si.save(report, tmp / 'a.xyz')", "[si.save(report, tmp / name) for name in ('a.json', 'a.safetensors')]"),
+    "give a .safetensors or .json file that Report.save wrote": (
+        "si.Report.load(written('b.safetensors', 'x'))", "[report.save(tmp / 'c.safetensors'), si.Report.load(tmp / 'c.safetensors')]",
+    ),
+    "give what Report.to_dict made": ("si.Report.from_dict({})", "si.Report.from_dict(report.to_dict())"),
+    "give what Report.save wrote": (
+        "si.Report.from_dict({'tables': []})", "[report.save(tmp / 'd.json'), si.Report.load(tmp / 'd.json')]",
+    ),
+    "exists; choose another place, or add --force": (
+        "check_writable(written('e.txt', 'x'), force=False)",
+        "[check_writable(written('e.txt', 'x')), check_writable(tmp / 'f.txt', force=False)]",
+    ),
+    # attention that people bring
+    "give the attention_mask of the batch (all ones": (
+        "si.sinks(unseen)", "[si.sinks(unseen, attention_mask=torch.ones(1, 6)), si.sinks(unseen[..., :4, :4])]",
+    ),
+    "give weights[None] for the layers of one text": (
+        "si.sinks(stacked)", "[si.sinks(stacked[None]), si.sinks(stacked[:, None])]",
+    ),
+    "write one in each, as in": ("si.sinks({'a': stacked})", "[si.sinks({3: stacked}), si.sinks({'layers.3': stacked})]"),
+    "give weights, not scores before the softmax": ("si.sinks(torch.randn(1, 3, 2, 6, 6))", "si.sinks(stacked[None])"),
+    "give causal attention": ("si.sinks(stacked[None].flip(-1))", "si.sinks(stacked[None])"),
+    "this {} holds no attention weights; give": ("si.sinks(SimpleNamespace(attentions=None))", "si.sinks(attentions)"),
+    "the array is {}; give": ("si.sinks(torch.ones(3))", "si.sinks(stacked[None])"),
+    # patching
+    "change words for others with as many tokens": (
+        "si.activation_patching(llama, T, T[:, :5])", "si.activation_patching(llama, T[:1], T[1:], progress=False)",
+    ),
+    "take the mean over the other axes": (
+        "si.activation_patching(llama, T[:1], T[1:], metric=lambda logits: logits, progress=False)",
+        "si.activation_patching(llama, T[:1], T[1:], metric=lambda logits: logits[:, -1, 3:9].mean(-1), progress=False)",
+    ),
+    "give site=ChangeOutputs() or ChangeMLP() without dims": (
+        "si.activation_patching(llama, T[:1], T[1:], direct=True, progress=False)",
+        "si.activation_patching(llama, T[:1], T[1:], direct=True, site=iv.ChangeOutputs(), metric=ANSWERS, progress=False)",
+    ),
+    "is given twice: {}; give each once": (
+        "si.place_or_token(llama, T, positions=(3, 3))", "si.place_or_token(llama, T, positions=(3,))",
+    ),
+    # our own models
+    "a static cache gives keys of tokens that are not there yet; pass a DynamicCache": (
+        "ours(T % 7, past_key_values=StaticCache(ours.config, max_cache_len=12))",
+        "ours(T % 7, past_key_values=transformers.DynamicCache())",
+    ),
+    "give the attention NoSlots(), or take Nothing()": (
+        "replace(si.VARIANTS['sink_token'], attention=si.VARIANTS['k_bias'].attention)",
+        "[replace(si.VARIANTS['sink_token'], attention=si.VARIANTS['softmax'].attention)]",
+    ),
+    "give the text, or ids are 0 to": (
+        "si.measure(reader, [[9, 999_999]])", "[si.measure(reader, 'one two three'), si.measure(reader, [[0, 9]])]",
+    ),
+    "float16 ends at 65,504: load it with dtype": (
+        "si.measure(llama, T, edits=lambda call: call.with_pattern(call.pattern().half() * 1e6))",
+        "si.measure(llama, T, edits=lambda call: call.with_pattern(call.pattern().bfloat16() * 1e6))",
+    ),
+    "give at least 1": ("nested(si.patched(m), si.patched(m))", "nested(si.patched(m, SET), si.patched(m, SET))"),
+    "give {} together": (
+        "si.explain(llama, T, answer='a', progress=False)", "si.explain(llama, T, progress=False)",
+    ),
+    "pass them in one go": (
+        "[seen(T[:, :8] % 7, past_key_values=(cache := transformers.DynamicCache())), seen(T[:, :2] % 7, past_key_values=cache)]",
+        "seen(T[:, :10] % 7)",
+    ),
+    "heavy hitters are counted over whole texts; give all tokens in one pass": (
+        "inside(lambda m: m(T[:, -1:], past_key_values=m(T[:, :-1]).past_key_values), HEAVY)",
+        "inside(lambda m: m(T, use_cache=False), HEAVY)",
+    ),
+    "take LogitSlot()": (
+        "replace(si.VARIANTS['k_bias'].attention, maps=attention.Differential())",
+        "replace(si.VARIANTS['k_bias'].attention, maps=attention.Differential(), slots=LogitSlot())",
+    ),
+    "name what stays: frozen=(ChangeOutputs(),)": (
+        "si.path_patching(sandwich, T[:1], T[1:], progress=False)",
+        "si.path_patching(sandwich, T[:1], T[1:], progress=False, frozen=(iv.ChangeOutputs(),))",
+    ),
+    "a model has no text of its own; give one": ("si.attention_map(llama)", "si.attention_map(llama, T)"),
+    "such as first_alpha(), or a function of logits": (
+        "si.activation_patching(llama, T[:1], T[1:], metric=3)",
+        "[si.activation_patching(llama, T[:1], T[1:], metric=f, progress=False) for f in (first_alpha(), lambda x: x[:, -1, 3])]",
+    ),
+    "JSON holds no complex numbers; save the report as .safetensors": (
+        "complex_report.save(tmp / 'e.json')", "complex_report.save(tmp / 'e.safetensors')",
+    ),
+    "set num_beams=1": ("si.sinks(written_by(m, num_beams=2))", "si.sinks(written_by(m, num_beams=1))"),
+    "give one column for each query": ("si.sinks(stacked[None, :, :, :, :5])", "si.sinks(stacked[None])"),
+    "layer {} is {}; give": ("si.sinks([torch.ones(2, 2), torch.ones(2, 2)])", "si.sinks(attentions)"),
+    "give the weights of a pass": ("si.sinks(0 * stacked[None])", "si.sinks(stacked[None])"),
+    "give token ids, such as [[5, 7, 9]], or no text": (
+        "si.measure(llama, 'some words')",
+        "[si.measure(llama, [[5, 7, 9]]), si.measure(si.load(reader.model, tokenizer=reader.tokenizer), 'one two three')]",
+    ),
+    "this tokenizer has no chat template; give the text of the chat": (
+        "reader.tokens([{'role': 'user', 'content': 'one two'}])", "reader.tokens('one two')",
+    ),
+    "leave it out, with the tokens that stand for it": (
+        "si.measure(llama, {'input_ids': T, 'pixel_values': torch.rand(2, 3)})", "si.measure(llama, {'input_ids': T})",
+    ),
+    "edit the call of each layer instead": (
+        "sharing.run(T, edits=[iv.ZeroKeyBias()])", "sharing.run(T, edits=[lambda call: replace(call, k=2 * call.k)])",
+    ),
+    "take residuals (ChangeResidual)": (
+        "si.measure(laurel, T, edits=iv.ChangeMLP(iv.Zero()))", "si.measure(laurel, T, edits=iv.ChangeResidual(iv.Scale(2.0)))",
+    ),
+    "give the bridge, which is subject.bridge": (
+        "si.load(bridged.bridge.original_model)", "si.load(bridged.bridge)",
+    ),
+    # commands
+    "write a public edit with its values": (
+        "cli('measure OURS --edit Zero')", "[cli(f'measure OURS --edit {e}') for e in ('SwapPositions(0,4)', 'RemoveColumn()')]",
+    ),
+    "leave --layer out": ("cli('view OURS --head 0.0 --layer 0')", "cli('view OURS --head 0.0 --no-open --force')"),
+    "give one of --text, --prompt and --tokens": (
+        "cli('view TEXTUAL --prompt a --text b')", "cli('view TEXTUAL --prompt one-two --no-open --force')",
+    ),
+    "leave --head, --answer and --instead out": (
+        "cli('explain TEXTUAL --place --head 0.0')", "cli('explain TEXTUAL --place')",
+    ),
+    "leave --into out": (
+        "cli('patch TEXTUAL --into TWIN --prompt a --site paths')",
+        "cli('patch TEXTUAL PROMPTS --site paths --to 1.0.k')",
+    ),
+    "add --into TWIN, or leave it out": (
+        "cli('patch TEXTUAL PROMPTS --prompt a')",
+        "[cli('patch TEXTUAL --into TWIN --prompt one-two'), cli('patch TEXTUAL PROMPTS')]",
+    ),
+    "leave --sink out": (
+        "cli('patch TEXTUAL PROMPTS --answer a --instead b --sink')", "cli('patch TEXTUAL PROMPTS')",
+    ),
+    "name them, such as --head 3.7": (
+        "cli('patch TEXTUAL PROMPTS --site edges')", "cli('patch TEXTUAL PROMPTS --site edges --head 1.0')",
+    ),
+    "add --site paths": ("cli('patch TEXTUAL PROMPTS --to 1.0.k')", "cli('patch TEXTUAL PROMPTS --to 1.0.k --site paths')"),
+    "write two prompts, `sinkinterp patch MODEL --clean": (
+        "cli('patch TEXTUAL --clean a')", "[cli('patch TEXTUAL PROMPTS'), cli('patch TEXTUAL --into TWIN --prompt one-two')]",
+    ),
+    "name it with --table, or save": (
+        "cli('measure OURS --save a.md')", "[cli('measure OURS --save b.md --table sinks'), cli('measure OURS --save b.json')]",
+    ),
+    "leave --table out, or save .csv or .json": (
+        "cli('measure OURS --save a.safetensors --table sinks')",
+        "[cli('measure OURS --save z.safetensors'), cli('measure OURS --save b.csv --table sinks')]",
+    ),
+    "leave one of them out": ("cli('measure OURS --table sinks --full')", "cli('measure OURS --full')"),
+    "name two models, or edits of one": (
+        "cli('compare OURS')", "[cli('compare TEXTUAL TWIN --prompt one-two-three'), cli('compare OURS --edit RemoveColumn()')]",
+    ),
+    "give a file of texts, --text FILE": (
+        "cli('measure TEXTUAL --prompt one --sequences 3')",
+        "[written('texts.txt', 'one two three'), cli('measure TEXTUAL --text texts.txt')]",
+    ),
+    "use --length": ("cli('measure OURS --length 9999')", "cli('measure OURS --length 16')"),
+    "use --sequences 1": (
+        "[written('t.txt', 'a b c d e f g h i j'), cli('measure TEXTUAL --text t.txt --length 5 --sequences 3')]",
+        "cli('measure TEXTUAL --text t.txt --length 5 --sequences 1')",
+    ),
+    "give it once": ("cli('measure OURS --epsilon 0.1 --epsilon 0.2')", "cli('measure OURS --epsilon 0.1')"),
+    "use --length 4, or more": ("cli('cache TEXTUAL --length 3')", "cli('cache TEXTUAL --length 4 --sequences 2')"),
+    "see `sinkinterp list experiments`": ("cli('reproduce nothing')", "cli('list experiments')"),
+    "; see {} --help": ("cli('measure OURS --nothing')", "cli('measure --help')"),
+}  # fmt: skip
