@@ -148,7 +148,7 @@ TYPED = {
         "si.load(bart(), encoder=encoder.TokenIds((3, 4))).cross_attention()",
     ),
     # texts and tokens
-    "give an item": ("si.measure(llama, {'train': T})", "si.measure(llama, {'train': T}['train'])"),
+    "holds no tokens; give an item": ("si.measure(llama, {'train': T})", "si.measure(llama, {'train': T}['train'])"),
     "use TokenSet.of_rows": ("TokenSet([[1, 2]], '', '')", "TokenSet.of_rows([[1, 2]])"),
     "give the tokenizer's whole answer, with its attention_mask, or lists without padding": (
         "si.measure(m, PADDED)",
@@ -212,7 +212,7 @@ TYPED = {
         "si.sink_rate(report, T)", "[si.sink_rate(report), si.sink_rate(llama, T)]",
     ),
     "a report does not hold the cosine of each query": ("si.qk_cosines(report)", "si.qk_cosines(llama, T)"),
-    "choose among": (
+    "does not attend; choose among": (
         "si.place_or_token(jamba, T, positions=(3,), layers=[0])", "si.place_or_token(jamba, T, positions=(3,), layers=[1])",
     ),
     "what is measured already is not edited any more": (
@@ -221,7 +221,7 @@ TYPED = {
     "which name their layers; leave layers= out": (
         "si.attention_map(llama, T[:1], layers=[0], heads=[(0, 1)])", "si.attention_map(llama, T[:1], heads=[(0, 1)])",
     ),
-    "there is no layer 9 here; choose from": (
+    "there is no layer {} here; choose from": (
         "si.attention_weights(llama, T, layers=[9])", "si.attention_weights(llama, T, layers=[2])",
     ),
     "has no figure; print it": (
@@ -282,7 +282,7 @@ TYPED = {
         "si.measure(llama, T, edits=lambda call: call.with_pattern(call.pattern().half() * 1e6))",
         "si.measure(llama, T, edits=lambda call: call.with_pattern(call.pattern().bfloat16() * 1e6))",
     ),
-    "give at least 1": ("nested(si.patched(m), si.patched(m))", "nested(si.patched(m, SET), si.patched(m, SET))"),
+    "give at least {}": ("nested(si.patched(m), si.patched(m))", "nested(si.patched(m, SET), si.patched(m, SET))"),
     "give {} together": (
         "si.explain(llama, T, answer='a', progress=False)", "si.explain(llama, T, progress=False)",
     ),
@@ -387,3 +387,68 @@ TYPED = {
     "see `sinkinterp list experiments`": ("cli('reproduce nothing')", "cli('list experiments')"),
     "; see {} --help": ("cli('measure OURS --nothing')", "cli('measure --help')"),
 }  # fmt: skip
+
+FOLLOWED = {  # typed by other tests, which load and train what takes more lines; or here, under what is filled in
+    "test_fixes.py": (
+        "give {}", "leave them out", "give the text, or", "write {}, or two models", "use --length {}", "give each once",
+        "give it once", "edit the call of its layer instead", "are not found; edit its call instead",
+        "; choose from {}", "among its steps; give {}", "are given together; give one",
+    ),
+    "backends/test_fixes.py": (
+        "call model.eval(), or set it to 0",
+        "draw its maps: si.attention_map", "load it as {}, or measure its attention", "set model.config.num_hidden_layers",
+        "load it with attn_implementation='sdpa'", "load it with backend='huggingface' and encoder=NoEncoder()",
+        "load it with beyond_context=True", "use length={}", "fill the cache inside the block", "give forward=lambda",
+        "or give its .{}, which is a transformers model", "give a causal language model that runs on token ids",
+        "load it with its head, as AutoModelForCausalLM does",
+    ),
+    "backends/test_what_a_file_is.py": (
+        "give the GGUF file itself", "give a model inside it", "put the config.json of {} there", "give its folder, {}",
+        "make the model of these weights, load them into it with torch.load", "give a folder made by save_pretrained",
+        "take the model that was quantised", "give the name or the folder of a model",
+    ),
+    "backends/test_whole.py": ("take the config.json that was saved", "merge the adapter first", "take the model's own weights"),
+    "backends/test_module.py": (
+        "describe its attention: AttentionOf", "give attention=AttentionOf", "choose {}", "name one of these",
+        "give one F.embedding of the ids", "run it once on as many tokens",
+    ),
+    "backends/test_patched.py": ("take off your hooks on", "take one of them off", "give the change as an edit"),
+    "applications/test_mend.py": ("call si.without_adapter(model) first", "mends other weights than these; load {}"),
+    "applications/test_leaving_out.py": ("remove the parametrisation",),
+    "measurement/test_parity.py": ("read it with the Hugging Face backend", "use the Hugging Face backend"),
+    "measurement/test_watching.py": ("give each a name: SinkCallback(tokens, name=...)",),
+    "abuse/test_bad_calls.py": ("load it in float32",),
+    "abuse/test_unreadable.py": ("change its permissions",),
+    "abuse/test_damage.py": ("copy it again, make it again", "put it back", "put it back, or remove it", "copy the folder again"),
+    "data/test_texts.py": (
+        "give a file with texts", "give a file of texts or a folder", "give the folder of one of them", "give a text file in UTF-8",
+        "give one of its columns", "name the column",
+    ),
+    "data/test_tokens.py": ('use bos="never"', "use length={} or less", "use sequences={}", "give other texts: none has two"),
+    "report/test_report.py": ('read both with bos="never"', "leave top=... out", "leave {}=... out"),
+    "test_experiments.py": (
+        "leave model=... away", "leave settings=... away", "leave device_map=... away", "leave text=... away", "has no models of scale {}; choose {}",
+        "or add scale={}", "see `sinkinterp list experiments`", "name one in full", "use length={}", "leave it out, or name one",
+    ),
+    "train/test_loop.py": ("use model.vocab={}", "use objective=PrefixLM", "name a file or a folder: Texts(FILE)"),
+    "pages/test_live.py": ("give at most {}", "give at least 2 token ids"),
+}  # fmt: skip
+OF_A_PERSON = (  # a package, a network, a disk, memory, a GPU, a server or minutes of training are not there
+    "pip install transformer-lens", "pip install peft", "pip install nnsight", "pip install kaleido", "pip install gguf", "install it, or leave it out", "install Chrome", "free some space", "make room, then", "log in with `hf auth login`",
+    "ray start --head", "set SINKINTERP_CACHE", "set PYTHONUTF8=1", "with a network", "the split and the network",
+    "choose another place", "choose another port", "remove it by hand", "give another folder", "remove it, or reproduce",
+    "use fewer or shorter sequences", "load a smaller model", 'use dtype="bfloat16" or device_map', "lower model.n_layers",
+    "lower batch", "lower lr (now {})", "set compiled=false", "pass fewer", "use cpu, or cuda on a machine", "leave --use_fsdp out",
+    "give it --multi_gpu", "measure the checkpoints: si.measure(FOLDER)", "wrap it with dispatch=True", "give token ids",
+    "undo that, or remove the folder", "use that, or leave data.sha256 empty", "raise held_out", "name a folder that is not there",
+    "use vocab={} or more", "use bos=False or another tokenizer", "to put between documents", "take it out of the text",
+    "load the model with encoder=Sound(file)", "save one there, or give the name", "give more. With",
+    "name what stays: frozen=(ChangeOutputs(), ChangeMLP())", "edits change embeddings", "out of the text",
+)  # fmt: skip
+NOT_FIXES = (
+    "write: norm behind", "write / stream", "copy pos d_model", "copy block", "change of loss", "change of means", "change, near", "change, far",
+    "change beyond", "change by sequence", "change what attention computes", "change: distance", "change the model while",
+    "Use a sink, or mend it", "add what is written into", "Draw tokens: random", "and leave {} GB of checkpoints", "Say how many hours",
+    "Say what the run costs", "see `sinkinterp list recipes`", "name is a text", "read as tokens, not as padding",
+    "repeat: the token", "take the file or dictionary as it was",
+)  # fmt: skip

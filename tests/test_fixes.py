@@ -1,6 +1,7 @@
 """Every fix that a message names works when it is typed; the table is `fixes.py`."""
 
 # ruff: noqa: F401  the lines of the table name them
+import ast
 import copy
 import json
 import re
@@ -10,6 +11,7 @@ import weakref
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +20,7 @@ import transformers
 from backends.encoder_decoders import save_bart
 from backends.own_modules import NanoGPT
 from backends.zoo import model_of, subject_of, tokens_of
-from fixes import TYPED
+from fixes import FOLLOWED, NOT_FIXES, OF_A_PERSON, TYPED
 from refusals import refused
 from torch import nn
 from transformers import StaticCache
@@ -217,3 +219,43 @@ def test_a_fix_works_as_it_is_typed(words, world, monkeypatch):
     for part in words.split("{}"):
         assert part.strip() in message
     eval(right, names)
+
+
+TELLS = re.compile(
+    r"(^|[;:,.] |or |and |then )(give|use|pass|set|save|load|install|run|remove|add|call|choose|name|draw|download"
+    r"|convert|move|write|describe|measure|read|take|make|put|change|check|leave|start|train|see|say|lower|raise"
+    r"|end|wait|free|keep|merge|cut|copy|fill|mend|repeat|undo|enter|edit|compare|wrap)\b"
+)
+
+
+def messages():
+    """Every text of the package that is no docstring, with {} for what is filled in."""
+    for file in sorted((Path(si.__file__).parent).rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        bodies = [x.body[0] for x in ast.walk(tree) if getattr(x, "body", None) and isinstance(x.body, list)]
+        skipped = {id(x.value) for x in bodies if isinstance(x, ast.Expr)}
+        for joined in (x for x in ast.walk(tree) if isinstance(x, ast.JoinedStr)):
+            skipped |= {id(part) for part in ast.walk(joined) if part is not joined}
+        for x in (x for x in ast.walk(tree) if id(x) not in skipped):
+            if isinstance(x, ast.JoinedStr):
+                yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in x.values)
+            elif isinstance(x, ast.Constant) and isinstance(x.value, str):
+                yield x.value
+
+
+def holds(message, words):
+    return words in message if len(words) > 8 else words == message
+
+
+def test_every_fix_that_a_message_names_is_in_the_table():
+    known = [*TYPED, *(words for several in FOLLOWED.values() for words in several), *OF_A_PERSON, *NOT_FIXES]
+    told = [message for message in messages() if TELLS.search(message) and " " in message]
+    assert len(told) > 200
+    assert [message for message in told if not any(holds(message, words) for words in known)] == []
+
+
+def test_the_table_holds_no_words_that_no_message_says_and_no_test_that_is_not_there():
+    said = [*messages()]
+    others = [words for several in (*FOLLOWED.values(), OF_A_PERSON, NOT_FIXES) for words in several]
+    assert not [words for words in others if not any(holds(message, words) for message in said)]
+    assert all((Path(__file__).parent / file).is_file() for file in FOLLOWED)

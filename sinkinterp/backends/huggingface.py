@@ -273,7 +273,7 @@ class HuggingFaceSubject(Subject):
         residuals = recorder.answers[sites.RESIDUAL]
         if not sizes or not residuals:
             what = "no residuals" if sizes else "no attention of transformers' interface"
-            raise InputError(f"{type(self.model).__name__} shows {what}; {self._fix}")
+            raise InputError(f"{type(self.model).__name__} shows {what}{self._fix}")
         n_heads, _, d_head, d_value = next(iter(sizes.values())).tolist()
         embedding = self._embedding
         return ModelShape(
@@ -318,8 +318,8 @@ class HuggingFaceSubject(Subject):
     def _fix(self) -> str:
         """What a user does where no call is read."""
         if any(map(family_of, self.modules.blocks)):
-            return "read it with the Hugging Face backend, backend='huggingface'"
-        return "take a family that uses it (GPT-2, OPT, GPT-NeoX, Llama, Mistral, Qwen, ...)"
+            return "; read it with the Hugging Face backend, backend='huggingface'"
+        return ""
 
     def positions(self, edits: Sequence[Edit], length: int) -> dict[str, Tensor]:
         """The model's keyword for the positions that edits give to tokens; empty where they change none."""

@@ -56,7 +56,7 @@ class NNsightSubject(HuggingFaceSubject):
 
     def _check_contract(self, bare: Logits) -> None:
         if any(map(family_of, self.modules.blocks)):
-            raise InputError(f"{type(self.model).__name__} attends in code of its own; {self._fix}")
+            raise InputError(f"{type(self.model).__name__} attends in code of its own{self._fix}")
         super()._check_contract(bare)
 
     def _lacks_weights(self) -> bool:

@@ -256,10 +256,10 @@ class Readings:
             with safe_open(path, framework="pt") as file:
                 about, place = json.loads((file.metadata() or {})[_METADATA]), Path(path)
                 if about.keys() - _ABOUT:
-                    raise Damaged(place, f"its metadata holds {', '.join(about)}", "copy it again or make it again")
+                    raise Damaged(place, f"its metadata holds {', '.join(about)}")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if about.get(DIGEST) not in (None, _digest(about, tensors)):
-                raise Damaged(place, "its numbers are not those that were written", "copy it again or make it again")
+                raise Damaged(place, "its numbers are not those that were written")
             return cls(**_fields(about, tensors))
         except Damaged:
             raise
