@@ -450,5 +450,5 @@ NOT_FIXES = (
     "change beyond", "change by sequence", "change what attention computes", "change: distance", "change the model while",
     "Use a sink, or mend it", "add what is written into", "Draw tokens: random", "and leave {} GB of checkpoints", "Say how many hours",
     "Say what the run costs", "see `sinkinterp list recipes`", "name is a text", "read as tokens, not as padding",
-    "repeat: the token", "take the file or dictionary as it was",
+    "repeat: the token", "set to zero", "set to {.value:g}", "set to the mean of the other positions", "take the file or dictionary as it was",
 )  # fmt: skip
