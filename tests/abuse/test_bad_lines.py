@@ -207,7 +207,7 @@ SAYS = {  # lines whose error says what to type
     f"measure {SHIPPED.replace('soft', 'sof')}": "did you mean 'sinkinterp/demo-softmax'?",
     f"measure {SHIPPED} --prompt 'hello world'": "has no tokenizer, so it reads no text",
     "measure {files}/no-tokenizer": "give token ids: --tokens file.json",
-    f"measure {{files}}/outside {TOKENS} --length 4": "take a family",
+    f"measure {{files}}/outside {TOKENS} --length 4": "shows no attention",
     f"measure {GOOD} --tokens {{files}}/tokens-beyond.json --length 4 --sequences 1": f"token id {VOCAB}",
     f"measure {GOOD} {TOKENS} --length 5 --sequences 2": "of 2 texts 2 are shorter",
     f"measure {GOOD} {TOKENS} --length 4 --sequences 3": "use --sequences 2",
