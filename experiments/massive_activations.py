@@ -13,11 +13,11 @@ from sinkinterp.data.tokens import TokenSet, repeated_token
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.estimates import estimate, estimate_cells, intervals
 from sinkinterp.metrics.metric import Metric
-from sinkinterp.metrics.residuals import is_massive, lifetime, median_size
+from sinkinterp.metrics.residuals import LEAST, is_massive, lifetime, median_size
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.runs.experiment import Decision, Outcome, Rule, of_first_model, on_models
 from sinkinterp.table import BLOCK, INPUT, NULL, Cell, Table
 
 from .shared.genuine import text_models
@@ -25,19 +25,19 @@ from .shared.massive import massive_dims
 from .shared.rules import of_each
 
 CLAIM = (
-    "A few dimensions of the first token are massive, of nearly the same value whatever the input; where positions are "
-    "rotary, every copy of a repeated token has them."
+    "A few dimensions of the first token are massive, each from a block of its own, of nearly the same value whatever "
+    "the input; where positions are rotary, every copy of a repeated token has them."
 )
 RULE = (
-    "on natural text, at least one and at most ten dimensions of the first token are massive in most sequences, with a "
-    "standard deviation below a tenth of their mean; on repeated tokens the other tokens' entries there are within 1% "
-    "of the first token's (rotary positions)"
+    "on natural text, at least one dimension of the first token is massive in most sequences, in some block; the "
+    "largest one has a standard deviation below a tenth of its mean, asked where texts begin with different tokens; on "
+    "repeated tokens the other tokens' entries there are within 1% of the first token's (rotary positions)"
 )
 # Sun et al. 2024 (2402.17762): LLaMA2-7B: 2556.8 with a standard deviation of 141.0 over 100 sequences
 # Gu et al. 2025, appendix B.1: with rotary positions, all copies of a repeated token have the same hidden states
 MODELS = text_models("HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2", "HuggingFaceTB/SmolLM2-135M")
-TOP = 3  # dimensions with a row each
-ENTRY = "input, dimension"
+TOP = 3  # dimensions with a row each; more where more are massive
+ENTRY, LARGE_FROM = "input, dimension", "above 100 from block"
 MEDIAN = Metric("median", RESIDUAL, median_size)
 
 
@@ -48,7 +48,7 @@ def measure(case: Case, progress: Progress) -> Table:
     token_sets["repeated"] = repeated_token(case.subject.shape.vocab, length, sequences)  # nothing before it
     on_row = progress(f"measuring {case.subject.name}")
     place = massive_dims(case.subject, next(iter(token_sets.values())))
-    dims = list(place.largest[:TOP])
+    dims = list(dict.fromkeys((*place.dims, *place.largest)))[: max(TOP, len(place.dims))]
 
     def values(x: Tensor) -> Float[Tensor, "batch dim pos"]:
         return x[:, :, dims].float().transpose(1, 2)
@@ -78,7 +78,7 @@ def draw(table: Table) -> go.Figure:
 
 
 def _row(x: Float[Tensor, "batch block pos"], massive: Float[Tensor, "batch block pos"], block: int) -> dict[str, Cell]:
-    first = x[:, block, 0]
+    first, large = x[:, block, 0], x[:, :, 0].abs().mean(0) > LEAST
     life = lifetime(massive[:, :, 0].mean(0) > 0.5)
     return {
         **estimate_cells("first token", estimate(first)),
@@ -86,6 +86,7 @@ def _row(x: Float[Tensor, "batch block pos"], massive: Float[Tensor, "batch bloc
         **estimate_cells("others |x|", estimate(x[:, block, 1:].abs().mean(1))),
         "massive first": massive[:, block, 0].mean().item(),
         "massive others": massive[:, block, 1:].mean().item(),
+        LARGE_FROM: int(large.int().argmax()) if large.any() else None,
         "first block": None if life is None else life.first,
         "last block": None if life is None else life.last,
     }
@@ -95,8 +96,9 @@ def _note(report: Report, token_sets: dict[str, TokenSet], start: Bos) -> str:
     p, sources = report.protocol, ", ".join(token_set.source for token_set in token_sets.values())
     return (
         f"{p.model} ({p.revision or 'as saved'}): n={p.sequences} an input, T={p.length}, {p.dtype}; "
-        f"BOS {start}, before repeated tokens never; {sources}; the {TOP} dimensions in which first tokens are "
-        "largest; block 0 is the embedding, block b the output of layer b - 1; standard deviation: over sequences; "
+        f"BOS {start}, before repeated tokens never; {sources}; the massive dimensions, and others in which first "
+        f"tokens are largest, {TOP} or more; {LARGE_FROM}: mean size over sequences; "
+        "block 0 is the embedding, block b the output of layer b - 1; standard deviation: over sequences; "
         "null: median |x| of the block, over all tokens and dimensions; massive: share of tokens with |x| > 100 and at "
         "least 1,000 x the median of their sequence; first "
         f"and last block: the first token's entry is massive in most sequences; {intervals(p.sequences)}; rule: {RULE}"
@@ -115,9 +117,11 @@ def _lasts(row: Mapping[str, Cell]) -> bool:
     return row["first block"] is not None
 
 
-def _is_constant(table: Table) -> tuple[bool | None, str]:
+def _is_constant(table: Table) -> Decision:
     row = table.where(**{INPUT: "natural"}).records()[0]
     mean, deviation = float(row["first token"] or 0), float(row["standard deviation"] or 0)
+    if not deviation:
+        return Outcome.NOT_ASKED, "all texts begin with the same token"
     return deviation < abs(mean) / 10, f"{mean:.4g} with a standard deviation of {deviation:.3g}"
 
 

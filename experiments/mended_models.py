@@ -235,7 +235,7 @@ def _told(case: Case, skips: int) -> Row:
 
 def digest(table: Table) -> Table:
     """A row for each arm of each model: means over orders, on the text of the training."""
-    columns = (SINK_1, ALPHA_1, UNIFORM, "Sink_2", "Sink_*", ADDED, OVER_LORA, EVICTED, OVER_SECOND, ROUNDED, ENTRY)
+    columns = (SINK_1, ALPHA_1, UNIFORM, "Sink_2", "Sink_*", ADDED, OVER_LORA, EVICTED, OVER_SECOND, ENTRY)
     return _means(table.where(**{TEXT: TRAINED, ROUNDED_PART: None}), EDIT, columns)
 
 

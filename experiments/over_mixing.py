@@ -28,7 +28,7 @@ RULE = (
 )
 # Barbero et al. 2025 (2504.02732): in Gemma 7B a perturbed token changes later tokens less with BOS than without
 MODELS = text_models()
-SEQUENCES, LENGTH = 6, 64
+SEQUENCES, LENGTH = 16, 64
 PLACE, LAST = "place", "last output"
 EVERYWHERE = "first key hidden from all layers"  # where the next token may become the sink
 BEHIND = "first key hidden behind its writer"
@@ -36,7 +36,8 @@ BEHIND = "first key hidden behind its writer"
 
 def measure(case: Case, progress: Progress) -> Table:
     """Returns a row per edit and block, with the start that the model was trained with."""
-    token_set = case.tokens(case.size(SEQUENCES, LENGTH), progress, case.start)
+    n, length = case.size(SEQUENCES, LENGTH)
+    token_set = case.tokens((max(n, SEQUENCES), length), progress, case.start)  # as many of larger models
     progress(f"changing a token of {case.subject.name}")(0, 1)
     begins, last = int(case.start is Bos.ALWAYS), case.subject.shape.n_layers
     at = token_set.tokens.shape[1] // 3 + begins

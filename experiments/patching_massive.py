@@ -21,20 +21,21 @@ from sinkinterp.table import ALPHA_1, EDIT, Table
 from .shared.effects import CHECK_NOTE, LEFT, LOSS_CHANGE, NONE, Effects, Runs, without
 from .shared.genuine import text_models
 from .shared.massive import massive_dims
-from .shared.rules import above, checked, plus, within
+from .shared.rules import above, changing, checked, plus, within
 
 CLAIM = (
     "Massive activations carry the sink and nothing of the input: another input's change nothing, those of a later "
     "token remove the sink, and a later token that is given them becomes a sink."
 )
 RULE = (
-    "p1 <- p1 of another input: alpha_1 changes by less than .05 and the loss by less than .02 nats; p1 <- later "
-    "token: alpha_1 falls by at least .05; later token <- p1: the later token's alpha rises by at least .05; checks: "
-    "behind the patch the first token has no edited entry above 100, or the later token has one"
+    "p1 <- p1 of another input: alpha_1 changes by less than .05 and the loss by less than .02 nats, where "
+    "texts begin with different tokens; p1 <- later token: alpha_1 falls by at least .05; later token <- p1: the later "
+    "token's alpha rises by at least .05; checks: behind the patch the first token has no "
+    "edited entry above 100, or the later token has one"
 )
 # Sun et al. 2024 (2402.17762): massive activations act as fixed biases, whatever the input; no patch is reported
 MODELS = text_models("HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "openai-community/gpt2")
-LATER, SEQUENCES = 9, 6  # LATER: the other position, from 0
+LATER, SEQUENCES = 9, 16  # LATER: the other position, from 0
 
 
 def measure(case: Case, progress: Progress) -> Table:
@@ -88,7 +89,13 @@ def draw(table: Table) -> go.Figure:
 ANOTHER, FROM_LATER, TO_LATER = "p1 <- p1 of another input", "p1 <- later token", "later token <- p1"
 LATER_ALPHA = f"alpha_{LATER + 1}"
 RULES: Sequence[Rule] = (
-    within("those of another input change the loss by less than .02 nats", LOSS_CHANGE, {EDIT: ANOTHER}, -0.02, 0.02),
+    changing(
+        within(
+            "those of another input change the loss by less than .02 nats", LOSS_CHANGE, {EDIT: ANOTHER}, -0.02, 0.02
+        ),
+        LOSS_CHANGE,
+        {EDIT: ANOTHER},
+    ),
     checked(
         above(
             "those of a later token lower alpha_1 by .05", ALPHA_1, {EDIT: NONE}, {EDIT: FROM_LATER}, bound=plus(0.05)

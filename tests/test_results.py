@@ -34,6 +34,11 @@ def test_no_number_of_a_template_is_typed(name):
     assert typed((HERE / name).read_text()) == []
 
 
+@pytest.mark.parametrize("name", ["explain_a_head", "patch_activations", "leave_out_outliers"])
+def test_a_how_to_that_tells_results_has_no_number_outside_its_cells(name):
+    assert typed(cells.PART.sub("", (ROOT / "docs" / "how_to" / f"{name}.md").read_text())) == []
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_digits_replaced_at_random_are_noticed_all_of_them(name):
     drawn, template = random.Random(0), (HERE / name).read_text()

@@ -40,8 +40,11 @@ FILES = {  # by the template
     "place_or_token.md": BOOK / "place_or_token.md",
     "over_mixing.md": BOOK / "over_mixing.md",
     "what_biases_do.md": BOOK / "what_biases_do.md",
+    "explain_a_head.md": ROOT / "docs" / "how_to" / "explain_a_head.md",
+    "patch_activations.md": ROOT / "docs" / "how_to" / "patch_activations.md",
 }
 BEGIN, END = "<!-- cells of figures/book: python -m experiments.book -->\n", "<!-- end of cells -->\n"  # of a part
+PART = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -182,13 +185,15 @@ TEMPLATES.globals |= {"cell": cell, "word": word, "grid": grid, **FILTERS}
 
 
 def texts() -> Iterator[tuple[Path, str]]:
-    """Every file with cells, and what it should hold. A template with BEGIN is a part of its file."""
+    """Every file with cells, and what it should hold. A template that begins with BEGIN has the parts of its file."""
     counts, table = claims()
     for name, file in FILES.items():
         made = TEMPLATES.get_template(name).render(counts=counts.rstrip(), claims=table.rstrip())
         if made.startswith(BEGIN):
-            before, _, rest = file.read_text(encoding="utf-8").partition(BEGIN)
-            made = before + made + rest.partition(END)[2]
+            old, parts = file.read_text(encoding="utf-8"), PART.findall(made)
+            if len(parts) != len(PART.findall(old)):
+                raise InputError(f"{file} has {len(PART.findall(old))} parts with cells, and its template {len(parts)}")
+            made = PART.sub(lambda _, left=iter(parts): next(left), old)
         yield file, made
 
 

@@ -126,6 +126,22 @@ def checked(rule: Rule, column: str, of: Row, low: float = -math.inf, high: floa
     return replace(rule, decide=decide)
 
 
+def changing(rule: Rule, column: str, of: Row, least: float = 1e-5) -> Rule:
+    """The rule where an edit can change anything: models whose cell and its interval are below `least` are left out.
+
+    Where all texts begin with the same token, the first entries of another text are those that are there.
+    """
+
+    def decide(runs: Table) -> Decision:
+        idle = {row[col.MODEL] for row in runs.where(**of).records() if max(map(abs, _interval(row, column))) < least}
+        rest = runs.with_rows(row for row in runs.records() if row[col.MODEL] not in idle)
+        outcome, reason = rule.decide(rest) if len(rest.frame) else (Outcome.NOT_ASKED, "")
+        left_out = [f"not asked: in {name} the edit changes nothing" for name in sorted(map(str, idle))]
+        return outcome, "; ".join(filter(None, (reason, *left_out)))
+
+    return replace(rule, decide=decide)
+
+
 def setup(rule: Rule) -> Rule:
     """The rule as one that says that a comparison can be made, and is not counted among the claims."""
     return replace(rule, is_setup=True)

@@ -61,7 +61,8 @@ HELD = 32  # held-out sequences that evaluations read
 LENGTH = 96  # tokens of a chunk, where the model knows as many
 SEEN = 16  # sequences whose keys and values slots begin with
 LOSS, EVICTED, OVER_SECOND = "loss", "added by forgetting the first token", "forgetting it over the second token"
-ROUNDED, ROUNDED_4 = "added by int8 per tensor", "added by 4-bit per tensor"
+ROUNDED_BY = {grain: f"added by int8 per {grain}" for grain in GRAINS}
+ROUNDED = ROUNDED_BY["tensor"]
 UNIFORM, ENTRY = "uniform alpha_1", "largest entry / median"
 RATE = 0.01  # Sink_1 below which a model counts as mended, where alpha_1 is at its null too
 
@@ -305,14 +306,13 @@ def worth(
 
     The loss is that of the last `targets` tokens, by default of all but the first.
     The first token is forgotten by the queries from the middle on, which no longer see it. Its null is the second
-    token, forgotten in the same way. int8 and 4-bit round the residuals between blocks, with one scale for each text.
-    loss, report: what `loss_of` and
-    `sinks_and_entries` return, where they are known.
+    token, forgotten in the same way. int8 rounds the residuals between blocks, with one scale for each text, token or
+    channel. loss, report: what `loss_of` and `sinks_and_entries` return, where they are known.
     """
     report = report or sinks_and_entries(subject, tokens)
     full, middle = loss_of(subject, tokens) if loss is None else loss, tokens.shape[1] // 2
     evicted, other = (loss_of(subject, tokens, [Evict(middle, position)]) for position in (0, 1))
-    rounded, four_bits = (loss_of(subject, tokens, [Quantise(n, GRAINS["tensor"], nothing)]) for n in (8, 4))
+    rounded = {grain: loss_of(subject, tokens, [Quantise(8, over, nothing)]) for grain, over in GRAINS.items()}
     slot = report.slot_rate(0.3)
     return {
         **mean_cells(LOSS, full[:, full.shape[1] - (targets or full.shape[1]) :].mean(1), SIZES),
@@ -324,6 +324,8 @@ def worth(
         ENTRY: report.extra(PEAK_OVER_MEDIAN).max().item(),
         **mean_cells(EVICTED, (evicted - full)[:, middle:].mean(1)),
         **mean_cells(OVER_SECOND, (evicted - other)[:, middle:].mean(1)),
-        **mean_cells(ROUNDED, (rounded - full).mean(1)),
-        **mean_cells(ROUNDED_4, (four_bits - full).mean(1)),
+    } | {
+        name: cell
+        for grain, column in ROUNDED_BY.items()
+        for name, cell in mean_cells(column, (rounded[grain] - full).mean(1)).items()
     }
