@@ -368,3 +368,13 @@ def test_set_ups_and_what_a_check_refused_do_not_count():
 def test_rows_that_do_not_say_what_their_edit_did_have_no_verdict():
     rule = rules.checked(rules.within("", "x", {}, high=1.0), "left, not measured", {}, high=100.0)
     assert rule.verdict(edited(a=0.0)).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [({"a": 0.5, "b": 1e-7}, HOLDS), ({"a": 5.0, "b": 1e-7}, FAILS), ({"a": 1e-7, "b": 0.0}, NOT_ASKED)],
+)
+def test_a_model_in_which_an_edit_changes_nothing_is_not_asked(changes, outcome):
+    verdict = rules.changing(rules.within("", "left", {}, high=1.0), "left", {}).verdict(edited(**changes))
+    assert verdict.outcome is outcome
+    assert "not asked: in b the edit changes nothing" in verdict.reason

@@ -7,7 +7,7 @@ from refusals import refused
 from sinkinterp.attention.slots import SlotRow
 from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import GIVEN, Outcome, Scope, load_experiment
-from sinkinterp.table import ALPHA_1, ALPHA_HEAD, INPUT, MODEL, NULL, SEED, SINK_1, Table, high_of, low_of
+from sinkinterp.table import ALPHA_1, ALPHA_HEAD, INPUT, MODEL, NULL, SEED, SINK_1, STRONGEST, Table, high_of, low_of
 
 HOLDS, FAILS, UNDECIDED, NOT_ASKED = Outcome.HOLDS, Outcome.FAILS, Outcome.UNDECIDED, Outcome.NOT_ASKED
 
@@ -35,6 +35,16 @@ def test_table_1_asks_of_repeated_tokens_what_the_kind_of_positions_makes_of_the
     assert outcomes("table01_inputs", [*gpt2_xl, *mistral])[:3] == [HOLDS, HOLDS, HOLDS]
     lost = inputs_of("a", table01.TABLE, natural=0.77, random=0.70, repeated=0.02)
     assert outcomes("table01_inputs", lost)[2] is FAILS
+
+
+@pytest.mark.parametrize(
+    ("longest", "ratio", "outcome"), [(1, 2.5, HOLDS), (1, 1.9, FAILS), (2, 2.5, FAILS), (None, None, NOT_ASKED)]
+)
+def test_the_sink_token_of_a_prefix_is_long_if_no_token_is_longer_and_it_is_twice_the_others(longest, ratio, outcome):
+    prefix = load_module("figure05_prefix")
+    long = {} if longest is None else {prefix.LONGEST: longest, prefix.RATIO: ratio}
+    rows = [{MODEL: "prefix 2", SEED: seed, STRONGEST: 1, **long} for seed in range(5)]
+    assert prefix._is_long(2).verdict(Table.of("", "", rows)).outcome is outcome
 
 
 @pytest.mark.parametrize(("chat", "outcome"), [(0.88, HOLDS), (0.70, FAILS), (0.80, UNDECIDED)])
