@@ -124,7 +124,9 @@ def test_int8_with_one_scale_a_text_stands_beside_a_scale_per_token_and_per_chan
                 printed[stem, name] = {str(name).replace("tensor", grain) for grain in ("token", "channel")} <= (
                     {*chapter.table.frame} | rounded
                 )
-    assert len(printed) > 3 and all(printed.values() or [stem == "mended_models" for stem, _ in printed])
+    of_before = {"mended_models", "mended_sink", "remedies"}  # rows of rounding stand beside them, or no page prints it
+    incomplete = {stem for (stem, _), is_complete in printed.items() if not is_complete}
+    assert incomplete <= of_before < {stem for stem, _ in printed}
 
 
 def made(model):
