@@ -93,7 +93,7 @@ def test_a_start_that_a_model_was_not_trained_with_has_its_loss_beside_it():
 def test_query_biases_make_qwens_sink_behind_the_writer_and_disperse_it_in_the_writers_layer(part, edit, sink, massive):
     found = row("what_biases_do", row="edit", part=part, edit=edit)
     assert sink is None or found["Sink_1"] == pytest.approx(sink, abs=POINTS)
-    assert massive is None or found[MASSIVE_TOKENS] == pytest.approx(massive, rel=0.1)
+    assert massive is None or found[MASSIVE_TOKENS] == pytest.approx(massive, abs=0.2, rel=0.1)
 
 
 def test_gemmas_sink_is_on_the_token_bos_in_tenth_place_too():
@@ -120,7 +120,7 @@ def test_int8_with_one_scale_a_text_stands_beside_a_scale_per_token_and_per_chan
     for stem, chapter in by_stem().items():
         rounded = set(chapter.table.frame.get("what is rounded", []))
         for name in [*chapter.table.frame, *filter(None, rounded)]:
-            if re.search(r"(int8|residuals, 8 bits).* per tensor$", str(name)):
+            if re.search(r"(int8(?! weights)|residuals, 8 bits).* per tensor$", str(name)):
                 printed[stem, name] = {str(name).replace("tensor", grain) for grain in ("token", "channel")} <= (
                     {*chapter.table.frame} | rounded
                 )
