@@ -190,10 +190,11 @@ def texts() -> Iterator[tuple[Path, str]]:
     for name, file in FILES.items():
         made = TEMPLATES.get_template(name).render(counts=counts.rstrip(), claims=table.rstrip())
         if made.startswith(BEGIN):
-            old, parts = file.read_text(encoding="utf-8"), PART.findall(made)
-            if len(parts) != len(PART.findall(old)):
-                raise InputError(f"{file} has {len(PART.findall(old))} parts with cells, and its template {len(parts)}")
-            made = PART.sub(lambda _, left=iter(parts): next(left), old)
+            old = file.read_text(encoding="utf-8")
+            before, parts = PART.split(old), PART.findall(made)
+            if len(before) != len(parts) + 1:
+                raise InputError(f"{file} has {len(before) - 1} parts with cells, and its template {len(parts)}")
+            made = "".join(text for pair in zip(before, (*parts, ""), strict=True) for text in pair)
         yield file, made
 
 
