@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import plotly.graph_objects as go
 import torch
 
-from sinkinterp.applications.mend import ENTRY, EVICTED, ROUNDED, ROUNDED_BY, sinks_and_entries, worth
+from sinkinterp.applications.mend import ENTRY, EVICTED, ROUNDED, sinks_and_entries, worth
 from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.added_slots import AddedKey, AddedKeyValue, AddedSlots, NoAddedSlots, add_slots, remove_slots
 from sinkinterp.backends.huggingface import HuggingFaceSubject
@@ -161,7 +161,7 @@ def digest(table: Table) -> Table:
 def draw(table: Table) -> go.Figure:
     """The sink and what it costs, as the models are and with each slot."""
     titled = replace(digest(table), title="A slot with the first token's key and value")
-    return sweep_figure(titled, EDIT, (SINK_1, EVICTED, *ROUNDED_BY.values()), by=MODEL)
+    return sweep_figure(titled, EDIT, (SINK_1, ADDED, EVICTED), by=MODEL)
 
 
 def _beside(claim: str, quantity: str, of: str, than: str, factor: float) -> Rule:
