@@ -39,6 +39,7 @@ Tables = Literal[
     "values",
     "kv",
     "residuals",
+    "writes",
     "angles",
     "massive",
     "entries",

@@ -123,16 +123,37 @@ def attribution(
     return {layer: torch.cat([part[layer] for part in parts]) for layer in source}
 
 
+def gradients(site: Change, subject: ModelLike, tokens: TokensLike | Any, score: Score) -> Activations:
+    """The gradient of a score by what the layers of a site hold, `sequence [head] pos d`.
+
+    `score(logits, tokens)` gives a number per sequence, and each sequence has the gradient of its own.
+    """
+    accepting(score, "score, a function of logits and tokens,", None, None)
+    subject, tokens = equal_inputs_of(subject, tokens)
+    site.check_site(subject.shape, tokens.shape[1])
+    parts = []
+    for _, batch in passes(subject, tokens):
+        (stacked,) = answers_of(subject, batch, {"site": site.read()}, ())
+        parts.append(_with_gradients(site, subject, batch, _by_layer(site, subject, stacked), score)[1])
+    return {layer: torch.cat([part[layer] for part in parts]) for layer in parts[0]}
+
+
 def _first_order(site: Change, subject: Subject, tokens: Tokens, patched: Activations, score: Score) -> Activations:
     """`attribution` of the sequences of one pass."""
-    zeros = {layer: torch.zeros_like(x, requires_grad=True) for layer, x in patched.items()}
+    present, gradient = _with_gradients(site, subject, tokens, patched, score)
+    return {layer: (gradient[layer] * (x - present[layer])).sum(-1) for layer, x in patched.items()}
+
+
+def _with_gradients(
+    site: Change, subject: Subject, tokens: Tokens, like: Activations, score: Score
+) -> tuple[Activations, Activations]:
+    """What a site holds in one pass, and the score's gradient there. `like` has the layers and shapes of the site."""
+    zeros = {layer: torch.zeros_like(x, requires_grad=True, device=subject.device) for layer, x in like.items()}
     reads, added = {"site": site.read()}, replace(site, operation=Add(zeros))
     trace = subject.run(tokens, reads=reads, edits=[added], gradients=True)
-    present = _by_layer(site, subject, trace.answers["site"].detach())
     total = per_sequence(score(trace.logits, tokens.to(trace.logits.device)), len(tokens), "the score").sum()
-    gradients = torch.autograd.grad(total, list(zeros.values()))
-    by_layer = zip(zeros, gradients, strict=True)
-    return {layer: (gradient * (patched[layer] - present[layer])).sum(-1) for layer, gradient in by_layer}
+    found = torch.autograd.grad(total, list(zeros.values()))
+    return _by_layer(site, subject, trace.answers["site"].detach()), dict(zip(zeros, found, strict=True))
 
 
 def _by_layer(site: Change, subject: Subject, stacked: Tensor) -> Activations:

@@ -25,14 +25,16 @@ from ..lm.attention import GateMap
 from ..metrics import residuals
 from ..metrics.importance import sink_logits
 from ..metrics.metric import Metric
-from ..metrics.sinks import check_epsilon
+from ..metrics.sinks import above_controls, check_epsilon, control_positions
 from ..report.readings import Readings
 from ..table import Table
+from .induction import induction_scores
 from .measure import inputs_of, measure
 
 Numbers = dict[str, float]
 PEAK = Metric("peak", RESIDUAL, residuals.peak)
 SINK_LOGITS = Metric("sink_logits", CALL, sink_logits)
+INDUCTION_SEQUENCES, SINK_LENGTH = 8, 64
 _SHARDED = ("full_tensor", "ds_id", "_is_flat_param")  # what only weights have that FSDP or DeepSpeed divided
 
 
@@ -40,6 +42,19 @@ def sinks_of(report: Readings, epsilon: float = 0.3) -> Numbers:
     """alpha_1, Sink_1 and Sink_*, 0 without a slot: means over sequences, layers and heads."""
     alpha, slot = report.alpha().mean().item(), report.slot_rate(epsilon)
     return {"alpha_1": alpha, "sink_1": report.sink_rate(0, epsilon).mean, "sink_slot": slot.mean if slot else 0.0}
+
+
+def emergence_of(subject: Subject, report: Readings) -> Numbers:
+    """Whether heads look at the first token more than chance explains, and whether any head is an induction head.
+
+    above_p99: the share of heads above the 99th percentile of the report's other positions; induction: of the
+    strongest head, on random tokens that are read twice.
+    """
+    scores = induction_scores(subject, INDUCTION_SEQUENCES, min(SINK_LENGTH, report.protocol.length)).mean(0)
+    return {
+        "above_p99": above_controls(report.importance - report.null).nanmean().item(),
+        "induction": scores.max().item(),
+    }
 
 
 class SinkCallback(TrainerCallback):
@@ -55,6 +70,7 @@ class SinkCallback(TrainerCallback):
         watch(model, step)  # after each step: the numbers, or None where none are due
 
     The numbers are alpha_1 and alpha_1_uniform (what uniform attention would give), sink_1 and sink_slot at `epsilon`,
+    above_p99 (the share of heads above the 99th percentile of other positions), induction (of the strongest head),
     norm_ratio (||h_1|| over the mean of the other tokens, of the block where it is largest), largest_entry (of the
     residuals of all blocks) and, where the model has them, the means of sink_logit and of gate (of models of ours).
 
@@ -155,10 +171,13 @@ class SinkCallback(TrainerCallback):
     def _numbers(self, subject: Subject, token_set: TokenSet) -> Numbers:
         module = _module_of(subject)
         with _as_before(module), _gates_of(module) as gates:
-            report = measure(subject, token_set, positions=(0,), instruments=[(PEAK, SINK_LOGITS)], progress=False)
+            at = control_positions(token_set.shortest)
+            report = measure(subject, token_set, positions=at, instruments=[(PEAK, SINK_LOGITS)], progress=False)
+            emergence = emergence_of(subject, report)
         logits = report.extra(SINK_LOGITS)
         numbers = {
             **sinks_of(report, self.epsilon),
+            **emergence,
             "alpha_1_uniform": report.null_alpha().mean().item(),
             "norm_ratio": report.residual_ratio().mean(0).max().item(),
             "largest_entry": report.extra(PEAK).max().item(),

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ..attention import CALL, RESIDUAL, AttentionCall, KeyIndex
-from . import importance, metric, qk, residuals, writes
+from . import importance, metric, qk, residuals, spectrum, writes
 from .residuals import vector_norms
 
 Instrument = tuple[metric.AnyMetric, ...]
@@ -23,9 +23,12 @@ RESIDUALS: Instrument = (residuals.ALL_ENTRIES,)
 """Every residual entry, `sequence block channel pos`: for a few short sequences."""
 MAPS: Instrument = (importance.PATTERNS, *qk.MAPS)
 """Every head's attention, scores, cosines and norm products, `sequence layer head query key`: for short sequences."""
+SPECTRUM: Instrument = spectrum.METRICS
+"""Matrix entropy and anisotropy of the residuals, and their nulls."""
 LOSS: Instrument = metric.METRICS
 ALL = (GEOMETRY, MASSIVE, LOSS)
-INSTRUMENTS = {"GEOMETRY": GEOMETRY, "MASSIVE": MASSIVE, "RESIDUALS": RESIDUALS, "MAPS": MAPS, "LOSS": LOSS}
+INSTRUMENTS = {"GEOMETRY": GEOMETRY, "MASSIVE": MASSIVE, "SPECTRUM": SPECTRUM, "LOSS": LOSS}
+INSTRUMENTS |= {"RESIDUALS": RESIDUALS, "MAPS": MAPS}
 
 
 # The metrics of every report

@@ -154,12 +154,38 @@ def lifetime(massive_by_block: Bool[Tensor, " block"]) -> Lifetime | None:
     return Lifetime(blocks[0], blocks[-1], len(blocks)) if blocks else None
 
 
-def cosine_to_first(x: Residual) -> Float[Tensor, "batch pos"]:
-    """Cosine of every token's residual with the first token's; 0 for a vector of zeros."""
-    return F.cosine_similarity(x.float(), x[:, :1].float(), dim=-1)
+def cosine_to(x: Residual, position: int = 0) -> Float[Tensor, "batch pos"]:
+    """Cosine of every token's residual with that of the token at a position; 0 for a vector of zeros."""
+    return F.cosine_similarity(x.float(), x[:, position, None].float(), dim=-1)
 
 
-COSINE_TO_FIRST = Metric("cosine_to_first", RESIDUAL, cosine_to_first)
+@dataclass(frozen=True)
+class SecondarySinks:
+    """Tokens that become secondary sinks. Both fields are `sequence pos`.
+
+    block: the block before which each becomes one; -1 for tokens that do not. lifetime: in how many blocks it is one.
+    """
+
+    block: Int[Tensor, "sequence pos"]
+    lifetime: Int[Tensor, "sequence pos"]
+
+
+def secondary_sinks(
+    cosines: Float[Tensor, "sequence block pos"], between: Steps, least: float = 0.9, position: int = 0
+) -> SecondarySinks:
+    """The later tokens whose residual points the way of the first token's while that is long.
+
+    cosines: those of `cosine_to`, whose own token, at `position`, is left out. between: the blocks in which the first
+    token's residual is long, as `steps` finds them. Source: Wong et al., arXiv 2512.22213.
+    """
+    down = cosines.shape[1] if between.down is None else between.down
+    alike = cosines.abs()[:, between.up : down] > least
+    alike[..., [0, position]] = False
+    lifetime = alike.sum(1)
+    return SecondarySinks(torch.where(lifetime > 0, between.up + alike.int().argmax(1), -1), lifetime)
+
+
+COSINE_TO_FIRST = Metric("cosine_to_first", RESIDUAL, cosine_to)
 PEAK_OVER_MEDIAN = Metric("peak_over_median", RESIDUAL, peak_over_median)
 MASSIVE_ENTRIES = Metric("massive_entries", RESIDUAL, massive_count)
 KURTOSIS = Metric("kurtosis", RESIDUAL, kurtosis)

@@ -64,6 +64,23 @@ def sink_grid(alpha: Alpha, epsilons: Any) -> Float[Tensor, "epsilon pos"]:
     return above[order.argsort()] / (~alpha.isnan()).sum((0, 1, 2))
 
 
+def control_positions(length: int) -> tuple[int, ...]:
+    """The first position and eight controls behind it, in the first half, where many queries see them."""
+    return (0, *range(1, max(length // 2, 2), max(1, length // 16)))
+
+
+def above_controls(excess: Alpha) -> PerSequence:
+    """The share of each sequence's heads whose importance of the first position no chance explains; 0..1.
+
+    excess: importance over its uniform null, of the first position and of controls behind it. Chance is the 99th
+    percentile of the controls, over heads and sequences, so it gives .01. Source: arXiv 2606.02378.
+    """
+    first, controls = excess[..., 0], excess[..., 1:]
+    known = controls[~controls.isnan()]
+    bound = known.kthvalue(max(1, round(0.99 * len(known)))).values
+    return (first > bound).float().masked_fill(first.isnan(), torch.nan).mean((1, 2))
+
+
 def sink_positions(alpha: Alpha, null: Alpha, epsilon: float, share: float) -> Int[Tensor, " some_pos"]:
     """Positions (from 0) whose sink rate exceeds that of uniform attention, `null`, by more than `share`.
 

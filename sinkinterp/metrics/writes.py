@@ -1,22 +1,11 @@
 """Tells if a head writes next to nothing, or one vector to all positions (Fesser, arXiv 2606.08105)."""
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention import CALL, OUTPUT
 from .metric import Metric
-
-
-def stable_rank(x: Float[Tensor, "*stack row column"]) -> Float[Tensor, "*stack"]:
-    """||X||_F^2 / ||X||_2^2 in fp32, from 1 to the rank; NaN for a matrix of zeros."""
-    x = x.float()
-    gram = x.mT @ x if x.shape[-1] <= x.shape[-2] else x @ x.mT
-    energy = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
-    shares = gram / energy[..., None, None]  # eigenvalues sum to 1
-    is_finite = shares.isfinite().all(-1).all(-1)
-    largest = torch.linalg.eigvalsh(shares.where(is_finite[..., None, None], 0))[..., -1]
-    return (1 / largest).where(is_finite, torch.nan)
+from .spectrum import stable_rank
 
 
 def is_nop(value_ratio: Float[Tensor, "*stack"]) -> Bool[Tensor, "*stack"]:

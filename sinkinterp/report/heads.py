@@ -124,12 +124,23 @@ def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
             **mean_cells(VALUE_RATIO, ratio, SIZES),
             **mean_cells("stable rank of keys", keys[:, i, head // group], SIZES),
             **mean_cells("stable rank of update", updates[:, i, head], SIZES),
-            "kind of sink": _kind(ratio.mean()) if alpha > epsilon else "none",
+            KIND: _kind(ratio.mean()) if alpha > epsilon else "none",
         }
 
     explained = "update: before the output projection; no-op: value ratio below 0.2; broadcast: from 0.8 to 1.25"
     note = f"{protocol_note(report, epsilon)}; {explained}"
-    return Table.of("What do heads write?", note, rows_by_head(report, row))
+    return Table.of("What do heads write?", note, rows_by_head(report, row), writes_overview)
+
+
+def writes_overview(table: Table) -> go.Figure:
+    """The value ratio of every head with a sink by layer and head; from `writes_by_head`. Other heads stay empty."""
+    frame = table.frame.assign(**{VALUE_RATIO: table.frame[VALUE_RATIO].where(table.frame[KIND] != "none")})
+    shown = replace(table, frame=frame)
+    hover = "layer %{y}, head %{x}: %{z:.3f}<extra></extra>"
+    figure = heat_map(shown, VALUE_RATIO, zmin=0, zmax=1.25, hoverongaps=False, hovertemplate=hover)
+    caption = "The length of the first token's value over the others', of heads with a sink; empty: no sink."
+    height = 200 + max(16, min(36, 480 // len(unique_values(table, LAYER)))) * len(unique_values(table, LAYER))
+    return themed(figure, table.title, height, f"{caption} {table.note}")
 
 
 def rows_by_head(report: Readings, row: Callable[[int, int], dict[str, Cell]]) -> tuple[dict[str, Cell], ...]:
@@ -196,6 +207,7 @@ def heads_overview(table: Table) -> go.Figure:
     return themed(figure, table.title, 200 + per_layer * n_layers, f"{caption} {table.note}")
 
 
+KIND = "kind of sink"
 COSINE, NORM_PRODUCT = maps.COSINE.name, maps.NORM_PRODUCT.name
 SCALED = "norm product: |q| |k| times the scale of the scores, the score at a cosine of 1; bias and softcap left out"
 FIRST_KEY, OTHER_KEYS = "first key", "others"

@@ -65,7 +65,7 @@ class Report(Readings):
     def plot(self, view: str = "sinks", epsilon: float = 0.3, token_text: TokenText = str) -> go.Figure:
         """A plotly figure: the grid of sinks, or another view.
 
-        The others are "positions", "epsilons", "norms", "angles", "massive" and "attention".
+        The others are "positions", "epsilons", "norms", "writes", "angles", "massive" and "attention".
         `token_text` gives token ids their text, such as `subject.label`. Raises InputError, which names the
         instrument to measure with, where the report does not hold what a view needs.
         """
@@ -133,7 +133,7 @@ VIEWS = (
     View(partial(_norms_of, ["key", "value"]), "kv"),
     View(_norms, "residuals", in_json=True, heading="Norm of the first token's residual"),
     View(_plain(of_heads.score_gaps_by_head), needs=(QK_ANGLES,), in_terminal=True, in_json=True),
-    View(_plain(of_heads.writes_by_head), needs=(UPDATE_RANK,), in_terminal=True, in_json=True),
+    View(_plain(of_heads.writes_by_head), "writes", (UPDATE_RANK,), True, in_json=True, heading="What heads write"),
     View(_plain(of_heads.qk_means_by_head), "angles", (QK_ANGLES,), heading="Angle or length?"),
     View(
         _plain(norms.massive_by_block), "massive", (MASSIVE_ENTRIES,), True, in_json=True, heading="Massive activations"

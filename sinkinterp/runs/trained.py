@@ -20,9 +20,10 @@ from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..files import cache_folder, check_writable, path_of
 from ..measurement.measure import measure, passes
 from ..measurement.quantities import sink_rate
-from ..measurement.watching import sinks_of
+from ..measurement.watching import emergence_of, sinks_of
 from ..metrics.estimates import SIZES, Estimate, estimate
 from ..metrics.metric import next_token_loss
+from ..metrics.sinks import control_positions
 from ..plots.theme import sweep_figure
 from ..table import Table
 from ..train import checkpoint, loop
@@ -158,7 +159,7 @@ def trained(
 def evaluation_on(task: Task, objective: Objective = NextToken()) -> Evaluate:
     """A function that evaluates a model during training: its loss on held-out sequences, and sinks in their beginnings.
 
-    The columns are valid_loss (nats), alpha_1, sink_1 and sink_slot.
+    The columns are valid_loss (nats), alpha_1, sink_1, sink_slot, and above_p99 and induction (`emergence_of`).
     """
     n = max(LEAST_EVALUATION_SEQUENCES, min(EVALUATION_SEQUENCES, EVALUATION_TOKENS // task.length))
     held_out = held_out_tokens(task, min(n, len(task.split.held_out)) if isinstance(task, Corpus) else n)
@@ -167,8 +168,9 @@ def evaluation_on(task: Task, objective: Objective = NextToken()) -> Evaluate:
 
     def evaluate(model: PreTrainedModel) -> dict[str, float]:
         subject = subject_of(model)
-        report = measure(subject, beginnings, positions=(0,))
-        return {"valid_loss": valid_loss(subject, held_out, objective).mean, **sinks_of(report)}
+        report = measure(subject, beginnings, positions=control_positions(beginnings.shape[1]))
+        loss = valid_loss(subject, held_out, objective).mean
+        return {"valid_loss": loss, **sinks_of(report), **emergence_of(subject, report)}
 
     return evaluate
 
