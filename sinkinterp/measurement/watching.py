@@ -173,6 +173,7 @@ class SinkCallback(TrainerCallback):
         with _as_before(module), _gates_of(module) as gates:
             at = control_positions(token_set.shortest)
             report = measure(subject, token_set, positions=at, instruments=[(PEAK, SINK_LOGITS)], progress=False)
+        with _as_before(module):
             emergence = emergence_of(subject, report)
         logits = report.extra(SINK_LOGITS)
         numbers = {

@@ -12,7 +12,8 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention import sites
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.measurement import measure as batching
-from sinkinterp.measurement.patching import activations, attribution, mean_patch, patch, patches  # fmt: skip
+from sinkinterp.measurement.patching import activations, attribution, gradients, mean_patch, patch, patches  # fmt: skip
+from sinkinterp.metrics.metric import next_token_loss
 from sinkinterp.runs.catalogue import load_module
 
 TOKENS, OTHERS = tokens_of(11), tokens_of(12)[:, 1:]
@@ -134,6 +135,18 @@ def test_the_effective_position_is_what_the_first_feed_forward_makes_of_a_positi
         alone = rows + block.attn.c_proj.bias
         effective = (alone + block.mlp(block.ln_2(alone))).detach()
         torch.testing.assert_close(added[0, 0], effective[3] - effective[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama with grouped queries"])
+def test_gradients_are_those_of_plain_transformers(name):
+    model = model_of(name).eval()
+    out = model(TOKENS, labels=TOKENS, output_hidden_states=True)
+    expected = torch.autograd.grad(out.loss * len(TOKENS), out.hidden_states[:-1])  # the mean of equal lengths
+    found = gradients(
+        iv.ChangeResidual(), load(model), TOKENS, lambda logits, ids: next_token_loss(logits, ids).mean(1)
+    )
+    for layer, of_layer in enumerate(expected):
+        torch.testing.assert_close(found[layer], of_layer, rtol=1e-4, atol=1e-7)
 
 
 def test_patches_that_do_not_fit_are_refused_in_one_line():

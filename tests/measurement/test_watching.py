@@ -14,8 +14,10 @@ from transformers import AttentionInterface, Trainer, TrainerCallback, TrainingA
 import sinkinterp as si
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.lm.model import build
+from sinkinterp.measurement.induction import induction_scores
 from sinkinterp.metrics import residuals
 from sinkinterp.metrics.metric import Metric
+from sinkinterp.metrics.sinks import above_controls, control_positions
 
 TOKENS = tokens_of()
 ROWS = [{"input_ids": row, "labels": row} for row in torch.randint(VOCAB, (24, 11))]
@@ -69,6 +71,7 @@ def test_the_numbers_are_those_of_a_measurement_and_reach_history_and_reporters(
     row = rows_of(trainer)[-1]
     peak = Metric("peak", RESIDUAL, residuals.peak)
     report = si.measure(trainer.model.eval(), TOKENS, instruments=[(peak,)])
+    excess = report.importance - report.null
     expected = {
         "alpha_1": report.alpha().mean().item(),
         "alpha_1_uniform": report.null_alpha().mean().item(),
@@ -76,6 +79,8 @@ def test_the_numbers_are_those_of_a_measurement_and_reach_history_and_reporters(
         "sink_slot": 0.0,
         "norm_ratio": report.residual_ratio().mean(0).max().item(),
         "largest_entry": report.extra(peak).max().item(),
+        "above_p99": above_controls(excess[..., control_positions(TOKENS.shape[1])]).mean().item(),
+        "induction": induction_scores(si.load(trainer.model), 8, TOKENS.shape[1]).mean(0).max().item(),
     }
     assert row["step"] == 6 and {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     assert not {"sink_logit", "gate"} & set(row)

@@ -8,7 +8,7 @@ from sinkinterp.metrics.residuals import (
     Entries,
     Lifetime,
     Steps,
-    cosine_to_first,
+    cosine_to,
     is_massive,
     kurtosis,
     lifetime,
@@ -16,6 +16,7 @@ from sinkinterp.metrics.residuals import (
     norm_ratio,
     peak,
     peak_over_median,
+    secondary_sinks,
     steps,
     top_entries,
     vector_norms,
@@ -203,11 +204,23 @@ def test_a_smaller_threshold_finds_smaller_steps():
 
 def test_the_cosine_to_the_first_token_worked_by_hand():
     x = torch.tensor([[[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [3.0, 4.0], [0.0, 0.0]]])
-    torch.testing.assert_close(cosine_to_first(x), torch.tensor([[1.0, 0.0, -1.0, 0.6, 0.0]]))
-    torch.testing.assert_close(cosine_to_first(x.half() * 1e4), cosine_to_first(x))
+    torch.testing.assert_close(cosine_to(x), torch.tensor([[1.0, 0.0, -1.0, 0.6, 0.0]]))
+    torch.testing.assert_close(cosine_to(x.half() * 1e4), cosine_to(x))
 
 
 def test_an_entry_of_exactly_100_is_not_massive_beside_one_that_is():
     x = torch.full((1, 2, 50), 0.01)
     x[0, 1, :2] = torch.tensor([200.0, 100.0])
     assert massive_count(x).tolist() == [1]
+
+
+def test_secondary_sinks_worked_by_hand():
+    cosines = torch.zeros(1, 5, 4)
+    cosines[0, :, 0] = 1
+    cosines[0, 0, 1] = 1  # before the first token is long
+    cosines[0, 2:4, 2] = -0.95  # the other way round counts too
+    cosines[0, 3:, 3] = torch.tensor([0.91, 0.99])  # once while the first token is long, once behind
+    found = secondary_sinks(cosines, Steps(1, 4))
+    assert found.block.tolist() == [[-1, -1, 2, 3]] and found.lifetime.tolist() == [[0, 0, 2, 1]]
+    assert secondary_sinks(cosines, Steps(1, None)).lifetime.tolist() == [[0, 0, 2, 2]]
+    assert secondary_sinks(cosines, Steps(1, 4), position=2).block.tolist() == [[-1, -1, -1, 3]]

@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 import torch
 
-from sinkinterp.metrics.sinks import TokenSink, sink_grid, sink_positions, sink_rate, sink_tokens
+from sinkinterp.metrics.sinks import (
+    TokenSink,
+    above_controls,
+    control_positions,
+    sink_grid,
+    sink_positions,
+    sink_rate,
+    sink_tokens,
+)
 
 SIX = torch.tensor([[[[0.9, 0.1], [0.5, 0.1]]], [[[0.4, 0.7], [0.1, 0.1]]]])  # 2 sequences, 1 layer, 2 heads, 2 tokens
 
@@ -94,3 +102,26 @@ def test_heads_are_counted_before_they_are_averaged():
 def test_a_sequence_without_the_position_has_no_sink_rate():
     alpha = torch.tensor([[[0.9, 0.1]], [[torch.nan, torch.nan]]])
     torch.testing.assert_close(sink_rate(alpha, 0.3), torch.tensor([0.5, torch.nan]), equal_nan=True)
+
+
+def test_heads_above_the_controls_worked_by_hand():
+    excess = torch.zeros(2, 1, 50, 3)  # sequence layer head pos; 200 controls, of which 1% is two
+    excess[0, 0, :3, 1] = torch.tensor([0.9, 0.8, 0.5])  # the 99th percentile is .5, the third largest
+    excess[0, 0, :4, 0] = torch.tensor([0.6, 0.51, 0.5, 0.4])
+    assert above_controls(excess).tolist() == pytest.approx([2 / 50, 0])
+    excess[1, ..., 0] = torch.nan  # a sequence that is too short
+    assert above_controls(excess)[0] == pytest.approx(2 / 50) and above_controls(excess).isnan().tolist() == [
+        False,
+        True,
+    ]
+
+
+def test_chance_gives_one_head_in_a_hundred():
+    excess = torch.rand(7, 11, 13, 17, generator=torch.Generator().manual_seed(0))
+    assert above_controls(excess).mean().item() == pytest.approx(0.01, abs=0.005)
+
+
+@pytest.mark.parametrize("length", [2, 3, 5, 16, 64, 1000])
+def test_controls_lie_behind_the_first_position_in_the_first_half(length):
+    first, *controls = control_positions(length)
+    assert first == 0 and controls and 0 < min(controls) <= max(controls) < max(2, length // 2) and len(controls) <= 9
