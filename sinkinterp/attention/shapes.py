@@ -113,8 +113,6 @@ def with_users_frames(door: Door) -> Door:
 
     return cast(Door, shown)
 
-    return shown
-
 
 def per_sequence(answer: Any, n: int | None, who: str, axes: int | None = None, fix: str = "") -> Tensor:
     """The answer. Raises InputError unless it is a tensor whose first axis counts the sequences, `n` of them if known.
