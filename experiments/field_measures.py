@@ -36,6 +36,7 @@ from sinkinterp.metrics.residuals import COSINE_TO_FIRST, LEAST, cosine_to, norm
 from sinkinterp.metrics.sinks import above_controls, control_positions
 from sinkinterp.metrics.writes import is_broadcast, is_nop
 from sinkinterp.plots.theme import sweep_figure
+from sinkinterp.report.readings import short_name
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case
 from sinkinterp.runs.experiment import Rule, on_models
@@ -216,8 +217,9 @@ def draw(table: Table) -> go.Figure:
     """Matrix entropy by block, with the massive entries and with zeros in their place, in the first model."""
     name = table.records()[0][MODEL]
     shown = table.where(**{MODEL: name, QUANTITY: ENTROPY}).frame
-    named = shown.rename(columns={of(VALUE): of(ENTROPY) for of in (str, low_of, high_of)})
-    return sweep_figure(Table("Compression by block", table.note, named), BLOCK, (ENTROPY,), by=EDIT)
+    axis = f"{ENTROPY} of {short_name(str(name))}"
+    named = shown.rename(columns={of(VALUE): of(axis) for of in (str, low_of, high_of)})
+    return sweep_figure(Table("Compression by block", table.note, named), BLOCK, (axis,), by=EDIT)
 
 
 def _tallest(quantity: str, edit: str = NONE) -> dict[str, Cell]:

@@ -35,6 +35,7 @@ OVER: Mapping[str, Callable[[list[float]], float]] = {"mean": fmean, "lowest": m
 FILES = {  # by the template
     "RESULTS.md": ROOT / "RESULTS.md",
     "README.md": ROOT / "README.md",
+    "field_measures.md": BOOK / "field_measures.md",
     "massive_activations.md": BOOK / "massive_activations.md",
     "moved_sink.md": BOOK / "moved_sink.md",
     "place_or_token.md": BOOK / "place_or_token.md",
