@@ -389,7 +389,7 @@ TYPED = {
 }  # fmt: skip
 
 FOLLOWED = {  # typed by other tests, which load and train what takes more lines; or here, under what is filled in
-    "test_fixes.py": (
+    "test_every_fix.py": (
         "give {}", "leave them out", "give the text, or", "write {}, or two models", "use --length {}", "give each once",
         "give it once", "edit the call of its layer instead", "are not found; edit its call instead",
         "; choose from {}", "among its steps; give {}", "are given together; give one",

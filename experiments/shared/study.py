@@ -281,7 +281,8 @@ class Trainings:
             at_loss = {at_this_loss(default): at_equal_loss(curve, others)} if default else {}
             published_there = _published(arm, arms)
             rows.append({col.MODEL: arm.name, col.SEED: recipe.seed, **numbers, **published_there, **at_loss})
-        return Table.of("", self._protocol(scope), tuple(rows))
+        columns: dict[str, Cell] = dict.fromkeys(name for row in rows for name in row)  # `more` reads no diverged run
+        return Table.of("", self._protocol(scope), tuple(columns | row for row in rows))
 
     def _default(self, scope: Scope) -> str:
         """The arm that leaves the base as it is; empty without one."""

@@ -190,7 +190,7 @@ class Recorder:
     sequences without padding. Edits are shown NaN in place of positions that a cache holds, so that positions count
     from the first token of each sequence.
     answers: of the reads of every site, by block. sums: of each residual's entries. masks: those of the pass. size: how
-    many sequences and positions the residuals have. mapped: the sites of weights, by layer, whose edits were made.
+    many sequences and positions the residuals have, and dtype: of what numbers. mapped: the sites of weights, by layer, whose edits were made.
     idle: the blocks that only pass on their input. layers: the block of every module whose calls it is shown; calls of
     other modules are left alone. n_kv_heads: see `StreamModules`.
     """
@@ -203,6 +203,7 @@ class Recorder:
     sums: list[Tensor] = field(default_factory=list)
     mapped: set[tuple[Site, int]] = field(default_factory=set)
     size: tuple[int, int] = (0, 0)
+    dtype: torch.dtype = torch.float32
     idle: frozenset[int] = frozenset()
     layers: Mapping[nn.Module, int] = field(default_factory=dict)
     n_kv_heads: int = 1
@@ -240,7 +241,7 @@ class Recorder:
         if block and x.shape[1] != self.size[1]:
             rows = f"{x.shape[1]} rows behind block {block - 1}, of {self.size[1]}"
             raise InputError(f"blocks pass on {rows}, so which positions these are is not known")
-        self.size = (x.shape[0], x.shape[1])
+        self.size, self.dtype = (x.shape[0], x.shape[1]), x.dtype
         x = self.edited(sites.RESIDUAL, x, block)
         self.sums.append(x.detach().sum(dtype=torch.float32))  # an infinity or NaN anywhere reaches it
         self._answer(sites.RESIDUAL, block, x)
@@ -410,7 +411,8 @@ class Recorder:
         if not all(is_finite):
             first = is_finite.index(False)
             where = f"block {first - 1}" if first else "the embedding"
-            yield f"activations after {where} are not finite"
+            fix = '; float16 ends at 65,504: load it with dtype="bfloat16"' * (self.dtype is torch.float16)
+            yield f"activations after {where} are not finite{fix}"
 
 
 def edits_for(edits: Sequence[Edit], group: Group, layout: Layout) -> Sequence[Edit]:

@@ -234,7 +234,7 @@ SAYS = {  # lines whose error says what to type
     f"patch {GOOD} --clean 'the cat'": "write two prompts",
     f"patch {GOOD} --clean 'the cat' --corrupted 'the mat' --answer cat": "together",
     f"patch {GOOD} --clean 'the cat' --corrupted 'the mat' --site edges": "such as --head 3.7",
-    f"explain {SHIPPED} --bos always": "leave --bos out",
+    f"explain {SHIPPED} --bos always": "--bos has no effect without a model with a tokenizer",
     f"measure {SHIPPED} --head 0.0": "--head has no effect without --table",
     f"measure {SHIPPED} --table sinks --full": "leave one of them out",
     f"{MEASURE} --save x.png": "does not end in .safetensors",

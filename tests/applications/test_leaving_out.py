@@ -186,4 +186,4 @@ def test_a_model_without_maps_in_floating_point_is_refused(monkeypatch):
     subject, tokens = subject_of("gpt2"), tokens_of()
     found = si.mask(subject, tokens)
     monkeypatch.setattr("sinkinterp.applications.outliers.linear_maps", lambda block: iter(()))
-    refused(lambda: weights_table(subject, tokens, found), "without quantisation")
+    refused(lambda: weights_table(subject, tokens, found), "floating-point")

@@ -71,7 +71,7 @@ def test_heads_can_be_chosen_and_positions_swapped(call, gpt2):
     )
     said = about("page.html")
     assert code == 0 and said["maps"] == [[0, 2], [1, 0]] and said["states"] == ["before", "after"]
-    assert "SwapPositions(0, 3)" in said["captions"]["head"]
+    assert "SwapPositions(0, 3)" in said["protocol"]
 
 
 def test_without_a_text_a_checkpoint_of_ours_shows_its_task(call):
