@@ -190,9 +190,9 @@ class Recorder:
     sequences without padding. Edits are shown NaN in place of positions that a cache holds, so that positions count
     from the first token of each sequence.
     answers: of the reads of every site, by block. sums: of each residual's entries. masks: those of the pass. size: how
-    many sequences and positions the residuals have, and dtype: of what numbers. mapped: the sites of weights, by layer, whose edits were made.
-    idle: the blocks that only pass on their input. layers: the block of every module whose calls it is shown; calls of
-    other modules are left alone. n_kv_heads: see `StreamModules`.
+    many sequences and positions the residuals have; dtype: of their numbers. mapped: the sites of weights, by layer,
+    whose edits were made. idle: the blocks that only pass on their input. layers: the block of every module whose calls
+    it is shown; calls of other modules are left alone. n_kv_heads: see `StreamModules`.
     """
 
     reads: Mapping[str, Read] = field(default_factory=dict)
