@@ -90,7 +90,7 @@ def test_a_changed_file_is_tested_without_being_written(package, monkeypatch):
 
 def test_a_seed_draws_the_same_mutants_each_with_one_change():
     pytest.importorskip("cosmic_ray")
-    first, again = (draw([ROOT / "sinkinterp/metrics/writes.py"], 17, seed=3) for _ in range(2))
+    first, again = (draw([ROOT / "sinkinterp/metrics/spectrum.py"], 17, seed=3) for _ in range(2))
     assert first == again and len(set(first)) == 17
     assert all(before != after for before, after in (mutant.change for mutant in first))
-    assert "sinkinterp/metrics/writes.py::stable_rank" in map(where, first)
+    assert "sinkinterp/metrics/spectrum.py::singular_shares" in map(where, first)

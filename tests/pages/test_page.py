@@ -179,8 +179,9 @@ def test_only_what_was_measured_is_shown():
     norms = ["Norms by kind of token", "Norm of the first token's residual"]
     always = ["Heads", NUMBERS, "Positions", "Thresholds", *norms]
     assert headings("bare")[:6] == always
-    assert not {"Angle or length?", "Massive activations"} & set(headings("bare"))
-    assert headings("whole")[:9] == [*always, "Angle or length?", "Massive activations", "Largest residual entries"]
+    measured = ["What heads write", "Angle or length?", "Massive activations", "Largest residual entries"]
+    assert not {*measured} & {*headings("bare")}
+    assert headings("whole")[:10] == [*always, *measured]
 
 
 def test_a_first_position_alone_has_no_curve_over_positions():
