@@ -324,6 +324,13 @@ TYPED = {
     "leave it out, with the tokens that stand for it": (
         "si.measure(llama, {'input_ids': T, 'pixel_values': torch.rand(2, 3)})", "si.measure(llama, {'input_ids': T})",
     ),
+    "leave them out: every next token is predicted": (
+        "si.measure(llama, {'input_ids': T, 'labels': T.where(T > 50, -100)})",
+        "[si.measure(llama, x) for x in ({'input_ids': T}, {'input_ids': T, 'labels': T})]",
+    ),
+    "characters of it; give the text of the chat": (
+        "chat_by('{{ messages[0].content * 10**7 }}')", "reader.tokens('one two')",
+    ),
     "edit the call of each layer instead": (
         "sharing.run(T, edits=[iv.ZeroKeyBias()])", "sharing.run(T, edits=[lambda call: replace(call, k=2 * call.k)])",
     ),

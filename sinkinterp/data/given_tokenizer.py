@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..checks import InputError, unicode_text
+from ..checks import InputError, reason_of, unicode_text
 
 Encode = Callable[[str], Any]
 Decode = Callable[[list[int]], str]
@@ -139,17 +139,24 @@ def is_chat(given: Any) -> bool:
     return is_list and all(isinstance(item, Mapping) and {"role", "content"} <= item.keys() for item in given)
 
 
-def rendered(chat: Sequence[Mapping[str, str]], tokenizer: Any, what: str, **options: Any) -> Any:
+TEMPLATE_ADDS = 1_000_000  # characters, at most, to those of a chat
+
+
+def rendered(chat: Sequence[Mapping[str, Any]], tokenizer: Any, what: str, **options: Any) -> Any:
     """The answer of the tokenizer's `apply_chat_template` for a chat. Error messages call the chat `what`.
 
-    Raises InputError where the template refuses the chat or fails.
+    A template is a program in the tokenizer's files, which transformers runs in a sandbox, for as long as it takes.
+    Raises InputError where it refuses the chat, fails, or makes far more text than the chat holds.
     """
     for message in chat:
         if isinstance(message["content"], str):
             unicode_text(message["content"], what)
+    shown = f"{what} ({', '.join(str(message['role']) for message in chat)}): the model's chat template"
+    most = TEMPLATE_ADDS + sum(len(str(message["content"])) for message in chat)
     try:
-        return tokenizer.apply_chat_template(chat, **options)
+        size = len(tokenizer.apply_chat_template(chat, tokenize=False))
+        if size <= most:
+            return tokenizer.apply_chat_template(chat, **options)
     except Exception as error:  # templates are programs
-        roles = ", ".join(str(message["role"]) for message in chat)
-        reason = f"the model's chat template refuses it: {error or type(error).__name__}"
-        raise InputError(f"{what} ({roles}): {reason}") from error
+        raise InputError(f"{shown} refuses it: {reason_of(error)}") from error
+    raise InputError(f"{shown} makes {size:,} characters of it; give the text of the chat")

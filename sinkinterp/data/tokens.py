@@ -212,6 +212,7 @@ _FIXES = {  # of what would change a pass and is not read
     "position_ids": "edits change positions, such as edits=si.SwapPositions(0, 4)",
     "inputs_embeds": "edits change embeddings, such as edits=Change(sites.TOKEN_EMBEDDING, ...)",
     "input_features": "load the model with encoder=Sound(file)",
+    "labels": "leave them out: every next token is predicted",
 }
 _OF_TOKENIZERS = {  # what tokenizers return beside it, and no model takes
     *("input_ids", "attention_mask", "special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping"),
@@ -234,30 +235,29 @@ def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
 
 
 def _changes_nothing(name: str, value: Any, token_set: TokenSet, mask: Tensor | None) -> bool:
-    """Whether an input is what the model takes without it: tokens of type 0, or positions 0, 1, 2, ..."""
-    if name.endswith("token_type_ids"):
-        return bool(_mask_of(value, token_set, name).eq(0).all())
-    if name != "position_ids":
-        return False
-    real = torch.ones_like(token_set.tokens) if mask is None else mask.to(token_set.tokens)
-    return bool(((_mask_of(value, token_set, name) - (real.cumsum(1) - 1)) * real).eq(0).all())
+    """Whether an input is what the model takes without it: types 0, positions 0, 1, 2, ..., or the tokens as labels."""
+    real = (token_set.tokens != PAD if mask is None else mask).to(token_set.tokens)
+    plain = {"position_ids": real.cumsum(1) - 1, "cache_position": real.cumsum(1) - 1, "labels": token_set.tokens}
+    usual = real * 0 if name.endswith("token_type_ids") else plain.get(name)
+    return usual is not None and bool(((_mask_of(value, token_set, name) - usual) * real).eq(0).all())
 
 
 def _mask_of(given: Any, token_set: TokenSet, name: str = "attention_mask") -> Shaped[Tensor, "sequence pos"]:
     """A mask in lists, arrays or tensors as a tensor, 0 after the end of a list that is shorter.
 
-    Raises InputError unless it has a number for every token.
+    Positions may have one row for all sequences. Raises InputError unless there is a number for every token.
     """
     rows = list(given) if getattr(given, "ndim", 0) > 1 else _items_in(given)
     rows = rows if any(map(_is_many, rows)) else [rows]
     n, longest = token_set.tokens.shape
+    rows = rows * n if len(rows) == 1 and "position" in name else rows
     expected = [longest] * n if token_set.lengths is None else token_set.lengths.tolist()
     try:
         numbers = [torch.as_tensor(row if isinstance(row, Tensor | np.ndarray) else list(row)) for row in rows]
     except (TypeError, ValueError, RuntimeError, OverflowError):
         numbers = []
     if [tuple(row.shape) for row in numbers] != [(length,) for length in expected]:
-        raise InputError(f"{name} has a number for each token, rows of {expected!s:.60}; got {given!r:.60}")
+        raise InputError(f"{name!r} has a number for each token, rows of {expected!s:.60}; got {given!r:.60}")
     return pad_sequence(numbers, batch_first=True)
 
 

@@ -397,7 +397,8 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     "BOS as asked for": lambda s: s.tokens("words", bos="sometimes"),
     "no tokenizer": lambda s: s.tokens("some words"),
     "texts that are ids": lambda s: s.tokens([1, 2]),
-    "a template that fails": lambda s: rendered_by("{{ 1 / 0 }}", si.load("sinkinterp/text-softmax")),
+    **{f"the template {text}": lambda s, text=text: rendered_by(text, si.load("sinkinterp/text-softmax"))
+       for text in ("{{ 1 / 0 }}", "{% for %}", "{{ 'a' * 10**7 }}", "{% for i in range(10**9) %}{% endfor %}")},
     "a token set of floats": lambda s: TokenSet(torch.rand(2, 5), "floats", ""),
     "a token set of one axis": lambda s: TokenSet(torch.arange(5), "flat", ""),
     "an attention mask that is none": lambda s: TokenSet.of(TOKENS, attention_mask=5),

@@ -33,6 +33,10 @@ def test_positions_and_types_that_a_model_takes_anyway_pass():
     same = [
         {"position_ids": torch.arange(5).expand(2, -1)},
         {"position_ids": torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, 9, 9]])},
+        {"position_ids": torch.arange(5)[None]},
+        {"position_ids": torch.arange(5), "cache_position": np.arange(5)},
+        {"labels": IDS.masked_fill(MASK == 0, -100)},
+        {"labels": IDS.tolist()},
         {"token_type_ids": torch.zeros_like(IDS), "mm_token_type_ids": np.zeros((2, 5), int)},
         {"special_tokens_mask": torch.ones_like(IDS), "length": [5, 5], "offset_mapping": [[(0, 1)] * 5] * 2},
     ]
@@ -44,6 +48,8 @@ def test_positions_and_types_that_a_model_takes_anyway_pass():
         {"position_ids": torch.zeros_like(IDS)},
         {"position_ids": torch.arange(1, 6).expand(2, -1)},
         {"token_type_ids": MASK},
+        {"labels": IDS.masked_fill(IDS == 8, -100)},
+        {"position_ids": torch.arange(1, 6)},
         {"attention_mask": LEFT, "position_ids": torch.arange(5).expand(2, -1)},
     ]
     for more in changed:
@@ -53,7 +59,10 @@ def test_positions_and_types_that_a_model_takes_anyway_pass():
 def test_rows_of_a_dataset_follow_the_same_rule_and_its_other_columns_are_not_inputs():
     rows = {"input_ids": IDS.tolist(), "label": [0, 1], "title": ["a", "b"]}
     assert token_set_of(Dataset.from_dict(rows), None).tokens.equal(IDS)
-    refused(lambda: token_set_of(Dataset.from_dict(rows | {"labels": IDS.tolist()}), None), "'labels'")
+    assert token_set_of(Dataset.from_dict(rows | {"labels": IDS.tolist()}), None).tokens.equal(IDS)
+    refused(lambda: token_set_of(Dataset.from_dict(rows | {"labels": MASK.tolist()}), None), "'labels'")
+    ragged = {"input_ids": [[5, 3, 8], [4, 7]], "labels": [[5, 3, 8], [4, 7]]}
+    assert token_set_of(Dataset.from_dict(ragged), None).lengths.tolist() == [3, 2]
 
 
 def test_a_processor_s_answer_with_an_image_is_refused_by_the_image():
