@@ -1,13 +1,15 @@
-"""Massive activations of the first token set to zero or to their mean: what becomes of the sink and of the loss."""
+"""Massive activations of the first token set to zero, to their mean, or moved: what the sink and the loss become."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
 
 import plotly.graph_objects as go
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.interventions import Change, ChangeResidual, Zero
-from sinkinterp.interventions.changes import Put
+from sinkinterp.interventions.changes import Activation, Operation, Put
 from sinkinterp.measurement.patching import Activations, activations
 from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.estimates import intervals
@@ -29,14 +31,30 @@ CLAIM = (
 RULE = (
     "to zero: alpha_1 falls by at least .05 more than under either control, and the loss rises by at least .02 nats "
     "more than with as many others at zero; to their mean: alpha_1 changes by less than .05 and the loss by less than "
-    ".02 nats, where texts begin with different tokens; check: no edited entry is above 100 behind the edit"
+    ".02 nats, where texts begin with different tokens; check: no edited entry is above 100 behind the edit; moved to "
+    "other dimensions, which keeps the length: alpha_1 falls by .05 more than with as many others at zero; as long as "
+    "the other tokens, which keeps the direction: alpha_1 changes by less than .05"
 )
 # Sun et al. 2024 (2402.17762), LLaMA2-7B: perplexity on WikiText: 5.47, to zero infinite, to the mean 5.47
+# Outlier-driven rescaling (2601.22966): massive entries act by the length that norms divide by
 MODELS = text_models("HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "openai-community/gpt2")
 TO_ZERO, TO_MEAN = "massive entries to zero", "massive entries to their mean"
 ONCE, MOST = "massive entries to zero before their first block alone", "the ten largest entries of each block to zero"
 CONTROLS = ("control: others to zero", "control: as much added to others", "control: ten others to zero")
+ALL_BLOCKS, NEXT = "massive entries to zero before all blocks", "massive entries and the next largest to zero"
+MOVED, SHORT = "massive entries moved to other dimensions", "as long as the other tokens, in its direction"
 TEN, SEQUENCES = 10, 16
+
+
+@dataclass(frozen=True)
+class OthersLength(Operation):
+    """The direction of each vector, with the median length of the tokens behind the first."""
+
+    in_words: ClassVar[str] = "made as long as the other tokens"
+
+    def __call__(self, layer: int, x: Activation) -> Activation:
+        lengths = x.norm(dim=-1, keepdim=True)
+        return x * (lengths[..., 1:, :].median(-2, keepdim=True).values / lengths)
 
 
 def measure(case: Case, progress: Progress) -> Table:
@@ -60,6 +78,10 @@ def measure(case: Case, progress: Progress) -> Table:
         CONTROLS[0]: [zero(*place.others(seed)) for seed in seeds],
         CONTROLS[1]: [_as_much(place, place.others(seed), means) for seed in seeds],
         CONTROLS[2]: [zero(*place.others(seed, TEN)) for seed in seeds],
+        ALL_BLOCKS: [[ChangeResidual(Zero(), positions=[0], dims=place.dims)]],
+        NEXT: [zero(*place.largest[: len(place.dims) + 1])],
+        MOVED: [[*zero(*place.dims), *_as_much(place, place.others(seed), means)] for seed in seeds],
+        SHORT: [[ChangeResidual(OthersLength(), positions=[0], layers=range(first, n_layers))]],
     }
     effects = Effects(layers=tuple(range(first, n_layers)), entries=place.entries(0))
     rows = effects.rows(subject, token_set, edits, progress(f"measuring {subject.name}"))
@@ -67,8 +89,9 @@ def measure(case: Case, progress: Progress) -> Table:
     note = (
         f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, BOS {token_set.bos}, "
         f"{token_set.source}, epsilon=0.3; {intervals(n)}; edits of position 0 before every block: {place.line()}; "
-        f"sinks of the layers from {first} on; ten largest: before each block, of the untouched model; controls: other "
-        f"dimensions of that position, mean of {SEEDS} seeds; "
+        f"sinks of the layers from {first} on; ten largest: before each block, of the untouched model; next largest: "
+        f"dimension {place.largest[len(place.dims)]}; controls, and moved: other dimensions of that position, mean of "
+        f"{SEEDS} seeds; "
         f"{CHECK_NOTE}; loss in nats, without the prediction at position 0; rule: {RULE}"
     )
     return Table.of(CLAIM, note, tuple({**case.names, **row} for row in without(rows, "raw ", "Sink_*")))
@@ -95,8 +118,8 @@ def _largest(held: Activations, blocks: range) -> list[Change]:
     return [replace(site, layers=[b], dims=size.topk(TEN).indices.tolist()) for b, size in sizes.items()]
 
 
-def _keeps_sink(table: Table) -> tuple[bool | None, str]:
-    before, after = (table.where(**{EDIT: name}).numbers(ALPHA_1)[0] for name in (NONE, TO_MEAN))
+def _keeps_sink(table: Table, edit: str = TO_MEAN) -> tuple[bool | None, str]:
+    before, after = (table.where(**{EDIT: name}).numbers(ALPHA_1)[0] for name in (NONE, edit))
     return abs(after - before) < 0.05, f"{before:.3f} before, {after:.3f} after"
 
 
@@ -106,8 +129,8 @@ _FALLS, _COSTS = (
 )
 
 
-def _zeroed(rule: Rule) -> Rule:
-    return checked(rule, LEFT, {EDIT: TO_ZERO}, high=LEAST)
+def _zeroed(rule: Rule, edit: str = TO_ZERO) -> Rule:
+    return checked(rule, LEFT, {EDIT: edit}, high=LEAST)
 
 
 RULES: Sequence[Rule] = (
@@ -121,6 +144,22 @@ RULES: Sequence[Rule] = (
         for rule in (
             within("to their mean: the loss changes by less than .02 nats", LOSS_CHANGE, {EDIT: TO_MEAN}, -0.02, 0.02),
             of_each(Rule("to their mean: alpha_1 changes by less than .05", _keeps_sink)),
+        )
+    ),
+    _zeroed(
+        above(
+            "moved, the length kept: alpha_1 falls by .05 more than with as many others at zero",
+            ALPHA_1,
+            {EDIT: CONTROLS[0]},
+            {EDIT: MOVED},
+            bound=plus(0.05),
+        ),
+        MOVED,
+    ),
+    of_each(
+        Rule(
+            "as long as the other tokens, the direction kept: alpha_1 changes by less than .05",
+            partial(_keeps_sink, edit=SHORT),
         )
     ),
 )
