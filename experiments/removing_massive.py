@@ -62,7 +62,7 @@ def measure(case: Case, progress: Progress) -> Table:
     subject = case.subject
     token_set = case.tokens(case.size(SEQUENCES), progress, case.start)
     place, n_layers = massive_dims(subject, token_set), case.subject.shape.n_layers
-    first = min(place.onsets)
+    first, after = min(place.onsets), next(dim for dim in place.largest if dim not in place.dims)
     means = activations(ChangeResidual(layers=range(n_layers), positions=[0]), subject, token_set.tokens)
     to_mean = Put({layer: x.mean(0, keepdim=True) for layer, x in means.items()})
     seeds = range(SEEDS)
@@ -79,7 +79,7 @@ def measure(case: Case, progress: Progress) -> Table:
         CONTROLS[1]: [_as_much(place, place.others(seed), means) for seed in seeds],
         CONTROLS[2]: [zero(*place.others(seed, TEN)) for seed in seeds],
         ALL_BLOCKS: [[ChangeResidual(Zero(), positions=[0], dims=place.dims)]],
-        NEXT: [zero(*place.largest[: len(place.dims) + 1])],
+        NEXT: [zero(*place.dims, after)],
         MOVED: [[*zero(*place.dims), *_as_much(place, place.others(seed), means)] for seed in seeds],
         SHORT: [[ChangeResidual(OthersLength(), positions=[0], layers=range(first, n_layers))]],
     }
@@ -90,7 +90,7 @@ def measure(case: Case, progress: Progress) -> Table:
         f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, BOS {token_set.bos}, "
         f"{token_set.source}, epsilon=0.3; {intervals(n)}; edits of position 0 before every block: {place.line()}; "
         f"sinks of the layers from {first} on; ten largest: before each block, of the untouched model; next largest: "
-        f"dimension {place.largest[len(place.dims)]}; controls, and moved: other dimensions of that position, mean of "
+        f"dimension {after}; controls, and moved: other dimensions of that position, mean of "
         f"{SEEDS} seeds; "
         f"{CHECK_NOTE}; loss in nats, without the prediction at position 0; rule: {RULE}"
     )

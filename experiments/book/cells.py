@@ -40,7 +40,9 @@ FILES = {  # by the template
     "moved_sink.md": BOOK / "moved_sink.md",
     "place_or_token.md": BOOK / "place_or_token.md",
     "over_mixing.md": BOOK / "over_mixing.md",
+    "normalisation_patch.md": BOOK / "normalisation_patch.md",
     "what_biases_do.md": BOOK / "what_biases_do.md",
+    "key_biases.md": ROOT / "docs" / "concepts" / "key_biases.md",
     "explain_a_head.md": ROOT / "docs" / "how_to" / "explain_a_head.md",
     "patch_activations.md": ROOT / "docs" / "how_to" / "patch_activations.md",
 }

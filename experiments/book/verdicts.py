@@ -46,7 +46,7 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so; without numbe
     ("Figure 10: no relation to accuracy", "figure10_downstream", "Two pairs of twins are too few to say more."),
     ("Figures 19 to 24: early layers have less", "figure19_heads", "Gemma 3 has as much in its first layers."),
     ("Figure 4 (left): small models have it too", "figure04_scale_ladder", "Sizes of one family need the Hub."),
-    ("Massive activations are on the first token", "massive_activations", "In Gemma 3 later tokens have them too."),
+    ("Massive activations are on the first token", "massive_activations", "In Qwen2.5-Coder they vary with the text."),
     ("Table 2: weight decay strengthens it", "table02_weight_decay", "On text at the paper's sum of rate x decay."),
     ("Table 3: any position embedding has it", "table03_positions", "Toys begin with a random token; text with BOS."),
     ("Table 4: learned keys take it over", "table04_attention_biases", "A learned token before the text takes a part."),
