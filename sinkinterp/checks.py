@@ -70,7 +70,10 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, InputError):
         return str(error)
     whole = (getattr(error, "strerror", None) or str(error)).partition("\nCheck your internet connection")[0]
-    said = textwrap.shorten(whole, 300).rstrip(".")
+    said = textwrap.shorten(whole, 300, placeholder=" [...]")
+    if said.endswith("[...]") and ". " in said:  # whole sentences
+        said = said.rpartition(". ")[0]
+    said = said.rstrip(".")
     return said if " " in said else f"{type(error).__name__} {said}".strip()
 
 

@@ -331,6 +331,17 @@ TYPED = {
     "characters of it; give the text of the chat": (
         "chat_by('{{ messages[0].content * 10**7 }}')", "reader.tokens('one two')",
     ),
+    "load the model with its own, si.load(model, tokenizer=": (
+        "si.load(model(), tokenizer=reader.tokenizer).tokens('words of another vocabulary')",
+        "si.load(reader.model, tokenizer=reader.tokenizer).tokens('words of another vocabulary')",
+    ),
+    "give its .model": (
+        "si.load(transformers.pipeline('text-generation', model=m, tokenizer=reader.tokenizer))",
+        "si.load(transformers.pipeline('text-generation', model=m, tokenizer=reader.tokenizer).model)",
+    ),
+    "is not a name; give that of a model, such as {}": (
+        "si.load('https://huggingface.co/sinkinterp/text-softmax')", "si.load('sinkinterp/text-softmax')",
+    ),
     "edit the call of each layer instead": (
         "sharing.run(T, edits=[iv.ZeroKeyBias()])", "sharing.run(T, edits=[lambda call: replace(call, k=2 * call.k)])",
     ),
@@ -410,7 +421,7 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
         "load it with its head, as AutoModelForCausalLM does",
     ),
     "backends/test_what_a_file_is.py": (
-        "give the GGUF file itself", "give a model inside it", "put the config.json of {} there", "give its folder, {}",
+        "load it with {}.from_pretrained", "save what it wraps", "give the GGUF file itself", "give a model inside it", "put the config.json of {} there", "give its folder, {}",
         "make the model of these weights, load them into it with torch.load", "give a folder made by save_pretrained",
         "take the model that was quantised", "give the name or the folder of a model",
     ),
@@ -441,6 +452,7 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
     "pages/test_live.py": ("give at most {}", "give at least 2 token ids"),
 }  # fmt: skip
 OF_A_PERSON = (  # a package, a network, a disk, memory, a GPU, a server or minutes of training are not there
+    "run `git lfs pull`",
     "pip install transformer-lens", "pip install peft", "pip install nnsight", "pip install kaleido", "pip install gguf", "install it, or leave it out", "install Chrome", "free some space", "make room, then", "log in with `hf auth login`",
     "ray start --head", "set SINKINTERP_CACHE", "set PYTHONUTF8=1", "with a network", "the split and the network",
     "choose another place", "choose another port", "remove it by hand", "give another folder", "remove it, or reproduce",

@@ -147,15 +147,24 @@ class Subject:
             return token_set_of(texts, partial(self.tokens, length=length, bos=rule, sequences=sequences), column)
         given: list[Any] = [texts] if isinstance(texts, str) or is_chat(texts) else items_of(texts)
         if given and all(map(is_chat, given)):
-            return text_to_tokens(self).chats(given, f"{len(given)} chats in memory")
+            return self._known(text_to_tokens(self).chats(given, f"{len(given)} chats in memory"))
         given = given if sequences is None else given[: whole_number(sequences, "sequences", 1)]
         check_texts(given)
         to_tokens = text_to_tokens(self, rule)
         source = "text in memory" if len(given) == 1 else f"{len(given)} texts in memory"
         with lock_of(to_tokens.tokenizer):  # which keeps state between calls
             if length is None:
-                return to_tokens.whole(given, self.shape.n_ctx, source)
-            return to_tokens.of_length(given, whole_number(length, "length", 2, self.shape.n_ctx), None, source)
+                return self._known(to_tokens.whole(given, self.shape.n_ctx, source))
+            length = whole_number(length, "length", 2, self.shape.n_ctx)
+            return self._known(to_tokens.of_length(given, length, None, source))
+
+    def _known(self, token_set: TokenSet) -> TokenSet:
+        """Tokens of texts. Raises InputError where the tokenizer makes ids that the model does not have."""
+        highest, vocab = int(token_set.tokens.max()), self.shape.vocab
+        if highest >= vocab:
+            what = f"its tokenizer makes token id {highest}, and {self.name} has a vocabulary of {vocab}"
+            raise InputError(f"{what}; load the model with its own, si.load(model, tokenizer=...)")
+        return token_set
 
     def ids_of(self, tokens: TokensLike | Any) -> Tokens:
         """The tokens as they are, or those of one text, or of several of one length."""

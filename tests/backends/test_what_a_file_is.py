@@ -5,6 +5,7 @@ import json
 import gguf
 import pytest
 import torch
+import transformers
 from backends.tiny_gguf import tiny_llama, write_gguf
 from refusals import refused
 from safetensors.torch import save_file
@@ -177,3 +178,78 @@ def test_quantised_weights_are_named_by_what_quantised_them(who, names, more, tm
         weights[f"{place}.weight"] = weights[f"{place}.weight"].view(torch.uint32)
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     assert "F32" not in refused(lambda: si.load(tmp_path), f"weights that {who} quantised")
+
+
+FOREIGN = {
+    "tf_model.h5": "TensorFlow", "flax_model.msgpack": "Flax", "weights.npz": "MLX", "model.onnx": "ONNX",
+    "onnx/model.onnx": "ONNX", "__0_0.distcp": "distributed checkpoints", "consolidated.00.pth": "Meta or Mistral",
+    "consolidated.safetensors": "Meta or Mistral", "global_step7/mp_rank_00_model_states.pt": "DeepSpeed",
+    "ggml-model-q4_0.bin": "GGML",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_weights_of_other_programs_are_called_by_their_name(name, tmp_path):
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"PK\x03\x04" + bytes(60))
+    for source in (tmp_path, *[file] * (file.parent == tmp_path)):
+        message = refused(lambda source=source: si.load(source), f"{name} holds weights of", FOREIGN[name])
+        assert "torch.load" not in message and "config.json of" not in message
+    saved(tmp_path)
+    si.load(tmp_path)  # the fix: the model's own weights, as safetensors
+    if file.parent == tmp_path:
+        refused(lambda: si.load(file), f"give its folder, {tmp_path}")
+
+
+@pytest.mark.parametrize(
+    "name", ["optimizer.pt", "rng_state_0.pth", "training_args.bin", "model.bin", "m.zip", "w.ckpt"]
+)
+def test_what_is_no_weight_of_torch_is_not_said_to_be_loaded_with_it(name, tmp_path):
+    (tmp_path / name).write_bytes(b"PK\x03\x04" if name[0] in "ort" else b"no zip")
+    for source in (tmp_path, tmp_path / name):
+        assert "torch.load" not in refused(lambda source=source: si.load(source))
+
+
+def test_a_pointer_of_git_lfs_and_a_part_that_is_absent_are_named(tmp_path):
+    saved(tmp_path / "whole")
+    tiny_llama().save_pretrained(tmp_path / "parts", max_shard_size="20KB")
+    si.load(tmp_path / "parts")
+    parts = sorted((tmp_path / "parts").glob("model-*"))
+    kept = parts[1].read_bytes()
+    parts[1].unlink()
+    refused(lambda: si.load(tmp_path / "parts"), f"{parts[1].name} is not in", "copy the folder again")
+    parts[1].write_bytes(kept)
+    si.load(tmp_path / "parts")  # the fix
+    (tmp_path / "whole" / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    refused(lambda: si.load(tmp_path / "whole"), "is a pointer of Git LFS", "git lfs pull")
+
+
+@pytest.mark.parametrize("mark", ["module.", "_orig_mod."])
+def test_the_tensors_of_a_wrapped_model_say_what_to_save(mark, tmp_path):
+    model = saved(tmp_path)
+    wrapped = torch.nn.DataParallel(model) if mark == "module." else torch.compile(model, backend="eager")
+    tensors = {name: x.clone() for name, x in wrapped.state_dict().items()}
+    assert all(name.startswith(mark) for name in tensors)
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    assert f"model.{mark}save_pretrained(FOLDER)" in refused(lambda: si.load(tmp_path))
+    getattr(wrapped, mark.removesuffix(".")).save_pretrained(tmp_path)  # the fix
+    si.load(tmp_path)
+
+
+def test_a_folder_of_another_class_than_transformers_makes_of_it_says_which(tmp_path):
+    config = transformers.GPT2Config(vocab_size=37, n_embd=16, n_layer=2, n_head=2, n_positions=32)
+    transformers.GPT2DoubleHeadsModel(config).save_pretrained(tmp_path)
+    refused(lambda: si.load(tmp_path), "load it with GPT2DoubleHeadsModel.from_pretrained, and give the model itself")
+    si.measure(transformers.GPT2DoubleHeadsModel.from_pretrained(tmp_path), TOKENS, progress=False)  # the fix
+
+
+def test_a_folder_of_a_model_that_also_sees_is_measured_on_text_as_the_model_in_memory(tmp_path):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    text = LlamaConfig(vocab_size=37, initializer_range=0.3, **sizes)
+    image = transformers.CLIPVisionConfig(image_size=16, patch_size=8, **sizes)
+    config = transformers.LlavaConfig(text_config=text, vision_config=image, image_token_index=36)
+    model = transformers.LlavaForConditionalGeneration(config).eval()
+    model.save_pretrained(tmp_path)
+    right, tokens = si.measure(model, TOKENS % 36, progress=False).alpha(), TOKENS % 36
+    torch.testing.assert_close(si.measure(tmp_path, tokens, progress=False).alpha(), right)

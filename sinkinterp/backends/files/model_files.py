@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
     AutoModelForSpeechSeq2Seq,
     AutoTokenizer,
@@ -31,24 +35,15 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
-from ...checks import READABLE, InputError, check_installed, check_memory, is_whole, nearest, refusal, refusing
+from ...checks import InputError, check_installed, check_memory, is_whole, nearest, refusal, refusing
 from ...data.hub import asking_hub
 from ...files import check_is_file
 from ...lm import model as ours  # noqa: F401  transformers' auto classes then know our models
 from ...seals import verify, verifying
 from ..mended import adapter_folder, base_of, merged
+from .folders import check_file, check_folder, is_gguf
 from .kinds import check_causal_folder
 from .named_models import known_names, located, names_here, origin_in
-
-
-def is_gguf(source: object) -> bool:
-    """Tells if a source names a GGUF file, by its ending, or is one, by its first bytes: Ollama's have no ending."""
-    if not isinstance(source, str | Path) or Path(source).suffix.lower() == ".gguf":
-        return isinstance(source, str | Path)
-    if not os.path.isfile(source) or not os.access(source, os.R_OK):
-        return False
-    with open(source, "rb") as file:
-        return file.read(4) == b"GGUF"
 
 
 def _gguf_arguments(file: Path) -> dict[str, Any]:
@@ -139,7 +134,8 @@ def class_of(source: str | Path) -> Any:
     """The class of transformers that reads a model whole: encoder and decoder, where it has both."""
     config = _config_of(source)
     if config is None or not config.is_encoder_decoder:
-        return AutoModelForCausalLM
+        sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
+        return AutoModelForImageTextToText if sees else AutoModelForCausalLM  # as LLaVA
     is_speech = type(config) in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING
     return AutoModelForSpeechSeq2Seq if is_speech else AutoModelForSeq2SeqLM
 
@@ -201,7 +197,7 @@ def load_model(
         sealed: tuple[Any, ...] = (Path(source).resolve().parent, Path(source).resolve().name)
         _check_gguf(Path(source))
     else:
-        _check_folder(source)
+        check_folder(source)
         place = {"pretrained_model_name_or_path": source, "use_safetensors": True}
         sealed = (Path(source), "*config.json", "model*")
         fix = ""  # of a folder, the reason says it
@@ -235,7 +231,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     In an encoder-decoder model, its BOS is the token that the decoder starts with.
     """
     source = located(source)
-    _check_file(Path(source))
+    check_file(Path(source))
     folder = adapter_folder(source)
     source = folder or source
     if not _has_tokenizer(Path(source)):
@@ -292,56 +288,6 @@ def newest_in(source: Any) -> Any:
     return max(steps, key=lambda step: (len(step.name), step.name), default=source)
 
 
-def _in_order(path: Path) -> list[tuple[int, str]]:
-    """Sorts paths as people count: checkpoint-1000 behind checkpoint-500."""
-    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", str(path))]
-
-
-def _check_file(file: Path) -> None:
-    """Raises InputError for a file that is not GGUF, with the folder or the way to load it."""
-    if file.is_file() and not is_gguf(file):
-        beside = f"give its folder, {file.parent}" if (file.parent / "config.json").is_file() else ""
-        fix = _TORCH_LOAD if file.suffix in _PICKLED else beside or "give the name or the folder of a model"
-        raise InputError(f"{file} is a file, and not GGUF; {fix}")
-
-
-_PICKLED = (".pt", ".pth", ".ckpt", ".bin")
-_TORCH_LOAD = "make the model of these weights, load them into it with torch.load, and give the model itself"
-
-
-def _instead_of(folder: Path) -> str:
-    """Which model a user may mean who gives a folder without config.json or .safetensors, by the files in it."""
-    inside = sorted((*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")), key=_in_order)
-    if models := [file.parent for file in inside if '"model_type"' in file.read_text(errors="replace")]:
-        return f"give a model inside it, such as {models[-1]}"
-    if ggufs := sorted(folder.glob("*.gguf")):
-        return f"give the GGUF file itself, {ggufs[0]}"
-    if tensors := sorted(folder.glob("*.safetensors")):
-        return f"put the config.json of {tensors[0].name} there"
-    if pickled := sorted(file for file in folder.glob("*") if file.suffix in _PICKLED):
-        is_theirs = (folder / "config.json").is_file() and pickled[0].name.startswith("pytorch_model")
-        return f"{pickled[0].name}: {'load and save the model with transformers once' if is_theirs else _TORCH_LOAD}"
-    return "give a folder made by save_pretrained"
-
-
-@refusing
-def _check_folder(source: str | Path) -> Iterator[str]:
-    """Why a path is not the folder of a model."""
-    folder = Path(source)
-    if not folder.exists() and (folder.is_symlink() or str(source).startswith((".", "/", "~"))):
-        yield f"there is no folder {folder}"
-    _check_file(folder)
-    if folder.exists() and not (folder / "config.json").is_file():
-        yield f"{folder} holds no config.json, so it is not a model of transformers; {_instead_of(folder)}"
-    for file in folder.glob("*") if folder.is_dir() else ():
-        if file.exists() and not file.is_file() and (not file.is_dir() or file.suffix == ".safetensors"):
-            yield f"{file} is not a file, and a model is made of files"
-        if file.is_file() and not os.access(file, os.R_OK):
-            yield f"{file} cannot be read: permission denied; {READABLE}"
-    if folder.exists() and not any(folder.glob("*.safetensors")):
-        yield f"{folder} holds no .safetensors weights; {_instead_of(folder)}"
-
-
 def check_named(source: str | Path) -> None:
     """Raises InputError for a model that is not here, and that the Hub does not know. Reads no weights."""
     place = located(source)
@@ -382,7 +328,11 @@ def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | s
     """
     quantised = getattr(config, "quantization_config", None)
     is_plain = quantised is None
-    shapes = [shape for file in sorted(folder.glob("*.safetensors")) for shape in _shapes(file, is_plain).values()]
+    files = _files_read(folder)
+    if absent := [file.name for file in files if not file.is_file()]:
+        raise InputError(f"{absent[0]} is not in {folder}, and its index names it; copy the folder again")
+    files = files or sorted(folder.glob("*.safetensors"))
+    shapes = [shape for file in files for shape in _shapes(file, is_plain).values()]
     if isinstance(quantised, dict) and not _is_known(quantised):
         who = quantised.get("quant_method", "an unnamed method")
         raise InputError(
@@ -418,6 +368,18 @@ def _check_tensors(folder: Path, config: PreTrainedConfig, tensors: int, element
         yield f"{folder}/config.json describes {layers:,} layers of width {width:,}, for {tensors} tensors"
 
 
+_WRAPPED = {  # how names of tensors begin in a wrapper of torch
+    "module.": "save what it wraps, model.module.save_pretrained(FOLDER)",
+    "_orig_mod.": "save what it wraps, model._orig_mod.save_pretrained(FOLDER)",
+}
+
+
+def _class_saved(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
+    """The class of transformers that config.json names, if it is of this kind of configuration."""
+    saved = getattr(transformers, (config.architectures or [""])[0], None)
+    return saved if getattr(saved, "config_class", None) is type(config) else None
+
+
 @refusing
 def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mapping[str, Any]) -> Iterator[str]:
     """Raises InputError for parameters without a tensor, and for tensors that no parameter takes.
@@ -436,7 +398,11 @@ def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mappin
     surplus = sorted({name for name in surplus if not _is_constant(name, shapes, model)})
     surplus = [name for name in surplus if not _predicts_later_tokens(name, shapes, model.config)]
     fix = next((fix for mark, fix in _FIXES.items() if any(mark in name for name in surplus)), None)
+    if fix is None and type(model) is not (saved := _class_saved(model.config)) and saved is not None:
+        fix = f"load it with {saved.__name__}.from_pretrained, and give the model itself"
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
+    if mark := next((mark for mark in _WRAPPED if shapes and all(name.startswith(mark) for name in shapes)), ""):
+        yield f"the tensors of {source} are those of a wrapped model, {mark}...; {_WRAPPED[mark]}"
     if absent and "lora_" not in "".join(surplus):
         yield f"{source} has no fitting weights for {', '.join(absent[:3])}"
     surplus = surplus or next((names[1:] for names in _by_parameter(shapes, model).values() if len(names) > 1), [])

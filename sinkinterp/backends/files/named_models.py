@@ -25,6 +25,9 @@ def located(source: str | Path) -> str | Path:
     local/. A folder of that name in the working directory comes first. Raises InputError for a model that is not there,
     and for a folder of ours, by name or by path, that holds another one.
     """
+    if "://" in str(source) or not str(source).strip():
+        given = "/".join(str(source).split("/")[3:5])
+        raise InputError(f"{str(source)!r:.80} is not a name; give that of a model, such as {given or 'gpt2'}")
     owner, _, name = str(source).partition("/")
     with refusal(f"{str(source)[:60]!r} is not a name of a model", of=(OSError, ValueError)):
         if (path := Path(source)).exists():
