@@ -44,6 +44,15 @@ def test_the_snippets_of_a_page_run_one_after_the_other_and_print_what_it_says(p
     assert not [words for words in PRINTS.findall(snippets(page)) if words not in printed]
 
 
+NAMED = re.compile(r"`((?:[\w.]+/)*\w+\.(?:py|toml|html|js|md|svg))`")
+
+
+def test_the_files_that_the_guide_for_contributors_names_are_there():
+    named = {*NAMED.findall((ROOT / "CONTRIBUTING.md").read_text())}
+    places = (ROOT, *(path.parent for room in ("sinkinterp", "experiments") for path in (ROOT / room).rglob("*.*")))
+    assert len(named) > 20 and not [name for name in named if not any((place / name).is_file() for place in places)]
+
+
 GENUINE = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
