@@ -29,11 +29,11 @@ families: $(INSTALLED)  ## say which architectures of transformers can be measur
 models: $(INSTALLED)  ## download and convert four pretrained models, or those of MODELS="gemma3-270m smollm2"
 	$(BIN)/python -m models $(MODELS)
 
-test: $(INSTALLED) $(if $(filter 1,$(BROWSER)),browser)  ## lint, types, tests; with BROWSER=1 no test of a page is skipped
+test: $(INSTALLED) $(if $(filter 1,$(BROWSER)),browser)  ## lint, types, quick tests; ALL=1: every test; BROWSER=1: none of a page is skipped
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest $(if $(filter 1,$(BROWSER)),--browser)
+	$(BIN)/pytest $(if $(filter 1,$(ALL)),,--quick) $(if $(filter 1,$(BROWSER)),--browser)
 
 browser:  ## install Chromium from the system's packages, unless a browser is there
 	@for name in chromium chromium-browser google-chrome; do command -v $$name && exit; done; \

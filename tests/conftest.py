@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cache
 from http.client import HTTPConnection
 from http.server import ThreadingHTTPServer
+from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many workers as cores: more threads wait for each other
@@ -24,14 +25,17 @@ jaxtyping.jaxtyped = checked_where_it_states_shapes  # before any import of the 
 
 def pytest_addoption(parser):
     parser.addoption("--browser", action="store_true", help="tests of pages fail without a browser")
+    parser.addoption("--quick", action="store_true", help="leave out the functions of tests/slow.txt")
 
 
 def pytest_unconfigure(config):
-    """The last line says what was skipped."""
+    """The last lines say what was skipped, and what was left out."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter and not hasattr(config, "workerinput") and (skipped := reporter.stats.get("skipped")):
         reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
         print("skipped:", "; ".join(f"{count} ({reason})" for reason, count in reasons.most_common()))
+    if reporter and not hasattr(config, "workerinput") and config.getoption("quick"):
+        print(f"left out: {len(SLOW_FUNCTIONS)} slow functions (tests/slow.txt); make test ALL=1 runs every test")
 
 
 def pytest_configure(config):
@@ -56,15 +60,20 @@ def pytest_configure(config):
 
 SLOW = (  # files that take longest start first, so that no worker waits for another at the end
     "test_benchmark_gpu",  # seven times as long in a process whose memory has grown
-    "test_experiments", "test_first_guesses", "test_study", "test_outside", "test_hub", "test_docs", "test_loop",
+    "test_experiments", "test_study", "test_outside", "test_hub", "test_docs", "test_loop",
     "test_interventions", "test_gallery", "test_generation", "test_real_weights", "test_examples", "test_watching",
     "test_make", "test_direct_paths", "test_kills", "test_distributed", "test_wheel", "test_mutants",
 )  # fmt: skip
 
 
+SLOW_FUNCTIONS = frozenset((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").split())
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items):
-    """Slow files come first; pytest-xdist would sort files by how many tests they have."""
+def pytest_collection_modifyitems(config, items):
+    """Slow files come first; pytest-xdist would sort files by how many tests they have. --quick drops slow ones."""
+    if config.getoption("quick"):
+        items[:] = [item for item in items if item.nodeid.partition("[")[0] not in SLOW_FUNCTIONS]
     items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
 
 

@@ -53,6 +53,12 @@ def test_the_files_that_the_guide_for_contributors_names_are_there():
     assert len(named) > 20 and not [name for name in named if not any((place / name).is_file() for place in places)]
 
 
+def test_every_slow_function_that_is_left_out_is_there():
+    for name in (ROOT / "tests" / "slow.txt").read_text().split():
+        file, _, function = name.partition("::")
+        assert f"def {function}(" in (ROOT / file).read_text(), name
+
+
 GENUINE = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
