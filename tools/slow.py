@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 LIST = Path(__file__).parents[1] / "tests" / "slow.txt"
-MEAN, LONGEST = 0.5, 1.5  # seconds of a test
+MEAN, LONGEST = 0.45, 1.3  # seconds of a test
 
 
 def slow_functions(junit: Path) -> list[str]:
