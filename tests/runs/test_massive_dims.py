@@ -121,3 +121,11 @@ def test_the_command_takes_an_encoder_input(bart, tmp_path, monkeypatch):
     assert asked.exit_code == 2 and "encoder" in asked.output
     assert CliRunner().invoke(app, [*words, "--encoder", "off"]).exit_code == 0
     assert (tmp_path / "out" / f"{TABLE07}.json").is_file()
+
+
+def test_a_token_that_is_made_as_long_as_the_others_keeps_its_direction():
+    x = torch.randn(3, 7, 11, generator=torch.Generator().manual_seed(0))
+    x[:, 0] *= 1000
+    short = load_module("removing_massive").OthersLength()(0, x)[:, 0]
+    torch.testing.assert_close(short.norm(dim=-1), x[:, 1:].norm(dim=-1).sort().values[:, 2])  # the lower median of six
+    torch.testing.assert_close(torch.nn.functional.cosine_similarity(short, x[:, 0]), torch.ones(3))
