@@ -34,6 +34,7 @@ from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.console import say
+from experiments.book.chapter import Chapter
 from experiments.book.story import write_chapter
 from experiments.shared.rules import has_sink
 from experiments.shared.study import BASES, architecture, study
@@ -45,7 +46,6 @@ from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
-from sinkinterp.pages.book import Chapter
 from sinkinterp.report.report import Report
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Scope

@@ -13,6 +13,7 @@ from pages.shipped import chapters
 from refusals import refused
 from runs.choices import accuracy_by_hand
 from sinkinterp._experiments.book.__main__ import draw_again
+from sinkinterp._experiments.book.chapter import Chapter, write_numbers
 from sinkinterp._experiments.shared import fine_tuning
 from sinkinterp._experiments.shared.study import NUMBERS, measured
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -33,7 +34,6 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import silent
 from sinkinterp.data.tokens import random_tokens, repeated_token
 from sinkinterp.lm.model import build
-from sinkinterp.pages.book import Chapter, write_numbers
 from sinkinterp.runs import case as cases, catalogue, trained as trained_runs
 from sinkinterp.runs.case import Named, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module, summary_of

@@ -9,11 +9,11 @@ import plotly.graph_objects as go
 import pytest
 from pages.shipped import by_stem
 from refusals import refused
+from sinkinterp._experiments.book.chapter import chapter_page
 
 from experiments.book import cells
 from experiments.book.__main__ import FINDINGS
 from experiments.book.cells import FILES, HERE, Number, cell, change, interval, percent, share, typed, whole
-from sinkinterp.pages.book import chapter_page
 
 ROOT = Path(__file__).parents[1]
 BETWEEN_WORDS = re.compile(r"(?<=[a-z]) (?=[a-z]+ [a-z]+\b)")

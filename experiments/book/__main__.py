@@ -14,11 +14,11 @@ from pathlib import Path
 
 from sinkinterp.checks import InputError, refusal
 from sinkinterp.files import write_file
-from sinkinterp.pages import book
 from sinkinterp.runs.catalogue import summary_of
 from sinkinterp.runs.experiment import load_experiment
 
 from . import cells, models, pictures, story, verdicts
+from .chapter import chapters_in, write_numbers, write_page
 
 FINDINGS: dict[str, str] = tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
 
@@ -29,7 +29,7 @@ def draw_again(folder: Path, stems: Sequence[str] = ()) -> list[Path]:
     Raises InputError, before anything is written, for numbers that are damaged or of another experiment.
     """
     judged = []
-    for chapter in book.chapters_in(folder):
+    for chapter in chapters_in(folder):
         if stems and chapter.stem not in stems:
             continue
         experiment = load_experiment(chapter.name)
@@ -42,8 +42,8 @@ def draw_again(folder: Path, stems: Sequence[str] = ()) -> list[Path]:
         judged.append((chapter, *drawn))
     for chapter, digest, figure in judged:
         finding = FINDINGS.get(chapter.stem, "") if folder == cells.BOOK else ""  # it is of the rows there
-        book.write_numbers(folder, chapter)
-        book.write_page(folder, chapter, digest, figure, finding=finding)
+        write_numbers(folder, chapter)
+        write_page(folder, chapter, digest, figure, finding=finding)
     return story.write_front_pages(folder)
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from sinkinterp.pages.book import Chapter, chapters_in
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Outcome, load_experiment
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, NULL, SINK_1, SLOT_RATE, Cell, published
+
+from .chapter import Chapter, chapters_in
 
 Row = Mapping[str, Cell]
 Study = tuple[Chapter, dict[Cell, Row]]  # with its digest, by model

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from sinkinterp.pages.book import chapter_in
 from sinkinterp.pages.report import save
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.experiment import load_experiment
 from sinkinterp.table import EDIT, MODEL, SINK_1, Table
 
 from .cells import BOOK, NAMES
+from .chapter import chapter_in
 
 
 def _rows(stem: str, title: str, **where: object) -> Table:

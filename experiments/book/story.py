@@ -20,7 +20,17 @@ from sinkinterp.checks import InputError
 from sinkinterp.files import write_file
 from sinkinterp.measurement.maps import attention_map
 from sinkinterp.measurement.measure import measure
-from sinkinterp.pages.book import (
+from sinkinterp.pages.page import TEMPLATES, rendered, with_figures
+from sinkinterp.plots.theme import sweep_figure
+from sinkinterp.report.explanation import graph_of_rows
+from sinkinterp.report.heads import heads_overview, strongest_head
+from sinkinterp.report.readings import short_name
+from sinkinterp.runs.catalogue import Scale, experiment_names
+from sinkinterp.runs.experiment import Outcome, counted, load_experiment, of_first_model
+from sinkinterp.runs.training_figures import importances
+from sinkinterp.table import ALPHA_1, MODEL, Cell, Table
+
+from .chapter import (
     INDEX,
     PLOTLY,
     STORY,
@@ -31,15 +41,6 @@ from sinkinterp.pages.book import (
     write_numbers,
     write_page,
 )
-from sinkinterp.pages.page import TEMPLATES, rendered, with_figures
-from sinkinterp.plots.theme import sweep_figure
-from sinkinterp.report.explanation import graph_of_rows
-from sinkinterp.report.heads import heads_overview, strongest_head
-from sinkinterp.report.readings import short_name
-from sinkinterp.runs.catalogue import Scale, experiment_names
-from sinkinterp.runs.experiment import Outcome, counted, load_experiment, of_first_model
-from sinkinterp.runs.training_figures import importances
-from sinkinterp.table import ALPHA_1, MODEL, Cell, Table
 
 _HERE = Path(__file__).parent / "templates"
 _PAGES: Mapping[str, Mapping[str, Any]] = tomllib.loads((_HERE / "front.toml").read_text(encoding="utf-8"))

@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sinkinterp.pages.book import Chapter, chapters_in
 from sinkinterp.runs.catalogue import experiment_names, summary_of
 from sinkinterp.runs.experiment import Outcome, counted
+
+from .chapter import Chapter, chapters_in
 
 ROOT = Path(__file__).parents[2]
 BOOK, FILE = ROOT / "figures" / "book", ROOT / "docs" / "verdicts.md"

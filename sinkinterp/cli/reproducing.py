@@ -4,7 +4,6 @@ import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,7 @@ import typer
 
 from ..checks import InputError, each_once
 from ..data.progress import progress_bars
-from ..runs.catalogue import Scale, experiment_names, full_name, load_book, summary_of
+from ..runs.catalogue import Scale, experiment_names, full_name, load_book, load_chapters, summary_of
 from . import options
 from .options import beginning, check_outputs, check_used, folder, n, option, suffix_of
 from .terminal import Part, deliver, print_line, print_text, print_written, say, show
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from ..runs.trained import Trainable
     from ..runs.workers import Workers
     from ..table import Table
-
-
-TIMES = {"processor seconds": "of processor time", "seconds": "by the clock"}  # older chapters have the second alone
 
 
 Names = Annotated[
@@ -153,10 +149,10 @@ def _full_names(names: Sequence[str], save: Path | None) -> list[str]:
 
 def _check_chapters(out: Path, names: Sequence[str], scale: Scale | None, force: bool) -> None:
     """Raises InputError unless the chapters can be written into the folder `out`."""
-    from ..pages.book import check_plotly, stem_of
-
-    check_outputs(force, *(out / f"{stem_of(name, scale)}.{ending}" for name in names for ending in ("json", "html")))
-    check_plotly(out)
+    chapters = load_chapters()
+    stems = [chapters.stem_of(name, scale) for name in names]
+    check_outputs(force, *(out / f"{stem}.{ending}" for stem in stems for ending in ("json", "html")))
+    chapters.check_plotly(out)
 
 
 def _models(names: Sequence[str], encoder: str | None) -> "Sequence[str | Named]":
@@ -191,7 +187,8 @@ def _print_cost(
         words += [f"measures {', '.join(dict.fromkeys(given)) or 'what it trains'}"]
     if recipes or not words:
         words += [cost_text(recipes, scope.cache)]
-    hours, of, machine = _took(out, name, scope, command)
+    chapters = load_chapters()
+    hours, of, machine = chapters.time_taken(out, chapters.stem_of(name, scope.label), command)
     words += [f"the chapter in {out} took {hours:.2f} hours {of} on {machine}"] if machine else []
     print_text(f"{name} at scale {scope.label}: {'; '.join(words)}")
     return recipes, hours, of
@@ -214,34 +211,16 @@ def cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
 def _total(costs: Sequence[tuple[Sequence["Trainable"], float, str]], out: Path) -> str:
     """The cost of several chapters: their trainings, and the time that the chapters of the folder took."""
     trained = [recipe for recipes, *_ in costs for recipe in recipes]
-    sums = {of: sum(hours for _, hours, how in costs if how == of) for of in TIMES.values()}
+    sums = {of: sum(hours for _, hours, how in costs if how == of) for _, _, of in costs}
     taken = " and ".join(f"{hours:.2f} hours {of}" for of, hours in sums.items() if hours)
     measured = [f"the chapters in {out} took {taken}"] if taken else []
     return "; ".join([cost_text(trained, None), *measured] if trained or not measured else measured)
-
-
-def _took(folder: Path, name: str, scope: "Scope", command: str) -> tuple[float, str, object]:
-    """The hours that this command took for the chapter of the folder, of what, and where.
-
-    0 hours and None if another command made it.
-    """
-    from ..pages.book import chapter_in, stem_of
-
-    file = folder / f"{stem_of(name, scope.label)}.json"
-    with suppress(InputError):  # what is damaged is made again
-        made = chapter.provenance if file.is_file() and (chapter := chapter_in(file)) else {}
-        if made.get("command") == command:
-            for unit, of in TIMES.items():
-                if isinstance(seconds := made.get(unit), int | float):
-                    return seconds / 3600, of, made.get("machine")
-    return 0.0, "", None
 
 
 def _chapter(
     name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str, save: Path | None
 ) -> "list[Table]":
     """Runs an experiment and writes its chapter and its table. Returns what is printed of it."""
-    from ..pages.book import Chapter, verdict_table
     from ..pages.report import content
     from ..runs.experiment import provenance
 
@@ -250,12 +229,13 @@ def _chapter(
     took = time.perf_counter() - start[0], sum(os.times()[:4]) - start[1]
     times = {"seconds": round(took[0], 1), "processor seconds": round(took[1], 1)}
     made = {"command": command, "scale": scope.label, **provenance(), **times}
-    chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
+    chapters = load_chapters()
+    chapter = chapters.Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
     for file in load_book().write_chapter(out, chapter, digest, experiment.draw(replace(table, title=chapter.title))):
         print_written(file)
     deliver([], (save, lambda: content(table, suffix_of(save))))
-    return [replace(digest, title=chapter.title), verdict_table(chapter)]
+    return [replace(digest, title=chapter.title), chapters.verdict_table(chapter)]
 
 
 def _command(name: str, scope: "Scope", encoder: str | None) -> str:

@@ -64,6 +64,12 @@ def load_book() -> ModuleType:
     return module("book.story")
 
 
+def load_chapters() -> ModuleType:
+    """The module of the book's chapters: their files, their titles and their verdicts."""
+    load_package()
+    return module("book.chapter")
+
+
 def load_package() -> None:
     """Imports the kinds of data that experiments have of their own, which recipes name."""
     module("shared.tasks")

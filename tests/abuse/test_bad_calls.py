@@ -19,6 +19,7 @@ import pytest
 import torch
 from refusals import refused
 from safetensors.torch import save_file
+from sinkinterp._experiments.book.chapter import chapters_in
 from sinkinterp._experiments.book.story import write_front_pages
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -52,7 +53,6 @@ from sinkinterp.measurement.explaining import cut_maps, massive_path
 from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.metrics import estimates, instruments
 from sinkinterp.metrics.metric import LogitsMetric, Metric
-from sinkinterp.pages.book import chapters_in
 from sinkinterp.pages.live.page import serve_live
 from sinkinterp.report import compare, heads
 from sinkinterp.runs.case import Inputs

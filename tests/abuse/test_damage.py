@@ -12,6 +12,7 @@ import pytest
 import torch
 from abuse.damage import DAMAGES, blank, cut, damaged_copies, empty_object, files_in, flip, is_noticed, lose
 from refusals import refused
+from sinkinterp._experiments.book.chapter import Chapter
 from sinkinterp._experiments.book.story import write_chapter
 
 import sinkinterp as si
@@ -25,7 +26,6 @@ from sinkinterp.data.sources import Texts
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.pages.book import Chapter
 from sinkinterp.runs import trained
 from sinkinterp.seals import Damaged, seal, verify
 from sinkinterp.table import Table

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import pytest
 import torch
 from refusals import refused
+from sinkinterp._experiments.book.chapter import Chapter
 from sinkinterp._experiments.book.story import write_chapter
 
 import sinkinterp as si
@@ -20,7 +21,6 @@ from sinkinterp.data.sources import Texts
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.pages.book import Chapter
 from sinkinterp.table import Table
 from sinkinterp.train import loop
 from sinkinterp.train.loop import job_of

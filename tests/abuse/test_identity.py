@@ -13,6 +13,7 @@ import pytest
 import torch
 from refusals import refused
 from safetensors.torch import load_file
+from sinkinterp._experiments.book.chapter import PLOTLY, Chapter, chapter_in, write_numbers
 from sinkinterp._experiments.book.story import write_chapter, write_front_pages
 from sinkinterp._experiments.figure30_fine_tuning import history_of
 from sinkinterp._experiments.shared.fine_tuning import ChatRecipe
@@ -31,7 +32,6 @@ from sinkinterp.data.sources import Texts
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.pages.book import PLOTLY, Chapter, chapter_in, write_numbers
 from sinkinterp.runs.trained import run_of, trained
 from sinkinterp.table import Table
 from sinkinterp.train import checkpoint, loop

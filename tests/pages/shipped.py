@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-from sinkinterp.pages.book import chapters_in
+from sinkinterp._experiments.book.chapter import chapters_in
 
 BOOK = Path(__file__).parents[2] / "figures" / "book"
 

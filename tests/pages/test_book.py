@@ -6,9 +6,16 @@ import plotly.graph_objects as go
 import pytest
 from pages.shipped import chapters
 from refusals import refused
+from sinkinterp._experiments.book.chapter import (
+    NO_VERDICT,
+    Chapter,
+    chapter_page,
+    chapters_in,
+    stem_of,
+    why_ours_differs,
+)
 from sinkinterp._experiments.book.story import front_page, write_chapter
 
-from sinkinterp.pages.book import NO_VERDICT, Chapter, chapter_page, chapters_in, stem_of, why_ours_differs
 from sinkinterp.runs.experiment import Outcome, Verdict
 from sinkinterp.table import Table
 

@@ -1,8 +1,10 @@
 """A chapter of the book of experiments: its numbers as JSON, and its page."""
 
 import json
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,18 +12,20 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from ..checks import InputError, check_count, refusal
-from ..files import data_of, path_of, write_file
-from ..runs.catalogue import Scale, experiment_names
-from ..runs.experiment import Outcome, Verdict, counted, load_experiment, standing
-from ..table import SINK_1, Cell, Table, published
-from .page import Section, page
+from sinkinterp.checks import InputError, check_count, refusal
+from sinkinterp.files import path_of, write_file
+from sinkinterp.pages.page import Section, page
+from sinkinterp.runs.catalogue import Scale, experiment_names
+from sinkinterp.runs.experiment import Outcome, Verdict, counted, load_experiment, standing
+from sinkinterp.table import SINK_1, Cell, Table, published
 
 _CHAPTER = {"name", "summary", "verdicts", "provenance"}  # names that other JSON does not have
 _NOT_A_CHAPTER = (InputError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 NO_VERDICT = "No verdict: scale smoke only checks the path."
 _OBSERVED = (Outcome.SINK, Outcome.NO_SINK)
-_BOOK: Mapping[str, Mapping[str, Any]] = data_of("pages/templates/book.toml")
+_WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+    (Path(__file__).parent / "templates" / "chapter.toml").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Chapter:
     @property
     def found(self) -> str:
         """The result in a few words, such as "On text: no." """
-        where = _BOOK["where"].get(self.scale, f"At scale {self.scale}")
+        where = _WORDS["where"].get(self.scale, f"At scale {self.scale}")
         counts = Counter(verdict.outcome for verdict in counted(self.verdicts))
         if self.observes:
             return f"{where}: {', '.join(f'{n} {outcome}' for outcome, n in counts.most_common(2))}."
@@ -122,6 +126,24 @@ def chapter_in(file: Path) -> Chapter | None:
         return chapter
 
 
+TIMES = {"processor seconds": "of processor time", "seconds": "by the clock"}  # older chapters have the second alone
+
+
+def time_taken(folder: Path, stem: str, command: str) -> tuple[float, str, object]:
+    """The hours that this command took for the chapter of the folder, of what, and where.
+
+    0 hours and None if another command made it.
+    """
+    file = folder / f"{stem}.json"
+    with suppress(InputError):  # what is damaged is made again
+        made = chapter.provenance if file.is_file() and (chapter := chapter_in(file)) else {}
+        if made.get("command") == command:
+            for unit, of in TIMES.items():
+                if isinstance(seconds := made.get(unit), int | float):
+                    return seconds / 3600, of, made.get("machine")
+    return 0.0, "", None
+
+
 INDEX, STORY, PLOTLY = "index.html", "story.html", "plotly.min.js"  # files of a book; its pages share one plotly
 
 
@@ -149,12 +171,6 @@ def check_plotly(folder: Path) -> None:
         raise InputError(f"{library} is not the one of this plotly, and the pages would run it")
 
 
-def files_of(folder: Path, stems: Sequence[str]) -> list[Path]:
-    """The files that these chapters add to a book; in a folder without chapters also its front pages."""
-    front = [] if any(folder.glob("*.json")) else [folder / INDEX, folder / STORY]
-    return [*front, *(folder / f"{stem}.{ending}" for stem in stems for ending in ("json", "html"))]
-
-
 def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure, finding: str = "") -> str:
     """The page of one experiment: its result, figure, verdicts, digest, all rows, and how the numbers were made.
 
@@ -162,7 +178,7 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure, finding: st
     """
     verdicts = verdict_table(chapter)
     rule = "A rule says which numbers support the claim; the module of the experiment holds it."
-    beside = _BOOK["beside"].get(chapter.scale, "") if published(SINK_1) in chapter.table.frame else ""
+    beside = _WORDS["beside"].get(chapter.scale, "") if published(SINK_1) in chapter.table.frame else ""
     words = " ".join(filter(None, (rule, beside, why_ours_differs(chapter))))
     about = words if chapter.verdicts else chapter.found
     made = Table.of("", "", tuple({"what": name, "value": str(value)} for name, value in chapter.provenance.items()))
@@ -191,7 +207,7 @@ def verdict_table(chapter: Chapter) -> Table:
 def why_ours_differs(chapter: Chapter, by: float = 0.1) -> str:
     """A sentence that says why our Sink_1 is not the paper's. It is empty if all are within `by`, or not compared."""
     table, paper = chapter.table, published(SINK_1)
-    if paper not in table.frame or SINK_1 not in table.frame or chapter.scale not in _BOOK["why"]:
+    if paper not in table.frame or SINK_1 not in table.frame or chapter.scale not in _WORDS["why"]:
         return ""
     pairs = zip(table.numbers(SINK_1), table.numbers(paper), strict=True)
-    return _BOOK["why"][chapter.scale] if any(abs(ours - theirs) > by for ours, theirs in pairs) else ""
+    return _WORDS["why"][chapter.scale] if any(abs(ours - theirs) > by for ours, theirs in pairs) else ""
