@@ -8,9 +8,9 @@ from plotly.subplots import make_subplots
 
 from sinkinterp.lm.variants import BASE, distinct, families, variants
 from sinkinterp.plots.theme import SHARE, escaped, themed, unique_values
-from sinkinterp.runs.training_figures import add_importances, dots, means_of
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, Cell, Table
 
+from .shared.figures import add_importances, dots, means_of
 from .shared.rules import sink_or_none
 from .shared.study import architecture, study
 

@@ -8,12 +8,13 @@ import plotly.graph_objects as go
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.report.compare import over_length, sinks_by_length
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import EPSILON, LENGTH, SINK_1, Cell, Table, high_of, low_of
 
+from .shared.figures import of_first_model
 from .shared.genuine import text_models
+from .shared.lengths import over_length, sinks_by_length
 from .shared.papers_models import GPT2_XL, LLAMA2_7B, LLAMA3, MISTRAL
 from .shared.rules import of_each
 

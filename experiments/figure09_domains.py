@@ -14,10 +14,10 @@ from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.estimates import SHARES, estimate_cells, intervals, mean_cells
 from sinkinterp.runs.case import READING, Case
-from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import ALPHA_1, SINK_1, Cell, Table
 
-from .shared.figures import beside_published
+from .shared.figures import beside_published, of_first_model
 from .shared.genuine import text_models
 from .shared.installed import texts_by_kind
 from .shared.papers_models import GPT2_XL, LLAMA2_7B, LLAMA3, MISTRAL

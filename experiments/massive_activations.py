@@ -17,9 +17,10 @@ from sinkinterp.metrics.residuals import LEAST, is_massive, lifetime, median_siz
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Decision, Outcome, Rule, of_first_model, on_models
+from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
 from sinkinterp.table import BLOCK, INPUT, NULL, Cell, Table
 
+from .shared.figures import of_first_model
 from .shared.genuine import text_models
 from .shared.massive import massive_dims
 from .shared.rules import of_each

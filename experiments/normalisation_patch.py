@@ -14,10 +14,11 @@ from sinkinterp.report.readings import protocol_note
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import ALPHA_1, EDIT, SINK_1, Cell, Table
 
 from .shared.effects import LOSS_CHANGE, NONE, SLOT_RATE, Effects
+from .shared.figures import of_first_model
 from .shared.genuine import Has, models_with
 from .shared.rules import above, plus, within
 

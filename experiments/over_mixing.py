@@ -12,10 +12,11 @@ from sinkinterp.interventions import RemoveColumn
 from sinkinterp.measurement.sweep import ALL, CONTROL, FAR, NEAR, TIMES, WITH, spread
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import BLOCK, EDIT, Table
 
 from .shared.effects import CHECK_NOTE, CHECKS, OTHER_EXCESS, Effects, without
+from .shared.figures import of_first_model
 from .shared.genuine import text_models
 from .shared.massive import massive_dims
 from .shared.rules import MARGIN, above, checked, times

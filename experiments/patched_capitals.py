@@ -15,10 +15,11 @@ from sinkinterp.measurement.patching import CONTROL, FIRST_ORDER, RESTORED, TOKE
 from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import HEAD, LAYER, POSITION, Cell, Table, high_of, low_of
 
 from .shared.downstream import CAPITALS
+from .shared.figures import of_first_model
 from .shared.genuine import Has, models_with
 from .shared.rules import of_each
 

@@ -15,10 +15,11 @@ from sinkinterp.metrics.estimates import intervals
 from sinkinterp.metrics.residuals import LEAST
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Rule, of_first_model, on_models
+from sinkinterp.runs.experiment import Rule, on_models
 from sinkinterp.table import ALPHA_1, EDIT, Table
 
 from .shared.effects import CHECK_NOTE, LEFT, LOSS_CHANGE, NONE, Effects, Runs, without
+from .shared.figures import of_first_model
 from .shared.genuine import text_models
 from .shared.massive import massive_dims
 from .shared.rules import above, changing, checked, plus, within

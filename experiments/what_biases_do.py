@@ -17,11 +17,12 @@ from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.estimates import intervals, mean_cells
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Row, Rule, of_first_model, on_models
+from sinkinterp.runs.experiment import Row, Rule, on_models
 from sinkinterp.table import ALPHA_1, EDIT, HEAD, KEY_RATIO, Cell, Table
 
 from .shared.biases import PARTS, AsFarAtRandom, four_parts, seen
 from .shared.effects import CHECK_NOTE, LOSS_CHANGE, MASSIVE_TOKENS, NONE, Effects, Runs, without
+from .shared.figures import of_first_model
 from .shared.genuine import Has, text_models
 from .shared.massive import massive_dims
 from .shared.rules import above, checked, number, of_each, plus, setup

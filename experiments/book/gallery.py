@@ -25,11 +25,10 @@ from sinkinterp.measurement.maps import head_maps
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.instruments import GEOMETRY, MASSIVE
 from sinkinterp.pages.demo import swaps
-from sinkinterp.pages.page import Section, cards_page
+from sinkinterp.pages.page import Section
 from sinkinterp.pages.report import save_pictures
 from sinkinterp.plots.theme import add_curve, colour, escaped, positive_axis, themed, unique_values
-from sinkinterp.report.compare import sinks_by_length
-from sinkinterp.report.heads import heads_overview, sinks_by_head, strongest_head
+from sinkinterp.report.heads import heads_overview, sinks_by_head
 from sinkinterp.report.maps import attention_figure
 from sinkinterp.report.norms import FIRST_TOKEN, KIND, NORM, OTHER_TOKENS, residual_norms_by_block
 from sinkinterp.report.report import Report, views_of
@@ -37,9 +36,12 @@ from sinkinterp.report.summary import sink_summary, sink_verdict
 from sinkinterp.runs.case import Inputs
 from sinkinterp.runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of
 from sinkinterp.runs.training_figures import training_history
-from sinkinterp.table import ALPHA_1, BLOCK, MODEL, Table
+from sinkinterp.table import ALPHA_1, BLOCK, HEAD, LAYER, MODEL, Table
 from sinkinterp.train.checkpoint import history_of
 from sinkinterp.train.recipe import Recipe
+
+from ..shared.lengths import sinks_by_length
+from .cards import cards_page
 
 LENGTH, SEQUENCES = 64, 256
 LENGTHS = (4, 6, 8, 12, 16, 32, 64)  # of the sequences that the curves over length are measured on
@@ -126,11 +128,16 @@ def _maps(family: Checkpoints) -> Iterator[go.Figure]:
     for first in range(0, len(names), FEW):
         shown = {name: family[name] for name in names[first : first + FEW]}
         tokens = {name: each.token_set.tokens[:MAPPED] for name, each in shown.items()}
-        maps = {n: head_maps(each.subject, tokens[n], [strongest_head(each.report)]) for n, each in shown.items()}
+        maps = {n: head_maps(each.subject, tokens[n], [_strongest(each.report)]) for n, each in shown.items()}
         token_set = family[names[first]].token_set
         n, length = min(MAPPED, len(token_set.tokens)), token_set.tokens.shape[1]
         note = _WORDS["maps"].format(n=n, length=length, bos=token_set.bos, source=token_set.source)
         yield attention_figure(maps, "Mean attention maps", note)
+
+
+def _strongest(report: Report) -> tuple[int, int]:
+    row = report.heads(top=1).records()[0]
+    return row[LAYER], row[HEAD]
 
 
 def _lengths(family: Checkpoints) -> Table:

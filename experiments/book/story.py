@@ -22,14 +22,15 @@ from sinkinterp.measurement.maps import attention_map
 from sinkinterp.measurement.measure import measure
 from sinkinterp.pages.page import TEMPLATES, rendered, with_figures
 from sinkinterp.plots.theme import sweep_figure
-from sinkinterp.report.explanation import graph_of_rows
-from sinkinterp.report.heads import heads_overview, strongest_head
+from sinkinterp.report.heads import heads_overview
 from sinkinterp.report.readings import short_name
 from sinkinterp.runs.catalogue import Scale, experiment_names
-from sinkinterp.runs.experiment import Outcome, counted, load_experiment, of_first_model
-from sinkinterp.runs.training_figures import importances
+from sinkinterp.runs.experiment import Outcome, counted, load_experiment
 from sinkinterp.table import ALPHA_1, MODEL, Cell, Table
 
+from ..shared.explanations import graph_of_rows
+from ..shared.figures import importances, of_first_model
+from .cards import thumbnail
 from .chapter import (
     INDEX,
     PLOTLY,
@@ -69,7 +70,8 @@ class Passage:
 def opening() -> tuple[str, go.Figure]:
     """Returns how much the strongest head of a model that ships gives the first token of a sentence, and its map."""
     report = measure(MAP_MODEL, MAP_TEXT, progress=False)
-    layer, head = strongest_head(report)
+    row = report.heads(top=1).records()[0]
+    layer, head = row[col.LAYER], row[col.HEAD]
     figure = attention_map(MAP_MODEL, MAP_TEXT, heads=[(layer, head)])
     figure.layout.updatemenus = ()
     return f"{report.alpha()[0, layer, head]:.0%}", figure
@@ -201,7 +203,9 @@ def front_page(chapters: Sequence[Chapter], plotly: str | None = None, story: st
     body = rendered(
         _HERE / "book.html",
         story=story,
-        findings=[(told, _with_whole_numbers(told.text)) for told in passages(chapters, FINDINGS)],
+        findings=[
+            (told, thumbnail(told.figure), _with_whole_numbers(told.text)) for told in passages(chapters, FINDINGS)
+        ],
         claims=sum(bool(chapter.verdicts) for chapter in judged),
         rules=sum(counts.values()),
         counts=[(outcome, _tone(outcome), counts[outcome]) for outcome in Outcome if counts[outcome]],
@@ -227,7 +231,7 @@ def story_page(chapters: Sequence[Chapter], plotly: str | None = None, book: str
     return with_figures(title, body, plotly, [_HERE / "story.css"], [_HERE / "story.js"])
 
 
-def small_figure(chapter: Chapter) -> go.Figure | None:
+def figure_of(chapter: Chapter) -> go.Figure | None:
     """The figure that a card shows a small copy of: importances of trained models, or the experiment's own.
 
     None if there is no such experiment, or if its numbers are older than its module and cannot be drawn.
@@ -257,7 +261,8 @@ def _card(chapter: Chapter) -> dict[str, Any]:
     outcomes = {verdict.outcome for verdict in counted(chapter.verdicts)}
     tone = _tone(next(iter(outcomes))) if len(outcomes) == 1 else "mixed" if outcomes and not chapter.observes else ""
     why = why_ours_differs(chapter, by=0.5)
-    return {"chapter": chapter, "figure": small_figure(chapter), "tone": tone, "why": why}
+    figure = figure_of(chapter)
+    return {"chapter": chapter, "figure": None if figure is None else thumbnail(figure), "tone": tone, "why": why}
 
 
 def _with_whole_numbers(text: str) -> Markup:

@@ -12,13 +12,14 @@ from sinkinterp.measurement.explaining import explain
 from sinkinterp.measurement.lens import head_pairs, parts_by_block
 from sinkinterp.metrics.estimates import ratio
 from sinkinterp.plots.theme import escaped
-from sinkinterp.report.explanation import CUT, LINE, NAME, REMOVED, SHARE, TO, WHAT, Explanation, graph_of_rows
+from sinkinterp.report.explanation import CUT, DRAWN, REMOVED, SHARE, Explanation, graph
 from sinkinterp.report.readings import short_name
 from sinkinterp.runs.case import READING, Case
-from sinkinterp.runs.experiment import of_first_model
 from sinkinterp.table import ALPHA_1, HEAD, LOSS, MODEL, SEED, Cell, Table, high_of, low_of
 
-NUMBER = "number"
+from .figures import of_first_model
+
+WHAT, LINE, NAME, TO, NUMBER = "what", "line", "name", "to", "number"
 IS_CUT, PATH, PATH_CUT, OF_HEAD, CHECK = "cut", "path", "path cut", "head", "check"
 CHANGE = "change of loss"
 QUANTITIES = (SHARE, ALPHA_1, REMOVED, LOSS, CHANGE)
@@ -85,6 +86,12 @@ def _rows(answer: Explanation) -> Iterator[dict[str, Cell]]:
 
 def _known(cells: Mapping[str, Cell]) -> dict[str, Cell]:
     return {name: cell for name, cell in cells.items() if name in COLUMNS}
+
+
+def graph_of_rows(table: Table) -> go.Figure:
+    """The graph of the lines in a table; lines below a tenth are left out."""
+    lines = [(str(row[NAME]), str(row[TO]), float(row[SHARE] or 0)) for row in table.where(**{WHAT: LINE}).records()]
+    return graph([line for line in lines if line[2] >= DRAWN], "Where the sink comes from", table.note)
 
 
 def draw(table: Table) -> go.Figure:

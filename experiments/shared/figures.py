@@ -1,13 +1,15 @@
 """Figures beside the paper's numbers, and tables of runs over steps."""
 
+import math
+from statistics import fmean
 from typing import Any
 
 import plotly.graph_objects as go
 
-from sinkinterp.plots.theme import colour, error_bars, escaped, themed, unique_values
+from sinkinterp.plots.theme import GREY, PERCENT, colour, error_bars, escaped, themed, unique_values
 from sinkinterp.report.readings import short_name
 from sinkinterp.runs.training_figures import STEP
-from sinkinterp.table import MODEL, SEED, Table
+from sinkinterp.table import ALPHA_1, ALPHA_SLOT, MODEL, NULL, SEED, Cell, Table
 
 OPEN_MARKERS = ("circle-open", "square-open", "diamond-open", "cross-open")
 
@@ -51,3 +53,42 @@ def by_seed(table: Table, model: str) -> list[Table]:
     """The history of every run of a model."""
     runs = table.where(**{MODEL: model})
     return [runs.where(**{SEED: seed}) for seed in unique_values(runs, SEED)]
+
+
+def of_first_model(table: Table, title: str) -> Table:
+    """The rows of the first model and seed, under the title."""
+    row = table.records()[0]
+    first = table.where(**{MODEL: row[MODEL], SEED: row[SEED]})
+    return Table(title, first.note, first.frame)
+
+
+def importances(table: Table) -> go.Figure:
+    """Importance of the first token and of the slot, a row per model, beside the null of the first token."""
+    figure = go.Figure()
+    names = unique_values(table, MODEL)
+    add_importances(figure, table, names)
+    figure.update_xaxes(title="share of the attention", **PERCENT)
+    figure.update_yaxes(type="category", autorange="reversed")
+    caption = "Mean over the heads and seeds of each model; grey: the null of the first token."
+    return themed(figure, table.title, 150 + 30 * len(names), f"{caption} {table.note}")
+
+
+def add_importances(figure: go.Figure, table: Table, names: list[Cell], **panel: int) -> None:
+    """Marks of the null, the slot and the first token of each model."""
+    marker = {"color": GREY, "symbol": "line-ns", "size": 12, "line": {"width": 2, "color": GREY}}
+    null = NULL if NULL in table.frame else f"null {ALPHA_1}"
+    figure.add_scatter(x=means_of(table, names, null), y=names, name="null", mode="markers", marker=marker, **panel)
+    if ALPHA_SLOT in table.frame and any(map(math.isfinite, table.numbers(ALPHA_SLOT))):
+        figure.add_scatter(x=means_of(table, names, ALPHA_SLOT), y=names, name="slot", **dots(1, "diamond"), **panel)
+    figure.add_scatter(x=means_of(table, names, ALPHA_1), y=names, name="first token", **dots(0, "circle"), **panel)
+
+
+def dots(index: int, symbol: str) -> dict[str, object]:
+    """Marks of one colour and shape, as attributes of a trace."""
+    return {"mode": "markers", "marker": {"color": colour(index), "symbol": symbol, "size": 9}}
+
+
+def means_of(table: Table, names: list[Cell], quantity: str) -> list[float]:
+    """The mean of a quantity over the rows of each model."""
+    values = (table.where(**{MODEL: name}).numbers(quantity) for name in names)
+    return [fmean([*filter(math.isfinite, each)] or [math.nan]) for each in values]

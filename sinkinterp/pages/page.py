@@ -6,9 +6,8 @@ only `Markup` is taken as HTML.
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -18,7 +17,7 @@ from markupsafe import Markup
 from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
-from ..plots.theme import DARK, LEGEND_Y, LIGHT, caption_of, json_ready, translation
+from ..plots.theme import DARK, LEGEND_Y, LIGHT, caption_of, translation
 from ..table import Table
 
 FOLDER = Path(__file__).parent
@@ -108,15 +107,6 @@ def page(title: str, lead: str | Sequence[str], sections: Iterable[Section], plo
     return with_figures(title, body, plotly)
 
 
-def cards_page(title: str, lead: str, sections: Iterable[Section]) -> str:
-    """A page of small figures. A section whose title is "group: line" is the card with this line in its group."""
-    parts = ((*section.title.partition(": "), section) for section in sections)
-    grouped = groupby(parts, lambda part: part[0])
-    groups = [(name, [(line, section) for _, _, line, section in cards]) for name, cards in grouped]
-    body = rendered("templates/cards.html", title=title, lead=lead, groups=groups)
-    return with_figures(title, body, styles=["templates/cards.css"])
-
-
 def with_figures(
     title: str,
     body: Markup,
@@ -135,10 +125,7 @@ def with_figures(
     return document(title, figured, ["templates/page.css", *styles], Scripts(run, load_files=plotly is not None))
 
 
-HEIGHT, LETTERS = 190, 10  # pixels and size of letters, of a small figure
-MOST_NAMED, LONGEST = 12, 30  # names that fit below each other, and letters of a name
 _IN_LEGEND = ("scatter", "bar", "box")  # kinds of traces that the legend above a figure names
-_RIGHT = ("type", "range", "rangemode", "tickformat", "autorange", "exponentformat", "categoryorder", "categoryarray")
 
 
 def untitled(figure: go.Figure) -> go.Figure:
@@ -161,47 +148,9 @@ def folded(caption: str) -> tuple[str, str]:
     return "; ".join(parts[:shown]), "; ".join(parts[shown:])
 
 
-def thumbnail(figure: go.Figure, height: int = HEIGHT) -> go.Figure:
-    """The first panel of a figure at the size of a card, so many pixels high, without legend and scale."""
-    plain = json_ready(figure)
-    layout, scale = plain["layout"], {"coloraxis": {**plain["layout"].get("coloraxis", {}), "showscale": False}}
-    traces = [trace for trace in plain["data"] if trace.get("xaxis", "x") == "x"]
-    if any(trace["type"] == "bar" and isinstance(trace["x"][0], str) for trace in traces):
-        traces, layout = _lying(traces, layout)
-    for trace in traces:
-        trace |= {"showscale": False} if trace["type"] == "heatmap" else {}
-        trace |= {"mode": "markers"} if "text" in str(trace.get("mode")) else {}
-    axes = {name: _small(layout.get(name, {}), [trace.get(name[0]) for trace in traces]) for name in ("xaxis", "yaxis")}
-    axes["xaxis"]["showticklabels"] = "tickvals" not in axes["xaxis"]  # names stand to the left alone
-    size = {"height": height, "margin": {"l": 38, "r": 10, "t": 8, "b": 30}, "font": {"size": LETTERS}}
-    about = {"template": layout.get("template", {}), "showlegend": False, **size, **scale}
-    return go.Figure({"data": traces, "layout": about | axes})
-
-
-def _lying(traces: Sequence[dict[str, Any]], layout: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Traces and layout with the axes exchanged, so that the names of bars stand to the left."""
-    turned = {"x": "y", "y": "x", "error_y": "error_x"}
-    lying = [{turned.get(key, key): value for key, value in trace.items()} for trace in traces]
-    lying = [trace | ({"orientation": "h"} if trace["type"] == "bar" else {}) for trace in lying]
-    names = {**layout.get("xaxis", {}), "autorange": "reversed"}
-    return lying, {**layout, "xaxis": layout.get("yaxis", {}), "yaxis": names}
-
-
-def _small(axis: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any]:
-    """An axis of a small figure, over the whole room: with few ticks, and with few and short names of its values."""
-    words = [value for some in values if some is not None for value in some if isinstance(value, str | list)]
-    names = [*dict.fromkeys(map(str, words))] if len(words) <= MOST_NAMED * len(values) else []
-    short = [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in names]
-    text = axis.get("title", {}).get("text", "") if not words or "".join(names).isdecimal() or not names else ""
-    few = {"dtick": 1} if axis.get("type") == "log" else {"nticks": 5}
-    about = {"title": {"text": text, "standoff": 4, "font": {"size": LETTERS}}, "automargin": True, "domain": [0, 1]}
-    kept = {name: axis[name] for name in _RIGHT if axis.get(name) is not None}
-    return {**kept, **about, **({"tickvals": names, "ticktext": short} if words else few)}
-
-
 TEMPLATES = Environment(
     loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
 TEMPLATES.globals |= {"light": LIGHT, "dark": DARK}
-TEMPLATES.filters |= {"caption_of": caption_of, "folded": folded, "thumbnail": thumbnail, "untitled": untitled}
+TEMPLATES.filters |= {"caption_of": caption_of, "folded": folded, "untitled": untitled}
 TEMPLATES.policies |= {"json.dumps_function": to_json_plotly, "json.dumps_kwargs": {"engine": "json"}}

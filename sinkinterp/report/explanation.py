@@ -26,7 +26,7 @@ from ..table import HEAD, LAYER, Cell, Table, no_estimate
 WIDEST = 12  # points, of a line whose share is 1
 NOTHING = "nothing"  # is cut
 _IN_BLOCK = {"head": 0.0, "neuron": 0.3, "MLP": 0.6, "bias": 0.6}  # how far down its block a part stands
-WHAT, LINE, NAME, TO, SHARE = "what", "line", "name", "to", "share"  # columns of rows with a graph, and its rows
+SHARE = "share"  # a column
 DRAWN = 0.1  # the least share of a line that is drawn of such rows
 Edge = tuple[str, str, float]  # from, to, share
 
@@ -84,12 +84,6 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
         caption = f"{how} undoes it. Weights from 0 to 1. {caption}"
     themed(figure, title, max(220 + int(90 * depth), 520 if maps else 0), caption)
     return figure.update_layout(showlegend=False, margin={"t": 90})
-
-
-def graph_of_rows(table: Table) -> go.Figure:
-    """The graph of the lines in a table; lines below a tenth are left out."""
-    lines = [(str(row[NAME]), str(row[TO]), float(row[SHARE] or 0)) for row in table.where(**{WHAT: LINE}).records()]
-    return graph([line for line in lines if line[2] >= DRAWN], "Where the sink comes from", table.note)
 
 
 def _add_maps(figure: go.Figure, maps: Sequence[CutMap]) -> None:

@@ -156,14 +156,6 @@ def top_heads(table: Table, most: int = 12) -> Table:
     return replace(strongest, title=f"{table.title} The {some}" if "?" in table.title else f"{table.title}: the {some}")
 
 
-@of_report
-def strongest_head(report: Readings) -> tuple[int, int]:
-    """Layer and head with the largest mean importance of the first position."""
-    alpha = report.alpha().nanmean(0)
-    i, head = divmod(int(alpha.argmax()), alpha.shape[1])
-    return report.attention_layers[i], head
-
-
 def _group(report: Readings) -> int:
     """How many query heads share a kv head."""
     return report.importance.shape[2] // report.value_norms.shape[2]

@@ -8,8 +8,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ..data.tokens import PAD
-from ..metrics.estimates import SIZES, estimate_cells, mean_cells
-from ..metrics.metric import NEXT_TOKEN_LOSS
+from ..metrics.estimates import estimate_cells
 from ..metrics.sinks import epsilons_of, sink_grid, sink_tokens
 from ..plots.theme import PERCENT, SHARE, sweep_figure
 from ..table import EPSILON, NULL, POSITION, SINK_1, SINK_RATE, Cell, Table
@@ -89,15 +88,6 @@ def sinks_by_token(report: Readings, epsilon: float = 0.3, token_text: TokenText
     places = f"null: that place under uniform attention; later: positions 1 to {end - 1}"
     places += "" if always == 2 else f", where {FOLLOWERS} queries of a text can follow them"
     return Table.of("Which tokens are sinks?", f"{protocol_note(report, epsilon)}; {places}", tuple(rows))
-
-
-@of_report
-def loss_by_position(report: Readings, epsilon: float = 0.3) -> Table:
-    """Next-token loss by position, in nats. Raises InputError where it was not measured."""
-    loss = report.extra(NEXT_TOKEN_LOSS)
-    rows = tuple({POSITION: i + 1, **mean_cells("loss", loss[:, i], SIZES)} for i in range(loss.shape[1]))
-    note = f"{protocol_note(report, epsilon)}; the loss at a position is that of the token there, given those before it"
-    return Table.of("Loss by position", note, rows)
 
 
 def by_position(table: Table) -> go.Figure:

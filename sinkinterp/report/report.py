@@ -1,6 +1,6 @@
 """Report: what was read of one model on some tokens, and how. A value that can be shown, saved, loaded and compared.
 
-`VIEWS` says what can be shown of it, and where: in the terminal, in the JSON file, on the page, by `report.plot`. A new
+`VIEWS` says what can be shown of it, and where: in the terminal, on the page, by `report.plot`. A new
 table needs one line there. Its figure is the table's own.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..checks import InputError, choice, different_numbers, whole_number, whole_numbers
 from ..metrics.importance import PATTERNS
 from ..metrics.instruments import INSTRUMENTS
-from ..metrics.metric import NEXT_TOKEN_LOSS, AnyMetric
+from ..metrics.metric import AnyMetric
 from ..metrics.qk import QK_ANGLES
 from ..metrics.residuals import MASSIVE_ENTRIES, TOP_ENTRIES
 from ..metrics.writes import UPDATE_RANK
@@ -84,15 +84,14 @@ class View:
     """A table of a report, and where it is shown. A page shows its figure, or the table where it has none.
 
     name: that of `report.plot`; empty where it draws none. needs: the metrics that must have been measured.
-    in_terminal: whether the terminal shows it, of a table of heads the strongest. in_json: whether the JSON file holds
-    it. heading: that of its section on the page; empty leaves it out. fits: whether it says something of a report.
+    in_terminal: whether the terminal shows it, of a table of heads the strongest. heading: that of its section on the
+    page; empty leaves it out. fits: whether it says something of a report.
     """
 
     table: MakeTable
     name: str = ""
     needs: Sequence[AnyMetric] = ()
     in_terminal: bool = False
-    in_json: bool = False
     heading: str = ""
     fits: Callable[[Readings], bool] = lambda report: True
 
@@ -120,26 +119,23 @@ def _has(least: int | None, report: Readings) -> bool:
 
 _norms = _plain(lambda report, epsilon: norms.residual_norms_by_block({report.protocol.model: report}))
 VIEWS = (
-    View(_plain(sink_summary), in_terminal=True, in_json=True),
-    View(_plain(of_heads.sinks_by_head), "sinks", in_terminal=True, in_json=True, heading="Heads"),
+    View(_plain(sink_summary), in_terminal=True),
+    View(_plain(of_heads.sinks_by_head), "sinks", in_terminal=True, heading="Heads"),
     View(_plain(of_heads.heads_above), "above"),
     View(_plain(of_heads.sinks_by_layer), "layers"),
-    View(_plain(positions.sinks_by_position), "positions", in_json=True, heading="Positions", fits=partial(_has, 2)),
-    View(_plain(positions.sinks_by_epsilon), "epsilons", in_json=True, heading="Thresholds"),
+    View(_plain(positions.sinks_by_position), "positions", heading="Positions", fits=partial(_has, 2)),
+    View(_plain(positions.sinks_by_epsilon), "epsilons", heading="Thresholds"),
     View(positions.sinks_by_token, in_terminal=True, fits=partial(_has, None)),
     View(norms.norms_by_kind, "norms", heading="Norms by kind of token"),
     View(partial(_norms_of, ["key"]), "keys"),
     View(partial(_norms_of, ["value"]), "values"),
     View(partial(_norms_of, ["key", "value"]), "kv"),
-    View(_norms, "residuals", in_json=True, heading="Norm of the first token's residual"),
-    View(_plain(of_heads.score_gaps_by_head), needs=(QK_ANGLES,), in_terminal=True, in_json=True),
-    View(_plain(of_heads.writes_by_head), "writes", (UPDATE_RANK,), True, in_json=True, heading="What heads write"),
+    View(_norms, "residuals", heading="Norm of the first token's residual"),
+    View(_plain(of_heads.score_gaps_by_head), needs=(QK_ANGLES,), in_terminal=True),
+    View(_plain(of_heads.writes_by_head), "writes", (UPDATE_RANK,), True, heading="What heads write"),
     View(_plain(of_heads.qk_means_by_head), "angles", (QK_ANGLES,), heading="Angle or length?"),
-    View(
-        _plain(norms.massive_by_block), "massive", (MASSIVE_ENTRIES,), True, in_json=True, heading="Massive activations"
-    ),
+    View(_plain(norms.massive_by_block), "massive", (MASSIVE_ENTRIES,), True, heading="Massive activations"),
     View(norms.largest_entries, needs=(TOP_ENTRIES,), heading="Largest residual entries"),
-    View(_plain(positions.loss_by_position), needs=(NEXT_TOKEN_LOSS,), in_json=True),
     View(maps_of_strongest, "attention", (PATTERNS,)),
 )
 NAMED = {view.name: view for view in VIEWS if view.name}
@@ -168,19 +164,6 @@ def overview_tables(report: Readings, epsilon: float = 0.3, token_text: TokenTex
     """The tables of the terminal: the sink, its heads, its tokens, and massive activations."""
     tables = [view.table(report, epsilon, token_text) for view in views_of(report) if view.in_terminal]
     return [of_heads.top_heads(table) if HEAD in table.frame else table for table in tables if len(table.frame)]
-
-
-def tables_as_json(report: Readings, epsilon: float = 0.3) -> dict[str, Any]:
-    """The protocol, the tables, and mean importance `layer head pos`. `Report.to_dict` keeps every number."""
-    tables = [view.table(report, epsilon, str) for view in views_of(report) if view.in_json]
-    return {
-        "protocol": vars(report.protocol) | {"epsilon": epsilon},
-        "tables": [table.to_dict() for table in tables],
-        "positions": report.positions,
-        "attention_layers": report.attention_layers,
-        "importance": report.importance.nanmean(0).tolist(),
-        "null": report.null.nanmean(0).tolist(),
-    }
 
 
 def rows_named(name: str, report: Report, epsilon: float, word: TokenText, **chosen: Any) -> Table:

@@ -24,8 +24,6 @@ from ..train.recipe import RECIPES, Recipe
 from . import trained
 from .trained import recipe_of
 
-TEXTS_PER_SEQUENCE = 20  # texts of a domain that are read, at most, for each sequence: many are too short
-
 _DRAW = {Drawn.RANDOM: random_tokens, Drawn.REPEAT: repeated_token}
 
 

@@ -304,13 +304,6 @@ def reproduce(name: str | int, model: Any = None, scale: str | None = None, seed
     return replace(experiment.digest(titled), title=titled.title, draw=lambda digest: experiment.draw(titled))
 
 
-def of_first_model(table: Table, title: str) -> Table:
-    """The rows of the first model and seed, under the title."""
-    row = table.records()[0]
-    first = table.where(**{MODEL: row[MODEL], SEED: row[SEED]})
-    return Table(title, first.note, first.frame)
-
-
 def provenance() -> dict[str, Cell]:
     """Versions, commit and machine of this process."""
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)

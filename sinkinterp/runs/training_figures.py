@@ -1,49 +1,14 @@
 """Figures and tables of models that were trained: with several seeds side by side, and over optimiser steps."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..plots.theme import GREY, PERCENT, add_band, add_curve, colour, escaped, model_numbers, themed, unique_values
-from ..table import ALPHA_1, ALPHA_SLOT, MODEL, NULL, SEED, Cell, Table, high_of, low_of
-
-
-def importances(table: Table) -> go.Figure:
-    """Importance of the first token and of the slot, a row per model, beside the null of the first token."""
-    figure = go.Figure()
-    names = unique_values(table, MODEL)
-    add_importances(figure, table, names)
-    figure.update_xaxes(title="share of the attention", **PERCENT)
-    figure.update_yaxes(type="category", autorange="reversed")
-    caption = "Mean over the heads and seeds of each model; grey: the null of the first token."
-    return themed(figure, table.title, 150 + 30 * len(names), f"{caption} {table.note}")
-
-
-def add_importances(figure: go.Figure, table: Table, names: list[Cell], **panel: int) -> None:
-    """Marks of the null, the slot and the first token of each model."""
-    marker = {"color": GREY, "symbol": "line-ns", "size": 12, "line": {"width": 2, "color": GREY}}
-    null = NULL if NULL in table.frame else f"null {ALPHA_1}"
-    figure.add_scatter(x=means_of(table, names, null), y=names, name="null", mode="markers", marker=marker, **panel)
-    if ALPHA_SLOT in table.frame and any(map(math.isfinite, table.numbers(ALPHA_SLOT))):
-        figure.add_scatter(x=means_of(table, names, ALPHA_SLOT), y=names, name="slot", **dots(1, "diamond"), **panel)
-    figure.add_scatter(x=means_of(table, names, ALPHA_1), y=names, name="first token", **dots(0, "circle"), **panel)
-
-
-def dots(index: int, symbol: str) -> dict[str, object]:
-    """Marks of one colour and shape, as attributes of a trace."""
-    return {"mode": "markers", "marker": {"color": colour(index), "symbol": symbol, "size": 9}}
-
-
-def means_of(table: Table, names: list[Cell], quantity: str) -> list[float]:
-    """The mean of a quantity over the rows of each model."""
-    values = (table.where(**{MODEL: name}).numbers(quantity) for name in names)
-    return [fmean([*filter(math.isfinite, each)] or [math.nan]) for each in values]
-
+from ..plots.theme import PERCENT, add_band, add_curve, colour, escaped, model_numbers, themed, unique_values
+from ..table import MODEL, SEED, Cell, Table, high_of, low_of
 
 STEP = "step"
 VALID_LOSS = "valid_loss"

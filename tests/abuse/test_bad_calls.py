@@ -54,7 +54,7 @@ from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.metrics import estimates, instruments
 from sinkinterp.metrics.metric import LogitsMetric, Metric
 from sinkinterp.pages.live.page import serve_live
-from sinkinterp.report import compare, heads
+from sinkinterp.report import heads
 from sinkinterp.runs.case import Inputs
 from sinkinterp.spec import Spec
 from sinkinterp.table import Table
@@ -148,7 +148,6 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
     held_out_tokens: lambda s, r: {"task": si.Recipe().data, "sequences": 2},
     Table: lambda s, r: {"title": "", "note": ""},
     heads.top_heads: lambda s, r: {"table": r.heads()},
-    compare.sinks_by_length: lambda s, r: {"reports": [r]},
     serve_live: lambda s, r: {"model": s},
     **dict.fromkeys(
         (
@@ -429,7 +428,7 @@ def test_a_call_whose_parts_do_not_fit_is_refused(name, subject):
 INSIDE = {  # they are given what was checked
     "checked", "from_dict", "dense_patterns", "passes", "check_fits", "run_note",
     "answers_of", "rows_by_head", "token_kinds", "followed", "intervals_note", "protocol_note", "overview_tables",
-    "tables_as_json", "views_of", "protocol_table", "quantities",
+    "views_of", "protocol_table", "quantities",
 }  # fmt: skip
 
 

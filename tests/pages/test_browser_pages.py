@@ -7,14 +7,15 @@ import pytest
 from pages.atlases import small_atlas
 from pages.shipped import BOOK, by_stem, chapters
 from report.test_tables import REPORT
+from sinkinterp._experiments.book.cards import cards_page
 from sinkinterp._experiments.book.chapter import PLOTLY, chapter_page
 from sinkinterp._experiments.book.story import front_page, story_page
+from sinkinterp._experiments.shared.figures import importances
 
 from sinkinterp.pages.atlas.encode import atlas_page
-from sinkinterp.pages.page import Section, cards_page
+from sinkinterp.pages.page import Section
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.plots.theme import MAGNITUDE, themed
-from sinkinterp.runs.training_figures import importances
 
 TABLE04 = "table04_attention_biases"
 

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sinkinterp._experiments.book.cards import thumbnail
 
 from sinkinterp.applications.position_swap import swap_chart
-from sinkinterp.pages.page import thumbnail
 from sinkinterp.plots.theme import COLOURS, colour, model_numbers
 from sinkinterp.report.heads import heads_overview
 from sinkinterp.report.maps import HeadMaps, attention_figure

@@ -3,10 +3,10 @@
 import plotly.graph_objects as go
 import pytest
 from plots.test_figures import SWAPS, TRAINING, bars, interval
+from sinkinterp._experiments.shared.lengths import over_length
 
 from sinkinterp.applications.position_swap import swap_chart
 from sinkinterp.plots.theme import GREY, caption_of, faded, positive_axis, sweep_figure, themed
-from sinkinterp.report.compare import over_length
 from sinkinterp.report.norms import by_kind
 from sinkinterp.runs.training_figures import training
 from sinkinterp.table import Table

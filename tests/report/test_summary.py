@@ -1,4 +1,3 @@
-import json
 import math
 from dataclasses import replace
 
@@ -11,9 +10,9 @@ from sinkinterp.metrics.estimates import SHARES, estimate, estimate_cells
 from sinkinterp.metrics.importance import PAPER, VISIBLE
 from sinkinterp.report.heads import sinks_by_head
 from sinkinterp.report.norms import residual_norms_by_block
-from sinkinterp.report.positions import sinks_by_epsilon, sinks_by_position
+from sinkinterp.report.positions import sinks_by_position
 from sinkinterp.report.readings import Protocol, protocol_note
-from sinkinterp.report.report import Report, overview_tables, tables_as_json
+from sinkinterp.report.report import Report, overview_tables
 from sinkinterp.report.summary import sink_summary
 from sinkinterp.table import high_of, low_of
 
@@ -169,13 +168,3 @@ def test_every_table_carries_its_protocol():
         note = protocol_note(replace(REPORT, protocol=windowed), 0.25)
         assert f"divided by {divisor.description}" in note and note.endswith(other)
     assert all(table(REPORT, 0.25).note.startswith(text) for table in (sink_summary, sinks_by_head, sinks_by_position))
-
-
-def test_everything_goes_through_json():
-    found = json.loads(json.dumps(tables_as_json(REPORT, 0.25), allow_nan=False))
-    assert (found["protocol"]["epsilon"], found["protocol"]["versions"]) == (0.25, {"torch": "2"})
-    tables = [table(REPORT, 0.25) for table in (sink_summary, sinks_by_head, sinks_by_position, sinks_by_epsilon)]
-    assert found["tables"] == [table.to_dict() for table in (*tables, residual_norms_by_block({"toy": REPORT}))]
-    assert found["importance"][1][3] == pytest.approx([0.7 / 3, 0.05, 0.05, 0.05, 0.05])
-    assert found["null"][1][3] == pytest.approx([0.4, 0.03, 0.03, 0.03, 0.03])
-    assert (found["positions"], found["attention_layers"]) == ([0, 1, 2, 3, 4], [1, 4])

@@ -9,7 +9,7 @@ from refusals import refused
 
 from sinkinterp.report.heads import qk_means_by_head, score_gaps_by_head, top_heads, writes_by_head
 from sinkinterp.report.norms import largest_entries, massive_by_block
-from sinkinterp.report.positions import followed, loss_by_position, sinks_by_epsilon, sinks_by_token
+from sinkinterp.report.positions import followed, sinks_by_epsilon, sinks_by_token
 from sinkinterp.report.readings import Protocol
 from sinkinterp.report.report import Report, overview_tables
 
@@ -104,15 +104,10 @@ def test_the_grid_falls_with_epsilon_beside_its_null():
     assert rows[0.3]["largest other"] == pytest.approx(1 / 12)  # one of 3 sequences x 4 heads
 
 
-def test_losses_stand_at_the_position_of_the_token_that_was_predicted():
-    rows = loss_by_position(REPORT).records()
-    assert [(row["position"], row["loss"]) for row in rows] == [(i, float(i)) for i in range(1, T)]
-
-
 def test_what_was_not_measured_is_left_out_of_the_overview_and_refused_alone():
     bare = replace(REPORT, extras={})
     assert len(overview_tables(REPORT)) == 6 and len(overview_tables(bare)) == 3
-    for table in (score_gaps_by_head, writes_by_head, massive_by_block, loss_by_position):
+    for table in (score_gaps_by_head, writes_by_head, massive_by_block):
         refused(partial(table, bare))
 
 

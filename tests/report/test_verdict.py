@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 from report.test_tables import ALPHA, REPORT, TOKENS, WITH, N, T
+from sinkinterp._experiments.shared.lengths import sinks_by_length
 
-from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES
-from sinkinterp.report.compare import compare, sinks_by_length
+from sinkinterp.metrics.writes import UPDATE_RANK
+from sinkinterp.report.compare import compare
 from sinkinterp.report.explanation import graph
-from sinkinterp.report.heads import strongest_head
 from sinkinterp.report.norms import norms_by_kind, token_kinds
 from sinkinterp.report.positions import sinks_by_token
 from sinkinterp.report.readings import protocol_note, public_name, short_name
-from sinkinterp.report.report import NAMED, VIEWS, tables_as_json, views_of
+from sinkinterp.report.report import NAMED, VIEWS, views_of
 from sinkinterp.report.summary import protocol_table, sink_summary, sink_verdict
 from sinkinterp.runs.training_figures import training_history
 
@@ -69,7 +69,6 @@ def test_no_more_than_uniform_is_no_sink():
 def test_the_layer_is_that_of_the_model():
     turned = ALPHA.clone()
     turned[:, 1, 1, 0] = 0.95
-    assert strongest_head(replace(REPORT, importance=turned)) == (3, 1)
     assert "Head 1 of layer 3 looks at it most: it gives 0.95" in sink_verdict(replace(REPORT, importance=turned))
 
 
@@ -134,13 +133,13 @@ EVERYTHING = replace(REPORT, extras=REPORT.extras | WITH.extras)
 
 def test_views_are_those_whose_metrics_were_measured():
     assert not any(view.needs for view in views_of(replace(REPORT, extras={})))
-    only_loss = replace(REPORT, extras={"loss": REPORT.extra(NEXT_TOKEN_LOSS)})
-    assert [view.needs for view in views_of(only_loss) if view.needs] == [(NEXT_TOKEN_LOSS,)]
+    only_ranks = replace(REPORT, extras={UPDATE_RANK.name: REPORT.extra(UPDATE_RANK)})
+    assert [view.needs for view in views_of(only_ranks) if view.needs] == [(UPDATE_RANK,)]
 
 
 def test_every_view_makes_a_table_that_is_shown_somewhere():
     for view in views_of(EVERYTHING):
-        assert view.in_terminal or view.in_json or view.heading or view.name
+        assert view.in_terminal or view.heading or view.name
         if view.name != "lengths":  # whose sequences differ in length
             table = view.table(EVERYTHING, 0.3, str)
             assert table.records() and "n=3, T=11" in table.note
@@ -155,17 +154,9 @@ def test_a_report_of_some_positions_has_the_views_that_these_positions_make():
         report = replace(EVERYTHING, positions=positions, **some)
         shown = [view for view in views_of(report) if view.name != "lengths"]
         assert all(view.table(report, 0.3, str).records() for view in shown)
-        assert {MASSIVE_ENTRIES, NEXT_TOKEN_LOSS} <= {metric for view in shown for metric in view.needs}
+        assert MASSIVE_ENTRIES in {metric for view in shown for metric in view.needs}
         assert (NAMED["positions"] in shown) == (len(positions) > 1)
         assert any(view.table is sinks_by_token for view in shown) == (len(positions) == T)
-
-
-def test_the_json_file_holds_general_tables_before_those_of_instruments():
-    titles = [table["title"] for table in tables_as_json(REPORT)["tables"]]
-    assert titles[4:] == [
-        "Residual norms by block", "Angle or length? Queries and the first key per head", "What do heads write?",
-        "Massive activations by block", "Loss by position",
-    ]  # fmt: skip
 
 
 WORDS = {int(TOKENS[0, 3]): ".", int(TOKENS[1, 3]): "\n", int(TOKENS[2, 3]): " ", int(TOKENS[2, 4]): "\ufffd"}
