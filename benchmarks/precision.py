@@ -28,7 +28,7 @@ from sinkinterp.metrics.metric import METRICS as LOSSES
 from sinkinterp.metrics.qk import QK_ANGLES
 from sinkinterp.metrics.sinks import sink_rate
 from sinkinterp.report.report import Report
-from sinkinterp.runs.case import Inputs
+from sinkinterp.runs.inputs import Inputs
 from sinkinterp.table import Cell, Table
 
 EPSILON = 0.3

@@ -15,7 +15,7 @@ from sinkinterp.backends.files.named_models import downloaded
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions import Change, SetTo
 from sinkinterp.metrics.instruments import ALL
-from sinkinterp.runs.case import Inputs
+from sinkinterp.runs.inputs import Inputs
 
 REAL = "smollm2"
 HAS_REAL = REAL in downloaded()

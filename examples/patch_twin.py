@@ -11,7 +11,7 @@ from sinkinterp.interventions import ChangeResidual
 from sinkinterp.measurement.patching import patch
 from sinkinterp.measurement.sweep import loss
 from sinkinterp.metrics.estimates import estimate
-from sinkinterp.runs.case import Inputs
+from sinkinterp.runs.inputs import Inputs
 
 names = sys.argv[1:3] or ["sinkinterp/demo-softmax", "sinkinterp/demo-sigmoid"]
 model, twin = map(si.load, names)

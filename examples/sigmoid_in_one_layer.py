@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import sinkinterp as si
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.measurement.sweep import loss
-from sinkinterp.runs.case import Inputs
+from sinkinterp.runs.inputs import Inputs
 
 name = sys.argv[1] if len(sys.argv) > 1 else "sinkinterp/demo-softmax"
 page = Path(sys.argv[2] if len(sys.argv) > 2 else "figures/sigmoid_in_one_layer.html")

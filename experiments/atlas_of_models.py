@@ -30,10 +30,10 @@ from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.explanation import Path
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.report.report import Report
-from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import EDIT, KEY_RATIO, MODEL, NULL, SINK_1, VALUE_RATIO, Cell, Table, high_of, low_of
 
+from .shared.cases import Case, on_models
 from .shared.effects import LOSS_CHANGE, OTHER_AT, OTHER_EXCESS, Effects
 from .shared.genuine import text_models
 from .shared.massive import massive_dims

@@ -5,9 +5,10 @@ from functools import partial
 
 from sinkinterp.report.explanation import DIRECTLY, IN_STREAM, WHAT
 from sinkinterp.report.readings import short_name
-from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import Table
 
+from .shared.cases import on_models
 from .shared.explanations import CHECK, NUMBER, draw, removed, rows_of
 from .shared.genuine import text_models
 from .shared.rules import setup

@@ -8,10 +8,10 @@ import plotly.graph_objects as go
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import EPSILON, LENGTH, SINK_1, Cell, Table, high_of, low_of
 
+from .shared.cases import Case, on_models
 from .shared.figures import of_first_model
 from .shared.genuine import text_models
 from .shared.lengths import over_length, sinks_by_length

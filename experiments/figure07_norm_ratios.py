@@ -8,12 +8,12 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.plots.theme import unique_values
 from sinkinterp.report.norms import residual_norms, residual_norms_by_block
-from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
+from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.table import ALPHA_1, MODEL, Cell, Table
 from sinkinterp.train.recipe import demo_recipe
 
+from .shared.cases import Case, Model, on_models
 from .shared.genuine import Has, models_with
 
 CLAIM = (

@@ -13,10 +13,10 @@ from sinkinterp.data.tokens import TextToTokens, TokenSet, random_tokens
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.estimates import SHARES, estimate_cells, intervals, mean_cells
-from sinkinterp.runs.case import READING, Case
-from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, SINK_1, Cell, Table
 
+from .shared.cases import READING, Case, on_models
 from .shared.figures import beside_published, of_first_model
 from .shared.genuine import text_models
 from .shared.installed import texts_by_kind

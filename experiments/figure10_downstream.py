@@ -8,11 +8,11 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.estimates import Estimate, estimate_cells
 from sinkinterp.report.readings import protocol_note
-from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
+from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.table import MODEL, SINK_1, Cell, Table, high_of, low_of
 
+from .shared.cases import Case, Model, on_models
 from .shared.downstream import CHOICES, ENDINGS, HELLASWAG, accuracy
 from .shared.figures import beside_published
 from .shared.genuine import Has, models_with

@@ -8,10 +8,10 @@ import plotly.graph_objects as go
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.report.heads import heads_overview, sinks_by_head
-from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, LAYER, Table
 
+from .shared.cases import Case, on_models
 from .shared.figures import of_first_model
 from .shared.genuine import text_models
 from .shared.papers_models import TABLE_8

@@ -32,11 +32,11 @@ from sinkinterp.measurement.sweep import SEEDS, importance
 from sinkinterp.metrics.estimates import estimate, estimate_cells, intervals, ratio
 from sinkinterp.metrics.metric import Metric
 from sinkinterp.report.report import Report
-from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import Cell, Table
 
+from .shared.cases import Case, Model, on_models
 from .shared.figures import beside_published
 from .shared.positions import check_positions
 from .shared.rules import within

@@ -16,10 +16,10 @@ from sinkinterp.metrics.metric import Metric
 from sinkinterp.metrics.residuals import LEAST, is_massive, lifetime, median_size
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.report import Report
-from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
+from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.table import BLOCK, INPUT, NULL, Cell, Table
 
+from .shared.cases import Case, on_models
 from .shared.figures import of_first_model
 from .shared.genuine import text_models
 from .shared.massive import massive_dims

@@ -35,13 +35,13 @@ from sinkinterp.data.tokens import TextToTokens, Tokens
 from sinkinterp.files import cache_folder
 from sinkinterp.metrics.estimates import intervals, mean_cells, rate_cells
 from sinkinterp.plots.theme import sweep_figure, unique_values
-from sinkinterp.runs.case import Case
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, EDIT, MODEL, SINK_1, Cell, Table
 from sinkinterp.train.checkpoint import History
 
 from .shared.arms import means_by
+from .shared.cases import Case, on_models
 from .shared.downstream import CAPITALS
 from .shared.genuine import text_models
 from .shared.installed import texts_by_kind

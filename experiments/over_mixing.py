@@ -11,10 +11,10 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.interventions import RemoveColumn
 from sinkinterp.measurement.sweep import ALL, CONTROL, FAR, NEAR, TIMES, WITH, spread
 from sinkinterp.plots.theme import sweep_figure
-from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import BLOCK, EDIT, Table
 
+from .shared.cases import Case, on_models
 from .shared.effects import CHECK_NOTE, CHECKS, OTHER_EXCESS, Effects, without
 from .shared.figures import of_first_model
 from .shared.genuine import text_models

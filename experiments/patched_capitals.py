@@ -13,11 +13,11 @@ from sinkinterp.interventions import Change, ChangeMLP, ChangeOutputs, ChangeRes
 from sinkinterp.measurement.activation_patching import activation_patching, logit_difference
 from sinkinterp.measurement.patching import CONTROL, FIRST_ORDER, RESTORED, TOKEN, restored_figure
 from sinkinterp.measurement.path_patching import path_patching
-from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import HEAD, LAYER, POSITION, Cell, Table, high_of, low_of
 
+from .shared.cases import Case, Model, on_models
 from .shared.downstream import CAPITALS
 from .shared.figures import of_first_model
 from .shared.genuine import Has, models_with

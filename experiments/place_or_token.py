@@ -15,11 +15,11 @@ from sinkinterp.measurement.place_or_token import (
     place_or_token,
     within_an_interval,
 )
-from sinkinterp.runs.case import Case
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
+from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.table import INPUT, LENGTH, LOSS, MODEL, Cell, Table
 
+from .shared.cases import Case, on_models
 from .shared.corpora import absent, corpora, tokens_of
 from .shared.genuine import text_models
 

@@ -15,10 +15,10 @@ from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.estimates import intervals
 from sinkinterp.metrics.residuals import LEAST
 from sinkinterp.plots.theme import sweep_figure
-from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, EDIT, SINK_1, Table
 
+from .shared.cases import Case, on_models
 from .shared.effects import CHECK_NOTE, LEFT, LOSS_CHANGE, NONE, Effects, Runs, without
 from .shared.figures import of_first_model
 from .shared.genuine import text_models

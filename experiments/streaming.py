@@ -9,11 +9,11 @@ from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.checks import InputError
 from sinkinterp.data.progress import Progress
 from sinkinterp.plots.theme import sweep_figure
-from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
+from .shared.cases import Case, Model, on_models
 from .shared.figures import of_first_model
 from .shared.genuine import Has, models_with
 from .shared.long_texts import long_texts

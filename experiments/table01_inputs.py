@@ -11,10 +11,10 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.estimates import SHARES, estimate_cells, intervals, mean_cells
 from sinkinterp.report.report import Report
-from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Decision, Outcome, Rule, on_models
+from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.table import ALPHA_1, INPUT, MODEL, SINK_1, Cell, Table, high_of, low_of, published
 
+from .shared.cases import Case, on_models
 from .shared.figures import beside_published
 from .shared.genuine import text_models
 from .shared.papers_models import CHAT_OF, GPT2_XL, LLAMA2_7B, LLAMA2_13B, LLAMA3, MISTRAL

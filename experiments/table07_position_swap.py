@@ -10,12 +10,12 @@ from sinkinterp.backends.encoder import NoEncoder
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.report.readings import short_name
-from sinkinterp.runs.case import Case, Model, Named
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET, Cell, Table
 from sinkinterp.train.recipe import RECIPES, demo_recipe, with_variant
 
+from .shared.cases import Case, Model, Named, on_models
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2_XL
 from .shared.positions import check_positions

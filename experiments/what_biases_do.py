@@ -16,11 +16,11 @@ from sinkinterp.measurement.lens import contrast_of
 from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.estimates import intervals, mean_cells
 from sinkinterp.plots.theme import sweep_figure
-from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Row, Rule, on_models
+from sinkinterp.runs.experiment import Row, Rule
 from sinkinterp.table import ALPHA_1, EDIT, HEAD, KEY_RATIO, Cell, Table
 
 from .shared.biases import PARTS, AsFarAtRandom, four_parts, seen
+from .shared.cases import Case, on_models
 from .shared.effects import CHECK_NOTE, LOSS_CHANGE, MASSIVE_TOKENS, NONE, Effects, Runs, without
 from .shared.figures import of_first_model
 from .shared.genuine import Has, text_models

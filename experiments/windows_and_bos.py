@@ -17,10 +17,10 @@ from sinkinterp.interventions import Edit, RemoveColumn
 from sinkinterp.metrics.estimates import intervals, mean_cells
 from sinkinterp.metrics.metric import next_token_loss
 from sinkinterp.plots.theme import sweep_figure
-from sinkinterp.runs.case import Case
-from sinkinterp.runs.experiment import Rule, on_models
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import EDIT, LENGTH, LOSS, MODEL, NULL, SEED, Cell, Table
 
+from .shared.cases import Case, on_models
 from .shared.effects import LOSS_CHANGE, NONE
 from .shared.figures import of_first_model
 from .shared.genuine import Has, text_models

@@ -10,7 +10,7 @@ import sinkinterp as si
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
-from sinkinterp.runs.case import Inputs
+from sinkinterp.runs.inputs import Inputs
 from sinkinterp.runs.trained import recipe_of
 from sinkinterp.train.recipe import RECIPES, with_variant
 

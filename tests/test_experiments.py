@@ -14,7 +14,8 @@ from refusals import refused
 from runs.choices import accuracy_by_hand
 from sinkinterp._experiments.book.__main__ import draw_again
 from sinkinterp._experiments.book.chapter import Chapter, write_numbers
-from sinkinterp._experiments.shared import fine_tuning
+from sinkinterp._experiments.shared import cases, fine_tuning
+from sinkinterp._experiments.shared.cases import open_case
 from sinkinterp._experiments.shared.study import NUMBERS, measured
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -34,8 +35,7 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import silent
 from sinkinterp.data.tokens import random_tokens, repeated_token
 from sinkinterp.lm.model import build
-from sinkinterp.runs import case as cases, catalogue, trained as trained_runs
-from sinkinterp.runs.case import Named, open_case
+from sinkinterp.runs import catalogue, trained as trained_runs
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module, summary_of
 from sinkinterp.runs.experiment import TRAINED, Scope, load_experiment
 from sinkinterp.runs.workers import Here
@@ -494,8 +494,8 @@ def test_the_book_judges_by_the_rules_of_today():
 
 
 def test_the_command_of_a_chapter_names_every_option_that_changes_its_numbers():
-    encoded = Named("local/whisper-tiny.en", Silence())
-    scope = Scope(Scale.REAL, models=[encoded], seeds=2, text=Path("my texts.jsonl"))
+    named = {"models": ["local/whisper-tiny.en"], "encoder": Silence()}
+    scope = Scope(Scale.REAL, **named, seeds=2, text=Path("my texts.jsonl"))
     assert reproducing._command("table07", scope, "silence") == (
         "sinkinterp reproduce table07 --scale real --seeds 2 --text 'my texts.jsonl' --model local/whisper-tiny.en "
         "--encoder silence"

@@ -1,11 +1,15 @@
 """A chapter of the book of experiments: its numbers as JSON, and its page."""
 
 import json
+import os
+import platform
+import subprocess
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from plotly.offline import get_plotlyjs
 
 from sinkinterp.checks import InputError, check_count, refusal
 from sinkinterp.files import path_of, write_file
+from sinkinterp.measurement.measure import PACKAGES
 from sinkinterp.pages.page import Section, page
 from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.experiment import Outcome, Verdict, counted, load_experiment, standing
@@ -211,3 +216,31 @@ def why_ours_differs(chapter: Chapter, by: float = 0.1) -> str:
         return ""
     pairs = zip(table.numbers(SINK_1), table.numbers(paper), strict=True)
     return _WORDS["why"][chapter.scale] if any(abs(ours - theirs) > by for ours, theirs in pairs) else ""
+
+
+def provenance() -> dict[str, Cell]:
+    """Versions, commit and machine of this process."""
+    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    return {
+        "versions": f"python {platform.python_version()}, {versions}",
+        "commit": _commit(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
+    }
+
+
+def _commit() -> str:
+    """The commit of this code's repository, with "-dirty" where code differs; "unknown" outside a repository.
+
+    Only code counts, since a book in the repository changes with every chapter.
+    """
+    # without --no-optional-locks git rewrites its index, and leaves a lock behind where it is killed
+    options = ("--porcelain=v2", "--branch", "--untracked-files=no")
+    command = ("git", "--no-optional-locks", "status", *options, "--", ":(top)*.py")
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    lines = done.stdout.splitlines()
+    ids = [line.split()[2][:12] for line in lines if line.startswith("# branch.oid ")]
+    changed = "-dirty" if any(not line.startswith("#") for line in lines) else ""
+    return f"{ids[0]}{changed}" if ids else "unknown"

@@ -33,7 +33,7 @@ from sinkinterp.report.maps import attention_figure
 from sinkinterp.report.norms import FIRST_TOKEN, KIND, NORM, OTHER_TOKENS, residual_norms_by_block
 from sinkinterp.report.report import Report, views_of
 from sinkinterp.report.summary import sink_summary, sink_verdict
-from sinkinterp.runs.case import Inputs
+from sinkinterp.runs.inputs import Inputs
 from sinkinterp.runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of
 from sinkinterp.runs.training_figures import training_history
 from sinkinterp.table import ALPHA_1, BLOCK, HEAD, LAYER, MODEL, Table

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
-from sinkinterp.runs.case import Case
+
+from .cases import Case
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "data"
 FILES = {"C4": "c4_sample.jsonl", "Wikipedia": "wikipedia_sample.jsonl"}  # a text in the column `text` of each line

@@ -14,9 +14,9 @@ from sinkinterp.metrics.estimates import ratio
 from sinkinterp.plots.theme import escaped
 from sinkinterp.report.explanation import CUT, DRAWN, REMOVED, SHARE, Explanation, graph
 from sinkinterp.report.readings import short_name
-from sinkinterp.runs.case import READING, Case
 from sinkinterp.table import ALPHA_1, HEAD, LOSS, MODEL, SEED, Cell, Table, high_of, low_of
 
+from .cases import READING, Case
 from .figures import of_first_model
 
 WHAT, LINE, NAME, TO, NUMBER = "what", "line", "name", "to", "number"

@@ -6,8 +6,9 @@ from enum import StrEnum
 
 from sinkinterp.backends.encoder import Silence
 from sinkinterp.data.choices import Bos
-from sinkinterp.runs.case import Model, Named
 from sinkinterp.runs.catalogue import Scale
+
+from .cases import Model, Named
 
 
 class Has(StrEnum):

@@ -4,7 +4,8 @@ from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
-from sinkinterp.runs.case import READING, Case
+
+from .cases import READING, Case
 
 
 def long_texts(case: Case, size: tuple[int, int], joined: int, bos: Bos, progress: Progress) -> tuple[Tokens, str]:

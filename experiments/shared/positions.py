@@ -3,7 +3,8 @@
 import torch
 
 from sinkinterp.interventions.positions import RemovePosition
-from sinkinterp.runs.case import Case
+
+from .cases import Case
 
 
 def check_positions(case: Case) -> None:

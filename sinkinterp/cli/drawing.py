@@ -93,7 +93,7 @@ def _token_set(subject: "Subject", model: str, given: OneText, prompt: str | Non
     """The text that is shown."""
     from ..backends.subject import text_to_tokens
     from ..data.texts import named_texts
-    from ..runs.case import Inputs
+    from ..runs.inputs import Inputs
 
     check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
     rule, length = given.bos or Bos.TOKENIZER, given.length

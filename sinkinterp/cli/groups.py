@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..backends.subject import Subject
     from ..data.tokens import TokenSet
     from ..measurement.measure import Preset
-    from ..runs.case import Inputs
+    from ..runs.inputs import Inputs
 
 
 def in_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -63,7 +63,7 @@ class OneText:
 
     def check(self) -> None:
         """Raises InputError for an option that has no effect on this input, and for a file that cannot be read."""
-        from ..runs.case import token_ids
+        from ..runs.inputs import token_ids
 
         if self.tokens is not None:
             token_ids(Path(self.tokens))
@@ -97,7 +97,7 @@ class Texts(OneText):
     def inputs(self, settings: "Preset", is_default: bool) -> "Inputs":
         """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size, or one text."""
         from ..data.texts import named_texts
-        from ..runs.case import Inputs
+        from ..runs.inputs import Inputs
 
         is_prompt = self.prompt is not None
         texts = None if self.text is None else named_texts(self.text, self.column or "text")

@@ -19,7 +19,6 @@ from .terminal import Part, deliver, print_line, print_text, print_written, say,
 
 if TYPE_CHECKING:
     from ..data.progress import Progress
-    from ..runs.case import Named
     from ..runs.experiment import Experiment, Scope
     from ..runs.trained import Trainable
     from ..runs.workers import Workers
@@ -65,14 +64,15 @@ class Asked:
 
     def scopes(self, chosen: "Mapping[str, Experiment]", progress: "Progress") -> "dict[str, Scope]":
         """How each experiment is run."""
+        from ..backends.encoder import encoder_input
         from ..runs.experiment import Scope
 
         trainers, measurers = _workers(self.ray, self.scale is Scale.PAPER, self.device_map is not None)
         where: dict[str, Any] = {"workers": trainers, "measurers": measurers, "device_map": self.device_map}
         where |= {"seeds": self.seeds, "text": options.texts_named(self.text), "settings": self.settings}
-        models = _models(self.model, self.encoder)
+        where |= {"encoder": None if self.encoder is None else encoder_input(self.encoder)}
         return {
-            name: Scope(self.scale or experiment.default_scale(), models, **where, progress=progress)
+            name: Scope(self.scale or experiment.default_scale(), self.model, **where, progress=progress)
             for name, experiment in chosen.items()
         }
 
@@ -155,14 +155,6 @@ def _check_chapters(out: Path, names: Sequence[str], scale: Scale | None, force:
     chapters.check_plotly(out)
 
 
-def _models(names: Sequence[str], encoder: str | None) -> "Sequence[str | Named]":
-    """The models, each with the input of its encoder."""
-    from ..backends.encoder import encoder_input
-    from ..runs.case import Named
-
-    return names if encoder is None else [Named(name, encoder_input(encoder)) for name in names]
-
-
 def _workers(ray: str | None, are_large: bool, are_placed: bool) -> tuple["Workers", "Workers"]:
     """Returns where models are trained and where they are measured.
 
@@ -179,11 +171,9 @@ def _print_cost(
     name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str
 ) -> tuple[Sequence["Trainable"], float, str]:
     """Prints what a chapter costs. Returns its trainings, and what it took in hours and words."""
-    from ..runs.experiment import OnModels
-
     recipes, words = experiment.recipes(scope), list[str]()
-    if isinstance(experiment.rows, OnModels):
-        given = [str(model) for model in experiment.rows.chosen(scope) if model not in recipes]
+    if experiment.measured is not None:
+        given = [str(model) for model in experiment.measured(scope) if model not in recipes]
         words += [f"measures {', '.join(dict.fromkeys(given)) or 'what it trains'}"]
     if recipes or not words:
         words += [cost_text(recipes, scope.cache)]
@@ -222,14 +212,13 @@ def _chapter(
 ) -> "list[Table]":
     """Runs an experiment and writes its chapter and its table. Returns what is printed of it."""
     from ..pages.report import content
-    from ..runs.experiment import provenance
 
     start = time.perf_counter(), sum(os.times()[:4])  # processor seconds: of this process and of its children
     table = experiment.table(scope)
     took = time.perf_counter() - start[0], sum(os.times()[:4]) - start[1]
     times = {"seconds": round(took[0], 1), "processor seconds": round(took[1], 1)}
-    made = {"command": command, "scale": scope.label, **provenance(), **times}
     chapters = load_chapters()
+    made = {"command": command, "scale": scope.label, **chapters.provenance(), **times}
     chapter = chapters.Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
     for file in load_book().write_chapter(out, chapter, digest, experiment.draw(replace(table, title=chapter.title))):

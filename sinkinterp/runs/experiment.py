@@ -3,32 +3,24 @@
 `experiments/shared/rules.py` has the rules that experiments are judged by.
 """
 
-import os
-import platform
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 
 from .. import table as col
+from ..backends.encoder import EncoderInput
 from ..backends.files.model_files import DeviceMap
-from ..backends.files.named_models import downloads
 from ..checks import InputError, choice, instance_of, refuse_first, whole_number
 from ..data.progress import Progress, progress_bars, silent
 from ..data.texts import TextStream, source_of
-from ..measurement.measure import PACKAGES
 from ..table import MODEL, SEED, Cell, Table
-from ..train.recipe import Recipe
-from .case import Case, Model, open_case
 from .catalogue import Scale, full_name, load_module
 from .trained import Trainable
-from .workers import Here, Processes, Workers, in_order
+from .workers import Here, Processes, Workers
 
 TRAINED = "trained"  # the state of a run that ended well; any other text says why it did not
 
@@ -111,7 +103,6 @@ def failed_in(rows: Sequence[Row]) -> str:
     return f"{len(failed)} trainings failed, such as {model}, seed {seed}: {state}"
 
 
-_DOWNLOADED = "local/"  # before the names of models that `make models` makes
 GIVEN = "given models"  # in place of a scale, where the user names models
 _OF_TEXT = (Scale.TEXT, Scale.GPU, Scale.PAPER)
 _NOT_BY_DEFAULT = {
@@ -126,13 +117,15 @@ class Scope:
     """How an experiment is run: on which models, with what, and where.
 
     models: names or folders in place of those of the scale; only for experiments on models that exist.
+    encoder: what the encoders of these models are given.
     seeds: how many models of every kind are trained. text: the user's own text as natural input.
     workers: train models. measurers: measure those that exist, one by one unless given.
     settings: changes of the recipe that all trained models start from, such as "micro_batch=4".
     """
 
     scale: Scale
-    models: Sequence[Model] = ()
+    models: Sequence[Any] = ()
+    encoder: EncoderInput | None = None
     seeds: int = 5
     text: Path | TextStream | None = None
     workers: Workers = Processes()
@@ -158,9 +151,10 @@ def without_constant_names(table: Table) -> Table:
 class Experiment:
     """The claim of a paper, and the functions that measure, draw and judge it.
 
-    rows: makes the rows of all models: a function, or `OnModels`, or the `Trainings` of a study.
+    rows: makes the rows of all models.
     draw: makes the figure of the rows. rules: what decides about the claim. digest: the rows in short, for people.
-    recipes: the models that are trained. default_scale: the scale at which it is run where the user chooses none.
+    recipes: the models that are trained. measured: the models that it measures; None where it trains its own.
+    default_scale: the scale at which it is run where the user chooses none.
     rules_at: other rules, by scale. only_by_name: the scales at which it trains genuine models, which takes hours; a
     run of all experiments leaves it out there.
     """
@@ -171,6 +165,7 @@ class Experiment:
     rules: Sequence[Rule]
     scales: Sequence[Scale] = (Scale.SMOKE, Scale.DEMO)
     recipes: Callable[[Scope], Sequence[Trainable]] = lambda scope: ()
+    measured: Callable[[Scope], Sequence[Any]] | None = None
     digest: Callable[[Table], Table] = without_constant_names
     default_scale: Callable[[], Scale] = lambda: Scale.DEMO
     rules_at: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
@@ -187,64 +182,6 @@ class Experiment:
         return [] if scale == Scale.SMOKE else [rule.verdict(table) for rule in rules]
 
 
-@dataclass(frozen=True)
-class OnModels:
-    """Makes the rows of an experiment that measures models."""
-
-    models: Mapping[Scale, Sequence[Model]]
-    measure: Callable[[Case, Progress], Table]
-
-    def __call__(self, scope: Scope) -> Table:
-        """The rows of every model, which is trained first where the cache lacks it; what notes share is said once."""
-        told = scope if isinstance(scope.measurers, Here) else replace(scope, progress=silent)  # bars stay here
-        tables = in_order(scope.measurers, partial(_rows_of, self.measure, told), self.chosen(scope))
-        notes = [table.note for table in tables] + [f"not made here: {model}" for model in self._absent(scope)]
-        note = "; ".join(dict.fromkeys(part for note in notes for part in note.split("; ")))
-        return Table.of("", note, tuple(row for table in tables for row in table.records()))
-
-    def _absent(self, scope: Scope) -> list[Model]:
-        """The models of the scale that `make models` makes, and has not; none where it made none of them."""
-        of_scale = [] if scope.models else self.models[scope.scale]
-        absent = [model for model in of_scale if str(model).startswith(_DOWNLOADED) and not _is_made(model)]
-        return absent if any(map(_is_made, of_scale)) else []
-
-    def recipes(self, scope: Scope) -> list[Recipe]:
-        """The models that are trained first."""
-        return [model for model in self.chosen(scope) if isinstance(model, Recipe)]
-
-    def default_scale(self) -> Scale:
-        """The real models where `make models` made one of them, else those that ship."""
-        return Scale.REAL if any(map(_is_made, self.models.get(Scale.REAL, ()))) else Scale.SMOKE
-
-    def chosen(self, scope: Scope) -> list[Model]:
-        """The models that are named, or those of the scale that are here, with the first seeds."""
-        absent = self._absent(scope)
-        models = scope.models or [model for model in self.models[scope.scale] if model not in absent]
-        return [model for model in models if not isinstance(model, Recipe) or model.seed < scope.seeds]
-
-
-def _rows_of(measure: Callable[[Case, Progress], Table], scope: Scope, model: Model) -> Table:
-    return measure(open_case(model, scope.progress, scope.cache, scope.device_map, scope.text), scope.progress)
-
-
-def _is_made(model: Model) -> bool:
-    """Tells if a model is one that `make models` makes, and has made."""
-    name = str(model)
-    return name.startswith(_DOWNLOADED) and (downloads() / name.removeprefix(_DOWNLOADED)).is_dir()
-
-
-def on_models(
-    claim: str,
-    models: Mapping[Scale, Sequence[Model]],
-    measure: Callable[[Case, Progress], Table],
-    draw: Callable[[Table], go.Figure],
-    rules: Sequence[Rule],
-) -> Experiment:
-    """An experiment on models by scale, or on those that the user names. `measure` returns the rows of one model."""
-    rows = OnModels(models, measure)
-    return Experiment(claim, rows, draw, rules, tuple(models), recipes=rows.recipes, default_scale=rows.default_scale)
-
-
 def load_experiment(name: str) -> Experiment:
     """The experiment of that name: the EXPERIMENT of its module."""
     experiment = load_module(name).EXPERIMENT
@@ -254,7 +191,7 @@ def load_experiment(name: str) -> Experiment:
 
 def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:
     """Raises InputError where an experiment has no such scale, cannot take the models, or reads no text there."""
-    trains = not isinstance(experiment.rows, OnModels)
+    trains = experiment.measured is None
     larger = [scale for scale in _OF_TEXT if scale in experiment.scales]
     or_larger = f", or add scale={' or scale='.join(larger)}" if larger else ""
     refused = {
@@ -302,31 +239,3 @@ def reproduce(name: str | int, model: Any = None, scale: str | None = None, seed
     held = standing(experiment.verdicts(rows, scope.label))
     titled = replace(rows, title=f"The claim: {experiment.claim}{f' Here {held}.' if held else ''}")
     return replace(experiment.digest(titled), title=titled.title, draw=lambda digest: experiment.draw(titled))
-
-
-def provenance() -> dict[str, Cell]:
-    """Versions, commit and machine of this process."""
-    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
-    return {
-        "versions": f"python {platform.python_version()}, {versions}",
-        "commit": _commit(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
-    }
-
-
-def _commit() -> str:
-    """The commit of this code's repository, with "-dirty" where code differs; "unknown" outside a repository.
-
-    Only code counts, since a book in the repository changes with every chapter.
-    """
-    # without --no-optional-locks git rewrites its index, and leaves a lock behind where it is killed
-    options = ("--porcelain=v2", "--branch", "--untracked-files=no")
-    command = ("git", "--no-optional-locks", "status", *options, "--", ":(top)*.py")
-    try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    lines = done.stdout.splitlines()
-    ids = [line.split()[2][:12] for line in lines if line.startswith("# branch.oid ")]
-    changed = "-dirty" if any(not line.startswith("#") for line in lines) else ""
-    return f"{ids[0]}{changed}" if ids else "unknown"

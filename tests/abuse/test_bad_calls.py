@@ -55,7 +55,7 @@ from sinkinterp.metrics import estimates, instruments
 from sinkinterp.metrics.metric import LogitsMetric, Metric
 from sinkinterp.pages.live.page import serve_live
 from sinkinterp.report import heads
-from sinkinterp.runs.case import Inputs
+from sinkinterp.runs.inputs import Inputs
 from sinkinterp.spec import Spec
 from sinkinterp.table import Table
 from sinkinterp.train.loop import held_out_tokens

@@ -6,7 +6,7 @@ from backends.zoo import subject_of, tokens_of
 
 from sinkinterp.applications import eviction
 from sinkinterp.backends.load import load
-from sinkinterp.runs.case import Inputs
+from sinkinterp.runs.inputs import Inputs
 
 GROUPED = "llama with grouped queries"
 

@@ -11,7 +11,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from sinkinterp.applications.eviction import GRAINS, RoundedCache, Scales, quantised_answer, quantised_table
 from sinkinterp.backends.load import load
-from sinkinterp.runs.case import Inputs
+from sinkinterp.runs.inputs import Inputs
 from sinkinterp.table import Table
 
 AXES = {"head": ((2, 3), (2, 3)), "token": ((3,), (3,)), "channel of keys, token of values": ((2,), (3,))}

@@ -10,7 +10,7 @@ from sinkinterp.applications.streaming import loss_of, streaming_table
 from sinkinterp.backends.load import load
 from sinkinterp.interventions.attention_layers import Evict
 from sinkinterp.metrics.estimates import estimate
-from sinkinterp.runs.case import Inputs
+from sinkinterp.runs.inputs import Inputs
 
 NAMES = ("gpt2", "pythia", "llama with grouped queries")
 

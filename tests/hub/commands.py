@@ -10,13 +10,13 @@ import sys
 from types import SimpleNamespace
 
 from huggingface_hub import file_download
+from sinkinterp._experiments.shared.cases import Case
 from typer.testing import CliRunner
 
 import sinkinterp as si
 from sinkinterp.checks import InputError
 from sinkinterp.cli.main import app
 from sinkinterp.data import sources
-from sinkinterp.runs.case import Case
 
 Case.size.__defaults__ = (7, 23)  # sequences in place of 100, of 23 tokens in place of 64
 sources._documented_files = lambda: sources._library_files()[:50]  # docstrings of all take half a minute

@@ -15,8 +15,8 @@ from sinkinterp.backends.load import load
 from sinkinterp.measurement import explaining
 from sinkinterp.measurement.explaining import cut_maps, path_edit
 from sinkinterp.measurement.lens import POSITION_BIAS, head_pairs, parts_by_block, whole_score
-from sinkinterp.runs.case import Inputs
 from sinkinterp.runs.catalogue import load_module
+from sinkinterp.runs.inputs import Inputs
 
 FAMILIES = (
     "gpt2", "opt", "pythia", "llama with biases", "mistral with a window", "qwen3 with normed queries", "qwen3-moe",

@@ -12,7 +12,7 @@ from sinkinterp.pages import demo
 from sinkinterp.pages.demo import demo_page
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.plots.theme import caption_of
-from sinkinterp.runs.case import Inputs
+from sinkinterp.runs.inputs import Inputs
 from sinkinterp.runs.workers import Here
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from sinkinterp._experiments.shared.cases import OUR_SEQUENCES, open_case
 
 import sinkinterp as si
 from experiments import normalisation_patch
@@ -25,7 +26,6 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import ChangeResidual, Scale, Zero, ZeroKeyBias
 from sinkinterp.metrics.instruments import LOSS
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
-from sinkinterp.runs.case import OUR_SEQUENCES, open_case
 
 TOKENS = torch.randint(1024, (5, 13), generator=torch.Generator().manual_seed(3))
 EDIT = ChangeResidual(Scale(3.0), layers=[1], positions=[0])

@@ -3,13 +3,14 @@
 import pytest
 import torch
 from backends.zoo import SIZES, model_of
+from sinkinterp._experiments.shared.cases import Case, Named, OnModels, open_case
+from sinkinterp._experiments.shared.genuine import MODELS, Has, models_with
 from sinkinterp._experiments.shared.rules import above, of_each
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
 import sinkinterp as si
 from experiments.shared.biases import PARTS, AsFarAtRandom, four_parts, seen
-from experiments.shared.genuine import MODELS, Has, models_with
 from experiments.shared.windows import FIRST, KINDS, WINDOWS_FIRST, delimiters_of, shares
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.sites import HeadWeights
@@ -17,9 +18,8 @@ from sinkinterp.backends.frozen import frozen
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import random_tokens
 from sinkinterp.interventions import RemoveColumn, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
-from sinkinterp.runs.case import Case, Named, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module
-from sinkinterp.runs.experiment import OnModels, Outcome, Rule, Scope, load_experiment
+from sinkinterp.runs.experiment import Outcome, Rule, Scope, load_experiment
 from sinkinterp.seals import seal
 from sinkinterp.table import Table
 

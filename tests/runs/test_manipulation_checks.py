@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 from pages.shipped import by_stem
+from sinkinterp._experiments.shared.cases import open_case
 
 import sinkinterp as si
 from experiments.shared.effects import LEFT, MASSIVE_TOKENS, NONE, OTHER_EXCESS, Effects, Entry
@@ -17,7 +18,6 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.interventions import ChangeResidual, RemoveColumn, Zero
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import LEAST
-from sinkinterp.runs.case import open_case
 
 SMOLLM2, GEMMA, QWEN = "local/smollm2-135m-instruct", "local/gemma3-270m", "local/qwen2.5-coder-0.5b"
 MOVED = "its key and value"

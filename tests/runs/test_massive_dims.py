@@ -3,6 +3,7 @@
 import pytest
 import torch
 from backends.encoder_decoders import save_bart
+from sinkinterp._experiments.shared.cases import Case, Named, open_case
 from typer.testing import CliRunner
 
 import sinkinterp as si
@@ -13,7 +14,6 @@ from sinkinterp.cli.main import app
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import random_tokens
 from sinkinterp.interventions import Zero
-from sinkinterp.runs.case import Case, Named, open_case
 from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import Scope
 

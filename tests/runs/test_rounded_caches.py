@@ -4,9 +4,9 @@ import pytest
 
 from sinkinterp.applications.eviction import quantised_table
 from sinkinterp.backends.load import load
-from sinkinterp.runs.case import Inputs
 from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import Outcome, Scope
+from sinkinterp.runs.inputs import Inputs
 from sinkinterp.table import ALPHA_1, MODEL, RESIDUAL_RATIO, SEED, Table, high_of, low_of
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")

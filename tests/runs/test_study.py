@@ -27,7 +27,7 @@ from sinkinterp.lm.block import GatedFFN
 from sinkinterp.runs import estimate
 from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.estimate import cost_of
-from sinkinterp.runs.experiment import TRAINED, OnModels, Outcome, Scope, check_scope, load_experiment
+from sinkinterp.runs.experiment import TRAINED, Outcome, Scope, check_scope, load_experiment
 from sinkinterp.runs.trained import trained, valid_loss
 from sinkinterp.runs.workers import Here
 from sinkinterp.table import NULL, at_this_loss, published
@@ -172,7 +172,7 @@ def test_settings_change_the_recipe_that_all_arms_start_from():
 
 def is_trained_at_paper_scale(name):
     experiment = load_experiment(name)
-    return Scale.PAPER in experiment.scales and not isinstance(experiment.rows, OnModels)
+    return Scale.PAPER in experiment.scales and experiment.measured is None
 
 
 def shrunken(recipe):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from refusals import refused
+from sinkinterp._experiments.book import chapter as provenance
+from sinkinterp._experiments.shared.cases import _variant_of
 from sinkinterp._experiments.shared.study import by_model
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -25,8 +27,8 @@ from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement import measure as batching
 from sinkinterp.metrics.metric import next_token_loss
-from sinkinterp.runs import experiment as provenance, trained
-from sinkinterp.runs.case import Inputs, _variant_of
+from sinkinterp.runs import trained
+from sinkinterp.runs.inputs import Inputs
 from sinkinterp.seals import seal
 from sinkinterp.spec import Spec
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, Table
