@@ -14,7 +14,6 @@ from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.estimates import intervals
 from sinkinterp.metrics.residuals import LEAST
 from sinkinterp.plots.theme import sweep_figure
-from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, EDIT, Table
 
 from .shared.cases import Case, on_models
@@ -22,7 +21,7 @@ from .shared.effects import CHECK_NOTE, LEFT, LOSS_CHANGE, NONE, Effects, Runs, 
 from .shared.figures import of_first_model
 from .shared.genuine import text_models
 from .shared.massive import massive_dims
-from .shared.rules import above, changing, checked, plus, within
+from .shared.rules import Rule, above, changing, checked, plus, within
 
 CLAIM = (
     "Massive activations carry the sink and nothing of the input: another input's change nothing, those of a later "

@@ -15,7 +15,6 @@ from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.estimates import intervals
 from sinkinterp.metrics.residuals import LEAST
 from sinkinterp.plots.theme import sweep_figure
-from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, EDIT, SINK_1, Table
 
 from .shared.cases import Case, on_models
@@ -23,7 +22,7 @@ from .shared.effects import CHECK_NOTE, LEFT, LOSS_CHANGE, NONE, Effects, Runs, 
 from .shared.figures import of_first_model
 from .shared.genuine import text_models
 from .shared.massive import MassiveDims, massive_dims
-from .shared.rules import above, changing, checked, of_each, plus, within
+from .shared.rules import Rule, above, changing, checked, of_each, plus, within
 
 CLAIM = (
     "Setting the first token's massive activations to zero removes the sink and breaks the model; setting them to "
