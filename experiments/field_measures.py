@@ -14,10 +14,9 @@ from sinkinterp.backends.subject import Subject
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens, TokenSet
 from sinkinterp.interventions import ChangeResidual, ChangeValues, SetTo
-from sinkinterp.measurement.induction import induction_scores, uniform_induction
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.patching import gradients
-from sinkinterp.measurement.watching import PEAK
+from sinkinterp.measurement.watching import PEAK, induction_scores, uniform_induction
 from sinkinterp.metrics import spectrum
 from sinkinterp.metrics.estimates import (
     REALS,

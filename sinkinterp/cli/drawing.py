@@ -10,9 +10,8 @@ from ..checks import InputError
 from ..data.choices import Bos
 from ..data.progress import OnProgress, progress_bars
 from . import options
-from .edits import edits_of
 from .groups import LoadingIn, OneText
-from .options import check_outputs, check_used, file, heads_named, n, option
+from .options import check_outputs, check_used, edits_of, file, heads_named, n, option
 from .terminal import deliver, print_line, print_text, say
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from ..data.progress import BARS
 from .drawing import demo, serve, view
 from .explaining import explain, patch
 from .groups import in_groups
-from .listing import listing
 from .measuring import cache, check, compare, mask, measure
-from .reproducing import reproduce
+from .reproducing import listing, reproduce
 from .terminal import print_line, print_text, streams
 from .training import mend, train
 

@@ -11,9 +11,8 @@ import typer
 from ..checks import InputError, each_once
 from ..data.progress import progress_bars
 from . import options
-from .edits import edits_of
 from .groups import Given, Loading, LoadingIn, Texts, Written, WrittenTable
-from .options import check_used, file, heads_named, n, option, suffix_of
+from .options import check_used, edits_of, file, heads_named, n, option, suffix_of
 from .terminal import Wanted, brief, deliver, overview, say
 
 if TYPE_CHECKING:

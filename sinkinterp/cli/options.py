@@ -1,5 +1,6 @@
 """The options that several commands have, each with its help, and the checks of files before a command runs."""
 
+import ast
 import os
 from collections.abc import Callable, Iterable, Sequence as SequenceOf
 from itertools import combinations
@@ -9,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..backends.files.named_models import models
-from ..checks import InputError, check_context, each_once
+from ..checks import InputError, check_context, each_once, refusal
 from ..data.choices import Bos as BosChoice, Drawn as DrawnChoice, Dtype as DtypeChoice
 from ..files import check_writable
 
 if TYPE_CHECKING:
     from ..data.texts import TextStream
+    from ..interventions import Edit
 
 Heads = list[tuple[int, int]]
 PAGES, PICTURES, TABLES = (".html", ".htm"), (".png", ".pdf", ".svg"), (".csv", ".json", ".md", ".tex")
@@ -222,3 +224,61 @@ Changes = Annotated[list[str], option("lr=1e-2, model.n_layers=4; repeatable.", 
 Seed = Annotated[int, n("Seed of new weights, and of the order of the text.", min=0, max=LARGEST)]
 Device = Annotated[str, word("cpu, cuda, or auto: cuda if there is one.", "NAME")]
 Ray = Annotated[str | None, word("Use Ray: local, auto, or the address of a cluster.", "WHERE")]
+
+
+_EXAMPLE = "write a public edit with its values, such as SwapPositions(0, 4) or ZeroKeyBias()"
+
+
+def edits_of(texts: SequenceOf[str]) -> "list[Edit]":
+    """The edits of --edit, in their order. Raises InputError as `edit_of` does."""
+    return [edit_of(text) for text in texts]
+
+
+def edit_of(text: str) -> "Edit":
+    """The edit of a text: a name of `sinkinterp.interventions`, called with literals, sites, kernels or operations.
+
+    Raises InputError for anything else, and for values that the edit refuses.
+    """
+    from .. import interventions
+
+    with refusal(f"{text!r:.80} is not an edit", _EXAMPLE, (SyntaxError, ValueError, TypeError, RecursionError)):
+        edit = _value(ast.parse(text.strip(), mode="eval").body)
+    if not isinstance(edit, interventions.Edit):
+        raise InputError(f"{text!r:.80} is not an edit; {_EXAMPLE}")
+    return edit
+
+
+def _value(node: ast.expr) -> Any:
+    """The value of a literal, a list or tuple of values, a site, or a call of a public name with values."""
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(each) for each in node.elts]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        named = {each.arg: _value(each.value) for each in node.keywords if each.arg is not None}
+        if len(named) == len(node.keywords):  # no **mapping
+            return _public(node.func.id)(*map(_value, node.args), **named)
+    if isinstance(node, ast.Name):
+        return _site(node.id)
+    return ast.literal_eval(node)
+
+
+def _site(name: str) -> Any:
+    """The site of that name, such as RESIDUAL."""
+    from ..attention import sites
+
+    site = getattr(sites, name, None)
+    if not isinstance(site, sites.Site):
+        raise ValueError(f"there is no site {name}")
+    return site
+
+
+def _public(name: str) -> Any:
+    """The edit, operation or kernel of that name."""
+    from .. import interventions
+    from ..attention import kernels
+
+    if name in interventions.__all__:
+        return getattr(interventions, name)
+    kernel = getattr(kernels, name, None)
+    if isinstance(kernel, type) and kernel.__module__ == kernels.__name__ and not name.startswith("_"):
+        return kernel
+    raise ValueError(f"there is no public edit {name}")

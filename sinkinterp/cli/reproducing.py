@@ -1,18 +1,26 @@
-"""The command that runs experiments: numbers beside the published ones, and a verdict on every claim."""
+"""The commands that run experiments, with a verdict on every claim, and that list what has a name.
+
+Listing imports no torch.
+"""
 
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..backends.files.named_models import MADE, models
 from ..checks import InputError, each_once
 from ..data.progress import progress_bars
+from ..files import data_of
 from ..runs.catalogue import Scale, experiment_names, full_name, load_book, load_chapters, summary_of
+from ..spec import flat
+from ..table import Table
 from . import options
 from .options import beginning, check_outputs, check_used, folder, n, option, suffix_of
 from .terminal import Part, deliver, print_line, print_text, print_written, say, show
@@ -22,7 +30,6 @@ if TYPE_CHECKING:
     from ..runs.experiment import Experiment, Scope
     from ..runs.trained import Trainable
     from ..runs.workers import Workers
-    from ..table import Table
 
 
 Names = Annotated[
@@ -238,3 +245,46 @@ def _command(name: str, scope: "Scope", encoder: str | None) -> str:
     size = (*(() if is_other else ("--scale", scope.scale)), "--seeds", str(scope.seeds))
     changes = (word for setting in scope.settings for word in ("--set", setting))
     return shlex.join(("sinkinterp", "reproduce", name, *size, *text, *models, *given, *changes))
+
+
+Listed = StrEnum("Listed", ["MODELS", "VARIANTS", "RECIPES", "EXPERIMENTS"])
+
+
+def listing(
+    what: Annotated[Listed | None, typer.Argument(help="What is listed; default: all.")] = None,
+    format: options.Format = None,
+) -> None:
+    """List the models, variants, recipes and experiments that have a name.
+
+    Example: sinkinterp list models
+    """
+    show(list(map(_table, Listed if what is None else [what])), format)
+
+
+def _table(what: Listed) -> Table:
+    note, column, rows = _LISTS[what]
+    return Table.of(
+        what.value, note, tuple({what.value.removesuffix("s"): key, column: x} for key, x in rows().items())
+    )
+
+
+def _settings() -> dict[str, str]:
+    recipes = data_of("train/recipes.toml")
+    return {name: " ".join(f"{key}={x}" for key, x in flat(recipe).items()) for name, recipe in recipes.items()}
+
+
+_MODELS = f"sinkinterp measure MODEL, or its folder, also in transformers; `make models` makes {', '.join(MADE)}"
+_LISTS: Mapping[Listed, tuple[str, str, Callable[[], Mapping[str, str]]]] = {
+    Listed.MODELS: (_MODELS, "folder", lambda: {name: str(folder) for name, folder in models().items()}),
+    Listed.VARIANTS: (
+        "sinkinterp train VARIANT; `change` is against softmax, at the demo's sizes",
+        "change",
+        lambda: data_of("lm/changes.toml"),
+    ),
+    Listed.RECIPES: ("sinkinterp train VARIANT --recipe RECIPE --set steps=100", "settings", _settings),
+    Listed.EXPERIMENTS: (
+        "sinkinterp reproduce EXPERIMENT; the beginning of a name is enough: table07",
+        "what it reproduces",
+        lambda: {name: summary_of(name) for name in experiment_names()},
+    ),
+}

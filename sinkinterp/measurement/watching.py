@@ -9,27 +9,27 @@ from threading import get_ident
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
-from ..attention import CALL, RESIDUAL
+from ..attention import CALL, RESIDUAL, AttentionCall
 from ..backends.anatomy.modules import removed_after
 from ..backends.attached import inside_compiled, used_alone
 from ..backends.hooks import BASES, OURS, attention_set_to
 from ..backends.load import load
 from ..backends.subject import Subject
 from ..checks import InputError, accepting, finite_number, instance_of, whole_number
-from ..data.tokens import TokenSet, TokensLike, token_set_of
+from ..data.tokens import TokenSet, TokensLike, random_tokens, token_set_of
 from ..lm.attention import GateMap
 from ..metrics import residuals
-from ..metrics.importance import sink_logits
+from ..metrics.importance import pattern, sink_logits
 from ..metrics.metric import Metric
 from ..metrics.sinks import above_controls, check_epsilon, control_positions
 from ..report.readings import Readings
 from ..table import Table
-from .induction import induction_scores
-from .measure import inputs_of, measure
+from .measure import answers_of, inputs_of, measure
 
 Numbers = dict[str, float]
 PEAK = Metric("peak", RESIDUAL, residuals.peak)
@@ -55,6 +55,31 @@ def emergence_of(subject: Subject, report: Readings) -> Numbers:
         "above_p99": above_controls(report.importance - report.null).nanmean().item(),
         "induction": scores.max().item(),
     }
+
+
+def induction_scores(
+    subject: Subject, sequences: int = 8, length: int = 64, seed: int = 0
+) -> Float[Tensor, "sequence layer head"]:
+    """The attention of each token of a second copy to the token after its first one, mean over the copy (2209.11895).
+
+    The text is length // 2 random tokens, read twice. `uniform_induction` is the null.
+    """
+    half = random_tokens(subject.shape.vocab, length // 2, sequences, seed).tokens
+    (scores,) = answers_of(subject, torch.cat((half, half), 1), {"induction": CALL.read(induction)}, ())
+    return scores
+
+
+def induction(call: AttentionCall) -> Float[Tensor, "batch head"]:
+    """The score of every head in a text that is two copies of one."""
+    weights = pattern(call)[..., -call.k.shape[2] :]
+    half = weights.shape[-1] // 2
+    return weights.diagonal(1 - half, -2, -1)[..., 1:].float().mean(-1)
+
+
+def uniform_induction(length: int) -> float:
+    """The score of uniform attention over all tokens so far."""
+    half = length // 2
+    return sum(1 / (query + 1) for query in range(half, 2 * half)) / half
 
 
 class SinkCallback(TrainerCallback):

@@ -6,7 +6,7 @@ from refusals import refused
 import sinkinterp as si
 from sinkinterp.attention import sites
 from sinkinterp.attention.kernels import Sigmoid
-from sinkinterp.cli.edits import edit_of
+from sinkinterp.cli.options import edit_of
 from sinkinterp.interventions import Change, ChangeOutputs, PatchNormalization, Scale, SetTo, SwapPositions, ZeroKeyBias
 
 

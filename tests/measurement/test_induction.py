@@ -7,7 +7,7 @@ from backends.zoo import subject_of
 import sinkinterp as si
 from sinkinterp.attention import sites
 from sinkinterp.interventions import Change, SetTo
-from sinkinterp.measurement.induction import induction, induction_scores, uniform_induction
+from sinkinterp.measurement.watching import induction, induction_scores, uniform_induction
 from sinkinterp.metrics.metric import Metric
 
 

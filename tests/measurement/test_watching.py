@@ -14,7 +14,7 @@ from transformers import AttentionInterface, Trainer, TrainerCallback, TrainingA
 import sinkinterp as si
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.lm.model import build
-from sinkinterp.measurement.induction import induction_scores
+from sinkinterp.measurement.watching import induction_scores
 from sinkinterp.metrics import residuals
 from sinkinterp.metrics.metric import Metric
 from sinkinterp.metrics.sinks import above_controls, control_positions

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sinkinterp.pages.atlas.encode import SCRIPTS as ATLAS
-from sinkinterp.pages.atlas.schema import PageData
+from sinkinterp.pages.atlas.encode import SCRIPTS as ATLAS, PageData
 from sinkinterp.pages.live.page import SCRIPTS as LIVE, AnswerData, StartData
 from sinkinterp.pages.page import asset, declared
 

@@ -1,4 +1,8 @@
-"""From an atlas to the data of its page: numbers in one or two bytes, and the JSON that describes them."""
+"""From an atlas to the data of its page: numbers in one or two bytes, and the JSON that describes them.
+
+The page carries the types of this JSON, and checks its data by them before it draws. A test holds that the scripts read
+every field, and no other.
+"""
 
 import base64
 import gzip
@@ -15,8 +19,113 @@ from ...files import data_of
 from ...plots.theme import DARK, LIGHT, Theme
 from ...table import Table
 from ..page import Scripts, asset, declared, document, rendered
-from . import schema
 from .build import Atlas
+
+
+@dataclass(frozen=True)
+class ScaleData:
+    """How codes become numbers: see `Scale`."""
+
+    log: bool
+    low: float
+    high: float
+    bits: int
+    step: float
+
+
+@dataclass(frozen=True)
+class ImportanceData:
+    """Importance: its scale, and for each state the id of the block that holds it."""
+
+    scale: ScaleData
+    blocks: list[str]
+
+
+@dataclass(frozen=True)
+class ChannelData:
+    """A channel: its name, its colours and codes, and for each state, by layer, the id of its block."""
+
+    name: str
+    title: str
+    colour_range: tuple[float, float]
+    scale: ScaleData
+    blocks: list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class CaptionData:
+    """The text under each figure."""
+
+    overview: str
+    maps: str
+    head: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ColumnData:
+    """The head of a table's column, and whether it holds words, which are aligned to the left."""
+
+    name: str
+    wordy: bool
+
+
+@dataclass(frozen=True)
+class TableData:
+    """A table as text."""
+
+    title: str
+    note: str
+    columns: list[ColumnData]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class ThemeData:
+    """Colours as #RRGGBB: two scales, evenly spaced, the lines of axes, and the frame around the open head."""
+
+    sequential: list[str]
+    diverging: list[str]
+    axis: str
+    mark: str
+
+
+@dataclass(frozen=True)
+class PageData:
+    """Everything that the scripts of a page read, except the blocks of numbers.
+
+    tokens: their text. layers: the attention layers. heads: how many each of them has. maps: (layer, head) of each map.
+    strongest: the map with the most attention to position 0. side: how many tokens a cell covers. rows, columns: cells
+    of a map. stats: the numbers of a cell. states: names of the runs of the model. places: positions of the overview,
+    -1 for the slot. received: for each state, the importance of every position, mean over the maps; empty where the
+    cells tell it. slot_blocks: for each state, by layer, the id of the block of the slot's weights; none without a
+    slot. pair_blocks: by layer, the id of the block that says how many pairs of each cell may attend. themes: colours
+    for viewers who prefer "light" pages, and for those who prefer "dark" ones.
+    """
+
+    model: str
+    lead: str
+    protocol: str
+    captions: CaptionData
+    tables: list[TableData]
+    tokens: list[str]
+    layers: list[int]
+    heads: int
+    maps: list[tuple[int, int]]
+    strongest: int
+    side: int
+    rows: int
+    columns: int
+    stats: list[str]
+    states: list[str]
+    places: list[int]
+    importance: ImportanceData
+    received: list[list[float]]
+    channels: list[ChannelData]
+    slot_blocks: list[dict[str, str]]
+    pair_blocks: dict[str, str]
+    themes: dict[str, ThemeData]
+
 
 Values = Float[np.ndarray, "*shape"]
 
@@ -52,9 +161,9 @@ class Scale:
             return f"to within {100 * np.expm1(self.step / 2):.1g}%, or as 0 below {self.low:.1g}"
         return f"to within {self.step / 2:.1g}"
 
-    def data(self) -> schema.ScaleData:
+    def data(self) -> ScaleData:
         """What the page needs to decode."""
-        return schema.ScaleData(self.is_log, self.low, self.high, self.bits, self.step)
+        return ScaleData(self.is_log, self.low, self.high, self.bits, self.step)
 
     @np.errstate(divide="ignore")
     def _places(self, values: Values) -> Values:
@@ -100,16 +209,16 @@ def _added(blocks: Blocks, name: str, text: str) -> str:
     return name
 
 
-def encode(atlas: Atlas) -> tuple[schema.PageData, Mapping[str, str]]:
+def encode(atlas: Atlas) -> tuple[PageData, Mapping[str, str]]:
     """The data of the page, and the texts of its blocks by id."""
     scales, blocks, first = _scales(atlas), Blocks(), atlas.states[0]
     captions = _captions(atlas, scales)
     rows, columns = first.channels[WEIGHT].shape[2:]
-    data = schema.PageData(
+    data = PageData(
         model=atlas.model,
         lead=atlas.lead,
         protocol=captions.pop("protocol"),
-        captions=schema.CaptionData(**captions),
+        captions=CaptionData(**captions),
         tables=[_table(table) for table in atlas.tables],
         tokens=list(atlas.tokens),
         layers=list(atlas.layers),
@@ -150,10 +259,10 @@ def _strongest(atlas: Atlas) -> int:
     return max(range(len(rows)), key=lambda i: of_first[rows[i], atlas.maps[i][1]])
 
 
-def _importance(atlas: Atlas, blocks: Blocks) -> schema.ImportanceData:
+def _importance(atlas: Atlas, blocks: Blocks) -> ImportanceData:
     scale = logarithmic(np.concatenate([state.importance.ravel() for state in atlas.states]), 16)
     codes = [packed(scale.codes(state.importance)) for state in atlas.states]
-    return schema.ImportanceData(scale.data(), [_added(blocks, f"importance-{i}", c) for i, c in enumerate(codes)])
+    return ImportanceData(scale.data(), [_added(blocks, f"importance-{i}", c) for i, c in enumerate(codes)])
 
 
 def _by_layer(atlas: Atlas, name: str, codes: np.ndarray, blocks: Blocks) -> dict[str, str]:
@@ -162,10 +271,10 @@ def _by_layer(atlas: Atlas, name: str, codes: np.ndarray, blocks: Blocks) -> dic
     return {str(layer): _added(blocks, f"{name}-{layer}", packed(codes[maps])) for layer, maps in layers}
 
 
-def _channel(atlas: Atlas, channel: Quantity, scale: Scale, blocks: Blocks) -> schema.ChannelData:
+def _channel(atlas: Atlas, channel: Quantity, scale: Scale, blocks: Blocks) -> ChannelData:
     name, codes = channel.name.replace(" ", "-"), [scale.codes(state.channels[channel]) for state in atlas.states]
     ids = [_by_layer(atlas, f"{name}-{i}", of_state, blocks) for i, of_state in enumerate(codes)]
-    return schema.ChannelData(channel.name, channel.title, _colour_range(channel, scale), scale.data(), ids)
+    return ChannelData(channel.name, channel.title, _colour_range(channel, scale), scale.data(), ids)
 
 
 def _colour_range(quantity: Quantity, scale: Scale) -> tuple[float, float]:
@@ -201,14 +310,14 @@ def _captions(atlas: Atlas, scales: Scales) -> dict[str, str]:
     return {name: text.format(**numbers) for name, text in words.items()}
 
 
-def _table(table: Table) -> schema.TableData:
+def _table(table: Table) -> TableData:
     rows = table.texts()
-    columns = [schema.ColumnData(name, table.is_text(name)) for name in (rows[0] if rows else ())]
-    return schema.TableData(table.title, table.note, columns, [list(row.values()) for row in rows])
+    columns = [ColumnData(name, table.is_text(name)) for name in (rows[0] if rows else ())]
+    return TableData(table.title, table.note, columns, [list(row.values()) for row in rows])
 
 
-def _theme(theme: Theme) -> schema.ThemeData:
-    return schema.ThemeData([*theme.sequential], [*theme.diverging], axis=theme.quiet, mark=theme.colours[1])
+def _theme(theme: Theme) -> ThemeData:
+    return ThemeData([*theme.sequential], [*theme.diverging], axis=theme.quiet, mark=theme.colours[1])
 
 
 _SHARED, _OWN = "checked palette grid tip", "cells data look overview thumbnails head hover words controls show"
@@ -220,7 +329,7 @@ SCRIPTS = (*FIGURES, "atlas/start.js")
 def atlas_page(atlas: Atlas) -> str:
     """The page as HTML text."""
     data, blocks = encode(atlas)
-    values = {"about": asdict(data), "schema": declared(schema.PageData), "plotly": packed_plotly(), "blocks": blocks}
+    values = {"about": asdict(data), "schema": declared(PageData), "plotly": packed_plotly(), "blocks": blocks}
     scripts = Scripts(["".join(map(asset, SCRIPTS))], added=[get_plotlyjs()])
     return document(f"sinkinterp: {atlas.model}", rendered("atlas/atlas.html", **values), ["atlas/atlas.css"], scripts)
 

@@ -32,8 +32,7 @@ from ...metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
 from ...report.readings import TokenText, short_name
 from ...report.report import Report
 from ..atlas.build import EPSILON, Reader, Run, maps_of, richest
-from ..atlas.encode import FIGURES, encode, packed_plotly
-from ..atlas.schema import PageData
+from ..atlas.encode import FIGURES, PageData, encode, packed_plotly
 from ..page import Scripts, asset, declared, document, rendered
 from ..serve import serve
 
