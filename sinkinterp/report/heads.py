@@ -24,7 +24,7 @@ from ..metrics.sinks import check_epsilon
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
 from ..plots.theme import LIGHT, colour, faded, grid_of, heat_map, positive_axis, sweep_figure, themed, unique_values
 from ..table import ALPHA_1, HEAD, KEY_RATIO, LAYER, NULL, SINK_RATE, VALUE_RATIO, Cell, Table
-from .readings import Readings, of_report, protocol_note
+from .readings import Readings, protocol_note
 
 SIDE = 480  # points, at most
 LARGEST_CELL = 28
@@ -36,7 +36,6 @@ HOVER = {
 }  # what points of the map of heads say, by column
 
 
-@of_report
 def sinks_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     """Importance of the first position per layer and head, with its kv head's value- and key-norm ratio."""
     check_epsilon(epsilon)
@@ -57,7 +56,6 @@ def sinks_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     return Table.of(title, protocol_note(report, epsilon), rows_by_head(report, row), heads_overview)
 
 
-@of_report
 def heads_above(report: Readings, epsilon: float = 0.3) -> Table:
     """The heads whose mean importance of the first position is above epsilon, the strongest first."""
     every = sinks_by_head(report, epsilon).largest(ALPHA_1)
@@ -66,7 +64,6 @@ def heads_above(report: Readings, epsilon: float = 0.3) -> Table:
     return replace(every, title=title, frame=frame)
 
 
-@of_report
 def sinks_by_layer(report: Readings, epsilon: float = 0.3) -> Table:
     """Importance of the first position per layer: the mean over its heads, and its share above epsilon."""
     check_epsilon(epsilon)
@@ -81,7 +78,6 @@ def sinks_by_layer(report: Readings, epsilon: float = 0.3) -> Table:
     return Table.of("Importance of the first position per layer", protocol_note(report, epsilon), rows, figure)
 
 
-@of_report
 def score_gaps_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     """Why queries look at the first key, per head: its angle or its length (Gu et al. 2025, Figures 2 and 15-18).
 
@@ -106,7 +102,6 @@ def score_gaps_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     return Table.of("Angle or length? Queries and the first key per head", note, rows_by_head(report, row))
 
 
-@of_report
 def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     """A sink with a short value writes next to nothing (no-op); one with a long value broadcasts it.
 
@@ -208,7 +203,6 @@ UNITS = {COSINE: maps.COSINE.title, NORM_PRODUCT: f"{maps.NORM_PRODUCT.title} (u
 QUANTITIES = {COSINE: QK_ANGLES, NORM_PRODUCT: QK_NORM_PRODUCTS}  # the metric with means over pairs
 
 
-@of_report
 def qk_means_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     """Per head, mean cosine and mean norm product (times the scale) of queries with the first key, and with others.
 

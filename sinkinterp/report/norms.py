@@ -20,7 +20,7 @@ from ..metrics.residuals import KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP
 from ..plots.theme import GREY, add_curve, colour, escaped, model_numbers, positive_axis, themed, unique_values
 from ..table import BLOCK, MODEL, POSITION, QUANTITY, Cell, Table
 from .positions import followed
-from .readings import Readings, TokenText, check_reports, intervals_note, of_report, protocol_note
+from .readings import Readings, TokenText, intervals_note, protocol_note
 
 Mask = Bool[Tensor, "sequence pos"]
 SHARE = 0.1  # of the heads that must look at a later token for it to be called a sink
@@ -58,7 +58,6 @@ def token_kinds(report: Readings, epsilon: float = 0.3, token_text: TokenText = 
     return {name: mask for name, mask in kinds.items() if mask.any()}
 
 
-@of_report
 def norms_by_kind(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> Table:
     """Mean norm of residuals, keys and values, per block and kind of token; keys and values over kv heads."""
     layers = report.attention_layers
@@ -141,7 +140,6 @@ def _ticks(table: Table) -> dict[str, Any]:
 
 def residual_norms_by_block(reports: Mapping[str, Readings]) -> Table:
     """Norm of the first token's residual against the others', per block and model."""
-    check_reports(reports, "residual_norms_by_block")
     rows = tuple(
         {
             MODEL: name,
@@ -167,7 +165,6 @@ _FROM_0 = "block 0 is the embedding"
 PANELS = {PEAK: "largest |x|", OVER_MEDIAN: "largest / median |x|", BY_CHANNEL: "kurtosis over channels"}
 
 
-@of_report
 def largest_entries(
     report: Readings, epsilon: float = 0.3, token_text: TokenText = str, block: int | None = None
 ) -> Table:
@@ -225,7 +222,6 @@ def by_block(table: Table) -> go.Figure:
     return themed(figure, table.title, 380, f"{caption} {table.note}")
 
 
-@of_report
 def massive_by_block(report: Readings, epsilon: float = 0.3) -> Table:
     """Massive activations by block (Sun et al. 2024): by their criterion, and without any threshold.
 

@@ -12,7 +12,7 @@ from ..metrics.estimates import estimate_cells
 from ..metrics.sinks import epsilons_of, sink_grid, sink_tokens
 from ..plots.theme import PERCENT, SHARE, sweep_figure
 from ..table import EPSILON, NULL, POSITION, SINK_1, SINK_RATE, Cell, Table
-from .readings import Readings, TokenText, of_report, protocol_note
+from .readings import Readings, TokenText, protocol_note
 
 FOLLOWERS = 8  # queries that can see a later position, its own among them, for it to be judged
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -20,7 +20,6 @@ ALPHA, NULL_ALPHA, LARGEST_OTHER = "alpha", "null alpha", "largest other"
 _LAST = "few queries see the last positions, so numbers are high there, also under uniform attention"
 
 
-@of_report
 def sinks_by_position(report: Readings, epsilon: float = 0.3) -> Table:
     """Sink rate and mean importance of every measured position, beside the null."""
 
@@ -38,7 +37,6 @@ def sinks_by_position(report: Readings, epsilon: float = 0.3) -> Table:
     return Table.of("Sink rate by position", f"{protocol_note(report, epsilon)}; {_LAST}", rows, by_position)
 
 
-@of_report
 def sinks_by_epsilon(report: Readings, epsilon: float = 0.3, epsilons: Iterable[float] | float = EPSILONS) -> Table:
     """Sink_1 over epsilon beside uniform attention's (Gu et al. 2025, Figure 3): how much the threshold decides."""
     thresholds = epsilons_of(epsilons)
@@ -64,7 +62,6 @@ def followed(report: Readings) -> Bool[Tensor, "sequence pos"]:
     return torch.arange(report.tokens.shape[1]) <= lengths - FOLLOWERS
 
 
-@of_report
 def sinks_by_token(report: Readings, epsilon: float = 0.3, token_text: TokenText = str, most: int = 10) -> Table:
     """The tokens that are sinks most often, those at the first position and later ones apart.
 

@@ -9,10 +9,9 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import wraps
 from os import PathLike
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..checks import InputError, instance_of, nearest, refusal, whole_number
+from ..checks import InputError, nearest, refusal, whole_number
 from ..files import by_suffix, check_is_file, path_of, write_file
 from ..metrics.estimates import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE
@@ -96,8 +95,6 @@ def short_name(model: str) -> str:
     return next((part for part in reversed(re.split(r"[/\\]", model)) if part), model)
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
 EXTRA = "extra."  # before the names of instruments' answers, among all tensors
 TokenText = Callable[[int], str]  # from a token id to its text
 
@@ -312,30 +309,6 @@ class Readings:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The rows of `to_pandas`, which pandas.DataFrame(report) makes a frame of."""
         yield from self.to_pandas().to_dict("records")
-
-
-def of_report(function: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """The function of a report, which then raises InputError where its first argument is anything else."""
-
-    @wraps(function)
-    def checked(report: Any, *args: P.args, **kwargs: P.kwargs) -> T:
-        check_report(report, function.__name__)
-        return function(report, *args, **kwargs)
-
-    return checked
-
-
-def check_report(report: Any, what: str) -> None:
-    """Raises InputError, which says that `what` takes a report, for anything else."""
-    instance_of(report, Readings, f"{what} takes a report, which si.measure returns")
-
-
-def check_reports(reports: Any, what: str) -> None:
-    """Raises InputError, which says that `what` takes reports by name, for anything else."""
-    if not isinstance(reports, Mapping) or not reports:
-        raise InputError(f"{what} takes a dictionary of reports by name; got {reports!r:.40}")
-    for report in reports.values():
-        check_report(report, what)
 
 
 def protocol_note(report: Readings, epsilon: float) -> str:

@@ -14,7 +14,7 @@ from ..metrics.sinks import sink_positions, sink_rate
 from ..table import NULL, QUANTITY, Cell, Table
 from .heads import heads_svg, sinks_by_head
 from .positions import followed
-from .readings import Readings, TokenText, of_report, protocol_note, public_name
+from .readings import Readings, TokenText, protocol_note, public_name
 
 SOME = 0.01  # the sink rate from which a first token is said to have a sink
 MARGIN = 1.5  # times uniform attention's mean importance: what one text, which has no interval, must show
@@ -91,7 +91,6 @@ def _of_slot(report: Readings, epsilon: float) -> list[Quantity]:
     ]
 
 
-@of_report
 def sink_summary(report: Readings, epsilon: float = 0.3) -> Table:
     """The numbers that show a sink: sink rate, importance, and the first token's norms, each beside its null.
 
@@ -127,14 +126,12 @@ class Summary:
         return f"<p>{escape(self.sentence)}</p>{self.picture}{self.table._repr_html_()}"
 
 
-@of_report
 def summary(report: Readings, epsilon: float = 0.3) -> Summary:
     """Says if the first token has a sink: a sentence, a table and a map of heads."""
     picture = heads_svg(sinks_by_head(report, epsilon))
     return Summary(sink_verdict(report, epsilon), sink_summary(report, epsilon), picture)
 
 
-@of_report
 def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> str:
     """Two sentences: has the first token a sink, how strong, beside uniform attention; then slot, later positions.
 
@@ -167,7 +164,6 @@ def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText =
     )
 
 
-@of_report
 def main_sink(report: Readings, epsilon: float = 0.3) -> int:
     """The position of the sink: 0, unless the first token has none and a later position is one, the strongest then."""
     if _rate_exceeds(report, epsilon) is not False or not (later := _later_sinks(report, epsilon)):

@@ -427,8 +427,7 @@ def test_a_call_whose_parts_do_not_fit_is_refused(name, subject):
 
 INSIDE = {  # they are given what was checked
     "checked", "from_dict", "dense_patterns", "passes", "check_fits", "run_note",
-    "answers_of", "rows_by_head", "token_kinds", "followed", "intervals_note", "protocol_note", "overview_tables",
-    "views_of", "protocol_table", "quantities",
+    "answers_of",
 }  # fmt: skip
 
 
@@ -453,13 +452,6 @@ OF_INPUTS = {
     for name, function, given in functions_of(sinkinterp.measurement, lambda given: [p.name for p in given[:2]] in READ)
     if name.rpartition(".")[2] not in INSIDE and function not in DOORS
 }
-OF_REPORTS = {
-    name: (function, parameters)
-    for name, function, parameters in functions_of(
-        sinkinterp.report, lambda given: given and any(word in str(given[0].annotation) for word in (".Readings", "~R"))
-    )
-    if name.rpartition(".")[2] not in INSIDE
-}
 
 
 @pytest.mark.parametrize("name", OF_INPUTS)
@@ -467,13 +459,6 @@ def test_whatever_measures_refuses_what_is_not_a_model_or_not_tokens(name, subje
     function, parameters = OF_INPUTS[name]
     for given in (*((model, TOKENS) for model in NO_MODELS), *((subject, tokens) for tokens in NO_SEQUENCES)):
         outcome(lambda given=given: function(*given, **needed(parameters, 2)))
-
-
-@pytest.mark.parametrize("name", OF_REPORTS)
-def test_whatever_tells_of_a_report_refuses_what_is_not_one(name):
-    function, parameters = OF_REPORTS[name]
-    for given in NO_REPORTS:
-        outcome(lambda given=given: function(given, **needed(parameters, 1)))
 
 
 def made(kind):

@@ -9,7 +9,6 @@ import pytest
 import torch
 from backends.zoo import model_of, tokens_of
 from refusals import refused
-from safetensors.torch import save_file
 
 import sinkinterp as si
 from sinkinterp.attention.sites import RESIDUAL
@@ -20,7 +19,6 @@ from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, Metric
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES, Steps
 from sinkinterp.report.compare import compare
 from sinkinterp.report.heads import sinks_by_head
-from sinkinterp.report.readings import check_reports
 from sinkinterp.report.report import VIEWS, Report
 from sinkinterp.report.summary import sink_summary
 
@@ -281,22 +279,3 @@ def test_what_is_no_file_of_a_report_is_refused(tmp_path):
     for name, text in product(("r.json", "r.safetensors"), ("", "nonsense", "{}", "[]")):
         (tmp_path / name).write_text(text)
         refused(partial(Report.load, tmp_path / name), name)
-
-
-def test_reports_by_name_are_a_dictionary_of_reports(full):
-    check_reports({"a": full}, "it")
-    for wrong in ({}, [full], {"a": 3}, full):
-        refused(partial(check_reports, wrong, "it"), "it takes")
-
-
-def test_a_function_of_a_report_keeps_its_name_and_help_and_refuses_anything_else():
-    assert sinks_by_head.__name__ == "sinks_by_head" and sinks_by_head.__doc__
-    refused(lambda: sinks_by_head({"a": 3}), "sinks_by_head")
-
-
-def test_a_report_of_an_earlier_version_is_read(full, tmp_path):
-    about = {name: value for name, value in full.to_dict().items() if name != "tensors"}
-    before = about | {"sealed": True, "sha256": "0" * 64}
-    save_file(dict(full.tensors()), tmp_path / "report", {"sinkinterp": json.dumps(before)})
-    for report in (Report.load(tmp_path / "report"), Report.from_dict(full.to_dict() | {"sha256": "0" * 64})):
-        assert report.to_dict() == full.to_dict()
