@@ -15,7 +15,7 @@ from sinkinterp.files import cache_folder, write_file
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.trained import run_of
-from sinkinterp.runs.training_figures import GRADIENT_NORM, PANELS, STEP, VALID_LOSS, Panel, training
+from sinkinterp.runs.training_figures import PANELS, STEP, VALID_LOSS, Panel, training
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import MODEL, SEED, Table
 from sinkinterp.train import checkpoint, loop
@@ -29,6 +29,7 @@ MODELS = (SOFTMAX, "sinkinterp/text-softmax-48k", SIGMOID)
 CHATS = 2_000  # docstrings as chats: the first sentence is the user's, the rest the assistant's
 TUNING = ChatRecipe(length=128, steps=400, batch=16, micro_batch=16, lr=1e-3, warmup=20, watch_every=10)
 STEPS = {Scale.SMOKE: 4, Scale.DEMO: TUNING.steps}
+GRADIENT_NORM = "grad_norm"
 SHOWN = (PANELS[0], Panel(GRADIENT_NORM, "gradient norm"), PANELS[1])  # with the sink beside the paper's
 COLUMNS = (STEP, "train_loss", GRADIENT_NORM, VALID_LOSS, "alpha_1", "sink_1")
 

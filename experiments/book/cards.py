@@ -1,14 +1,15 @@
 """Cards: small copies of figures, and a page of them in groups."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 
 from sinkinterp.pages.page import Section, rendered, with_figures
-from sinkinterp.plots.theme import json_ready
 
 _HERE = Path(__file__).parent / "templates"
 HEIGHT, LETTERS = 190, 10  # pixels and size of letters, of a small figure
@@ -27,6 +28,13 @@ def cards_page(title: str, lead: str, sections: Iterable[Section]) -> str:
 
 def _card(line: str, section: Section) -> tuple[str, Section, go.Figure | None]:
     return line, section, thumbnail(section.figures[0], 130) if section.figures else None
+
+
+def json_ready(figure: go.Figure) -> dict[str, Any]:
+    """The figure's data and layout, with arrays as lists; a number that JSON cannot hold (NaN, infinity) is None."""
+    parts = {"data": [trace.to_plotly_json() for trace in figure.data], "layout": figure.layout.to_plotly_json()}
+    plain: dict[str, Any] = json.loads(json.dumps(parts, default=methodcaller("tolist")), parse_constant=lambda _: None)
+    return plain
 
 
 def thumbnail(figure: go.Figure, height: int = HEIGHT) -> go.Figure:

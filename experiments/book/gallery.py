@@ -26,7 +26,8 @@ from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.instruments import GEOMETRY, MASSIVE
 from sinkinterp.pages.demo import swaps
 from sinkinterp.pages.page import Section
-from sinkinterp.pages.report import save_pictures
+from sinkinterp.pages.report import image
+from sinkinterp.plots.paper import without_menus
 from sinkinterp.plots.theme import add_curve, colour, escaped, positive_axis, themed, unique_values
 from sinkinterp.report.heads import heads_overview, sinks_by_head
 from sinkinterp.report.maps import attention_figure
@@ -44,6 +45,7 @@ from ..shared.lengths import sinks_by_length
 from .cards import cards_page
 
 LENGTH, SEQUENCES = 64, 256
+SCALE = 2  # pixels of a picture per point, for screens and print
 LENGTHS = (4, 6, 8, 12, 16, 32, 64)  # of the sequences that the curves over length are measured on
 FEW, MAPPED = 4, 32  # maps side by side, and sequences of a mean map
 EPSILON = 0.3
@@ -229,5 +231,7 @@ if __name__ == "__main__":
     folder = Path("figures")
     drawn = gallery(lambda name: print(f"measuring {name}"))
     write_file(folder / "gallery.html", drawn.html)
-    for file in save_pictures({folder / f"{name}.png": figure for name, figure in drawn.previews.items()}):
+    for name, figure in drawn.previews.items():
+        file = folder / f"{name}.png"
+        write_file(file, image(without_menus(figure), "png", SCALE))
         print(f"wrote {file}")

@@ -10,7 +10,7 @@ from ..checks import InputError, both_or_none, refusing
 from ..data.progress import progress_bars
 from . import options
 from .groups import Given, Loading, LoadingIn, Written, WrittenTable
-from .options import Heads, heads_named, layer_and_head, option, suffix_of
+from .options import Heads, heads_named, layer_and_head, option
 from .terminal import brief, deliver, say
 
 if TYPE_CHECKING:
@@ -67,12 +67,11 @@ def explain(
         found = explain_heads(subject, token_set, **asked, progress=progress("explaining"))
     maps = {} if written.out is None else cut_maps(subject, token_set, found)
     tables = [replace(table, note=table.note.removeprefix(found.note).lstrip("; ")) for table in found.tables()]
-    numbers = {"answer": found.sentence, "tables": [table.to_dict() for table in found.tables()]}
     full_tables = tables if full or written.format else ()
     shown = brief(found.sentence, _of_strongest(found), found.note, full=full_tables)
     title = f"{short_name(subject.name)}: why heads look at {found.target}"
-    drawn = partial(_explained_page, title, found, maps)
-    deliver(shown, (written.save, lambda: numbers), (written.out, drawn), form=written.format)
+    files = written.answer_files(found.sentence, found.tables(), partial(_explained_page, title, found, maps))
+    deliver(shown, *files, form=written.format)
 
 
 def _explained_page(title: str, found: "Explanation", maps: "Mapping[tuple[int, int], list[CutMap]]") -> str:
@@ -235,7 +234,6 @@ def patch(
     with progress_bars(in_lines=True) as progress:
         from ..measurement.patching import RESTORED
         from ..pages.page import Section, page
-        from ..pages.report import PAGES, content
         from ..report.readings import short_name
         from ..report.report import chosen_rows
 
@@ -250,10 +248,8 @@ def patch(
         lead = f"{subject.name} into {asked['target'].name}: {' | '.join(asked['tokens'])}"
     section = Section.of(table, "The share of the clean run that each place restores")
     as_page = partial(page, f"{short_name(subject.name)}: activation patching", lead, [section])
-    drawn = as_page if suffix_of(written.out) in PAGES else partial(content, table, suffix_of(written.out))
-    numbers = partial(content, table, suffix_of(written.save))
     shown = brief(_sentence(strongest), strongest, full=[strongest] if full or written.format else ())
-    deliver(shown, (written.save, numbers), (written.out, drawn), form=written.format)
+    deliver(shown, *written.table_files(table, as_page), form=written.format)
 
 
 def _sentence(strongest: "Table") -> str:

@@ -1,8 +1,8 @@
 """Options that several commands share, in groups: a command takes each group as one value."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -11,13 +11,16 @@ from ..checks import InputError
 from ..data.choices import Dtype
 from ..data.progress import OnProgress, no_progress
 from . import options
-from .options import check_outputs, check_used, texts_named
+from .options import check_outputs, check_used, suffix_of, texts_named
+from .terminal import Wanted
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
     from ..data.tokens import TokenSet
     from ..measurement.measure import Preset
+    from ..report.report import Report
     from ..runs.inputs import Inputs
+    from ..table import Table
 
 
 def in_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -176,6 +179,13 @@ class Written:
         """Raises InputError unless each file can be written, and is none that the command reads."""
         check_outputs(self.force, self.save, self.out, reads=reads)
 
+    def answer_files(
+        self, answer: str, tables: "Sequence[Table]", page: Callable[[], str], more: Mapping[str, Any] = {}
+    ) -> tuple[Wanted, Wanted]:
+        """An answer with its tables and what else it holds, as JSON; and its page."""
+        plain = {"answer": answer, "tables": [table.to_dict() for table in tables], **more}
+        return (self.save, lambda: plain), (self.out, page)
+
 
 @dataclass(frozen=True)
 class WrittenTable(Written):
@@ -183,3 +193,10 @@ class WrittenTable(Written):
 
     save: options.SavedTable = None
     out: options.Drawing = None
+
+    def table_files(self, what: "Table | Report", page: Callable[[], str]) -> tuple[Wanted, Wanted]:
+        """A table, or a report; and its page, or its figure, as the ending of the file says."""
+        from ..pages.report import PAGES, content
+
+        drawn = page if suffix_of(self.out) in PAGES else partial(content, what, suffix_of(self.out))
+        return (self.save, partial(content, what, suffix_of(self.save))), (self.out, drawn)

@@ -1,6 +1,6 @@
 """The commands that measure: a model, several of them, every backend, smaller caches, and what to leave out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from ..data.progress import progress_bars
 from . import options
 from .groups import Given, Loading, LoadingIn, Texts, Written, WrittenTable
 from .options import check_used, edits_of, file, heads_named, n, option, suffix_of
-from .terminal import Wanted, brief, deliver, overview, say
+from .terminal import brief, deliver, overview, say
 
 if TYPE_CHECKING:
     from ..backends.huggingface import HuggingFaceSubject
@@ -103,11 +103,10 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class WrittenReport(Written):
+class WrittenReport(WrittenTable):
     """In which form a command writes a report, or a table chosen from it, and its figure."""
 
     save: SavedReport = None
-    out: options.Drawing = None
 
     def check_table(self, table: str | None) -> None:
         """Raises InputError for a format of tables without a table, and for one of reports beside a table."""
@@ -116,17 +115,6 @@ class WrittenReport(Written):
             raise InputError(f"{suffix} holds one table; name it with --table, or save .safetensors, .json or .csv")
         if suffix == ".safetensors" and table is not None:
             raise InputError("a .safetensors file holds every number; leave --table out, or save .csv or .json")
-
-    def files(
-        self, chosen: "Table | None", report: "Report", epsilon: float, word: "TokenText"
-    ) -> tuple[Wanted, Wanted]:
-        """The numbers of the report or of the chosen table, and the page of the report or the table's figure."""
-        from ..pages.report import PAGES, content, measurement_page
-
-        shown, suffix = chosen or report, suffix_of(self.out)
-        is_page = suffix in PAGES
-        drawn = partial(measurement_page, report, epsilon, word) if is_page else partial(content, shown, suffix)
-        return (self.save, partial(content, shown, suffix_of(self.save))), (self.out, drawn)
 
 
 def measure(
@@ -149,6 +137,7 @@ def measure(
     written.check(*given.files)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
+        from ..pages.report import measurement_page
         from ..report.report import overview_tables
 
         edits = edits_of(edit)
@@ -160,7 +149,8 @@ def measure(
         of_report = report, settings.epsilon, subject.label
         chosen = rows.of(*of_report)
     shown = [chosen] if chosen is not None else (overview_tables if full else overview)(*of_report)
-    deliver([*shown, *_remarks(report)], *written.files(chosen, *of_report), form=written.format)
+    files = written.table_files(chosen or report, partial(measurement_page, *of_report))
+    deliver([*shown, *_remarks(report)], *files, form=written.format)
 
 
 def _remarks(report: "Report") -> Iterator[str]:
@@ -224,7 +214,6 @@ def compare(
     with progress_bars(in_lines=True) as progress:
         from ..backends.files.model_files import check_named
         from ..pages.page import Section, page
-        from ..pages.report import PAGES, content
         from ..report.compare import compare as compare_two, sinks_by
         from ..report.report import Report
         from ..table import MODEL
@@ -249,10 +238,7 @@ def compare(
         else:
             table = sinks_by(MODEL, reports, settings.epsilon)
     as_page = partial(page, table.title, table.note, [Section("", "", tables=[table])])
-    suffix = suffix_of(written.out)
-    drawn = as_page if suffix in PAGES else partial(content, table, suffix)
-    numbers = partial(content, table, suffix_of(written.save))
-    deliver([table], (written.save, numbers), (written.out, drawn), form=written.format)
+    deliver([table], *written.table_files(table, as_page), form=written.format)
 
 
 def check(model: options.Model, format: options.Format = None) -> None:
@@ -295,6 +281,7 @@ def cache(
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
         from ..applications import eviction
+        from ..pages.page import Section, page
 
         subject, ids = _read(model, given, loading, 256, 32, progress)
         _check_cached(ids.shape[1])  # a text may be shorter than was asked for
@@ -306,8 +293,8 @@ def cache(
     tables = [losses.table(), heads, rounded]
     everything = [losses.table(), eviction.needs_table(heads), rounded]
     shown = brief(answer, eviction.largest_window_first(tables[0]), full=everything if full or written.format else ())
-    title = f"{subject.name}: how many first tokens must stay?"
-    deliver(shown, *_files(title, answer, tables, written), form=written.format)
+    as_page = partial(page, f"{subject.name}: how many first tokens must stay?", answer, map(Section.of, tables))
+    deliver(shown, *written.answer_files(answer, tables, as_page), form=written.format)
 
 
 def _check_cached(length: int | None) -> None:
@@ -349,6 +336,7 @@ def mask(
     with progress_bars(in_lines=True) as progress:
         from ..applications import outliers
         from ..applications.dormant import dormant_heads
+        from ..pages.page import Section, page
 
         subject, ids = _read(model, given, loading, 64, 64, progress)
         found = outliers.mask(subject, ids, times=times)
@@ -360,15 +348,5 @@ def mask(
             tables += [dormant.table(), dormant.cuts]
             answer, more = f"{answer} {dormant.answer()}", more | {"heads": dormant.to_dict()}
     shown = brief(answer, outliers.longest_first(tables[0]), full=tables if full or written.format else ())
-    title = f"{subject.name}: what should be left out?"
-    deliver(shown, *_files(title, answer, tables, written, more), form=written.format)
-
-
-def _files(
-    title: str, answer: str, tables: "Sequence[Table]", written: Written, more: Mapping[str, Any] = {}
-) -> tuple[Any, Any]:
-    """The numbers and the page of an answer with its tables."""
-    from ..pages.page import Section, page
-
-    plain = {"answer": answer, "tables": [table.to_dict() for table in tables], **more}
-    return (written.save, lambda: plain), (written.out, lambda: page(title, answer, map(Section.of, tables)))
+    as_page = partial(page, f"{subject.name}: what should be left out?", answer, map(Section.of, tables))
+    deliver(shown, *written.answer_files(answer, tables, as_page, more), form=written.format)

@@ -2,7 +2,7 @@
 
 import sys
 import webbrowser
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import count
@@ -22,7 +22,7 @@ from ..files import by_suffix, path_of, write_file
 from ..interventions.edit import Edits, edits_of
 from ..measurement.maps import attention_map, heads_asked, sinks
 from ..measurement.measure import ModelLike, check_text, inputs_of
-from ..plots.paper import PER_INCH, for_paper, without_menus
+from ..plots.paper import PER_INCH, for_paper
 from ..plots.theme import COLOURS
 from ..report.heads import sinks_by_head
 from ..report.maps import Heads
@@ -46,10 +46,6 @@ class Page:
 
     def __repr__(self) -> str:
         return f"<Page of {self.title}: {len(self.html) / 1e6:.1f} MB of HTML; .save(path) writes it>"
-
-    def to_html(self, path: Path | str | None = None) -> str | Path:
-        """The page as a text; with a path, it is written there instead."""
-        return self.html if path is None else self.save(path)
 
     def save(self, path: Path | str) -> Path:
         """Writes the page, whole or not at all, and returns where.
@@ -179,7 +175,6 @@ def colored_tokens(
     return Page(document(title, body), title)
 
 
-SCALE = 2  # pixels of a PNG per point, for screens and print
 WIDTH = 1100  # points
 _DRAWN = count()  # pictures of this session
 DOTS = 300  # of an inch of a PNG for a paper
@@ -227,26 +222,16 @@ def content(
 def picture(figure: go.Figure, suffix: str, width: float = 5.5, height: float | None = None) -> Any:
     """The content of a picture file, as `save` writes it."""
     scale = DOTS / PER_INCH if suffix == ".png" else 1
-    return _image(for_paper(figure, width, height), suffix[1:], scale)
+    return image(for_paper(figure, width, height), suffix[1:], scale)
 
 
-def save_pictures(figures: Mapping[Path, go.Figure]) -> Iterator[Path]:
-    """Writes PNG pictures without menus, each whole or not at all, and gives their paths.
-
-    Raises InputError where kaleido or a browser is missing.
-    """
-    for path, figure in figures.items():
-        write_file(path, _image(without_menus(figure), "png", SCALE))
-        yield path
-
-
-def _image(figure: go.Figure, kind: str, scale: float) -> bytes:
+def image(figure: go.Figure, kind: str, scale: float) -> bytes:
     """The picture of a figure. Raises InputError where kaleido or a browser is missing."""
-    check_installed("kaleido", "pip install kaleido, or leave the pictures out, pictures=False")
-    fix = "install Chrome or Chromium, or run plotly_get_chrome, or leave the pictures out, pictures=False"
+    check_installed("kaleido", "pip install kaleido")
+    fix = "install Chrome or Chromium, or run plotly_get_chrome"
     with refusal("a picture is drawn by a browser, and none could be started", fix, RuntimeError), catch_warnings():
         filterwarnings("ignore", "The kopts argument is ignored")  # they are given to the server
-        image = bytes(figure.to_image(kind, width=figure.layout.width or WIDTH, scale=scale))
+        image = bytes(figure.toimage(kind, width=figure.layout.width or WIDTH, scale=scale))
     if next(_DRAWN) == 1:  # who draws a second picture may draw more: one browser draws the rest of the session
         import kaleido
 

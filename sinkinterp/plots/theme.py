@@ -1,6 +1,5 @@
 """What figures share: one look, light or dark and colour-blind safe, and curves, error bars, bands and axes."""
 
-import json
 import math
 import re
 import zlib
@@ -8,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -139,13 +137,6 @@ def _template() -> go.layout.Template:
 
 
 _TEMPLATE = _template()
-
-
-def json_ready(figure: go.Figure) -> dict[str, Any]:
-    """The figure's data and layout, with arrays as lists; a number that JSON cannot hold (NaN, infinity) is None."""
-    parts = {"data": [trace.to_plotly_json() for trace in figure.data], "layout": figure.layout.to_plotly_json()}
-    plain: dict[str, Any] = json.loads(json.dumps(parts, default=methodcaller("tolist")), parse_constant=lambda _: None)
-    return plain
 
 
 def model_numbers(models: Sequence[Cell]) -> dict[Cell, int]:

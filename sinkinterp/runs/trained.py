@@ -4,7 +4,7 @@ import shutil
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -89,29 +89,6 @@ class Run:
         """Copies the final checkpoint into a folder, which `si.load` reads. Raises InputError where that is there."""
         with refusal(f"cannot write {path}", "name a folder that is not there yet", OSError):
             return shutil.copytree(self.folder, path_of(path, "where the checkpoint is saved"))
-
-
-class Twins(NamedTuple):
-    """The runs of a model with a sink, and of its twin without one."""
-
-    sink: Run
-    twin: Run
-
-
-def twins(**given: Any) -> Twins:
-    """The runs of "softmax", which makes a sink, and of "sigmoid", trained alike; `trained` says how.
-
-    In a `folder` each has a folder of its name.
-    """
-    home = given.pop("folder", None)
-    names = ("softmax", "sigmoid")
-    both: dict[str, Any] = {x: {} if home is None else {"folder": path_of(home, "folder") / x} for x in names}
-    return Twins(*(trained(name, **given, **where) for name, where in both.items()))
-
-
-def settings(recipe: Recipe | str = "softmax", **given: Any) -> Recipe:
-    """The recipe that `trained` makes of a variant and settings, which it takes in their place."""
-    return described(recipe, given)
 
 
 def trained(

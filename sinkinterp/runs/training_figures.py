@@ -14,7 +14,6 @@ STEP = "step"
 VALID_LOSS = "valid_loss"
 SINK_OF_FIRST = "sink_1"
 SINK_OF_SLOT = "sink_slot"
-GRADIENT_NORM = "grad_norm"
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import plotly.graph_objects as go
 import pytest
 from plots.test_figures import FIGURES
 from refusals import refused
+from sinkinterp._experiments.book.cards import json_ready
 
 import sinkinterp as si
 from sinkinterp.pages import report
-from sinkinterp.plots.theme import json_ready
 from sinkinterp.table import Table
 
 NASTY = "</script><img src=x onerror=alert(1)>"
@@ -49,8 +49,7 @@ def test_notebooks_show_tables_with_their_words_escaped():
 
 def test_a_picture_without_kaleido_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "kaleido", None)
-    refused(lambda: list(report.save_pictures({tmp_path / "x.png": go.Figure()})))
-    assert not list(tmp_path.iterdir())
+    refused(lambda: report.image(go.Figure(), "png", 2))
 
 
 def test_a_picture_without_a_browser_says_which_are_missing(tmp_path, monkeypatch):
@@ -58,18 +57,14 @@ def test_a_picture_without_a_browser_says_which_are_missing(tmp_path, monkeypatc
         raise RuntimeError("\n\nKaleido requires Google Chrome\n")
 
     monkeypatch.setattr(go.Figure, "to_image", absent)
-    refused(lambda: list(report.save_pictures({tmp_path / "x.png": go.Figure()})))
-    assert not list(tmp_path.iterdir())
+    refused(lambda: report.image(go.Figure(), "png", 2))
 
 
 def test_a_picture_is_what_the_browser_drew(tmp_path, monkeypatch):
     asked, content = [], b"ink".ljust(60)
     monkeypatch.setattr(go.Figure, "to_image", lambda figure, kind, **how: asked.append((kind, how)) or content)
     figure = go.Figure(go.Bar(x=["a"], y=np.array([0.5])), layout={"width": 700})
-    assert list(report.save_pictures({tmp_path / "x.png": figure})) == [tmp_path / "x.png"]
-    assert (tmp_path / "x.png").read_bytes().startswith(b"ink") and asked == [
-        ("png", {"width": 700, "scale": report.SCALE})
-    ]
+    assert report.image(figure, "png", 2) == content and asked == [("png", {"width": 700, "scale": 2})]
 
 
 DRAWN = {"png": b"\x89PNG\r\n\x1a\n" + bytes(60), "pdf": b"%PDF-1.4\n1 0 obj\n%%EOF", "svg": b"<svg><g></g></svg>"}

@@ -5,10 +5,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from sinkinterp._experiments.book.cards import json_ready
 
 from sinkinterp.checks import InputError
 from sinkinterp.plots.paper import SMALLEST, for_paper
-from sinkinterp.plots.theme import json_ready
 from sinkinterp.report.maps import HeadMaps, attention_figure
 
 WORDS = ["<|begin_of_text|>", " return", "f", " internationalisation", "\n", " W", "<&>", "mmmmmm"]
