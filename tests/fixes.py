@@ -246,7 +246,6 @@ TYPED = {
     "give weights[None] for the layers of one text": (
         "si.sinks(stacked)", "[si.sinks(stacked[None]), si.sinks(stacked[:, None])]",
     ),
-    "write one in each, as in": ("si.sinks({'a': stacked})", "[si.sinks({3: stacked}), si.sinks({'layers.3': stacked})]"),
     "give weights, not scores before the softmax": ("si.sinks(torch.randn(1, 3, 2, 6, 6))", "si.sinks(stacked[None])"),
     "give causal attention": ("si.sinks(stacked[None].flip(-1))", "si.sinks(stacked[None])"),
     "this {} holds no attention weights; give": ("si.sinks(SimpleNamespace(attentions=None))", "si.sinks(attentions)"),

@@ -25,7 +25,6 @@ from ..report import patterns
 from ..report.maps import HeadMaps, Heads, attention_figure, detail, which_heads
 from ..report.patterns import holds_attention, patterns_of
 from ..report.readings import short_name
-from ..report.report import Report
 from ..table import Table
 from .measure import ModelLike, check_text, check_unedited, equal_inputs_of
 
@@ -94,22 +93,12 @@ def _models_of(given: Any) -> dict[str, Any]:
     models = list(given.values() if isinstance(given, Mapping) else given) if isinstance(given, _SEVERAL) else []
     if not all(isinstance(model, str | torch.nn.Module | Subject) for model in models):
         return {}
-    return by_name(given if isinstance(given, Mapping) else models)
-
-
-def by_name(models: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Models or reports by their names: those given, those of a mapping, or their own, numbered where two are alike."""
-    if isinstance(models, Mapping) and names is None:
-        return {str(name): model for name, model in models.items()}
-    given = [*models.values()] if isinstance(models, Mapping) else models
-    several = given if isinstance(given, list | tuple) else [given]
-    each = [x if isinstance(x, Report) else subject_of(x) for x in several]
-    own = [short_name(x.protocol.model) if isinstance(x, Report) else getattr(x, "name", "edited") for x in each]
-    called = [str(name) for name in [names] if isinstance(name, str)] or [*map(str, names or own)]
-    numbered = [f"{name} {i}" if called.count(name) > 1 else name for i, name in enumerate(called, 1)]
-    if len(numbered) != len(each):
-        raise InputError(f"names are those of {len(each)} models; got {len(numbered)}")
-    return dict(zip(numbered, each, strict=True))
+    if isinstance(given, Mapping):
+        return {str(name): model for name, model in given.items()}
+    subjects = [subject_of(model) for model in models]
+    names = [subject.name for subject in subjects]
+    numbered = [f"{name} {i}" if names.count(name) > 1 else name for i, name in enumerate(names, 1)]
+    return dict(zip(numbered, subjects, strict=True))
 
 
 def _texts_of(given: Any) -> dict[str, Any]:

@@ -162,16 +162,13 @@ def _by_layer(given: Any, sequences: int | None) -> dict[int, Any]:
     if getattr(given, "beam_indices", None) is not None:
         raise InputError("beams change places from step to step, so their weights are of no one text; set num_beams=1")
     given = getattr(given, "attentions", getattr(given, "decoder_attentions", given))
-    given = given.to_numpy() if callable(getattr(given, "to_numpy", None)) else given  # a data frame, of one map
     if isinstance(given, Tensor | np.ndarray):
         return dict(enumerate(_with_all_axes(given, sequences).swapaxes(0, 1)))
     if isinstance(given, Mapping) or callable(getattr(given, "items", None)):
         found = {int(m[1]): value for name, value in given.items() if (m := _LAYER_OF_HOOK.search(str(name)))}
         if found:
             return dict(sorted(found.items()))
-    if type(given) is dict and all(isinstance(value, Tensor | np.ndarray) for value in given.values()):
-        return _by_number(given)
-    patterns = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
+    patterns = list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else []
     if not patterns or isinstance(patterns[0], str):
         others = "si.sinks(model, text) has those of a model, si.attention_map(models, text) draws several"
         raise InputError(f"this {type(given).__name__} holds no attention weights; give {TAKES}; {others}")
@@ -190,16 +187,6 @@ def _with_all_axes(given: Any, sequences: int | None) -> Any:
     if not 2 <= given.ndim <= 5:
         raise InputError(f"the array is {tuple(given.shape)}; give {TAKES}")
     return given[(None,) * (5 - given.ndim)]
-
-
-def _by_number(given: Mapping[Any, Any]) -> dict[int, Any]:
-    """Weights by the number of their layer, which is the only number in their name."""
-    numbers = [re.findall(r"\d+", str(name)) for name in given]
-    found = {int(each[0]): value for each, value in zip(numbers, given.values(), strict=True) if len(each) == 1}
-    if not given or len(found) < len(given):
-        fix = "write one in each, as in {3: weights} or {'layers.3': weights}"
-        raise InputError(f"the names {[*map(str, given)]!r:.80} do not number the layers of weights; {fix}")
-    return dict(sorted(found.items()))
 
 
 def _generated(layer: int, steps: Sequence[Any]) -> Pattern:
