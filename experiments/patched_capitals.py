@@ -10,8 +10,15 @@ from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.interventions import Change, ChangeMLP, ChangeOutputs, ChangeResidual, ChangeValues
-from sinkinterp.measurement.activation_patching import activation_patching, logit_difference
-from sinkinterp.measurement.patching import CONTROL, FIRST_ORDER, RESTORED, TOKEN, restored_figure
+from sinkinterp.measurement.activation_patching import (
+    CONTROL,
+    FIRST_ORDER,
+    RESTORED,
+    TOKEN,
+    activation_patching,
+    logit_difference,
+    restored_figure,
+)
 from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.table import HEAD, LAYER, POSITION, Cell, Table, high_of, low_of

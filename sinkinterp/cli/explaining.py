@@ -232,7 +232,7 @@ def patch(
     written.check()
     say(f"loading {model}{'' if compared.into is None else f' and {compared.into}'}")
     with progress_bars(in_lines=True) as progress:
-        from ..measurement.patching import RESTORED
+        from ..measurement.activation_patching import RESTORED
         from ..pages.page import Section, page
         from ..report.readings import short_name
         from ..report.report import chosen_rows
@@ -254,7 +254,7 @@ def patch(
 
 def _sentence(strongest: "Table") -> str:
     """The place that restores most, from rows with the strongest first."""
-    from ..measurement.patching import RESTORED
+    from ..measurement.activation_patching import RESTORED
 
     row = strongest.records()[0]
     place = ", ".join(f"{name} {row[name]}" for name in list(row)[: list(row).index(RESTORED)])

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import plotly.graph_objects as go
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -45,15 +46,28 @@ from ..metrics.estimates import estimate_cells, intervals, ratio
 from ..metrics.importance import first_importance
 from ..metrics.metric import PerSequence, target_loss
 from ..metrics.sinks import check_epsilon, sink_rate
+from ..plots.theme import DIVERGING, escaped, heat_map, themed, unique_values
+from ..report.maps import shown_word
 from ..table import HEAD, KV_HEAD, LAYER, POSITION, Cell, Table
-from . import patching
 from .lens import logit_parts
 from .measure import ModelLike, dtype_of, inputs_of, passes
+from .patching import Activations, activations, attribution
 
-Place = tuple[int, int, int, int]  # layer, head, position, key; -1 for all
+RESTORED, CONTROL, FIRST_ORDER, TOKEN, KEY = "restored", "control", "first order", "token", "key"
+DIRECT = "direct"
+_SITE = "a site is a change without an operation, such as ChangeResidual(layers=[1])"
 USUAL_TEXT = "The quick brown fox jumps over the lazy dog."  # that two models read where no text is given
 OTHERS = 10  # places that a map of some places is compared with
 LEAST_GAP = 1e-6  # of the larger, between the clean and the corrupted metric, for a share of it to mean anything
+
+
+class Place(NamedTuple):
+    """What one run patches; -1 for all heads, positions or keys."""
+
+    layer: int
+    head: int
+    position: int
+    key: int
 
 
 @dataclass(frozen=True)
@@ -164,212 +178,6 @@ def answer_difference(subject: Subject, answer: str, instead: str, position: int
 Metric = PatchingMetric | Callable[[Logits], PerSequence]
 
 
-def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it is measured
-    model: ModelLike,
-    clean: TokensLike | Any,
-    corrupted: TokensLike | Any,
-    *,
-    site: Change = ChangeResidual(),
-    metric: Metric = divergence_from_clean(),
-    by: Sequence[str] | None = None,
-    first_order: bool = False,
-    direct: bool = False,
-    progress: bool | OnProgress = True,
-) -> Table:
-    """The share of a behaviour that each activation of a site restores, with its interval over pairs of prompts.
-
-    `clean` and `corrupted` are prompts of equal lengths in tokens, one pair or several. `site` chooses what is patched,
-    a change without an operation: `ChangeResidual()`, `ChangeMLP()`, `ChangeOutputs()` (what heads return), `Change` at
-    another of `si.sites`; its layers, heads and positions narrow the map. `by`: the axes of the map, of "layer",
-    "head", "position" (default: layer and position, or layer and head for a site of heads; keys and values have
-    "kv_head"; `sites.PATTERN` also has "key", for single edges of attention, whose rows are not normalised again).
-    `metric` is one of this module's, or a function from logits to a number per sequence.
-    A column "control" holds what the same place of a third prompt restores: the clean one of another pair, unless all
-    of these are one of the two. The note says what a place drawn at random restores: one of the map, or up to ten
-    others where `site` names its places. `first_order` adds what `attribution` estimates, by one pass forward and one
-    back, and its error. `direct` adds the share that a head or feed-forward layer writes into the answers' logits
-    itself, which sums to 1 over all parts of the residual (see `lens`). One pass reads the clean run, and the patches
-    are batched. Raises InputError for prompts that do not fit, and where both prompts behave alike.
-    """
-    instance_of(site, Change, _SITE)
-    runs = Runs(*runs_of(model, clean, corrupted, metric), site)
-    return restored(runs, _axes(site, by), progress, first_order, direct)
-
-
-def twin_patching(  # noqa: PLR0913  two models, what is patched, and how it is measured
-    source: ModelLike,
-    target: ModelLike,
-    tokens: TokensLike | Any,
-    *,
-    site: Change = ChangeResidual(),
-    metric: Metric = first_alpha(),
-    by: Sequence[str] | None = None,
-    first_order: bool = False,
-    direct: bool = False,
-    progress: bool | OnProgress = True,
-) -> Table:
-    """The share of a behaviour of `source` that each of its activations restores in `target`, a model of its shape.
-
-    Both read the same tokens, one text or several. The default metric is the importance of the first token. Other
-    arguments and errors are those of `activation_patching`. Also raises InputError where the two read a text as
-    different tokens.
-    """
-    instance_of(site, Change, _SITE)
-    (one, first), (two, second) = (inputs_of(model, tokens) for model in (source, target))
-    if not torch.equal(first.of_one_length().cpu(), second.of_one_length().cpu()):
-        raise InputError(f"{one.name} and {two.name} read the text as different tokens; give token ids")
-    runs = Runs(two, one, _metric_of(metric), first.tokens, second.tokens, one.run(first.tokens).logits, site)
-    return restored(runs, _axes(site, by), progress, first_order, direct)
-
-
-_SITE = "a site is a change without an operation, such as ChangeResidual(layers=[1])"
-
-
-def restored(
-    runs: "Runs", axes: Sequence[str], progress: bool | OnProgress, first_order: bool = False, direct: bool = False
-) -> Table:
-    """The table of the shares that the places of `runs` restore."""
-    given = patching.activations(runs.site, runs.source, runs.clean)
-    whole, broken = runs.unpatched(runs.source, runs.clean), runs.unpatched(runs.subject, runs.corrupted)
-    gap = _gap(runs.metric.name, whole, broken)
-    places = _places(runs.site, given, axes)
-    effects = {name: x - broken for name, x in _patched(runs, given, places, progress).items()}
-    others = _others(runs, axes, places, progress)
-    at_random = others - broken if len(others) else effects[patching.RESTORED]
-    who = f"{len(others)} other places drawn at random restore" if len(others) else "a place drawn at random restores"
-    notes = [
-        f"{runs.names}: n={len(gap)} pairs, T={runs.clean.shape[1]}, {dtype_of(runs.subject)}",
-        runs.protocol,
-        f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}",
-        f"{who} {ratio(at_random.mean(0), gap)}",
-    ]
-    if KV_HEAD in axes:
-        notes.append(f"each kv_head serves {runs.subject.shape.n_heads // runs.subject.shape.n_kv_heads} query heads")
-    n_runs = len(places) * len(effects) + len(others) + 4 + first_order
-    if first_order:
-        effects[patching.FIRST_ORDER] = _estimated(runs, given, places)
-        error = ((effects[patching.FIRST_ORDER] - effects[patching.RESTORED]).mean(1) / gap.mean()).abs()
-        notes.append(f"first order: wrong by {error.mean():.2g} on average and {error.max():.2g} at most")
-    if direct:
-        effects[patching.DIRECT] = _written(runs, places)
-        notes.append("direct: written into the logits, the clean run less the corrupted one, each at its own scale")
-    notes += [f"{n_runs} runs of each pair"] if type(runs) is Runs else []
-    notes.append("restored: 1 as the clean run, 0 as the corrupted one; mean change over mean difference of the two")
-    has_control = patching.CONTROL in effects
-    notes.append("control: the same place of another pair" if has_control else "no control: it takes a third prompt")
-    notes.append(intervals(len(gap), "pairs"))
-    return Table.of(runs.title, "; ".join(notes), _rows(runs, places, effects, gap), patching.restored_figure)
-
-
-def _gap(name: str, whole: PerSequence, broken: PerSequence) -> PerSequence:
-    """The difference of the two runs. Raises InputError if it is not a number, or too small to be restored."""
-    gap = whole - broken
-    if gap.isnan().any():
-        raise InputError(f"{name} is not a number for pair {int(gap.isnan().int().argmax())}, from 0")
-    if not gap.mean().abs() > LEAST_GAP * torch.maximum(whole.abs(), broken.abs()).mean():
-        size = f"{whole.mean():.4g} in both runs, up to {gap.mean().abs():.2g}"
-        raise InputError(f"{name} is {size}, so nothing can be restored")
-    return gap
-
-
-def _patched(
-    runs: "Runs", given: patching.Activations, places: Sequence[Place], progress: bool | OnProgress
-) -> dict[str, Float[Tensor, "place pair"]]:
-    """The metric with each place patched: from the clean run, and from another pair's where there is one."""
-    sources, other = {patching.RESTORED: given}, _another(runs.clean, runs.corrupted)
-    if other is not None:
-        sources[patching.CONTROL] = {layer: x[other.to(x.device)] for layer, x in given.items()}
-    with progress_of(progress, f"patching {runs.subject.name}") as on_pass:
-        return {name: runs.values(source, places, on_pass) for name, source in sources.items()}
-
-
-def _others(
-    runs: "Runs", axes: Sequence[str], places: Sequence[Place], progress: bool | OnProgress
-) -> Float[Tensor, "place pair"]:
-    """The metric with other places patched, at most `OTHERS` drawn at random that the axes have and the site omits."""
-    wider: dict[str, Any] = {"layers": None, **({"positions": None} if POSITION in axes else {})}
-    if runs.site.selector and _head_axis(runs.site) in axes:
-        wider[runs.site.selector] = None
-    if all(getattr(runs.site, name) is None for name in wider):  # the map has all places
-        return torch.empty(0, len(runs.corrupted))
-    everywhere = replace(runs, site=replace(runs.site, **wider))
-    given = patching.activations(everywhere.site, runs.source, runs.clean)
-    others = sorted({*_places(everywhere.site, given, axes)}.difference(places))
-    order = torch.randperm(len(others), generator=torch.Generator().manual_seed(0))[:OTHERS]
-    if not len(order):
-        return torch.empty(0, len(runs.corrupted))
-    with progress_of(progress, f"patching {runs.subject.name} at random") as on_pass:
-        return everywhere.values(given, [others[i] for i in order], on_pass)
-
-
-def _rows(
-    runs: "Runs", places: Sequence[Place], effects: Mapping[str, Tensor], gap: PerSequence
-) -> tuple[dict[str, Cell], ...]:
-    """A row for each place: where it is, and what patches of it restore."""
-    words, rows, axes = runs.subject.label, [], (LAYER, _head_axis(runs.site), POSITION, patching.KEY)
-    for i, place in enumerate(places):
-        row: dict[str, Cell] = {axis: at for axis, at in zip(axes, place, strict=True) if at >= 0}
-        row |= {patching.TOKEN: words(int(runs.clean[0, place[2]]))} if place[2] >= 0 else {}
-        for name, values in effects.items():
-            row |= estimate_cells(name, ratio(values[i], gap))
-        rows.append(row)
-    return tuple(rows)
-
-
-def _another(clean: Tokens, corrupted: Tokens) -> Int[Tensor, " pair"] | None:
-    """For each pair the nearest one before it whose clean prompt is neither of its two; None where one has none."""
-    alike = (clean[:, None] == clean).all(-1) | (corrupted[:, None] == clean).all(-1)
-    index = torch.arange(len(clean))
-    distance = (index[:, None] - index - 1) % len(clean)
-    return None if alike.all(1).any() else distance.masked_fill(alike.cpu(), len(clean)).argmin(1)
-
-
-def _estimated(runs: "Runs", given: patching.Activations, places: Sequence[Place]) -> Float[Tensor, "place pair"]:
-    """To first order, what each patch changes in the metric. Raises InputError for a metric of attention calls."""
-    if runs.metric.reads or places[0][3] >= 0:
-        what = "maps by key are not estimated" if places[0][3] >= 0 else f"{runs.metric.name} reads attention"
-        raise InputError(f"first_order differentiates logits by layer, head and position, and {what}")
-    parts = []
-    for rows, batch in passes(runs.subject, runs.corrupted):
-
-        def score(logits: Logits, tokens: Tokens, rows: Tensor = rows) -> PerSequence:
-            return runs.metric.of(runs.scene(Trace({}, logits), rows))
-
-        source = {layer: x[rows.to(x.device)] for layer, x in given.items()}
-        changes = patching.attribution(runs.site, runs.subject, batch, source, score)
-        parts.append(torch.stack([_at(changes[layer], head, position) for layer, head, position, _ in places]))
-    return torch.cat(parts, 1).detach().float().cpu()
-
-
-def _written(runs: "Runs", places: Sequence[Place]) -> Float[Tensor, "place pair"]:
-    """The part of the difference of logits that each place writes in the clean run, less that in the corrupted one.
-
-    Raises InputError for another metric, and for what does not write into the residual stream.
-    """
-    site, answers = runs.site, runs.metric.answers
-    if answers is None or site.site not in (sites.OUTPUT, sites.MLP) or site.dims is not None:
-        fix = "give site=ChangeOutputs() or ChangeMLP() without dims, and metric=answer_difference(...)"
-        raise InputError(f"direct says what heads or feed-forward layers write into two answers' logits; {fix}")
-    n, length = runs.corrupted.shape
-    right, wrong = (ids.expand(n) for ids in answers[:2])
-    both = ((runs.source, runs.clean), (runs.subject, runs.corrupted))
-    clean, broken = (logit_parts(model, x, right, wrong, answers[2]) for model, x in both)
-    at, rows = answers[2] % length, []
-    for layer, head, position, _ in places:
-        heads = range(runs.subject.shape.n_heads) if head < 0 else (head,)
-        of_heads = [f"head {layer}.{h}" for h in heads]
-        names = of_heads if site.site == sites.OUTPUT else [f"MLP {layer}"]
-        is_there = position == at if position >= 0 else site.positions is None or at in site.positions
-        rows.append(torch.stack([clean[name] - broken[name] for name in names]).sum(0) * is_there)
-    return torch.stack(rows).float()
-
-
-def _at(changes: Tensor, head: int, position: int) -> PerSequence:
-    """The changes `sequence [head] pos` of one place, summed over the axes that it does not name."""
-    at = tuple(slice(None) if k < 0 else slice(k, k + 1) for k in (head, position)[-(changes.ndim - 1) :])
-    return changes[(slice(None), *at)].flatten(1).sum(1)
-
-
 @dataclass(frozen=True)
 class Runs:
     """Runs of `subject` in which one place is patched, and the metric of each. `source` makes the clean run."""
@@ -408,12 +216,12 @@ class Runs:
         return self.subject.run(self.corrupted[pairs], reads=reads, edits=edits, logits=logits, blocks=blocks)
 
     @cached_property
-    def stream(self) -> patching.Activations:
+    def stream(self) -> Activations:
         """The residuals of the corrupted run, before every block and behind the last."""
-        return patching.activations(ChangeResidual(), self.subject, self.corrupted)
+        return activations(ChangeResidual(), self.subject, self.corrupted)
 
     def values(
-        self, given: patching.Activations, places: Sequence[Place], on_pass: OnProgress = no_progress
+        self, given: Activations, places: Sequence[Place], on_pass: OnProgress = no_progress
     ) -> Float[Tensor, "place pair"]:
         """The metric of every corrupted run, with each place in turn patched from `given`."""
         n, chosen = len(self.corrupted), torch.tensor(places)
@@ -441,10 +249,8 @@ class Runs:
         return Scene(trace, self.clean[pairs], self.clean_logits[pairs], pairs, len(self.clean))
 
 
-def runs_of(
-    model: ModelLike, clean: Any, corrupted: Any, metric: Any
-) -> tuple[Subject, Subject, PatchingMetric, Tokens, Tokens, Logits]:
-    """The first fields of `Runs`, of a model with a clean and a corrupted prompt.
+def runs_of(model: ModelLike, clean: Any, corrupted: Any, metric: Any, site: Change) -> Runs:
+    """The runs of a model with a clean and a corrupted prompt.
 
     Raises InputError where a pair of prompts differs in length.
     """
@@ -454,7 +260,8 @@ def runs_of(
     if shapes[0] != shapes[1]:
         got = f"here {shapes[0]} and {shapes[1]} (sequences, tokens); change words for others with as many tokens"
         raise InputError(f"clean and corrupted prompts are as many, and of one length in tokens; {got}")
-    return subject, subject, _metric_of(metric), first.tokens, second.tokens, subject.run(first.tokens).logits
+    logits = subject.run(first.tokens).logits
+    return Runs(subject, subject, _metric_of(metric), first.tokens, second.tokens, logits, site)
 
 
 def _metric_of(metric: Any) -> PatchingMetric:
@@ -466,6 +273,225 @@ def _metric_of(metric: Any) -> PatchingMetric:
         raise InputError(f"{metric!r:.40} is not a metric of patching; {fix}")
     accepting(metric, "a metric of patching, a function of logits,", None)
     return PatchingMetric(getattr(metric, "__name__", "metric"), lambda scene: metric(scene.trace.logits), {})
+
+
+def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it is measured
+    model: ModelLike,
+    clean: TokensLike | Any,
+    corrupted: TokensLike | Any,
+    *,
+    site: Change = ChangeResidual(),
+    metric: Metric = divergence_from_clean(),
+    by: Sequence[str] | None = None,
+    first_order: bool = False,
+    direct: bool = False,
+    progress: bool | OnProgress = True,
+) -> Table:
+    """The share of a behaviour that each activation of a site restores, with its interval over pairs of prompts.
+
+    `clean` and `corrupted` are prompts of equal lengths in tokens, one pair or several. `site` chooses what is patched,
+    a change without an operation: `ChangeResidual()`, `ChangeMLP()`, `ChangeOutputs()` (what heads return), `Change` at
+    another of `si.sites`; its layers, heads and positions narrow the map. `by`: the axes of the map, of "layer",
+    "head", "position" (default: layer and position, or layer and head for a site of heads; keys and values have
+    "kv_head"; `sites.PATTERN` also has "key", for single edges of attention, whose rows are not normalised again).
+    `metric` is one of this module's, or a function from logits to a number per sequence.
+    A column "control" holds what the same place of a third prompt restores: the clean one of another pair, unless all
+    of these are one of the two. The note says what a place drawn at random restores: one of the map, or up to ten
+    others where `site` names its places. `first_order` adds what `attribution` estimates, by one pass forward and one
+    back, and its error. `direct` adds the share that a head or feed-forward layer writes into the answers' logits
+    itself, which sums to 1 over all parts of the residual (see `lens`). One pass reads the clean run, and the patches
+    are batched. Raises InputError for prompts that do not fit, and where both prompts behave alike.
+    """
+    instance_of(site, Change, _SITE)
+    return restored(runs_of(model, clean, corrupted, metric, site), _axes(site, by), progress, first_order, direct)
+
+
+def twin_patching(  # noqa: PLR0913  two models, what is patched, and how it is measured
+    source: ModelLike,
+    target: ModelLike,
+    tokens: TokensLike | Any,
+    *,
+    site: Change = ChangeResidual(),
+    metric: Metric = first_alpha(),
+    by: Sequence[str] | None = None,
+    first_order: bool = False,
+    direct: bool = False,
+    progress: bool | OnProgress = True,
+) -> Table:
+    """The share of a behaviour of `source` that each of its activations restores in `target`, a model of its shape.
+
+    Both read the same tokens, one text or several. The default metric is the importance of the first token. Other
+    arguments and errors are those of `activation_patching`. Also raises InputError where the two read a text as
+    different tokens.
+    """
+    instance_of(site, Change, _SITE)
+    (one, first), (two, second) = (inputs_of(model, tokens) for model in (source, target))
+    if not torch.equal(first.of_one_length().cpu(), second.of_one_length().cpu()):
+        raise InputError(f"{one.name} and {two.name} read the text as different tokens; give token ids")
+    runs = Runs(two, one, _metric_of(metric), first.tokens, second.tokens, one.run(first.tokens).logits, site)
+    return restored(runs, _axes(site, by), progress, first_order, direct)
+
+
+def restored(
+    runs: Runs, axes: Sequence[str], progress: bool | OnProgress, first_order: bool = False, direct: bool = False
+) -> Table:
+    """The table of the shares that the places of `runs` restore."""
+    given = activations(runs.site, runs.source, runs.clean)
+    whole, broken = runs.unpatched(runs.source, runs.clean), runs.unpatched(runs.subject, runs.corrupted)
+    gap = _gap(runs.metric.name, whole, broken)
+    places = _places(runs.site, given, axes)
+    effects = {name: x - broken for name, x in _patched(runs, given, places, progress).items()}
+    others = _others(runs, axes, places, progress)
+    at_random = others - broken if len(others) else effects[RESTORED]
+    who = f"{len(others)} other places drawn at random restore" if len(others) else "a place drawn at random restores"
+    notes = [
+        f"{runs.names}: n={len(gap)} pairs, T={runs.clean.shape[1]}, {dtype_of(runs.subject)}",
+        runs.protocol,
+        f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}",
+        f"{who} {ratio(at_random.mean(0), gap)}",
+    ]
+    if KV_HEAD in axes:
+        notes.append(f"each kv_head serves {runs.subject.shape.n_heads // runs.subject.shape.n_kv_heads} query heads")
+    n_runs = len(places) * len(effects) + len(others) + 4 + first_order
+    if first_order:
+        effects[FIRST_ORDER] = _estimated(runs, given, places)
+        error = ((effects[FIRST_ORDER] - effects[RESTORED]).mean(1) / gap.mean()).abs()
+        notes.append(f"first order: wrong by {error.mean():.2g} on average and {error.max():.2g} at most")
+    if direct:
+        effects[DIRECT] = _written(runs, places)
+        notes.append("direct: written into the logits, the clean run less the corrupted one, each at its own scale")
+    notes += [f"{n_runs} runs of each pair"] if type(runs) is Runs else []
+    notes.append("restored: 1 as the clean run, 0 as the corrupted one; mean change over mean difference of the two")
+    has_control = CONTROL in effects
+    notes.append("control: the same place of another pair" if has_control else "no control: it takes a third prompt")
+    notes.append(intervals(len(gap), "pairs"))
+    return Table.of(runs.title, "; ".join(notes), _rows(runs, places, effects, gap), restored_figure)
+
+
+def restored_figure(table: Table) -> go.Figure:
+    """The share restored as a heat map: layers downwards, positions with their words or heads to the right."""
+    across = next(name for name in (KEY, POSITION, HEAD, KV_HEAD) if name in table.frame)
+    down = [name for name in (LAYER, HEAD, KV_HEAD, POSITION) if name in table.frame and name != across]
+    has_words = TOKEN in table.frame
+    words = dict(zip(table.frame[POSITION], table.frame[TOKEN], strict=True)) if has_words else {}
+    columns = sorted(int(i) for i in unique_values(table, across) if i is not None)
+    x = [f"{i} {escaped(shown_word(str(words[i])))}" if i in words else f"{across} {i}" for i in columns]
+    hover = f"{' '.join(down)} %{{y}}, {across} %{{x}}: %{{z:.3f}}<extra></extra>"
+    colours = {"colorscale": DIVERGING, "zmin": -1, "zmid": 0, "zmax": 1}
+    figure = heat_map(table, RESTORED, down, across, **colours, hovertemplate=hover)
+    figure.update_traces(x=x).update_xaxes(title=f"{across} (from 0)", tickangle=-60)
+    caption = "The share of the clean behaviour that one patched place restores: 1 all, 0 none, below 0 the opposite."
+    height = 260 + max(240, min(720, 18 * len(figure.data[0].y)))
+    return themed(figure, table.title, height, f"{caption} {table.note}")
+
+
+def _gap(name: str, whole: PerSequence, broken: PerSequence) -> PerSequence:
+    """The difference of the two runs. Raises InputError if it is not a number, or too small to be restored."""
+    gap = whole - broken
+    if gap.isnan().any():
+        raise InputError(f"{name} is not a number for pair {int(gap.isnan().int().argmax())}, from 0")
+    if not gap.mean().abs() > LEAST_GAP * torch.maximum(whole.abs(), broken.abs()).mean():
+        size = f"{whole.mean():.4g} in both runs, up to {gap.mean().abs():.2g}"
+        raise InputError(f"{name} is {size}, so nothing can be restored")
+    return gap
+
+
+def _patched(
+    runs: Runs, given: Activations, places: Sequence[Place], progress: bool | OnProgress
+) -> dict[str, Float[Tensor, "place pair"]]:
+    """The metric with each place patched: from the clean run, and from another pair's where there is one."""
+    sources, other = {RESTORED: given}, _another(runs.clean, runs.corrupted)
+    if other is not None:
+        sources[CONTROL] = {layer: x[other.to(x.device)] for layer, x in given.items()}
+    with progress_of(progress, f"patching {runs.subject.name}") as on_pass:
+        return {name: runs.values(source, places, on_pass) for name, source in sources.items()}
+
+
+def _others(
+    runs: Runs, axes: Sequence[str], places: Sequence[Place], progress: bool | OnProgress
+) -> Float[Tensor, "place pair"]:
+    """The metric with other places patched, at most `OTHERS` drawn at random that the axes have and the site omits."""
+    wider: dict[str, Any] = {"layers": None, **({"positions": None} if POSITION in axes else {})}
+    if runs.site.selector and _head_axis(runs.site) in axes:
+        wider[runs.site.selector] = None
+    if all(getattr(runs.site, name) is None for name in wider):  # the map has all places
+        return torch.empty(0, len(runs.corrupted))
+    everywhere = replace(runs, site=replace(runs.site, **wider))
+    given = activations(everywhere.site, runs.source, runs.clean)
+    others = sorted({*_places(everywhere.site, given, axes)}.difference(places))
+    order = torch.randperm(len(others), generator=torch.Generator().manual_seed(0))[:OTHERS]
+    if not len(order):
+        return torch.empty(0, len(runs.corrupted))
+    with progress_of(progress, f"patching {runs.subject.name} at random") as on_pass:
+        return everywhere.values(given, [others[i] for i in order], on_pass)
+
+
+def _rows(
+    runs: Runs, places: Sequence[Place], effects: Mapping[str, Tensor], gap: PerSequence
+) -> tuple[dict[str, Cell], ...]:
+    """A row for each place: where it is, and what patches of it restore."""
+    words, rows, axes = runs.subject.label, [], (LAYER, _head_axis(runs.site), POSITION, KEY)
+    for i, place in enumerate(places):
+        row: dict[str, Cell] = {axis: at for axis, at in zip(axes, place, strict=True) if at >= 0}
+        row |= {TOKEN: words(int(runs.clean[0, place.position]))} if place.position >= 0 else {}
+        for name, values in effects.items():
+            row |= estimate_cells(name, ratio(values[i], gap))
+        rows.append(row)
+    return tuple(rows)
+
+
+def _another(clean: Tokens, corrupted: Tokens) -> Int[Tensor, " pair"] | None:
+    """For each pair the nearest one before it whose clean prompt is neither of its two; None where one has none."""
+    alike = (clean[:, None] == clean).all(-1) | (corrupted[:, None] == clean).all(-1)
+    index = torch.arange(len(clean))
+    distance = (index[:, None] - index - 1) % len(clean)
+    return None if alike.all(1).any() else distance.masked_fill(alike.cpu(), len(clean)).argmin(1)
+
+
+def _estimated(runs: Runs, given: Activations, places: Sequence[Place]) -> Float[Tensor, "place pair"]:
+    """To first order, what each patch changes in the metric. Raises InputError for a metric of attention calls."""
+    if runs.metric.reads or places[0].key >= 0:
+        what = "maps by key are not estimated" if places[0].key >= 0 else f"{runs.metric.name} reads attention"
+        raise InputError(f"first_order differentiates logits by layer, head and position, and {what}")
+    parts = []
+    for rows, batch in passes(runs.subject, runs.corrupted):
+
+        def score(logits: Logits, tokens: Tokens, rows: Tensor = rows) -> PerSequence:
+            return runs.metric.of(runs.scene(Trace({}, logits), rows))
+
+        source = {layer: x[rows.to(x.device)] for layer, x in given.items()}
+        changes = attribution(runs.site, runs.subject, batch, source, score)
+        parts.append(torch.stack([_at(changes[layer], head, position) for layer, head, position, _ in places]))
+    return torch.cat(parts, 1).detach().float().cpu()
+
+
+def _written(runs: Runs, places: Sequence[Place]) -> Float[Tensor, "place pair"]:
+    """The part of the difference of logits that each place writes in the clean run, less that in the corrupted one.
+
+    Raises InputError for another metric, and for what does not write into the residual stream.
+    """
+    site, answers = runs.site, runs.metric.answers
+    if answers is None or site.site not in (sites.OUTPUT, sites.MLP) or site.dims is not None:
+        fix = "give site=ChangeOutputs() or ChangeMLP() without dims, and metric=answer_difference(...)"
+        raise InputError(f"direct says what heads or feed-forward layers write into two answers' logits; {fix}")
+    n, length = runs.corrupted.shape
+    right, wrong = (ids.expand(n) for ids in answers[:2])
+    both = ((runs.source, runs.clean), (runs.subject, runs.corrupted))
+    clean, broken = (logit_parts(model, x, right, wrong, answers[2]) for model, x in both)
+    at, rows = answers[2] % length, []
+    for layer, head, position, _ in places:
+        heads = range(runs.subject.shape.n_heads) if head < 0 else (head,)
+        of_heads = [f"head {layer}.{h}" for h in heads]
+        names = of_heads if site.site == sites.OUTPUT else [f"MLP {layer}"]
+        is_there = position == at if position >= 0 else site.positions is None or at in site.positions
+        rows.append(torch.stack([clean[name] - broken[name] for name in names]).sum(0) * is_there)
+    return torch.stack(rows).float()
+
+
+def _at(changes: Tensor, head: int, position: int) -> PerSequence:
+    """The changes `sequence [head] pos` of one place, summed over the axes that it does not name."""
+    at = tuple(slice(None) if k < 0 else slice(k, k + 1) for k in (head, position)[-(changes.ndim - 1) :])
+    return changes[(slice(None), *at)].flatten(1).sum(1)
 
 
 def answer_token(subject: Subject, text: Any) -> int:
@@ -482,7 +508,7 @@ def _axes(site: Change, by: Any) -> tuple[str, ...]:
     """The axes of the map, in their order."""
     of_head = (_head_axis(site),) if site.selector else ()
     by = (LAYER, *(of_head or (POSITION,))) if by is None else by
-    axes = (LAYER, *of_head, POSITION, *((patching.KEY,) if site.site == sites.PATTERN else ()))
+    axes = (LAYER, *of_head, POSITION, *((KEY,) if site.site == sites.PATTERN else ()))
     chosen = [*by] if isinstance(by, Iterable) and not isinstance(by, str) else [by]
     if LAYER not in chosen or not all(axis in axes for axis in chosen) or len(set(chosen)) < len(chosen):
         raise InputError(f"a map of the {site.site.label} goes by layer, and by {' or '.join(axes[1:])}; got {chosen}")
@@ -493,7 +519,7 @@ def _head_axis(site: Change) -> str:
     return KV_HEAD if site.selector == "kv_heads" else HEAD
 
 
-def _places(site: Change, given: patching.Activations, axes: Sequence[str]) -> list[Place]:
+def _places(site: Change, given: Activations, axes: Sequence[str]) -> list[Place]:
     """Every place of a site, or those that it selects, without keys that a query does not see."""
     x = next(iter(given.values()))
 
@@ -503,9 +529,9 @@ def _places(site: Change, given: patching.Activations, axes: Sequence[str]) -> l
     heads = range(x.shape[1]) if _head_axis(site) in axes else (-1,)
     of_site = [(layer, head) for layer, head in product(given, heads) if is_chosen(layer, head)]
     positions, keys = (range(x.shape[-2]) if some is None else some for some in (site.positions, site.dims))
-    each = product(of_site, positions if POSITION in axes else (-1,), keys if patching.KEY in axes else (-1,))
+    each = product(of_site, positions if POSITION in axes else (-1,), keys if KEY in axes else (-1,))
     return [
-        (layer, head, position, key)
+        Place(layer, head, position, key)
         for (layer, head), position, key in each
         if key <= position or POSITION not in axes or _is_seen(given[layer], head, position, key)
     ]

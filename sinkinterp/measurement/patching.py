@@ -1,4 +1,4 @@
-"""Activation patching: what a site holds in one run is put into another, of other inputs or of another checkpoint.
+"""Patches as edits: what a site holds in one run is put into another, of other inputs or of another checkpoint.
 
 site = ChangeResidual(layers=[3], positions=[0])
 report = si.measure(twin, tokens, edits=[patch(site, sink_model, tokens)])
@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -20,31 +19,7 @@ from ..checks import accepting, instance_of, whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import Add, Change, Put
 from ..interventions.edit import Edits, edits_of
-from ..plots.theme import DIVERGING, escaped, heat_map, themed, unique_values
-from ..report.maps import shown_word
-from ..table import HEAD, KV_HEAD, LAYER, POSITION, Table
 from .measure import ModelLike, answers_of, equal_inputs_of, passes
-
-RESTORED, CONTROL, FIRST_ORDER, TOKEN, KEY = "restored", "control", "first order", "token", "key"
-DIRECT = "direct"
-
-
-def restored_figure(table: Table) -> go.Figure:
-    """The share restored as a heat map: layers downwards, positions with their words or heads to the right."""
-    across = next(name for name in (KEY, POSITION, HEAD, KV_HEAD) if name in table.frame)
-    down = [name for name in (LAYER, HEAD, KV_HEAD, POSITION) if name in table.frame and name != across]
-    has_words = TOKEN in table.frame
-    words = dict(zip(table.frame[POSITION], table.frame[TOKEN], strict=True)) if has_words else {}
-    columns = sorted(int(i) for i in unique_values(table, across) if i is not None)
-    x = [f"{i} {escaped(shown_word(str(words[i])))}" if i in words else f"{across} {i}" for i in columns]
-    hover = f"{' '.join(down)} %{{y}}, {across} %{{x}}: %{{z:.3f}}<extra></extra>"
-    colours = {"colorscale": DIVERGING, "zmin": -1, "zmid": 0, "zmax": 1}
-    figure = heat_map(table, RESTORED, down, across, **colours, hovertemplate=hover)
-    figure.update_traces(x=x).update_xaxes(title=f"{across} (from 0)", tickangle=-60)
-    caption = "The share of the clean behaviour that one patched place restores: 1 all, 0 none, below 0 the opposite."
-    height = 260 + max(240, min(720, 18 * len(figure.data[0].y)))
-    return themed(figure, table.title, height, f"{caption} {table.note}")
-
 
 Score = Callable[[Float[Tensor, "sequence pos vocab"], Tokens], Float[Tensor, " sequence"]]
 Activations = dict[int, Tensor]  # by layer: `sequence pos d_model`, or `sequence head pos d_head`

@@ -67,8 +67,8 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     heads, layers = (getattr(receiver, name, None) for name in ("pairs", "layers"))
     if {layer for layer, _ in heads or ()} | {*(layers or ())} == {0}:
         raise InputError("nothing is sent to layer 0, which reads the embedding")
-    fields = runs_of(model, clean, corrupted, metric)
-    subject, read = fields[0], fields[4]
+    pair = runs_of(model, clean, corrupted, metric, sender)
+    subject, read = pair.subject, pair.corrupted
     if frozen is None and not subject.shape.mlp_layers:
         raise InputError(
             f"{subject.name}: what its feed-forward layers add is not found in every block, so a direct path cannot be "
@@ -78,7 +78,7 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     named = edits_of(changes.ChangeMLP() if frozen is None else frozen)
     kept_sites: list[changes.Change] = [instance_of(each, changes.Change, what) for each in named]
     kept = tuple((site, activations(site, subject, read)) for site in kept_sites)
-    runs = PathRuns(*fields, sender, receiver, kept, is_direct=frozen is None)
+    runs = PathRuns(**vars(pair), receiver=receiver, kept=kept, is_direct=frozen is None)
     if runs.is_direct:
         _check_adds(subject, read, torch.stack([*runs.stream.values()], 1))
     return restored(runs, (LAYER, HEAD if sender.site == sites.OUTPUT else POSITION), progress)

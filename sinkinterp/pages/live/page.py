@@ -25,8 +25,7 @@ from ...files import data_of
 from ...interventions.attention_layers import AddSinkLogit, PatchNormalization, RemoveColumn
 from ...interventions.changes import ChangeOutputs, ChangeResidual, Zero
 from ...interventions.positions import RemovePosition, SwapPositions
-from ...measurement.activation_patching import activation_patching
-from ...measurement.patching import RESTORED
+from ...measurement.activation_patching import RESTORED, activation_patching
 from ...metrics.metric import LogitsMetric
 from ...metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
 from ...report.readings import TokenText, short_name
