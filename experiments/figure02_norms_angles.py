@@ -17,8 +17,7 @@ from sinkinterp.report.readings import protocol_note
 from sinkinterp.report.report import Report
 from sinkinterp.table import ALPHA_1, BLOCK, Cell, Table, high_of, low_of
 
-from .shared.cases import Case, on_models
-from .shared.figures import of_first_model
+from .shared.cases import Case, of_first_model, on_models
 from .shared.genuine import text_models
 from .shared.papers_models import GPT2_LARGE, LLAMA2_7B, LLAMA3, MISTRAL
 from .shared.rules import Rule, of_each

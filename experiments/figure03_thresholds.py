@@ -10,8 +10,7 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.table import EPSILON, LENGTH, SINK_1, Cell, Table, high_of, low_of
 
-from .shared.cases import Case, on_models
-from .shared.figures import of_first_model
+from .shared.cases import Case, of_first_model, on_models
 from .shared.genuine import text_models
 from .shared.lengths import over_length, sinks_by_length
 from .shared.papers_models import GPT2_XL, LLAMA2_7B, LLAMA3, MISTRAL

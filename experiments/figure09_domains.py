@@ -15,8 +15,8 @@ from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.estimates import SHARES, estimate_cells, intervals, mean_cells
 from sinkinterp.table import ALPHA_1, SINK_1, Cell, Table
 
-from .shared.cases import READING, Case, on_models
-from .shared.figures import beside_published, of_first_model
+from .shared.cases import READING, Case, of_first_model, on_models
+from .shared.figures import beside_published
 from .shared.genuine import text_models
 from .shared.installed import texts_by_kind
 from .shared.papers_models import GPT2_XL, LLAMA2_7B, LLAMA3, MISTRAL

@@ -10,8 +10,7 @@ from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.report.heads import heads_overview, sinks_by_head
 from sinkinterp.table import ALPHA_1, LAYER, Table
 
-from .shared.cases import Case, on_models
-from .shared.figures import of_first_model
+from .shared.cases import Case, of_first_model, on_models
 from .shared.genuine import text_models
 from .shared.papers_models import TABLE_8
 from .shared.rules import Rule, of_each

@@ -19,8 +19,7 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.experiment import Outcome
 from sinkinterp.table import BLOCK, INPUT, NULL, Cell, Table
 
-from .shared.cases import Case, on_models
-from .shared.figures import of_first_model
+from .shared.cases import Case, of_first_model, on_models
 from .shared.genuine import text_models
 from .shared.massive import massive_dims
 from .shared.rules import Decision, Rule, of_each

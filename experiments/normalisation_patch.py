@@ -15,9 +15,8 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.table import ALPHA_1, EDIT, SINK_1, Cell, Table
 
-from .shared.cases import Case, Model, on_models
+from .shared.cases import Case, Model, of_first_model, on_models
 from .shared.effects import LOSS_CHANGE, NONE, SLOT_RATE, Effects
-from .shared.figures import of_first_model
 from .shared.genuine import Has, models_with
 from .shared.rules import Rule, above, plus, within
 

@@ -13,9 +13,8 @@ from sinkinterp.measurement.sweep import ALL, CONTROL, FAR, NEAR, TIMES, WITH, s
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.table import BLOCK, EDIT, Table
 
-from .shared.cases import Case, on_models
+from .shared.cases import Case, of_first_model, on_models
 from .shared.effects import CHECK_NOTE, CHECKS, OTHER_EXCESS, Effects, without
-from .shared.figures import of_first_model
 from .shared.genuine import text_models
 from .shared.massive import massive_dims
 from .shared.rules import MARGIN, Rule, above, checked, times

@@ -23,9 +23,8 @@ from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.table import HEAD, LAYER, POSITION, Cell, Table, high_of, low_of
 
-from .shared.cases import Case, Model, on_models
+from .shared.cases import Case, Model, of_first_model, on_models
 from .shared.downstream import CAPITALS
-from .shared.figures import of_first_model
 from .shared.genuine import Has, models_with
 from .shared.rules import Rule, of_each
 

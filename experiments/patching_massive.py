@@ -16,9 +16,8 @@ from sinkinterp.metrics.residuals import LEAST
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.table import ALPHA_1, EDIT, Table
 
-from .shared.cases import Case, on_models
+from .shared.cases import Case, of_first_model, on_models
 from .shared.effects import CHECK_NOTE, LEFT, LOSS_CHANGE, NONE, Effects, Runs, without
-from .shared.figures import of_first_model
 from .shared.genuine import text_models
 from .shared.massive import massive_dims
 from .shared.rules import Rule, above, changing, checked, plus, within

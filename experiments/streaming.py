@@ -12,8 +12,7 @@ from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.table import Cell, Table, high_of, low_of
 
-from .shared.cases import Case, Model, on_models
-from .shared.figures import of_first_model
+from .shared.cases import Case, Model, of_first_model, on_models
 from .shared.genuine import Has, models_with
 from .shared.long_texts import long_texts
 from .shared.rules import Rule, of_each

@@ -19,9 +19,8 @@ from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.table import ALPHA_1, EDIT, HEAD, KEY_RATIO, Cell, Table
 
 from .shared.biases import PARTS, AsFarAtRandom, four_parts, seen
-from .shared.cases import Case, on_models
+from .shared.cases import Case, of_first_model, on_models
 from .shared.effects import CHECK_NOTE, LOSS_CHANGE, MASSIVE_TOKENS, NONE, Effects, Runs, without
-from .shared.figures import of_first_model
 from .shared.genuine import Has, text_models
 from .shared.massive import massive_dims
 from .shared.rules import Row, Rule, above, checked, number, of_each, plus, setup

@@ -19,9 +19,8 @@ from sinkinterp.metrics.metric import next_token_loss
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.table import EDIT, LENGTH, LOSS, MODEL, NULL, SEED, Cell, Table
 
-from .shared.cases import Case, on_models
+from .shared.cases import Case, of_first_model, on_models
 from .shared.effects import LOSS_CHANGE, NONE
-from .shared.figures import of_first_model
 from .shared.genuine import Has, text_models
 from .shared.long_texts import long_texts
 from .shared.rules import Rule, above, plus, within

@@ -28,8 +28,9 @@ from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.experiment import Outcome, counted, load_experiment
 from sinkinterp.table import ALPHA_1, MODEL, Cell, Table
 
+from ..shared.cases import of_first_model
 from ..shared.explanations import graph_of_rows
-from ..shared.figures import importances, of_first_model
+from ..shared.figures import importances
 from .cards import thumbnail
 from .chapter import (
     INDEX,

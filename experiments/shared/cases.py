@@ -222,3 +222,10 @@ def on_models(
     rows = OnModels(models, measure)
     how: dict[str, Any] = {"recipes": rows.recipes, "measured": rows.chosen, "default_scale": rows.default_scale}
     return Experiment(claim, rows, draw, rules, tuple(models), **how)
+
+
+def of_first_model(table: Table, title: str) -> Table:
+    """The rows of the first model and seed, under the title."""
+    row = table.records()[0]
+    first = table.where(**{MODEL: row[MODEL], SEED: row[SEED]})
+    return Table(title, first.note, first.frame)

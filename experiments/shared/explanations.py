@@ -16,8 +16,7 @@ from sinkinterp.report.explanation import CUT, DRAWN, REMOVED, SHARE, Explanatio
 from sinkinterp.report.readings import short_name
 from sinkinterp.table import ALPHA_1, HEAD, LOSS, MODEL, SEED, Cell, Table, high_of, low_of
 
-from .cases import READING, Case
-from .figures import of_first_model
+from .cases import READING, Case, of_first_model
 
 WHAT, LINE, NAME, TO, NUMBER = "what", "line", "name", "to", "number"
 IS_CUT, PATH, PATH_CUT, OF_HEAD, CHECK = "cut", "path", "path cut", "head", "check"

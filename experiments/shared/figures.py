@@ -55,13 +55,6 @@ def by_seed(table: Table, model: str) -> list[Table]:
     return [runs.where(**{SEED: seed}) for seed in unique_values(runs, SEED)]
 
 
-def of_first_model(table: Table, title: str) -> Table:
-    """The rows of the first model and seed, under the title."""
-    row = table.records()[0]
-    first = table.where(**{MODEL: row[MODEL], SEED: row[SEED]})
-    return Table(title, first.note, first.frame)
-
-
 def importances(table: Table) -> go.Figure:
     """Importance of the first token and of the slot, a row per model, beside the null of the first token."""
     figure = go.Figure()

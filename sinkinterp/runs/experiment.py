@@ -84,15 +84,14 @@ class Scope:
     """How an experiment is run: on which models, with what, and where.
 
     models: names or folders in place of those of the scale; only for experiments on models that exist.
-    encoder: what the encoders of these models are given.
     seeds: how many models of every kind are trained. text: the user's own text as natural input.
     workers: train models. measurers: measure those that exist, one by one unless given.
     settings: changes of the recipe that all trained models start from, such as "micro_batch=4".
+    encoder: what the encoders of `models` are given.
     """
 
     scale: Scale
     models: Sequence[Any] = ()
-    encoder: EncoderInput | None = None
     seeds: int = 5
     text: Path | TextStream | None = None
     workers: Workers = Processes()
@@ -101,6 +100,7 @@ class Scope:
     cache: Path | None = None
     device_map: DeviceMap = None
     settings: Sequence[str] = ()
+    encoder: EncoderInput | None = None
 
     @property
     def label(self) -> str:
@@ -132,11 +132,11 @@ class Experiment:
     rules: Sequence[Judge]
     scales: Sequence[Scale] = (Scale.SMOKE, Scale.DEMO)
     recipes: Callable[[Scope], Sequence[Trainable]] = lambda scope: ()
-    measured: Callable[[Scope], Sequence[Any]] | None = None
     digest: Callable[[Table], Table] = without_constant_names
     default_scale: Callable[[], Scale] = lambda: Scale.DEMO
     rules_at: Mapping[str, Sequence[Judge]] = field(default_factory=dict)
     only_by_name: Sequence[Scale] = ()
+    measured: Callable[[Scope], Sequence[Any]] | None = None
 
     def table(self, scope: Scope) -> Table:
         """The rows of all models under the claim."""
