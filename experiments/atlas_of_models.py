@@ -30,13 +30,14 @@ from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.explanation import Path
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.report.report import Report
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import EDIT, KEY_RATIO, MODEL, NULL, SINK_1, VALUE_RATIO, Cell, Table, high_of, low_of
 
 from .shared.cases import Case, on_models
 from .shared.effects import LOSS_CHANGE, OTHER_AT, OTHER_EXCESS, Effects
 from .shared.genuine import text_models
 from .shared.massive import massive_dims
-from .shared.rules import MARGIN, Rule, above, checked, plus
+from .shared.rules import MARGIN, above, checked, plus
 
 CLAIM = "Genuine models of four families have one kind of sink: one first token, one massive entry, one token to keep."
 RULE = (

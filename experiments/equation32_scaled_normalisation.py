@@ -13,13 +13,13 @@ from sinkinterp.files import cache_folder
 from sinkinterp.lm.model import LMSpec, SinkForCausalLM, build
 from sinkinterp.lm.variants import BASE, attn
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.loop import Task, prepared, threads
 from sinkinterp.train.recipe import Recipe
 
 from .shared.figures import beside_published
-from .shared.rules import Rule, within
+from .shared.rules import within
 from .shared.study import BASES, base_of
 
 _TOY = replace(BASES[Scale.DEMO], model=replace(BASE, d_model=16, n_heads=2, n_layers=2))

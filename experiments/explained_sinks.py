@@ -5,12 +5,13 @@ from functools import partial
 
 from sinkinterp.report.explanation import DIRECTLY, IN_STREAM
 from sinkinterp.report.readings import short_name
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import Table
 
 from .shared.cases import on_models
 from .shared.explanations import CHECK, NUMBER, WHAT, draw, removed, rows_of
 from .shared.genuine import text_models
-from .shared.rules import Rule, setup
+from .shared.rules import setup
 
 CLAIM = "A few parts of the residual make a head look at the first token: cutting them removes its sink."
 MODELS = text_models(has=())

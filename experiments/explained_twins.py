@@ -5,12 +5,12 @@ from functools import partial
 
 from sinkinterp.report.explanation import SHARE
 from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import MODEL, SEED, Table
 from sinkinterp.train.recipe import demo_recipe
 
 from .shared.cases import Model, on_models
 from .shared.explanations import LINE, NAME, TO, WHAT, draw, rows_of
-from .shared.rules import Rule
 
 CLAIM = "explain finds what was planted: the first position in the softmax toy, k* in the toy with a learned key."
 PLANTED = {"softmax": "position", "k_bias": "k*"}

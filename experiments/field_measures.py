@@ -37,13 +37,14 @@ from sinkinterp.metrics.writes import is_broadcast, is_nop
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.readings import short_name
 from sinkinterp.report.report import Report
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import BLOCK, EDIT, MODEL, NULL, QUANTITY, Cell, Table, high_of, low_of
 
 from .shared.cases import Case, on_models
 from .shared.effects import LEFT, Effects
 from .shared.genuine import text_models
 from .shared.massive import MassiveDims, massive_dims
-from .shared.rules import Rule, above, checked, of_each, times, within
+from .shared.rules import above, checked, of_each, times, within
 
 CLAIM = (
     "The first token's massive entries compress the residual, its values take more of the gradient than another "

@@ -15,12 +15,13 @@ from sinkinterp.report.heads import COSINE, NORM_PRODUCT
 from sinkinterp.report.norms import FIRST_TOKEN, KIND, OTHER_TOKENS
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.report.report import Report
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, BLOCK, Cell, Table, high_of, low_of
 
 from .shared.cases import Case, of_first_model, on_models
 from .shared.genuine import text_models
 from .shared.papers_models import GPT2_LARGE, LLAMA2_7B, LLAMA3, MISTRAL
-from .shared.rules import Rule, of_each
+from .shared.rules import of_each
 
 CLAIM = (
     "The first token has a significantly larger norm of hidden states, but much smaller norms of keys and values than "

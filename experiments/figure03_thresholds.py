@@ -8,13 +8,14 @@ import plotly.graph_objects as go
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure as measure_model
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import EPSILON, LENGTH, SINK_1, Cell, Table, high_of, low_of
 
 from .shared.cases import Case, of_first_model, on_models
 from .shared.genuine import text_models
 from .shared.lengths import over_length, sinks_by_length
 from .shared.papers_models import GPT2_XL, LLAMA2_7B, LLAMA3, MISTRAL
-from .shared.rules import Rule, of_each
+from .shared.rules import of_each
 
 CLAIM = "Sink_1 tends to decrease with larger token lengths T, and more so with larger thresholds epsilon."
 RULE = (

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import SINK_LENGTH
 from sinkinterp.runs.training_figures import training
 from sinkinterp.runs.workers import in_order
@@ -17,7 +17,7 @@ from sinkinterp.table import MODEL, NULL, SEED, Cell, Table
 from sinkinterp.train.recipe import Recipe
 
 from .shared.figures import by_seed, last_steps
-from .shared.rules import Rule, in_most_seeds, number
+from .shared.rules import in_most_seeds, number
 from .shared.study import base_of, history_of, lengths_of, onset
 
 RATES = (1.0, 0.5, 0.25)

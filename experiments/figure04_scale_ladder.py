@@ -9,14 +9,14 @@ from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.estimates import SHARES, estimate_cells, mean_cells
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Outcome
+from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.table import ALPHA_1, MODEL, NULL, SINK_1, Table, published
 
 from .shared.cases import Case, Model, on_models
 from .shared.figures import beside_published
 from .shared.genuine import Has, models_with
 from .shared.papers_models import SINK_OF, TABLE_8
-from .shared.rules import MARGIN, Decision, Rule, above, plus
+from .shared.rules import MARGIN, above, plus
 from .shared.sizes import families
 
 CLAIM = "Attention sinks emerge in small models, too, down to 14 million parameters; in Pythia larger models have more."

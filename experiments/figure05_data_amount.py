@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import LOSS
 
 from .shared.amounts import AMOUNTS, TOYS, Amounts
-from .shared.rules import Rule, has_no_sink, has_sink, higher, setup
+from .shared.rules import has_no_sink, has_sink, higher, setup
 from .shared.study import Edition, study
 
 

@@ -12,12 +12,12 @@ from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.metric import Metric
 from sinkinterp.metrics.residuals import is_massive, norm_ratio
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Outcome
+from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.runs.trained import SINK_LENGTH, Run
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipe import PrefixLM, Recipe
 
-from .shared.rules import Decision, Rule, in_most_seeds, number, sink_at
+from .shared.rules import in_most_seeds, number, sink_at
 from .shared.study import FOLLOWERS, Arm, Trainings, device_of, setting, study
 
 LONGEST, RATIO, MASSIVE = "longest position", "its residual ratio", "massive tokens"

@@ -9,13 +9,12 @@ from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.plots.theme import unique_values
 from sinkinterp.report.norms import residual_norms, residual_norms_by_block
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Outcome
+from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.table import ALPHA_1, MODEL, Cell, Table
 from sinkinterp.train.recipe import demo_recipe
 
 from .shared.cases import Case, Model, on_models
 from .shared.genuine import Has, models_with
-from .shared.rules import Decision, Rule
 
 CLAIM = (
     "Massive activations exist in models with softmax attention; models with K biases, or with sigmoid attention "

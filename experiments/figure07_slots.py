@@ -13,12 +13,12 @@ from sinkinterp.measurement.measure import measure
 from sinkinterp.plots.theme import sweep_figure, unique_values
 from sinkinterp.report.norms import OTHER_TOKENS, RATIO, residual_norms_by_block
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import BLOCK, MODEL, SEED, Cell, Table
 
 from .shared.arms import OfRuns, Rows, held_out
-from .shared.rules import Rule, in_most_seeds
+from .shared.rules import in_most_seeds
 from .shared.study import Arm, architecture, device_of
 
 NAMES = ("softmax", "sink_token", "kv_bias", "k_bias", "v_bias")

@@ -13,6 +13,7 @@ from sinkinterp.data.tokens import TextToTokens, TokenSet, random_tokens
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.estimates import SHARES, estimate_cells, intervals, mean_cells
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, SINK_1, Cell, Table
 
 from .shared.cases import READING, Case, of_first_model, on_models
@@ -20,7 +21,7 @@ from .shared.figures import beside_published
 from .shared.genuine import text_models
 from .shared.installed import texts_by_kind
 from .shared.papers_models import GPT2_XL, LLAMA2_7B, LLAMA3, MISTRAL
-from .shared.rules import Rule, of_each
+from .shared.rules import of_each
 
 CLAIM = "The kind of text hardly changes the sink rate at epsilon .2 and .3; at .4 it fluctuates a little."
 NEGLIGIBLE = 0.05  # difference of Sink_1 between two kinds of text that counts as none; set before the first run

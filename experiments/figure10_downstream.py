@@ -9,7 +9,7 @@ from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.estimates import Estimate, estimate_cells
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Outcome
+from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.table import MODEL, SINK_1, Cell, Table, high_of, low_of
 
 from .shared.cases import Case, Model, on_models
@@ -17,7 +17,7 @@ from .shared.downstream import CHOICES, ENDINGS, HELLASWAG, accuracy
 from .shared.figures import beside_published
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2, LLAMA2_7B, LLAMA2_13B, LLAMA3, OPT, PYTHIA
-from .shared.rules import Decision, Rule, above, setup
+from .shared.rules import above, setup
 from .shared.sizes import families
 
 CLAIM = (

@@ -8,12 +8,13 @@ import plotly.graph_objects as go
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.report.heads import heads_overview, sinks_by_head
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, LAYER, Table
 
 from .shared.cases import Case, of_first_model, on_models
 from .shared.genuine import text_models
 from .shared.papers_models import TABLE_8
-from .shared.rules import Rule, of_each
+from .shared.rules import of_each
 
 CLAIM = "Models have various distributions of sinks over heads, but less obvious sinks in earlier blocks."
 RULE = "the mean alpha_1 of the first quarter of the layers is below that of the rest, by at least .05"

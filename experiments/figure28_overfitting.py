@@ -6,7 +6,7 @@ from functools import partial
 import plotly.graph_objects as go
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.runs.training_figures import PANELS, STEP, VALID_LOSS, Panel, training
 from sinkinterp.table import Table
@@ -14,7 +14,7 @@ from sinkinterp.table import Table
 from .shared.amounts import AMOUNTS, TOYS, Amounts
 from .shared.arms import OfRuns, Rows
 from .shared.figures import by_seed, last_steps
-from .shared.rules import MARGIN, Rule, in_most_seeds, setup
+from .shared.rules import MARGIN, in_most_seeds, setup
 from .shared.study import Arm
 
 TRAIN_LOSS, ALPHA, SINK = "train_loss", "alpha_1", "sink_1"  # as histories call them

@@ -6,9 +6,10 @@ from functools import partial
 from sinkinterp.attention.kernels import Exp, Kernel, PNorm, Sigmoid, Similarity
 from sinkinterp.lm.variants import attn
 from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, RESIDUAL_RATIO, SINK_1, Table
 
-from .shared.rules import Rule, has_sink, higher, in_most_seeds, training_fails
+from .shared.rules import has_sink, higher, in_most_seeds, training_fails
 from .shared.study import Arm, by_model, setting, study
 
 

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from sinkinterp.data.sources import embedded_texts
 from sinkinterp.files import cache_folder, write_file
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import run_of
 from sinkinterp.runs.training_figures import PANELS, STEP, VALID_LOSS, Panel, training
 from sinkinterp.runs.workers import in_order
@@ -22,7 +22,7 @@ from sinkinterp.train import checkpoint, loop
 
 from .shared.figures import by_seed, last_steps
 from .shared.fine_tuning import ChatRecipe
-from .shared.rules import Rule, not_asked
+from .shared.rules import not_asked
 
 SOFTMAX, SIGMOID = "sinkinterp/text-softmax", "sinkinterp/text-sigmoid"
 MODELS = (SOFTMAX, "sinkinterp/text-softmax-48k", SIGMOID)

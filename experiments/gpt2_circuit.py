@@ -33,12 +33,13 @@ from sinkinterp.metrics.estimates import estimate, estimate_cells, intervals, ra
 from sinkinterp.metrics.metric import Metric
 from sinkinterp.report.report import Report
 from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import Cell, Table
 
 from .shared.cases import Case, Model, on_models
 from .shared.figures import beside_published
 from .shared.positions import check_positions
-from .shared.rules import Rule, within
+from .shared.rules import within
 
 CLAIM = (
     "In GPT-2 the sink needs p1 as the first feed-forward layer transforms it, a query bias that asks for it, and a "

@@ -16,13 +16,13 @@ from sinkinterp.metrics.metric import Metric
 from sinkinterp.metrics.residuals import LEAST, is_massive, lifetime, median_size
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.report import Report
-from sinkinterp.runs.experiment import Outcome
+from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.table import BLOCK, INPUT, NULL, Cell, Table
 
 from .shared.cases import Case, of_first_model, on_models
 from .shared.genuine import text_models
 from .shared.massive import massive_dims
-from .shared.rules import Decision, Rule, of_each
+from .shared.rules import of_each
 
 CLAIM = (
     "A few dimensions of the first token are massive, each from a block of its own, of nearly the same value whatever "

@@ -36,6 +36,7 @@ from sinkinterp.files import cache_folder
 from sinkinterp.metrics.estimates import intervals, mean_cells, rate_cells
 from sinkinterp.plots.theme import sweep_figure, unique_values
 from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, EDIT, MODEL, SINK_1, Cell, Table
 from sinkinterp.train.checkpoint import History
 
@@ -45,7 +46,7 @@ from .shared.downstream import CAPITALS
 from .shared.genuine import text_models
 from .shared.installed import texts_by_kind
 from .shared.remedy import OVER_UNIFORM, over_uniform
-from .shared.rules import Rule, above, of_each, times, within
+from .shared.rules import above, of_each, times, within
 
 CLAIM = "A slot that is trained for minutes ends the sink of a genuine model and costs no loss; controls do not."
 RULE = (

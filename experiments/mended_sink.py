@@ -20,7 +20,7 @@ from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.estimates import SHARES, estimate, estimate_cells, mean_cells
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import ALPHA_1, EDIT, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE, Cell, Table
 from sinkinterp.train.loop import job_of, prepared, train
@@ -28,7 +28,7 @@ from sinkinterp.train.recipe import ConstantRate, Recipe
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
 from .shared.remedy import EVICTED, outliers_and_costs
-from .shared.rules import MARGIN, Rule, above, plus, setup, within
+from .shared.rules import MARGIN, above, plus, setup, within
 from .shared.study import EPSILON, SINK_1_ALONE, Arm, architecture, by_model, without_bos
 from .shared.tasks import Continued
 

@@ -17,12 +17,13 @@ from sinkinterp.data.tokens import Tokens
 from sinkinterp.metrics.estimates import intervals, mean_cells
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.report import Report
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, EDIT, HEAD, LAYER, MODEL, SINK_1, SLOT_RATE, Cell, Table
 
 from .shared.cases import Case, on_models
 from .shared.genuine import text_models
 from .shared.remedy import OVER_UNIFORM, over_uniform
-from .shared.rules import Rule, above, times, within
+from .shared.rules import above, times, within
 
 CLAIM = (
     "A sink is a key and a value that hardly depend on the text. As a slot of every head they take it over at once, "

@@ -13,12 +13,13 @@ from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.report.report import Report
 from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, EDIT, SINK_1, Cell, Table
 
 from .shared.cases import Case, Model, of_first_model, on_models
 from .shared.effects import LOSS_CHANGE, NONE, SLOT_RATE, Effects
 from .shared.genuine import Has, models_with
-from .shared.rules import Rule, above, plus, within
+from .shared.rules import above, plus, within
 
 CLAIM = (
     "The first token acts as a key bias: it holds extra attention and adds nothing to the values. A column without "

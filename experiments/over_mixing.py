@@ -11,13 +11,14 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.interventions import RemoveColumn
 from sinkinterp.measurement.sweep import ALL, CONTROL, FAR, NEAR, TIMES, WITH, spread
 from sinkinterp.plots.theme import sweep_figure
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import BLOCK, EDIT, Table
 
 from .shared.cases import Case, of_first_model, on_models
 from .shared.effects import CHECK_NOTE, CHECKS, OTHER_EXCESS, Effects, without
 from .shared.genuine import text_models
 from .shared.massive import massive_dims
-from .shared.rules import MARGIN, Rule, above, checked, times
+from .shared.rules import MARGIN, above, checked, times
 
 CLAIM = "The sink keeps the change of one token from spreading: without it, later residuals change more."
 RULE = (

@@ -21,12 +21,13 @@ from sinkinterp.measurement.activation_patching import (
 )
 from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import HEAD, LAYER, POSITION, Cell, Table, high_of, low_of
 
 from .shared.cases import Case, Model, of_first_model, on_models
 from .shared.downstream import CAPITALS
 from .shared.genuine import Has, models_with
-from .shared.rules import Rule, of_each
+from .shared.rules import of_each
 
 CLAIM = "The residual at the country carries the answer up to a layer, where few heads move it to the last token."
 MODELS: dict[Scale, list[Model]] = {Scale.SMOKE: ["sinkinterp/text-softmax-48k"], Scale.REAL: models_with(Has.TEXT)}

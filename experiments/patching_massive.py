@@ -14,13 +14,14 @@ from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.estimates import intervals
 from sinkinterp.metrics.residuals import LEAST
 from sinkinterp.plots.theme import sweep_figure
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, EDIT, Table
 
 from .shared.cases import Case, of_first_model, on_models
 from .shared.effects import CHECK_NOTE, LEFT, LOSS_CHANGE, NONE, Effects, Runs, without
 from .shared.genuine import text_models
 from .shared.massive import massive_dims
-from .shared.rules import Rule, above, changing, checked, plus, within
+from .shared.rules import above, changing, checked, plus, within
 
 CLAIM = (
     "Massive activations carry the sink and nothing of the input: another input's change nothing, those of a later "

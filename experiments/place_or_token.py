@@ -16,13 +16,12 @@ from sinkinterp.measurement.place_or_token import (
     within_an_interval,
 )
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Outcome
+from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.table import INPUT, LENGTH, LOSS, MODEL, Cell, Table
 
 from .shared.cases import Case, on_models
 from .shared.corpora import absent, corpora, tokens_of
 from .shared.genuine import text_models
-from .shared.rules import Decision, Rule
 
 CLAIM = "A token is a sink because of its place, where it sees no other token, or because it is BOS."
 # Gu et al. 2025, section 3.1: the sink is on the first token, whatever it is

@@ -13,7 +13,7 @@ from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.metrics.estimates import estimate, estimate_cells
 from sinkinterp.plots.theme import colour, themed
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import ALPHA_1, EXCESS, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE, Table
 
@@ -29,7 +29,7 @@ from .shared.remedy import (
     SPEED,
     outliers_and_costs,
 )
-from .shared.rules import Rule, has_no_sink, has_sink, higher, number, setup
+from .shared.rules import has_no_sink, has_sink, higher, number, setup
 from .shared.study import SINK_1_ALONE, Arm, architecture, numbers_of
 
 SOFTMAX = "softmax"

@@ -15,13 +15,14 @@ from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.estimates import intervals
 from sinkinterp.metrics.residuals import LEAST
 from sinkinterp.plots.theme import sweep_figure
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, EDIT, SINK_1, Table
 
 from .shared.cases import Case, of_first_model, on_models
 from .shared.effects import CHECK_NOTE, LEFT, LOSS_CHANGE, NONE, Effects, Runs, without
 from .shared.genuine import text_models
 from .shared.massive import MassiveDims, massive_dims
-from .shared.rules import Rule, above, changing, checked, of_each, plus, within
+from .shared.rules import above, changing, checked, of_each, plus, within
 
 CLAIM = (
     "Setting the first token's massive activations to zero removes the sink and breaks the model; setting them to "

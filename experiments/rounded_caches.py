@@ -22,13 +22,13 @@ from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.estimates import Estimate, estimate_cells
 from sinkinterp.plots.theme import GREY, colour, themed, unique_values
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import ALPHA_1, MODEL, NULL, RESIDUAL_RATIO, SEED, Cell, Table, high_of, low_of
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
 from .shared.correlation import correlation
-from .shared.rules import Rule, above, number
+from .shared.rules import above, number
 from .shared.study import Arm, architecture
 
 SOFTMAX = "softmax"

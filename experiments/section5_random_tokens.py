@@ -2,10 +2,11 @@
 
 from functools import partial
 
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_THERE, MODEL, NULL_THERE, STRONGEST, Table
 
 from .shared.changed_text import on_changed_text
-from .shared.rules import MARGIN, Rule, has_no_sink, has_sink, in_most_seeds, setup
+from .shared.rules import MARGIN, has_no_sink, has_sink, in_most_seeds, setup
 from .shared.study import study
 from .shared.tasks import RandomAt
 

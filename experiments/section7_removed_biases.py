@@ -12,13 +12,13 @@ from sinkinterp.attention.slots import SlotRow
 from sinkinterp.checks import InputError
 from sinkinterp.interventions import Edit, RemoveKeySlot
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import EDIT, LOSS, MODEL, SINK_1, Table
 
 from .shared.arms import OfRuns, Rows, held_out
 from .shared.effects import LOSS_CHANGE, Effects, Runs, without
-from .shared.rules import Rule, above, times, within
+from .shared.rules import above, times, within
 from .shared.study import Arm, architecture, by_model, device_of
 
 SLOTS = {"k_bias": "K biases", "kv_bias": "KV biases", "sink_token": "a sink token"}

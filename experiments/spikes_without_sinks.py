@@ -11,13 +11,13 @@ from sinkinterp.metrics.estimates import mean_cells
 from sinkinterp.metrics.residuals import PEAK_OVER_MEDIAN
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, SEED, SINK_1, Table
 from sinkinterp.train.recipe import Recipe, with_variant
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
-from .shared.rules import Rule, above, has_sink, higher, setup, times
+from .shared.rules import above, has_sink, higher, setup, times
 from .shared.study import Arm, device_of, numbers_of, setting
 
 D_MODEL = 64  # so that one head is as wide as heads are in large models, and eight are of eight numbers

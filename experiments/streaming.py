@@ -10,12 +10,13 @@ from sinkinterp.checks import InputError
 from sinkinterp.data.progress import Progress
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.cases import Case, Model, of_first_model, on_models
 from .shared.genuine import Has, models_with
 from .shared.long_texts import long_texts
-from .shared.rules import Rule, of_each
+from .shared.rules import of_each
 
 CLAIM = "A cache that forgets the first tokens breaks the model; keeping four of them is enough."
 RULE = (

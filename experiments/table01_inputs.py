@@ -11,7 +11,7 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.estimates import SHARES, estimate_cells, intervals, mean_cells
 from sinkinterp.report.report import Report
-from sinkinterp.runs.experiment import Outcome
+from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.table import ALPHA_1, INPUT, MODEL, SINK_1, Cell, Table, high_of, low_of, published
 
 from .shared.cases import Case, on_models
@@ -19,7 +19,7 @@ from .shared.figures import beside_published
 from .shared.genuine import text_models
 from .shared.papers_models import CHAT_OF, GPT2_XL, LLAMA2_7B, LLAMA2_13B, LLAMA3, MISTRAL
 from .shared.positions import check_positions
-from .shared.rules import Decision, Rule, above, times, within
+from .shared.rules import above, times, within
 
 CLAIM = (
     "Random tokens have a sink as natural text has. Repeated tokens have none where positions are rotary, and one "

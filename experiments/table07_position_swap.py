@@ -11,6 +11,7 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.report.readings import short_name
 from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET, Cell, Table
 from sinkinterp.train.recipe import RECIPES, demo_recipe, with_variant
 
@@ -18,7 +19,7 @@ from .shared.cases import Case, Model, Named, on_models
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2_XL
 from .shared.positions import check_positions
-from .shared.rules import Rule, above, setup, times
+from .shared.rules import above, setup, times
 
 CLAIM = "Replacing p1 by p_t removes the sink; swapping p1 with p_t moves it to position t."
 MODELS: dict[Scale, list[Model]] = {

@@ -6,9 +6,10 @@ from dataclasses import replace
 from sinkinterp.attention.slots import KeySlot, LearnedRow
 from sinkinterp.lm.variants import attn
 from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_SLOT, NULL_SLOT
 
-from .shared.rules import Rule, has_sink, higher
+from .shared.rules import has_sink, higher
 from .shared.study import Arm, Edition, architecture, setting, study
 
 SINKS = {1: 4.74, 2: 4.96, 4: 4.39, 32: 1.94, 64: 0.04}  # Sink_1 in the paper, by learnable dimensions

@@ -9,12 +9,13 @@ from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.estimates import estimate_cells, intervals
 from sinkinterp.plots.theme import PERCENT, cells_of, colour, error_bars, escaped, model_numbers, themed, unique_values
 from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.runs.trained import valid_loss
 from sinkinterp.table import ALPHA_1, MODEL, SEED, Cell, Table
 from sinkinterp.train.recipe import DEMO_EPSILON, DEMO_TWINS, demo_recipe
 
 from .shared.cases import Case, Model, on_models
-from .shared.rules import Rule, higher, within
+from .shared.rules import higher, within
 
 CLAIM = (
     "At equal loss, softmax attention puts a sink on the first position, sigmoid attention without normalisation has "

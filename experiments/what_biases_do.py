@@ -16,6 +16,7 @@ from sinkinterp.measurement.lens import contrast_of
 from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.estimates import intervals, mean_cells
 from sinkinterp.plots.theme import sweep_figure
+from sinkinterp.runs.experiment import Row, Rule
 from sinkinterp.table import ALPHA_1, EDIT, HEAD, KEY_RATIO, Cell, Table
 
 from .shared.biases import PARTS, AsFarAtRandom, four_parts, seen
@@ -23,7 +24,7 @@ from .shared.cases import Case, of_first_model, on_models
 from .shared.effects import CHECK_NOTE, LOSS_CHANGE, MASSIVE_TOKENS, NONE, Effects, Runs, without
 from .shared.genuine import Has, text_models
 from .shared.massive import massive_dims
-from .shared.rules import Row, Rule, above, checked, number, of_each, plus, setup
+from .shared.rules import above, checked, number, of_each, plus, setup
 
 CLAIM = "The biases of queries and keys make the sink: most of what lifts the first key comes from them."
 RULE = (

@@ -17,13 +17,14 @@ from sinkinterp.interventions import Edit, RemoveColumn
 from sinkinterp.metrics.estimates import intervals, mean_cells
 from sinkinterp.metrics.metric import next_token_loss
 from sinkinterp.plots.theme import sweep_figure
+from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import EDIT, LENGTH, LOSS, MODEL, NULL, SEED, Cell, Table
 
 from .shared.cases import Case, of_first_model, on_models
 from .shared.effects import LOSS_CHANGE, NONE
 from .shared.genuine import Has, text_models
 from .shared.long_texts import long_texts
-from .shared.rules import Rule, above, plus, within
+from .shared.rules import above, plus, within
 from .shared.windows import BOS, DELIMITERS, FIRST, KINDS, WINDOWS_FIRST, delimiters_of, sees_first, shares
 
 CLAIM = (

@@ -16,7 +16,6 @@ from sinkinterp._experiments.book.__main__ import draw_again
 from sinkinterp._experiments.book.chapter import Chapter, write_numbers
 from sinkinterp._experiments.shared import cases, fine_tuning
 from sinkinterp._experiments.shared.cases import open_case
-from sinkinterp._experiments.shared.rules import TRAINED
 from sinkinterp._experiments.shared.study import NUMBERS, measured
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -38,7 +37,7 @@ from sinkinterp.data.tokens import random_tokens, repeated_token
 from sinkinterp.lm.model import build
 from sinkinterp.runs import catalogue, trained as trained_runs
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module, summary_of
-from sinkinterp.runs.experiment import Scope, load_experiment
+from sinkinterp.runs.experiment import TRAINED, Scope, load_experiment
 from sinkinterp.runs.workers import Here
 from sinkinterp.table import STATE
 from sinkinterp.train.recipe import demo_recipe

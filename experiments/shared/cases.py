@@ -20,13 +20,11 @@ from sinkinterp.data.tokens import TokenSet, random_tokens, repeated_token
 from sinkinterp.lm.variants import variants
 from sinkinterp.runs import trained
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.runs.workers import Here, in_order
 from sinkinterp.table import MODEL, SEED, Cell, Table
 from sinkinterp.train.recipe import RECIPES, Recipe
-
-from .rules import Rule
 
 _DOWNLOADED = "local/"  # before the names of models that `make models` makes
 OUR_SEQUENCES = 512  # for models of ours, as in their cards

@@ -6,8 +6,8 @@ InputError if a model has no row, a trained model lacks the number, or the basel
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -16,48 +16,14 @@ from sinkinterp import table as col
 from sinkinterp.checks import InputError
 from sinkinterp.metrics.estimates import Estimate, difference, estimate
 from sinkinterp.plots.theme import unique_values
-from sinkinterp.runs.experiment import Outcome, Verdict
+from sinkinterp.runs.experiment import OUTCOMES, TRAINED, Decision, Outcome, Row, Rule, failed_in
 from sinkinterp.table import NULL, Cell, Table, at_this_loss, high_of, low_of
 
-TRAINED = "trained"  # the state of a run that ended well; any other text says why it did not
-OUTCOMES = {True: Outcome.HOLDS, False: Outcome.FAILS, None: Outcome.UNDECIDED}  # by whether the claim is shown
 MOST_REASONS = 3  # more are counted instead
 LEAST_SEEDS = 3  # fewer decide nothing
 LOSS_GAP = 0.02  # share of the baseline's loss; means that may differ by more are not compared at equal loss
 MARGIN = 0.05  # by which a sink is above its null; also the share of sinks, of all sequences and heads, that counts
 _RATES = {col.ALPHA_1: col.SINK_1, col.ALPHA_SLOT: col.SLOT_RATE}  # the share of sinks beside a mean
-Decision = tuple[Outcome | bool | None, str]  # what rows say (True: the claim is shown, None: undecided), and why
-Row = Mapping[str, Cell]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A claim, and a function that decides about it by the rows of an experiment.
-
-    models: the models whose rows it needs. trained: rows that must come from trainings that ended well. is_setup: it
-    says that the comparison can be made, such as that a baseline has a sink, and is not counted among the claims.
-    """
-
-    claim: str
-    decide: Callable[[Table], Decision]
-    models: tuple[str, ...] = ()
-    trained: Callable[[Table], Sequence[Row]] = lambda runs: ()
-    is_setup: bool = False
-
-    def verdict(self, runs: Table) -> Verdict:
-        """What these rows say about the claim."""
-        failed = failed_in(self.trained(runs))
-        shown, reason = (Outcome.DIVERGED, failed) if failed else self.decide(runs)
-        return Verdict(self.claim, shown if isinstance(shown, Outcome) else OUTCOMES[shown], reason, self.is_setup)
-
-
-def failed_in(rows: Sequence[Row]) -> str:
-    """The first of these rows whose training failed, in words; empty if all of them ended well."""
-    failed = [row for row in rows if row.get(col.STATE, TRAINED) != TRAINED]
-    if not failed:
-        return ""
-    model, seed, state = (failed[0].get(name) for name in (col.MODEL, col.SEED, col.STATE))
-    return f"{len(failed)} trainings failed, such as {model}, seed {seed}: {state}"
 
 
 def number(cell: Cell) -> float:

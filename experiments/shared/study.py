@@ -23,7 +23,7 @@ from sinkinterp.metrics.estimates import SHARES, estimate_cells, mean_cells
 from sinkinterp.plots.theme import GREY, SHARE, cells_of, colour, error_bars, escaped, themed, unique_values
 from sinkinterp.report.report import Report
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.experiment import TRAINED, Experiment, Rule, Scope
 from sinkinterp.runs.trained import SINK_LENGTH, Run, trained, valid_loss
 from sinkinterp.runs.workers import in_order
 from sinkinterp.spec import changed
@@ -31,8 +31,6 @@ from sinkinterp.table import NULL, Cell, Table, at_this_loss, high_of, low_of, p
 from sinkinterp.train import checkpoint
 from sinkinterp.train.loop import Diverged, held_out_tokens, prepared
 from sinkinterp.train.recipe import RECIPES, Recipe, demo_recipe, on_text, with_variant
-
-from .rules import TRAINED, Rule
 
 RAW_ALPHA = "raw alpha_1"  # of the weights that multiply the values
 SINK_1_ALONE, ALPHA_1_ALONE, NULL_ALONE = (f"{name} without BOS" for name in (col.SINK_1, col.ALPHA_1, NULL))

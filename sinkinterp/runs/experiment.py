@@ -7,19 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import plotly.graph_objects as go
 
+from .. import table as col
 from ..backends.encoder import EncoderInput
 from ..backends.files.model_files import DeviceMap
 from ..checks import InputError, choice, instance_of, refuse_first, whole_number
 from ..data.progress import Progress, progress_bars, silent
 from ..data.texts import TextStream, source_of
-from ..table import MODEL, SEED, Table
+from ..table import MODEL, SEED, Cell, Table
 from .catalogue import Scale, full_name, load_module
 from .trained import Trainable
 from .workers import Here, Processes, Workers
+
+TRAINED = "trained"  # the state of a run that ended well; any other text says why it did not
 
 
 class Outcome(StrEnum):
@@ -36,6 +39,9 @@ class Outcome(StrEnum):
     NO_SINK = "no sink"
 
 
+OUTCOMES = {True: Outcome.HOLDS, False: Outcome.FAILS, None: Outcome.UNDECIDED}  # by whether the claim is shown
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A claim, what the runs say about it, and the numbers that decide; a set-up is needed, and claims nothing."""
@@ -46,11 +52,29 @@ class Verdict:
     is_setup: bool = False
 
 
-class Judge(Protocol):
-    """Decides about a claim by the rows of an experiment, as a `Rule` of `experiments/shared/rules.py` does."""
+Decision = tuple[Outcome | bool | None, str]  # what rows say (True: the claim is shown, None: undecided), and why
+Row = Mapping[str, Cell]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A claim, and a function that decides about it by the rows of an experiment.
+
+    models: the models whose rows it needs. trained: rows that must come from trainings that ended well. is_setup: it
+    says that the comparison can be made, such as that a baseline has a sink, and is not counted among the claims.
+    """
+
+    claim: str
+    decide: Callable[[Table], Decision]
+    models: tuple[str, ...] = ()
+    trained: Callable[[Table], Sequence[Row]] = lambda runs: ()
+    is_setup: bool = False
 
     def verdict(self, runs: Table) -> Verdict:
         """What these rows say about the claim."""
+        failed = failed_in(self.trained(runs))
+        shown, reason = (Outcome.DIVERGED, failed) if failed else self.decide(runs)
+        return Verdict(self.claim, shown if isinstance(shown, Outcome) else OUTCOMES[shown], reason, self.is_setup)
 
 
 def counted(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -68,6 +92,15 @@ def standing(verdicts: Sequence[Verdict]) -> str:
     if hold == len(judged):
         return "the rule holds" if hold == 1 else f"all {hold} rules hold"
     return f"{hold} of {len(judged)} rules hold"
+
+
+def failed_in(rows: Sequence[Row]) -> str:
+    """The first of these rows whose training failed, in words; empty if all of them ended well."""
+    failed = [row for row in rows if row.get(col.STATE, TRAINED) != TRAINED]
+    if not failed:
+        return ""
+    model, seed, state = (failed[0].get(name) for name in (col.MODEL, col.SEED, col.STATE))
+    return f"{len(failed)} trainings failed, such as {model}, seed {seed}: {state}"
 
 
 GIVEN = "given models"  # in place of a scale, where the user names models
@@ -129,12 +162,12 @@ class Experiment:
     claim: str
     rows: Callable[[Scope], Table]
     draw: Callable[[Table], go.Figure]
-    rules: Sequence[Judge]
+    rules: Sequence[Rule]
     scales: Sequence[Scale] = (Scale.SMOKE, Scale.DEMO)
     recipes: Callable[[Scope], Sequence[Trainable]] = lambda scope: ()
     digest: Callable[[Table], Table] = without_constant_names
     default_scale: Callable[[], Scale] = lambda: Scale.DEMO
-    rules_at: Mapping[str, Sequence[Judge]] = field(default_factory=dict)
+    rules_at: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
     only_by_name: Sequence[Scale] = ()
     measured: Callable[[Scope], Sequence[Any]] | None = None
 

@@ -5,7 +5,7 @@ import torch
 from backends.zoo import SIZES, model_of
 from sinkinterp._experiments.shared.cases import Case, Named, OnModels, open_case
 from sinkinterp._experiments.shared.genuine import MODELS, Has, models_with
-from sinkinterp._experiments.shared.rules import Rule, above, of_each
+from sinkinterp._experiments.shared.rules import above, of_each
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
@@ -19,7 +19,7 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import random_tokens
 from sinkinterp.interventions import RemoveColumn, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module
-from sinkinterp.runs.experiment import Outcome, Scope, load_experiment
+from sinkinterp.runs.experiment import Outcome, Rule, Scope, load_experiment
 from sinkinterp.seals import seal
 from sinkinterp.table import Table
 

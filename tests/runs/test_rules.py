@@ -5,10 +5,9 @@ from functools import partial
 import pytest
 from refusals import refused
 from sinkinterp._experiments.shared import rules
-from sinkinterp._experiments.shared.rules import TRAINED, Rule
 
 from sinkinterp import table as c
-from sinkinterp.runs.experiment import Outcome, Verdict, counted, standing
+from sinkinterp.runs.experiment import TRAINED, Outcome, Rule, Verdict, counted, standing
 from sinkinterp.table import NULL, Table, at_this_loss, high_of, low_of
 
 HOLDS, FAILS, UNDECIDED, NOT_ASKED = Outcome.HOLDS, Outcome.FAILS, Outcome.UNDECIDED, Outcome.NOT_ASKED

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from refusals import refused
-from sinkinterp._experiments.shared.rules import TRAINED, higher
+from sinkinterp._experiments.shared.rules import higher
 from sinkinterp._experiments.shared.study import (
     BASES,
     NUMBERS,
@@ -27,7 +27,7 @@ from sinkinterp.lm.block import GatedFFN
 from sinkinterp.runs import estimate
 from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.estimate import cost_of
-from sinkinterp.runs.experiment import Outcome, Scope, check_scope, load_experiment
+from sinkinterp.runs.experiment import TRAINED, Outcome, Scope, check_scope, load_experiment
 from sinkinterp.runs.trained import trained, valid_loss
 from sinkinterp.runs.workers import Here
 from sinkinterp.table import NULL, at_this_loss, published

@@ -13,11 +13,11 @@ import pytest
 import torch
 from forks import forked, forks
 from refusals import refused
-from sinkinterp._experiments.shared.rules import TRAINED, has_sink
+from sinkinterp._experiments.shared.rules import has_sink
 from sinkinterp._experiments.shared.study import BASES, architecture, study
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.experiment import Scope, load_experiment
+from sinkinterp.runs.experiment import TRAINED, Scope, load_experiment
 from sinkinterp.runs.workers import LOCAL, Here, Processes, Ray
 from sinkinterp.table import MODEL, SEED, STATE
 
