@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
-from sinkinterp.runs.trained import SINK_LENGTH
-from sinkinterp.runs.training_figures import training
+from sinkinterp.runs.trained import SINK_LENGTH, training
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import MODEL, NULL, SEED, Cell, Table
 from sinkinterp.train.recipe import Recipe

@@ -7,8 +7,7 @@ import plotly.graph_objects as go
 
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
-from sinkinterp.runs.trained import Run
-from sinkinterp.runs.training_figures import PANELS, STEP, VALID_LOSS, Panel, training
+from sinkinterp.runs.trained import PANELS, STEP, VALID_LOSS, Panel, Run, training
 from sinkinterp.table import Table
 
 from .shared.amounts import AMOUNTS, TOYS, Amounts

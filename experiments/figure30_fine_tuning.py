@@ -14,8 +14,7 @@ from sinkinterp.data.sources import embedded_texts
 from sinkinterp.files import cache_folder, write_file
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
-from sinkinterp.runs.trained import run_of
-from sinkinterp.runs.training_figures import PANELS, STEP, VALID_LOSS, Panel, training
+from sinkinterp.runs.trained import PANELS, STEP, VALID_LOSS, Panel, run_of, training
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import MODEL, SEED, Table
 from sinkinterp.train import checkpoint, loop

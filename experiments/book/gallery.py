@@ -35,8 +35,7 @@ from sinkinterp.report.norms import FIRST_TOKEN, KIND, NORM, OTHER_TOKENS, resid
 from sinkinterp.report.report import Report, views_of
 from sinkinterp.report.summary import sink_summary, sink_verdict
 from sinkinterp.runs.inputs import Inputs
-from sinkinterp.runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of
-from sinkinterp.runs.training_figures import training_history
+from sinkinterp.runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of, training_history
 from sinkinterp.table import ALPHA_1, BLOCK, HEAD, LAYER, MODEL, Table
 from sinkinterp.train.checkpoint import history_of
 from sinkinterp.train.recipe import Recipe

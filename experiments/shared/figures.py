@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from sinkinterp.plots.theme import GREY, PERCENT, colour, error_bars, escaped, themed, unique_values
 from sinkinterp.report.readings import short_name
-from sinkinterp.runs.training_figures import STEP
+from sinkinterp.runs.trained import STEP
 from sinkinterp.table import ALPHA_1, ALPHA_SLOT, MODEL, NULL, SEED, Cell, Table
 
 OPEN_MARKERS = ("circle-open", "square-open", "diamond-open", "cross-open")

@@ -235,12 +235,27 @@ EXPECTED = 7 + TOP * (1 + DRAWS)  # passes
 
 
 class Work:
-    """The model, its inputs, and how many forward passes over all texts were made."""
+    """The model, its inputs, the report without cuts, and how many forward passes over all texts were made.
+
+    on_slot: whether a learned key draws more attention than the first token, and is explained in its place.
+    """
 
     def __init__(self, subject: Subject, token_set: TokenSet, generator: torch.Generator, show: OnProgress) -> None:
         self.subject, self.token_set, self.generator = subject, token_set, generator
         self.show, self.passes = show, 0
         self.calls: dict[int, list[AttentionCall]] = {}  # of the layers that are explained, in the order of the texts
+        self.before = self.report()
+        slot = self.before.slot_importance
+        draws_more = slot is not None and bool(slot.mean() > self.before.alpha().mean())
+        self.on_slot = draws_more and _has_learned_keys(subject, token_set.tokens)
+
+    @property
+    def alphas(self) -> tuple[Tensor, Tensor]:
+        """Importance of what is explained, and its null; `sequence layer head`."""
+        slot, null = self.before.slot_importance, self.before.slot_null
+        if self.on_slot and slot is not None and null is not None:
+            return slot, null
+        return self.before.alpha(), self.before.null_alpha()
 
     def report(self, *edits: Edit) -> Report:
         """What the model does under these edits."""
@@ -257,13 +272,6 @@ class Work:
         """One more pass."""
         self.passes += 1
         self.show(min(self.passes, EXPECTED), EXPECTED)
-
-
-def alpha_of(report: Report, on_slot: bool) -> tuple[Tensor, Tensor]:
-    """Importance of what is explained, and its null; `sequence layer head`."""
-    if on_slot and report.slot_importance is not None and report.slot_null is not None:
-        return report.slot_importance, report.slot_null
-    return report.alpha(), report.null_alpha()
 
 
 def explain(
@@ -296,27 +304,23 @@ def explain(
     with progress_of(progress, f"explaining {subject.name}") as on_pass:
         generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0, LARGEST))
         work = Work(subject, token_set, generator, on_pass)
-        before = work.report()
-        on_slot = before.slot_importance is not None and bool(before.slot_importance.mean() > before.alpha().mean())
-        on_slot = on_slot and _has_learned_keys(subject, ids)
-        heads = _heads_of(subject, head, before, on_slot)
-        found = None if on_slot else massive_path(subject, ids)
+        found = None if work.on_slot else massive_path(subject, ids)
         path, no_path = (found, None) if isinstance(found, Path) else (None, found)
-        scores, reads = _scores(work, heads, path, before, on_slot)
-        cuts = [row for score in scores for row in cut_rows(work, score, on_slot)]
+        scores, reads = _scores(work, _heads_of(work, head), path)
+        cuts = [row for score in scores for row in cut_rows(work, score)]
         path = None if path is None else followed(path, subject, ids, reads)
-        path_rows = tuple(_rows_of_path(work, path, reads, before))
-    name, how = public_name(before.protocol.model), "norms frozen, scores before any softcap"
-    note = f"{name}: {before.protocol.line()}; {how}; {intervals(before.protocol.sequences)}"
+        path_rows = tuple(_rows_of_path(work, path, reads))
+    protocol, how = work.before.protocol, "norms frozen, scores before any softcap"
+    note = f"{public_name(protocol.model)}: {protocol.line()}; {how}; {intervals(protocol.sequences)}"
     ablation = (
         f"{note}; in the stream: at the first token, the part becomes its mean over the other tokens; directly: in the "
         f"keys of this head alone, norms frozen; random: as many other parts, the mean of {DRAWS} draws; removed: "
-        f"share of what is above uniform attention{'; k* becomes 0' if on_slot else ''}"
+        f"share of what is above uniform attention{'; k* becomes 0' if work.on_slot else ''}"
     )
     path_note = f"{note}; path: the write is taken out of the readers' first keys, whole: out of the residual"
     return Explanation(
         note=note,
-        target="k*" if on_slot else "the first token",
+        target="k*" if work.on_slot else "the first token",
         heads=tuple(scores),
         path=path,
         cuts=Table.of("What remains when the named parts are cut?", ablation, tuple(cuts)),
@@ -326,15 +330,15 @@ def explain(
     )
 
 
-def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads], before: Report) -> Iterator[dict[str, Cell]]:
+def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads]) -> Iterator[dict[str, Cell]]:
     """The effect of each cut of the path on its readers, on all heads, and on the loss; empty without readers."""
     if path is None or not path.readers:
         return
     layers, length = work.subject.shape.attention_layers, work.token_set.tokens.shape[1]
     rows, heads = zip(*((layers.index(layer), head) for layer, head in path.readers), strict=True)
     for cut, edits in path_cuts(path, reads, layers, length, work.generator).items():
-        report = work.report(*edits) if edits else before
-        alpha, (old, new) = report.alpha(), (r.extra(NEXT_TOKEN_LOSS).nanmean(1) for r in (before, report))
+        report = work.report(*edits) if edits else work.before
+        alpha, (old, new) = report.alpha(), (r.extra(NEXT_TOKEN_LOSS).nanmean(1) for r in (work.before, report))
         yield {
             explanation.CUT: cut,
             **mean_cells(f"{ALPHA_1} of readers", alpha[:, list(rows), list(heads)].mean(1), SHARES),
@@ -359,19 +363,18 @@ def _has_learned_keys(subject: Subject, tokens: Tensor) -> bool:
     return bool(subject.run(tokens[:1], reads=reads, logits=False)["learned"].all())
 
 
-def _heads_of(subject: Subject, head: Any, report: Report, on_slot: bool) -> list[Head]:
-    layers, n_heads = subject.shape.attention_layers, subject.shape.n_heads
+def _heads_of(work: Work, head: Any) -> list[Head]:
+    """The heads that were asked for, or the strongest. Raises InputError for heads that are not there."""
+    layers, n_heads = work.subject.shape.attention_layers, work.subject.shape.n_heads
     if head is None:
-        alpha = alpha_of(report, on_slot)[0].mean(0)
+        alpha = work.alphas[0].mean(0)
         strongest = alpha.flatten().argsort(descending=True)[:TOP].tolist()
         return sorted((layers[i // n_heads], i % n_heads) for i in strongest)
     is_one = isinstance(head, tuple) and len(head) == 2 and all(map(is_whole, head))
     return named_heads([head] if is_one else head, "head", layers, n_heads)
 
 
-def _scores(
-    work: Work, heads: Sequence[Head], path: Path | None, before: Report, on_slot: bool
-) -> tuple[list[HeadScore], dict[int, Reads]]:
+def _scores(work: Work, heads: Sequence[Head], path: Path | None) -> tuple[list[HeadScore], dict[int, Reads]]:
     """The scores of heads in parts, and how later layers read what a path's writer adds. One pass; blocks run by part.
 
     Raises InputError where the parts do not add up to a score.
@@ -385,7 +388,7 @@ def _scores(
             for layer, values, cuts in lens.parts_by_block(run):
                 if mine := [head for of_layer, head in heads if of_layer == layer]:
                     work.calls.setdefault(layer, []).append(run.calls[layer])
-                    names, *tensors = lens.head_pairs(run, layer, mine, values, on_slot)
+                    names, *tensors = lens.head_pairs(run, layer, mine, values, work.on_slot)
                     named[layer] = names, cuts
                     for i, head in enumerate(mine):
                         parts.setdefault((layer, head), []).append(tuple(x[:, i].cpu() for x in tensors))
@@ -394,13 +397,13 @@ def _scores(
             for layer, of_layer in (reads_of(run, path) if path else {}).items():
                 reads.setdefault(layer, []).append(of_layer)
     work.count()
-    alphas, scores = alpha_of(before, on_slot), []
+    scores = []
     for layer, head in heads:
         names, cuts = named[layer]
-        i = before.attention_layers.index(layer)
-        slot = {lens.SLOT: ZeroKeySlot(heads=[(layer, head)])} if on_slot else {}
+        i = work.before.attention_layers.index(layer)
+        slot = {lens.SLOT: ZeroKeySlot(heads=[(layer, head)])} if work.on_slot else {}
         tensors = [torch.cat(chunks) for chunks in zip(*parts[layer, head], strict=True)]
-        score = HeadScore(layer, head, names, cuts | slot, *tensors, *(x[:, i, head] for x in alphas))
+        score = HeadScore(layer, head, names, cuts | slot, *tensors, *(x[:, i, head] for x in work.alphas))
         if not score.error <= lens.TOLERANCE:
             is_half = score.score.dtype.itemsize < 4
             half = f"{score.score.dtype} rounds too much; load it in float32"
@@ -413,7 +416,7 @@ def _scores(
 # What is left when parts are cut
 
 
-def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, Cell]]:
+def cut_rows(work: Work, head: HeadScore) -> Iterator[dict[str, Cell]]:
     """The attention of a head that is lost when the named parts are cut, and when random parts are cut instead."""
     can_be_cut = [j for j, name in enumerate(head.parts) if name in head.cuts]
     named = [j for j in head.main_parts() if j in can_be_cut]
@@ -424,7 +427,7 @@ def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, C
     n_kv_heads, length = work.subject.shape.n_kv_heads, work.token_set.tokens.shape[1]
 
     def in_stream(chosen: Sequence[int]) -> PerSequence:
-        read = slot_importance if on_slot else first_importance
+        read = slot_importance if work.on_slot else first_importance
         return work.alpha(layer, read, *(head.cuts[head.parts[j]] for j in chosen))[:, head.head]
 
     def directly(chosen: Sequence[int]) -> PerSequence:
@@ -435,7 +438,7 @@ def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, C
         return torch.cat([first_importance(call)[:, head.head] for call in edited]).cpu()
 
     ways: dict[str, Callable[[Sequence[int]], PerSequence]] = {explanation.IN_STREAM: in_stream}
-    ways |= {} if on_slot else {explanation.DIRECTLY: directly}
+    ways |= {} if work.on_slot else {explanation.DIRECTLY: directly}
     for way, alpha in ways.items() if named else ():
         for cut, draws in {names: [named], explanation.RANDOM: drawn}.items():
             if draws:

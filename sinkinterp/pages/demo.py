@@ -19,8 +19,7 @@ from ..report.norms import residual_norms_by_block
 from ..report.report import Report
 from ..report.summary import sink_summary
 from ..runs import trained
-from ..runs.trained import EVALUATION_SEQUENCES
-from ..runs.training_figures import training_history
+from ..runs.trained import EVALUATION_SEQUENCES, training_history
 from ..runs.workers import Here, Processes, Workers, in_order
 from ..table import Cell, Table
 from ..train import checkpoint

@@ -1,31 +1,42 @@
-"""Models that are trained once and cached under the key of their recipe: ours, and those of an experiment."""
+"""Models that are trained once and cached under the key of their recipe, ours and an experiment's; their histories."""
 
-import shutil
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
+from plotly.subplots import make_subplots
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import accepting, refusal
+from ..checks import accepting
 from ..data.progress import OnProgress, no_progress
-from ..data.tokens import Tokens, TokenSet, TokensLike
+from ..data.tokens import Tokens, TokenSet
 from ..files import cache_folder, check_writable, path_of
 from ..measurement.measure import measure, passes
-from ..measurement.quantities import sink_rate
 from ..measurement.watching import emergence_of, sinks_of
 from ..metrics.estimates import SIZES, Estimate, estimate
 from ..metrics.metric import next_token_loss
 from ..metrics.sinks import control_positions
-from ..plots.theme import sweep_figure
-from ..table import Table
+from ..plots.theme import (
+    PERCENT,
+    add_band,
+    add_curve,
+    colour,
+    escaped,
+    model_numbers,
+    sweep_figure,
+    themed,
+    unique_values,
+)
+from ..table import MODEL, SEED, Cell, Table, high_of, low_of
 from ..train import checkpoint, loop
 from ..train.checkpoint import card, push
 from ..train.distributed import joined
@@ -57,11 +68,6 @@ class Run:
         """The trained model, ready to be measured on a device. Its default name is the recipe's key."""
         return load(self.folder, name=name or self.recipe.key(), device_map=None if device == "cpu" else device)
 
-    @property
-    def model(self) -> Subject:
-        """The trained model, as `subject` loads it."""
-        return self.subject()
-
     def history(self) -> Table:
         """Losses and sink metrics during training, one row per evaluation."""
         rows = checkpoint.history_of(self.folder)
@@ -71,11 +77,6 @@ class Run:
             f"Training of {self.recipe.key()}", str(self.folder), tuple(columns | row for row in rows), figure
         )
 
-    def sink_rate(self, tokens: TokensLike | Any = None, **how: Any) -> Estimate:
-        """Sink_k of the trained model, by default on 100 sequences of its task that the training did not see."""
-        given = held_out_tokens(self.recipe.data, 100) if tokens is None else tokens
-        return sink_rate(self.subject(), given, **how)
-
     def push_to_hub(self, repo: str, private: bool = True) -> str:
         """Uploads the final checkpoint with a model card to the Hub, as "me/name", and returns the address.
 
@@ -84,11 +85,6 @@ class Run:
         last = checkpoint.history_of(self.folder)[-1]
         numbers = ", ".join(f"{name} {value:.4g}" for name, value in last.items())
         return push(self.folder, repo, card(repo, f"A model of {self.recipe.data}", numbers, self.recipe), private)
-
-    def save(self, path: Path | str) -> Path:
-        """Copies the final checkpoint into a folder, which `si.load` reads. Raises InputError where that is there."""
-        with refusal(f"cannot write {path}", "name a folder that is not there yet", OSError):
-            return shutil.copytree(self.folder, path_of(path, "where the checkpoint is saved"))
 
 
 def trained(
@@ -191,3 +187,73 @@ def run_of(recipe: Trainable, cache: Path | None = None) -> Path:
     """The folder in the cache of a recipe's run."""
     recipe = recipe.identified() if isinstance(recipe, OwnTraining) else recipe
     return (cache or cache_folder()) / "runs" / recipe.key()
+
+
+VALID_LOSS = "valid_loss"
+SINK_OF_FIRST = "sink_1"
+SINK_OF_SLOT = "sink_slot"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A column that is drawn over steps, the title of its panel, and its axis."""
+
+    column: str
+    title: str
+    axis: Mapping[str, Any] = field(default_factory=dict)
+
+
+PANELS = (
+    Panel(VALID_LOSS, "validation loss (nats)"),
+    Panel(SINK_OF_FIRST, "Sink_1 (share of heads)", PERCENT),
+    Panel(SINK_OF_SLOT, "Sink_* (slot, share of heads)", PERCENT),
+)
+
+
+def training(table: Table, chosen: Sequence[Panel] = PANELS) -> go.Figure:
+    """Validation loss and sink rates, or what is chosen, over optimiser steps, a line per model.
+
+    The table is that of `training_history`. Columns that no run holds have no panel. Of several seeds, the line is the
+    mean, in a band from the least to the most.
+    """
+    known = table.frame.dropna(axis="columns", how="all")
+    panels = [panel for panel in chosen if panel.column in known]
+    titles = [panel.title for panel in panels]
+    figure = make_subplots(1, len(panels), subplot_titles=titles, horizontal_spacing=0.24 / max(3, len(panels)))
+    for model, i in model_numbers(unique_values(table, MODEL)).items():
+        rows = table.where(**{MODEL: model})
+        for j, panel in enumerate(panels):
+            place, column = {"row": 1, "col": j + 1}, panel.column
+            mean = _over_seeds(rows, column)
+            add_band(figure, mean, STEP, column, str(model), place, colour(i))
+            named = {"name": escaped(model), "legendgroup": model, "showlegend": j == 0}
+            look = {"connectgaps": True, "error_y": None, "mode": "lines" if len(mean.frame) > 40 else "lines+markers"}
+            add_curve(figure, mean, STEP, column, i, **named, **look, **place)
+    figure.update_xaxes(title="optimiser step")
+    for j, panel in enumerate(panels):
+        figure.update_yaxes(**panel.axis, row=1, col=j + 1)
+    names = ", ".join(panel.title for panel in panels)
+    seeds = " Line and band: mean, least and most of the seeds." * (
+        SEED in table.frame and table.frame[SEED].nunique() > 1
+    )
+    caption = f"{names[:1].upper()}{names[1:]} along training, on held-out sequences.{seeds} {table.note}"
+    return themed(figure, table.title, caption=caption)
+
+
+def _over_seeds(rows: Table, column: str) -> Table:
+    """The mean of a column at each step and, where several seeds trained, the least and the most as its interval."""
+    several = SEED in rows.frame and rows.frame[SEED].nunique() > 1
+    names = {"mean": column} | ({"min": low_of(column), "max": high_of(column)} if several else {})
+    frame = rows.frame.groupby(STEP, sort=True)[column].agg([*names])
+    return Table("", "", frame.rename(columns=names).reset_index())
+
+
+def training_history(histories: Mapping[str, Iterable[Mapping[str, Any]]], note: str) -> Table:
+    """The numbers that were watched along training runs, by name (rows of history.json); others are missing.
+
+    `note` says on what: n, T, BOS, epsilon.
+    """
+    watched = [{MODEL: name, **row} for name, rows in histories.items() for row in rows]
+    columns = dict.fromkeys(column for row in watched for column in row)
+    rows: tuple[dict[str, Cell], ...] = tuple({column: row.get(column) for column in columns} for row in watched)
+    return Table.of("Losses and sinks over training", note, rows, training)

@@ -11,7 +11,7 @@ from sinkinterp.report.heads import heads_overview
 from sinkinterp.report.maps import HeadMaps, attention_figure
 from sinkinterp.report.norms import residual_norms
 from sinkinterp.report.positions import by_position
-from sinkinterp.runs.training_figures import training
+from sinkinterp.runs.trained import training
 from sinkinterp.table import Table
 
 WEIGHTS = np.array([[[0.6, np.nan, np.nan], [0.4, 0.1, np.nan], [0.2, 0.5, 0.3]], [[1, np.nan, np.nan]] * 3])

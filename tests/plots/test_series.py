@@ -8,7 +8,7 @@ from sinkinterp._experiments.shared.lengths import over_length
 from sinkinterp.applications.position_swap import swap_chart
 from sinkinterp.plots.theme import GREY, caption_of, faded, positive_axis, sweep_figure, themed
 from sinkinterp.report.norms import by_kind
-from sinkinterp.runs.training_figures import training
+from sinkinterp.runs.trained import training
 from sinkinterp.table import Table
 
 KINDS = Table.of(

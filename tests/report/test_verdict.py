@@ -16,7 +16,7 @@ from sinkinterp.report.positions import sinks_by_token
 from sinkinterp.report.readings import protocol_note, public_name, short_name
 from sinkinterp.report.report import NAMED, VIEWS, views_of
 from sinkinterp.report.summary import protocol_table, sink_summary, sink_verdict
-from sinkinterp.runs.training_figures import training_history
+from sinkinterp.runs.trained import training_history
 
 
 def test_a_sink_is_told_with_its_strength_null_and_place():
