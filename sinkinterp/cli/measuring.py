@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -27,23 +28,10 @@ if TYPE_CHECKING:
     from ..table import Table
 
 
-Tables = Literal[
-    "sinks",
-    "above",
-    "layers",
-    "positions",
-    "epsilons",
-    "norms",
-    "keys",
-    "values",
-    "kv",
-    "residuals",
-    "writes",
-    "angles",
-    "massive",
-    "entries",
-]
-TableName = Annotated[Tables | None, option(f"Print one table: {' '.join(get_args(Tables))}.", metavar="NAME")]
+Tables = StrEnum(
+    "Tables", "SINKS ABOVE LAYERS POSITIONS EPSILONS NORMS KEYS VALUES KV RESIDUALS WRITES ANGLES MASSIVE ENTRIES"
+)
+TableName = Annotated[Tables | None, option(f"Print one table: {' '.join(Tables)}.", metavar="NAME")]
 Epsilon = Annotated[float | None, option("A head has a sink above it; default: 0.3.", metavar="SHARE")]
 PresetName = Annotated[
     Literal["paper", "released-open-models", "released-own-models"] | None,

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
@@ -179,17 +179,6 @@ class Readings:
     def __hash__(self) -> int:
         return int(_digest(json.loads(json.dumps(_about(self))), self.tensors()), 16)
 
-    def __len__(self) -> int:
-        """How many sequences were measured."""
-        return len(self.tokens)
-
-    def __getitem__(self, name: str) -> Any:
-        """A tensor by its name among `tensors` or `extras`, as KeyError says for another name."""
-        known = {**self.tensors(), **self.extras}
-        if not isinstance(name, str) or name not in known:
-            raise KeyError(f"nothing that was read is named {name!r:.40}; there are {', '.join(known)}")
-        return known[name]
-
     def tensors(self) -> dict[str, Tensor]:
         """Everything that was read, by field; instruments' answers as "extra.NAME"."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -305,10 +294,6 @@ class Readings:
         data = {name: getattr(self, name).flatten().numpy() for name in _BY_POSITION}
         frame = pandas.DataFrame(data, index=index).dropna().reset_index()
         return frame.assign(sink_rate=(frame["importance"] > 0.3).astype(float).where(frame["position"] == 0))
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The rows of `to_pandas`, which pandas.DataFrame(report) makes a frame of."""
-        yield from self.to_pandas().to_dict("records")
 
 
 def protocol_note(report: Readings, epsilon: float) -> str:

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from jaxtyping import jaxtyped
 from torch import Tensor
 
-from ..checks import InputError, choice, different_numbers, whole_number, whole_numbers
+from ..checks import InputError, choice, different_numbers, whole_number
 from ..metrics.importance import PATTERNS
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.metric import AnyMetric
@@ -146,14 +146,9 @@ def views_of(report: Readings) -> Iterator[View]:
     return (view for view in VIEWS if all(map(report.has, view.needs)) and view.fits(report))
 
 
-def named_view(word: str) -> View:
-    """The view of that name. Raises InputError for another name."""
-    return choice(word, NAMED, "view")
-
-
 def view_of(report: Readings, name: str) -> View:
     """The view of that name. Raises InputError for another name, and if the report lacks a metric."""
-    view = named_view(name)
+    view = choice(name, NAMED, "view")
     if not all(map(report.has, view.needs)):
         call = f"instruments=si.measurement.instruments.{view.instrument}"
         raise InputError(f"the view {name!r} needs what {view.instrument} measures; measure with {call}")
@@ -166,40 +161,43 @@ def overview_tables(report: Readings, epsilon: float = 0.3, token_text: TokenTex
     return [of_heads.top_heads(table) if HEAD in table.frame else table for table in tables if len(table.frame)]
 
 
-def rows_named(name: str, report: Report, epsilon: float, word: TokenText, **chosen: Any) -> Table:
-    """The rows that `chosen_rows` keeps of a view, or of the largest entries of one layer or of the tallest block."""
-    if name != "entries" and (name != "massive" or chosen.get("top") is None):
-        return chosen_rows(view_of(report, name).table(report, epsilon, word), **chosen)
-    blocks = [] if chosen.get("layers") is None else whole_numbers(chosen["layers"], "layer")
-    block = whole_number(blocks[0], "layer", 0, report.residual_norms.shape[1] - 1) if len(blocks) == 1 else None
-    chosen |= {"layers": None} if block is not None else {}
-    return chosen_rows(largest_entries(report, epsilon, word, block), **chosen, by=LARGEST_VALUE)
+def rows_named(
+    name: str, report: Report, epsilon: float, word: TokenText, layers: Sequence[int] | None = None, **chosen: Any
+) -> Table:
+    """The rows that `chosen_rows` keeps of a view, or of "entries": the largest of one block, or of the tallest."""
+    if name != "entries":
+        return chosen_rows(view_of(report, name).table(report, epsilon, word), layers, **chosen)
+    if layers is None or len(layers) > 1:
+        return chosen_rows(largest_entries(report, epsilon, word), layers, **chosen)
+    block = whole_number(layers[0], "layer", 0, report.residual_norms.shape[1] - 1)
+    return chosen_rows(largest_entries(report, epsilon, word, block), **chosen)
 
 
 def chosen_rows(
-    table: Table, layers: Any = None, heads: Any = None, top: int | None = None, positions: Any = None, by: str = ""
+    table: Table,
+    layers: int | Sequence[int] | None = None,
+    heads: Sequence[tuple[int, int]] | None = None,
+    positions: int | Sequence[int] | None = None,
+    top: int | None = None,
 ) -> Table:
     """The table with the rows of some layers or blocks, (layer, head) pairs, and positions; None keeps all.
 
-    top: the number of rows, those with the largest numbers.
-
-    Raises InputError where it has no such rows.
+    top: the number of rows, those with the largest alpha_1, or the largest entries. Raises InputError where it has no
+    such rows.
     """
     layer = LAYER if LAYER in table.frame else BLOCK
     given = {"layers": (layer, layers), "positions": (POSITION, positions)}
-    given = {name: (column, numbers) for name, (column, numbers) in given.items() if numbers is not None}
-    rows = [
-        row
-        for row in table.records()
-        if all(row.get(column) in different_numbers(x, column) for column, x in given.values())
-        and (heads is None or (row.get(layer), row.get(HEAD)) in heads)
-    ]
-    given |= {} if heads is None else {"heads": (HEAD, heads)}
+    chosen = {name: (column, different_numbers(x, column)) for name, (column, x) in given.items() if x is not None}
+    rows = [row for row in table.records() if all(row.get(column) in numbers for column, numbers in chosen.values())]
+    if heads is not None:
+        rows = [row for row in rows if (row.get(layer), row.get(HEAD)) in heads]
     if not rows:
-        absent = [name for name, (column, _) in given.items() if column not in table.frame] or [*given]
+        columns = {name: column for name, (column, _) in chosen.items()} | ({} if heads is None else {"heads": HEAD})
+        absent = [name for name, column in columns.items() if column not in table.frame] or [*columns]
         raise InputError(f"{table.title!r} has no such rows; leave {'=... and '.join(absent)}=... out")
     if top is None:
         return table.with_rows(rows)
-    if (column := by or ALPHA_1) not in table.frame:
-        raise InputError(f"{table.title!r} has no column {column}, whose largest are shown; leave top=... out")
+    column = next((name for name in (ALPHA_1, LARGEST_VALUE) if name in table.frame), None)
+    if column is None:
+        raise InputError(f"{table.title!r} has no column {ALPHA_1}, whose largest are shown; leave top=... out")
     return table.with_rows(rows).largest(column, top)

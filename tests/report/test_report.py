@@ -4,7 +4,6 @@ from functools import partial
 from html import escape
 from itertools import product
 
-import pandas
 import pytest
 import torch
 from backends.zoo import model_of, tokens_of
@@ -144,10 +143,6 @@ def test_a_report_of_parts_that_do_not_fit_each_other_is_refused(full, change, a
     refused(lambda: replace(full, **change), "another shape")
 
 
-def test_pandas_makes_of_a_report_what_to_pandas_does(full):
-    pandas.testing.assert_frame_equal(pandas.DataFrame(full), full.to_pandas(), check_dtype=False)
-
-
 def test_a_card_shows_sentence_map_and_numbers_in_this_order_and_the_protocol_once(full):
     card, note = full._repr_html_(), escape(full.summary().table.note)
     places = [card.index(part) for part in (escape(full.summary().sentence), "<svg", "<table", note)]
@@ -259,13 +254,6 @@ def test_a_reports_line_says_what_uniform_attention_gives_on_texts_as_short(subj
     subject = next(iter(subjects.values())) if isinstance(subjects, dict) else subjects
     rows = [[1, 2, 3], [1, 2, 3, 4]]
     assert repr(si.measure(subject, rows)).endswith("at epsilon 0.3, 1.000 under uniform attention>")
-
-
-def test_what_was_read_is_found_by_its_name(full):
-    assert full["importance"] is full.importance and full["extra.loss"] is full["loss"] is full.extra(NEXT_TOKEN_LOSS)
-    for name in ("save", "residual_ratio", "protocol", "importanc", 3):
-        with pytest.raises(KeyError):
-            full[name]
 
 
 def test_the_instrument_that_a_view_asks_for_measures_what_it_needs():
