@@ -231,7 +231,7 @@ def image(figure: go.Figure, kind: str, scale: float) -> bytes:
     fix = "install Chrome or Chromium, or run plotly_get_chrome"
     with refusal("a picture is drawn by a browser, and none could be started", fix, RuntimeError), catch_warnings():
         filterwarnings("ignore", "The kopts argument is ignored")  # they are given to the server
-        image = bytes(figure.toimage(kind, width=figure.layout.width or WIDTH, scale=scale))
+        image = bytes(figure.to_image(kind, width=figure.layout.width or WIDTH, scale=scale))
     if next(_DRAWN) == 1:  # who draws a second picture may draw more: one browser draws the rest of the session
         import kaleido
 
