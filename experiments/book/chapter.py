@@ -115,9 +115,6 @@ def chapters_in(folder: Path) -> list[Chapter]:
     return chapters
 
 
-_OF_EARLIER = {"sealed", "sha256"}  # entries that earlier versions wrote
-
-
 def chapter_in(file: Path) -> Chapter | None:
     """The chapter of a file; None for other JSON. Raises InputError if the file is damaged."""
     with refusal(f"{file} is damaged", "remove it, or reproduce it again", _NOT_A_CHAPTER):
@@ -126,7 +123,7 @@ def chapter_in(file: Path) -> Chapter | None:
         if not is_chapter and file.stem not in experiment_names():
             return None
         chapter = Chapter.from_dict(plain)
-        if chapter.stem != file.stem or plain.keys() - chapter.to_dict().keys() - _OF_EARLIER:
+        if chapter.stem != file.stem or plain.keys() - chapter.to_dict().keys():
             raise InputError(f"its name would be {chapter.stem}.json, and it holds {', '.join(plain)}")
         return chapter
 

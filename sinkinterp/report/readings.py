@@ -315,7 +315,7 @@ def _listed(positions: Sequence[int]) -> str:
 _METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is not a tensor
 DIGEST = "digest"  # of all that a file or dictionary holds: `load` and `from_dict` notice what was changed
 _CONTENT = ("positions", "attention_layers", "protocol")
-_ABOUT = {DIGEST, *_CONTENT, "sealed", "sha256"}  # the last two: of earlier versions
+_ABOUT = {DIGEST, *_CONTENT}
 _BY_POSITION = ("importance", "raw_importance", "null", "bias_null")
 _NOT_A_REPORT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 

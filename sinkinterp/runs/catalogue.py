@@ -1,7 +1,6 @@
 """The experiments that there are: their files, names, summaries and scales. Nothing here imports torch."""
 
 import ast
-import re
 from enum import StrEnum
 from types import ModuleType
 
@@ -29,20 +28,16 @@ def experiment_names() -> list[str]:
 
 
 def full_name(beginning: str) -> str:
-    """The one experiment whose name begins so; table7 and 7 are table07. Raises InputError for none or several."""
+    """The one experiment whose name begins so. Raises InputError for none or several."""
     names = experiment_names()
-    numbered = re.fullmatch(r"(?:(tab|fig)(?:le|ure)?[-_. ]?)*(\d+)", beginning.lower())
-    if numbered:
-        beginning = f"{'figure' if numbered[1] == 'fig' else 'table'}{int(numbered[2]):02d}"
     matches = [name for name in names if name == beginning] or [name for name in names if name.startswith(beginning)]
-    if len(matches) != 1:
-        beginnings = {*names, *(name.split("_")[0] for name in names)} - {beginning}
-        near = nearest(beginning, sorted(beginnings))
-        if beginning and matches:
-            fix = f"; name one in full, such as {matches[0]}"
-            raise InputError(f"several experiments begin with {beginning!r}: {', '.join(matches)}{fix}")
-        raise InputError(f"no experiment begins with {beginning!r}{near}; see `sinkinterp list experiments`")
-    return matches[0]
+    if len(matches) == 1:
+        return matches[0]
+    if beginning and matches:
+        fix = f"name one in full, such as {matches[0]}"
+        raise InputError(f"several experiments begin with {beginning!r}: {', '.join(matches)}; {fix}")
+    near = nearest(beginning, sorted({*names, *(name.split("_")[0] for name in names)} - {beginning}))
+    raise InputError(f"no experiment begins with {beginning!r}{near}; see `sinkinterp list experiments`")
 
 
 def summary_of(name: str) -> str:

@@ -220,14 +220,14 @@ def check_default(experiment: Experiment, scope: Scope, chosen: Scale | None) ->
         raise InputError(why)
 
 
-def reproduce(name: str | int, model: Any = None, scale: str | None = None, seeds: int = 5) -> Table:
-    """The table of an experiment in short, as `sinkinterp reproduce NAME` prints it: "table07", 7, "figure02".
+def reproduce(name: str, model: Any = None, scale: str | None = None, seeds: int = 5) -> Table:
+    """The table of an experiment in short, as `sinkinterp reproduce NAME` prints it: "table07", "figure02".
 
     `model` is the name of one, or what `si.load` made of it, or a list of these, in place of its own. `seeds` is how
     many models of each kind are trained, from seed 0 on. Raises InputError for names that there are not, and as
     `check_scope` does.
     """
-    full, chosen = full_name(str(name)), None if scale is None else choice(scale, {x: x for x in Scale}, "scale")
+    full, chosen = full_name(name), None if scale is None else choice(scale, {x: x for x in Scale}, "scale")
     given = [getattr(x, "name", x) for x in (model if isinstance(model, list) else [model]) if x is not None]
     models = [instance_of(each, str, "a model is its name here, such as 'gpt2'") for each in given]
     experiment = load_experiment(full)

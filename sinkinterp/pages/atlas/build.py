@@ -140,7 +140,7 @@ def atlas(
     word: TokenText = str,
     *,
     edits: Sequence[Edit] = (),
-    heads: int | Sequence[int] | Heads | None = None,
+    heads: Heads | None = None,
     limit: int = LIMIT,
 ) -> Atlas:
     """The attention map of every head on one sequence, which `atlas_page` makes a page of.
@@ -205,7 +205,7 @@ class Reader:
         )
 
 
-def maps_of(subject: Subject, heads: int | Sequence[int] | Heads | None = None) -> Heads:
+def maps_of(subject: Subject, heads: Heads | None = None) -> Heads:
     """The heads whose maps are shown, as (layer, head); all by default. Raises InputError for unknown heads."""
     return heads_asked(subject.shape.attention_layers, subject.shape.n_heads, None, heads)
 
