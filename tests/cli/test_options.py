@@ -108,7 +108,8 @@ def test_the_names_in_the_help_are_those_that_there_are():
     for name, annotation in in_groups(measure).__annotations__.items():
         if name in names:
             kind = get_args(annotation)[0]
-            assert {*get_args(kind if get_origin(kind) is Literal else get_args(kind)[0])} == names[name]
+            chosen = kind if get_origin(kind) is Literal else get_args(kind)[0]
+            assert {*(get_args(chosen) or chosen)} == names[name]
 
 
 def test_arguments_in_messages_become_options_of_the_command():
