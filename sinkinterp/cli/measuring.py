@@ -84,9 +84,8 @@ class Rows:
         """These rows of a report; None where no table was named. Raises InputError where there are none."""
         from ..report.report import rows_named
 
-        heads = heads_named(self.head)
-        given = {"layers": self.layer, "heads": heads, "positions": self.position, "top": self.top}
-        chosen = {option: value or None for option, value in given.items()}
+        given = {"layers": self.layer, "heads": heads_named(self.head), "positions": self.position, "top": self.top}
+        chosen: dict[str, Any] = {option: value or None for option, value in given.items()}
         return None if self.table is None else rows_named(self.table, report, epsilon, word, **chosen)
 
 
