@@ -118,19 +118,6 @@ TOKENS = {
         "long-number": f"[[1, {'9' * 5000}]]".encode(),
     }.items()
 }
-CHATS = {
-    "chats-empty.jsonl": b"",
-    "chats-text.jsonl": b"hello\n",
-    "chats-number.jsonl": b"7\n",
-    "chats-list.jsonl": b"[]\n",
-    "chats-no-messages.jsonl": b'{"text": "hello"}\n',
-    "chats-wrong-messages.jsonl": b'{"messages": 7}\n',
-    "chats-no-role.jsonl": b'{"messages": [{"content": "hello"}]}\n',
-    "chats-number-content.jsonl": b'{"messages": [{"role": "assistant", "content": 7}]}\n',
-    "chats-nested.jsonl": b'{"messages": ' + b"[" * DEEP + b"\n",
-    "chats-latin.jsonl": b'{"messages": [{"role": "user", "content": "caf\xe9"}]}\n',
-}
-CHAT = {"messages": [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]}
 
 
 def make(folder: Path) -> None:
@@ -142,10 +129,9 @@ def make(folder: Path) -> None:
         config = json.loads((changed / "config.json").read_text())
         (changed / "config.json").write_text(json.dumps(config | change))
     _write_damaged_models(folder)
-    for name, content in (TEXTS | TOKENS | CHATS).items():
+    for name, content in (TEXTS | TOKENS).items():
         (folder / name).write_bytes(content)
     (folder / "tokens.json").write_text("[[1, 2, 3, 1], [3, 2, 1, 2]]")
-    (folder / "chats.jsonl").write_text(f"{json.dumps(CHAT)}\n" * 12)
     _write_folders_and_links(folder)
 
 

@@ -39,28 +39,20 @@ NUMBERS = [
 ]
 
 SET = [  # what settings hold is tested in `test_recipe`
-    *(
-        f"train softmax --set {text}"
-        for text in (
-            *("''", "=", "steps", "steps=", "=7", "'steps = '", "a.b.c=1", ".=1", "nonsense=1", "kind=Fit"),
-            *(
-                "steps=x",
-                "bf16=maybe",
-                f"seed={2**70}",
-                "model.n_layers=10000000",
-                "model.d_model=1e9",
-                "model.n_heads=3",
-            ),
-        )
-    ),
+    *(f"train softmax --set {text}" for text in (
+        "''", "=", "steps", "steps=", "=7", "'steps = '", "a.b.c=1", ".=1", "nonsense=1", "kind=Fit", "steps=x",
+        "bf16=maybe", f"seed={2**70}", "model.n_layers=10000000", "model.d_model=1e9", "model.n_heads=3",
+    )),
     "train softmax --set steps=7 --set steps=8",
     "train t5 --set model.position.count=1",
     "train window --set model.attention.mask.right.width=0",
-]
+]  # fmt: skip
 
 NO_FILES = ("empty-folder", "folder.txt", "absent.txt", "absent.jsonl", "absent/absent.csv", "link", "loop")
 NO_TEXTS = (*bad_files.TEXTS.keys() - {"a.txt", "mixed.jsonl"}, *NO_FILES)
 NO_TOKENS = (*bad_files.TOKENS, "nested.json", "number.json", "absent.json", "absent/absent.json")
+EMPTY = ("empty.txt", "latin.txt", "white.txt", "loop", "folder.txt", "bytes.txt", "link")
+UNTRAINED = ("empty.txt", "absent.txt", "latin.txt", "nested.jsonl", "empty-folder", "white.jsonl", "loop")
 FILES = [
     *(f"measure {GOOD} --length 4 --sequences 1 --text {{files}}/{name}" for name in sorted(NO_TEXTS)),
     *(f"measure {GOOD} --length 4 --sequences 1 --tokens {{files}}/{name}" for name in NO_TOKENS),
@@ -71,18 +63,15 @@ FILES = [
     f"measure {GOOD} --tokens {{files}}",
     f"measure {GOOD} --tokens ''",
     *(f"measure {GOOD} --text {text}" for text in ("''", "' '", "'my texts.jsonl'", "stanfordnlp/imdb", "notes.pdf")),
-    *(f"measure {GOOD} --text {place}" for place in ("./texts", "texts/", "{files}/folder-of-links")),
+    *(
+        f"measure {GOOD} --text {place}"
+        for place in ("./texts", "texts/", "{files}/folder-of-links", "'caf\udce9 au lait'")
+    ),
     f"measure {GOOD} --prompt 'a b' --length 9",
     f"measure {GOOD} --prompt 'the cat sat' --sequences 2",
-    *(
-        f"view {GOOD} --text {{files}}/{name}"
-        for name in ("empty.txt", "latin.txt", "bytes.txt", "folder.txt", "white.txt", "link", "loop")
-    ),
+    *(f"view {GOOD} --text {{files}}/{name}" for name in EMPTY),
     f"view {GOOD} --text ''",
-    *(
-        f"train softmax --text {{files}}/{name}"
-        for name in ("empty.txt", "absent.txt", "latin.txt", "nested.jsonl", "empty-folder", "white.jsonl", "loop")
-    ),
+    *(f"train softmax --text {{files}}/{name}" for name in UNTRAINED),
     "train softmax --text ''",
     "train prefix_5 --set data.length=4 --out run",
     "train softmax --set batch=1e11 --out run",
@@ -135,19 +124,12 @@ NAMES = [
     f"measure {GOOD} --text {{files}}/other.jsonl --column nonsense",
 ]
 
+WRITING = (f"{MEASURE} --out", f"{MEASURE} --save", f"view {SHIPPED} --out", "demo --out", "reproduce table07 --out",
+           "train softmax --out")  # fmt: skip
 OUTPUTS = [
     *(f"{MEASURE} --save {place}" for place in ("{files}/good", "''", "{files}/a.txt/out", "x" * 300, "..")),
-    *(
-        f"{start} {place}"
-        for start, place in itertools.product(
-            (
-                *(f"{MEASURE} --out", f"{MEASURE} --save", f"view {SHIPPED} --out"),
-                *("demo --out", "reproduce table07 --out"),
-                "train softmax --out",
-            ),
-            ("''", "{files}/a.txt/out"),
-        )
-    ),
+    *(f"{start} {place}" for start, place in itertools.product(WRITING, ("''", "{files}/a.txt/out"))),
+    f"view {SHIPPED} --out x\0y",
 ]
 
 CONFLICTS = [
@@ -211,7 +193,6 @@ SAYS = {  # lines whose error says what to type
     f"measure {GOOD} --tokens {{files}}/tokens-beyond.json --length 4 --sequences 1": f"token id {VOCAB}",
     f"measure {GOOD} {TOKENS} --length 5 --sequences 2": "of 2 texts 2 are shorter",
     f"measure {GOOD} {TOKENS} --length 4 --sequences 3": "use --sequences 2",
-    f"measure {SHIPPED} --length 4000": "use --length",
     f"{MEASURE} --text {{files}}/a.txt": "give one",
     f"reproduce figure19 --model {SHIPPED} --model {SHIPPED}": "given twice",
     f"reproduce figure19 --scale smoke --model {SHIPPED}": "leave one of them out",
@@ -228,15 +209,9 @@ SAYS = {  # lines whose error says what to type
     "train softmax --out {files}": "which is not of a run",
     "reproduce ''": "no experiment begins with",
     f"view {GOOD} --prompt the": "at least 2",
-    f"cache {GOOD} --prompt 'the cat sat'": "use --length 4, or more",
     f"view {SHIPPED} --edit 'SwapPositions(3, 3)'": "two different positions",
-    f"compare {SHIPPED}": "name two models",
-    f"patch {GOOD} --clean 'the cat'": "write two prompts",
-    f"patch {GOOD} --clean 'the cat' --corrupted 'the mat' --answer cat": "together",
-    f"patch {GOOD} --clean 'the cat' --corrupted 'the mat' --site edges": "such as --head 3.7",
     f"explain {SHIPPED} --bos always": "--bos has no effect without a model with a tokenizer",
     f"measure {SHIPPED} --head 0.0": "--head has no effect without --table",
-    f"measure {SHIPPED} --table sinks --full": "leave one of them out",
     f"{MEASURE} --save x.png": "does not end in .safetensors",
     f"{MEASURE} --out x.json": "does not end in .html",
     f"{MEASURE} --save {{files}}/tokens.json": "this command reads",

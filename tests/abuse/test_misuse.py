@@ -1,11 +1,8 @@
 """Random junk for every argument of the Python API: an InputError of one line, or a right result."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
-from abuse.test_bad_calls import DOORS, called
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import sinkinterp as si
@@ -85,50 +82,10 @@ def test_any_tokens(subject, tokens):
     assert trace is None or trace.logits.shape[:2] == subject.ids_of(tokens).shape
 
 
-@given(function=st.sampled_from((lambda x: x, lambda: None, len, print, lambda x, hook: x, lambda x, hook: None)))
-@junk_settings
-def test_any_function_of_a_hook(subject, function):
-    call = lambda: si.measure(subject, TOKENS, edits=[("blocks.1.attn.hook_pattern", function)])  # noqa: E731
-    report = outcome(call)
-    assert report is None or bool(report.importance.eq(si.measure(subject, TOKENS).importance).all())
-
-
 def test_what_holds_tensors_is_equal_to_itself_alone(subject):
     for make in (lambda: subject.run(TOKENS), lambda: TokenSet.of(TOKENS, "some")):
         one, other = make(), make()
         assert one == one and one != other and len({one, other}) == 2
-
-
-@pytest.fixture(scope="module")
-def report(subject):
-    return si.measure(subject, TOKENS)
-
-
-def holds_a_function(value):
-    return callable(value) or (isinstance(value, list | tuple) and any(map(holds_a_function, value)))
-
-
-JUNKED = [  # a public function, and an argument of it
-    *((si.measure, name) for name in ("model", "edits", "positions", "instruments", "convention", "progress")),
-    *((si.sweep, name) for name in ("edits", "metric", "control", "instruments", "progress")),
-    *((si.compare, name) for name in ("before", "after", "epsilon")),
-    *((si.Report.sink_rate, name) for name in ("position", "epsilon")),
-    *((function, "epsilon") for function in (si.Report.heads, si.Report.summary, si.Report.null_sink_rate)),
-    (si.Report.plot, "view"),
-    (si.Report.extra, "metric"),
-]
-
-
-@pytest.mark.parametrize(("function", "name"), JUNKED)
-@given(value=junk)
-@settings(junk_settings, max_examples=8)
-def test_any_argument_of_a_public_function_is_refused_or_gives_a_right_result(subject, report, function, name, value):
-    if (name != "model" and holds_a_function(value)) or (name == "model" and isinstance(value, str)):
-        return  # what a function does is its author's, and a name is asked for on the Hub
-    good = DOORS[function](subject, report)
-    found = outcome(lambda: called(function, good | {name: value}))
-    assert not isinstance(found, Report) or is_right(found)
-    assert found is None or name not in ("model", "before", "after")
 
 
 SHAPE = ModelShape(3, (0, 1, 2), 4, 2, 8, 32, 64, 16, (0, 1, 2))
@@ -163,22 +120,6 @@ def test_any_edit_is_refused_or_fits_or_says_that_it_does_not(kind, values, name
         assert "\n" not in repr(edit) and hash(edit) is not None
         outcome(lambda: edit.check(SHAPE, 12))
         outcome(lambda: edit.control(SHAPE, 12, torch.Generator()))
-
-
-@given(content=st.binary(max_size=200), cut=st.floats(0, 1), flips=st.lists(st.integers(0, 10**6), max_size=3))
-@junk_settings
-def test_any_bytes_of_a_report(subject, tmp_path_factory, content, cut, flips):
-    folder = tmp_path_factory.mktemp("reports")
-    file, whole = folder / "junk.safetensors", folder / "whole.safetensors"
-    file.write_bytes(content)
-    assert outcome(lambda: Report.load(file)) is None
-    si.measure(subject, TOKENS).save(whole)
-    damaged = bytearray(whole.read_bytes())
-    for flip in flips:
-        damaged[flip % len(damaged)] ^= 1 << (flip % 8)
-    file.write_bytes(damaged[: math.ceil(cut * len(damaged))])
-    report = outcome(lambda: Report.load(file))
-    assert report is None or isinstance(report, Report)
 
 
 @given(plain=junk)
