@@ -160,11 +160,6 @@ def _fewest(by_kept: Mapping[int, PerSequence], is_sure: bool) -> int:
     return min(n for n, more in gains.items() if all(map(is_enough, more)))
 
 
-def largest_window_first(losses: Table) -> Table:
-    """The rows of `Losses.table` with those of its answer first: the largest window."""
-    return losses.largest(WINDOW)
-
-
 def needs_table(heads: Table) -> Table:
     """How many heads need how many first tokens."""
     needed = Counter("more" if n is None else str(n) for n in (row[FEWEST] for row in heads.records()))

@@ -112,11 +112,6 @@ class Mask:
         return self.table().plot()
 
 
-def longest_first(outliers: Table) -> Table:
-    """The rows of `Mask.table` with those blocks first whose longest token is furthest above the median."""
-    return outliers.largest(LONGEST)
-
-
 def _some(dims: Sequence[int], most: int = 8) -> str:
     """The first dimensions, and how many more there are."""
     return " ".join(map(str, dims[:most])) + (f" and {len(dims) - most} more" if len(dims) > most else "")

@@ -279,7 +279,7 @@ def cache(
     answer = f"{losses.answer()} {eviction.quantised_answer(rounded)}"
     tables = [losses.table(), heads, rounded]
     everything = [losses.table(), eviction.needs_table(heads), rounded]
-    shown = brief(answer, eviction.largest_window_first(tables[0]), full=everything if full or written.format else ())
+    shown = brief(answer, tables[0].largest(eviction.WINDOW), full=everything if full or written.format else ())
     as_page = partial(page, f"{subject.name}: how many first tokens must stay?", answer, map(Section.of, tables))
     deliver(shown, *written.answer_files(answer, tables, as_page), form=written.format)
 
@@ -334,6 +334,6 @@ def mask(
             dormant = dormant_heads(subject, ids, progress=progress("leaving out heads"))
             tables += [dormant.table(), dormant.cuts]
             answer, more = f"{answer} {dormant.answer()}", more | {"heads": dormant.to_dict()}
-    shown = brief(answer, outliers.longest_first(tables[0]), full=tables if full or written.format else ())
+    shown = brief(answer, tables[0].largest(outliers.LONGEST), full=tables if full or written.format else ())
     as_page = partial(page, f"{subject.name}: what should be left out?", answer, map(Section.of, tables))
     deliver(shown, *written.answer_files(answer, tables, as_page, more), form=written.format)

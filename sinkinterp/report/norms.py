@@ -15,12 +15,12 @@ from jaxtyping import Bool
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..metrics.estimates import SIZES, mean_cells
+from ..metrics.estimates import SIZES, intervals, mean_cells
 from ..metrics.residuals import KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP_ENTRIES, Entries, lifetime
 from ..plots.theme import GREY, add_curve, colour, escaped, model_numbers, positive_axis, themed, unique_values
 from ..table import BLOCK, MODEL, POSITION, QUANTITY, Cell, Table
 from .positions import followed
-from .readings import Readings, TokenText, intervals_note, protocol_note
+from .readings import Readings, TokenText, protocol_note
 
 Mask = Bool[Tensor, "sequence pos"]
 SHARE = 0.1  # of the heads that must look at a later token for it to be called a sink
@@ -153,7 +153,7 @@ def residual_norms_by_block(reports: Mapping[str, Readings]) -> Table:
     )
     first = next(iter(reports.values()))
     blocks = "block 0 is the embedding, block b the output of layer b - 1"
-    note = f"{first.protocol.line()}; {intervals_note(first)}; {blocks}"
+    note = f"{first.protocol.line()}; {intervals(first.protocol.sequences)}; {blocks}"
     return Table.of("Residual norms by block", note, rows, residual_norms)
 
 

@@ -300,12 +300,7 @@ def protocol_note(report: Readings, epsilon: float) -> str:
     """The protocol in a line: model, n, T, BOS, dtype, source, edits, epsilon; the divisor where windows matter."""
     divisor = f"; {report.protocol.divisor_note}" if report.protocol.divisor_note else ""
     name = public_name(report.protocol.model)
-    return f"{name}: {report.protocol.line()}, epsilon={epsilon}; {intervals_note(report)}{divisor}"
-
-
-def intervals_note(report: Readings) -> str:
-    """Says what the intervals of a report are. A report of one sequence has none."""
-    return intervals(report.protocol.sequences)
+    return f"{name}: {report.protocol.line()}, epsilon={epsilon}; {intervals(report.protocol.sequences)}{divisor}"
 
 
 def _listed(positions: Sequence[int]) -> str:

@@ -90,11 +90,11 @@ def test_the_first_rows_of_cache_are_those_of_its_answer_and_of_mask_the_longest
     places = [(w, n) for w in (3, 7) for n in (0, 2)]
     names = eviction.WINDOW, eviction.KEPT
     losses = Table.of("", "", tuple(dict(zip(names, place, strict=True)) for place in places))
-    shown = [tuple(row.values()) for row in eviction.largest_window_first(losses).records()]
+    shown = [tuple(row.values()) for row in losses.largest(eviction.WINDOW).records()]
     assert shown[:2] == [(7, 0), (7, 2)]
     assert sorted(shown) == sorted(places)
     blocks = Table.of("", "", tuple({"block": i, outliers.LONGEST: x} for i, x in enumerate([2.0, 7.0, 3.0])))
-    assert outliers.longest_first(blocks).frame["block"].tolist() == [1, 2, 0]
+    assert blocks.largest(outliers.LONGEST).frame["block"].tolist() == [1, 2, 0]
 
 
 def test_explain_says_a_sentence_for_each_head_and_shows_the_rows_of_the_strongest():
