@@ -69,8 +69,8 @@ class Asked:
             raise InputError(f"--scale smoke runs what ships, and --model names another one; {fix}")
         check_used("--encoder", self.encoder, "--model", self.model or None)
 
-    def scopes(self, chosen: "Mapping[str, Experiment]", progress: "Progress") -> "dict[str, Scope]":
-        """How each experiment is run."""
+    def planned(self, chosen: "Mapping[str, Experiment]", out: Path, progress: "Progress") -> "list[Planned]":
+        """How each experiment is run, and where its chapter goes."""
         from ..backends.encoder import encoder_input
         from ..runs.experiment import Scope
 
@@ -78,10 +78,62 @@ class Asked:
         where: dict[str, Any] = {"workers": trainers, "measurers": measurers, "device_map": self.device_map}
         where |= {"seeds": self.seeds, "text": options.texts_named(self.text), "settings": self.settings}
         where |= {"encoder": None if self.encoder is None else encoder_input(self.encoder)}
-        return {
-            name: Scope(self.scale or experiment.default_scale(), self.model, **where, progress=progress)
-            for name, experiment in chosen.items()
-        }
+        plans = []
+        for name, experiment in chosen.items():
+            scope = Scope(self.scale or experiment.default_scale(), self.model, **where, progress=progress)
+            plans.append(Planned(name, experiment, scope, _command(name, scope, self.encoder), out))
+        return plans
+
+
+ChapterCost = tuple[Sequence["Trainable"], float, str]  # trainings, and what a chapter took: hours, of what
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An experiment that is to be run: on what, by which command, and the folder of its chapter."""
+
+    name: str
+    experiment: "Experiment"
+    scope: "Scope"
+    command: str
+    out: Path
+
+    def cost(self) -> ChapterCost:
+        """Prints what the chapter costs, and returns it."""
+        recipes, words = self.experiment.recipes(self.scope), list[str]()
+        if self.experiment.measured is not None:
+            given = [str(model) for model in self.experiment.measured(self.scope) if model not in recipes]
+            words += [f"measures {', '.join(dict.fromkeys(given)) or 'what it trains'}"]
+        if recipes or not words:
+            words += [cost_text(recipes, self.scope.cache)]
+        chapters = load_chapters()
+        stem = chapters.stem_of(self.name, self.scope.label)
+        hours, of, machine = chapters.time_taken(self.out, stem, self.command)
+        words += [f"the chapter in {self.out} took {hours:.2f} hours {of} on {machine}"] if machine else []
+        print_text(f"{self.name} at scale {self.scope.label}: {'; '.join(words)}")
+        return recipes, hours, of
+
+    def run(self, save: Path | None, prints: bool) -> "list[Table]":
+        """Runs the experiment, and writes its chapter and its table. Returns what is printed of it."""
+        from ..pages.report import content
+
+        print_line(f"running {self.name} at scale {self.scope.label}")
+        start = time.perf_counter(), sum(os.times()[:4])  # processor seconds: of this process and of its children
+        table = self.experiment.table(self.scope)
+        took = time.perf_counter() - start[0], sum(os.times()[:4]) - start[1]
+        times = {"seconds": round(took[0], 1), "processor seconds": round(took[1], 1)}
+        chapters = load_chapters()
+        made = {"command": self.command, "scale": self.scope.label, **chapters.provenance(), **times}
+        verdicts = self.experiment.verdicts(table, self.scope.label)
+        chapter = chapters.Chapter(self.name, summary_of(self.name), table, verdicts, made)
+        digest, figure = self.experiment.digest(table), self.experiment.draw(replace(table, title=chapter.title))
+        for file in load_book().write_chapter(self.out, chapter, digest, figure):
+            print_written(file)
+        deliver([], (save, lambda: content(table, suffix_of(save))))
+        tables = [replace(digest, title=chapter.title), chapters.verdict_table(chapter)]
+        if prints:
+            show(tables, None)
+        return tables
 
 
 def reproduce(
@@ -106,44 +158,36 @@ def reproduce(
     say(f"preparing {', '.join(names)}")
     with progress_bars(in_lines=True) as progress:
         from ..backends.files.model_files import check_named
-        from ..runs import experiment as experiments
+        from ..runs.experiment import check_default, check_scope, load_experiment
 
-        scale = asked.scale
-        loaded = {name: experiments.load_experiment(name) for name in given}
-        chosen = {name: each for name, each in loaded.items() if not is_all or scale in (None, *each.scales)}
-        _check_chapters(out, [*chosen], None if asked.model else scale, force or dry_run)
-        scopes = asked.scopes(chosen, progress)
-        for name, scope in ({} if is_all else scopes).items():
-            experiments.check_scope(name, chosen[name], scope)
+        loaded = {name: load_experiment(name) for name in given}
+        chosen = {name: each for name, each in loaded.items() if not is_all or asked.scale in (None, *each.scales)}
+        _check_chapters(out, [*chosen], None if asked.model else asked.scale, force or dry_run)
+        plans = asked.planned(chosen, out, progress)
+        for plan in [] if is_all else plans:
+            check_scope(plan.name, plan.experiment, plan.scope)
         for name in asked.model:
             check_named(name)
-        costs: list[tuple[Sequence[Trainable], float, str]] = []
-        left_out, shown = list[str](), list[Part]()
-        for name, experiment in chosen.items():
-            scope = scopes[name]
+        costs, left_out, shown = list[ChapterCost](), list[str](), list[Part]()
+        for plan in plans:
             try:
                 if is_all:
-                    experiments.check_scope(name, experiment, scope)
-                    experiments.check_default(experiment, scope, scale)
-                command = _command(name, scope, asked.encoder)
+                    check_scope(plan.name, plan.experiment, plan.scope)
+                    check_default(plan.experiment, plan.scope, asked.scale)
                 if dry_run:
-                    costs.append(_print_cost(name, experiment, scope, out, command))
-                    continue
-                print_line(f"running {name} at scale {scope.label}")
-                tables = _chapter(name, experiment, scope, out, command, save)
-                shown += tables
-                if format is None:
-                    show(tables, None)
+                    costs.append(plan.cost())
+                else:
+                    shown += plan.run(save, prints=format is None)
             except InputError as error:  # of `all`, those that can run do
                 if not is_all:
                     raise
-                left_out.append(f"{name}: {error}")
+                left_out.append(f"left out: {plan.name}: {error}")
     if format is not None and not dry_run:
         show(shown, format)
-    if dry_run and len(chosen) > 1:
+    if dry_run and len(plans) > 1:
         print_text(f"all of them, shared runs once: {_total(costs, out)}")
     for reason in left_out:
-        print_line(f"left out: {reason}")
+        print_line(reason)
 
 
 def _full_names(names: Sequence[str], save: Path | None) -> list[str]:
@@ -174,23 +218,6 @@ def _workers(ray: str | None, are_large: bool, are_placed: bool) -> tuple["Worke
     return Processes(1) if are_large else Processes(), Here()
 
 
-def _print_cost(
-    name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str
-) -> tuple[Sequence["Trainable"], float, str]:
-    """Prints what a chapter costs. Returns its trainings, and what it took in hours and words."""
-    recipes, words = experiment.recipes(scope), list[str]()
-    if experiment.measured is not None:
-        given = [str(model) for model in experiment.measured(scope) if model not in recipes]
-        words += [f"measures {', '.join(dict.fromkeys(given)) or 'what it trains'}"]
-    if recipes or not words:
-        words += [cost_text(recipes, scope.cache)]
-    chapters = load_chapters()
-    hours, of, machine = chapters.time_taken(out, chapters.stem_of(name, scope.label), command)
-    words += [f"the chapter in {out} took {hours:.2f} hours {of} on {machine}"] if machine else []
-    print_text(f"{name} at scale {scope.label}: {'; '.join(words)}")
-    return recipes, hours, of
-
-
 def cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
     """The cost of these trainings in words, without those that the cache holds."""
     from ..runs.estimate import GPU_SPEED, cost_of, has_its_device
@@ -205,33 +232,13 @@ def cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
     return words + f"and leave {cost.gigabytes:.3g} GB of checkpoints"
 
 
-def _total(costs: Sequence[tuple[Sequence["Trainable"], float, str]], out: Path) -> str:
+def _total(costs: Sequence[ChapterCost], out: Path) -> str:
     """The cost of several chapters: their trainings, and the time that the chapters of the folder took."""
     trained = [recipe for recipes, *_ in costs for recipe in recipes]
     sums = {of: sum(hours for _, hours, how in costs if how == of) for _, _, of in costs}
     taken = " and ".join(f"{hours:.2f} hours {of}" for of, hours in sums.items() if hours)
     measured = [f"the chapters in {out} took {taken}"] if taken else []
     return "; ".join([cost_text(trained, None), *measured] if trained or not measured else measured)
-
-
-def _chapter(
-    name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str, save: Path | None
-) -> "list[Table]":
-    """Runs an experiment and writes its chapter and its table. Returns what is printed of it."""
-    from ..pages.report import content
-
-    start = time.perf_counter(), sum(os.times()[:4])  # processor seconds: of this process and of its children
-    table = experiment.table(scope)
-    took = time.perf_counter() - start[0], sum(os.times()[:4]) - start[1]
-    times = {"seconds": round(took[0], 1), "processor seconds": round(took[1], 1)}
-    chapters = load_chapters()
-    made = {"command": command, "scale": scope.label, **chapters.provenance(), **times}
-    chapter = chapters.Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
-    digest = experiment.digest(table)
-    for file in load_book().write_chapter(out, chapter, digest, experiment.draw(replace(table, title=chapter.title))):
-        print_written(file)
-    deliver([], (save, lambda: content(table, suffix_of(save))))
-    return [replace(digest, title=chapter.title), chapters.verdict_table(chapter)]
 
 
 def _command(name: str, scope: "Scope", encoder: str | None) -> str:
