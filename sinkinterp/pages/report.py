@@ -42,7 +42,6 @@ class Page:
 
     html: str = field(repr=False)
     title: str
-    data = property(lambda self: self.html)  # as a notebook's own HTML has it
 
     def __repr__(self) -> str:
         return f"<Page of {self.title}: {len(self.html) / 1e6:.1f} MB of HTML; .save(path) writes it>"
@@ -112,12 +111,7 @@ def _held_page(patterns: Any, tokens: Any, edits: Edits, layers: Any, heads: Any
 
 def write(report: Report, path: Path | str, epsilon: float = 0.3, token_text: TokenText = str) -> Path:
     """Writes the page of a report, as `sinkinterp measure --out` does, and returns where."""
-    return page_of(report, epsilon, token_text).save(path)
-
-
-def page_of(report: Report, epsilon: float = 0.3, token_text: TokenText = str) -> Page:
-    """The page of a report."""
-    return Page(measurement_page(report, epsilon, token_text), report.protocol.model)
+    return Page(measurement_page(report, epsilon, token_text), report.protocol.model).save(path)
 
 
 def _in_notebook() -> bool:

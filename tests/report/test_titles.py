@@ -12,7 +12,7 @@ import sinkinterp as si
 from sinkinterp.applications.eviction import first_token_losses
 from sinkinterp.applications.position_swap import swap_table
 from sinkinterp.measurement.explaining import explain
-from sinkinterp.pages.report import page_of
+from sinkinterp.pages.report import measurement_page
 from sinkinterp.report.heads import heads_above
 
 VOCAB = 61
@@ -58,7 +58,7 @@ TITLES = {
     "swap": (lambda model: swap_table(model, TOKENS, [4, 9]).title, "there is no sink to follow p1"),
     "verdict": (lambda model: si.measure(model, TOKENS).summary().sentence, NO_SINK),
     "heads": (lambda model: heads_above(si.measure(model, TOKENS)).title, "0 of 6 heads give"),
-    "report": (lambda model: page_of(si.measure(model, TOKENS)).html, NO_SINK),
+    "report": (lambda model: measurement_page(si.measure(model, TOKENS), 0.3), NO_SINK),
     "view": (lambda model: si.view(model, TOKENS[:1], open_browser=False).html, NO_SINK),
     "explain": (lambda model: explain(model, TOKENS).sentence, "not above uniform attention"),
     "cache": (lambda model: first_token_losses(model, TOKENS, (6, 11)).answer(), "Keep no first tokens"),
