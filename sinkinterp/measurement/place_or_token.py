@@ -314,12 +314,13 @@ def depth_of(rows: Sequence[Row]) -> tuple[int | None, int | None]:
     goal = HALF * sum(whole.values()) / len(whole)
     if goal <= HALF * LEAST:
         return None, None
-    (all_layers,) = {_span(row) for row in rows if row[EDIT] == ALONE and _is_whole(row)}
-    early, late = {all_layers[1]: 2 * goal}, {all_layers[0]: 2 * goal}
-    for span in {_span(row) for row in rows if row[EDIT] == ALONE} - {all_layers}:
-        rates = [_number(row[SINK_K]) for row in rows if row[EDIT] == ALONE and _span(row) == span]
-        (early if span[0] == all_layers[0] else late)[span[span[0] == all_layers[0]]] = sum(rates) / len(rates)
-    return min(d for d, x in early.items() if x >= goal), max(d for d, x in late.items() if x >= goal)
+    alone = [row for row in rows if row[EDIT] == ALONE]
+    ((start, end),) = {_span(row) for row in alone if _is_whole(row)}
+    enough: set[tuple[int, int]] = set()
+    for span in {_span(row) for row in alone}:
+        rates = [_number(row[SINK_K]) for row in alone if _span(row) == span]
+        enough |= {span} if sum(rates) / len(rates) >= goal else set()
+    return min(last for first, last in enough if first == start), max(first for first, last in enough if last == end)
 
 
 def _span(row: Row) -> tuple[int, int]:
