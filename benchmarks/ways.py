@@ -40,24 +40,25 @@ class Case(Protocol):
 
 @dataclass(frozen=True)
 class RealSetting:
-    """SmolLM2 with its own weights, and as many docstrings as `sinkinterp measure` would read."""
+    """A model with its own weights, and as many docstrings as `sinkinterp measure` would read."""
 
     length: int
     sequences: int
     device: str = "cpu"
+    name: str = REAL
 
     def model(self) -> PreTrainedModel:
         """The weights, in fp32."""
-        return load_model(REAL).eval()
+        return load_model(self.name).eval()
 
     def tokens(self) -> Tokens:
         """`sequence pos`; the same at every call."""
-        return _real_tokens(self.length, self.sequences)
+        return _real_tokens(self.name, self.length, self.sequences)
 
 
 @cache
-def _real_tokens(length: int, sequences: int) -> Tokens:
-    return Inputs(length, sequences).token_set(si.load(REAL), REAL).tokens
+def _real_tokens(name: str, length: int, sequences: int) -> Tokens:
+    return Inputs(length, sequences).token_set(si.load(name), name).tokens
 
 
 @dataclass(frozen=True)

@@ -341,6 +341,9 @@ TYPED = {
     "is not a name; give that of a model, such as {}": (
         "si.load('https://huggingface.co/sinkinterp/text-softmax')", "si.load('sinkinterp/text-softmax')",
     ),
+    "give its token ids, {}": (
+        "[np.save('ids.npy', T % 11), si.measure(reader, Path('ids.npy'))]", "si.measure(reader, np.load('ids.npy'))",
+    ),
     "edit the call of each layer instead": (
         "sharing.run(T, edits=[iv.ZeroKeyBias()])", "sharing.run(T, edits=[lambda call: replace(call, k=2 * call.k)])",
     ),

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import transformers

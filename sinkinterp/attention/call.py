@@ -298,6 +298,20 @@ class AttentionCall(Inputs):
     def _run_length(self) -> int:
         return min(SHORT, max(16, 2**20 // self.k.shape[2]))
 
+    def _marked(self, keys: KeyIndex) -> SomePairs | None:
+        """The kernel's own weights of a few keys, at any size of scores; None where whole rows are as fast or known.
+
+        They are what heads return of values that are 1 at one of the keys. It costs the kernel once more.
+        """
+        known = self.k.shape[2] <= SHORT or "_sums" in vars(self) or self._log_sums is not None
+        if known or self._fused is None or len(keys) > self.v.shape[-1] or self.q.dtype.itemsize < 4:
+            return None
+        v, slot = torch.zeros_like(self.v), self.slot
+        v[:, :, keys, torch.arange(len(keys), device=keys.device)] = 1
+        slot = replace(slot, value=torch.zeros_like(slot.value)) if isinstance(slot, SlotRow) else slot
+        marked = fused.attended(replace(self, v=v, slot=slot))
+        return None if marked is None else marked[0][..., : len(keys)].clamp(max=1)
+
     def weights_at(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomePairs:
         """Attention of a run of queries to the chosen keys (default all)."""
         if self.set_pattern is not None:
@@ -336,6 +350,9 @@ class AttentionCall(Inputs):
                 masses = fused.column_masses(self, self._log_sums)
                 if masses is not None:
                     return masses if keys is None else masses.index_select(-1, keys)
+        marked = None if keys is None else self._marked(keys)
+        if marked is not None:
+            return marked.sum(2)
         return self._sums[0] if keys is None else self._sums[0].index_select(-1, keys)
 
 

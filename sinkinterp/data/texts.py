@@ -23,6 +23,7 @@ Row = Mapping[str, object]
 HUB = "hub:"  # begins the name of a data set on a command line
 ENCODING = "utf-8-sig"  # the mark with which Windows begins a file is not the first token of its text
 _PACKED = (".gz", ".zst")
+_ARRAYS = {".npy": "np.load", ".npz": "np.load", ".pt": "torch.load"}  # of ids, and what reads them
 _SAVED = ("state.json", "dataset_dict.json")  # which `save_to_disk` writes beside a dataset, or several splits
 
 
@@ -110,7 +111,9 @@ def files_of(path: Path) -> list[Path]:
             if not path.is_file():
                 raise FileNotFoundError("there is no such file")
             if ending_of(path) not in _READERS:
-                raise InputError(f"{path} is not a {ENDINGS} file; convert it to .jsonl with a text field")
+                load = _ARRAYS.get(ending_of(path))
+                fix = f"give its token ids, {load}({path.name!r})" if load else "convert it to .jsonl with a text field"
+                raise InputError(f"{path} is not a {ENDINGS} file; {fix}")
             return [path]
         found = sorted(_inside(path))
     check_count(found, f"{ENDINGS} files in the folder {path}")

@@ -5,7 +5,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import sinkinterp as si
-from sinkinterp.attention.call import LARGE, SHORT
+from sinkinterp.attention.call import LARGE, SHORT, AttentionCall
+from sinkinterp.attention.slots import SinkLogit, SlotRow
 
 SIZES = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -53,3 +54,21 @@ def test_no_weight_exceeds_one_whatever_the_scores(make_call, scale, length):
     most = torch.arange(length, 0, -1) * (1 + 1e-6)
     for masses in (call.column_mass(), call.column_mass(first)):
         assert (masses <= most[: masses.shape[-1]]).all()
+
+
+FIELDS = {
+    "causal": {},
+    "a window": {"mask": torch.ones(1, 1, SHORT + 13, SHORT + 13, dtype=torch.bool).tril().triu(-50)},
+    "a bias": {"bias": -torch.arange(SHORT + 13.0).expand(1, 6, SHORT + 13, -1)},
+    "a slot": {"slot": SlotRow(torch.ones(6, 1, 5), torch.ones(6, 1, 5))},
+    "a sink logit": {"slot": SinkLogit(torch.full((6,), 3000.0))},
+}
+
+
+@pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
+def test_large_weights_of_a_few_keys_are_the_kernels_own_without_a_whole_row(make_call, monkeypatch, fields):
+    call, keys = make_call(queries=SHORT + 13, scale=10 * LARGE, **fields), torch.tensor([7, 0])
+    want = call.pattern()[..., -(SHORT + 13) :][..., keys].sum(2)
+    monkeypatch.setattr(AttentionCall, "runs", None)
+    torch.testing.assert_close(call.column_mass(keys), want, rtol=0, atol=2e-3)
+    assert call.is_fused and "_sums" not in vars(call)
