@@ -108,6 +108,19 @@ def test_a_dropped_or_a_hidden_column_leaves_another_sink_and_its_row_says_so():
         assert found[OTHER_EXCESS] == pytest.approx(dropped, abs=POINTS) and found["its position"] == 2
 
 
+def test_over_mixing_counts_a_condition_as_no_sink_only_where_no_position_is_above_its_null():
+    table = by_stem()["over_mixing"].table.where(place="last output")
+    hidden = table.where(edit="every key that is a sink then hidden behind the writer").records()
+    assert {found["model"] for found in hidden} == {SMOLLM2, GEMMA, QWEN}
+    assert all(found[OTHER_EXCESS] <= 0.05 for found in hidden if found["input"] == "C4")
+    everywhere = table.where(edit="first key hidden from all layers", input="C4", T=64).records()
+    assert [found["its position"] for found in everywhere if found[OTHER_EXCESS] > 0.05] == [2, 2]
+    controls = table.where(edit="control: another key hidden").records()
+    for found, control in zip(hidden, controls, strict=True):
+        assert found["times the first low"] > control["times the first high"]
+        assert found["loss change low"] > control["loss change high"]
+
+
 def test_a_start_that_a_model_was_not_trained_with_has_its_loss_beside_it():
     gemma, qwen = (row("atlas_of_models", model=model) for model in (GEMMA, QWEN))
     assert gemma["loss without BOS"] == pytest.approx(7.17, abs=0.5) and gemma["loss with BOS"] == pytest.approx(
