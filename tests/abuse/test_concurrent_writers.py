@@ -4,12 +4,10 @@ import json
 import os
 import signal
 import time
-from dataclasses import replace
 
 import pytest
 from abuse.damage import files_in
 from forks import ended, forked, forks
-from refusals import refused
 
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
@@ -83,25 +81,6 @@ def test_a_folder_is_locked_while_its_writer_lives(tmp_path, ends_by):
         os.waitpid(child, 0)
     with sole_writer(run):
         assert [path.name for path in run.iterdir()] == ["lock"]
-
-
-@forks
-def test_a_second_recipe_in_a_folder_waits_and_is_refused_by_the_checkpoint_of_the_first(tmp_path):
-
-    (tmp_path / "run").mkdir()
-
-    def hold():
-        with sole_writer(tmp_path / "run"):
-            (tmp_path / "held").touch()
-            time.sleep(0.5)
-
-    job = job_of(replace(RECIPE, steps=6), RECIPE.data, lambda model: {})
-    loop.train(job, tmp_path / "run")
-    child = forked(hold)
-    until((tmp_path / "held").exists)
-    start = time.monotonic()
-    refused(lambda: loop.train(replace(job, fit=replace(job.fit, lr=0.5)), tmp_path / "run"))
-    assert time.monotonic() - start > 0.2 and os.waitpid(child, 0)[0] == child
 
 
 @forks

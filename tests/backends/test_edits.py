@@ -180,12 +180,6 @@ def test_what_a_patch_takes_from_an_edited_run_is_edited(backend):
     torch.testing.assert_close(patched, subject.run(ids, edits=[zero]).logits, rtol=1e-5, atol=1e-5)
 
 
-def test_sites_that_no_read_sees_name_the_one_to_read():
-    subject, ids = given("gpt2", "huggingface")
-    for site in (iv.Change(sites.TOKEN_EMBEDDING), iv.Change(sites.POSITION_EMBEDDING)):
-        refused(partial(activations, site, subject, ids))
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_heads_that_an_edit_makes_write_one_direction_have_an_update_of_rank_one(backend):
     subject, ids = given("llama with grouped queries", backend)

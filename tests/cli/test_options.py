@@ -89,11 +89,6 @@ def test_a_command_that_there_is_not_is_refused(call, word):
     assert code == 2 and f"No such command '{word}'" in output
 
 
-def test_an_option_that_is_given_twice_is_refused_and_a_list_is_not(call):
-    code, output = call(f"measure {TEXTUAL} --prompt 'a text' --prompt 'a text'")
-    assert code == 2 and "--prompt is given 2 times" in output
-
-
 def test_fourteen_commands_have_an_example_and_a_help_of_at_most_60_lines(call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert len(COMMANDS) == 14 and [*COMMANDS] == [name for group in GROUPS.values() for name in group]

@@ -6,7 +6,6 @@ import torch
 from datasets import Dataset
 from refusals import refused
 
-import sinkinterp as si
 from sinkinterp.data.tokens import token_set_of
 
 IDS = torch.tensor([[5, 3, 8, 1, 2], [4, 4, 7, 0, 0]])
@@ -63,8 +62,3 @@ def test_rows_of_a_dataset_follow_the_same_rule_and_its_other_columns_are_not_in
     refused(lambda: token_set_of(Dataset.from_dict(rows | {"labels": MASK.tolist()}), None), "'labels'")
     ragged = {"input_ids": [[5, 3, 8], [4, 7]], "labels": [[5, 3, 8], [4, 7]]}
     assert token_set_of(Dataset.from_dict(ragged), None).lengths.tolist() == [3, 2]
-
-
-def test_a_processor_s_answer_with_an_image_is_refused_by_the_image():
-    answer = {"input_ids": IDS, "token_type_ids": MASK, "pixel_values": torch.ones(2, 3, 8, 8)}
-    refused(lambda: si.measure("sinkinterp/text-softmax", answer), "'pixel_values'")

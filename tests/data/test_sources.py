@@ -25,11 +25,6 @@ def file(tmp_path):
     return path
 
 
-def test_texts_are_those_of_the_file(file, tmp_path):
-    assert [text.strip() for text in Texts(str(file)).texts(tmp_path)] == ["one", "two"]
-    refused(lambda: list(Texts(str(tmp_path / "nowhere.txt")).texts(tmp_path)))
-
-
 def test_the_fingerprint_follows_the_content_and_not_the_date_or_the_place(file, tmp_path):
     before = Texts(str(file)).fingerprint()
     copy = tmp_path / "b.txt"

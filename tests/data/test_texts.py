@@ -26,11 +26,6 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_txt_file_gives_its_paragraphs(tmp_path):
-    path = write(tmp_path / "a.txt", "one\nline\n\ntwo\n\n\n\nthree\n")
-    assert [text.strip() for text in texts_of(path)] == ["one\nline", "two", "three"]
-
-
 TEXTS, BODIES = ["one,\ntwo", "é", ""], ["a", "b", ""]
 ROWS = [{"text": text, "body": body, "id": i} for i, (text, body) in enumerate(zip(TEXTS, BODIES, strict=True))]
 
@@ -109,10 +104,6 @@ def test_a_string_is_a_text_whatever_it_looks_like(tmp_path, monkeypatch, text):
     assert token_set_of(text, lambda texts: texts) == [text]
 
 
-def test_a_data_set_without_network_names_the_local_way():
-    refused(lambda: next(iter(texts_of("allenai/c4", config="en"))), "'allenai/c4'", "network", "Path")
-
-
 @pytest.fixture
 def streamed(monkeypatch):
     """`load_dataset` on a Hub that knows every dataset: it answers with ROWS or a `side_effect`."""
@@ -128,10 +119,6 @@ def test_a_dataset_is_streamed_by_name_configuration_split_and_column(streamed):
     streamed.assert_called_once_with("allenai/c4", "en", split="validation", streaming=True)
     assert list(texts_of("stanfordnlp/imdb")) == TEXTS
     streamed.assert_called_with("stanfordnlp/imdb", None, split="train", streaming=True)
-
-
-def test_a_column_that_the_dataset_lacks_names_those_it_has(streamed):
-    refused(lambda: next(iter(texts_of("stanfordnlp/imdb", "code"))), "stanfordnlp")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from refusals import refused
 import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention import description, sites
-from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.sites import CALL
 from sinkinterp.backends.load import BACKENDS
 from sinkinterp.interventions.edit import edits_of
@@ -50,18 +49,6 @@ def test_a_function_of_the_call_is_an_edit_and_says_what_it_should_return(make_c
 
 
 TOKENS = tokens_of()
-
-
-@pytest.mark.parametrize("given", ["sigmoid", "softmax", Sigmoid, 3])
-def test_a_kernel_is_a_value_or_a_function(given):
-    refused(lambda: iv.PatchNormalization(given), "kernel")
-
-
-def test_heads_are_pairs_and_nothing_else():
-    for heads in ((1, 2), "1.2", ["1.2"], 1, [1], [(1, 2, 3)]):
-        refused(lambda heads=heads: iv.ChangeOutputs(iv.Zero(), heads=heads), "heads")
-    refused(lambda: iv.ChangeKeys(iv.Zero(), heads=[(1, 2)]), "kv_heads")
-    refused(lambda: iv.ChangeResidual(iv.Zero(), heads=[(1, 2)]), "heads")
 
 
 def test_a_change_is_at_a_site_of_activations_and_has_an_operation():

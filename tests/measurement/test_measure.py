@@ -115,12 +115,6 @@ def test_the_protocol_says_what_was_measured():
     assert said.versions.keys() >= {"python", "sinkinterp", "torch", "transformers"}
 
 
-def test_whole_numbers_of_any_width_are_tokens():
-    report = si.measure(subject_of("gpt2"), tokens_of().int(), instruments=(instruments.LOSS,))
-    expected = si.measure(subject_of("gpt2"), tokens_of(), instruments=(instruments.LOSS,))
-    assert report.extra(NEXT_TOKEN_LOSS).equal(expected.extra(NEXT_TOKEN_LOSS))
-
-
 def test_an_instrument_that_is_given_twice_answers_once():
     report = si.measure(subject_of("gpt2"), tokens_of(), instruments=(instruments.LOSS, *instruments.ALL))
     assert len(report.extras) == sum(map(len, instruments.ALL))

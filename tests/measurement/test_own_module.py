@@ -45,11 +45,6 @@ def test_patches_of_a_module_restore_what_those_of_its_twin_do(pair, site):
     torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-5)
 
 
-def test_a_page_of_a_module_shows_its_maps(pair, tmp_path):
-    si.view(pair[0], IDS[:1]).save(tmp_path / "page.html")
-    assert type(pair[0].model).__name__ in (tmp_path / "page.html").read_text()
-
-
 def test_the_live_page_of_a_module_answers_as_that_of_its_twin(pair, answers_of_live_pages):
     addresses = []
     for subject in pair:

@@ -58,11 +58,6 @@ def test_maps_are_means_over_sequences_of_one_head(seen):
         torch.testing.assert_close(torch.tensor(found[name][1]), mean, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
-@pytest.mark.parametrize("place", [(3, 0), (0, 4), (0, -1)])
-def test_a_head_that_is_not_there_is_refused(seen, place):
-    refused(lambda: head_maps(seen[0], tokens_of(), [place]))
-
-
 def test_a_figure_has_the_heads_that_are_asked_for_before_and_after_edits(seen):
     heads, edits = {"heads": [(0, 1), (2, 1)]}, si.SwapPositions(0, 4)
     figure = attention_map(seen[0], tokens_of()[:1], **heads, edits=edits)

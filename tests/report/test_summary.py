@@ -139,10 +139,6 @@ def test_the_order_of_the_measured_positions_does_not_matter(table):
     assert rows[0] == rows[1]
 
 
-def test_a_first_position_that_was_not_measured_names_those_that_were():
-    refused(lambda: sink_summary(measured_at(2, 3)), "2")
-
-
 def test_residuals_are_told_per_block_and_model():
     table = residual_norms_by_block({"a": REPORT, "b": replace(REPORT, residual_norms=REPORT.residual_norms * 3)})
     assert [(row["model"], row["block"]) for row in table.records()] == [(m, block) for m in "ab" for block in range(3)]
