@@ -92,12 +92,8 @@ def subject():
 
 
 WORDS = (
-    "mean_ablate_key_bias",
-    "not_zero_key_bias",
-    "ZeroKeyBias",
-    "swap_token_positions(0, 4)",
-    "SwapPositions(0, 4)",
-)
+    "mean_ablate_key_bias", "not_zero_key_bias", "ZeroKeyBias", "swap_token_positions(0, 4)", "SwapPositions(0, 4)",
+)  # fmt: skip
 REFUSED = {  # what was once guessed: each is an error now
     **{f"an edit in words: {word}": lambda s, r, word=word: si.measure(s, TEXT, edits=word) for word in WORDS},
     "an edit that is called": lambda s, r: si.SwapPositions(0, 4)(s),

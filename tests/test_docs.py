@@ -79,12 +79,8 @@ def test_the_snippets_of_all_pages_have_the_types_that_mypy_sees(tmp_path):
         text = "\n".join((*GENUINE.findall(page.read_text()), *PYTHON.findall(page.read_text())))
         (tmp_path / f"{page.stem}.py").write_text(text)
     options = (
-        "--strict",
-        "--config-file",
-        str(ROOT / "pyproject.toml"),
-        "--cache-dir",
-        str(ROOT / ".mypy_cache" / "docs"),
-    )
+        "--strict", "--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache" / "docs"),
+    )  # fmt: skip
     files = [path.name for path in tmp_path.iterdir()]
     checked = run([sys.executable, "-m", "mypy", *options, *files], cwd=tmp_path, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -134,36 +134,19 @@ OUTPUTS = [
 
 CONFLICTS = [
     f"measure {GOOD} --text {{files}}/a.txt --length 2 --sequences 1 --seed 3",
-    f"measure {GOOD} --drawn random --length 4 --sequences 1 --column x",
-    f"{MEASURE} --drawn random",
-    f"measure {GOOD} --text {{files}}/a.txt --drawn repeat",
-    f"{MEASURE} --length 3",
-    f"{MEASURE} --bos never",
+    f"measure {GOOD} --drawn random --length 4 --sequences 1 --column x", f"{MEASURE} --drawn random",
+    f"measure {GOOD} --text {{files}}/a.txt --drawn repeat", f"{MEASURE} --length 3", f"{MEASURE} --bos never",
     f"measure {SHIPPED} --drawn random --length 8 --bos always",
     f"measure {GOOD} --text {{files}}/a.txt --length 2 --sequences 1 --column x",
-    f"measure {GOOD} --text {{files}}/folder-of-texts --length 2 --sequences 1 --column x",
-    f"{MEASURE} word",
-    f"measure {SHIPPED} --drawn random --drawn repeat",
-    f"measure {SHIPPED} --save a.json --save b.json",
-    f"view {SHIPPED} --out a.html --out b.html",
-    "train softmax --seed 1 --seed 2",
-    "train softmax --seed 1 --set seed=2",
-    "train softmax sigmoid",
-    "view",
-    "check a b",
-    "demo now",
-    "nonsense",
-    "--nonsense",
-    "-x",
-    "trian softmax",
-    "'mea\nsure' x",
-    f"measure {SHIPPED} --nonsense",
-    f"measure {SHIPPED} --length",
-    f"measure {SHIPPED} --first-only=maybe",
-    f"measure {SHIPPED} --save out.json --out out.json --drawn random --length 8",
-    "view --edit",
+    f"measure {GOOD} --text {{files}}/folder-of-texts --length 2 --sequences 1 --column x", f"{MEASURE} word",
+    f"measure {SHIPPED} --drawn random --drawn repeat", f"measure {SHIPPED} --save a.json --save b.json",
+    f"view {SHIPPED} --out a.html --out b.html", "train softmax --seed 1 --seed 2",
+    "train softmax --seed 1 --set seed=2", "train softmax sigmoid", "view", "check a b", "demo now", "nonsense",
+    "--nonsense", "-x", "trian softmax", "'mea\nsure' x", f"measure {SHIPPED} --nonsense",
+    f"measure {SHIPPED} --length", f"measure {SHIPPED} --first-only=maybe",
+    f"measure {SHIPPED} --save out.json --out out.json --drawn random --length 8", "view --edit",
     f"view {SHIPPED} --edit 'SwapPositions(1)'",
-]
+]  # fmt: skip
 
 HANGS = [  # what nobody writes to, and what has no end
     f"measure {GOOD} --tokens {{files}}/pipe.json",
@@ -274,11 +257,8 @@ def options_of(line):
     """The options of the command that a line names."""
     command = get_command(app).commands.get(line.split()[0])
     return [
-        "--help",
-        "--force",
-        "--upgrade",
-        *(name for param in getattr(command, "params", ()) for name in param.opts),
-    ]
+        "--help", "--force", "--upgrade", *(name for param in getattr(command, "params", ()) for name in param.opts),
+    ]  # fmt: skip
 
 
 FINE = {  # lines that look odd and are right

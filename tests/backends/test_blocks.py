@@ -30,12 +30,9 @@ from sinkinterp.checks import InputError
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
 TOKENS = torch.arange(1, 11).reshape(2, 5)  # 0 is padding
 EDITS = (
-    iv.SwapPositions(0, 3),
-    iv.ZeroKeyBias(),
-    iv.ChangeMLP(iv.Scale(0.5)),
-    si.PatchNormalization(Sigmoid(), layers=[0]),
-    iv.ChangeResidual(iv.Scale(2.0), positions=[2]),
-)
+    iv.SwapPositions(0, 3), iv.ZeroKeyBias(), iv.ChangeMLP(iv.Scale(0.5)),
+    si.PatchNormalization(Sigmoid(), layers=[0]), iv.ChangeResidual(iv.Scale(2.0), positions=[2]),
+)  # fmt: skip
 TINY = GPT2Config(vocab_size=17, n_positions=16, n_embd=8, n_layer=1, n_head=2, bos_token_id=None, eos_token_id=None)
 INSIDE = r"is inside si\.patched\(\.\.\.\)"
 

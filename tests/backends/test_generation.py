@@ -15,18 +15,14 @@ from sinkinterp.interventions.changes import MatchedNoise
 NAMES = ("gpt2", "mistral with a window", "gemma3", "gpt-oss with sink logits")
 EDITS = (
     (
-        iv.BiasColumn(2.0, positions=[0, 2]),
-        iv.ChangeValues(iv.Scale(3.0), positions=[0, 2]),
-        iv.ChangeResidual(iv.Scale(4.0), layers=[1], positions=[0]),
-        iv.ChangeOutputs(iv.Scale(2.0), positions=[1]),
+        iv.BiasColumn(2.0, positions=[0, 2]), iv.ChangeValues(iv.Scale(3.0), positions=[0, 2]),
+        iv.ChangeResidual(iv.Scale(4.0), layers=[1], positions=[0]), iv.ChangeOutputs(iv.Scale(2.0), positions=[1]),
     ),
     (
-        si.PatchNormalization(Sigmoid(), layers=[1]),
-        iv.RemoveColumn(positions=[0], layers=[2]),
-        iv.ChangeMLP(iv.Scale(0.5)),
-        iv.SwapPositions(0, 2),
+        si.PatchNormalization(Sigmoid(), layers=[1]), iv.RemoveColumn(positions=[0], layers=[2]),
+        iv.ChangeMLP(iv.Scale(0.5)), iv.SwapPositions(0, 2),
     ),
-)
+)  # fmt: skip
 PADDED = torch.randint(1, VOCAB, (3, 7), generator=torch.Generator().manual_seed(2))
 MASK = torch.ones_like(PADDED)
 MASK[1, :2], MASK[2, :3] = 0, 0

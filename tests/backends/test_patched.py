@@ -19,11 +19,9 @@ from sinkinterp.interventions.changes import MatchedNoise
 
 TOKENS = zoo.tokens_of()
 EDITS = (
-    si.PatchNormalization(Sigmoid(), layers=[1]),
-    iv.ChangeMLP(iv.Scale(0.5), positions=[0, 3]),
-    iv.ChangeValues(iv.Zero(), positions=[0]),
-    iv.ChangeResidual(iv.Scale(2.0), positions=[2]),
-)
+    si.PatchNormalization(Sigmoid(), layers=[1]), iv.ChangeMLP(iv.Scale(0.5), positions=[0, 3]),
+    iv.ChangeValues(iv.Zero(), positions=[0]), iv.ChangeResidual(iv.Scale(2.0), positions=[2]),
+)  # fmt: skip
 
 
 def edits_of(name):

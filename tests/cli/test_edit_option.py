@@ -31,17 +31,13 @@ def test_a_call_with_literals_is_the_edit_that_python_makes(text, edit):
         *("", "ZeroKeyBias", "zero_key_bias", "zero_key_bias()", "swap_positions(0, 4)", "mean_ablate_key_bias"),
         *("no_remove_column", "SwapPositions(0)", "SwapPositions(0, 3, second=4)", "SwapPositions(0, x)", "sigmoid"),
         *(
-            "SetTo(0)",
-            "Sigmoid()",
-            "[ZeroKeyBias()]",
-            "__import__('os')",
-            "SwapPositions(0, 4).layer",
+            "SetTo(0)", "Sigmoid()", "[ZeroKeyBias()]", "__import__('os')", "SwapPositions(0, 4).layer",
             "si.SwapPositions(0, 4)",
         ),
         *("(lambda: 0)()", "SwapPositions(*[0, 4])", "SwapPositions(**{'first': 0})", "SwapPositions(0, 4); 1"),
         *("PatchNormalization('sigmoid')", "ZeroKeyBias() or 1", "(" * 300, "SwapPositions(3, 3)"),
     ],
-)
+)  # fmt: skip
 def test_anything_else_is_refused(text):
     refused(lambda: edit_of(text))
 

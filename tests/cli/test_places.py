@@ -28,18 +28,13 @@ def refused(call, monkeypatch):
 @pytest.mark.parametrize(
     "line",
     [
-        f"measure {MODEL} --save old.csv",
-        f"measure {MODEL} --out old.html",
-        f"compare {MODEL} {MODEL.replace('softmax', 'sigmoid')} --save old.csv",
-        f"view {MODEL} --out old.html",
-        f"explain {MODEL} --save old.json",
-        f"patch {MODEL} --clean a --corrupted b --out old.html",
-        f"cache {MODEL} --save old.json",
-        f"mask {MODEL} --out old.html",
-        "demo --out old.html",
+        f"measure {MODEL} --save old.csv", f"measure {MODEL} --out old.html",
+        f"compare {MODEL} {MODEL.replace('softmax', 'sigmoid')} --save old.csv", f"view {MODEL} --out old.html",
+        f"explain {MODEL} --save old.json", f"patch {MODEL} --clean a --corrupted b --out old.html",
+        f"cache {MODEL} --save old.json", f"mask {MODEL} --out old.html", "demo --out old.html",
         "reproduce table07 --save old.csv",
     ],
-)
+)  # fmt: skip
 def test_a_file_that_exists_is_not_replaced_without_force(refused, line):
     refused(line, "--force")
 

@@ -7,11 +7,8 @@ from sinkinterp.data import tokenisers
 from sinkinterp.data.tokenisers import BOS, EOS, ByteBPE, Pretrained, encoded, pretrained_tokenizer
 
 TEXTS = [
-    "the cat sat on the mat",
-    "",
-    "naïve café 猫 \N{GRINNING FACE}\n\ttabs",
-    f"a text that says {EOS} and {BOS}.",
-] * 5
+    "the cat sat on the mat", "", "naïve café 猫 \N{GRINNING FACE}\n\ttabs", f"a text that says {EOS} and {BOS}.",
+] * 5  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -242,11 +242,9 @@ def test_a_dataset_is_the_first_of_its_texts_or_its_ids(kind):
 
 
 TEXTS = [
-    "The cat's  sat\n\n on the mat, 17 times",
-    "caf\xe9 \u4e16\u754c \U0001f642\U0001f469\u200d\U0001f680 na\xefve",
-    "\tx = <0xE4>",
-    "\ufffd is the letter of what is unknown",
-]
+    "The cat's  sat\n\n on the mat, 17 times", "caf\xe9 \u4e16\u754c \U0001f642\U0001f469\u200d\U0001f680 na\xefve",
+    "\tx = <0xE4>", "\ufffd is the letter of what is unknown",
+]  # fmt: skip
 
 
 def trained(model, trainer, pre_tokenizer, decoder):

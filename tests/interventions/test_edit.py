@@ -69,13 +69,10 @@ def test_a_subject_is_patched_as_its_model_is(backend):
 @pytest.mark.parametrize(
     "edit",
     [
-        iv.ChangeResidual(iv.Zero(), layers=[3], dims=[507]),
-        iv.Change(sites.QUERIES, iv.Scale(0.5), heads=[(1, 2)]),
-        iv.ZeroKeyBias(),
-        iv.AddSinkLogit(2.0, layers=[1]),
-        iv.SwapPositions(0, 4),
+        iv.ChangeResidual(iv.Zero(), layers=[3], dims=[507]), iv.Change(sites.QUERIES, iv.Scale(0.5), heads=[(1, 2)]),
+        iv.ZeroKeyBias(), iv.AddSinkLogit(2.0, layers=[1]), iv.SwapPositions(0, 4),
     ],
-)
+)  # fmt: skip
 def test_an_edit_is_shown_as_the_code_that_makes_it_and_the_name_of_the_paper(edit):
     code, _, in_paper = repr(edit).partition(" (p")
     assert eval(code, {**vars(iv), "sites": sites}) == edit and in_paper == ("1 <-> p5)" if code[:4] == "Swap" else "")

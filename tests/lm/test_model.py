@@ -239,16 +239,10 @@ def test_transformers_trainer_reports_the_same_losses_in_pieces_of_a_batch(piece
     losses = []
     for accumulated in (1, pieces):
         args = TrainingArguments(
-            output_dir=tmp_path,
-            per_device_train_batch_size=6 // accumulated,
-            gradient_accumulation_steps=accumulated,
-            max_steps=2,
-            logging_steps=1,
-            report_to=[],
-            disable_tqdm=True,
-            use_cpu=True,
-            save_strategy="no",
-        )
+            output_dir=tmp_path, per_device_train_batch_size=6 // accumulated,
+            gradient_accumulation_steps=accumulated, max_steps=2, logging_steps=1, report_to=[], disable_tqdm=True,
+            use_cpu=True, save_strategy="no",
+        )  # fmt: skip
         tokens = torch.randint(97, (12, 13), generator=torch.Generator().manual_seed(0))
         tokens_and_labels = [{"input_ids": row, "labels": row} for row in tokens]
         trainer = Trainer(build(SPECS["softmax"]), args, train_dataset=tokens_and_labels)

@@ -52,15 +52,9 @@ def test_the_direct_column_is_the_change_of_parts_over_the_gap_at_the_place_that
     clean, broken = (logit_parts(subject, tokens, *ids, -2) for tokens in (CLEAN, CORRUPTED))
     gap = sum(clean.values()).mean() - sum(broken.values()).mean()
     by_head = activation_patching(
-        subject,
-        CLEAN,
-        CORRUPTED,
-        site=ChangeOutputs(),
-        metric=metric,
-        direct=True,
-        by=("layer", "head"),
+        subject, CLEAN, CORRUPTED, site=ChangeOutputs(), metric=metric, direct=True, by=("layer", "head"),
         progress=False,
-    )
+    )  # fmt: skip
     for row in by_head.records():
         name = f"head {row['layer']}.{row['head']}"
         expected = (clean[name] - broken[name]).mean() / gap

@@ -48,15 +48,12 @@ def model(tmp_path):
     halves = {"tiny-model": content[: len(content) // 2], "tiny-more": content[len(content) // 2 :]}
     served = [write_wheel(tmp_path / "index", package, half) for package, half in halves.items()]
     return Model(
-        name="tiny",
-        origin="GGUF of tiny",
-        licence="MIT",
-        megabytes=1,
+        name="tiny", origin="GGUF of tiny", licence="MIT", megabytes=1,
         wheels=tuple(Wheel(package, "1.2", 0, sha256(wheel)) for package, wheel in zip(halves, served, strict=True)),
         files=(File("tiny.gguf", sha256(tmp_path / "tiny.gguf"), ("tiny_model/part", "tiny_more/part")),),
         convert=gguf_file.convert_smollm2,
         licence_files=(File("TERMS", hashlib.sha256(b"be kind").hexdigest(), ("tiny_model/TERMS",)),),
-    )
+    )  # fmt: skip
 
 
 def write_wheel(index, package, part):

@@ -69,14 +69,9 @@ def long_atlas(length=1203, side=2):
     channels = {WEIGHT: np.stack([cells_of(one, side, stat) for stat in (0, 1)])[None]}
     state = replace(base.states[0], channels=channels, importance=np.ones((2, 3, 1)))
     atlas = replace(
-        base,
-        tokens=[f"t{i}" for i in range(length)],
-        maps=[(1, 0)],
-        places=[0],
-        states=[state],
-        side=side,
+        base, tokens=[f"t{i}" for i in range(length)], maps=[(1, 0)], places=[0], states=[state], side=side,
         pairs={1: pairs_of(length, side)},
-    )
+    )  # fmt: skip
     return atlas, one
 
 
@@ -176,12 +171,9 @@ def test_hover_says_query_key_weight_score_and_rank(exact):
     row, scores = dense[0][0][5], atlas.states[0].channels[SCORE][0, 0]
     place = 1 + int((row > row[2]).sum())
     assert tip_at(exact, 5, 2).split("\n") == [
-        f"query 5 ‘{NASTY[5]}’",
-        f"key 2 ‘{NASTY[2]}’",
-        f"weight: {row[2]:#.3g}",
-        f"score: {scores[5, 2]:.3f}",
+        f"query 5 ‘{NASTY[5]}’", f"key 2 ‘{NASTY[2]}’", f"weight: {row[2]:#.3g}", f"score: {scores[5, 2]:.3f}",
         f"rank: {place} of 6 keys in its row",
-    ]
+    ]  # fmt: skip
 
 
 def test_a_pair_that_the_mask_hides_has_no_tip(exact):
