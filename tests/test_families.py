@@ -117,12 +117,8 @@ def test_the_command_prints_and_writes_the_table(tmp_path):
 
 def test_the_command_refuses_a_name_and_fails_at_an_error(monkeypatch):
     result = CliRunner().invoke(app, ["nonsense"])
-    assert result.exit_code == 2 and "no causal family 'nonsense'" in " ".join(result.output.split())
-
-    def fail(*args, **kwargs):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(families_of_transformers, "load", fail)
+    assert result.exit_code == 2 and "nonsense" in result.output
+    monkeypatch.setattr(families_of_transformers, "load", None)
     assert CliRunner().invoke(app, ["gpt2"]).exit_code == 1
 
 

@@ -14,7 +14,6 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import attention_layers, changes, positions
 from sinkinterp.interventions.changes import Operation
 from sinkinterp.metrics import instruments
-from sinkinterp.report.report import Report
 
 junk_settings = settings(
     max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
@@ -120,21 +119,3 @@ def test_any_edit_is_refused_or_fits_or_says_that_it_does_not(kind, values, name
         assert "\n" not in repr(edit) and hash(edit) is not None
         outcome(lambda: edit.check(SHAPE, 12))
         outcome(lambda: edit.control(SHAPE, 12, torch.Generator()))
-
-
-@given(plain=junk)
-@junk_settings
-def test_any_dictionary_of_a_report(subject, plain):
-    assert outcome(lambda: Report.from_dict(plain)) is None
-    whole = si.measure(subject, TOKENS).to_dict()
-    for name in (*whole, "surplus"):
-        report = outcome(lambda name=name: Report.from_dict(whole | {name: plain}))
-        assert report is None or is_right(report)
-
-
-@given(text=junk, length=junk, bos=junk)
-@junk_settings
-def test_any_texts(reader, text, length, bos):
-    for given_length, given_bos in ((length, True), (None, bos)):
-        token_set = outcome(lambda: reader.tokens(text, length=given_length, bos=given_bos))  # noqa: B023
-        assert token_set is None or token_set.tokens.shape[1] >= 2

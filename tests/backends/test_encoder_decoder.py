@@ -210,11 +210,6 @@ def test_the_protocol_names_the_encoders_input_and_old_files_load():
     assert plain.encoder == "" and "encoder" not in plain.line()
 
 
-def test_a_folder_without_an_encoder_input_asks_for_one(tmp_path):
-    model_of("bart").save_pretrained(tmp_path)
-    refused(lambda: si.load(tmp_path))
-
-
 def test_a_model_that_is_not_causal_is_refused():
     model = zoo.model_of("llama")
     model.model.layers[0].mlp.register_forward_hook(lambda _, __, update: update + update.mean(1, keepdim=True))
@@ -380,13 +375,3 @@ def test_no_text_ends_in_what_the_tokenizer_appends(bart, length, texts):
     token_set = TextToTokens(tokenizer).of_length(texts, length, 1, "texts")
     assert token_set.tokens.tolist() == [[1, 7, 9, 50, 12][:length]] and token_set.too_short == len(texts) - 1
     assert TextToTokens(tokenizer).one(TEXT).tokens.tolist() == [[1, 7, 9, 50, 12]]
-
-
-def test_the_commands_measure_and_view_ask_for_an_encoder_input_and_take_it(call, bart):
-    drawn = ("--drawn", "random", "--length", 9, "--sequences", 5, "--first-only")
-    code, output = call("measure", bart, *drawn)
-    assert code == 2 and "--encoder silence, off, FILE or TEXT" in output
-    code, output = call("measure", bart, *drawn, "--encoder", TEXT, "--bos", "always")
-    assert code == 0 and "BOS id 2 first, encoder" in output and TEXT in output, output[output.index("BOS id") :]
-    code, output = call("view", bart, "--prompt", TEXT, "--encoder", "off", "--out", "page.html")
-    assert code == 0 and "wrote page.html" in output, output

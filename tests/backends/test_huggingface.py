@@ -1,5 +1,5 @@
 import copy
-from functools import cache, partial
+from functools import cache
 
 import pytest
 import torch
@@ -7,7 +7,6 @@ from accelerate import cpu_offload
 from backends import zoo
 from backends.zoo import ATTENTION_LAYERS, CONFIGS, VOCAB, model_of, subject_of, tokens_of
 from refusals import refused
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, ProphetNetConfig, ProphetNetForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -127,27 +126,6 @@ def test_activations_that_are_not_finite_are_placed(subject):
     with torch.no_grad():
         model.model.layers[1].mlp.down_proj.weight[3, 3] = torch.inf
     refused(lambda: subject(model))
-
-
-@every_model
-def test_a_saved_model_is_measured_as_in_memory(name, tmp_path):
-    model = model_of(name)
-    model.save_pretrained(tmp_path)
-    loaded = measure(load(tmp_path), tokens_of())
-    torch.testing.assert_close(loaded.importance, measured(name).importance, rtol=0, atol=1e-6)
-
-
-def test_a_folder_that_holds_no_whole_model_is_refused(tmp_path):
-    model, whole, pickled = model_of("llama"), tmp_path / "whole", tmp_path / "pickled"
-    model.save_pretrained(whole)
-    weights = load_file(whole / "model.safetensors")
-    del weights["model.layers.1.self_attn.k_proj.weight"]
-    save_file(weights, whole / "model.safetensors", {"format": "pt"})
-    model.config.save_pretrained(pickled)
-    torch.save(model.state_dict(), pickled / "pytorch_model.bin")
-    absent = tmp_path / "absent"
-    for folder, word in ((whole, "layers.1.self_attn.k_proj"), (pickled, "safetensors"), (tmp_path, ""), (absent, "")):
-        refused(partial(load, folder), str(folder), word)
 
 
 @pytest.mark.parametrize("backend", ["huggingface", "transformer_lens"])

@@ -121,10 +121,6 @@ def test_our_default_variant_goes_through_its_llama_export():
     assert_equal_reports(ours, theirs)
 
 
-def test_variants_that_are_not_llama_are_refused_with_the_reason():
-    refused(lambda: load(build(VARIANTS["sigmoid"]), backend="transformer_lens"))
-
-
 # one of each way into the call: rotation, bias, mask, slot, map of vectors, and what stands beside it
 OUR_VARIANTS = ["llama", "t5", "alibi", "prefix_2", "k_bias", "sink_token", "sink_logit", "mlp_kernel_norm", "softpick"]
 OUR_VARIANTS += ["sigmoid", "window", "gated", "qk_norm", "heads_added", "post_norm"]
