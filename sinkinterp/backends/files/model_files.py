@@ -402,7 +402,7 @@ def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mappin
         fix = f"load it with {saved.__name__}.from_pretrained, and give the model itself"
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if mark := next((mark for mark in _WRAPPED if shapes and all(name.startswith(mark) for name in shapes)), ""):
-        yield f"the tensors of {source} are those of a wrapped model, {mark}...; {_WRAPPED[mark]}"
+        yield f"the names of all tensors of {source} begin with {mark!r}, those of a wrapper; {_WRAPPED[mark]}"
     if absent and "lora_" not in "".join(surplus):
         yield f"{source} has no fitting weights for {', '.join(absent[:3])}"
     surplus = surplus or next((names[1:] for names in _by_parameter(shapes, model).values() if len(names) > 1), [])
