@@ -9,10 +9,16 @@ from sinkinterp import __version__
 project = "sinkinterp"
 author = "The sinkinterp developers"
 release = __version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+]
 html_theme = "furo"
 html_static_path, html_css_files = ["_static"], ["code.css"]
-html_extra_path = ["../figures"]  # the book with the files that its pages read, and the numbers beside it
+# the book with the files that its pages read, and the numbers beside it
+html_extra_path = ["../figures"]
 html_title = f"sinkinterp {release}"
 exclude_patterns = ["notes"]
 suppress_warnings = ["myst.header"]  # included pages begin at their own level
@@ -26,7 +32,9 @@ autosummary_generate = True
 
 
 LINKS_TO_FIGURES = re.compile(r"(?<!!)(\[[^]]*\]\()(?=figures/)")
-LINKS_TO_NUMBERS = re.compile(r"(?<!!)\[([^]]*)\]\((?:\.\./)*figures/((?:book|measured)/\w+)\.(\w+)\)")
+LINKS_TO_NUMBERS = re.compile(
+    r"(?<!!)\[([^]]*)\]\((?:\.\./)*figures/((?:book|measured)/\w+)\.(\w+)\)"
+)
 LINKS_TO_THE_ROOT = re.compile(r"(\]\((?:\.\./)*)\.\./(RESULTS|CONTRIBUTING)(?=\.md)")
 
 

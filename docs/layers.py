@@ -11,9 +11,21 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sinkinterp"
 GROUND = ("checks", "files", "seals", "spec", "table")
 LAYERS: tuple[dict[str, str], ...] = (
-    {"attention": "one attention call", "data": "tokens", "plots": "what figures share"},
-    {"lm": "our model family", "metrics": "calls -> numbers", "interventions": "what changes"},
-    {"backends": "how a library's model is read", "train": "the trainer", "report": "numbers, tables, figures"},
+    {
+        "attention": "one attention call",
+        "data": "tokens",
+        "plots": "what figures share",
+    },
+    {
+        "lm": "our model family",
+        "metrics": "calls -> numbers",
+        "interventions": "what changes",
+    },
+    {
+        "backends": "how a library's model is read",
+        "train": "the trainer",
+        "report": "numbers, tables, figures",
+    },
     {"measurement": "tokens -> report"},
     {"applications": "what caches may forget", "runs": "trained models, experiments"},
     {"pages": "HTML that shows results"},
@@ -27,7 +39,9 @@ def imports_of(path: Path) -> set[str]:
     depth, parts = len(path.relative_to(PACKAGE).parts) - 1, set[str]()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level > depth:
-            names = [node.module] if node.module else [alias.name for alias in node.names]
+            names = (
+                [node.module] if node.module else [alias.name for alias in node.names]
+            )
             parts.update(name.split(".")[0] for name in names)
     return parts
 
@@ -35,8 +49,13 @@ def imports_of(path: Path) -> set[str]:
 def arrows() -> list[tuple[str, str]]:
     """The pairs of packages of which the first imports from the second, the ground left out."""
     packages = {name for layer in LAYERS for name in layer}
-    used = {name: set[str]().union(*map(imports_of, (PACKAGE / name).rglob("*.py"))) for name in packages}
-    return sorted((name, other) for name in packages for other in used[name] & packages - {name})
+    used = {
+        name: set[str]().union(*map(imports_of, (PACKAGE / name).rglob("*.py")))
+        for name in packages
+    }
+    return sorted(
+        (name, other) for name in packages for other in used[name] & packages - {name}
+    )
 
 
 def places() -> dict[str, tuple[float, float]]:
@@ -65,7 +84,9 @@ def picture() -> str:
             f'stroke-width="1.2" fill="none"><title>{user} imports from {used}</title></path>'
         )
     for row, layer in enumerate(LAYERS):
-        lines.append(f'<text x="{LEFT}" y="{20 + row * ROW + 30}" font-size="22" fill="#7b8794">{row + 1}</text>')
+        lines.append(
+            f'<text x="{LEFT}" y="{20 + row * ROW + 30}" font-size="22" fill="#7b8794">{row + 1}</text>'
+        )
         for name, says in layer.items():
             x, y = spots[name]
             lines += [
@@ -77,8 +98,12 @@ def picture() -> str:
             ]
     y, ground = 20 + len(LAYERS) * ROW + 20, ", ".join(GROUND)
     rule = "A package imports only from layers above it."
-    lines.append(f'<text x="{LEFT}" y="{y}" font-size="12" fill="#486581">Ground, for all: {ground}</text>')
-    lines.append(f'<text x="{LEFT}" y="{y + 20}" font-size="12" fill="#486581">{rule}</text>')
+    lines.append(
+        f'<text x="{LEFT}" y="{y}" font-size="12" fill="#486581">Ground, for all: {ground}</text>'
+    )
+    lines.append(
+        f'<text x="{LEFT}" y="{y + 20}" font-size="12" fill="#486581">{rule}</text>'
+    )
     return "\n".join([*lines, "</svg>", ""])
 
 

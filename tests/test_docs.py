@@ -122,6 +122,25 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().split()) <= 900
 
 
+COLUMNS = 88  # of code on a page of the site
+
+
+def code_lines(page):
+    """The lines of a page's code, without directives of Sphinx."""
+    if page.suffix == ".ipynb":
+        cells = nbformat.read(page, as_version=4).cells
+        return "\n".join(cell.source for cell in cells if cell.cell_type == "code").splitlines()
+    blocks = re.split(r"^ *```", page.read_text(), flags=re.MULTILINE)[1::2]
+    return [line for block in blocks if block[0] != "{" for line in block.splitlines()]
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "RESULTS.md", *NOTEBOOKS], ids=lambda page: page.stem
+)
+def test_the_code_of_a_page_is_at_most_88_columns_wide(page):
+    assert [line for line in code_lines(page) if len(line) > COLUMNS] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_links_of_a_page_lead_somewhere(page):
     for link in LINK.findall(page.read_text()):

@@ -12,7 +12,10 @@ for file in sorted(Path(__file__).parent.glob("*.ipynb")):
     NotebookClient(notebook, timeout=300).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # the times of the run
-        if cell.cell_type == "code":  # progress bars and warnings name this machine's folders
-            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+        if cell.cell_type == "code":
+            # progress bars and warnings name this machine's folders
+            cell.outputs = [
+                output for output in cell.outputs if output.get("name") != "stderr"
+            ]
     nbformat.write(notebook, file)
     print(f"ran {file.name}")
