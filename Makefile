@@ -20,8 +20,9 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 demo: $(INSTALLED)  ## train the three twins, measure them, move the sink, draw figures/demo.html
 	$(BIN)/sinkinterp demo --force
 
-figures: $(INSTALLED)  ## draw every view from the checkpoints that ship: figures/gallery.html and its pictures
+figures: $(INSTALLED)  ## draw figures/gallery.html, the book, and all pictures of the documents
 	$(BIN)/python -m experiments.book.gallery
+	$(BIN)/python -m experiments.book --pictures
 
 families: $(INSTALLED)  ## say which architectures of transformers can be measured: docs/families.md
 	$(BIN)/python -m tools.families --markdown docs/families.md

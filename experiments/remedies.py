@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.metrics.estimates import estimate, estimate_cells
-from sinkinterp.plots.theme import colour, themed
+from sinkinterp.plots.theme import colour, in_words, themed
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
@@ -96,11 +96,12 @@ def _draw_trade(figure: go.Figure, methods: Table) -> None:
         x=xs, y=ys, mode="markers", marker={"size": 9, "color": colour(0)}, text=names, showlegend=False, row=1, col=1
     )
     xs, ys, names = zip(*best, strict=True)
-    look = {"line": {"color": colour(1), "dash": "dot"}, "textposition": "bottom left", "cliponaxis": False}
-    figure.add_scatter(x=xs, y=ys, text=names, mode="lines+text", name="not beaten", **look, row=1, col=1)
+    look = {"line": {"color": colour(1), "dash": "dot"}, "textposition": "middle left", "cliponaxis": False}
+    words = [f"{in_words(name)}\u2002" for name in names]  # a space keeps them off their marks
+    figure.add_scatter(x=xs, y=ys, text=words, mode="lines+text", name="not beaten", **look, row=1, col=1)
     figure.update_xaxes(title="loss over softmax, nats a token", row=1, col=1)
     error = "relative squared error of int8<br>activations, one scale a text"
-    figure.update_yaxes(title=error, type="log", tickformat=".1e", row=1, col=1)
+    figure.update_yaxes(title=error, type="log", dtick="D2", tickformat=".0e", row=1, col=1)
 
 
 def _goes_with(table: Table, cost: str, cause: str, other: str) -> tuple[bool | None, str]:

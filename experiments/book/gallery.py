@@ -14,20 +14,21 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from sinkinterp.backends.files.named_models import SHIPPED, downloads
+from sinkinterp.backends.encoder import Silence
+from sinkinterp.backends.files.named_models import SHIPPED, downloads, names_here
 from sinkinterp.backends.load import load
 from sinkinterp.backends.subject import Subject
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.choices import Bos, Drawn
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import write_file
-from sinkinterp.measurement.maps import head_maps
+from sinkinterp.interventions import SwapPositions
+from sinkinterp.measurement.maps import attention_map, head_maps
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.instruments import GEOMETRY, MASSIVE
 from sinkinterp.pages.demo import swaps
 from sinkinterp.pages.page import Section
-from sinkinterp.pages.report import image
-from sinkinterp.plots.paper import without_menus
+from sinkinterp.pages.report import save
 from sinkinterp.plots.theme import add_curve, colour, escaped, positive_axis, themed, unique_values
 from sinkinterp.report.heads import heads_overview, sinks_by_head
 from sinkinterp.report.maps import attention_figure
@@ -56,6 +57,7 @@ LANGUAGE_MODELS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct"}  # folder -
 NATURAL, REPEATED = "natural text", "one token, repeated"
 PER_BLOCK = 15  # points of height
 MAP_WIDTH = 0.24  # of the figure
+HEIGHTS = {"front": 3.9}  # inches of pictures; others have about that of the screen
 DASHES = ("solid", "dot", "dash", "dashdot")
 
 
@@ -226,11 +228,19 @@ def maps_and_norms(maps: Mapping[str, Table], norms: Table, title: str) -> go.Fi
     return figure.update_layout(margin={"b": 110}, legend={"x": 1, "xanchor": "right", "y": 1.06})
 
 
+WHISPER, SENTENCE = "whisper-tiny.en", "The quick brown fox jumps over the lazy dog near the river."
+
+
+def front() -> go.Figure:
+    """The picture of README: a head of Whisper before and after p1 and p5 are swapped. Raises InputError without it."""
+    whisper = load(WHISPER, encoder=Silence())
+    return attention_map(whisper, SENTENCE, heads=[(3, 2)], edits=SwapPositions(0, 4))
+
+
 if __name__ == "__main__":
     folder = Path("figures")
     drawn = gallery(lambda name: print(f"measuring {name}"))
     write_file(folder / "gallery.html", drawn.html)
-    for name, figure in drawn.previews.items():
-        file = folder / f"{name}.png"
-        write_file(file, image(without_menus(figure), "png", SCALE))
-        print(f"wrote {file}")
+    pictures = {**drawn.previews, **({"front": front()} if WHISPER in names_here() else {})}
+    for name, picture in pictures.items():
+        print(f"wrote {save(picture, folder / f'{name}.png', width=7.5, height=HEIGHTS.get(name))}")

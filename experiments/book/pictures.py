@@ -1,17 +1,24 @@
 """The pictures that RESULTS.md and the pages show, drawn from stored rows."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
 
 import plotly.graph_objects as go
 
+from sinkinterp.applications.eviction import losses_figure
+from sinkinterp.applications.outliers import quantisation_figure
 from sinkinterp.pages.report import save
-from sinkinterp.plots.theme import sweep_figure
+from sinkinterp.plots.theme import GREY, sweep_figure
 from sinkinterp.runs.experiment import load_experiment
-from sinkinterp.table import EDIT, MODEL, SINK_1, Table
+from sinkinterp.runs.training_figures import Panel, training
+from sinkinterp.table import ALPHA_1, EDIT, MODEL, SINK_1, Table
 
 from .cells import BOOK, NAMES
 from .chapter import chapter_in
+
+MEASURED = BOOK.parent / "measured"  # tables of one measurement each
 
 
 def _rows(stem: str, title: str, **where: object) -> Table:
@@ -83,6 +90,42 @@ def _place() -> go.Figure:
     return load_experiment("place_or_token").draw(_rows("place_or_token", "Token 11 sees itself alone"))
 
 
+def _of_chapter(stem: str) -> Callable[[], go.Figure]:
+    """What draws the figure of a chapter."""
+
+    def draw() -> go.Figure:
+        chapter = chapter_in(BOOK / f"{stem}.json")
+        assert chapter is not None, stem
+        return load_experiment(chapter.name).draw(chapter.table)
+
+    return draw
+
+
+def _measured(stem: str) -> Table:
+    return Table.from_dict(json.loads((MEASURED / f"{stem}.json").read_text(encoding="utf-8")))
+
+
+def _without_bos() -> go.Figure:
+    length = 64  # of the texts
+    figure = training(_measured("without_bos_curves"), (Panel(ALPHA_1, f"{ALPHA_1}, mean of three seeds"),))
+    return figure.add_hline(fmean(1 / seen for seen in range(1, length + 1)), line={"color": GREY, "dash": "dot"})
+
+
+def _mended() -> go.Figure:
+    quantities = (SINK_1, "loss", "largest entry / median")
+    figure = sweep_figure(_measured("mended_smollm2"), "tokens", quantities, by="run")
+    figure.update_yaxes(rangemode="normal", col=2)
+    return figure.update_yaxes(type="log", dtick=1, exponentformat="power", col=3)
+
+
+def _cache() -> go.Figure:
+    return losses_figure(_measured("smollm2_cache_losses").where(positions="of the text"))
+
+
+def _mask() -> go.Figure:
+    return quantisation_figure(_measured("smollm2_mask_activations"))
+
+
 PICTURES: Mapping[str, Callable[[], go.Figure]] = {
     "inputs": _inputs,
     "massive": _massive,
@@ -91,12 +134,24 @@ PICTURES: Mapping[str, Callable[[], go.Figure]] = {
     "biases": _biases,
     "moved": _moved,
     "place": _place,
+    "slots_text": _of_chapter("figure07_slots_text"),
+    "remedies_text": _of_chapter("remedies_text"),
+    "rounded_caches": _of_chapter("rounded_caches_text"),
+    "without_bos": _without_bos,
+    "mended_smollm2": _mended,
+    "smollm2_cache": _cache,
+    "smollm2_mask": _mask,
 }
+HEIGHT = 4.5  # inches
+HEIGHTS = {
+    "remedies_text": 7.5, "without_bos": 3.8, "smollm2_cache": 3.3, "mended_smollm2": 3.0, "slots_text": 3.2,
+    "rounded_caches": 3.2, "smollm2_mask": 3.8,
+}  # fmt: skip
 
 
 def write(folder: Path) -> list[Path]:
     """Writes the pictures. Raises InputError without a browser to draw them."""
-    files = {folder / f"{name}.png": draw for name, draw in PICTURES.items()}
-    for file, draw in files.items():
-        save(draw(), file, width=7.5, height=4.5)
-    return list(files)
+    files = {name: folder / f"{name}.png" for name in PICTURES}
+    for name, file in files.items():
+        save(PICTURES[name](), file, width=7.5, height=HEIGHTS.get(name, HEIGHT))
+    return list(files.values())

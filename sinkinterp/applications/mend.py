@@ -28,11 +28,12 @@ from ..checks import InputError, check_context, whole_number
 from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
 from ..data.packing import PackedText, PreparedText
-from ..data.progress import OnProgress, no_progress
+from ..data.progress import OnProgress, Progress, counting, no_progress, silent
 from ..data.texts import TextStream
 from ..data.tokenisers import Pretrained
 from ..data.tokens import Tokens
 from ..files import cache_folder, check_writable, path_of, sole_writer
+from ..interventions import Edit
 from ..interventions.attention_layers import Evict
 from ..measurement.measure import measure, run_note
 from ..measurement.watching import sinks_of
@@ -121,13 +122,17 @@ class Mended:
     @cached_property
     def table(self) -> Table:
         """What `worth` says of held-out text, before and after. The model is read again for that."""
+        return self.before_and_after()
+
+    def before_and_after(self, progress: Progress = silent) -> Table:
+        """The table, made anew."""
         held_out, skips = _held_out(self.text), self.recipe.skips
         subject = HuggingFaceSubject(load_model(self.recipe.model).to(self.device), self.recipe.model)
-        before = worth(subject, held_out, held_out.shape[1] - 1 - skips)
+        before = worth(subject, held_out, held_out.shape[1] - 1 - skips, on_pass=progress("measuring before"))
         with_adapter(subject.model, self.folder)
         note = f"{run_note(subject, held_out)}; epsilon=0.3; losses in nats; {intervals(len(held_out))}"
         note += "; after: the same texts without BOS; losses of the same tokens" if skips else ""
-        both = {"before": before, "after": worth(subject, held_out[:, skips:])}
+        both = {"before": before, "after": worth(subject, held_out[:, skips:], on_pass=progress("measuring after"))}
 
         def row(name: str) -> dict[str, Cell]:
             ends = ((end(when), cells.get(end(name))) for when, cells in both.items() for end in (str, low_of, high_of))
@@ -210,7 +215,7 @@ def mended(
     out: Path,
     cache: Path | None = None,
     on_step: loop.OnStep = lambda step, latest: None,
-    on_data: OnProgress = no_progress,
+    progress: Progress = silent,
     world: World = World(),
 ) -> Mended:
     """The recipe's model, mended: its adapter is written to `out`/adapter.
@@ -224,15 +229,20 @@ def mended(
     check_writable(out / "lock")
     if recipe.steps:
         checkpoint.check_made(out / "adapter")
-    text = recipe.data.prepare(cache or cache_folder(), on_data)
+    text = recipe.data.prepare(cache or cache_folder(), progress("data"))
     if not recipe.steps:
         checkpoint.check_own([out / "adapter", *out.glob("step-*")], replace(recipe, data=text.recipe))
+    on_slots, parts = progress("adding slots"), 2 if recipe.steps else 3  # the last is an evaluation
+    on_slots(0, parts)
     model = load_model(recipe.model).to(world.device)
     without_dropout(model)
     base = fingerprint(model)
+    on_slots(1, parts)
     add_slots(model, recipe.slots, text.sample(SEEN, recipe.seed, 1), recipe.position)
     recipe.trained.prepare(model)
+    on_slots(2, parts)
     of, history = _trained(_job(recipe, model, text, base, world), out, on_step)
+    on_slots(parts, parts)
     with sole_writer(out):
         about = model, recipe.slots, recipe.trained, recipe.model, of
         write_sealed(out / "adapter", of, lambda folder: write_adapter(folder, *about))
@@ -301,6 +311,7 @@ def worth(
     targets: int | None = None,
     loss: Loss | None = None,
     report: Report | None = None,
+    on_pass: OnProgress = no_progress,
 ) -> dict[str, Cell]:
     """What the sink of a model is and costs on some tokens: a row of a table.
 
@@ -309,10 +320,13 @@ def worth(
     token, forgotten in the same way. int8 rounds the residuals between blocks, with one scale for each text, token or
     channel. loss, report: what `loss_of` and `sinks_and_entries` return, where they are known.
     """
+    middle = tokens.shape[1] // 2
+    edits: list[Edit] = [Evict(middle, 0), Evict(middle, 1), *(Quantise(8, over, nothing) for over in GRAINS.values())]
+    on_pass(0, len(edits))
     report = report or sinks_and_entries(subject, tokens)
-    full, middle = loss_of(subject, tokens) if loss is None else loss, tokens.shape[1] // 2
-    evicted, other = (loss_of(subject, tokens, [Evict(middle, position)]) for position in (0, 1))
-    rounded = {grain: loss_of(subject, tokens, [Quantise(8, over, nothing)]) for grain, over in GRAINS.items()}
+    full = loss_of(subject, tokens) if loss is None else loss
+    evicted, other, *losses = (loss_of(subject, tokens, [edit]) for edit in counting(edits, on_pass))
+    rounded = dict(zip(GRAINS, losses, strict=True))
     slot = report.slot_rate(0.3)
     return {
         **mean_cells(LOSS, full[:, full.shape[1] - (targets or full.shape[1]) :].mean(1), SIZES),

@@ -115,6 +115,10 @@ class Edit(Checked):
         """What notes and tables call it: its code, unless a class has words for it."""
         return description(self)
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What a notebook shows: the edit in words."""
+        printer.text(self.in_words)
+
     def touches(self, site: "Site") -> bool:
         """Whether it changes what is at a site: its class overrides the method of the site."""
         return getattr(type(self), site.method.__name__) is not site.method

@@ -65,7 +65,7 @@ def explain(
             return
         asked: dict[str, Any] = {"head": heads or None, "answer": answer, "instead": instead, "seed": seed}
         found = explain_heads(subject, token_set, **asked, progress=progress("explaining"))
-    maps = {} if written.out is None else cut_maps(subject, token_set, found)
+        maps = {} if written.out is None else cut_maps(subject, token_set, found, progress)
     tables = [replace(table, note=table.note.removeprefix(found.note).lstrip("; ")) for table in found.tables()]
     full_tables = tables if full or written.format else ()
     shown = brief(found.sentence, _of_strongest(found), found.note, full=full_tables)

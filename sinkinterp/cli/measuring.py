@@ -236,10 +236,11 @@ def check(model: options.Model, format: options.Format = None) -> None:
     The exit code is 1 where they differ.
     """
     say(f"loading {model}, and running it in every backend")
-    from ..backends.files.model_files import load_model
-    from ..measurement.parity import agrees, parity
+    with progress_bars(in_lines=True) as progress:
+        from ..backends.files.model_files import load_model
+        from ..measurement.parity import agrees, parity
 
-    table = parity(load_model(model), model)
+        table = parity(load_model(model), model, progress=progress)
     deliver([table, "all agree" if agrees(table) else "they differ"], form=format)
     if not agrees(table):
         raise typer.Exit(1)

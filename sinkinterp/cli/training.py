@@ -12,7 +12,7 @@ import typer
 
 from ..checks import choice
 from ..data.choices import Remedy, Weights
-from ..data.progress import OnProgress, no_progress, progress_bars
+from ..data.progress import Progress, progress_bars, silent
 from ..files import cache_folder, data_of
 from . import options
 from .options import beginning, check_run, folder, n, option, source, word
@@ -82,7 +82,8 @@ def train(
     if dry_run:
         print_text(f"{folder}: {cost_text([chosen], None)}")
         return
-    with joined(how.device) as world, run_progress(chosen, world.is_first, variant) as (on_step, on_data):
+    with joined(how.device) as world, run_progress(chosen, world.is_first, variant) as (on_step, progress):
+        on_data = progress("data")
         run = trained.trained(chosen, on_step=on_step, folder=folder, device=how.device, on_data=on_data)
     if world.is_first:
         last = run.history().records()[-1]
@@ -135,19 +136,20 @@ def mend(
     from ..train.distributed import joined
 
     chosen = what.recipe(model, how)
-    with joined(how.device) as world, run_progress(chosen, world.is_first, "mend") as (on_step, on_data):
-        mend = mended(chosen, out, on_step=on_step, on_data=on_data, world=world)
-    deliver([mend.answer(), mend.table], form=format)
+    with joined(how.device) as world, run_progress(chosen, world.is_first, "mend") as (on_step, progress):
+        mend = mended(chosen, out, on_step=on_step, progress=progress, world=world)
+        table = mend.before_and_after(progress)
+    deliver([mend.answer(), table], form=format)
 
 
 OnStep = Callable[[int, dict[str, Any]], None]
 
 
 @contextmanager
-def run_progress(recipe: "Fit", is_first: bool, name: str) -> Iterator[tuple[OnStep, OnProgress]]:
-    """Yields the functions that take the progress of steps and of data. Only the first process shows it."""
+def run_progress(recipe: "Fit", is_first: bool, name: str) -> Iterator[tuple[OnStep, Progress]]:
+    """Yields the functions that take the progress of steps and of other work. Only the first process shows it."""
     if not is_first:
-        yield lambda step, metrics: None, no_progress
+        yield lambda step, metrics: None, silent
         return
     with progress_bars(in_lines=True) as progress:
         show, began, tokens = progress(f"{name} step"), 0.0, 0
@@ -158,7 +160,7 @@ def run_progress(recipe: "Fit", is_first: bool, name: str) -> Iterator[tuple[OnS
             began, tokens = (began, tokens + metrics["tokens"]) if began else (now, 0)  # the first step warms up
             show(step, recipe.steps, _metrics_text(metrics, tokens / max(now - began, 1e-9)))
 
-        yield on_step, progress("data")
+        yield on_step, progress
 
 
 def _metrics_text(metrics: dict[str, Any], tokens_per_second: float) -> str:

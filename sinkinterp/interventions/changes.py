@@ -33,7 +33,7 @@ from ..attention import (
 )
 from ..checks import Checked, InputError, instance_of, is_whole, whole_number
 from ..spec import Limits
-from .selectors import LABELS, OnPairs, check_chosen, listed
+from .selectors import LABELS, Heads, OnPairs, check_chosen, listed
 
 Activation = Float[Tensor, "*sequence_head pos d"]
 
@@ -324,8 +324,8 @@ class Change(OnPairs):
 
     site: Site
     operation: Operation | Callable[[Tensor], Tensor] = NotGiven()
-    heads: Iterable[tuple[int, int]] | None = field(default=None, kw_only=True)
-    kv_heads: Iterable[tuple[int, int]] | None = field(default=None, kw_only=True)
+    heads: Heads | None = field(default=None, kw_only=True)
+    kv_heads: Heads | None = field(default=None, kw_only=True)
     positions: Iterable[int] | None = field(default=None, kw_only=True)
     dims: Iterable[int] | None = field(default=None, kw_only=True)
 

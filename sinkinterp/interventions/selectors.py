@@ -12,10 +12,12 @@ from torch import Tensor
 
 from ..attention import AttentionCall, Edit, ModelShape
 from ..checks import InputError, is_whole, whole_number
+from ..table import HEAD, KV_HEAD, LAYER, Table
 
 MOST = 2**20  # of layers, heads, positions or dimensions that are named
 
 
+Heads = Iterable[tuple[int, int]] | Table  # pairs (layer, head), or a table with a row for each, as `report.heads()`
 LABELS = {"dims": "dimension", "positions": "position", "heads": "head", "kv_heads": "kv_head", "layers": "layer"}
 
 
@@ -133,7 +135,7 @@ class OnKVHeads(OnPairs):
     """Changes heads of keys and values, `kv_heads`, as (layer, kv_head); each serves a group of query heads."""
 
     selector = "kv_heads"
-    kv_heads: Iterable[tuple[int, int]] | None = None
+    kv_heads: Heads | None = None
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -141,7 +143,7 @@ class OnHeads(OnPairs):
     """Changes query heads `heads`, as (layer, head)."""
 
     selector = "heads"
-    heads: Iterable[tuple[int, int]] | None = None
+    heads: Heads | None = None
 
     def on_heads(self, call: AttentionCall, edited: AttentionCall) -> AttentionCall:
         """`edited` on the chosen heads and `call` on the others, with one dense pattern for all; both have one slot."""
@@ -180,7 +182,18 @@ def store_chosen(edit: Edit, *selectors: str) -> None:
         if given is None:
             continue
         name = f"{selector} of {type(edit).__name__}"
+        if isinstance(given, Table):
+            given = _pairs_in(given, {"heads": HEAD, "kv_heads": KV_HEAD}.get(selector, selector), name)
         object.__setattr__(edit, selector, tuple(_distinct(given, name, selector.endswith("heads"))))
+
+
+def _pairs_in(table: Table, column: str, name: str) -> list[tuple[int, int]]:
+    """The (layer, head) of every row of a table. Raises InputError unless it has these columns."""
+    if missing := sorted({LAYER, column} - set(table.frame)):
+        raise InputError(
+            f"{name} may be a table with a row for each, but {table.title!r} has no {' and '.join(missing)}"
+        )
+    return [(row[LAYER], row[column]) for row in table.records()]
 
 
 def _distinct(given: Any, name: str, of_heads: bool) -> list[Any]:

@@ -228,6 +228,7 @@ class Runs:
         if self.site.site == sites.PATTERN:  # a slot's column stands left of the first key's
             chosen[:, 3] += (chosen[:, 3] >= 0) * (next(iter(given.values())).shape[-1] - self.corrupted.shape[1])
         done: list[Tensor] = []
+        on_pass(0, n * len(places))
         for rows, _ in passes(self.subject, self.corrupted.repeat(len(places), 1)):
             pairs = rows.cpu() % n
             done.append(self._number(self.trace(pairs, PutAt(given, pairs, chosen[rows.cpu() // n])), pairs))

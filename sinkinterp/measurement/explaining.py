@@ -28,7 +28,7 @@ from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject
 from ..checks import LARGEST, InputError, both_or_none, is_whole, whole_number
-from ..data.progress import OnProgress, progress_of
+from ..data.progress import OnProgress, Progress, progress_of, reported, silent
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..interventions.attention_layers import ZeroKeySlot
 from ..interventions.changes import Add, ChangeKeys, ChangeMLP, ChangeOutputs
@@ -242,7 +242,7 @@ class Work:
 
     def __init__(self, subject: Subject, token_set: TokenSet, generator: torch.Generator, show: OnProgress) -> None:
         self.subject, self.token_set, self.generator = subject, token_set, generator
-        self.show, self.passes = show, 0
+        self.show, self.passes, self.expected = show, 0, EXPECTED
         self.calls: dict[int, list[AttentionCall]] = {}  # of the layers that are explained, in the order of the texts
         self.before = self.report()
         slot = self.before.slot_importance
@@ -269,9 +269,9 @@ class Work:
         return alpha[:, self.subject.shape.attention_layers.index(layer)].cpu()
 
     def count(self) -> None:
-        """One more pass."""
+        """One more pass, or a layer of the pass that runs block by block."""
         self.passes += 1
-        self.show(min(self.passes, EXPECTED), EXPECTED)
+        self.show(min(self.passes, self.expected), self.expected)
 
 
 def explain(
@@ -383,9 +383,12 @@ def _scores(work: Work, heads: Sequence[Head], path: Path | None) -> tuple[list[
     parts: dict[Head, list[tuple[Tensor, ...]]] = {}
     reads: dict[int, list[Reads]] = {}
     tokens, last = work.token_set.tokens, max(layer for layer, _ in heads)
-    for batch in tokens.split(max(1, lens.CHUNK // tokens.shape[1])):
+    batches = tokens.split(max(1, lens.CHUNK // tokens.shape[1]))
+    work.expected += len(batches) * sum(layer <= last for layer in work.subject.shape.attention_layers)
+    for batch in batches:
         with frozen(work.subject, batch) as run:
             for layer, values, cuts in lens.parts_by_block(run):
+                work.count()
                 if mine := [head for of_layer, head in heads if of_layer == layer]:
                     work.calls.setdefault(layer, []).append(run.calls[layer])
                     names, *tensors = lens.head_pairs(run, layer, mine, values, work.on_slot)
@@ -454,7 +457,9 @@ def _removed(head: HeadScore, after: PerSequence) -> dict[str, Cell]:
     return estimate_cells(explanation.REMOVED, ratio(head.alpha - after, head.alpha - head.null))
 
 
-def cut_maps(model: ModelLike, tokens: TokensLike, answer: Explanation) -> dict[Head, list[explanation.CutMap]]:
+def cut_maps(
+    model: ModelLike, tokens: TokensLike, answer: Explanation, progress: Progress = silent
+) -> dict[Head, list[explanation.CutMap]]:
     """Per explained head, its mean attention map and the loss as the model is, and with each named part cut by itself.
 
     A part is cut in the stream: at the first token it becomes its mean over the other tokens. Tokens are those of the
@@ -468,7 +473,7 @@ def cut_maps(model: ModelLike, tokens: TokensLike, answer: Explanation) -> dict[
     cuts: dict[str, list[Edit]] = {explanation.NOTHING: []}
     cuts |= {name: [edit] for score in answer.heads for name, edit in score.named_cuts().items()}
     maps: dict[Head, list[explanation.CutMap]] = {(score.layer, score.head): [] for score in answer.heads}
-    for name, edits in cuts.items():
+    for name, edits in reported([*cuts.items()], progress, "cutting parts"):
         report = measure(subject, ids, edits=edits, positions=(0,), instruments=[*LOSS, (pattern,)], progress=False)
         loss, weights = report.extra(NEXT_TOKEN_LOSS).nanmean().item(), report.extra(pattern).mean(0)
         for layer, head in maps:

@@ -312,6 +312,7 @@ def _answers_of_all(
     parts: list[Answers] = []
     measured: list[Tensor] = []
     n = len(token_set.tokens)
+    on_batch(0, n)
     for rows, batch, mine in _edited_passes(subject, token_set.groups(), edits, n):
         parts.append(_read_batch(subject, batch, metrics_at(batch.shape[1]), mine))
         measured.append(rows.cpu())

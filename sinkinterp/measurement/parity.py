@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from ..attention import CALL, AttentionCall, Gap
 from ..backends.load import BACKENDS, load
 from ..checks import InputError
+from ..data.progress import Progress, reported, silent
 from ..data.tokens import Tokens
 from ..metrics.instruments import ALL
 from ..report.report import Report
@@ -23,7 +24,9 @@ DIFFERENCE, LARGEST, VERDICT = "largest difference", "largest number", "verdict"
 _DIFFERS = "DIFFERS"
 
 
-def parity(model: PreTrainedModel, name: str, sequences: int = 5, length: int = 17) -> Table:
+def parity(
+    model: PreTrainedModel, name: str, sequences: int = 5, length: int = 17, progress: Progress = silent
+) -> Table:
     """The largest difference from Hugging Face's numbers, per backend and metric, on random tokens.
 
     A backend that refuses the model has one row, with what it says.
@@ -37,9 +40,9 @@ def parity(model: PreTrainedModel, name: str, sequences: int = 5, length: int = 
     patterns = dense_patterns(model, tokens)
     dense = Gap.of(reference.raw_importance, patterns.sum(-2) / calls["seen"].cpu())
     rows = [_row("dense eager attention", "importance", dense, tolerance)]
-    for backend in BACKENDS:
-        if backend != REFERENCE:
-            rows += _compared(model, name, backend, reference, tolerance)
+    others = [backend for backend in BACKENDS if backend != REFERENCE]
+    for backend in reported(others, progress, "backends compared:"):
+        rows += _compared(model, name, backend, reference, tolerance)
     note = (
         f"n={sequences} random sequences, T={length}, {reference.protocol.dtype}; "
         f"both numbers are those of the layer that is furthest off; agreement is a difference of {tolerance:.2g} or "

@@ -81,17 +81,23 @@ def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") 
     return figure
 
 
-_VARIANTS = data_of("lm/changes.toml").keys()
+_VARIANTS = "|".join(map(re.escape, sorted(data_of("lm/changes.toml"), key=len, reverse=True)))
+_VARIANT = re.compile(rf"(?:(\w+)-)?(k_bias_\d+d|{_VARIANTS})(-\d+k)?(, .*)?")  # text-softmax-48k; k_bias, seed 0
 _NAMES = ("name", "x", "y", "text", "ticktext", "tickvals", "categoryarray")  # of traces and axes
 
 
 def in_words(value: Any) -> Any:
-    """The name of a variant of our models in words, such as "KV biases", also in a list; any other value as it is."""
+    """The name of a variant of our models in words, also in a list; any other value as it is.
+
+    "kv_bias" is "KV biases", "text-k_bias" is "K biases (text)", and "k_bias, seed 0" is "K biases, seed 0".
+    """
     if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.dtype.kind in "OU"):
         return [in_words(part) for part in value]
-    if not isinstance(value, str) or value not in _VARIANTS:
+    if not isinstance(value, str) or not (named := _VARIANT.fullmatch(value)):
         return value
-    return re.sub("^(k|v|kv)_bias", lambda found: f"{found[1].upper()} biases", value).replace("_", " ")
+    task, variant, steps, rest = (part or "" for part in named.groups())
+    words = re.sub("^(k|v|kv)_bias", lambda found: f"{found[1].upper()} biases", variant).replace("_", " ")
+    return f"{words}{steps}{task and f' ({task})'}{rest}"
 
 
 def _said_once(caption: str) -> str:

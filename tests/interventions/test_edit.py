@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from backends.zoo import subject_of, tokens_of
+from IPython.lib.pretty import pretty
 from refusals import refused
 
 import sinkinterp as si
@@ -90,6 +91,7 @@ def test_an_edit_is_shown_as_the_code_that_makes_it_and_the_name_of_the_paper(ed
 )
 def test_notes_and_tables_say_what_an_edit_does_and_its_code(edit, words):
     assert edit.in_words.startswith(words) and repr(edit) in edit.in_words
+    assert pretty(edit) == edit.in_words  # in a notebook
 
 
 def test_the_protocol_of_a_measurement_says_what_its_edits_do():

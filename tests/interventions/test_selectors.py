@@ -16,6 +16,7 @@ from sinkinterp.interventions.attention_layers import AttendSelfOnly, BlindKeys
 from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions
 from sinkinterp.interventions.selectors import check_chosen, named_heads
 from sinkinterp.measurement.maps import heads_asked
+from sinkinterp.table import Table
 
 # blocks 1, 2, 4, 6 and 8 of 11 attend, 7 query heads over 7 key heads of 13; feed-forward layers all but block 10
 SHAPE = ModelShape(11, (1, 2, 4, 6, 8), 7, 7, 13, 91, 97, mlp_layers=tuple(range(10)))
@@ -201,6 +202,12 @@ def test_heads_are_a_list_of_pairs(pair):
     assert edits == (((5, 3),), ((5, 3),))
     assert named_heads(pair, "head", range(6), 4) == [(5, 3)]
     assert heads_asked(range(6), 4, None, pair) == [(5, 3)]
+
+
+def test_heads_may_be_a_table_with_a_row_for_each():
+    table = Table.of("t", "", [{"layer": 5, "head": 3, "alpha_1": 0.5}, {"layer": 2, "head": 0, "alpha_1": 0.25}])
+    assert iv.ChangeOutputs(iv.Zero(), heads=table).heads == ((5, 3), (2, 0))
+    refused(lambda: iv.ChangeKeys(iv.Zero(), kv_heads=table), "kv_head")
 
 
 @pytest.mark.parametrize("name", ["5.3", "L5H3", "53", ""])

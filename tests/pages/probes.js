@@ -11,6 +11,10 @@ window.probe = {
     observer.disconnect();
   },
 
+  // How much higher the page is than when it was read, before its figures were drawn.
+  height: 0,
+  growth: () => document.documentElement.scrollHeight / probe.height,
+
   // Pairs of parts of a page of heads that cover each other.
   overlapsOfParts: () => {
     const boxes = [...document.querySelectorAll("header, main > section, body > section, .controls > *, #map, #words")]
@@ -115,3 +119,4 @@ window.probe = {
     dispatchEvent(new PopStateEvent("popstate"));
   },
 };
+addEventListener("DOMContentLoaded", () => { probe.height = document.documentElement.scrollHeight; });

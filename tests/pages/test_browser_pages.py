@@ -56,6 +56,12 @@ def opened(request, tab, tmp_path_factory):
     page.close()
 
 
+@pytest.mark.parametrize("opened", ["book", "story", "chapter", "report"], indirect=True)
+def test_a_page_keeps_the_room_of_its_figures_before_they_are_drawn(opened):
+    opened.mouse.wheel(0, 20_000)
+    assert opened.evaluate("probe.growth()") == pytest.approx(1, abs=0.02)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_can_be_read_on_what_is_behind_them(opened, settled, scheme):
     opened.emulate_media(color_scheme=scheme, reduced_motion="reduce")

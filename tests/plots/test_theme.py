@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from plots.test_figures import interval
 
-from sinkinterp.plots.theme import COLOURS, DARK, LIGHT, caption_of, model_numbers, translation
+from sinkinterp.plots.theme import COLOURS, DARK, LIGHT, caption_of, model_numbers, themed, translation
 from sinkinterp.report.heads import by_layer
 from sinkinterp.report.norms import by_block
 from sinkinterp.table import Table
@@ -140,3 +140,16 @@ def test_massive_activations_are_drawn_by_block_each_on_its_own_axis():
     assert [list(trace.y) for trace in (peak, ratio, kurtosis)] == [[1, 10, 100], [2, 2, 2], [3, 4, 5]]
     assert (figure.layout.yaxis.type, figure.layout.yaxis2.type) == ("log", "linear")
     assert peak.text[0] == "position 0, &lt;i&gt;"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    {
+        "kv_bias": "KV biases", "k_bias, seed 0": "K biases, seed 0", "k_bias_16d": "K biases 16d",
+        "text-k_bias": "K biases (text)", "text-softmax-48k": "softmax-48k (text)", "sigmoid_length": "sigmoid length",
+        "sinkinterp/text-k_bias": "sinkinterp/text-k_bias", "smollm2": "smollm2", "no sink, gated": "no sink, gated",
+    }.items(),
+)  # fmt: skip
+def test_a_figure_names_variants_in_words_and_leaves_other_names(name, words):
+    figure = themed(go.Figure(go.Bar(x=[name], y=[1.0], name=name)), "")
+    assert figure.data[0].name == words and list(figure.data[0].x) == [words]

@@ -98,8 +98,15 @@
     return { id: place.id, place, isSmall: place.classList.contains("small"), isDrawn: false, hasFailed: false,
              figure: JSON.parse(script.textContent), buttons: [...script.parentNode.querySelectorAll("button")] };
   });
+  const HEIGHT = 450; // pixels, of a figure that names none
+  /** Keeps the room of a figure before it is drawn, so that the page does not grow under its reader. */
+  const reserve = ({ place, isSmall }, { height = HEIGHT }) => { if (!isSmall) place.style.minHeight = `${height}px`; };
+  /** The layout of a figure, from traces without their numbers. */
+  const layoutOf = ({ figure: { data, layout }, isSmall }) =>
+    shown({ data: data.map(({ colorbar, xaxis }) => ({ colorbar, xaxis })), layout }, false, isSmall).layout;
   const draw = async (drawing, isDark = prefersDark.matches) => {
     const { data, layout } = shown(drawing.figure, isDark, drawing.isSmall);
+    reserve(drawing, layout);
     await Plotly.react(drawing.id, data, layout, { ...CONFIG, staticPlot: drawing.isSmall });
     drawing.isDrawn = true;
   };
@@ -111,6 +118,7 @@
   /** Says in the place of a figure that it could not be drawn; all others are drawn. */
   const fail = (drawing, { message }) => {
     drawing.hasFailed = true;
+    drawing.place.style.minHeight = "";
     const reason = window.Plotly ? message : `${settings.plotly} was not loaded`;
     drawing.place.textContent = `This figure could not be drawn: ${reason}.`;
   };
@@ -159,6 +167,7 @@
   });
 
   const start = async () => {
+    figures.forEach((figure) => reserve(figure, layoutOf(figure)));
     await plotlyLoaded();
     document.querySelectorAll("details").forEach((folded) => folded.addEventListener("toggle", drawMissing));
     await drawMissing();
