@@ -21,7 +21,8 @@ html_static_path, html_css_files = ["_static"], ["code.css"]
 html_extra_path = ["../figures"]
 html_title = f"sinkinterp {release}"
 exclude_patterns = ["notes"]
-suppress_warnings = ["myst.header"]  # included pages begin at their own level
+# included pages begin at their own level; plotly's figures of notebooks have a picture too
+suppress_warnings = ["myst.header", "mystnb.unknown_mime_type"]
 
 nb_execution_mode = "off"  # the notebooks hold their output; the tests run them
 myst_heading_anchors = 3

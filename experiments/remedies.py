@@ -96,10 +96,12 @@ def _draw_trade(figure: go.Figure, methods: Table) -> None:
         x=xs, y=ys, mode="markers", marker={"size": 9, "color": colour(0)}, text=names, showlegend=False, row=1, col=1
     )
     xs, ys, names = zip(*best, strict=True)
-    look = {"line": {"color": colour(1), "dash": "dot"}, "textposition": "middle left", "cliponaxis": False}
+    look = {"line": {"color": colour(1), "dash": "dot"}, "textposition": "bottom left", "cliponaxis": False}
     words = [f"{in_words(name)}\u2002" for name in names]  # a space keeps them off their marks
     figure.add_scatter(x=xs, y=ys, text=words, mode="lines+text", name="not beaten", **look, row=1, col=1)
-    figure.update_xaxes(title="loss over softmax, nats a token", row=1, col=1)
+    room = 0.2 * (known[-1][0] - known[0][0])  # for the names to the left
+    ends = [known[0][0] - room, known[-1][0] + room / 4]
+    figure.update_xaxes(title="loss over softmax, nats a token", range=ends, row=1, col=1)
     error = "relative squared error of int8<br>activations, one scale a text"
     figure.update_yaxes(title=error, type="log", dtick="D2", tickformat=".0e", row=1, col=1)
 

@@ -45,7 +45,6 @@ from ..shared.lengths import sinks_by_length
 from .cards import cards_page
 
 LENGTH, SEQUENCES = 64, 256
-SCALE = 2  # pixels of a picture per point, for screens and print
 LENGTHS = (4, 6, 8, 12, 16, 32, 64)  # of the sequences that the curves over length are measured on
 FEW, MAPPED = 4, 32  # maps side by side, and sequences of a mean map
 EPSILON = 0.3
@@ -57,7 +56,7 @@ LANGUAGE_MODELS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct"}  # folder -
 NATURAL, REPEATED = "natural text", "one token, repeated"
 PER_BLOCK = 15  # points of height
 MAP_WIDTH = 0.24  # of the figure
-HEIGHTS = {"front": 3.9}  # inches of pictures; others have about that of the screen
+SIZES = {"front": (6.5, 3.4)}  # inches of pictures; others have about the height of the screen
 DASHES = ("solid", "dot", "dash", "dashdot")
 
 
@@ -243,4 +242,5 @@ if __name__ == "__main__":
     write_file(folder / "gallery.html", drawn.html)
     pictures = {**drawn.previews, **({"front": front()} if WHISPER in names_here() else {})}
     for name, picture in pictures.items():
-        print(f"wrote {save(picture, folder / f'{name}.png', width=7.5, height=HEIGHTS.get(name))}")
+        width, height = SIZES.get(name, (7.5, None))
+        print(f"wrote {save(picture, folder / f'{name}.png', width=width, height=height)}")

@@ -224,7 +224,7 @@ def compare(
             table = compare_two(before, after, settings.epsilon, [*reports])
         else:
             table = sinks_by(MODEL, reports, settings.epsilon)
-    as_page = partial(page, table.title, table.note, [Section("", "", tables=[table])])
+    as_page = partial(page, table.title, "", [Section("", table.note, tables=[table])])
     deliver([table], *written.table_files(table, as_page), form=written.format)
 
 

@@ -169,7 +169,6 @@ def colored_tokens(
     return Page(document(title, body), title)
 
 
-WIDTH = 1100  # points
 _DRAWN = count()  # pictures of this session
 DOTS = 300  # of an inch of a PNG for a paper
 PAGES = (".html", ".htm")
@@ -216,16 +215,16 @@ def content(
 def picture(figure: go.Figure, suffix: str, width: float = 5.5, height: float | None = None) -> Any:
     """The content of a picture file, as `save` writes it."""
     scale = DOTS / PER_INCH if suffix == ".png" else 1
-    return image(for_paper(figure, width, height), suffix[1:], scale)
+    return _image(for_paper(figure, width, height), suffix[1:], scale)
 
 
-def image(figure: go.Figure, kind: str, scale: float) -> bytes:
+def _image(figure: go.Figure, kind: str, scale: float) -> bytes:
     """The picture of a figure. Raises InputError where kaleido or a browser is missing."""
     check_installed("kaleido", "pip install kaleido")
     fix = "install Chrome or Chromium, or run plotly_get_chrome"
     with refusal("a picture is drawn by a browser, and none could be started", fix, RuntimeError), catch_warnings():
         filterwarnings("ignore", "The kopts argument is ignored")  # they are given to the server
-        image = bytes(figure.to_image(kind, width=figure.layout.width or WIDTH, scale=scale))
+        image = bytes(figure.to_image(kind, width=figure.layout.width, scale=scale))
     if next(_DRAWN) == 1:  # who draws a second picture may draw more: one browser draws the rest of the session
         import kaleido
 

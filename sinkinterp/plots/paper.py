@@ -10,6 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from ..checks import InputError, finite_number
+from .theme import in_words
 
 PER_INCH = 96  # pixels
 LARGEST, SMALLEST = (points * PER_INCH / 72 for points in (8.0, 5.0))  # letters, in pixels
@@ -75,7 +76,8 @@ def _tiles(figure: go.Figure) -> list[_Tile]:
     tiles = []
     for (head, panel), traces in sorted(drawn.items(), key=lambda item: heads.index(item[0][0])):
         rows = [_short(label) for label in traces[0].y]
-        tiles.append(_Tile(traces, (panel.rsplit("/", 1)[-1], head), rows, ["slot", "", *rows] if has_slot else rows))
+        title = in_words(panel.rsplit("/", 1)[-1]), head
+        tiles.append(_Tile(traces, title, rows, ["slot", "", *rows] if has_slot else rows))
     return tiles
 
 
@@ -193,8 +195,9 @@ def _add_map(figure: go.Figure, tile: _Tile, plan: _Plan, row: int, column: int,
     for trace, start in zip(tile.traces, (offset, 0), strict=False):
         place = {"x0": start, "dx": 1, "y0": 0, "dy": 1, "xaxis": f"x{at}", "yaxis": f"y{at}"}
         figure.add_heatmap(z=trace.z, coloraxis="coloraxis", **place)
+    has_slot = len(tile.traces) > 1
     has_room = offset * plan.side / n >= plan.line  # between the slot's label and that of the first token
-    keys = [*range(min(offset, 1)), *range(offset if has_room or not offset else offset + plan.step, n, plan.step)]
+    keys = [*range(has_slot), *range(offset if has_room or not has_slot else offset + plan.step, n, plan.step)]
     bare = {"showgrid": False, "zeroline": False, "ticks": "", "tickfont": {"size": plan.font}, "title": None}
     figure.layout[f"xaxis{at}"] = bare | _ticks(tile.columns, keys) | {
         "domain": [x / plan.width, (x + plan.side) / plan.width], "anchor": f"y{at}", "range": [-0.5, n - 0.5],

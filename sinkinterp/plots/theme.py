@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,8 @@ def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") 
     named: set[str] = set()
     for part in (*figure.data, *figure.select_xaxes(), *figure.select_yaxes()):
         part.update({key: in_words(part[key]) for key in _NAMES if key in part and part[key] is not None})
+    for note in figure.layout.annotations:
+        note.text = in_words(note.text)
     for trace in figure.data:
         if trace.name in named and trace.showlegend is None:
             trace.showlegend = False
@@ -174,6 +177,7 @@ PERCENT = SHARE | {"tickformat": ".0%"}
 BAR_ERROR = {"color": LIGHT.text, "width": 3}
 MEASURED = "measured"
 PANEL_FONT = {"size": 12}  # of the titles of panels side by side
+LETTERS = 100  # of this size that fit side by side below a figure
 
 
 def sweep_figure(table: Table, x: str, quantities: Sequence[str], by: str | None = None) -> go.Figure:
@@ -224,7 +228,8 @@ def _over_text(table: Table, series: Mapping[str, Table], x: str, quantities: Se
         for j, (name, rows) in enumerate(series.items()):
             marker = {"color": colour(j), "symbol": MARKERS[j % len(MARKERS)], "size": 9}
             add(rows, quantity, name, marker, error_bars(rows, quantity))
-        figure.update_xaxes(title={"text": escaped(quantity), "font": PANEL_FONT}, row=1, col=i + 1)
+        wrapped = "<br>".join(map(escaped, wrap(quantity, max(14, LETTERS // len(quantities)))))
+        figure.update_xaxes(title={"text": wrapped, "font": PANEL_FONT}, row=1, col=i + 1)
     figure.update_yaxes(type="category", autorange="reversed")
     return figure.update_yaxes(title=escaped(x), col=1)
 

@@ -39,7 +39,8 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3, names: Sequ
     if begins[0] != begins[1]:
         numbers = dict(zip((*names, "change"), (*map(float, begins), begins[1] - float(begins[0])), strict=True))
         rows.insert(0, dict.fromkeys(rows[0]) | {QUANTITY: "begins with BOS (1: yes)", **numbers})
-        title += f' Only the one {names[begins.index(True)]} begins with BOS: read both with bos="never", or "always"'
+        name = names[begins.index(True)]
+        title += f' Of the two, "{name}" alone begins with BOS: read both with bos="never", or "always"'
     return Table.of(title, "; ".join((*said, pairing)), rows, changes)
 
 

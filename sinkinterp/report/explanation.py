@@ -66,12 +66,13 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
         style = {"mode": "lines+markers", "line": line, "marker": marker, "opacity": 0.5, "customdata": asked}
         figure.add_scatter(x=[x0, x1], y=[y0, y1], hovertemplate=says, **style)
         if abs(share) >= DRAWN:
-            middle = {"x": [(x0 + x1) / 2], "y": [(y0 + y1) / 2], "text": [f"{share:.0%}"], "mode": "text"}
-            figure.add_scatter(**middle, hoverinfo="skip", textfont={"size": 12}, cliponaxis=False)
-    (x, y), beside = zip(*places.values(), strict=True), _beside(places)
+            beside = "middle right" if x0 == x1 else f"top {'right' if x1 > x0 else 'left'}"  # where no line goes
+            middle = {"x": [(x0 + x1) / 2], "y": [(y0 + y1) / 2], "text": [f" {share:.0%} "], "mode": "text"}
+            figure.add_scatter(**middle, textposition=beside, hoverinfo="skip", textfont={"size": 12}, cliponaxis=False)
+    (x, y), sides = zip(*places.values(), strict=True), _beside(places)
     depth, ends = 1 + max(y), {end for _, end, _ in edges} - {start for start, _, _ in edges}
     nodes = {"text": list(map(escaped, places)), "customdata": [name if name in cuts else NOTHING for name in places]}
-    nodes["textposition"] = ["bottom center" if name in ends else beside[name] for name in places]
+    nodes["textposition"] = ["bottom center" if name in ends else sides[name] for name in places]
     marker = {"size": 18, "color": [COLOURS[2] if name in ends else GREY for name in places]}
     says = "%{text}: click to cut %{customdata}<extra></extra>" if maps else "%{text}<extra></extra>"
     about = {"mode": "markers+text", "marker": marker, "hovertemplate": says, "cliponaxis": False}

@@ -148,7 +148,8 @@ def top_heads(table: Table, most: int = 12) -> Table:
     """The `most` rows with the largest alpha_1, largest first."""
     strongest = table.largest(ALPHA_1, whole_number(most, "most", 1))
     some = f"{len(strongest.frame)} of {len(table.frame)} with the largest alpha_1"
-    return replace(strongest, title=f"{table.title} The {some}" if "?" in table.title else f"{table.title}: the {some}")
+    asks = table.title.endswith("?")
+    return replace(strongest, title=f"{table.title} The {some}" if asks else f"{table.title}: the {some}")
 
 
 def _group(report: Readings) -> int:
@@ -234,7 +235,7 @@ def by_layer(table: Table) -> go.Figure:
     points = {"boxpoints": "all", "jitter": 0.4, "pointpos": 0}
     said = {"text": heads, "hovertemplate": "%{text}: %{y:.3g}<extra></extra>"}
     for i, key in enumerate(KEYS):
-        about = {"name": key, "legendgroup": key, "line": {"color": colour(i), "width": 1}}
+        about = {"name": key, "legendgroup": key, "offsetgroup": key, "line": {"color": colour(i), "width": 1}}
         about |= {"marker": {"color": colour(i), "size": 6, "symbol": ("circle", "square")[i]}}
         for j, quantity in enumerate(UNITS):
             y, place = table.numbers(mean_of(quantity, key)), {"row": 1, "col": j + 1}

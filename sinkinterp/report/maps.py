@@ -127,8 +127,11 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "",
     if len(quantities) > 1:
         buttons = [_quantity_button(quantity, data[quantity.name], list(range(n_maps))) for quantity in quantities]
         menus.append(_menu(len(menus), 0, buttons))
-    as_high = {"lenmode": "pixels", "len": height, "y": 1, "yanchor": "top"}
-    colour_bar = {"colorbar": {"title": quantities[0].name, "thickness": 12, **as_high}}
+    as_high: dict[str, Any] = {"lenmode": "pixels", "len": height, "y": 1, "yanchor": "top"}
+    if len(panels) == 1:  # the map is as high as the figure's inside
+        as_high = {"lenmode": "fraction", "len": 1, "ypad": 0}
+    beside = {"text": quantities[0].name, "side": "right"}
+    colour_bar = {"colorbar": {"title": beside, "thickness": 12, **as_high}}
     figure.update_layout(coloraxis={**_colours(quantities[0]), **colour_bar}, updatemenus=menus)
     if len(panels) == 1:  # a map is a square, and its colour bar stands beside it
         figure.update_layout(width=height + BESIDE)

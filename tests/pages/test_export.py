@@ -11,7 +11,6 @@ from refusals import refused
 from sinkinterp._experiments.book.cards import json_ready
 
 import sinkinterp as si
-from sinkinterp.pages import report
 from sinkinterp.table import Table
 
 NASTY = "</script><img src=x onerror=alert(1)>"
@@ -49,7 +48,8 @@ def test_notebooks_show_tables_with_their_words_escaped():
 
 def test_a_picture_without_kaleido_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "kaleido", None)
-    refused(lambda: report.image(go.Figure(), "png", 2))
+    refused(lambda: si.save(go.Figure(), tmp_path / "x.png"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_picture_without_a_browser_says_which_are_missing(tmp_path, monkeypatch):
@@ -57,14 +57,17 @@ def test_a_picture_without_a_browser_says_which_are_missing(tmp_path, monkeypatc
         raise RuntimeError("\n\nKaleido requires Google Chrome\n")
 
     monkeypatch.setattr(go.Figure, "to_image", absent)
-    refused(lambda: report.image(go.Figure(), "png", 2))
+    refused(lambda: si.save(go.Figure(), tmp_path / "x.png"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_picture_is_what_the_browser_drew(tmp_path, monkeypatch):
-    asked, content = [], b"ink".ljust(60)
+    asked, content = [], b"\x89PNG\r\n\x1a\n".ljust(60)
     monkeypatch.setattr(go.Figure, "to_image", lambda figure, kind, **how: asked.append((kind, how)) or content)
-    figure = go.Figure(go.Bar(x=["a"], y=np.array([0.5])), layout={"width": 700})
-    assert report.image(figure, "png", 2) == content and asked == [("png", {"width": 700, "scale": 2})]
+    figure = go.Figure(go.Bar(x=["a"], y=np.array([0.5])))
+    assert si.save(figure, tmp_path / "x.png", width=7) == tmp_path / "x.png"
+    assert (tmp_path / "x.png").read_bytes() == content
+    assert asked == [("png", {"width": 672, "scale": pytest.approx(300 / 96)})]
 
 
 DRAWN = {"png": b"\x89PNG\r\n\x1a\n" + bytes(60), "pdf": b"%PDF-1.4\n1 0 obj\n%%EOF", "svg": b"<svg><g></g></svg>"}

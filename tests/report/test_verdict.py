@@ -116,7 +116,7 @@ def test_a_sink_that_moved_is_said_first_and_has_its_row():
 def test_two_models_of_which_one_begins_with_bos_are_told_apart_in_the_first_line_and_a_row():
     with_bos = replace(REPORT, protocol=replace(REPORT.protocol, bos="<s> first"))
     table = compare(REPORT, with_bos)
-    assert table.title.startswith("What changed? Only the one after begins with BOS: read both with bos=")
+    assert table.title.startswith('What changed? Of the two, "after" alone begins with BOS: read both with bos=')
     row = table.records()[0]
     assert (row["quantity"], row["before"], row["after"], row["change"]) == ("begins with BOS (1: yes)", 0, 1, 1)
     assert compare(with_bos, with_bos).title == "What changed?" == compare(REPORT, REPORT).title

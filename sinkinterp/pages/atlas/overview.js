@@ -1,5 +1,7 @@
 // Every head: how important the chosen position is to it.
 
+const overviewHeight = () => 130 + Math.max(180, Math.min(layers.length * 22, 640)); // pixels
+
 async function drawOverview() {
   const isChange = view.state === 2;
   const shown = (l, h) => (isChange ? importance(1, l, h) - importance(0, l, h) : importance(view.state, l, h));
@@ -11,7 +13,7 @@ async function drawOverview() {
     colorbar: colourBar(isChange ? "change of importance" : "importance"),
   };
   const layout = figureLayout({
-    width: $("importance").clientWidth, height: 130 + Math.max(180, Math.min(layers.length * 22, 640)),
+    width: $("importance").clientWidth, height: overviewHeight(),
     margin: { l: 56, r: 10, t: 10, b: 48 },
     dragmode: false, shapes: [openHeadFrame()],
     xaxis: axis({ title: { text: "head" }, fixedrange: true, dtick: about.heads > 32 ? 8 : about.heads > 16 ? 2 : 1 }),

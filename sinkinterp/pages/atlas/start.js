@@ -24,6 +24,8 @@ async function start() {
   take(checked(JSON.parse($("about").textContent), JSON.parse($("schema").textContent)), (id) => $(id).textContent);
   $("title").textContent = `${about.model}: attention maps`;
   writeTexts();
+  const rooms = [[$("map"), figureSize().height], [$("overview"), overviewHeight()]]; // kept until they are drawn
+  for (const [{ style }, height] of rooms) style.minHeight = `${height}px`;
   await loadImportances();
   const map = firstMap();
   await sketch(map);
@@ -31,6 +33,7 @@ async function start() {
   await startPlotly();
   $("map").replaceChildren();
   await showAtlas(map);
+  for (const [{ style }] of rooms) style.minHeight = "";
   document.body.dataset.ready = "true";
 }
 
