@@ -14,6 +14,7 @@ from sinkinterp.pages.page import Section, rendered, with_figures
 _HERE = Path(__file__).parent / "templates"
 HEIGHT, LETTERS = 190, 10  # pixels and size of letters, of a small figure
 MOST_NAMED, LONGEST = 12, 30  # names that fit below each other, and letters of a name
+GROUP = 14  # letters of the name of a group of bars
 _RIGHT = ("type", "range", "rangemode", "tickformat", "autorange", "exponentformat", "categoryorder", "categoryarray")
 
 
@@ -42,6 +43,7 @@ def thumbnail(figure: go.Figure, height: int = HEIGHT) -> go.Figure:
     plain = json_ready(figure)
     layout, scale = plain["layout"], {"coloraxis": {**plain["layout"].get("coloraxis", {}), "showscale": False}}
     traces = [trace for trace in plain["data"] if trace.get("xaxis", "x") == "x"]
+    traces, groups = _numbered(traces)
     if any(trace["type"] == "bar" and isinstance(trace["x"][0], str) for trace in traces):
         traces, layout = _lying(traces, layout)
     for trace in traces:
@@ -49,9 +51,30 @@ def thumbnail(figure: go.Figure, height: int = HEIGHT) -> go.Figure:
         trace |= {"mode": "markers"} if "text" in str(trace.get("mode")) else {}
     axes = {name: _small(layout.get(name, {}), [trace.get(name[0]) for trace in traces]) for name in ("xaxis", "yaxis")}
     axes["xaxis"]["showticklabels"] = "tickvals" not in axes["xaxis"]  # names stand to the left alone
+    axes["xaxis"] |= groups
     size = {"height": height, "margin": {"l": 38, "r": 10, "t": 8, "b": 30}, "font": {"size": LETTERS}}
     about = {"template": layout.get("template", {}), "showlegend": False, **size, **scale}
     return go.Figure({"data": traces, "layout": about | axes})
+
+
+def _numbered(traces: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Traces over names in groups, such as inputs by model, with numbers in their place, and ticks that name groups.
+
+    Other traces stay as they are, without ticks.
+    """
+    grouped = [trace for trace in traces if trace.get("x") and isinstance(trace["x"][0], list)]
+    places = {
+        pair: i
+        for i, pair in enumerate(dict.fromkeys(pair for each in grouped for pair in zip(*each["x"], strict=True)))
+    }
+    members: dict[str, list[int]] = {}
+    for (group, _), i in places.items():
+        members.setdefault(group, []).append(i)
+    for trace in grouped:
+        trace["x"] = [places[pair] for pair in zip(*trace["x"], strict=True)]
+    names = [name if len(name) <= GROUP else f"{name[: GROUP - 1]}…" for name in members]
+    middles = [sum(numbers) / len(numbers) for numbers in members.values()]
+    return traces, {"tickvals": middles, "ticktext": names, "showticklabels": True} if grouped else {}
 
 
 def _lying(traces: Sequence[dict[str, Any]], layout: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -2,6 +2,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 from sinkinterp._experiments.book.cards import thumbnail
 
@@ -178,3 +179,11 @@ def test_the_small_copy_of_a_map_keeps_its_slot_on_the_left_and_its_scale():
     shared = small.layout.coloraxis
     assert cells.coloraxis == "coloraxis" and (shared.cmin, shared.cmax, slot.zmin, slot.zmax) == (0, 1, 0, 1)
     assert small.layout.xaxis.categoryarray[0] == slot.x[0] == "slot *"
+
+
+def test_a_small_figure_of_bars_in_groups_names_the_groups():
+    names = [["one", "one", "a-model-with-a-long-name"], ["text", "random", "text"]]
+    small = thumbnail(go.Figure([go.Bar(x=names, y=[1, 2, 3]), go.Scatter(x=names, y=[3, 2, 1])]))
+    ticks = small.layout.xaxis
+    assert [trace.x for trace in small.data] == [(0, 1, 2), (0, 1, 2)]
+    assert (ticks.ticktext, ticks.tickvals) == (("one", "a-model-with-…"), (0.5, 2.0))
