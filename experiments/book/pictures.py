@@ -6,13 +6,13 @@ from pathlib import Path
 from statistics import fmean
 
 import plotly.graph_objects as go
-from sinkinterp.runs.training_figures import Panel, training
 
 from sinkinterp.applications.eviction import losses_figure
 from sinkinterp.applications.outliers import quantisation_figure
 from sinkinterp.pages.report import save
 from sinkinterp.plots.theme import GREY, sweep_figure
 from sinkinterp.runs.experiment import load_experiment
+from sinkinterp.runs.trained import Panel, training
 from sinkinterp.table import ALPHA_1, EDIT, MODEL, SINK_1, Table
 
 from .cells import BOOK, NAMES
