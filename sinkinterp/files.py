@@ -1,15 +1,14 @@
 """Writing files and folders whole or not at all, even when the program is killed."""
 
-import errno
 import json
 import os
 import secrets
 import shutil
+import stat
 import tempfile
-import time
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from string import Template
 from typing import Any, TypeVar
@@ -18,8 +17,7 @@ from .checks import InputError, instance_of, reason_of, refusal
 
 T = TypeVar("T")
 Content = bytes | str | Mapping[str, Any]  # of a file: bytes, a text, or what becomes JSON
-_DRAFT = ".draft-"  # the process and a random word follow
-_OUTPUT = 1  # the file descriptor of the standard output
+_DRAFT = ".draft-"  # a random word follows
 
 
 def cache_folder() -> Path:
@@ -33,31 +31,23 @@ def replacing(path: Path | str, fix: str = "free some space or choose another pl
     """Yields a draft path. When the block ends, the file or folder written there takes the place of `path`.
 
     Missing parent folders are made, links are followed, and a file keeps its permissions. If the block fails, the
-    draft is removed and `path` stays as it was. A folder never replaces another one. A device, a pipe and the standard
-    output are written to and not replaced. Raises InputError, which ends in `fix`, where the system refuses to write.
+    draft is removed and `path` stays as it was. A folder never replaces another one. Raises InputError, which ends in
+    `fix`, where the system refuses to write.
     """
     with _write_errors(path, fix):
-        target = _target(Path(path))
-        is_stream = _is_stream(target)
-        folder = Path(tempfile.gettempdir()) if is_stream else target.parent
-        _make_folder(folder)
-        draft = folder / f"{_DRAFT}{os.getpid()}-{secrets.token_hex(4)}"
+        target = _target(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = _draft_beside(target)
         try:
             yield draft
-            for part in (part for part in (draft, *draft.rglob("*")) if part.exists()):
-                _sync(part)
-            if is_stream:
-                place = os.dup(_OUTPUT) if _is_output(target) else _opened(target)
-                with draft.open("rb") as source, open(place, "wb") as stream, suppress(BrokenPipeError):
-                    shutil.copyfileobj(source, stream)
-                    stream.flush()
-                return
+            for part in filter(Path.is_file, (draft, *draft.rglob("*"))):
+                with part.open("rb") as content:
+                    os.fsync(content.fileno())
             if draft.is_dir() and target.is_dir():
                 raise OSError("the folder exists already")
             if target.is_file() and draft.is_file():
                 shutil.copymode(target, draft)
             draft.replace(target)
-            _sync(folder)
         finally:
             remove(draft)
 
@@ -75,15 +65,12 @@ def check_writable(path: Path | str, force: bool = True) -> None:
     Call it before minutes of work. It leaves nothing behind.
     """
     with _write_errors(path, "choose another place"):
-        target = _target(Path(path))
+        target = _target(path)
         if target.is_dir():
             raise OSError("there is a folder of that name")
-        if _is_stream(target):
-            return
         if not force and target.exists() and target.stat().st_size:
             raise InputError(f"{path} exists; choose another place, or add --force")
-        place = next(place for place in (target, *target.parents) if place.parent.exists())
-        tempfile.TemporaryFile(dir=place.parent).close()
+        tempfile.TemporaryFile(dir=next(folder for folder in target.parents if folder.exists())).close()
 
 
 def data_of(name: str, **words: str) -> dict[str, Any]:
@@ -120,15 +107,12 @@ def sole_writer(folder: Path, fix: str = "choose another place") -> Iterator[Non
     """
     from filelock import FileLock  # here, because it takes a tenth of a second to import
 
-    lock = FileLock(folder / "lock")
     with refusal(f"cannot write to {folder}", fix, OSError):
-        _make_folder(folder)
-        lock.acquire()
-    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / "lock").acquire()
+    with lock:  # released where the block ends
         remove_drafts(folder)
         yield
-    finally:
-        lock.release()
 
 
 def remove(path: Path) -> None:
@@ -141,7 +125,13 @@ def remove(path: Path) -> None:
 
 def remove_whole(path: Path) -> None:
     """Removes a file or a folder. A kill on the way leaves a draft, never half of a folder under its name."""
-    remove(path.rename(path.with_name(f"{_DRAFT}{secrets.token_hex(8)}")))
+    remove(path.rename(_draft_beside(path)))
+
+
+def remove_drafts(folder: Path) -> None:
+    """Removes the drafts that killed programs left in a folder. Only its one writer may call this."""
+    for draft in folder.glob(f"{_DRAFT}*"):
+        remove(draft)
 
 
 def set_aside(path: Path) -> Path:
@@ -149,14 +139,11 @@ def set_aside(path: Path) -> Path:
     aside = path.with_name(f"damaged-{path.name}")
     with _write_errors(aside, "remove it by hand"):
         remove(aside)
-        path.rename(aside)
-    return aside
+        return path.rename(aside)
 
 
-def remove_drafts(folder: Path) -> None:
-    """Removes the drafts that killed programs left in a folder. Only its one writer may call this."""
-    for draft in folder.glob(f"{_DRAFT}*"):
-        remove(draft)
+def _draft_beside(path: Path) -> Path:
+    return path.with_name(f"{_DRAFT}{secrets.token_hex(8)}")
 
 
 @contextmanager
@@ -171,68 +158,19 @@ def _write_errors(path: Path | str, fix: str) -> Iterator[None]:
         raise InputError(f"cannot write {path or '.'}: {reason_of(error)}; {fix}") from error
 
 
-def _target(path: Path) -> Path:
-    """The place to write to. Raises OSError for a place where nothing can be written."""
-    if not path.name:
+def _target(path: Path | str) -> Path:
+    """The place of a file or a folder, behind links. Raises OSError where nothing can be written."""
+    if not Path(path).name:
         raise OSError("this is a folder, not a file")
-    if _is_stream(path):
-        return path  # /dev/stdout links to a pipe that has no path of its own
     try:
         target = Path(os.path.realpath(path))
-        with suppress(FileNotFoundError):
-            os.stat(target)  # a name that is too long, a link to itself
+        kind = target.stat().st_mode
+    except FileNotFoundError:
+        return target
     except ValueError as error:  # a null byte, or a character that file names cannot have
         raise OSError("this is not a file name") from error
-    if target.exists() and not os.access(target, os.W_OK):
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        raise OSError("it is a device or a pipe, not a file")  # which a file would replace
+    if not os.access(target, os.W_OK):
         raise OSError("it is read-only")  # the folder may allow a rename over it, which would ignore this
     return target
-
-
-def _is_stream(path: Path) -> bool:
-    """Tells if a path is a device, a pipe, a socket, or a file that is our standard output."""
-    return path.exists() and (_is_output(path) or not (path.is_file() or path.is_dir()))
-
-
-def _opened(stream: Path) -> int:
-    """The descriptor of a device or a pipe. Raises OSError for a pipe that nobody reads within two seconds."""
-    deadline = time.monotonic() + 2
-    while True:
-        try:
-            place = os.open(stream, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            if time.monotonic() > deadline:
-                raise OSError("it is a pipe that nobody reads") from error
-            time.sleep(0.1)
-        else:
-            os.set_blocking(place, True)
-            return place
-
-
-def _is_output(path: Path) -> bool:
-    """Tells if a path is the standard output of this program, such as /dev/stdout, wherever that is sent."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(_OUTPUT))
-    except (OSError, ValueError):  # no such file, or the standard output is closed
-        return False
-
-
-def _make_folder(folder: Path) -> None:
-    """Makes a folder and those above it that are missing, and makes their names survive a power failure."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in missing:
-        _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    """Makes the content of a file, or the names in a folder, survive a power failure."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError:  # some network file systems refuse this for a folder, though they have written everything
-        if not path.is_dir():
-            raise
-    finally:
-        os.close(handle)

@@ -9,23 +9,18 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatch
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from .checks import InputError, refusal
-from .files import replacing, set_aside
-from .spec import key_of
+from .files import replacing, write_file
 
 SEAL = "sha256.json"  # in a folder: the hashes of its files
 RECIPE = "recipe.json"  # in a folder: that it is a checkpoint of ours, which has a seal
 Of = Mapping[str, str | int]  # what a file or a folder is of
-_MADE = ("model", "adapter")  # the names of what a run writes beside its checkpoints
 _STEP = re.compile(r"step-(\d{7,})")  # the name of a checkpoint's folder
-_KEY = re.compile("[0-9a-f]{12}")  # the name of a run's folder in a cache
 _FIX = "copy it again, make it again, or, if you changed it yourself, save it with transformers into a new folder"
 _CHANGED = "its sha256 is not that of the file that was written"
 
@@ -54,27 +49,19 @@ class Misplaced(Damaged):
 
 
 def seal(folder: Path, of: Of = {}) -> None:
-    """Seals a draft of a folder: its sha256.json holds `of` and the sha256 of every file in it."""
-    (folder / SEAL).write_bytes(_record(sums(folder), of))
+    """Seals a folder: its sha256.json holds `of` and the sha256 of every file in it."""
+    write_record(folder / SEAL, sums(folder), of)
 
 
 def write_sealed(folder: Path, of: Of, write: Callable[[Path], None]) -> None:
-    """Lets `write` fill a draft of a folder and seals it, unless the folder is there, as it was written and of `of`.
-
-    Another folder in its place is named on standard error and renamed.
-    """
+    """Lets `write` fill a draft of a folder and seals it. Raises Damaged for a folder that is there and is another."""
     if folder.exists():
-        try:
-            verify(folder, of=of)
-            if (of and not owner(folder)) or not any(folder.iterdir()):
-                raise Damaged(folder, "this run has not written it")
-            return
-        except Damaged as damage:
-            damage.warn(f"it is renamed to {set_aside(folder).name}, and written again")
-    with replacing(folder, "make room, then run the same command") as draft:
-        draft.mkdir()
-        write(draft)
-        seal(draft, of)
+        check(folder, hashes_in(folder, of))
+    else:
+        with replacing(folder, "make room, then run the same command") as draft:
+            draft.mkdir()
+            write(draft)
+            seal(draft, of)
 
 
 def verify(folder: Path, *patterns: str, of: Of = {}) -> None:
@@ -93,67 +80,13 @@ def hashes_in(folder: Path, of: Of) -> Mapping[str, str]:
     The folder of a checkpoint must be of the step in its name.
     """
     step = _STEP.fullmatch(folder.name)
-    expected = read_record(folder / SEAL, {**of, "step": int(step[1])} if step else of)
-    if not isinstance(expected, dict):
-        raise Damaged(folder / SEAL, "it holds no hashes by name")
-    return expected
+    hashes: Mapping[str, str] = read_record(folder / SEAL, {**of, "step": int(step[1])} if step else of)
+    return hashes
 
 
 def owner(folder: Path) -> Of:
     """The owner of a folder by its seal; empty without a seal, or if the seal does not name it."""
     return _parts(folder / SEAL)[0] if (folder / SEAL).exists() else {}
-
-
-def check_beside(folder: Path) -> None:
-    """Raises Damaged for a step, the model or the adapter of a run without a seal, or beside a step of another run.
-
-    So it does in the folder `runs` of a cache, in a folder that another run's key names.
-    """
-    if not (_STEP.fullmatch(folder.name) or folder.name in _MADE):
-        return
-    home, run = folder.resolve().parent, _run(folder)
-    names = (run, _key_before_its_text(folder / RECIPE))
-    if run and home.parent.name == "runs" and _KEY.fullmatch(home.name) and home.name not in names:
-        raise Misplaced(folder, f"it is of run {run}, and {home.name} is another run's folder", "put it back")
-    for step in sorted(folder.parent.glob("step-*")):
-        theirs = _run(step)
-        if theirs and not (folder / SEAL).exists():
-            raise Damaged(folder / SEAL, f"there is no such file, and {step.name} beside it has one")
-        if theirs and run not in ("", theirs):
-            raise Misplaced(folder, f"it is of run {run}, and {step.name} of run {theirs}", "put it back")
-
-
-def _key_before_its_text(recipe: Path) -> str:
-    """The key that named a run on text before the hash of the text was known; empty without its recipe."""
-    try:
-        plain = json.loads(recipe.read_text())
-        plain["data"].pop("sha256", None)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError):
-        return ""
-    return key_of(plain)
-
-
-def _run(folder: Path) -> str | int:
-    """The key of the run that a folder says that it is of; empty where it does not say that."""
-    try:
-        return owner(folder).get("run", "")
-    except Damaged:  # whoever reads the folder says so
-        return ""
-
-
-@contextmanager
-def verifying(folder: Path, *patterns: str) -> Iterator[None]:
-    """Verifies a folder as `verify` and `check_beside` do, in another thread, while the block reads it.
-
-    Raises Damaged when the block ends, also where it fails.
-    """
-    check_beside(folder)
-    with ThreadPoolExecutor(1) as pool:
-        verification = pool.submit(verify, folder, *patterns)
-        try:
-            yield
-        finally:
-            verification.result()
 
 
 def sums(folder: Path, *patterns: str) -> dict[str, str]:
@@ -162,17 +95,16 @@ def sums(folder: Path, *patterns: str) -> dict[str, str]:
     return {name: _sha256(folder / name) for name in names if name != SEAL and _is_any(name, patterns)}
 
 
-def check(folder: Path, expected: Mapping[str, str]) -> None:
+def check(folder: Path, hashes: Mapping[str, str]) -> None:
     """Raises Damaged unless the files in a folder have these hashes. Other files may be there."""
-    for name, sha256 in expected.items():
+    for name, sha256 in hashes.items():
         if _sha256(folder / name) != sha256:
             raise Damaged(folder / name, _CHANGED)
 
 
 def write_record(path: Path, value: Any, of: Of = {}) -> None:
     """Writes a JSON file that begins with the sha256 of its content, whole or not at all."""
-    with replacing(path) as draft:
-        draft.write_bytes(_record(value, of))
+    write_file(path, _record(value, of))
 
 
 def read_record(path: Path, of: Of = {}) -> Any:
@@ -187,8 +119,8 @@ def read_record(path: Path, of: Of = {}) -> Any:
 
 def _parts(path: Path) -> tuple[Of, Any]:
     """Returns what a record says that it is of, and its value. Raises Damaged for a file that is not a record."""
-    with _opened(path) as file:
-        content = file.read()
+    with _reading(path):
+        content = path.read_bytes()
     try:
         record = json.loads(content)["record"]
         parts = record["of"], record["is"]
@@ -209,15 +141,15 @@ def _is_any(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _sha256(path: Path) -> str:
-    with _opened(path) as file:
+    with _reading(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BufferedReader]:
-    """A file to read. Raises Damaged where it cannot be read, and InputError without the permission."""
+def _reading(path: Path) -> Iterator[None]:
+    """In the block, a file is read. Raises Damaged where it cannot be, and InputError without the permission."""
     try:
-        with refusal(f"cannot read {path}", of=PermissionError), path.open("rb") as file:
-            yield file
+        with refusal(f"cannot read {path}", of=PermissionError):
+            yield
     except OSError as error:
         raise Damaged(path, error.strerror or "it cannot be read") from error

@@ -23,7 +23,7 @@ from transformers.utils import cached_file
 from ..checks import InputError, check_installed, instance_of, refusal
 from ..data.hub import asking_hub
 from ..files import check_is_file, path_of
-from ..seals import SEAL, Misplaced, Of, check_beside, hashes_in, read_record, verify, write_record
+from ..seals import SEAL, Misplaced, Of, hashes_in, read_record, verify, write_record
 from ..spec import Spec
 from .added_slots import WITH_SLOTS, AddedSlots, add_slots, remove_slots
 from .files.named_models import located
@@ -113,7 +113,6 @@ def with_adapter(model: PreTrainedModel, folder: Path | str) -> Any:
     if model in _UNDO:
         raise InputError(f"this {type(model).__name__} has an adapter; call si.without_adapter(model) first")
     check_is_file(folder / RECORD)
-    check_beside(folder)
     verify(folder)
     record = read_record(folder / RECORD)
     slots, trained = AddedSlots.from_dict(record["slots"]), Trained.from_dict(record["trained"])

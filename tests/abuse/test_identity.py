@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -123,24 +123,6 @@ def adapters(home):
     return adapted(home, 0), adapted(home, 1)
 
 
-def steps_of_two_runs(home):
-    return tuple(trained(replace(TOY, seed=i), home, folder=home / str(i)).folder for i in (0, 1))
-
-
-def runs_in_a_cache(home, text):
-    """The folders of two runs that their recipes name, on text or not."""
-    recipes = [replace(TOY, seed=i) for i in (0, 1)]
-    if text:
-        corpora(home)
-        on_text = {"data": corpus_recipe(home, 0), "model": replace(TOY.model, vocab=300)}
-        recipes = [replace(recipe, **on_text) for recipe in recipes]
-    return tuple(trained(recipe, home).folder.parent for recipe in recipes)
-
-
-def read_run(home, i):
-    return loaded_logits(sorted((home / "runs").glob("?" * 12))[i] / "step-0000006")
-
-
 def loaded_logits(folder):
     return si.load(folder).run(torch.arange(14).reshape(2, 7)).logits.tolist()
 
@@ -230,10 +212,6 @@ KINDS = {
     "a step of a run, at its end": Kind(steps, read_end),
     "evaluations of two seeds": Kind(evaluations, lambda home, i: history_of(chat_recipe(home, i), home)),
     "adapters of two runs": Kind(adapters, lambda home, i: loaded_logits(adapted(home, i))),
-    "adapters of two runs, as models": Kind(adapters, lambda home, i: loaded_logits(home / str(i) / "adapter")),
-    "steps of two runs": Kind(steps_of_two_runs, lambda home, i: loaded_logits(home / str(i) / "step-0000006")),
-    "runs in a cache": Kind(lambda home: sorted(runs_in_a_cache(home, text=False)), read_run),
-    "runs on text in a cache": Kind(lambda home: sorted(runs_in_a_cache(home, text=True)), read_run),
     "the base model of a run": Kind(bases, read_base),
     "corpora of two tokenizers": Kind(corpora, lambda home, i: corpus_recipe(home, i).prepare(home).sha256),
     "docstrings of two versions": Kind(documented, read_documents),
@@ -270,16 +248,6 @@ def test_what_is_of_something_else_is_refused_in_one_line_or_made_again(tmp_path
                 assert kind.read(home, i) == whole[i], misplace
             except InputError as error:
                 assert "\n" not in str(error), misplace
-
-
-def test_a_step_without_any_sign_of_its_seal_is_damaged_beside_one_with_a_seal(tmp_path):
-    last, _ = steps(tmp_path)
-    whole = weights(last)
-    for name in (seals.SEAL, seals.RECIPE):
-        (last / name).unlink()
-    with pytest.raises(seals.Damaged):
-        si.load(last)
-    assert read_end(tmp_path, 0) == whole and (last.parent / f"damaged-{last.name}").is_dir()
 
 
 def test_the_plotly_that_the_pages_of_a_book_run_is_that_of_this_installation(tmp_path):

@@ -39,7 +39,7 @@ from ...checks import InputError, check_installed, check_memory, is_whole, neare
 from ...data.hub import asking_hub
 from ...files import check_is_file
 from ...lm import model as ours  # noqa: F401  transformers' auto classes then know our models
-from ...seals import verify, verifying
+from ...seals import verify
 from ..mended import adapter_folder, base_of, merged
 from .folders import check_file, check_folder, is_gguf
 from .kinds import check_causal_folder
@@ -205,7 +205,8 @@ def load_model(
             near = nearest(str(source).lower(), known_names())
             fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
             fix += f"{near}; here without a network: {names_here()} (sinkinterp list models)"
-    with refusal(f"cannot load {given}", fix), verifying(*sealed), asking_hub(source):  # a damaged file can fail anyhow
+    verify(*sealed)
+    with refusal(f"cannot load {given}", fix), asking_hub(source):  # a damaged file can fail anyhow
         config = checked_config(source)
         if config is not None and Path(source).is_dir():
             check_weights(Path(source), config, dtype, is_spread=device_map is not None)
