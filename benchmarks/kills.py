@@ -51,7 +51,7 @@ from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.trained import trained
 from sinkinterp.runs.workers import Here
-from sinkinterp.seals import check, read_record, verify
+from sinkinterp.seals import verify
 from sinkinterp.train import checkpoint
 from sinkinterp.train.recipe import Recipe
 
@@ -95,15 +95,9 @@ def pack(folder: Path) -> None:
 
 
 def shards_done(folder: Path) -> int:
-    """How many shards stand in the record of a corpus, or in the note of a packing that has not ended."""
-    place = _corpus(folder).folder(folder)
-    if (place / corpus_folder.RECORD).exists():
-        return corpus_folder.record_of(place)["shards"] + 1
-    if not (place / corpus_folder.PROGRESS).exists():
-        return 0
-    progress = read_record(place / corpus_folder.PROGRESS)
-    check(place, progress["files"])
-    return progress["cursor"]["shards"]
+    """How many shards stand in the record of a corpus, and one more where packing has ended."""
+    record = corpus_folder.record_of(_corpus(folder).folder(folder))
+    return record.get("shards", 0) + ("sha256" in record)
 
 
 def _corpus(folder: Path) -> PackedText:

@@ -8,7 +8,6 @@ import plotly.graph_objects as go
 
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.data.progress import Progress
-from sinkinterp.data.texts import domains_of
 from sinkinterp.data.tokens import TextToTokens, TokenSet, random_tokens
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure as measure_model
@@ -17,6 +16,7 @@ from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, SINK_1, Cell, Table
 
 from .shared.cases import READING, Case, of_first_model, on_models
+from .shared.domains import domains_of
 from .shared.figures import beside_published
 from .shared.genuine import text_models
 from .shared.installed import texts_by_kind

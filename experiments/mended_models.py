@@ -30,7 +30,6 @@ from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.draws import HELD_OUT
 from sinkinterp.data.progress import Progress
-from sinkinterp.data.texts import domains_of
 from sinkinterp.data.tokens import TextToTokens, Tokens
 from sinkinterp.files import cache_folder
 from sinkinterp.metrics.estimates import intervals, mean_cells, rate_cells
@@ -42,6 +41,7 @@ from sinkinterp.train.checkpoint import History
 
 from .shared.arms import means_by
 from .shared.cases import Case, on_models
+from .shared.domains import domains_of
 from .shared.downstream import CAPITALS
 from .shared.genuine import text_models
 from .shared.installed import texts_by_kind

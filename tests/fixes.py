@@ -441,7 +441,7 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
     "abuse/test_unreadable.py": ("change its permissions",),
     "abuse/test_damage.py": ("copy it again, make it again", "put it back", "put it back, or remove it", "copy the folder again"),
     "data/test_texts.py": (
-        "give a file with texts", "give a file of texts or a folder", "give the folder of one of them", "give a text file in UTF-8",
+        "give a file with texts", "give a file of texts or a folder", "give a text file in UTF-8",
         "give one of its columns", "name the column",
     ),
     "data/test_tokens.py": ('use bos="never"', "use length={} or less", "use sequences={}", "give other texts: none has two"),

@@ -1,7 +1,8 @@
 """The folder of a packed corpus: its tokenizer, its record, and its chunks of tokens in Arrow files (shards).
 
-A program that was killed while it wrote the folder is continued by the next one, after the last whole shard. The
-record holds the hashes of the other files. So does the note that says how far packing has come.
+The record says how far packing has come, and holds the hashes of the other files. A program that was killed while it
+wrote the folder is continued by the next one, after the last whole shard. A corpus is whole when its record names the
+hash of all ids.
 """
 
 import hashlib
@@ -18,10 +19,10 @@ from datasets.arrow_writer import ArrowWriter
 
 from ..checks import InputError, check_count
 from ..files import remove, replacing, sole_writer
-from ..seals import Damaged, Of, check, read_record, seal, sums, verify, write_record
+from ..seals import Damaged, check, read_record, sums, write_record
 from .given_tokenizer import check_has
 from .progress import OnProgress
-from .tokenisers import TokenizerRecipe, encoded
+from .tokenisers import encoded
 
 COLUMN = "tokens"
 FIX = "free some space and run it again: finished shards are kept"
@@ -91,18 +92,17 @@ def content_hash(chunks: Dataset) -> str:
 
 
 RECORD = "corpus.json"
-PROGRESS = "progress.json"
 SHARD = 1 << 24  # tokens per shard; a killed program loses less than one shard
 
 
 def packed(recipe: Any, folder: Path, cache: Path, on_progress: OnProgress) -> dict[str, Any]:
-    """The record of the corpus of a `PackedText` in `folder`, which is packed first unless it is complete.
+    """The record of the corpus of a `PackedText` in `folder`, which is packed first unless it is whole.
 
     A damaged corpus is named on standard error and packed again. Raises InputError for text that fills fewer than two
     chunks, for a tokenizer that lacks the BOS that is wanted, and where a file cannot be written.
     """
     with suppress(Damaged):  # another process may be packing it again
-        if record := record_of(folder):
+        if "sha256" in (record := record_of(folder)):
             return record
     with sole_writer(folder):
         try:
@@ -110,61 +110,58 @@ def packed(recipe: Any, folder: Path, cache: Path, on_progress: OnProgress) -> d
         except Damaged as damage:
             damage.warn("the text is packed again")
             next(iter(recipe.source.texts(cache)), None)  # raises while the old one is there, if no text can be read
-            emptied(folder)
             record = {}
-        return record or _pack(recipe, folder, cache, on_progress)
+        return record if "sha256" in record else _pack(recipe, folder, cache, on_progress, record)
 
 
-def _pack(recipe: Any, folder: Path, cache: Path, on_progress: OnProgress) -> dict[str, Any]:
-    source, tokenizer, length, bos = recipe.source, recipe.tokenizer, recipe.length, recipe.bos
-    fingerprint, width = source.fingerprint(), length - bos
-    start, files = _continued_from(folder, fingerprint)
-    end, encoder = start, _tokenizer_in(folder, tokenizer, bos, source.texts(cache, on_progress))
-    documents = encoded(_counted(source.texts(cache), start.document, on_progress), encoder)
+def _pack(recipe: Any, folder: Path, cache: Path, on_progress: OnProgress, record: dict[str, Any]) -> dict[str, Any]:
+    """Packs a corpus from where its record ends, or from its beginning if the text is another one since."""
+    fingerprint, width = recipe.source.fingerprint(), recipe.length - recipe.bos
+    if record.get("fingerprint") != fingerprint:
+        files = _begun(recipe, folder, recipe.source.texts(cache, on_progress))
+        record = {**asdict(Cursor()), "fingerprint": fingerprint, "files": files}
+        write_record(folder / RECORD, record, _of(folder))
+    encoder = recipe.tokenizer.load(folder / "tokenizer")
+    start = Cursor(record["shards"], record["document"], record["offset"])
+    documents = encoded(_counted(recipe.source.texts(cache), start.document, on_progress), encoder)
     for chunks, end in shards_of(documents, start, max(1, SHARD // width), width):
-        rows = np.insert(chunks, 0, encoder.bos_token_id, axis=1) if bos else chunks
+        rows = np.insert(chunks, 0, encoder.bos_token_id, axis=1) if recipe.bos else chunks
         shard = shard_path(folder, end.shards - 1)
-        write_shard(shard, rows, columns(tokenizer.vocab, length))
-        files |= sums(folder, shard.name)
-        _write_progress(folder, end, fingerprint, files)
-    return _write_record(folder, end.shards, fingerprint, length, files, encoder)
+        write_shard(shard, rows, columns(recipe.tokenizer.vocab, recipe.length))
+        record |= {**asdict(end), "files": record["files"] | sums(folder, shard.name)}
+        write_record(folder / RECORD, record, _of(folder))
+    chunks = read_shards(folder, record["shards"]) if record["shards"] else []
+    check_count(chunks, f"chunks of {recipe.length} tokens, of which a longer text or a smaller length makes more", 2)
+    if not _has_words(chunks, encoder):
+        raise InputError("the texts are empty or blank: they hold nothing but white space")
+    record |= {"chunks": len(chunks), "sha256": content_hash(chunks)}
+    write_record(folder / RECORD, record, _of(folder))
+    return record
 
 
 def record_of(folder: Path) -> dict[str, Any]:
-    """The record of the corpus in `folder`: shards, chunks, sha256, fingerprint, and the sha256 of each of its files.
+    """The record of the corpus in `folder`: shards, fingerprint, the sha256 of each of its files.
 
-    Empty where packing has not ended. Raises Damaged where a file is not as it was written.
+    It also holds chunks and sha256 where packing has ended, else the document and its token that come next. Empty
+    where packing has not begun. Raises Damaged where a file is not as it was written.
     """
-    file = folder / RECORD
-    if not file.exists():
+    if not (folder / RECORD).exists():
         return {}
-    record = read_record(file, _of(folder))
+    record: dict[str, Any] = read_record(folder / RECORD, _of(folder))
     check(folder, record["files"])
-    with suppress(OSError):  # in a folder that cannot be written to
-        (folder / PROGRESS).unlink(missing_ok=True)  # left by a program that was killed after it wrote the record
     return record
 
 
-def emptied(folder: Path) -> None:
-    """Removes a corpus from its folder, the records first."""
-    for name in (RECORD, PROGRESS, "tokenizer"):
-        remove(folder / name)
-    for shard in folder.glob("*.arrow"):
-        remove(shard)
-
-
-def _write_record(
-    folder: Path, count: int, fingerprint: str, length: int, files: dict[str, str], tokenizer: Any
-) -> dict[str, Any]:
-    chunks = read_shards(folder, count) if count else []
-    check_count(chunks, f"chunks of {length} tokens, of which a longer text or a smaller length makes more", 2)
-    if not _has_words(chunks, tokenizer):
-        raise InputError("the texts are empty or blank: they hold nothing but white space")
-    sha256 = content_hash(chunks)
-    record = {"shards": count, "chunks": len(chunks), "sha256": sha256, "fingerprint": fingerprint}
-    write_record(folder / RECORD, record | {"files": files | sums(folder, "tokenizer/*")}, _of(folder))
-    (folder / PROGRESS).unlink(missing_ok=True)
-    return record
+def _begun(recipe: Any, folder: Path, texts: Iterable[str]) -> dict[str, str]:
+    """Makes the tokenizer of a corpus in its folder, which is emptied first, and returns the hashes of its files."""
+    for path in (folder / RECORD, folder / "tokenizer", *folder.glob("*.arrow")):  # the record first
+        remove(path)
+    tokenizer = recipe.tokenizer.make(texts)
+    if recipe.bos:
+        check_has("BOS", tokenizer, f"the tokenizer of {recipe.tokenizer}", "use bos=False or another tokenizer")
+    with replacing(folder / "tokenizer", FIX) as draft:
+        tokenizer.save_pretrained(draft)
+    return sums(folder, "tokenizer/*")
 
 
 def _has_words(chunks: Dataset, tokenizer: Any) -> bool:
@@ -173,46 +170,9 @@ def _has_words(chunks: Dataset, tokenizer: Any) -> bool:
     return any(tokenizer.decode([i], skip_special_tokens=True).strip() for i in ids)
 
 
-def _continued_from(folder: Path, fingerprint: str) -> tuple[Cursor, dict[str, str]]:
-    """The end of the last whole shard, and the hashes of the shards up to there.
-
-    The folder is emptied first if it has no whole shard, the text has changed, or a file is damaged.
-    """
-    file = folder / PROGRESS
-    try:
-        progress = read_record(file, _of(folder)) if file.exists() else {}
-        if progress.get("fingerprint") == fingerprint:
-            check(folder, progress["files"])
-            verify(folder / "tokenizer", of=_of(folder))
-            return Cursor(**progress["cursor"]), progress["files"]
-    except Damaged as damage:
-        damage.warn("the text is packed from its beginning")
-    emptied(folder)
-    _write_progress(folder, Cursor(), fingerprint, {})
-    return Cursor(), {}
-
-
-def _write_progress(folder: Path, cursor: Cursor, fingerprint: str, files: dict[str, str]) -> None:
-    progress = {"cursor": asdict(cursor), "fingerprint": fingerprint, "files": files}
-    write_record(folder / PROGRESS, progress, _of(folder))
-
-
-def _of(folder: Path) -> Of:
+def _of(folder: Path) -> dict[str, str | int]:
     """What the files of a corpus are of: the recipe whose key is the folder's name."""
     return {"corpus": folder.name}
-
-
-def _tokenizer_in(folder: Path, recipe: TokenizerRecipe, bos: bool, texts: Iterable[str]) -> Any:
-    """The tokenizer in the folder, which is made from the texts if it is missing."""
-    place = folder / "tokenizer"
-    if not place.is_dir():
-        tokenizer = recipe.make(texts)
-        if bos:
-            check_has("BOS", tokenizer, f"the tokenizer of {recipe}", "use bos=False or another tokenizer")
-        with replacing(place, FIX) as draft:
-            tokenizer.save_pretrained(draft)
-            seal(draft, _of(folder))
-    return recipe.load(place)
 
 
 def _counted(texts: Iterable[str], start: int, on_progress: OnProgress) -> Iterator[str]:

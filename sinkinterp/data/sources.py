@@ -168,10 +168,9 @@ class Texts(Source):
         path, digest = Path(self.source), hashlib.sha256()
         if self.hub or not path.exists():
             return ""
-        for part in files_of(path):
-            for file in sorted(part.rglob("*.arrow")) if part.is_dir() else (part,):
-                with file.open("rb") as content:
-                    digest.update(hashlib.file_digest(content, "sha256").digest())
+        for file in files_of(path):
+            with file.open("rb") as content:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
         return digest.hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Texts of files, folders and data sets: as one stream, or by domain.
+"""Texts of files, folders and data sets, as a stream.
 
 In Python a `str` is a text, a `Path` a file or a folder, and `texts(...)` the texts of either or of a data set.
 """
@@ -7,15 +7,14 @@ import csv
 import json
 import os
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from ..checks import InputError, check_count, each_once, instance_of, refusal, unicode_text
+from ..checks import InputError, check_count, instance_of, refusal, unicode_text
 from .given_tokenizer import is_chat
 from .hub import asking_hub
 
@@ -24,14 +23,13 @@ HUB = "hub:"  # begins the name of a data set on a command line
 ENCODING = "utf-8-sig"  # the mark with which Windows begins a file is not the first token of its text
 _PACKED = (".gz", ".zst")
 _ARRAYS = {".npy": "np.load", ".npz": "np.load", ".pt": "torch.load"}  # of ids, and what reads them
-_SAVED = ("state.json", "dataset_dict.json")  # which `save_to_disk` writes beside a dataset, or several splits
 
 
 @dataclass(frozen=True)
 class TextStream:
     """The texts or chats in a column of a source. Each iteration reads the source again, as far as it is asked.
 
-    source: a file or a folder (`Path`), or the name of a data set (`str`). split: of a data set, also a saved one.
+    source: a file or a folder (`Path`), or the name of a data set (`str`). split: of a data set.
     limit: the most texts; None for all.
     """
 
@@ -61,7 +59,7 @@ class TextStream:
             yield from ((self.source, row) for row in _streamed(self.source, self.config, self.split))
             return
         for file in files_of(self.source):
-            yield from ((file, row) for row in rows_of(file, self.split))
+            yield from ((file, row) for row in rows_of(file))
 
     def check(self) -> None:
         """Raises InputError if all texts are blank. Call it before anything is written."""
@@ -73,9 +71,9 @@ def texts(source: Path | str, column: str = "text", *, split: str = "train", con
     """The texts of a data set, wherever a model reads text: `si.measure(model, si.texts("allenai/c4", config="en"))`.
 
     `source` is the name of a data set of Hugging Face, which `datasets.load_dataset` streams, or the `Path` of a file
-    (.jsonl, .json, .txt, .parquet or .csv, packed or not), of a folder of such files, or of a folder of
-    `save_to_disk`. `column` holds texts or chats; the paragraphs of a .txt file are its texts. Raises InputError for
-    other sources now, and for what cannot be read when the first text is read.
+    (.jsonl, .json, .txt, .parquet or .csv, packed or not) or of a folder of such files. `column` holds texts or chats;
+    the paragraphs of a .txt file are its texts. Raises InputError for other sources now, and for what cannot be read
+    when the first text is read.
     """
     instance_of(source, Path | str, "a source is a Path, or the name of a data set")
     return TextStream(source, column, split, config)
@@ -103,8 +101,8 @@ def ending_of(path: Path) -> str:
 def files_of(path: Path) -> list[Path]:
     """The text files in a folder and its subfolders, in the order of their paths. For a file, the file itself.
 
-    A folder of `save_to_disk` counts as a file. Hidden files and folders are left out. Raises InputError for a file
-    of another kind, a folder without text files, and one that may not be read.
+    Hidden files and folders are left out. Raises InputError for a file of another kind, a folder without text files,
+    and one that may not be read.
     """
     with refusal(f"cannot read {path!s:.200}", "give a file of texts or a folder of them", OSError):
         if not path.is_dir():
@@ -121,49 +119,35 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _inside(folder: Path) -> Iterator[Path]:
-    """The files and saved data sets in a folder. Raises OSError for a subfolder that may not be read."""
+    """The text files in a folder. Raises OSError for a subfolder that may not be read."""
 
     def refuse(error: OSError) -> NoReturn:
         raise error
 
     for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
-        if not set(_SAVED).isdisjoint(names):
-            folders.clear()
-            yield Path(place)
-            continue
         folders[:] = [name for name in folders if name[0] != "."]
         yield from (Path(place, name) for name in names if name[0] != "." and ending_of(Path(name)) in _READERS)
 
 
-def rows_of(file: Path, split: str = "train") -> Iterator[Row]:
-    """The rows of a file or a saved data set, read one by one; `split` chooses among several that were saved.
+def rows_of(file: Path) -> Iterator[Row]:
+    """The rows of a file, read one by one.
 
     The paragraphs of a .txt file are rows with one column, `text`. Raises InputError where they cannot be read.
     """
     with refusal(f"cannot read {file}", "give a file with texts"):  # a damaged file can fail in any way
-        if file.is_file() and not file.stat().st_size:
+        if not file.stat().st_size:
             raise InputError(f"{file} is empty; give a file with texts")
-        for row in _saved_rows(file, split) if file.is_dir() else _READERS[ending_of(file)](file):
+        for row in _READERS[ending_of(file)](file):
             yield instance_of(row, Mapping, f"the rows of {file} are objects with named columns")
-
-
-def _saved_rows(folder: Path, split: str) -> Iterator[Row]:
-    from datasets import DatasetDict, load_from_disk
-
-    _silence_datasets()
-    dataset = load_from_disk(str(folder))
-    if isinstance(dataset, DatasetDict):
-        if split not in dataset:
-            raise InputError(f"{folder} holds {', '.join(dataset)}, and no {split!r}; give the folder of one of them")
-        dataset = dataset[split]
-    yield from dataset
 
 
 def _streamed(name: str, config: str | None, split: str) -> Iterator[Row]:
     """The rows of a data set of Hugging Face."""
     from datasets import load_dataset
+    from datasets.utils.logging import CRITICAL, disable_progress_bar, set_verbosity
 
-    _silence_datasets()
+    disable_progress_bar()
+    set_verbosity(CRITICAL)  # errors that it logs are also raised
     fix = "check the name, the split and the network, or give the Path of a file"
     with refusal(f"cannot stream {split!r} of {name!r}", fix):
         with asking_hub(name) as is_asked:
@@ -171,14 +155,6 @@ def _streamed(name: str, config: str | None, split: str) -> Iterator[Row]:
                 raise OSError("the Hub is not reached")
             dataset = load_dataset(name, config, split=split, streaming=True)
         yield from dataset
-
-
-def _silence_datasets() -> None:
-    """Turns the progress bars and the log of `datasets` off. Errors that it logs are also raised."""
-    from datasets.utils.logging import CRITICAL, disable_progress_bar, set_verbosity
-
-    disable_progress_bar()
-    set_verbosity(CRITICAL)
 
 
 def _opened(file: Path, newline: str | None = None) -> TextIO:
@@ -268,41 +244,3 @@ def text_in(row: Row, column: str, where: Path | str) -> Any:
         fix = "leave out rows without a text" if column in row and text is None else fix
         raise InputError(f"a row of {where} has no text in {column!r}, only {has}; {fix}")
     return unicode_text(text, f"a text of {where}")
-
-
-def domains_of(
-    source: Path | TextStream | Sequence[Path | TextStream],
-    column: str = "text",
-    field: str = "domain",
-    limit: int | None = None,
-) -> Mapping[str, Iterable[str]]:
-    """Texts by domain, at most `limit` for each.
-
-    Several sources are a domain each, in the order given. The files and subfolders of a folder are a domain each, in
-    the order of their names. Both are read when their texts are used. The rows of a single file name their domain in
-    its column `field`; that file is read immediately. Raises InputError for a source without domains, for two domains
-    of one name, and for a row that does not name its domain.
-    """
-    if not isinstance(source, Path):
-        return _domain_each([source] if isinstance(source, TextStream) else source, column, limit)
-    if source.is_dir():
-        members = sorted({source / file.relative_to(source).parts[0] for file in files_of(source)})
-        return _domain_each(members, column, limit)
-    domains: defaultdict[str, list[str]] = defaultdict(list)
-    (file,) = files_of(source)
-    for row in rows_of(file):
-        name = row.get(field)
-        if not isinstance(name, str | int):
-            raise InputError(f"a row of {file} names no domain in {field!r}, only {', '.join(row)}; name the column")
-        if limit is None or len(domains[str(name)]) < limit:
-            domains[str(name)].append(text_in(row, column, file))
-    check_count(domains, f"rows of {file}")
-    return dict(domains)
-
-
-def _domain_each(sources: Sequence[Path | TextStream], column: str, limit: int | None) -> Mapping[str, Iterable[str]]:
-    check_count(sources, "domains: files, folders or data sets")
-    read = [source_of(source, column) for source in sources]
-    names = [x.source.stem if isinstance(x.source, Path) and x.source.is_file() else x.name for x in read]
-    each_once(names, "the name of a domain, which is that of its file or folder,")
-    return {n: TextStream(x.source, x.column, x.split, x.config, limit) for n, x in zip(names, read, strict=True)}

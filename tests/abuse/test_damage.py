@@ -126,7 +126,7 @@ def test_every_damage_of_every_file_of_a_corpus_is_noticed_and_it_is_packed_agai
         assert again.sha256 == whole.sha256 and contents(copy) == contents(whole.folder), (name, damage)
         assert len(lines()) == count and "; the text is packed again" in lines()[-1], (name, damage)
         names.add(name)
-    assert names == {corpus_folder.RECORD, "shard-00000.arrow", "tokenizer/sha256.json", *TOKENIZER}
+    assert names == {corpus_folder.RECORD, "shard-00000.arrow", *TOKENIZER}
 
 
 TOKENIZER = ("tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json")
@@ -153,14 +153,14 @@ def test_damage_in_what_a_killed_packing_left_is_noticed(home, tmp_path, monkeyp
     def stop(*_):
         raise KeyboardInterrupt
 
-    for i, name in enumerate(("progress.json", "shard-00001.arrow", *TOKENIZER)):
+    for i, name in enumerate((corpus_folder.RECORD, "shard-00001.arrow", *TOKENIZER)):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(corpus_folder, "content_hash", stop)
             recipe.prepare(tmp_path / str(i))
         damage(recipe.folder(tmp_path / str(i)) / name, random.Random(i))
         assert recipe.prepare(tmp_path / str(i)).sha256 == whole.sha256
-    assert all(line.endswith("; the text is packed from its beginning") for line in lines())
-    assert len(lines()) == 4 - (damage is lose)  # without progress.json there is nothing to go on from
+    assert all(line.endswith("; the text is packed again") for line in lines())
+    assert len(lines()) == 4 - (damage is lose)  # without the record there is nothing to go on from
 
 
 def test_every_damage_of_the_docstrings_is_noticed_and_they_are_gathered_again(tmp_path, monkeypatch, lines):

@@ -13,6 +13,7 @@ from refusals import refused
 from sinkinterp._experiments.shared.tasks import FixedAt, RandomAt
 
 from sinkinterp.data import corpus_folder, tokenisers
+from sinkinterp.data.corpus_folder import record_of
 from sinkinterp.data.packing import PackedText, trimmed
 from sinkinterp.data.sources import Source, Texts
 from sinkinterp.data.tokenisers import ByteBPE, Pretrained, beginning_with_bos, pretrained_tokenizer
@@ -174,7 +175,7 @@ def test_packing_twice_gives_the_same_bytes_and_counts_documents_the_first_time(
     again = PACKED.prepare(tmp_path, lambda done, of: told.append((done, of)))
     assert told == [(i, len(DOCUMENTS)) for i in range(1, len(DOCUMENTS) + 1)]
     assert again.sha256 == prepared.sha256 and written(again.folder) == written(prepared.folder)
-    names = {"lock", "corpus.json", "shard-00000.arrow", "sha256.json", "tokenizer.json", "tokenizer_config.json"}
+    names = {"lock", "corpus.json", "shard-00000.arrow", "tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in written(again.folder)} == names
     monkeypatch.setattr(corpus_folder, "_pack", None)
     found = PACKED.prepare(tmp_path, lambda *_: told.append("packed again"))
@@ -185,13 +186,6 @@ def test_shards_change_neither_the_chunks_nor_their_hash(prepared, tmp_path, man
     cut = PACKED.prepare(tmp_path)
     assert len(list(cut.folder.glob("*.arrow"))) > 3
     assert (ids_of(cut) == ids_of(prepared)).all() and cut.sha256 == prepared.sha256
-
-
-def test_a_note_of_progress_that_a_kill_left_beside_a_whole_corpus_is_removed(tmp_path):
-    folder = PACKED.prepare(tmp_path).folder
-    whole = written(folder)
-    (folder / corpus_folder.PROGRESS).write_text("{}")
-    assert written(PACKED.prepare(tmp_path).folder) == whole
 
 
 def test_an_interruption_at_any_write_changes_nothing(prepared, tmp_path, many_shards, monkeypatch):
@@ -233,7 +227,7 @@ def test_a_packing_killed_twice_ends_as_if_it_had_not_been(prepared, tmp_path, m
         with monkeypatch.context() as patch:
             patch.setattr(corpus_folder.ArrowWriter, "finalize", killer(shard))
             assert ended(forked(lambda: recipe.prepare(tmp_path / "cut"))) == -signal.SIGKILL
-        assert len(list(folder.glob(".draft-*"))) == 1 and not (folder / "corpus.json").exists()
+        assert len(list(folder.glob(".draft-*"))) == 1 and "sha256" not in record_of(folder)
         assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
         kept = {path: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
     assert len(kept) == 2

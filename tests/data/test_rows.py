@@ -4,12 +4,10 @@ import gzip
 import json
 
 import pytest
-from datasets import Dataset, DatasetDict
 from refusals import refused
 
 from sinkinterp.checks import InputError
-from sinkinterp.data.sources import Texts
-from sinkinterp.data.texts import domains_of, rows_of, texts as texts_of
+from sinkinterp.data.texts import texts as texts_of
 
 ROWS = [{"text": "one,\ntwo", "body": "a"}, {"text": "\u00e9", "body": "b"}]
 
@@ -79,23 +77,6 @@ def test_a_packed_file_has_the_rows_of_the_plain_one(tmp_path, pack, ending):
     file = tmp_path / f"a{ending}.{pack.__name__.removeprefix('packed_')}"
     pack(file, plain.encode())
     assert list(texts_of(file)) == list(texts_of(tmp_path)) == ["one,\ntwo", "\u00e9"]
-
-
-def test_a_saved_dataset_is_read_and_its_metadata_is_not(tmp_path):
-    Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
-    (tmp_path / "z.jsonl").write_text('{"text": "z"}')
-    assert list(texts_of(tmp_path / "saved")) == [row["text"] for row in ROWS]
-    assert list(texts_of(tmp_path / "saved", "body")) == ["a", "b"]
-    assert list(texts_of(tmp_path)) == [*(row["text"] for row in ROWS), "z"]
-    assert list(domains_of(tmp_path)) == ["saved", "z"]
-    assert Texts(str(tmp_path)).fingerprint() != Texts(str(tmp_path / "saved")).fingerprint() != ""
-
-
-def test_only_the_asked_split_of_a_saved_dataset_is_read(tmp_path):
-    DatasetDict(train=Dataset.from_list(ROWS), test=Dataset.from_list(ROWS[:1])).save_to_disk(tmp_path / "saved")
-    assert [len(list(rows_of(tmp_path / "saved", split))) for split in ("train", "test")] == [2, 1]
-    assert list(texts_of(tmp_path)) == [row["text"] for row in ROWS]
-    refused(lambda: list(rows_of(tmp_path / "saved", "dev")), "dev")
 
 
 def test_of_a_csv_file_the_longest_cell_is_the_column_that_is_named_and_a_header_is_asked_for(tmp_path):
