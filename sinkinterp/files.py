@@ -170,7 +170,7 @@ def _target(path: Path | str) -> Path:
     except ValueError as error:  # a null byte, or a character that file names cannot have
         raise OSError("this is not a file name") from error
     if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-        raise OSError("it is a device or a pipe, not a file")  # which a file would replace
+        raise OSError("it is a pipe or a device, not a file")  # which a file would replace
     if not os.access(target, os.W_OK):
         raise OSError("it is read-only")  # the folder may allow a rename over it, which would ignore this
     return target
