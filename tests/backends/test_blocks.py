@@ -257,13 +257,13 @@ def test_positions_in_a_cache_from_before_the_block_are_not_moved_and_that_is_sa
     full = model(TOKENS[:, :4], use_cache=True).past_key_values
     start, swap = model(TOKENS[:, :2], use_cache=True).past_key_values, iv.SwapPositions(0, 3)
     with si.patched(model, swap):
-        refused(lambda: model(TOKENS[:, 4:], past_key_values=full), "cache from before this block")
+        refused(lambda: model(TOKENS[:, 4:], past_key_values=full), "cache")
         cache = model(TOKENS[:, :4], use_cache=True).past_key_values
         step = model(TOKENS[:, 4:], past_key_values=cache).logits
         assert_same(step, model(TOKENS, use_cache=False).logits[:, 4:])
         with si.patched(model, EDITS[2]):
             again = model(TOKENS[:, :4], use_cache=True).past_key_values
-            refused(lambda: model(TOKENS[:, 4:], past_key_values=cache), "cache from before this block")
+            refused(lambda: model(TOKENS[:, 4:], past_key_values=cache), "cache")
             model(TOKENS[:, 4:], past_key_values=again)
     ids = torch.tensor([[4, 3, 2]])
     right = model(TOKENS[:, 2:], past_key_values=copy.deepcopy(start), position_ids=ids).logits

@@ -217,7 +217,7 @@ def test_hooks_of_a_user_around_a_measurement_compose_or_are_named():
     torch.testing.assert_close(measured, by_hand, rtol=1e-5, atol=1e-5)
     with bridge.hooks(fwd_hooks=[("blocks.1.attn.hook_pattern", replace_pattern_of_head_0(0.5))]):
         for measured in (subject, bridge):
-            said = refused(partial(si.measure, measured, TOKENS), "your hooks on blocks.1.attn.hook_pattern")
+            said = refused(partial(si.measure, measured, TOKENS), "blocks.1.attn.hook_pattern")
             assert "Hugging Face" not in said
     seen = []
     with bridge.hooks(fwd_hooks=[("blocks.1.attn.hook_pattern", lambda pattern, hook: seen.append(pattern.sum()))]):

@@ -229,20 +229,20 @@ def test_a_kind_without_defaults_takes_its_fields_beside_it():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("lrr=1", "no setting 'lrr'; near ones: lr"),
+        ("lrr=1", "near ones: lr"),
         ("n_layers=4", "near ones: model.n_layers"),
         ("model.lr.x=4", "no setting 'model.lr.x'"),
         ("zzz=1", "near ones: seed, steps"),
-        ("lr=fast", "lr takes a number; got 'fast'"),
-        ("steps=2.5", "steps takes a whole number; got '2.5'"),
-        ("bf16=maybe", "bf16 takes true or false"),
-        ("data=Causal", "data takes BigramBackcopy, "),
-        ("schedule=Causal", "schedule takes ConstantRate, CooldownRate, CosineRate; got 'Causal'"),
+        ("lr=fast", "'fast'"),
+        ("steps=2.5", "'2.5'"),
+        ("bf16=maybe", "true or false"),
+        ("data=Causal", "BigramBackcopy"),
+        ("schedule=Causal", "ConstantRate, CooldownRate, CosineRate"),
         ("schedule=CooldownRate,", "schedule takes"),
         ("model.attention.mask=Window", "width"),
         ("model.vocab=97", "model.vocab=64"),
-        ("lr", "a setting is key=value"),
-        ("=3", "a setting is key=value"),
+        ("lr", "key=value"),
+        ("=3", "key=value"),
     ],
 )
 def test_an_unknown_setting_is_one_line_with_the_known_ones(setting, message):
