@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .attention import sites as sites
     from .backends.load import load as load
     from .backends.mended import with_adapter as with_adapter, without_adapter as without_adapter
-    from .backends.module.module_subject import AttentionOf as AttentionOf
+    from .backends.module.module_subject import AttentionOf as AttentionOf, ModuleParts as ModuleParts
     from .backends.patched import patched as patched
     from .backends.subject import Subject as Subject
     from .checks import InputError as InputError
@@ -65,6 +65,7 @@ __all__ = [
     "AttentionOf",
     "Estimate",
     "InputError",
+    "ModuleParts",
     "PatchNormalization",
     "Recipe",
     "Report",
@@ -111,7 +112,7 @@ _NAMES = {  # the public names of each module, which is imported when one is fir
     "attention": "sites",
     "backends.load": "load",
     "backends.mended": "with_adapter without_adapter",
-    "backends.module.module_subject": "AttentionOf",
+    "backends.module.module_subject": "AttentionOf ModuleParts",
     "backends.patched": "patched",
     "backends.subject": "Subject",
     "checks": "InputError",

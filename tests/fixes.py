@@ -418,7 +418,7 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
         "call model.eval(), or set it to 0",
         "draw its maps: si.attention_map", "load it as {}, or measure its attention", "set model.config.num_hidden_layers",
         "load it with attn_implementation='sdpa'", "load it with backend='huggingface' and encoder=NoEncoder()",
-        "load it with beyond_context=True", "use length={}", "fill the cache inside the block", "give forward=lambda",
+        "load it with beyond_context=True", "use length={}", "fill the cache inside the block", "give parts=ModuleParts(forward=lambda",
         "or give its .{}, which is a transformers model", "give a causal language model that runs on token ids",
         "load it with its head, as AutoModelForCausalLM does",
     ),
@@ -429,7 +429,7 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
     ),
     "backends/test_whole.py": ("take the config.json that was saved", "merge the adapter first", "take the model's own weights"),
     "backends/test_module.py": (
-        "describe its attention: AttentionOf", "give attention=AttentionOf", "choose {}", "name one of these",
+        "describe its attention: parts=ModuleParts", "give parts=ModuleParts(attention=AttentionOf", "choose {}", "name one of these",
         "give one F.embedding of the ids", "run it once on as many tokens",
     ),
     "backends/test_patched.py": ("take off your hooks on", "take one of them off", "give the change as an edit"),

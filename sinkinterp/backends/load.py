@@ -20,8 +20,7 @@ from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
 from .files.model_files import DeviceMap, config_here, load_model, load_tokenizer, newest_in, origin_of, tokenizer_of
 from .files.named_models import folder_of, models
 from .huggingface import HuggingFaceSubject
-from .mended import with_adapter
-from .module.module_subject import AttentionOf, Forward, ModuleSubject
+from .module.module_subject import ModuleParts, ModuleSubject
 from .subject import Subject
 
 
@@ -34,11 +33,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     device_map: DeviceMap = None,
     name: str | None = None,
     encoder: EncoderInput | None = None,
-    forward: Forward | None = None,
-    blocks: str | None = None,
-    positions: str | None = None,
-    attention: AttentionOf | None = None,
-    adapter: Path | str | None = None,
+    parts: ModuleParts | None = None,
     beyond_context: bool = False,
 ) -> Subject:
     """A subject from a Hugging Face name, a model folder, a GGUF file, a model that we name, or a model in memory.
@@ -53,20 +48,19 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     `Text(text)` of `sinkinterp.backends.encoder`; their decoder is measured. The subject reads text with
     `tokenizer`, a transformers tokenizer or the name of one, by default that of the name, the folder, the nnsight model
     or the bridge; or anything with `encode` and `decode`, or the two functions.
-    `forward`, `blocks`, `positions` and `attention` are for modules of your own, where what they do is not found or
-    ambiguous: `forward(module, ids)` returns the logits; `blocks="transformer.h"` names the list of blocks,
-    `positions="transformer.wpe"` the table of positions; `attention` describes attention that does not call
-    `scaled_dot_product_attention` (see `AttentionOf`). `adapter` is the folder of an adapter that `si.mend` wrote; its
-    own name loads it with its base. `beyond_context` reads texts that are longer than the configuration says. Raises
+    `parts` says what is where in a module of your own, if that is not found or ambiguous (see `ModuleParts`). The
+    folder of an adapter is loaded with its base. `beyond_context` reads texts that are longer than the configuration
+    says. Raises
     InputError where nothing can be loaded, weights are absent, the backend cannot do it, an encoder's input is missing
     or unfit, a model has no positions beyond its context, or a dtype or device is asked of a model in memory.
     """
     source = newest_in(inside_compiled(Path(source) if isinstance(source, PathLike) else source))
     if isinstance(source, Subject):
-        return _as_it_is(source, tokenizer, backend, dtype, device_map, name, encoder, adapter, beyond_context or None)
+        return _as_it_is(source, tokenizer, backend, dtype, device_map, name, encoder, parts, beyond_context or None)
     dtype = _dtype(dtype)
     instance_of(encoder, EncoderInput | None, "encoder is Silence(), NoEncoder(), Sound(file) or Text(text)")
     instance_of(name, str | None, "a model's name is a text")
+    instance_of(parts, ModuleParts | None, "parts are those of a module of your own, ModuleParts(...)")
     read_with = tokenizer_source(source, tokenizer)
     if (dtype or device_map) and not isinstance(source, str | Path):
         raise InputError("dtype and device_map are for names and folders; move the model yourself: model.to(...)")
@@ -77,9 +71,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
         if backend in (None, "huggingface") and folder is not None:
             check_encoder(encoder, getattr(config_here(folder), "is_encoder_decoder", False), name)  # reads no weights
         source = load_model(source, dtype or torch.float32, device_map)
-    source = source if adapter is None else with_adapter(source, adapter)
-    own = {"forward": forward, "blocks": blocks, "positions": positions, "attention": attention}
-    subject = _in_memory(source, backend, name, encoder, own)
+    subject = _in_memory(source, backend, name, encoder, parts)
     subject.revision = origin or subject.revision
     subject.tokenizer_source, subject.folder = read_with, folder
     if beyond_context:
@@ -88,22 +80,18 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
 
 
 def _in_memory(
-    model: Any, backend: str | None, name: str | None, encoder: EncoderInput | None, own: Mapping[str, Any]
+    model: Any, backend: str | None, name: str | None, encoder: EncoderInput | None, parts: ModuleParts | None
 ) -> Subject:
-    """The subject of a model in memory on a backend, by default on that of its library.
-
-    own: what says how a module of the user's own works, None where not given.
-    """
+    """The subject of a model in memory on a backend, by default on that of its library."""
     library, shown = _library_of(model), name or type(model).__name__
     check_no_bridge(model)
-    given = {argument: value for argument, value in own.items() if value is not None}
     if library == _OWN and any(map(is_lazy, model.parameters())):
         raise InputError(f"{shown} has lazy weights without a size; run it once, then give it")
     if library == _OWN and backend is None:
         check_encoder(encoder, False, shown)
-        return ModuleSubject(model, name, **given)
-    if given:
-        raise InputError(f"{' and '.join(given)} are for PyTorch modules of your own, not for {library}")
+        return ModuleSubject(model, name, parts or ModuleParts())
+    if parts is not None:
+        raise InputError(f"parts are for PyTorch modules of your own, not for {library}")
     backend = library if backend is None else backend
     if not isinstance(backend, str) or backend not in _SUBJECTS or library not in ("huggingface", backend):
         hint = "" if backend in BACKENDS else nearest(backend, _SUBJECTS)

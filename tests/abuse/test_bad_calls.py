@@ -139,6 +139,7 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
     si.twin_patching: lambda s, r: {"source": s, "target": s, "tokens": TOKENS},
     si.trained: lambda s, r: {"recipe": si.Recipe()},
     si.AttentionOf: lambda s, r: {"module": "x", "computes": print},
+    si.ModuleParts: lambda s, r: {"blocks": "x"},
     eviction.first_token_losses: lambda s, r: {"subject": s, "tokens": TOKENS, "windows": (4,)},
     streaming.streaming_table: lambda s, r: {"subject": s, "tokens": TOKENS, "window": 4, "sinks": (0, 1)},
     swap_table: lambda s, r: {"subject": s, "token_sets": {"a": TOKENS}, "targets": [4]},
@@ -172,6 +173,7 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
     **dict.fromkeys((si.Report.load, si.Report.from_dict, chapters_in, si.without_adapter), lambda s, r: {}),
 }
 RIGHT = {  # arguments by a name of NONSENSE that mean something else: positions of attention, numbers of experiments
+    si.ModuleParts: ("positions",),
     si.sinks: ("text",),
     si.reproduce: ("name", "model"),
 }
@@ -206,7 +208,7 @@ NONSENSE = {  # what an argument of this name must not be, whichever function ta
     **dict.fromkeys(("model", "subject"), NO_MODELS),
     **dict.fromkeys(("head", "heads"), NO_HEADS),
     **dict.fromkeys(("rank", "features", "count", "most", "top", "vocab"), NO_COUNTS),
-    **dict.fromkeys(("attention", "adapter", "cache", "folder", "on_data", "module", "computes"), (5,)),
+    **dict.fromkeys(("attention", "cache", "folder", "on_data", "module", "computes"), (5,)),
     **dict.fromkeys(("mask", "task"), (None,)),
     **dict.fromkeys(("tokens", "text", "clean", "corrupted"), (*NO_TOKENS, *OUTSIDE)),
     "prompts": NO_TOKENS,
@@ -221,7 +223,7 @@ NONSENSE = {  # what an argument of this name must not be, whichever function ta
     "tokenizer": (3, "nope", __file__),
     "encoder": ("silence", "off"),
     "name": (3,),
-    "forward": (5, lambda ids: ids),
+    "parts": (5, "blocks"),
     "edits": ([3], [si.SwapPositions], "swap", edit.Zero(), ShiftPositions(100), *WRONG_CALLS),
     "instruments": ("LOS", [3], [instruments.LOSS, (replace(instruments.LOSS[0], read=len),)]),
     "convention": ("paper",),
@@ -347,7 +349,10 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     "a cell that is a list": lambda s: Table.of("", "", ({"x": [1]},)).to_dict(),
     "a subject again, on another backend": lambda s: si.load(s, backend="nnsight"),
     **{f"a rope of {theta}": lambda s, theta=theta: si.load(with_theta(theta)) for theta in (0.0, -5.0, NAN)},
-    **{f"a module run by {f!r:.9}": lambda s, f=f: si.load(torch.nn.Embedding(5, 3), forward=f) for f in NOT_CALLED_SO},
+    **{
+        f"a module run by {f!r:.9}": lambda s, f=f: si.load(torch.nn.Embedding(5, 3), parts=si.ModuleParts(f))
+        for f in NOT_CALLED_SO
+    },
     **{f"patched, {given}": lambda s, given=given: run_patched(s, *given) for given in PATCHED},
     "patched with what is none": lambda s: si.patched(s.model, 3).__enter__(),
     "a pass of one axis": lambda s: s.run(torch.arange(4)),

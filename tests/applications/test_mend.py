@@ -268,11 +268,6 @@ def test_an_adapter_goes_on_and_comes_off_bit_for_bit(base, made):
     refused(lambda: si.without_adapter(model))
 
 
-def test_an_adapter_is_read_by_the_name_of_its_base_too(base, made):
-    loaded = si.load(str(base), adapter=made.folder)
-    assert torch.equal(logits(loaded.model), logits(si.load(str(made.folder)).model))
-
-
 def test_an_adapter_of_another_model_or_a_damaged_one_is_refused(base, made, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(base)
     assert fingerprint(model) == fingerprint(deepcopy(model).bfloat16())

@@ -182,8 +182,8 @@ def test_what_a_message_says_of_a_language_model_measures_it(name, llama):
 def test_the_logits_of_a_module_are_read_as_the_message_says():
     torch.manual_seed(0)
     model = Tuple()
-    assert "give forward=lambda m, ids: ..." in refused(lambda: si.load(model))
-    assert alpha(model, TOKENS % 13, forward=lambda m, ids: m(ids).scores["of tokens"]).isfinite().all()
+    assert "give parts=ModuleParts(forward=lambda m, ids: ...)" in refused(lambda: si.load(model))
+    assert alpha(model, TOKENS % 13, parts=si.ModuleParts(lambda m, ids: m(ids).scores["of tokens"])).isfinite().all()
 
 
 @pytest.mark.parametrize("backend", ["nnsight", "transformer_lens"])

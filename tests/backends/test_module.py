@@ -47,7 +47,7 @@ def peaked(make):
 
 @pytest.fixture(scope="module")
 def subjects():
-    return {name: si.load(peaked(make), **told) for name, (make, told, *_) in MODULES.items()}
+    return {name: si.load(peaked(make), parts=si.ModuleParts(**told)) for name, (make, told, *_) in MODULES.items()}
 
 
 def logits_of(out):
@@ -371,10 +371,10 @@ WRONG = si.AttentionOf("blocks.*.attn", partial(zoo.attended, parts=("query", "v
 
 def test_a_described_module_equals_the_one_that_is_found(as_users_run_it):
     model = peaked(zoo.NanoGPT)
-    told = si.load(model, blocks="blocks", positions="wpe", forward=lambda module, ids: module(ids, ids)[0])
+    told = si.load(model, parts=si.ModuleParts(lambda module, ids: module(ids, ids)[0], "blocks", "wpe"))
     found = si.load(model)
     assert told.anatomy == found.anatomy and told.shape == found.shape
-    refused(lambda: si.load(zoo.gpt2_of(model), blocks="transformer.h"), "blocks")
+    refused(lambda: si.load(zoo.gpt2_of(model), parts=si.ModuleParts(blocks="transformer.h")), "parts")
 
 
 REFUSED = {
@@ -382,13 +382,13 @@ REFUSED = {
     "one key too many": (gpt_with(masked(lambda n: ones(n).tril(1))), {}),
     "dropout that stays on": (gpt_with(attending(is_causal=True, dropout_p=0.3)), {}),
     "attention that is not used": (gpt_with(biased(unused)), {}, "block 0"),
-    "attention added to nothing": (with_blocks(added_to_nothing), {}, "blocks='blocks' (3"),
+    "attention added to nothing": (with_blocks(added_to_nothing), {}, "blocks='blocks') (3"),
     "heads one at a time": (gpt_with(biased(head_by_head)), {}, "AttentionOf"),
     "heads and sequences in one axis": (gpt_with(biased(in_one_axis)), {}, "AttentionOf"),
     "two tables of positions": (with_second_table, {}, "positions='wpe'", "positions='pos'"),
-    "a scaled stream": (with_blocks(scaled), {}, "blocks='blocks' (3"),
+    "a scaled stream": (with_blocks(scaled), {}, "blocks='blocks') (3"),
     "positions that are not there": (zoo.NanoGPT, {"positions": "wte"}, "positions='wpe'"),
-    "blocks that are not there": (zoo.NanoGPT, {"blocks": "wte"}, "blocks='blocks' (3"),
+    "blocks that are not there": (zoo.NanoGPT, {"blocks": "wte"}, "blocks='blocks') (3"),
     "attention written out": (zoo.Course, {}, "blocks.*.attn.heads.*", "AttentionOf"),
     "one block that writes attention out": (one_written_out, {}, "AttentionOf"),
     "a wrong description": (zoo.Course, {"attention": WRONG}, "blocks.0.attn", "off by"),
@@ -401,7 +401,7 @@ REFUSED = {
 def test_a_module_that_fails_a_check_is_refused_by_name(name):
     make, told, *words = REFUSED[name]
     model = peaked(make)
-    refused(lambda: si.load(model, **told), *words)
+    refused(lambda: si.load(model, parts=si.ModuleParts(**told)), *words)
     assert all("forward" not in vars(module) for module in model.modules())
 
 
@@ -423,7 +423,7 @@ CHOSEN = {"a chosen table": {"positions": "pos"}, "a scaled stream": {"blocks": 
 @pytest.mark.parametrize("name", MEASURED)
 def test_unusual_attention_is_measured_as_it_is(name):
     model, patterns = peaked(MEASURED[name]), []
-    subject = si.load(model, **CHOSEN.get(name, {}))
+    subject = si.load(model, parts=si.ModuleParts(**CHOSEN[name]) if name in CHOSEN else None)
     with written_out(patterns):
         logits = bare(model)
     trace = subject.run(
@@ -460,7 +460,7 @@ def test_flex_attention_is_refused_and_read_where_it_is_described():
 
     model = peaked(gpt_with(Flexible))
     refused(lambda: si.load(model))
-    subject = si.load(model, attention=si.AttentionOf("blocks.*.attn", attend))
+    subject = si.load(model, parts=si.ModuleParts(attention=si.AttentionOf("blocks.*.attn", attend)))
     torch.testing.assert_close(subject.run(IDS).logits, bare(model), rtol=1e-5, atol=5e-5)
 
 

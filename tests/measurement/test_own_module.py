@@ -21,7 +21,11 @@ IDS, OTHERS = (torch.randint(VOCAB, (3, 11), generator=torch.Generator().manual_
 def pair(request):
     """A module's subject, and that of the same weights in transformers."""
     torch.manual_seed(0)
-    subject = si.load(NanoGPT()) if request.param == "nanoGPT" else si.load(Course(), attention=ATTENTION)
+    subject = (
+        si.load(NanoGPT())
+        if request.param == "nanoGPT"
+        else si.load(Course(), parts=si.ModuleParts(attention=ATTENTION))
+    )
     return subject, si.load(gpt2_of(subject.model))
 
 

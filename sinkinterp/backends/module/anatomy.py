@@ -95,7 +95,7 @@ def call_of_sdpa(  # noqa: PLR0913  the arguments of torch's function
         "attends one head at a time, or with heads and sequences in one axis": query.ndim != 4,
         "attends to more keys than queries, as with a cache": query.shape[-2] != key.shape[-2],
     }
-    refuse_first(faults, name, "run it without that, or give attention=AttentionOf(...)")
+    refuse_first(faults, name, "run it without that, or give parts=ModuleParts(attention=AttentionOf(...))")
     if attn_mask is not None:
         attn_mask = attn_mask.view((1,) * (4 - attn_mask.ndim) + attn_mask.shape)
         if attn_mask.dtype != torch.bool:
@@ -360,7 +360,7 @@ def _calls(record: Record) -> list[Call]:
         names = dict.fromkeys(sub(r"\d+", "*", around[-1]) for around in inside if around)
         often = "only sometimes" if record.calls else "no"
         where = f" (softmax is written out in {' and '.join(names)})" if names else ""
-        fix = "describe its attention: AttentionOf"
+        fix = "describe its attention: parts=ModuleParts(attention=AttentionOf(...))"
         raise InputError(f"{record.name} calls {often} scaled_dot_product_attention{where}; {fix}")
     return [_call(record, i) for i in range(len(record.calls))]
 
@@ -393,7 +393,9 @@ def _blocks(record: Record, calls: Sequence[Call], wanted: str | None) -> tuple[
     fitting = [key for key, blocks in holding.items() if len(blocks) == len(calls)]
     is_lost = wanted is None and any(call.start == NOWHERE for call in calls)
     if is_lost or (wanted is not None and wanted not in fitting):
-        choices = " or ".join(f"blocks={key!r} ({len(lists[key])} modules)" for key in fitting if key)
+        choices = " or ".join(
+            f"parts=ModuleParts(blocks={key!r}) ({len(lists[key])} modules)" for key in fitting if key
+        )
         choice = f"choose {choices}" if choices else "no list of its modules fits"
         what = "attention is added to nothing, or the stream is scaled or gated"
         what = what if is_lost else f"blocks={wanted!r} lacks some of it"
@@ -523,7 +525,7 @@ def _learned_positions(record: Record, start: int, turns: Sequence[Operand], wan
     added = [t for t in sums if record.is_stream(made[t.place]) and record.is_made_of(start, made[t.place])]
     found = {turn.source.removesuffix(".weight") or "computed": turn for turn in added}
     if wanted not in found and (wanted is not None or len(found) > 1):
-        choices = " or ".join(f"positions={other!r}" for other in found) or "none"
+        choices = " or ".join(f"parts=ModuleParts(positions={other!r})" for other in found) or "none"
         raise InputError(f"{record.name} adds to the tokens' embeddings: {choices}; name one of these")
     return found.get(wanted or next(iter(found), ""))
 

@@ -181,6 +181,30 @@ def _checked(where: str, original: Callable[..., Any], described: Callable[..., 
 
 
 Forward = Callable[[Any, Tensor], Tensor]
+_FORWARD = "give parts=ModuleParts(forward=lambda m, ids: ...)"
+
+
+@dataclass(frozen=True)
+class ModuleParts:
+    """What is where in a module of your own, for what `si.load` does not find or finds several times.
+
+    forward: a function of the module and token ids that returns the logits, `sequence pos vocab`; by default they are
+    what the module returns, or the first such tensor. blocks: the name of the list of blocks, such as "transformer.h".
+    positions: the name of the table of positions, such as "transformer.wpe". attention: how modules attend that do not
+    call `torch.nn.functional.scaled_dot_product_attention`.
+    """
+
+    forward: Forward | None = None
+    blocks: str | None = None
+    positions: str | None = None
+    attention: AttentionOf | None = None
+
+    def __post_init__(self) -> None:
+        instance_of(self.attention, AttentionOf | None, "attention of ModuleParts is AttentionOf(MODULE, function)")
+        for name in (self.blocks, self.positions):
+            instance_of(name, str | None, "blocks and positions of ModuleParts are names")
+
+
 _BATCHES, _LENGTHS = (11, 13, 17, 19, 23), (7, 5, 3, 4, 6)
 _TARGETS = ("targets", "labels", "target", "y")  # what modules call the tokens that they compute a loss for
 
@@ -188,31 +212,21 @@ _TARGETS = ("targets", "labels", "target", "y")  # what modules call the tokens 
 class ModuleSubject(HuggingFaceSubject):
     """A causal language model that is any PyTorch module, read and edited while it runs, by no hooks of its modules.
 
-    Its attention calls go through `scaled_dot_product_attention`, or are described by `attention`. Its additions
-    show its blocks, updates and positions; `blocks` and `positions` choose them by name. `forward(module, ids)`
-    returns its logits, `sequence pos vocab`; by default they are what the module returns, or the first such tensor.
-    Raises InputError where something is not found or ambiguous, for scripted modules, and where the contract fails.
+    Its attention calls go through `scaled_dot_product_attention`, or are described by `parts`. Its additions show its
+    blocks, updates and positions; `parts` chooses among several. Raises InputError where something is not found or
+    ambiguous, for scripted modules, and where the contract fails.
     """
 
     takes_position_ids = False
 
-    def __init__(
-        self,
-        model: nn.Module,
-        name: str | None = None,
-        *,
-        forward: Forward | None = None,
-        blocks: str | None = None,
-        positions: str | None = None,
-        attention: AttentionOf | None = None,
-    ) -> None:
+    def __init__(self, model: nn.Module, name: str | None = None, parts: ModuleParts = ModuleParts()) -> None:
         self.model: Any = model
         self.name = name or type(model).__name__
-        if forward is not None:
-            accepting(forward, "forward", model, None)
-        self._forward_of, self._described = forward, attention
+        if parts.forward is not None:
+            accepting(parts.forward, "forward", model, None)
+        self._forward_of, self._described = parts.forward, parts.attention
         with used_alone(model), _naming_the_model_inside(model):
-            self._find(blocks, positions)
+            self._find(parts.blocks, parts.positions)
 
     def _find(self, blocks: str | None, positions: str | None) -> None:
         _check_plain(self.model, self.name)
@@ -294,7 +308,8 @@ class ModuleSubject(HuggingFaceSubject):
     def recorded(self, tokens: Tensor) -> tuple[Record, Logits]:
         """Returns what the module does for these tokens, and the logits that it returns."""
         seen = recording(self.name, self.model, tokens)
-        refused = refusal(f"{self.name} cannot be watched", "give attention=AttentionOf(MODULE, function)")
+        fix = "give parts=ModuleParts(attention=AttentionOf(MODULE, function))"
+        refused = refusal(f"{self.name} cannot be watched", fix)
         no_grad, as_described = torch.no_grad(), described(self.model, self._described)
         with refused, no_grad, eval_mode(self.model), as_described, seen as record:  # flex_attention fails in any way
             return record, self.logits(tokens)
@@ -304,7 +319,7 @@ class ModuleSubject(HuggingFaceSubject):
         assert self._forward_of is not None
         logits = _logits_in(self._forward_of(self.model, tokens), tokens)
         if logits is None or logits.shape[1] != tokens.shape[1]:
-            raise InputError(f"{self.name} returns no logits (sequence, pos, vocab); give forward=lambda m, ids: ...")
+            raise InputError(f"{self.name} returns no logits (sequence, pos, vocab); {_FORWARD}")
         return logits
 
     @property
@@ -390,7 +405,7 @@ def _probe(model: nn.Module) -> Tensor:
 
 def _forward_of(model: nn.Module, tokens: Tensor, name: str) -> Forward:
     """What makes a module return logits. Some return those of the last position alone unless they are given targets."""
-    with refusal(f"{name} cannot be called with ids alone", "give forward=lambda module, ids: ..."):
+    with refusal(f"{name} cannot be called with ids alone", _FORWARD):
         logits = _logits_in(model(tokens), tokens)
     keyword = next((word for word in inspect.signature(model.forward).parameters if word in _TARGETS), None)
     if logits is None or logits.shape[1] == tokens.shape[1] or keyword is None:
