@@ -110,6 +110,10 @@ TYPED = {
     ),
     "si.sinks(weights) takes attention weights": ("si.load(attentions)", "si.sinks(attentions)"),
     # blocks of edits
+    "fill the cache inside the block": (
+        "[before := m(T).past_key_values, inside(lambda m: m(T[:, :1], past_key_values=before), si.SwapPositions(0, 4))]",
+        "inside(lambda m: m(T[:, :1], past_key_values=m(T).past_key_values), si.SwapPositions(0, 4))",
+    ),
     "end inner ones first": (
         "crossed(si.patched(m, SET), si.patched(m, SET))", "nested(si.patched(m, SET), si.patched(m, SET))",
     ),
@@ -415,10 +419,9 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
         "; choose from {}", "among its steps; give {}", "are given together; give one",
     ),
     "backends/test_fixes.py": (
-        "call model.eval(), or set it to 0",
         "draw its maps: si.attention_map", "load it as {}, or measure its attention", "set model.config.num_hidden_layers",
         "load it with attn_implementation='sdpa'", "load it with backend='huggingface' and encoder=NoEncoder()",
-        "load it with beyond_context=True", "use length={}", "fill the cache inside the block", "give parts=ModuleParts(forward=lambda",
+        "load it with beyond_context=True", "use length={}", "give parts=ModuleParts(forward=lambda",
         "or give its .{}, which is a transformers model", "give a causal language model that runs on token ids",
         "load it with its head, as AutoModelForCausalLM does",
     ),
@@ -432,7 +435,7 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
         "describe its attention: parts=ModuleParts", "give parts=ModuleParts(attention=AttentionOf", "choose {}", "name one of these",
         "give one F.embedding of the ids", "run it once on as many tokens",
     ),
-    "backends/test_patched.py": ("take off your hooks on", "take one of them off", "give the change as an edit"),
+    "backends/test_patched.py": ("take off your hooks on", "call model.eval(), or set it to 0", "take one of them off", "give the change as an edit"),
     "applications/test_mend.py": ("call si.without_adapter(model) first", "mends other weights than these; load {}"),
     "applications/test_leaving_out.py": ("remove the parametrisation",),
     "measurement/test_parity.py": ("read it with the Hugging Face backend", "use the Hugging Face backend"),

@@ -5,10 +5,8 @@ import json
 import pandas
 import plotly.graph_objects as go
 import pytest
-from refusals import refused
 
 import sinkinterp as si
-from sinkinterp.files import check_writable, write_file
 from sinkinterp.pages.report import Page
 from sinkinterp.table import Table
 
@@ -39,14 +37,3 @@ def test_files_hold_what_is_saved_and_no_more(report, tmp_path, monkeypatch):
 def test_no_cell_of_a_csv_file_is_a_formula(tmp_path):
     frame = pandas.read_csv(si.save(TABLE, tmp_path / "b.csv"))
     assert frame["token"].tolist() == ["'=1+1", "'+", "the"] and frame["alpha"].tolist()[:2] == [-0.5, 2.0]
-
-
-def test_a_file_that_exists_is_replaced_with_force_only(tmp_path):
-    file = tmp_path / "file"
-    check_writable(file, force=False)
-    write_file(file, {"a": 1})
-    refused(lambda: check_writable(file, force=False), "exists")
-    assert json.loads(file.read_text()) == {"a": 1} and list(tmp_path.iterdir()) == [file]
-    write_file(file, "new")
-    assert file.read_text() == "new"
-    refused(lambda: check_writable(tmp_path), "folder")

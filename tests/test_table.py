@@ -121,16 +121,6 @@ def test_tables_are_equal_by_title_note_and_cells():
     assert TABLE.where(model="a") != TABLE and Table.from_dict(json.loads(json.dumps(TABLE.to_dict()))) == TABLE
 
 
-def test_a_table_is_saved_as_numbers_or_as_text(tmp_path):
-    table = Table.of("t", "n", ROWS)
-    back = pandas.read_csv(table.save(tmp_path / "x.csv"))
-    pandas.testing.assert_frame_equal(back, TABLE.frame, check_dtype=False)
-    assert Table.from_dict(json.loads(table.save(tmp_path / "x.json").read_text())) == table
-    assert table.save(tmp_path / "x.md").read_text() == table.to_markdown()
-    assert table.save(str(tmp_path / "x.tex")).read_text().startswith("\\begin{tabular}")
-    refused(lambda: table.save(tmp_path / "x.xlsx"), ".csv")
-
-
 @pytest.mark.parametrize("control", ["\n", "\r", "\t", "\x1b[31m", "\x07", "\x00", "\x9b", "\u202e", "\u2028"])
 def test_what_is_printed_holds_no_control_character_of_a_cell_a_column_or_a_title(control):
     table = Table.of(f"title{control}", f"note{control}", ({f"word{control}": f"a{control}b", "n": 1},))

@@ -256,6 +256,8 @@ def test_dropout_of_attention_is_refused_where_an_edit_computes_it():
     model = zoo.model_of("gpt2").train()
     with si.patched(model, EDITS[2]):
         refused(lambda: model(TOKENS), "without dropout")
+        assert model.eval()(TOKENS).logits.isfinite().all()
+    model.train()
     with si.patched(model, EDITS[3]):
         assert not model(TOKENS).logits.equal(model(TOKENS).logits)  # dropped at random, as without edits
 

@@ -32,10 +32,6 @@ def test_json_holds_plain_lists_in_the_order_of_the_array():
     assert trace["z"] == [[0, 1, 2], [3, 4, 5]] and trace["x"] == [0.5, None, 2.0]
 
 
-def test_a_table_goes_through_json_and_back():
-    assert Table.from_dict(json.loads(json.dumps(TABLE.to_dict(), allow_nan=False))) == TABLE
-
-
 def test_numbers_that_json_lacks_are_null():
     row = {"x": float("inf"), "y": float("nan"), "z": 1.5}
     assert Table.from_dict(Table.of("t", "", (row,)).to_dict()).records() == [{"x": None, "y": None, "z": 1.5}]

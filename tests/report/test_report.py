@@ -238,18 +238,6 @@ def test_what_people_look_at_first_is_at_an_epsilon_of_three_tenths(full):
         assert repr(vars(show())) == repr(vars(show(epsilon=0.3))) != repr(vars(show(epsilon=0.05)))
 
 
-def test_the_suffix_of_the_file_decides_its_format_and_an_unknown_one_is_refused(tmp_path):
-    report = si.measure("sinkinterp/demo-softmax", [[5, 3, 7, 2, 11]] * 3, progress=False)
-    report.save(tmp_path / "r.json")
-    assert si.Report.load(tmp_path / "r.json").importance.equal(report.importance)
-    assert json.loads((tmp_path / "r.json").read_text())["protocol"]["model"] == report.protocol.model
-    report.save(tmp_path / "r.csv")
-    assert len((tmp_path / "r.csv").read_text().splitlines()) == 1 + len(report.to_pandas())
-    refused(lambda: report.save(tmp_path / "r.xlsx"), "xlsx")
-    refused(lambda: report.save(tmp_path / "r.html"), "sinkinterp.pages.report.write")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.csv", "r.json"]
-
-
 def test_a_reports_line_says_what_uniform_attention_gives_on_texts_as_short(subjects):
     subject = next(iter(subjects.values())) if isinstance(subjects, dict) else subjects
     rows = [[1, 2, 3], [1, 2, 3, 4]]
