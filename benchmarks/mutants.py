@@ -35,8 +35,8 @@ MUTATED = {
     "sinkinterp/report/readings.py": ("tests/report/test_*.py", FROZEN),
 }
 QUICK = {
-    "sinkinterp/metrics/writes.py": ("tests/metrics/test_writes.py",),
     "sinkinterp/attention/masks.py": ("tests/attention/test_masks.py",),
+    "sinkinterp/metrics/spectrum.py": ("tests/metrics/test_spectrum.py",),
 }
 Z = 1.959964  # 95% of a normal distribution lie within this many standard deviations
 

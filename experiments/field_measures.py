@@ -33,7 +33,7 @@ from sinkinterp.metrics.instruments import MASSIVE, SPECTRUM
 from sinkinterp.metrics.metric import Metric, PerSequence, next_token_loss
 from sinkinterp.metrics.residuals import COSINE_TO_FIRST, LEAST, cosine_to, norm_ratio, peak, secondary_sinks, steps
 from sinkinterp.metrics.sinks import above_controls, control_positions
-from sinkinterp.metrics.writes import is_broadcast, is_nop
+from sinkinterp.metrics.spectrum import is_broadcast, is_nop
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.readings import short_name
 from sinkinterp.report.report import Report

@@ -11,13 +11,13 @@ from typing import Any
 from torch import Tensor
 
 from ..attention import CALL, RESIDUAL, AttentionCall, KeyIndex
-from . import importance, metric, qk, residuals, spectrum, writes
+from . import importance, metric, qk, residuals, spectrum
 from .residuals import vector_norms
 
 Instrument = tuple[metric.AnyMetric, ...]
 Instruments = Instrument | Sequence[Any]  # one, or several in a list
 
-GEOMETRY: Instrument = (*qk.METRICS, *writes.METRICS)
+GEOMETRY: Instrument = (*qk.METRICS, *spectrum.OF_HEADS)
 MASSIVE: Instrument = residuals.METRICS
 RESIDUALS: Instrument = (residuals.ALL_ENTRIES,)
 """Every residual entry, `sequence block channel pos`: for a few short sequences."""

@@ -1,10 +1,10 @@
-"""Spectra: how many directions the residuals, keys or updates of a text have."""
+"""Spectra: how many directions the residuals, keys or updates of a text have, and what a sink's value writes."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..attention import RESIDUAL
+from ..attention import CALL, OUTPUT, RESIDUAL
 from .metric import Metric, PerSequence
 
 
@@ -60,3 +60,18 @@ ANISOTROPY = Metric("anisotropy", RESIDUAL, anisotropy)
 ENTROPY_OF_NORMS = Metric("matrix_entropy_null", RESIDUAL, _entropy_of_norms)
 ANISOTROPY_OF_NORMS = Metric("anisotropy_null", RESIDUAL, _anisotropy_of_norms)
 METRICS = (ENTROPY, ANISOTROPY, ENTROPY_OF_NORMS, ANISOTROPY_OF_NORMS)
+
+
+def is_nop(value_ratio: Float[Tensor, "*stack"]) -> Bool[Tensor, "*stack"]:
+    """Whether a sink writes next to nothing: ||v_s|| / mean ||v_i|| below 0.2. Source: Fesser, arXiv 2606.08105."""
+    return value_ratio < 0.2
+
+
+def is_broadcast(value_ratio: Float[Tensor, "*stack"]) -> Bool[Tensor, "*stack"]:
+    """Whether a sink's value is as long as the others': 0.8 <= ||v_s|| / mean ||v_i|| <= 1.25."""
+    return (value_ratio >= 0.8) & (value_ratio <= 1.25)
+
+
+KEY_RANK = Metric("key_rank", CALL, lambda call: stable_rank(call.k))  # 1 where all keys have one direction
+UPDATE_RANK = Metric("update_rank", OUTPUT, stable_rank)  # 1 where a head writes one direction to all positions
+OF_HEADS = (KEY_RANK, UPDATE_RANK)

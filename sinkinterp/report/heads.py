@@ -21,7 +21,7 @@ from ..checks import whole_number
 from ..metrics.estimates import COSINES as COSINE_RANGE, SHARES, SIZES, mean_cells
 from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
 from ..metrics.sinks import check_epsilon
-from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
+from ..metrics.spectrum import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
 from ..plots.theme import LIGHT, colour, faded, grid_of, heat_map, positive_axis, sweep_figure, themed, unique_values
 from ..table import ALPHA_1, HEAD, KEY_RATIO, LAYER, NULL, SINK_RATE, VALUE_RATIO, Cell, Table
 from .readings import Readings, protocol_note

@@ -20,7 +20,7 @@ from ..metrics.instruments import INSTRUMENTS
 from ..metrics.metric import AnyMetric
 from ..metrics.qk import QK_ANGLES
 from ..metrics.residuals import MASSIVE_ENTRIES, TOP_ENTRIES
-from ..metrics.writes import UPDATE_RANK
+from ..metrics.spectrum import UPDATE_RANK
 from ..table import ALPHA_1, BLOCK, HEAD, LAYER, POSITION, QUANTITY, Table
 from . import heads as of_heads, norms, positions
 from .maps import maps_of_strongest

@@ -25,7 +25,7 @@ from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.patching import activations, patch
 from sinkinterp.metrics.importance import importance, slot_importance
 from sinkinterp.metrics.residuals import vector_norms
-from sinkinterp.metrics.writes import UPDATE_RANK
+from sinkinterp.metrics.spectrum import UPDATE_RANK
 
 POSITIONS = torch.arange(17)
 # test_interventions.py edits every architecture; here are edits that a user wrote

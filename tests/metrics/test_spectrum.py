@@ -3,7 +3,14 @@ import math
 import pytest
 import torch
 
-from sinkinterp.metrics.spectrum import anisotropy, matrix_entropy, stable_rank, with_random_directions
+from sinkinterp.metrics.spectrum import (
+    anisotropy,
+    is_broadcast,
+    is_nop,
+    matrix_entropy,
+    stable_rank,
+    with_random_directions,
+)
 
 
 def test_entropy_and_anisotropy_worked_by_hand():
@@ -75,3 +82,9 @@ def test_a_matrix_of_zeros_has_no_stable_rank_and_leaves_its_neighbours_as_they_
     for found in (ranks, anisotropy(x), matrix_entropy(x)):
         assert found.isnan().tolist() == [False, False, True, False, False]
     torch.testing.assert_close(ranks[3:], stable_rank(x[3:]))
+
+
+def test_nop_and_broadcast_worked_by_hand():
+    ratios = torch.tensor([[0.0, 0.19, 0.2, 0.79], [0.8, 1.0, 1.25, 1.26]])
+    assert is_nop(ratios).tolist() == [[True, True, False, False], [False] * 4]
+    assert is_broadcast(ratios).tolist() == [[False] * 4, [True, True, True, False]]

@@ -8,7 +8,7 @@ from report.test_tables import ALPHA, REPORT, TOKENS, WITH, N, T
 from sinkinterp._experiments.shared.lengths import sinks_by_length
 
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES
-from sinkinterp.metrics.writes import UPDATE_RANK
+from sinkinterp.metrics.spectrum import UPDATE_RANK
 from sinkinterp.report.compare import compare
 from sinkinterp.report.explanation import graph
 from sinkinterp.report.norms import norms_by_kind, token_kinds
