@@ -206,7 +206,7 @@ def texts() -> Iterator[tuple[Path, str]]:
 SETTINGS = tuple(
     re.compile(pattern)
     for pattern in (
-        r"\b[nT]=(?:4|6|8|12|16|24|32|64|100|256|512)\b",  # texts, and tokens of a text
+        r"\b[nT]=(?:4|6|8|10|12|16|24|32|64|100|256|512|2,048)\b",  # texts, and tokens of a text
         r"\b95%",  # intervals
         r"(?:epsilon|above|than|most|margin of) \.(?:05|3)\b",  # epsilon and margins of rules
         r"\b132,448 parameters\b|\b(?:50M and 100M|39\.6M) unique tokens\b|\bless than 1%",  # of trained models
