@@ -51,6 +51,7 @@ STRONGEST = "strongest position"  # from 1
 ALPHA_THERE = "alpha there"  # at the strongest position
 NULL_THERE = "null there"
 ONSET = "onset step"
+LONG_NAME = 30  # letters; a longer name of a column would make a header of many lines
 
 
 def low_of(column: str) -> str:
@@ -198,13 +199,12 @@ class Table:
 
     def to_html(self) -> str:
         """The rows as an HTML table without title and note. All text is escaped."""
-        classes = {str(name): ' class="word"' if self.is_text(name) else "" for name in self.frame}
+        kinds = {str(name): "word" if self.is_text(name) else "" for name in self.frame}
         rows = self.texts()
-        head = "".join(f"<th{classes[name]}>{escape(name)}</th>" for name in (rows[0] if rows else ()))
-        body = "".join(
-            "<tr>" + "".join(f"<td{classes[name]}>{escape(text)}</td>" for name, text in row.items()) + "</tr>"
-            for row in rows
-        )
+        heads = {name: f"{kinds[name]}{' long' * (len(name) > LONG_NAME)}".strip() for name in next(iter(rows), ())}
+        head = "".join(_html_cell("th", kind, name) for name, kind in heads.items())
+        cells = ("".join(_html_cell("td", kinds[name], text) for name, text in row.items()) for row in rows)
+        body = "".join(f"<tr>{row}</tr>" for row in cells)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def to_latex(self) -> str:
@@ -223,6 +223,12 @@ class Table:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return f"<b>{escape(self.title)}</b>{self.to_html()}<small>{escape(self.note)}</small>"
+
+
+def _html_cell(tag: str, kind: str, text: str) -> str:
+    """A cell of an HTML table, of class `kind` if that is not empty."""
+    given = f' class="{kind}"' if kind else ""
+    return f"<{tag}{given}>{escape(text)}</{tag}>"
 
 
 FORMATS: Mapping[str, Callable[[Table], str]] = {

@@ -50,6 +50,7 @@ _NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d.,]*(?:e[+-]?\d+)?%?(?: \[[^\]]{1,40}
 
 
 Rows = Mapping[str, Table]  # the rows of the first model of every chapter, by the chapter's name
+PALE = 0.45  # opacity
 MARGIN = 0.05  # by which shares differ where a passage says that they do
 MAP_MODEL, MAP_TEXT = "sinkinterp/repeats-softmax", "Return the number of items in the list."
 
@@ -154,8 +155,10 @@ def _figure(about: Mapping[str, Any], rows: Rows) -> go.Figure:
     if "kind" in about:
         return _KINDS[about["kind"]](table)
     x, words = about["x"], about.get("words", {})
-    named = table.with_rows({**row, x: words.get(row[x], row[x])} for row in table.records())
-    return sweep_figure(named, x, about["quantities"], about.get("by")).update_yaxes(about.get("axis", {}))
+    if words:
+        texts = words.items()
+        table = table.with_rows({**row, x: text} for cell, text in texts for row in table.where(**{x: cell}).records())
+    return sweep_figure(table, x, about["quantities"], about.get("by")).update_yaxes(about.get("axis", {}))
 
 
 def _before_and_after(table: Table) -> go.Figure:
@@ -164,8 +167,15 @@ def _before_and_after(table: Table) -> go.Figure:
     return maps[0].add_trace(maps[1].data[0].update(opacity=0, showscale=False))
 
 
+def _over_pale(table: Table) -> go.Figure:
+    """The map of heads over a pale copy, which the page's slider uncovers."""
+    drawn, pale = heads_overview(table), heads_overview(table)
+    pale.update_traces(opacity=PALE, showscale=False).update_xaxes(showgrid=False).update_yaxes(showgrid=False)
+    return pale.add_trace(drawn.data[0].update(hoverongaps=False))
+
+
 _KINDS: Mapping[str, Callable[[Table], go.Figure]] = {
-    "heads": heads_overview,
+    "heads": _over_pale,
     "graph": graph_of_rows,
     "importances": importances,
     "before and after": _before_and_after,

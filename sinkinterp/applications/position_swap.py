@@ -84,7 +84,7 @@ def swap_finding(table: Table) -> str:
     found = {name: _finding(table.where(**{INPUT: name})) for name in unique_values(table, INPUT)}
     claims = {claim for claim, _ in found.values()}
     if len(claims) == 1:
-        numbers = " and ".join(dict.fromkeys(filter(None, (shares for _, shares in found.values()))))
+        numbers = "; ".join(dict.fromkeys(filter(None, (shares for _, shares in found.values()))))
         return f"{claims.pop()}{numbers and f' ({numbers})'}"
     return "; ".join(f"{name}: {claim}{shares and f' ({shares})'}" for name, (claim, shares) in found.items())
 
@@ -96,7 +96,15 @@ def _finding(rows: Table) -> tuple[str, str]:
     if before <= max([LEAST, *rows.numbers(NULL)]):
         return "there is no sink to follow p1", ""
     claim = "the sink follows p1" if 2 * moved >= before else "the sink does not follow p1"
-    return claim, f"{100 * moved:.3g} of {100 * before:.3g}%"
+    return claim, _shares(moved, before)
+
+
+def _shares(part: float, whole: float) -> str:
+    """Two shares in percent, with a decimal for both unless both are whole."""
+    percents = [f"{100 * share:.1f}" for share in (part, whole)]
+    if all(percent.endswith(".0") for percent in percents):
+        percents = [percent.removesuffix(".0") for percent in percents]
+    return f"{' of '.join(percents)}%"
 
 
 def paper_targets(length: int) -> list[int]:

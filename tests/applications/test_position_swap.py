@@ -83,6 +83,7 @@ def test_the_chapter_in_the_book_shows_the_papers_grid():
     ("before", "moved", "title"),
     [
         (0.91, 0.91, "the sink follows p1 (91 of 91%)"),
+        (0.982, 0.98, "the sink follows p1 (98.0 of 98.2%)"),
         (0.354, 0.049, "the sink does not follow p1 (4.9 of 35.4%)"),
         (0.0, 0.0, "there is no sink to follow p1"),
     ],
@@ -96,3 +97,13 @@ def test_the_title_says_what_the_numbers_show(before, moved, title):
     assert swap_finding(Table.of("", "", rows)) == title
     both = [*rows, *({**row, "input": "other", "Sink_1": 0.0} for row in rows)]
     assert swap_finding(Table.of("", "", both)).endswith("; other: there is no sink to follow p1") == (before > 0)
+
+
+def test_the_title_has_the_shares_of_each_input_on_which_the_sink_follows():
+    shares = {"natural": (0.982, 0.98), "random": (1.0, 1.0), "repeated": (0.982, 0.98)}
+    rows = [
+        {"input": name, "edit": edit, "Sink_1": first, "Sink_t": there, "null": 0.0}
+        for name, (before, moved) in shares.items()
+        for edit, first, there in (("none", before, 0.0), ("p1 <-> p_t", 0.0, moved))
+    ]
+    assert swap_finding(Table.of("", "", rows)) == "the sink follows p1 (98.0 of 98.2%; 100 of 100%)"

@@ -111,7 +111,7 @@ def test_the_slider_of_the_story_counts_heads_by_keyboard(opened):
         assert opened.text_content("#count") == f"{0.05 * step:.2f}: {count} of {len(heads)}"
         assert step > 6 or f"{count} of its {len(heads)} heads" in opened.text_content("#sink > p")
         opened.keyboard.press("ArrowRight")
-    shown = opened.evaluate("document.getElementById('figure-sink').data[0].z.flat().filter((z) => z !== null).length")
+    shown = opened.evaluate("document.getElementById('figure-sink').data[1].z.flat().filter((z) => z !== null).length")
     assert shown == sum(a > 0.5 for a in heads)
 
 

@@ -186,4 +186,4 @@ def test_a_small_figure_of_bars_in_groups_names_the_groups():
     small = thumbnail(go.Figure([go.Bar(x=names, y=[1, 2, 3]), go.Scatter(x=names, y=[3, 2, 1])]))
     ticks = small.layout.xaxis
     assert [trace.x for trace in small.data] == [(0, 1, 2), (0, 1, 2)]
-    assert (ticks.ticktext, ticks.tickvals) == (("one", "a-model-with-…"), (0.5, 2.0))
+    assert (ticks.ticktext, ticks.tickvals) == (("one", "a-model-<br>with-a-<br>long-name"), (0.5, 2.0))

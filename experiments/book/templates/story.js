@@ -1,14 +1,15 @@
-// The slider over the map of heads: only heads above the threshold keep their colour, and are counted.
+// The slider over the map of heads: heads above the threshold are counted and keep their colour. Of the others the pale
+// map below, which has all heads, is seen.
 (() => {
   const slider = document.getElementById("epsilon"), count = document.getElementById("count");
   if (!slider) return;
   const place = document.getElementById("figure-sink");
   let kept = null;
-  const values = () => kept ?? (kept = [...place._fullData[0].z].map((row) => [...row]));
+  const values = () => kept ?? (kept = [...place._fullData[1].z].map((row) => [...row]));
   const show = () => {
     const least = Number(slider.value), all = values(), heads = all.flatMap((row) => [...row]);
     const isAbove = (value) => value > least || least === 0;
-    Plotly.restyle(place, { z: [all.map((row) => row.map((value) => (isAbove(value) ? value : null)))] }, [0]);
+    Plotly.restyle(place, { z: [all.map((row) => row.map((value) => (isAbove(value) ? value : null)))] }, [1]);
     const share = heads.filter((value) => value > least).length;
     count.textContent = `${least.toFixed(2)}: ${share} of ${heads.length}`;
     slider.setAttribute("aria-valuetext", count.textContent);

@@ -7,6 +7,7 @@
   // plotly.js offers to send a chart, with its data, to a service of its maker
   const CONFIG = { displayModeBar: false, responsive: true, showSendToCloud: false, plotlyServerURL: "" };
   const MOST_NAMES = 12; // beside a panel of this height
+  const LETTER = 7; // pixels of width of a letter of a label, at most
   const PANEL = 300; // pixels of height of a panel that stands below another one
 
   const namesColours = (key) => /(color|colorscale|colorway)$/.test(key);
@@ -35,13 +36,29 @@
   const axisOfTrace = (trace) => `xaxis${(trace.xaxis ?? "x").slice(1)}`;
   const centre = ([left, right]) => (left + right) / 2;
 
+  /** Pixels of room for the labels and the title of an x axis. */
+  const labelsOf = (axis) => {
+    if (axis.tickangle !== -90) return 60;
+    const names = axis.categoryarray ?? axis.ticktext;
+    return names ? 45 + LETTER * Math.max(...names.map((name) => name.length)) : 95;
+  };
+  /** Pixels of height of a map with square cells that is as wide as a narrow screen; infinite for other panels. */
+  const heightOfSquares = (layout, x) => {
+    const y = layout[yAxisOf(x)];
+    if (!y?.scaleanchor || !y.categoryarray || !layout[x].range || !y.range) return Infinity;
+    const beside = Math.max(50, 30 + LETTER * Math.max(...y.categoryarray.map((name) => name.length)));
+    const count = ({ range: [first, last] }) => Math.abs(last - first);
+    return ((innerWidth - 44 - beside) * count(y)) / count(layout[x]); // 44: the margins of page and figure
+  };
+
   /** Puts panels that stand side by side below each other. */
   const stack = ({ data, layout }, names) => {
     const { t = 60, b = 60 } = layout.margin ?? {}, old = (layout.height ?? 450) - t - b;
     const hasBars = data.some((trace) => trace.colorbar?.orientation === "h");
     const hasList = names.some((name) => layout[yAxisOf(name)]?.tickvals?.length > MOST_NAMES);
-    const hasWords = names.some((name) => layout[name].tickangle === -90);
-    const gap = hasBars || hasWords ? 150 : 100, high = hasList ? old : Math.min(old, PANEL), all = names.length * (high + gap) - gap;
+    const gap = Math.max(hasBars ? 150 : 100, ...names.map((name) => 40 + labelsOf(layout[name])));
+    const squares = Math.max(...names.map((name) => heightOfSquares(layout, name)));
+    const high = hasList ? old : Math.min(old, PANEL, squares), all = names.length * (high + gap) - gap;
     const titles = names.map((name) => (layout.annotations ?? []).filter(({ xref, x }) =>
       xref === "paper" && Math.abs(x - centre(layout[name].domain)) < 1e-6));
     names.forEach((name, i) => {
@@ -61,7 +78,8 @@
   /** Puts the colour bars that stand beside maps below them. */
   const lowerBars = ({ data, layout }) => {
     const { t = 60, b = 60 } = layout.margin ?? {}, inside = (layout.height ?? 450) - t - b;
-    const below = Object.values(layout).some((axis) => axis?.tickangle === -90) ? 95 : 60; // pixels, for labels and title
+    const axes = Object.keys(layout).filter((key) => /^xaxis\d*$/.test(key));
+    const below = Math.max(60, ...axes.map((name) => labelsOf(layout[name])));
     for (const colorbar of [...data.map((trace) => trace.colorbar), layout.coloraxis?.colorbar]) {
       if (!colorbar || colorbar.orientation === "h") continue;
       const title = { ...(typeof colorbar.title === "string" ? { text: colorbar.title } : colorbar.title), side: "top" };
@@ -74,9 +92,9 @@
 
   /** Fits one square map into a narrow screen. */
   const fit = ({ layout }) => {
-    const { t = 60, b = 60 } = layout.margin ?? {}, beside = 110; // labels, and the margins of the page
+    const { t = 60, b = 60 } = layout.margin ?? {};
     delete layout.width;
-    layout.height = t + b + Math.min(layout.height - t - b, innerWidth - beside + 60);
+    layout.height = t + b + Math.min(layout.height - t - b, heightOfSquares(layout, "xaxis"));
   };
 
   /** The figure as it is drawn now. */
