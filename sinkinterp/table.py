@@ -11,7 +11,7 @@ from typing import Any
 import pandas
 from pandas.api.types import is_numeric_dtype
 
-from .checks import InputError, instance_of
+from .checks import InputError, instance_of, whole_number
 from .files import by_suffix, path_of, write_file
 
 Cell = str | float | int | None
@@ -30,6 +30,7 @@ EPSILON = "epsilon"
 LENGTH = "T"
 EDIT = "edit"
 INPUT = "input"
+PLACES = (LAYER, HEAD, KV_HEAD, BLOCK, POSITION)  # what is not there is a mistake, not an empty table
 TARGET = "t"  # the position that p1 is replaced by or swapped with, from 1
 
 SINK_1 = "Sink_1"
@@ -146,7 +147,7 @@ class Table:
 
     def numbers(self, column: str) -> list[float]:
         """The numbers of a column; a missing one is NaN. Raises KeyError for a name that no column has."""
-        numbers: list[float] = self.frame[column].astype(float).tolist()
+        numbers: list[float] = self._column(column).astype(float).tolist()
         return numbers
 
     def with_rows(self, rows: Iterable[Mapping[str, Any]]) -> "Table":
@@ -154,20 +155,35 @@ class Table:
         return Table.of(self.title, self.note, rows, self.draw)
 
     def largest(self, by: str, n: int | None = None) -> "Table":
-        """The table of the `n` rows with the largest numbers in a column, the largest first; by default of all."""
-        return replace(
-            self, frame=self.frame.sort_values(by, ascending=False, kind="stable", ignore_index=True).head(n)
-        )
+        """The table of the `n` rows with the largest numbers in a column, the largest first; by default of all.
+
+        Raises KeyError for a name that no column has.
+        """
+        self._column(by)
+        count = None if n is None else whole_number(n, "n", 0)
+        frame = self.frame.sort_values(by, ascending=False, kind="stable", ignore_index=True)
+        return replace(self, frame=frame.head(count))
 
     def where(self, **equal: Cell) -> "Table":
         """The table of the rows whose cells equal those given; None is a missing cell.
 
-        Raises KeyError for a name that no column has.
+        Raises KeyError for a name that no column has, and InputError for a layer, block, head or position that no row
+        of this table has.
         """
         frame = self.frame
         for name, cell in equal.items() if len(frame) else ():
-            frame = frame[frame[name].isna() if cell is None else frame[name] == cell]
+            column = self._column(name)
+            is_equal = column.isna() if cell is None else column == cell
+            if name in PLACES and not is_equal.any():
+                there_are = ", ".join(map(str, column.dropna().unique()))
+                raise InputError(f"no row has {name} {cell!r:.40}; choose from {there_are}")
+            frame = frame[is_equal[frame.index]]
         return replace(self, frame=frame.reset_index(drop=True))
+
+    def _column(self, name: str) -> pandas.Series:
+        if name not in self.frame:
+            raise KeyError(f"there is no column {name!r}; there are {', '.join(map(str, self.frame))}")
+        return self.frame[name]
 
     def texts(self) -> list[dict[str, str]]:
         """The rows as text for people; a quantity and its interval share one cell."""
@@ -182,7 +198,7 @@ class Table:
 
     def is_text(self, name: str) -> bool:
         """Whether a column holds text rather than numbers."""
-        return not is_numeric_dtype(self.frame[name])
+        return not is_numeric_dtype(self._column(name))
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy; a number that JSON cannot hold (NaN, infinity) is null."""

@@ -21,12 +21,18 @@ TYPED = {
     "give one or a list of them, such as edits=": (
         "si.measure(llama, T, edits=3)", "si.measure(llama, T, edits=si.SwapPositions(0, 4))",
     ),
+    "write {}(), with its values": (
+        "si.measure(llama, T, edits=si.SwapPositions)", "si.measure(llama, T, edits=si.SwapPositions(0, 4))",
+    ),
     "give one, such as Zero(); Keep()": (
         "si.measure(llama, T, edits=iv.ChangeOutputs())",
         "[si.measure(llama, T, edits=iv.ChangeOutputs(f)) for f in (iv.Zero(), changes.Keep())]",
     ),
     "name two different positions": (
         "si.measure(llama, T, edits=si.SwapPositions(2, 2))", "si.measure(llama, T, edits=si.SwapPositions(2, 3))",
+    ),
+    ": give a list of {}": (
+        "si.attention_map(llama, T[:1], heads='1.0')", "si.attention_map(llama, T[:1], heads=[(1, 0)])",
     ),
     "; name one of them": (
         "si.measure(llama, T, edits=iv.ChangeOutputs(iv.Zero(), layers=[3]))",
@@ -210,7 +216,11 @@ TYPED = {
     "give the metric itself": ("report.extra('los')", "full.extra(NEXT_TOKEN_LOSS)"),
     "needs what {} measures; measure with": ("report.plot('angles')", "full.plot('angles')"),
     "leave the tokens out, or give the models": (
-        "si.compare(report, report, T)", "[si.compare(report, report), si.compare(llama, llama, T)]",
+        "si.compare(report, report, T)", "[si.compare(report, report), si.compare(llama, subject_of('gpt2'), T)]",
+    ),
+    "give two reports, such as si.measure(model, text) and si.measure(model, text, edits=": (
+        "si.compare(llama, llama, T, edits=iv.Temperature(0.1))",
+        "si.compare(si.measure(llama, T), si.measure(llama, T, edits=iv.Temperature(0.1)))",
     ),
     "leave its text and edits out, or give the model": (
         "si.sink_rate(report, T)", "[si.sink_rate(report), si.sink_rate(llama, T)]",
@@ -257,6 +267,14 @@ TYPED = {
     # patching
     "change words for others with as many tokens": (
         "si.activation_patching(llama, T, T[:, :5])", "si.activation_patching(llama, T[:1], T[1:], progress=False)",
+    ),
+    "makes a metric; call it: metric=": (
+        "si.activation_patching(llama, T[:1], T[1:], metric=first_alpha, progress=False)",
+        "si.activation_patching(llama, T[:1], T[1:], metric=first_alpha(), progress=False)",
+    ),
+    "first_order differentiates logits by layer, head and position, and {}; leave it out": (
+        "si.twin_patching(llama, llama, T, first_order=True, progress=False)",
+        "si.activation_patching(llama, T[:1], T[1:], metric=first_alpha(), progress=False)",
     ),
     "take the mean over the other axes": (
         "si.activation_patching(llama, T[:1], T[1:], metric=lambda logits: logits, progress=False)",
@@ -367,6 +385,9 @@ TYPED = {
     ),
     "leave --head, --answer and --instead out": (
         "cli('explain TEXTUAL --place --head 0.0')", "cli('explain TEXTUAL --place')",
+    ),
+    "leave --first-order out": (
+        "cli('patch TEXTUAL PROMPTS --sink --first-order')", "cli('patch TEXTUAL PROMPTS --sink')",
     ),
     "leave --into out": (
         "cli('patch TEXTUAL --into TWIN --prompt a --site paths')",

@@ -62,6 +62,13 @@ def test_where_keeps_the_rows_that_equal_all_that_is_given():
     assert (TABLE.where(n=3).title, TABLE.where(n=3).note) == ("rates", "n=3")
 
 
+def test_a_layer_or_head_that_no_row_has_is_refused_with_those_that_there_are():
+    table = Table.of("", "", ({"layer": 0, "head": 2}, {"layer": 3, "head": None}))
+    refused(lambda: table.where(layer=9), "no row has layer 9; choose from 0, 3")
+    refused(lambda: table.where(layer="0"), "no row has layer '0'")
+    assert len(table.where(layer=0, head=None).frame) == 0 and len(table.where(layer=3, head=None).frame) == 1
+
+
 def test_numbers_are_floats_and_missing_ones_nan():
     missing, *others = TABLE.numbers("null")
     assert math.isnan(missing)
@@ -85,8 +92,10 @@ def test_a_dict_of_a_table_is_a_copy():
 def test_a_frame_is_pandas_own_and_says_so_where_a_column_is_not_there():
     assert type(TABLE.frame) is pandas.DataFrame and TABLE.frame.columns.tolist() == [*ROWS[0]]
     assert TABLE.frame["rate"].tolist() == [0.5, 250, 0] and TABLE.frame.iloc[-1]["n"] == 5
-    for wrong in (lambda: TABLE.frame["ratee"], lambda: TABLE.where(ratee=1), lambda: TABLE.largest("ratee")):
-        with pytest.raises(KeyError, match="ratee"):
+    with pytest.raises(KeyError, match="ratee"):
+        TABLE.frame["ratee"]
+    for wrong in (lambda: TABLE.numbers("ratee"), lambda: TABLE.where(ratee=1), lambda: TABLE.largest("ratee")):
+        with pytest.raises(KeyError, match="no column 'ratee'; there are model, rate"):
             wrong()
     with pytest.raises(TypeError):
         TABLE["n"]

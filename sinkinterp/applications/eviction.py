@@ -75,7 +75,7 @@ class Losses:
             who = f"These {texts} texts do" if texts > 1 else "One text does"
             return f"{who} not tell; give more. With {said} {costs}."
         if kept == most:
-            return f"Keep {said} or more, of which none were tried: {costs}."
+            return f"Keep {said}, or more, which were not tried: {costs}."
         fewer = f" By the means alone {likely} will do; these texts do not exclude more." if likely < kept else ""
         return f"Keep {said}: {costs}; more first tokens gain less than {ENOUGH:g}.{fewer}"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..backends.files.named_models import models
-from ..checks import InputError, check_context, each_once, refusal
+from ..checks import InputError, check_context, each_once, nearest, refusal
 from ..data.choices import Bos as BosChoice, Drawn as DrawnChoice, Dtype as DtypeChoice
 from ..files import check_writable
 
@@ -235,14 +235,15 @@ def edits_of(texts: SequenceOf[str]) -> "list[Edit]":
 
 
 def edit_of(text: str) -> "Edit":
-    """The edit of a text: a name of `sinkinterp.interventions`, called with literals, sites, kernels or operations.
+    """The edit of a text: a name of `sinkinterp.interventions`, called with literals, sites, kernels, shares
+    or operations.
 
     Raises InputError for anything else, and for values that the edit refuses.
     """
     from .. import interventions
 
     with refusal(f"{text!r:.80} is not an edit", _EXAMPLE, (SyntaxError, ValueError, TypeError, RecursionError)):
-        edit = _value(ast.parse(text.strip(), mode="eval").body)
+        edit = _value(ast.parse(text.strip(), "--edit", mode="eval").body)
     if not isinstance(edit, interventions.Edit):
         raise InputError(f"{text!r:.80} is not an edit; {_EXAMPLE}")
     return edit
@@ -258,27 +259,39 @@ def _value(node: ast.expr) -> Any:
             return _public(node.func.id)(*map(_value, node.args), **named)
     if isinstance(node, ast.Name):
         return _site(node.id)
+    prefixed = node.func if isinstance(node, ast.Call) else node
+    if isinstance(prefixed, ast.Attribute):
+        raise ValueError(f"{ast.unparse(prefixed)} has a prefix; --edit takes {prefixed.attr} alone")
+    if isinstance(node, ast.Call):
+        raise ValueError(f"{ast.unparse(node)} is not a call with values")
     return ast.literal_eval(node)
 
 
 def _site(name: str) -> Any:
     """The site of that name, such as RESIDUAL."""
+    from .. import interventions
     from ..attention import sites
 
     site = getattr(sites, name, None)
-    if not isinstance(site, sites.Site):
-        raise ValueError(f"there is no site {name}")
-    return site
+    if isinstance(site, sites.Site):
+        return site
+    if name in interventions.__all__:
+        raise ValueError(f"{name} needs brackets, {name}()")
+    raise ValueError(f"{name} is not a site{nearest(name, (*vars(sites), *interventions.__all__))}")
 
 
 def _public(name: str) -> Any:
     """The edit, operation or kernel of that name."""
     from .. import interventions
     from ..attention import kernels
+    from ..interventions.attention_layers import Share
 
     if name in interventions.__all__:
         return getattr(interventions, name)
     kernel = getattr(kernels, name, None)
     if isinstance(kernel, type) and kernel.__module__ == kernels.__name__ and not name.startswith("_"):
         return kernel
-    raise ValueError(f"there is no public edit {name}")
+    shares = {share.__name__: share for share in Share.__subclasses__()}
+    if name in shares:
+        return shares[name]
+    raise ValueError(f"there is no public edit {name}{nearest(name, (*interventions.__all__, *shares))}")

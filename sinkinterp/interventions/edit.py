@@ -47,6 +47,8 @@ def _edit_of(edit: Any) -> Edit:
         return CallFunction(edit)
     if isinstance(edit, Operation):
         code = description(edit)
-        raise InputError(f"{code:.60} is an operation and needs a site: edits=Change(sites.RESIDUAL, {code:.60})")
+        raise InputError(f"{code:.60} is an operation and needs a site: edits=Change(si.sites.RESIDUAL, {code:.60})")
+    if isinstance(edit, type) and issubclass(edit, Edit | Operation):
+        raise InputError(f"{edit.__name__} is not an edit; write {edit.__name__}(), with its values")
     what = edit.__name__ if isinstance(edit, type) else repr(edit) if isinstance(edit, str) else type(edit).__name__
     raise InputError(f"{what:.60} is not an edit; give one or a list of them, such as edits=si.SwapPositions(0, 4)")

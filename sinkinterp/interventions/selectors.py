@@ -199,19 +199,22 @@ def _pairs_in(table: Table, column: str, name: str) -> list[tuple[int, int]]:
 def _distinct(given: Any, name: str, of_heads: bool) -> list[Any]:
     """The named things, each once: whole numbers, or heads as pairs."""
     read = _head_pair if of_heads else whole_number
-    chosen = [read(choice, name) for choice in islice(several(given, name), MOST + 1)]
+    chosen = [read(choice, name) for choice in islice(_several(given, name, of_heads), MOST + 1)]
     if not 0 < len(set(chosen)) == len(chosen) <= MOST:
         shown = textwrap.shorten(str(chosen), 60)
         raise InputError(f"{name} must name each once, and some, at most {MOST:,}; got {shown}; leave them out for all")
     return chosen
 
 
-def several(given: Any, name: str) -> Iterable[Any]:
+_PAIRS = "pairs (layer, head), such as [(2, 0), (4, 3)]"
+
+
+def _several(given: Any, name: str, of_heads: bool) -> Iterable[Any]:
     """The choices of a selector; one whole number stands for itself."""
-    if is_whole(given):
+    if is_whole(given) and not of_heads:
         return (given,)
     if isinstance(given, str | bytes) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
-        raise InputError(f"{name} are a list of whole numbers, heads of pairs (layer, head); got {given!r:.40}")
+        raise InputError(f"{name}: give a list of {_PAIRS if of_heads else 'whole numbers'}; got {given!r:.40}")
     return given
 
 
@@ -237,8 +240,8 @@ def _head_pair(choice: Any, name: str) -> tuple[int, int]:
     """A head as its layer and its index in it. Raises InputError for anything but two whole numbers."""
     is_row = isinstance(choice, Iterable) and not isinstance(choice, str | bytes) and not is_whole(choice)
     if not is_row or len(parts := tuple(choice)) != 2:
-        raise InputError(f"{name} are pairs (layer, head), such as [(2, 0), (4, 3)]; got {choice!r:.40}")
-    return whole_number(parts[0], name), whole_number(parts[1], name)
+        raise InputError(f"{name}: give a list of {_PAIRS}; got {choice!r:.40}")
+    return whole_number(parts[0], f"a layer of {name}"), whole_number(parts[1], f"a head of {name}")
 
 
 def check_chosen(

@@ -261,6 +261,9 @@ def runs_of(model: ModelLike, clean: Any, corrupted: Any, metric: Any, site: Cha
     if shapes[0] != shapes[1]:
         got = f"here {shapes[0]} and {shapes[1]} (sequences, tokens); change words for others with as many tokens"
         raise InputError(f"clean and corrupted prompts are as many, and of one length in tokens; {got}")
+    if first.tokens.equal(second.tokens):
+        fix = "change words for others with as many tokens"
+        raise InputError(f"clean and corrupted are the same {' x '.join(map(str, shapes[0]))} tokens; {fix}")
     logits = subject.run(first.tokens).logits
     return Runs(subject, subject, _metric_of(metric), first.tokens, second.tokens, logits, site)
 
@@ -272,6 +275,8 @@ def _metric_of(metric: Any) -> PatchingMetric:
     if not callable(metric):
         fix = "give one of sinkinterp.measurement.activation_patching, such as first_alpha(), or a function of logits"
         raise InputError(f"{metric!r:.40} is not a metric of patching; {fix}")
+    if getattr(metric, "__module__", "") == __name__:
+        raise InputError(f"{metric.__name__} makes a metric; call it: metric={metric.__name__}(...)")
     accepting(metric, "a metric of patching, a function of logits,", None)
     return PatchingMetric(getattr(metric, "__name__", "metric"), lambda scene: metric(scene.trace.logits), {})
 
@@ -323,10 +328,14 @@ def twin_patching(  # noqa: PLR0913  two models, what is patched, and how it is 
 
     Both read the same tokens, one text or several. The default metric is the importance of the first token. Other
     arguments and errors are those of `activation_patching`. Also raises InputError where the two read a text as
-    different tokens.
+    different tokens, and where their blocks differ in number or width.
     """
     instance_of(site, Change, _SITE)
     (one, first), (two, second) = (inputs_of(model, tokens) for model in (source, target))
+    sizes = [(each.shape.n_layers, each.shape.d_model) for each in (one, two)]
+    if sizes[0] != sizes[1]:
+        got = " and ".join(f"{n} blocks of width {width}" for n, width in sizes)
+        raise InputError(f"{one.name} and {two.name} are not of one shape: {got}")
     if not torch.equal(first.of_one_length().cpu(), second.of_one_length().cpu()):
         raise InputError(f"{one.name} and {two.name} read the text as different tokens; give token ids")
     runs = Runs(two, one, _metric_of(metric), first.tokens, second.tokens, one.run(first.tokens).logits, site)
@@ -336,7 +345,10 @@ def twin_patching(  # noqa: PLR0913  two models, what is patched, and how it is 
 def restored(
     runs: Runs, axes: Sequence[str], progress: bool | OnProgress, first_order: bool = False, direct: bool = False
 ) -> Table:
-    """The table of the shares that the places of `runs` restore."""
+    """The table of the shares that the places of `runs` restore. Raises InputError where gradients do not give them."""
+    if first_order and (runs.metric.reads or KEY in axes):
+        what = "maps by key are not estimated" if KEY in axes else f"{runs.metric.name} reads attention"
+        raise InputError(f"first_order differentiates logits by layer, head and position, and {what}; leave it out")
     given = activations(runs.site, runs.source, runs.clean)
     whole, broken = runs.unpatched(runs.source, runs.clean), runs.unpatched(runs.subject, runs.corrupted)
     gap = _gap(runs.metric.name, whole, broken)
@@ -450,10 +462,7 @@ def _another(clean: Tokens, corrupted: Tokens) -> Int[Tensor, " pair"] | None:
 
 
 def _estimated(runs: Runs, given: Activations, places: Sequence[Place]) -> Float[Tensor, "place pair"]:
-    """To first order, what each patch changes in the metric. Raises InputError for a metric of attention calls."""
-    if runs.metric.reads or places[0].key >= 0:
-        what = "maps by key are not estimated" if places[0].key >= 0 else f"{runs.metric.name} reads attention"
-        raise InputError(f"first_order differentiates logits by layer, head and position, and {what}")
+    """To first order, what each patch changes in the metric, which is one of logits."""
     parts = []
     for rows, batch in passes(runs.subject, runs.corrupted):
 

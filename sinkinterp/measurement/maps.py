@@ -15,10 +15,10 @@ from torch import Tensor
 from ..attention import AttentionCall, CallRead, Edit, description, maps
 from ..backends.load import subject_of
 from ..backends.subject import Subject
-from ..checks import InputError
+from ..checks import InputError, different_numbers
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.edit import Edits, edits_of
-from ..interventions.selectors import named_heads, several
+from ..interventions.selectors import named_heads
 from ..metrics.importance import first_importance
 from ..plots.theme import escaped
 from ..report import patterns
@@ -222,7 +222,7 @@ def heads_asked(attending: Sequence[int], n_heads: int, layers: Any, heads: Any)
         raise InputError("heads are pairs (layer, head), which name their layers; leave layers= out")
     if heads is not None:
         return named_heads(heads, "heads", attending, n_heads)
-    of_layers = attending if layers is None else several(layers, "layers")
+    of_layers = attending if layers is None else different_numbers(layers, "layers")
     return named_heads([(layer, head) for layer in of_layers for head in range(n_heads)], "heads", attending, n_heads)
 
 

@@ -4,6 +4,7 @@ Each takes what `measure` takes, or a report in place of model and tokens where 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -145,10 +146,15 @@ def compare(
 ) -> Table:
     """What changed between two reports, or two models that read the same tokens; see `report.compare.compare`.
 
-    `measuring` are further arguments of `measure`. Raises InputError for tokens beside two reports.
+    `measuring` are further arguments of `measure`, with which both are measured. Raises InputError for tokens beside
+    two reports, and for one model twice.
     """
     if isinstance(before, Report) and isinstance(after, Report) and tokens is not None:
         raise InputError("two reports are measured already; leave the tokens out, or give the models")
+    is_name = isinstance(before, str | Path)
+    if not isinstance(before, Report) and (before is after or (is_name and str(before) == str(after))):
+        fix = "give two reports, such as si.measure(model, text) and si.measure(model, text, edits=...)"
+        raise InputError(f"before and after are the same model, measured alike; {fix}")
     old, new = (x if isinstance(x, Report) else measure(x, tokens, **measuring) for x in (before, after))
     return compare_reports(old, new, epsilon)
 

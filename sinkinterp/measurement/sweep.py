@@ -70,7 +70,8 @@ def sweep(
     The table has its mean change too. Raises InputError for an edit that does not fit or has no control.
     """
     seeds = _seeds(control)
-    metric = accepting(first_sink_rate if metric is None else metric, "a metric, such as sweep.importance,", None)
+    what = "a metric, such as sinkinterp.measurement.sweep.importance,"
+    metric = accepting(first_sink_rate if metric is None else metric, what, None)
     groups = _groups(edits)
     subject, token_set = inputs_of(model, tokens)
     runs: list[Sequence[Edit]] = [()]  # of no edit, then of each group and of its controls

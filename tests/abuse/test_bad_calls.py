@@ -374,6 +374,20 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     **{f"patching by {name}": lambda s, made=made: si.activation_patching(s, TOKENS, TOKENS + 1, metric=made())
        for name, made in METRICS.items()},
     "a site by another name": lambda s: si.activation_patching(s, [1, 2], [1, 3], sites="residdd"),
+    "equal prompts": lambda s: si.activation_patching(s, TOKENS, TOKENS),
+    "equal prompts of a path": lambda s: path_patching(s, TOKENS, TOKENS),
+    "a metric that was not called":
+        lambda s: si.activation_patching(s, [1, 2], [1, 3], metric=activation_patching.loss_at),
+    "twins of two shapes": lambda s: si.twin_patching(s, "sinkinterp/text-softmax", TOKENS),
+    "first order of attention": lambda s: si.twin_patching(s, s, TOKENS, first_order=True),
+    "one model twice": lambda s: si.compare(s, s, TOKENS, edits=edit.Temperature(0.1)),
+    "one name twice": lambda s: si.compare(SUBJECT, SUBJECT, TOKENS),
+    **{f"the text before the model, {f.__name__}": lambda s, f=f: f("The small bird", s)
+       for f in (si.measure, si.view, si.load, si.compare)},
+    "an edit without brackets": lambda s: si.measure(s, TOKENS, edits=edit.ZeroKeySlot),
+    **{f"{row} of a table": lambda s, row=row: si.measure(s, TOKENS).heads().where(**row)
+       for row in ({"layer": "one"}, {"layer": 9}, {"head": "0"})},
+    "the largest two of text": lambda s: si.measure(s, TOKENS).heads().largest("alpha_1", n="2"),
     "patches without a site": lambda s: patching.patches(3, s, TOKENS),
     "edits of nothing": lambda s: si.sweep(s, TOKENS, [[]]),
     "an edit that overrides nothing": lambda s: si.measure(s, TOKENS, edits=Nothing()),

@@ -63,4 +63,4 @@ def test_the_answer_says_what_the_texts_can_tell():
     by_means = losses_of(k0=[1.0, 1.1, 0.9, 1.0], k1=[0.03, -0.02, 0.02, -0.01], k4=flat, k8=flat).answer()
     assert by_means.startswith("Keep 4 first tokens: ") and "By the means alone 1 will do" in by_means
     most = losses_of(k0=[1.0, 1.1, 0.9, 1.0], k1=[0.5, 0.6, 0.4, 0.5], k4=flat).answer()
-    assert most.startswith("Keep 4 first tokens or more, of which none were tried: ")
+    assert most.startswith("Keep 4 first tokens, or more, which were not tried: ")

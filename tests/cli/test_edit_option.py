@@ -7,7 +7,17 @@ import sinkinterp as si
 from sinkinterp.attention import sites
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.cli.options import edit_of
-from sinkinterp.interventions import Change, ChangeOutputs, PatchNormalization, Scale, SetTo, SwapPositions, ZeroKeyBias
+from sinkinterp.interventions import (
+    Change,
+    ChangeOutputs,
+    PatchNormalization,
+    RemoveColumn,
+    Scale,
+    SetTo,
+    SwapPositions,
+    ZeroKeyBias,
+)
+from sinkinterp.interventions.attention_layers import SpreadEvenly
 
 
 @pytest.mark.parametrize(
@@ -16,6 +26,7 @@ from sinkinterp.interventions import Change, ChangeOutputs, PatchNormalization, 
         ("SwapPositions(0, 4)", SwapPositions(0, 4)),
         (" SwapPositions(first=0, second=4) ", SwapPositions(0, 4)),
         ("ZeroKeyBias()", ZeroKeyBias()),
+        ("RemoveColumn(SpreadEvenly())", RemoveColumn(SpreadEvenly())),
         ("PatchNormalization(Sigmoid())", PatchNormalization(Sigmoid())),
         ("ChangeOutputs(SetTo(0.0), heads=[(1, 0)])", ChangeOutputs(SetTo(0.0), heads=[(1, 0)])),
         ("Change(QUERIES, Scale(0.5), heads=[(1, 0)])", Change(sites.QUERIES, Scale(0.5), heads=[(1, 0)])),
@@ -40,6 +51,25 @@ def test_a_call_with_literals_is_the_edit_that_python_makes(text, edit):
 )  # fmt: skip
 def test_anything_else_is_refused(text):
     refused(lambda: edit_of(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("si.SwapPositions(0, 4)", "--edit takes SwapPositions alone"),
+        ("Change(sites.RESIDUAL, Scale(2))", "--edit takes RESIDUAL alone"),
+        ("(lambda: 0)()", "is not a call with values"),
+        ("", "write a public edit with its values"),
+        ("SwapPositions(0,", "(--edit, line 1)"),
+        ("ZeroKeyBias", "needs brackets, ZeroKeyBias()"),
+        ("ChangeResidual(Zero, layers=[1])", "needs brackets, Zero()"),
+        ("ZeroKeyBia", "did you mean 'ZeroKeyBias'?"),
+        ("SwapPositons(0, 4)", "did you mean 'SwapPositions'?"),
+        ("RemoveColumn(SpreadEvnly())", "did you mean 'SpreadEvenly'?"),
+    ],
+)
+def test_a_refusal_says_what_to_write(text, words):
+    assert words in refused(lambda: edit_of(text)) and "object at" not in refused(lambda: edit_of(text))
 
 
 def test_edits_are_applied_in_their_order(call):

@@ -101,7 +101,7 @@ def test_the_protocol_of_a_measurement_says_what_its_edits_do():
 
 def test_an_operation_is_no_edit_a_function_takes_x_and_a_vector_fits_or_its_length_is_said():
     subject = subject_of("gpt2")
-    refused(lambda: edits_of(iv.SetTo(0)), "edits=Change(sites.RESIDUAL, SetTo(0.0))")
+    refused(lambda: edits_of(iv.SetTo(0)), "edits=Change(si.sites.RESIDUAL, SetTo(0.0))")
     refused(lambda: subject.run(TOKENS, edits=iv.ChangeMLP(lambda x, hook: x)), "f(x)")
     refused(lambda: subject.run(TOKENS, edits=iv.ChangeMLP(iv.Add(torch.ones(5)))), "vector")
 

@@ -36,6 +36,8 @@ def located(source: str | Path) -> str | Path:
             return _sealed(path.resolve()) if is_made or home == SHIPPED else source
     if is_downloaded(source):
         return _downloaded(str(source).removeprefix(_OLD))
+    if " " in str(source).strip():
+        raise InputError(f"{str(source)!r:.60} is not a name or a folder of a model, which comes before its text")
     names = _folders(SHIPPED)
     if owner != "sinkinterp" and (name or owner not in names):
         if "/" in name or str(source).endswith("/") or (name and Path(owner or "/").is_dir()):  # the Hub has OWNER/NAME
