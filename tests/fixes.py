@@ -386,9 +386,6 @@ TYPED = {
     "leave --head, --answer and --instead out": (
         "cli('explain TEXTUAL --place --head 0.0')", "cli('explain TEXTUAL --place')",
     ),
-    "leave --first-order out": (
-        "cli('patch TEXTUAL PROMPTS --sink --first-order')", "cli('patch TEXTUAL PROMPTS --sink')",
-    ),
     "leave --into out": (
         "cli('patch TEXTUAL --into TWIN --prompt a --site paths')",
         "cli('patch TEXTUAL PROMPTS --site paths --to 1.0.k')",

@@ -187,20 +187,18 @@ class Compared:
     instead: Instead = None
     sink: Sink = False
 
-    def check(self, what: What) -> None:
-        """Raises InputError unless two prompts or two models are compared, by one metric that `what` allows."""
+    def check(self, is_path: bool) -> None:
+        """Raises InputError unless two prompts or two models are compared, and for two metrics at once."""
         if [bool(self.clean), bool(self.corrupted), bool(self.into)] not in ([True, True, False], [False, False, True]):
             two = "two prompts, `sinkinterp patch MODEL --clean 'The cat sat' --corrupted 'The dog sat'`"
             raise InputError(f"write {two}, or two models, `sinkinterp patch MODEL --into TWIN --prompt 'The cat sat'`")
-        if self.into is not None and what.site is Site.PATHS:
+        if self.into is not None and is_path:
             raise InputError("--site paths compares two prompts of one model; leave --into out")
         if self.prompt and self.into is None:
             raise InputError("--prompt is the text of two models; add --into TWIN, or leave it out")
         both_or_none(self.answer, self.instead, "--answer and --instead", ", or --sink")
         if self.sink and self.answer is not None:
             raise InputError("--answer and --instead are a metric themselves; leave --sink out")
-        if what.first_order and (self.sink or (self.into is not None and self.answer is None)):
-            raise InputError("--first-order differentiates logits, not attention; leave --first-order out")
 
     def asked(self, subject: "Subject", loading: Loading) -> dict[str, Any]:
         """What `activation_patching`, or with --into `twin_patching`, takes of prompts, models and answers."""
@@ -230,7 +228,7 @@ def patch(
     Example: sinkinterp patch smollm2 --clean "The cat sat" --corrupted "The dog sat" --out patch.html
     """
     what.check()
-    compared.check(what)
+    compared.check(what.site is Site.PATHS)
     written.check()
     say(f"loading {model}{'' if compared.into is None else f' and {compared.into}'}")
     with progress_bars(in_lines=True) as progress:
