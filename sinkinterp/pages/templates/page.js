@@ -39,8 +39,8 @@
   /** Pixels of room for the labels and the title of an x axis. */
   const labelsOf = (axis) => {
     if (axis.tickangle !== -90) return 60;
-    const names = axis.categoryarray ?? axis.ticktext;
-    return names ? 45 + LETTER * Math.max(...names.map((name) => name.length)) : 95;
+    const names = axis.ticktext ?? axis.tickvals ?? axis.categoryarray;
+    return names ? 45 + LETTER * Math.max(...names.map((name) => String(name).length)) : 95;
   };
   /** Pixels of height of a map with square cells that is as wide as a narrow screen; infinite for other panels. */
   const heightOfSquares = (layout, x) => {
@@ -56,7 +56,7 @@
     const { t = 60, b = 60 } = layout.margin ?? {}, old = (layout.height ?? 450) - t - b;
     const hasBars = data.some((trace) => trace.colorbar?.orientation === "h");
     const hasList = names.some((name) => layout[yAxisOf(name)]?.tickvals?.length > MOST_NAMES);
-    const gap = Math.max(hasBars ? 150 : 100, ...names.map((name) => 40 + labelsOf(layout[name])));
+    const gap = Math.max(hasBars ? 150 : 100, ...names.slice(0, -1).map((name) => 40 + labelsOf(layout[name])));
     const squares = Math.max(...names.map((name) => heightOfSquares(layout, name)));
     const high = hasList ? old : Math.min(old, PANEL, squares), all = names.length * (high + gap) - gap;
     const titles = names.map((name) => (layout.annotations ?? []).filter(({ xref, x }) =>
