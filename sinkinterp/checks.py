@@ -312,4 +312,4 @@ def choice(name: Any, table: Mapping[str, T], kind: str) -> T:
 def nearest(name: Any, names: Iterable[str], least: float = 0.6) -> str:
     """A question for an error message that names the most similar of the names; empty if none is `least` of 1 alike."""
     near = difflib.get_close_matches(str(name), list(names), 1, least)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    return f" (did you mean {str(near[0])!r}?)" if near else ""

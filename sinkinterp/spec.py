@@ -3,7 +3,7 @@
 import hashlib
 import json
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
@@ -148,10 +148,18 @@ def _set(tree: dict[str, Any], key: str, text: str) -> None:
 
 def _refuse(tree: dict[str, Any], key: str) -> NoReturn:
     """Raises InputError, which names settings like the unknown one."""
-    known = [name.removesuffix(".kind") for name in flat(tree) if name != "kind"]
+    known = [*_settings_of(tree)]
     same_end = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
     near = (same_end or get_close_matches(key, known, n=3) or [name for name in known if "." not in name])[:20]
     raise InputError(f"there is no setting {key!r}; near ones: {', '.join(near)}")
+
+
+def _settings_of(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The settings of a spec in its JSON form, as dotted keys: also those that it leaves out at their default."""
+    for each in fields(Spec.kinds[tree["kind"]]):
+        yield prefix + each.name
+        if isinstance(inner := tree.get(each.name), dict):
+            yield from _settings_of(inner, f"{prefix}{each.name}.")
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -324,6 +324,25 @@ TYPED = {
         "si.path_patching(sandwich, T[:1], T[1:], progress=False, frozen=(iv.ChangeOutputs(),))",
     ),
     "a model has no text of its own; give one": ("si.attention_map(llama)", "si.attention_map(llama, T)"),
+    "no step trains any weights; add": (
+        "si.mend('sinkinterp/text-softmax', tmp / 'run', weights='all')",
+        "mend_recipe('sinkinterp/text-softmax', weights='all', steps=100)",
+    ),
+    "there is no text {}; write Path({}) for a file": (
+        "si.mend('sinkinterp/text-softmax', tmp / 'run', text='ok.txt')",
+        "mend_recipe('sinkinterp/text-softmax', text=written('ok.txt', 'one two three'))",
+    ),
+    "has no effect without steps=": (
+        "si.mend('sinkinterp/text-softmax', tmp / 'run', penalty=3.0)",
+        "check_trained(mend_recipe('sinkinterp/text-softmax', penalty=3.0, steps=1))",
+    ),
+    "unexpected keyword argument {} (did you mean": (
+        "si.mend('sinkinterp/text-softmax', tmp / 'run', step=10)", "mend_recipe('sinkinterp/text-softmax', steps=10)",
+    ),
+    "there is no remedy": (
+        "si.mend('sinkinterp/text-softmax', tmp / 'run', remedy='kvbias')",
+        "mend_recipe('sinkinterp/text-softmax', remedy='kv_bias')",
+    ),
     "such as first_alpha(), or a function of logits": (
         "si.activation_patching(llama, T[:1], T[1:], metric=3)",
         "[si.activation_patching(llama, T[:1], T[1:], metric=f, progress=False) for f in (first_alpha(), lambda x: x[:, -1, 3])]",
@@ -418,6 +437,15 @@ TYPED = {
     "give a file of texts, --text FILE": (
         "cli('measure TEXTUAL --prompt one --sequences 3')",
         "[written('texts.txt', 'one two three'), cli('measure TEXTUAL --text texts.txt')]",
+    ),
+    "read texts of {} tokens: --length": (
+        "cli('explain TEXTUAL --place --length 10')", "cli('explain TEXTUAL --place --length 35 --sequences 2')",
+    ),
+    "and --sink reads attention; leave one of them out": (
+        "cli('patch TEXTUAL PROMPTS --sink --first-order')", "cli('patch TEXTUAL PROMPTS --first-order')",
+    ),
+    "has no column {}; leave": (
+        "cli('measure OURS --table norms --head 0.0')", "cli('measure OURS --table norms')",
     ),
     "use --length": ("cli('measure OURS --length 9999')", "cli('measure OURS --length 16')"),
     "use --sequences 1": (

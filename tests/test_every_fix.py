@@ -29,6 +29,7 @@ from typer.testing import CliRunner
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
+from sinkinterp.applications.mend import check_trained, mend_recipe
 from sinkinterp.attention import kernels
 from sinkinterp.attention.masks import Prefix
 from sinkinterp.backends import added_slots, encoder

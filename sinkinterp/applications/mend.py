@@ -1,7 +1,7 @@
 """Mending the sink of a genuine model: slots beside its keys that take the sink over, with or without a training."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ from ..backends.files.model_files import check_named, checked_config, load_model
 from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, with_adapter, write_adapter
-from ..checks import InputError, check_context, whole_number
+from ..checks import InputError, check_context, choice, nearest, whole_number
 from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
 from ..data.packing import PackedText, PreparedText
@@ -51,13 +51,13 @@ from ..train.recipe import ConstantRate, Decay, Everything, Fit, Rate, source_na
 from .outliers import GRAINS, Quantise, nothing
 from .streaming import Loss, loss_of
 
-SLOTS = {
+SLOTS: Mapping[str, AddedSlots] = {
     Remedy.KV_BIAS: AddedKeyValue(),
     Remedy.SINK_LOGIT: AddedLogit(),
     Remedy.K_BIAS: AddedKey(),
     Remedy.NONE: NoAddedSlots(),
 }
-WEIGHTS = {Weights.ALL: AllWeights(), Weights.LORA: Lora(), Weights.NONE: SlotsAlone()}
+WEIGHTS: Mapping[str, Trained] = {Weights.ALL: AllWeights(), Weights.LORA: Lora(), Weights.NONE: SlotsAlone()}
 HELD = 32  # held-out sequences that evaluations read
 LENGTH = 96  # tokens of a chunk, where the model knows as many
 SEEN = 16  # sequences whose keys and values slots begin with
@@ -65,6 +65,7 @@ LOSS, EVICTED, OVER_SECOND = "loss", "added by forgetting the first token", "for
 ROUNDED_BY = {grain: f"added by int8 per {grain}" for grain in GRAINS}
 ROUNDED = ROUNDED_BY["tensor"]
 UNIFORM, ENTRY = "uniform alpha_1", "largest entry / median"
+WITHOUT_STEPS = ("model", "data", "slots", "trained", "seed", "position", "threads")  # what these say holds untrained
 RATE = 0.01  # Sink_1 below which a model counts as mended, where alpha_1 is at its null too
 
 
@@ -101,7 +102,7 @@ class MendRecipe(Fit):
         super().__post_init__()
         whole_number(self.position, "position", 0, self.data.length - 2)
         if not self.steps and self.trained != SlotsAlone():
-            raise InputError("no step trains any weights")
+            raise InputError("no step trains any weights; add steps=100, or more")
 
     @property
     def skips(self) -> int:
@@ -183,8 +184,22 @@ def mend(
     "embedded". It is cut into chunks of `length` tokens, by default 96 or as many as the model knows. Other settings
     are those of `MendRecipe`. Training goes on from the newest checkpoint in `out`. Raises InputError as `mended` does.
     """
+    made = ("model", "data", "slots", "trained")  # of what has names of its own
+    known = ["text", "length", "remedy", "weights", *(f.name for f in fields(MendRecipe) if f.name not in made)]
+    if unknown := [name for name in settings if name not in known]:
+        raise TypeError(f"si.mend got an unexpected keyword argument {unknown[0]!r}{nearest(unknown[0], known)}")
     recipe = mend_recipe(str(path_of(model, "a model that is mended")), text, length, remedy, weights, **settings)
+    check_trained(recipe)
     return mended(recipe, path_of(out, "out"), on_step=on_step or (lambda step, latest: None))
+
+
+def check_trained(recipe: MendRecipe) -> None:
+    """Raises InputError for a setting of a training that has no steps."""
+    if recipe.steps:
+        return
+    unused = [f.name for f in fields(recipe) if f.name not in WITHOUT_STEPS and getattr(recipe, f.name) != f.default]
+    if unused:
+        raise InputError(f"{unused[0]}=... has no effect without steps=...")
 
 
 def mend_recipe(
@@ -206,7 +221,10 @@ def mend_recipe(
     bos = tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
     vocabulary = Pretrained(max(tokenizer.get_vocab().values()) + 1, source=str(located(model)))
     data = PackedText(source_named(text), vocabulary, length or min(LENGTH, most or LENGTH), bos)
-    kinds: dict[str, Any] = {"slots": SLOTS[Remedy(remedy)], "trained": WEIGHTS[Weights(weights)]}
+    kinds: dict[str, Any] = {
+        "slots": choice(remedy, SLOTS, "remedy"),
+        "trained": choice(weights, WEIGHTS, "choice of weights"),
+    }
     return MendRecipe(model=model, data=data, **kinds, **settings)
 
 

@@ -1,6 +1,6 @@
 """The commands that find causes: why heads look at the first token, and which activations carry a behaviour."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -49,15 +49,18 @@ def explain(
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
         from ..measurement.explaining import cut_maps, explain as explain_heads
-        from ..measurement.place_or_token import place_or_token
+        from ..measurement.place_or_token import PLACES, place_or_token
         from ..pages.page import Section, page
         from ..report.readings import short_name
 
         given.check()
+        if place and given.length is not None:
+            _check_places(given.length, PLACES)
         options.check_sizes(model, heads, given.length)
         subject = loading.subject(model)
         token_set, seed = given.token_set(subject, model, 64, 32, progress("reading docstrings")), given.seed or 0
         if place:
+            _check_places(token_set.tokens.shape[1], PLACES)
             bound = place_or_token(subject, token_set, seed=seed, progress=progress("masking"))
             section = Section(bound.title, bound.note, [bound.plot()], [bound])
             of_place = partial(page, f"{short_name(subject.name)}: place or token", [bound.title], [section])
@@ -72,6 +75,12 @@ def explain(
     title = f"{short_name(subject.name)}: why heads look at {found.target}"
     files = written.answer_files(found.sentence, found.tables(), partial(_explained_page, title, found, maps))
     deliver(shown, *files, form=written.format)
+
+
+def _check_places(length: int, places: Sequence[int]) -> None:
+    if length < (least := max(places) + 2):
+        fix = f"read texts of {least} tokens: --length {least}"
+        raise InputError(f"--place asks about positions {', '.join(map(str, places))}; {fix}")
 
 
 def _explained_page(title: str, found: "Explanation", maps: "Mapping[tuple[int, int], list[CutMap]]") -> str:
@@ -229,6 +238,8 @@ def patch(
     """
     what.check()
     compared.check(what.site is Site.PATHS)
+    if compared.sink and what.first_order:
+        raise InputError("--first-order differentiates logits, and --sink reads attention; leave one of them out")
     written.check()
     say(f"loading {model}{'' if compared.into is None else f' and {compared.into}'}")
     with progress_bars(in_lines=True) as progress:
@@ -237,7 +248,7 @@ def patch(
         from ..report.readings import short_name
         from ..report.report import chosen_rows
 
-        options.check_sizes(model, what.heads)
+        options.check_sizes(model, what.heads, layers=layer)
         subject = loading.subject(model)
         asked = compared.asked(subject, loading)
         every = what.table(subject, **asked, progress=progress("patching"))

@@ -88,6 +88,10 @@ class Texts(OneText):
         return None
 
     def check(self) -> None:
+        each = {"--text": self.text, "--prompt": self.prompt, "--tokens": self.tokens, "--drawn": self.drawn}
+        named = [name for name, value in each.items() if value is not None]
+        if len(named) > 1:
+            raise InputError(f"{' and '.join(named)} are given together; give one")
         super().check()
         check_used("--seed", self.seed, "--drawn", self.drawn)
 

@@ -4,6 +4,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -93,6 +94,8 @@ class Program(TyperGroup):
             params = getattr(self.commands.get(word), "params", ())
             return in_options(str(error), {str(param.name): param.opts[0] for param in params})
         if isinstance(error, ClickException):
+            if near := getattr(error, "possibilities", None):  # of an unknown option
+                error.possibilities = get_close_matches(error.option_name, near, cutoff=0.75)
             context = getattr(error, "ctx", None)
             text = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
             return f"{text}; see {context.command_path if context else 'sinkinterp'} --help"
@@ -106,6 +109,8 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
 
     def option(found: re.Match[str]) -> str:
         name, value = found.groups()
+        if value == "..." and name not in options:  # an option that repeats gives a list, such as --layer for layers
+            name = name.removesuffix("s")
         bare = value.strip("\"'")
         if name not in options:
             return found[0]

@@ -130,7 +130,7 @@ def measure(
         edits = edits_of(edit)
         given.check()
         settings = how.settings(given, loading)
-        options.check_sizes(model, [], given.length, loading.beyond_context)
+        options.check_sizes(model, heads_named(rows.head), given.length, loading.beyond_context, rows.layer)
         subject = loading.subject(model, settings.dtype)
         report = measured(subject, model, given, settings, edits, how, progress)
         of_report = report, settings.epsilon, subject.label

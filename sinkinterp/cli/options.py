@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..backends.files.named_models import models
-from ..checks import InputError, check_context, each_once, nearest, refusal
+from ..checks import InputError, check_context, each_once, nearest, refusal, whole_number
 from ..data.choices import Bos as BosChoice, Drawn as DrawnChoice, Dtype as DtypeChoice
 from ..files import check_writable
 
@@ -110,8 +110,10 @@ def check_used(option: str, value: Any, needed: str, other: Any) -> None:
         raise InputError(f"{option} has no effect without {needed}")
 
 
-def check_sizes(model: str, heads: Heads, length: int | None = None, beyond_context: bool = False) -> None:
-    """Raises InputError for heads and a length that a model on this machine does not have. Reads no weights."""
+def check_sizes(
+    model: str, heads: Heads, length: int | None = None, beyond_context: bool = False, layers: SequenceOf[int] = ()
+) -> None:
+    """Raises InputError for heads, layers or a length that a model on this machine does not have. Reads no weights."""
     from ..backends.files.model_files import config_here
     from ..backends.huggingface import context_of
     from ..interventions.selectors import named_heads
@@ -121,6 +123,8 @@ def check_sizes(model: str, heads: Heads, length: int | None = None, beyond_cont
     sizes = config.get_text_config()
     if heads:
         named_heads(heads, "--head", range(sizes.num_hidden_layers), sizes.num_attention_heads)
+    for layer in layers:
+        whole_number(layer, "--layer", 0, sizes.num_hidden_layers)  # the last is the block behind all layers
     if length is not None and not beyond_context:
         most = context_of(config)
         check_context(length, most, model, f"use --length {most}")

@@ -106,14 +106,16 @@ class Mending:
 
     def recipe(self, model: str, how: Training) -> "MendRecipe":
         """What mends the model."""
-        from ..applications.mend import mend_recipe
+        from ..applications.mend import check_trained, mend_recipe
         from ..data.texts import named_texts
         from ..spec import changed
         from ..train.recipe import NAMED
 
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         given["text"] = self.text if self.text in NAMED else named_texts(self.text)
-        return changed(mend_recipe(model, **given, seed=how.seed), how.settings)
+        recipe = changed(mend_recipe(model, **given, seed=how.seed), how.settings)
+        check_trained(recipe)
+        return recipe
 
 
 def mend(

@@ -37,6 +37,7 @@ BOS_TOO, BOS_THERE = "BOS in place k, too", "BOS in place k, an ordinary token f
 K, FIRST, LAST, SINK_K, ALPHA_K = "k", "first layer", "last layer", "Sink_k", "alpha_k"
 ENTRY, OTHER, OTHER_PLACE, MASSIVE = "entry over token 1's", "strongest other alpha", "its k", "massive tokens"
 LEAST, HALF = 0.05, 0.5  # Sink_k of no sink; the part of Sink_1 that makes a sink
+PLACES = (5, 10, 33)  # positions that are asked about by default
 Row = Mapping[str, Cell]
 
 
@@ -79,7 +80,7 @@ def place_or_token(
     model: ModelLike,
     tokens: TokensLike | Any = None,
     *,
-    positions: Sequence[int] = (5, 10, 33),
+    positions: Sequence[int] = PLACES,
     layers: Sequence[int] | None = None,
     epsilon: float = 0.3,
     seed: int = 0,

@@ -193,8 +193,15 @@ def chosen_rows(
         rows = [row for row in rows if (row.get(layer), row.get(HEAD)) in heads]
     if not rows:
         columns = {name: column for name, (column, _) in chosen.items()} | ({} if heads is None else {"heads": HEAD})
-        absent = [name for name, column in columns.items() if column not in table.frame] or [*columns]
-        raise InputError(f"{table.title!r} has no such rows; leave {'=... and '.join(absent)}=... out")
+        absent = [name for name, column in columns.items() if column not in table.frame]
+        if absent:
+            columns_absent = " and ".join(columns[name] for name in absent)
+            raise InputError(
+                f"{table.title!r} has no column {columns_absent}; leave {'=... and '.join(absent)}=... out"
+            )
+        held = (f"{name} {table.frame[c].min()} to {table.frame[c].max()}" for name, c in columns.items())
+        has = f"no such rows; it has {', '.join(held)}" if len(table.frame) else "no rows"
+        raise InputError(f"{table.title!r} has {has}")
     if top is None:
         return table.with_rows(rows)
     column = next((name for name in (ALPHA_1, LARGEST_VALUE) if name in table.frame), None)

@@ -76,7 +76,7 @@ def check_own(folders: Iterable[Path], recipe: Spec) -> None:
     for folder in folders:
         with suppress(Damaged):  # whoever reads it says so
             if seals.owner(folder).get("run", recipe.key()) != recipe.key():
-                raise InputError(f"{folder} is of another run")
+                raise InputError(f"{folder} is of another run; give another folder")
 
 
 def opened(run: Path, recipe: Fit, base: str = "") -> int:

@@ -261,7 +261,11 @@ NAMED: dict[str, Source] = {"embedded": Embedded(), "code": PythonCode()}
 def source_named(given: str | Path | TextStream) -> Source:
     """The source of "embedded", of "code" (Python's standard library), of a file or folder, or of `si.texts(...)`."""
     if isinstance(given, str):
-        return choice(given, NAMED, "text, beside the Path of a file")
+        if given not in NAMED:
+            raise InputError(
+                f"there is no text {given!r:.40}; write Path({given!r}) for a file, or {' or '.join(NAMED)}"
+            )
+        return NAMED[given]
     read = source_of(given)
     is_name = isinstance(read.source, str)
     return Texts(str(read.source), read.column, read.split, is_name, read.config)

@@ -200,6 +200,18 @@ SAYS = {  # lines whose error says what to type
     f"{MEASURE} --save {{files}}/tokens.json": "this command reads",
     f"view {SHIPPED} --out {{files}}/a.txt": "does not end in",
     f"cache {SHIPPED} --save {{files}}/tokens.json": "--force",
+    f"measure {GOOD} --prompt 'a b' --text {{files}}/a.txt": "--text and --prompt are given together",
+    f"cache {GOOD} --prompt 'a b' --drawn random": "--prompt and --drawn are given together",
+    "mend sinkinterp/text-softmax --out run --penalty 2": "--penalty has no effect without --steps",
+    "mend sinkinterp/text-softmax --out run --set lr=1e-4": "lr=... has no effect without --steps",
+    "mend sinkinterp/text-softmax --out run --weights all": "add --steps 100",
+    "mend sinkinterp/text-softmax --out run --set untl=0": "near ones: until",
+    f"mend {GOOD} --out run --remedy none": "no such option: --remedy; see",
+    "patch sinkinterp/text-softmax --clean 'a b' --corrupted 'c d' --sink --first-order": "reads attention",
+    f"{MEASURE} --table sinks --layer 9": "--layer is a whole number from 0 to",
+    f"{MEASURE} --table positions --position 9": "has positions 0 to 3",
+    f"{MEASURE} --table norms --head 0.0": "has no column head; leave --head out",
+    "explain sinkinterp/text-softmax --place --length 10": "--length 35",
 }
 LINES = [*dict.fromkeys((*HANGS, *NUMBERS, *SET, *FILES, *MODELS, *NAMES, *OUTPUTS, *CONFLICTS, *SAYS))]
 
