@@ -65,7 +65,7 @@ def test_an_unknown_argument_is_a_type_error(name):
 
 
 def test_an_unknown_setting_is_refused():
-    for call in (partial(si.mend, SUBJECT, "out"), partial(si.compare, SUBJECT, SUBJECT, TEXT)):
+    for call in (partial(si.mend, SUBJECT, "out"), partial(si.compare, SUBJECT, f"{SUBJECT}-twin", TEXT)):
         with pytest.raises(TypeError, match="'nonsense'"):
             call(nonsense=1)
 
