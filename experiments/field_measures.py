@@ -201,7 +201,7 @@ def _of_the_first(report: Report) -> Rows:
     largest = report.extra(PEAK_OF_OTHERS).amax(1), report.extra(PEAK).amax(1)
     above = above_controls((report.importance - report.null)[..., control_positions(report.protocol.length)])
     return [
-        _row(FIRST, attention[0], SHARES, attention[1]),
+        _row(FIRST, attention[0], SHARES, attention[1].mean().item()),  # uniform attention is one number
         _row(LARGEST, largest[1], SIZES, largest[0]),
         _row(ABOVE, above, SHARES, 0.01),
     ]

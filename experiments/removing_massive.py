@@ -6,6 +6,7 @@ from functools import partial
 from typing import ClassVar
 
 import plotly.graph_objects as go
+from torch.nn.functional import cosine_similarity
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.interventions import Change, ChangeResidual, Zero
@@ -16,7 +17,7 @@ from sinkinterp.metrics.estimates import intervals
 from sinkinterp.metrics.residuals import LEAST
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.experiment import Rule
-from sinkinterp.table import ALPHA_1, EDIT, SINK_1, Table
+from sinkinterp.table import ALPHA_1, EDIT, SINK_1, Cell, Table
 
 from .shared.cases import Case, of_first_model, on_models
 from .shared.effects import CHECK_NOTE, LEFT, LOSS_CHANGE, NONE, Effects, Runs, without
@@ -33,7 +34,8 @@ RULE = (
     "more than with as many others at zero; to their mean: alpha_1 changes by less than .05 and the loss by less than "
     ".02 nats, where texts begin with different tokens; check: no edited entry is above 100 behind the edit; moved to "
     "other dimensions, which keeps the length: alpha_1 falls by .05 more than with as many others at zero; as long as "
-    "the other tokens, which keeps the direction: alpha_1 changes by less than .05"
+    "the other tokens, which keeps the direction: alpha_1 changes by less than .05, where the cosine with the "
+    "untouched token is at least .9 in every block"
 )
 # Sun et al. 2024 (2402.17762), LLaMA2-7B: perplexity on WikiText: 5.47, to zero infinite, to the mean 5.47
 # Outlier-driven rescaling (2601.22966): massive entries act by the length that norms divide by
@@ -43,6 +45,8 @@ ONCE, MOST = "massive entries to zero before their first block alone", "the ten 
 CONTROLS = ("control: others to zero", "control: as much added to others", "control: ten others to zero")
 ALL_BLOCKS, NEXT = "massive entries to zero before all blocks", "massive entries and the next largest to zero"
 MOVED, SHORT = "massive entries moved to other dimensions", "as long as the other tokens, in its direction"
+COSINE, OVER_OTHERS = "least cosine with the untouched token", "largest length over the others' median"
+ALIKE = 0.9  # a direction that is kept
 TEN, SEQUENCES = 10, 16
 
 
@@ -85,6 +89,9 @@ def measure(case: Case, progress: Progress) -> Table:
     }
     effects = Effects(layers=tuple(range(first, n_layers)), entries=place.entries(0))
     rows = effects.rows(subject, token_set, edits, progress(f"measuring {subject.name}"))
+    (short,) = edits[SHORT]
+    found = _kept(means, activations(ChangeResidual(layers=range(first, n_layers)), subject, token_set.tokens, short))
+    rows = [{**row, **(found if row[EDIT] == SHORT else dict.fromkeys(found))} for row in rows]
     n, length = token_set.tokens.shape
     note = (
         f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, BOS {token_set.bos}, "
@@ -116,6 +123,16 @@ def _largest(held: Activations, blocks: range) -> list[Change]:
     sizes = {block: held[block][:, 0].abs().mean(0) for block in blocks}
     site = ChangeResidual(Zero(), positions=[0])
     return [replace(site, layers=[b], dims=size.topk(TEN).indices.tolist()) for b, size in sizes.items()]
+
+
+def _kept(before: Activations, after: Activations) -> dict[str, Cell]:
+    """What the first token keeps of its direction, and how long it is: of the block that keeps least, mean over texts.
+
+    before: of the first token in the untouched model, by block; after: of all tokens, behind the edit.
+    """
+    cosines = [cosine_similarity(x[:, 0], before[block][:, 0], dim=-1).mean().item() for block, x in after.items()]
+    lengths = [(x[:, 0].norm(dim=-1) / x[:, 1:].norm(dim=-1).median(-1).values).mean().item() for x in after.values()]
+    return {COSINE: min(cosines), OVER_OTHERS: max(lengths)}
 
 
 def _keeps_sink(table: Table, edit: str = TO_MEAN) -> tuple[bool | None, str]:
@@ -156,11 +173,16 @@ RULES: Sequence[Rule] = (
         ),
         MOVED,
     ),
-    of_each(
-        Rule(
-            "as long as the other tokens, the direction kept: alpha_1 changes by less than .05",
-            partial(_keeps_sink, edit=SHORT),
-        )
+    checked(
+        of_each(
+            Rule(
+                "as long as the other tokens, the direction kept: alpha_1 changes by less than .05",
+                partial(_keeps_sink, edit=SHORT),
+            )
+        ),
+        COSINE,
+        {EDIT: SHORT},
+        low=ALIKE,
     ),
 )
 

@@ -167,7 +167,12 @@ RULES: Sequence[Rule] = (
     _lowers("b_Q = 0 behind the writer", {PART: BEHIND, EDIT: QUERIES}, {PART: BEHIND, EDIT: CONTROL + QUERIES}),
     _lowers("b_Q = 0 in all layers", _in_all(QUERIES), _in_all(CONTROL + QUERIES)),
     _lowers("b_K = 0 in all layers", _in_all("b_K = 0"), _in_all(CONTROL + "b_K = 0")),
-    of_each(Rule("b_V = 0 changes alpha_1 by less than .05", _value_bias_is_silent)),
+    checked(
+        of_each(Rule("b_V = 0 changes alpha_1 by less than .05", _value_bias_is_silent)),
+        MASSIVE_TOKENS,
+        _in_all("b_V = 0"),
+        high=MOST_MASSIVE,
+    ),
     of_each(Rule("parts with a bias make more than half of the lift in sink heads", _biases_make_the_lift)),
     setup(Rule("the four parts add up to the score within 1e-4 in every head", _adds_up)),
 )

@@ -12,7 +12,7 @@ from torch import Tensor
 from sinkinterp.backends.subject import Subject
 from sinkinterp.data.choices import Bos as Start
 from sinkinterp.data.progress import OnProgress, Progress
-from sinkinterp.data.tokens import Tokens
+from sinkinterp.data.tokens import Tokens, TokenSet
 from sinkinterp.interventions import Edit, RemoveColumn
 from sinkinterp.metrics.estimates import intervals, mean_cells
 from sinkinterp.metrics.metric import next_token_loss
@@ -21,10 +21,10 @@ from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import EDIT, LENGTH, LOSS, MODEL, NULL, SEED, Cell, Table
 
 from .shared.cases import Case, of_first_model, on_models
-from .shared.effects import LOSS_CHANGE, NONE
+from .shared.effects import CHECK_NOTE, CHECKS, LOSS_CHANGE, NONE, OTHER_EXCESS, Effects
 from .shared.genuine import Has, text_models
 from .shared.long_texts import long_texts
-from .shared.rules import above, plus, within
+from .shared.rules import MARGIN, above, checked, plus, within
 from .shared.windows import BOS, DELIMITERS, FIRST, KINDS, WINDOWS_FIRST, delimiters_of, sees_first, shares
 
 CLAIM = (
@@ -34,7 +34,8 @@ CLAIM = (
 RULE = (
     "at the longest T, BOS first: windowed layers give the window's first key less than .05, and full layers give the "
     "first token .05 more than uniform attention; BOS as the 10th token gets .05 less than as the first in full "
-    "layers; to hide it from full layers costs more than to hide it from windowed ones"
+    "layers; to hide it from full layers costs more than to hide it from windowed ones; check: no other "
+    "position is .05 above its null then"
 )
 # Gu et al. 2025, Figure 6: with a window the sink stays on the first token of the text, not the window's
 MODELS = text_models(has=(Has.TEXT, Has.WINDOWS))
@@ -69,7 +70,8 @@ def measure(case: Case, progress: Progress) -> Table:
         "over heads and layers of a kind; first key in sight: that of the window; delimiters: tokens without "
         "a letter or digit, beside the first and BOS; largest weight: of a query's strongest key; nulls: "
         f"uniform attention to what a query sees; hidden: n={len(hidden)}, T={hidden.shape[1]}, "
-        f"the first column's attention goes to the others; loss in nats, of the same queries; rule: {RULE}"
+        f"the first column's attention goes to the others; {CHECK_NOTE}; "
+        f"loss in nats, of the same queries; rule: {RULE}"
     )
     return Table.of(CLAIM, note, tuple({**case.names, **columns, **row} for row in (*rows, *costs)))
 
@@ -134,9 +136,13 @@ def _costs(subject: Subject, tokens: Tokens, reading: Reading, on_run: OnProgres
     for kind, layers in kinds.items():
         for name, position in {HIDDEN: 0, CONTROL: LATER + 1}.items():
             on_run(len(rows), 2 * len(kinds))
-            changed = _losses(subject, tokens, [RemoveColumn(positions=[position], layers=layers)])
+            edit = RemoveColumn(positions=[position], layers=layers)
+            changed = _losses(subject, tokens, [edit])
+            effects = Effects(layers=None if layers is None else tuple(layers))
+            (_, checks) = effects.rows(subject, TokenSet.of(tokens), {name: [[edit]]})
             about: dict[str, Cell] = {LENGTH: tokens.shape[1], LAYERS: kind, N_LAYERS: len(layers or reading.layers)}
-            rows.append({**about, EDIT: name, **mean_cells(LOSS_CHANGE, changed[:, late].mean(1) - losses)})
+            cost = mean_cells(LOSS_CHANGE, changed[:, late].mean(1) - losses)
+            rows.append({**about, EDIT: name, **cost, **{check: checks[check] for check in CHECKS}})
     on_run(len(rows), len(rows))
     return rows
 
@@ -176,11 +182,16 @@ RULES: Sequence[Rule] = (
         bound=plus(0.05),
         by=(MODEL, SEED, LENGTH),
     ),
-    above(
-        "to hide the first token from full layers costs more than to hide it from windowed ones",
-        LOSS_CHANGE,
-        {EDIT: HIDDEN, LAYERS: FULL},
-        {EDIT: HIDDEN, LAYERS: WINDOWED},
+    checked(
+        above(
+            "to hide the first token from full layers costs more than to hide it from windowed ones",
+            LOSS_CHANGE,
+            {EDIT: HIDDEN, LAYERS: FULL},
+            {EDIT: HIDDEN, LAYERS: WINDOWED},
+        ),
+        OTHER_EXCESS,
+        {EDIT: HIDDEN},
+        high=MARGIN,
     ),
 )
 

@@ -19,6 +19,8 @@ from sinkinterp.plots.theme import unique_values
 from sinkinterp.runs.experiment import OUTCOMES, TRAINED, Decision, Outcome, Row, Rule, failed_in
 from sinkinterp.table import NULL, Cell, Table, at_this_loss, high_of, low_of
 
+from .effects import REASON
+
 MOST_REASONS = 3  # more are counted instead
 LEAST_SEEDS = 3  # fewer decide nothing
 LOSS_GAP = 0.02  # share of the baseline's loss; means that may differ by more are not compared at equal loss
@@ -105,25 +107,41 @@ def of_each(rule: Rule) -> Rule:
 def checked(rule: Rule, column: str, of: Row, low: float = -math.inf, high: float = math.inf) -> Rule:
     """The rule where an edit did what its name says: the cell of the rows that `of` chooses is within these bounds.
 
-    Models in which it did not are left out. The verdict is then that it fails, if it fails in another model, and else
-    refused; rows without the check are refused.
+    A model in which it did not is refused, and so is one whose rows lack the check; the reason names them first. The
+    verdict is then refused, unless the rule fails in another model, whose edit was checked.
     """
 
     def decide(runs: Table) -> Decision:
         if column not in runs.frame:
-            return Outcome.REFUSED, f"these rows have no {column}, so nobody knows what the edit did"
-        cells = [(row, number(row[column])) for row in runs.where(**of).records() if row.get(column) is not None]
-        wrong = {str(row.get(col.MODEL)): value for row, value in cells if not low <= value <= high}
-        bounds = f"at least {low:g}" if high == math.inf else f"at most {high:g}"
-        if not wrong:
+            return Outcome.REFUSED, f"refused: not checked, since these rows have no {column}"
+        refused = _refused(runs.where(**of).records(), column, low, high)
+        if not refused:
             return rule.decide(runs)
-        said = "; ".join(f"in {name} {column} is {value:.4g}, not {bounds}" for name, value in wrong.items())
-        rest = runs.with_rows(row for row in runs.records() if row[col.MODEL] not in wrong)
+        rest = runs.with_rows(row for row in runs.records() if str(row.get(col.MODEL)) not in refused)
         outcome, reason = rule.decide(rest) if len(rest.frame) else (Outcome.REFUSED, "")
         fails = outcome in (Outcome.FAILS, False)
-        return (Outcome.FAILS if fails else Outcome.REFUSED), "; ".join(filter(None, (f"refused: {said}", reason)))
+        names = unique_values(rest, col.MODEL) if fails else []
+        shown = f"fails: {names[0]}, {reason}" if len(names) == 1 else reason
+        said = f"refused: {'; '.join(refused.values())}"
+        return (Outcome.FAILS if fails else Outcome.REFUSED), "; ".join(filter(None, (said, shown)))
 
     return replace(rule, decide=decide)
+
+
+def _refused(rows: Sequence[Row], column: str, low: float, high: float) -> dict[str, str]:
+    """Why a model is refused, by its name: the check of an edit is outside the bounds, or its rows lack it.
+
+    An empty row is of a model that lacks what is edited: there is nothing to check.
+    """
+    bounds = f"at least {low:g}" if high == math.inf else f"at most {high:g}"
+    refused: dict[str, str] = {}
+    for row in rows:
+        name, value = str(row.get(col.MODEL)), number(row.get(column))
+        if math.isnan(value) and not row.get(REASON):
+            refused[name] = f"in {name} not checked, since its row has no {column}"
+        elif value < low or value > high:
+            refused[name] = f"in {name} {column} is {value:.4g}, not {bounds}"
+    return refused
 
 
 def changing(rule: Rule, column: str, of: Row, least: float = 1e-5) -> Rule:

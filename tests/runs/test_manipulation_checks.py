@@ -18,6 +18,7 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.interventions import ChangeResidual, RemoveColumn, Zero
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import LEAST
+from sinkinterp.runs.experiment import Outcome
 
 SMOLLM2, GEMMA, QWEN = "local/smollm2-135m-instruct", "local/gemma3-270m", "local/qwen2.5-coder-0.5b"
 MOVED = "its key and value"
@@ -106,6 +107,30 @@ def test_a_dropped_or_a_hidden_column_leaves_another_sink_and_its_row_says_so():
     for model, dropped in ((SMOLLM2, 0.155), (QWEN, 0.077)):
         found = row("normalisation_patch", model=model, layers="all", edit="first column dropped")
         assert found[OTHER_EXCESS] == pytest.approx(dropped, abs=POINTS) and found["its position"] == 2
+
+
+def test_a_dropped_column_fails_in_gemma_3_and_is_refused_where_the_second_token_is_a_sink_then():
+    verdicts = by_stem()["normalisation_patch"].verdicts
+    dropped = [verdict for verdict in verdicts if verdict.claim.startswith("first column dropped in all")]
+    assert [verdict.outcome for verdict in dropped] == [Outcome.FAILS, Outcome.FAILS]
+    for verdict in dropped:
+        refused, _, failed = verdict.reason.partition("; fails: ")
+        assert refused.startswith(f"refused: in {SMOLLM2}") and QWEN in refused and failed.startswith(GEMMA)
+
+
+@pytest.mark.parametrize("model", [SMOLLM2, GEMMA, QWEN])
+def test_a_first_token_as_short_as_the_others_does_not_keep_its_direction_so_its_rule_is_refused(model):
+    found = row("removing_massive", model=model, edit="as long as the other tokens, in its direction")
+    assert found["least cosine with the untouched token"] < 0.2
+    assert found["largest length over the others' median"] == pytest.approx(1, abs=1e-3)
+    verdict = by_stem()["removing_massive"].verdicts[-1]
+    assert verdict.outcome is Outcome.REFUSED and model in verdict.reason
+
+
+def test_every_bias_at_zero_and_its_control_say_how_many_tokens_are_massive():
+    rows = by_stem()["what_biases_do"].table.where(row="edit").records()
+    assert all(found[MASSIVE_TOKENS] is not None for found in rows)
+    assert {found["edit"] for found in rows if found[MASSIVE_TOKENS] > 4} == {"b_Q = 0", "control of b_Q = 0"}
 
 
 def test_over_mixing_counts_a_condition_as_no_sink_only_where_no_position_is_above_its_null():

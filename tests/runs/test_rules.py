@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 from refusals import refused
 from sinkinterp._experiments.shared import rules
+from sinkinterp._experiments.shared.effects import REASON
 
 from sinkinterp import table as c
 from sinkinterp.runs.experiment import TRAINED, Outcome, Rule, Verdict, counted, standing
@@ -367,7 +368,23 @@ def test_set_ups_and_what_a_check_refused_do_not_count():
 
 def test_rows_that_do_not_say_what_their_edit_did_have_no_verdict():
     rule = rules.checked(rules.within("", "x", {}, high=1.0), "left, not measured", {}, high=100.0)
-    assert rule.verdict(edited(a=0.0)).outcome is Outcome.REFUSED
+    verdict = rule.verdict(edited(a=0.0))
+    assert verdict.outcome is Outcome.REFUSED and verdict.reason.startswith("refused: not checked")
+
+
+@pytest.mark.parametrize(("high", "outcome"), [(1.0, Outcome.REFUSED), (0.4, FAILS)])
+def test_a_model_whose_rows_lack_the_check_is_refused_and_named_before_one_that_fails(high, outcome):
+    rule = rules.checked(rules.within("", "x", {}, high=high), "left", {}, high=100.0)
+    verdict = rule.verdict(edited(a=0.0, b=None))
+    assert verdict.outcome is outcome
+    assert verdict.reason.startswith("refused: in b not checked")
+    assert ("; fails: a, 0.5" in verdict.reason) is (outcome is FAILS)
+
+
+def test_an_empty_row_of_a_model_that_lacks_what_is_edited_needs_no_check():
+    table = edited(a=0.0, b=None)
+    table = table.with_rows({**row, REASON: "" if row[c.MODEL] == "a" else "no bias"} for row in table.records())
+    assert rules.checked(rules.within("", "x", {}, high=1.0), "left", {}, high=100.0).verdict(table).outcome is HOLDS
 
 
 @pytest.mark.parametrize(
