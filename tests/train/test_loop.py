@@ -134,7 +134,8 @@ def test_a_kill_between_writing_and_moving_leaves_a_draft_and_the_checkpoints_be
     cut, steps = tmp_path / "cut", tmp_path / "steps"
 
     def killed_before_the_move():
-        Path.replace = lambda draft, target: os.kill(os.getpid(), signal.SIGKILL)
+        move = Path.replace
+        Path.replace = lambda draft, to: os.kill(os.getpid(), signal.SIGKILL) if draft.is_dir() else move(draft, to)
         train(RECIPE, cut, lambda step, metrics: steps.open("a").write(f"{step} "))
 
     assert ended(forked(killed_before_the_move)) == -signal.SIGKILL

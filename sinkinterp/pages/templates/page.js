@@ -121,7 +121,7 @@
   const reserve = ({ place, isSmall }, { height = HEIGHT }) => { if (!isSmall) place.style.minHeight = `${height}px`; };
   /** The layout of a figure, from traces without their numbers. */
   const layoutOf = ({ figure: { data, layout }, isSmall }) =>
-    shown({ data: data.map(({ colorbar, xaxis }) => ({ colorbar, xaxis })), layout }, false, isSmall).layout;
+    shown({ data: data.map((trace) => ({ colorbar: trace?.colorbar, xaxis: trace?.xaxis })), layout }, false, isSmall).layout;
   const draw = async (drawing, isDark = prefersDark.matches) => {
     const { data, layout } = shown(drawing.figure, isDark, drawing.isSmall);
     reserve(drawing, layout);
