@@ -29,6 +29,7 @@ QUANTITY = "quantity"
 EPSILON = "epsilon"
 LENGTH = "T"
 EDIT = "edit"
+REASON = "empty because"  # of a row of a model that lacks what is edited
 INPUT = "input"
 PLACES = (LAYER, HEAD, KV_HEAD, BLOCK, POSITION)  # what is not there is a mistake, not an empty table
 TARGET = "t"  # the position that p1 is replaced by or swapped with, from 1

@@ -22,7 +22,6 @@ from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
 from experiments.book import models as book_models, verdicts
-from experiments.shared.effects import REASON
 from experiments.shared.long_texts import long_texts
 from sinkinterp.applications import position_swap
 from sinkinterp.applications.position_swap import paper_targets
@@ -39,7 +38,7 @@ from sinkinterp.runs import catalogue, trained as trained_runs
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module, summary_of
 from sinkinterp.runs.experiment import TRAINED, Scope, load_experiment
 from sinkinterp.runs.workers import Here
-from sinkinterp.table import STATE
+from sinkinterp.table import REASON, STATE
 from sinkinterp.train.recipe import demo_recipe
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for all experiments

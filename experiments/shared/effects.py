@@ -22,10 +22,10 @@ from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, Metric, PerSequence
 from sinkinterp.metrics.residuals import is_massive
 from sinkinterp.metrics.sinks import PerHead, sink_rate
 from sinkinterp.report.report import Report
-from sinkinterp.table import EDIT, Cell
+from sinkinterp.table import EDIT, REASON, Cell
 
 Runs = Sequence[Sequence[Edit]]  # each list of edits is made in a run of its own; the mean over the runs counts
-NONE, SLOT_RATE, LOSS_VALUE, LOSS_CHANGE, REASON = "none", "Sink_*", "loss", "loss change", "empty because"
+NONE, SLOT_RATE, LOSS_VALUE, LOSS_CHANGE = "none", "Sink_*", "loss", "loss change"
 OTHER, OTHER_AT, OTHER_NULL, OTHER_RATE = "strongest other alpha", "its position", "its null", "its Sink"
 OTHER_EXCESS = "strongest other alpha over its null"
 MASSIVE_TOKENS, LEFT, ENTRIES = "massive tokens", "largest edited entry behind the edit", "edited entries by block"

@@ -17,9 +17,7 @@ from sinkinterp.checks import InputError
 from sinkinterp.metrics.estimates import Estimate, difference, estimate
 from sinkinterp.plots.theme import unique_values
 from sinkinterp.runs.experiment import OUTCOMES, TRAINED, Decision, Outcome, Row, Rule, failed_in
-from sinkinterp.table import NULL, Cell, Table, at_this_loss, high_of, low_of
-
-from .effects import REASON
+from sinkinterp.table import NULL, REASON, Cell, Table, at_this_loss, high_of, low_of
 
 MOST_REASONS = 3  # more are counted instead
 LEAST_SEEDS = 3  # fewer decide nothing

@@ -5,11 +5,10 @@ from functools import partial
 import pytest
 from refusals import refused
 from sinkinterp._experiments.shared import rules
-from sinkinterp._experiments.shared.effects import REASON
 
 from sinkinterp import table as c
 from sinkinterp.runs.experiment import TRAINED, Outcome, Rule, Verdict, counted, standing
-from sinkinterp.table import NULL, Table, at_this_loss, high_of, low_of
+from sinkinterp.table import NULL, REASON, Table, at_this_loss, high_of, low_of
 
 HOLDS, FAILS, UNDECIDED, NOT_ASKED = Outcome.HOLDS, Outcome.FAILS, Outcome.UNDECIDED, Outcome.NOT_ASKED
 CONFOUNDED, DIVERGED, SINK, NO_SINK = Outcome.CONFOUNDED, Outcome.DIVERGED, Outcome.SINK, Outcome.NO_SINK
