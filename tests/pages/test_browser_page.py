@@ -61,7 +61,7 @@ def test_the_page_follows_the_viewer_back_and_forth(opened):
     assert opened.evaluate("probe.colours()") == look(LIGHT)
     for scheme, theme in (("dark", DARK), ("light", LIGHT), ("dark", DARK)):
         opened.emulate_media(color_scheme=scheme)
-        opened.wait_for_function(IS_ON, arg=theme.background)
+        opened.wait_for_function(IS_ON, arg=theme.background, polling=100)
         assert opened.evaluate("probe.colours()") == look(theme)
 
 
@@ -69,7 +69,7 @@ def test_figures_are_light_on_paper(opened):
     opened.emulate_media(color_scheme="dark")
     for event, theme in (("beforeprint", LIGHT), ("afterprint", DARK)):
         opened.evaluate(f"dispatchEvent(new Event('{event}'))")
-        opened.wait_for_function(IS_ON, arg=theme.background)
+        opened.wait_for_function(IS_ON, arg=theme.background, polling=100)
     opened.emulate_media(media="print", color_scheme="dark")
     assert opened.evaluate("getComputedStyle(document.body).backgroundColor") == rgb(LIGHT.background)
     opened.emulate_media(media="screen", color_scheme="light")
@@ -81,7 +81,7 @@ def test_no_button_offers_to_send_the_data_away(opened):
 
 
 def test_a_figure_that_was_zoomed_is_shown_whole_again(opened, settled):
-    opened.wait_for_function(IS_ON, arg=LIGHT.background)
+    opened.wait_for_function(IS_ON, arg=LIGHT.background, polling=100)
     settled(opened)
     ranged = "document.querySelector('.js-plotly-plot')._fullLayout.xaxis.range"
     whole = opened.evaluate(ranged)
