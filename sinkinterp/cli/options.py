@@ -281,7 +281,8 @@ def _site(name: str) -> Any:
         return site
     if name in interventions.__all__:
         raise ValueError(f"{name} needs brackets, {name}()")
-    raise ValueError(f"{name} is not a site{nearest(name, (*vars(sites), *interventions.__all__))}")
+    known = [each for each, value in vars(sites).items() if isinstance(value, sites.Site)]
+    raise ValueError(f"{name} is not a site{nearest(name, (*known, *interventions.__all__))}")
 
 
 def _public(name: str) -> Any:
