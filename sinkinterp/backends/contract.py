@@ -73,12 +73,12 @@ def sample_tokens(vocab: int) -> Tokens:
 
 
 def logits_check(name: str, bare: Logits, vocab: int) -> Check:
-    """A pass on `sample_tokens`, and on the same tokens with another last one. It verifies that the subject
+    """A pass on `sample_tokens`, and on the same tokens with another last one. It verifies of the subject:
 
-    - returns the logits of the bare model, which are `bare` for `sample_tokens`;
-    - changes no logit of a position when a later token changes;
-    - has attention rows that sum to one, slots included, where its kernel is normalised;
-    - adds the same bias to every query's score with its own key.
+    - It returns the logits of the bare model, which are `bare` for `sample_tokens`.
+    - It changes no logit of a position when a later token changes.
+    - It has attention rows that sum to one, slots included, where its kernel is normalised.
+    - It adds the same bias to every query's score with its own key.
 
     It finds the bias of the first scores, and also reads the sizes of heads and residuals, and sums of keys and values.
     """
@@ -256,12 +256,12 @@ class _ChangeCopies(Edit):
     """Changes the copies, except those in which one site changes alone.
 
     A record shows the changes of the block before. One copy enters the next block as 1 - x. The copy of calls also
-    attends to all values alike, since a slot may have taken all weight. Of the doubled copies,
+    attends to all values alike, since a slot may have taken all weight. There are four doubled copies:
 
-    - the first runs as it is;
-    - the second enters every block as the first does, and its feed-forward update is twice the first's;
-    - the third enters every block as what the second has gained over the first in the block before;
-    - the fourth enters every block as the first does, except at the first position.
+    - The first runs as it is.
+    - The second enters every block as the first does, and its feed-forward update is twice the first's.
+    - The third enters every block as what the second has gained over the first in the block before.
+    - The fourth enters every block as the first does, except at the first position.
 
     Heads return nothing in the doubled and isolated copies; the latter enter the first block as the reference.
     """

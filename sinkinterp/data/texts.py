@@ -70,10 +70,10 @@ class TextStream:
 def texts(source: Path | str, column: str = "text", *, split: str = "train", config: str | None = None) -> TextStream:
     """The texts of a data set, wherever a model reads text: `si.measure(model, si.texts("allenai/c4", config="en"))`.
 
-    `source` is the name of a data set of Hugging Face, which `datasets.load_dataset` streams, or the `Path` of a file
-    (.jsonl, .json, .txt, .parquet or .csv, packed or not) or of a folder of such files. `column` holds texts or chats;
-    the paragraphs of a .txt file are its texts. Raises InputError for other sources now, and for what cannot be read
-    when the first text is read.
+    `source` is the name of a data set of Hugging Face, which `datasets.load_dataset` streams, or a `Path`. A `Path` is
+    a file (.jsonl, .json, .txt, .parquet or .csv, packed or not) or a folder of such files. `column` holds texts or
+    chats. The paragraphs of a .txt file are its texts. Raises InputError for other sources now, and for what cannot be
+    read when the first text is read.
     """
     instance_of(source, Path | str, "a source is a Path, or the name of a data set")
     return TextStream(source, column, split, config)

@@ -1,6 +1,6 @@
 """Multi-head attention whose steps are values, called through transformers' attention interface.
 
-A position scheme adds to embeddings, rotates queries and keys, or adds to scores by the distance of query and key; a
+A position scheme adds to embeddings, rotates queries and keys, or adds to scores by the distance of query and key. A
 slot has no position, so it gets nothing. Before the call, queries and keys may be normalised, and values gated. After
 it, head outputs may be shifted and gated, and are joined.
 """

@@ -53,8 +53,8 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
 
     sender: `ChangeOutputs()` for heads, `ChangeMLP()` for feed-forward layers; its `layers` and `positions` narrow the
     map, whose rows are layers and heads, or layers and positions. receiver: `Change(sites.QUERIES, heads=[(layer,
-    head)])`, or `ChangeKeys` or `ChangeValues` with `kv_heads`; None for the logits. frozen:
-    the sites that keep their corrupted values between the two; None for everything that blocks add. Norms are
+    head)])`, or `ChangeKeys` or `ChangeValues` with `kv_heads`. None stands for the logits. frozen:
+    the sites that keep their corrupted values between the two. None stands for all that blocks add. Norms are
     recomputed. Prompts, metric and errors are those of `activation_patching`. Also raises InputError, by
     default, for a model whose blocks do not add to one stream, or whose feed-forward updates are not found. Three
     passes per sender, batched.
@@ -87,8 +87,8 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
 def _check_adds(subject: Subject, tokens: Tokens, x: Stream) -> None:
     """Raises InputError where a block does not return its input plus its update, in the residuals `x`.
 
-    To find it, one text runs with a large vector added in front of block 0, while its heads and feed-forward layers
-    keep what they return; what else a block adds is small beside it.
+    To find it, one text runs with a large vector added in front of block 0. Its heads and feed-forward layers keep what
+    they return. What else a block adds is small beside the vector.
     """
     edits: list[Edit] = [
         replace(site, operation=changes.Put(activations(site, subject, tokens[:1])))

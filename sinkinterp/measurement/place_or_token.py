@@ -88,8 +88,8 @@ def place_or_token(
 ) -> Table:
     """Whether the sink of a model is bound to its place or to BOS: a sentence, its rows, and Sink_k by depth.
 
-    In turn, the tokens at `positions` (from 0) see themselves alone, in layers 0 to d and in layers d to the last, for
-    every d of `layers` (default: all that attend). `seed` draws the random token that a control sees. Takes models and
+    In turn, the tokens at `positions` (from 0) see themselves alone, in layers 0 to d and in layers d to the last. d is
+    each of `layers` (default: all that attend). `seed` draws the random token that a control sees. Takes models and
     tokens as `measure` does, of one length. The title is the sentence; `table.plot()` draws Sink_k over d. Raises
     InputError for positions that are the first or the last, and for layers that do not attend.
     """

@@ -108,8 +108,8 @@ class SinkCallback(TrainerCallback):
     history of the Trainer. Without it they go to that history alone.
     loading: what else `load` takes, for modules of your own.
 
-    Weights, random states, modes, gradients, hooks and the attention implementation are afterwards as they were, so
-    a run with the callback ends bit for bit as one without it. The model is measured in its own dtype, outside the
+    Weights, random states, modes, gradients, hooks and the attention implementation are afterwards as they were. So a
+    run with the callback ends bit for bit as one without it. The model is measured in its own dtype, outside the
     autocast of accelerate. A Trainer that resumes from a checkpoint goes on with the history there. In other loops
     `state_dict` holds the history, as accelerate's `register_for_checkpointing` expects. Raises InputError where
     `load` and `measure` do, for what are not tokens, and for weights that are divided among processes.

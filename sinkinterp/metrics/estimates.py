@@ -1,7 +1,7 @@
 """Means over sequences with their 95% intervals, by Student's t: Welch's of two groups, Fieller's of a quotient.
 
-A rate that is 0 or 1 in every sequence has the exact interval of one trial a sequence (Clopper and Pearson 1934), and
-so has a change of rates that is equal in all pairs. Another rate that is equal in all has Wilson's (1927). Intervals of
+A rate that is 0 or 1 in every sequence has the exact interval of one trial a sequence (Clopper and Pearson 1934). So
+has a change of rates that is equal in all pairs. Another rate that is equal in all has Wilson's (1927). Intervals of
 shares, sizes and cosines end where these end: Student's t alone knows no bounds.
 """
 

@@ -183,10 +183,10 @@ def save(
         si.save(si.attention_map("smollm2", "A cat sat.", heads=[(5, 3)]), "head.pdf", width=3.25)
         si.save(report, "heads.csv")
 
-    .pdf, .svg and .png are pictures without menus and title, of `width` and `height` inches (default: about what it has
-    on a screen), with letters of 8 points; of tables and reports, of their figure. .html is a page that can be used
-    without a network. .csv, .json, .md and .tex are tables; a report has .csv, .json and .safetensors. Raises
-    InputError for another suffix, and where kaleido or a browser is missing.
+    .pdf, .svg and .png are pictures without menus and title, with letters of 8 points. Tables and reports give their
+    figure. A picture has `width` and `height` inches (default: about what it has on a screen). .html is a page that
+    can be used without a network. .csv, .json, .md and .tex are tables. A report has .csv, .json and .safetensors.
+    Raises InputError for another suffix, and where kaleido or a browser is missing.
     """
     path = path_of(path, "where it is saved")
     if isinstance(what, Page):

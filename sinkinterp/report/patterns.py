@@ -57,8 +57,8 @@ def sinks(patterns: Any, position: int = 0, epsilon: float = 0.3, attention_mask
     `patterns` are attention weights: a tensor or array `sequence layer head query key`, as `si.attention_weights`
     returns it (also `head query key`, or one map), or a list of `sequence head query key` for each layer
     (`output_attentions`, or from nnsight; stacked by `torch.stack(attentions, 1)`).
-    They may also be an ActivationCache, or a model's output, also of `generate` without beams, of which all steps are
-    joined; an encoder-decoder model gives those of its decoder. The first row is of all heads: Sink_k.
+    They may also be an ActivationCache, or a model's output. Of `generate` without beams, all steps are joined. An
+    encoder-decoder model gives those of its decoder. The first row is of all heads: Sink_k.
     alpha is the mean weight over the queries from the position on, as in `measure(convention=PAPER)`. If some
     weight is negative or some row exceeds one, proxies `|w| / sum |w|` replace the weights of every layer, and the
     note says so. Rows of less than one stay: a slot has the rest. The null is uniform attention, as far back as the

@@ -1,7 +1,8 @@
 """The model and the tokenizer of a name, a folder or a GGUF file, read by transformers: whole, or refused.
 
-In this order: GGUF files, which are dequantised to a plain model; what a configuration says before its weights are
-read; what the weights hold by their headers alone; the model, and whether it has taken every tensor; the tokenizer.
+GGUF files come first, which are dequantised to a plain model. Then comes what a configuration says before its weights
+are read, and what the weights hold by their headers alone. Then come the model, which must take every tensor, and the
+tokenizer.
 """
 
 import json
@@ -323,8 +324,8 @@ _FIXES = {  # what names of tensors show -> what a user does
 def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | str, is_spread: bool) -> None:
     """Raises InputError where the weights of a local folder cannot be those of the configuration, or do not fit.
 
-    A configuration with more layers than there are tensors, or a larger embedding than all of them together, is
-    refused here, because transformers would first make a model of that size. `is_spread`: weights go where a device
+    A configuration with more layers than there are tensors is refused here, and one with a larger embedding than all
+    of them together. Transformers would first make a model of that size. `is_spread`: weights go where a device
     map says, so that the memory of this machine does not count.
     """
     quantised = getattr(config, "quantization_config", None)

@@ -266,7 +266,7 @@ class Operand:
     """One of the two tensors that an operation adds or multiplies; `number` is its number in the record.
 
     factor: what the operation multiplies it by. For one that has a row for each position, rank, pos_axis and batch_axis
-    are the result's, `source` names the parameter or buffer that it is read from, empty where it is computed, and
+    are the result's. `source` then names the parameter or buffer that it is read from, empty where it is computed.
     `is_table` says whether it is the first rows of that.
     """
 
