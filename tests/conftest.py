@@ -14,11 +14,14 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many workers as cores: more threads wait for each other
 
+import hypothesis
 import jaxtyping
 import pytest
 from jaxtyping import config
 from shape_checks import calls_of, checked_where_it_states_shapes
 
+hypothesis.settings.register_profile("same", derandomize=True)  # or a change fails for what another one brought in
+hypothesis.settings.load_profile("same")  # --hypothesis-profile=default looks for new examples
 COMPOSED = {"cli", "models", "pages", "runs", "tests"}  # folders of tests
 jaxtyping.jaxtyped = checked_where_it_states_shapes  # before any import of the package, which may import all of it
 

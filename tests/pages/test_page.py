@@ -26,7 +26,7 @@ from sinkinterp.pages.page import Section, document, page, untitled
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.report.summary import sink_verdict
 from sinkinterp.runs.experiment import Outcome
-from sinkinterp.table import Table
+from sinkinterp.table import LONG_NAME, Table
 
 PLOTLY = get_plotlyjs()
 NASTY = (
@@ -82,8 +82,8 @@ PLACES = ("title", "lead", "heading", "caption", "figure", "table title", "note"
 
 
 @cache
-def plain():
-    return made(dict.fromkeys(PLACES, "word"))
+def plain(*, long: bool = False):
+    return made(dict.fromkeys(PLACES, "word") | {"column": "word" * (8 if long else 1)})
 
 
 def drawn_figure(html: str) -> dict:
@@ -97,7 +97,7 @@ def drawn_figure(html: str) -> dict:
 def test_whatever_the_words_the_tags_are_the_same_and_the_words_are_text(words):
     html = made(words)
     read = Reader(html)
-    assert read.tags == Reader(plain()).tags
+    assert read.tags == Reader(plain(long=len(words["column"]) >= LONG_NAME)).tags  # its header has one letter more
     assert read.inside("title") == [words["title"]]
     assert read.inside("h1") == [words["title"]]
     assert read.inside("h2") == [words["heading"]]
@@ -105,6 +105,12 @@ def test_whatever_the_words_the_tags_are_the_same_and_the_words_are_text(words):
     assert "; ".join(filter(None, read.inside("span")[-2:])) == words["caption"]  # the rest is folded
     assert read.inside("th") == [f"c{words['column']}", "n"]
     assert read.inside("td") == [words["cell"], "0.500"]
+
+
+@pytest.mark.parametrize(("letters", "kind"), [(LONG_NAME, "word"), (LONG_NAME + 1, "word long")])
+def test_a_long_name_of_a_column_marks_its_header(letters, kind):
+    html = Table.of("", "", ({"c" * letters: "text"},)).to_html()
+    assert ("th", ("class", kind)) in Reader(html).tags and ("td", ("class", "word")) in Reader(html).tags
 
 
 @pytest.mark.parametrize("word", NASTY)
