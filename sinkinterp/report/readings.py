@@ -24,9 +24,8 @@ from ..files import by_suffix, check_is_file, path_of, write_file
 from ..metrics.estimates import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE
 from ..metrics.metric import AnyMetric
-from ..metrics.residuals import Steps, norm_ratio, steps
+from ..metrics.residuals import norm_ratio
 from ..metrics.sinks import Alpha, PerHead, sink_rate
-from ..seals import Damaged
 
 
 @dataclass(frozen=True)
@@ -216,10 +215,6 @@ class Readings:
         """||v_1|| over the mean of the others."""
         return norm_ratio(self.value_norms)
 
-    def steps(self, least: float = 2.0) -> Steps | None:
-        """The blocks between which the first token's residual is long, by its ratio's mean over sequences."""
-        return steps(self.residual_ratio().mean(0), least)
-
     def save(self, path: Path | str) -> None:
         """Writes the report to a file, whole or not at all, over one of that name; the suffix says in which format.
 
@@ -240,18 +235,11 @@ class Readings:
             if Path(path).suffix.lower() == ".json":
                 return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
             with safe_open(path, framework="pt") as file:
-                about, place = json.loads((file.metadata() or {})[_METADATA]), Path(path)
-                if about.keys() - _ABOUT:
-                    raise Damaged(place, f"its metadata holds {', '.join(about)}")
+                about = json.loads((file.metadata() or {})[_METADATA])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if about.get(DIGEST) not in (None, _digest(about, tensors)):
-                raise Damaged(place, "its numbers are not those that were written")
             return cls(**_fields(about, tensors))
-        except Damaged:
-            raise
         except InputError as error:
-            what = "is not a report" if ", not of a report" in str(error) else "is a damaged report"
-            raise InputError(f"{path} {what}: {error}") from error
+            raise InputError(f"{path}: {error}") from error
         except Exception as error:
             what = f"{path} is not a saved report; give a .safetensors or .json file that Report.save wrote"
             raise InputError(what) from error
@@ -269,16 +257,9 @@ class Readings:
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`. Raises InputError for anything else, and for numbers that are not the digest's."""
         with refusal("this is not a report", "give what Report.to_dict made", _NOT_A_REPORT):
-            if plain.keys() - _ABOUT - {"tensors"}:
-                tables = {"tables", "rows"} & plain.keys()
-                is_of = f"the JSON of {'tables' if 'tables' in plain else 'a table'}, not of a report" if tables else ""
-                fix = "; give what Report.save wrote" if tables else ""
-                raise InputError(f"it holds {is_of or ', '.join(map(str, plain))}{fix}")
-            tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
-            report = cls(**_fields(plain, tensors))
-            if plain.get(DIGEST) not in (None, _digest(plain, tensors)):
-                raise InputError("its numbers are not those that were written")
-            return report
+            about = {name: value for name, value in plain.items() if name != "tensors"}
+            tensors = {name: _tensor(**tensor) for name, tensor in plain.get("tensors", {}).items()}
+            return cls(**_fields(about, tensors))
 
     def to_pandas(self) -> Any:
         """One row per sequence, layer, head and position: a pandas DataFrame, without padding.
@@ -310,7 +291,6 @@ def _listed(positions: Sequence[int]) -> str:
 _METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is not a tensor
 DIGEST = "digest"  # of all that a file or dictionary holds: `load` and `from_dict` notice what was changed
 _CONTENT = ("positions", "attention_layers", "protocol")
-_ABOUT = {DIGEST, *_CONTENT}
 _BY_POSITION = ("importance", "raw_importance", "null", "bias_null")
 _NOT_A_REPORT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 
@@ -348,14 +328,17 @@ _WRITERS: Mapping[str, Callable[[Readings], bytes]] = {
 
 def _about(readings: Readings) -> dict[str, Any]:
     """What is not a tensor."""
-    return {
-        "positions": readings.positions,
-        "attention_layers": readings.attention_layers,
-        "protocol": asdict(readings.protocol),
-    }
+    return {name: getattr(readings, name) for name in _CONTENT} | {"protocol": asdict(readings.protocol)}
 
 
 def _fields(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The fields of a report that was written. Raises InputError for other numbers than its digest's."""
+    if unknown := about.keys() - {DIGEST, *_CONTENT}:
+        is_table = not unknown.isdisjoint(("tables", "rows"))
+        what = "the JSON of a table; give what Report.save wrote" if is_table else ", ".join(map(str, about))
+        raise InputError(f"it is damaged, or not a report: it holds {what}")
+    if about.get(DIGEST) not in (None, _digest(about, tensors)):
+        raise InputError("it is damaged: its numbers are not those that were written")
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(EXTRA)}
     return {
         "slot_importance": None,

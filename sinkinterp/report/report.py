@@ -167,10 +167,10 @@ def rows_named(
     """The rows that `chosen_rows` keeps of a view, or of "entries": the largest of one block, or of the tallest."""
     if name != "entries":
         return chosen_rows(view_of(report, name).table(report, epsilon, word), layers, **chosen)
-    if layers is None or len(layers) > 1:
-        return chosen_rows(largest_entries(report, epsilon, word), layers, **chosen)
-    block = whole_number(layers[0], "layer", 0, report.residual_norms.shape[1] - 1)
-    return chosen_rows(largest_entries(report, epsilon, word, block), **chosen)
+    block = None
+    if layers is not None and len(layers) == 1:
+        block, layers = whole_number(layers[0], "layer", 0, report.residual_norms.shape[1] - 1), None
+    return chosen_rows(largest_entries(report, epsilon, word, block), layers, **chosen)
 
 
 def chosen_rows(
@@ -185,26 +185,25 @@ def chosen_rows(
     top: the number of rows, those with the largest alpha_1, or the largest entries. Raises InputError where it has no
     such rows.
     """
-    layer = LAYER if LAYER in table.frame else BLOCK
-    given = {"layers": (layer, layers), "positions": (POSITION, positions)}
-    chosen = {name: (column, different_numbers(x, column)) for name, (column, x) in given.items() if x is not None}
-    rows = [row for row in table.records() if all(row.get(column) in numbers for column, numbers in chosen.values())]
+    frame, layer = table.frame, LAYER if LAYER in table.frame else BLOCK
+    given = {"layers": (layer, layers), "positions": (POSITION, positions), "heads": (HEAD, heads)}
+    columns = {name: column for name, (column, wanted) in given.items() if wanted is not None}
+    if absent := [name for name, column in columns.items() if column not in frame]:
+        lacks = " and ".join(columns[name] for name in absent)
+        raise InputError(f"{table.title!r} has no column {lacks}; leave {'=... and '.join(absent)}=... out")
+    for column, numbers in ((layer, layers), (POSITION, positions)):
+        if numbers is not None:
+            frame = frame[frame[column].isin(different_numbers(numbers, column))]
     if heads is not None:
-        rows = [row for row in rows if (row.get(layer), row.get(HEAD)) in heads]
-    if not rows:
-        columns = {name: column for name, (column, _) in chosen.items()} | ({} if heads is None else {"heads": HEAD})
-        absent = [name for name, column in columns.items() if column not in table.frame]
-        if absent:
-            columns_absent = " and ".join(columns[name] for name in absent)
-            raise InputError(
-                f"{table.title!r} has no column {columns_absent}; leave {'=... and '.join(absent)}=... out"
-            )
+        frame = frame[[place in heads for place in zip(frame[layer], frame[HEAD], strict=True)]]
+    if frame.empty:
         held = (f"{name} {table.frame[c].min()} to {table.frame[c].max()}" for name, c in columns.items())
         has = f"no such rows; it has {', '.join(held)}" if len(table.frame) else "no rows"
         raise InputError(f"{table.title!r} has {has}")
+    chosen = replace(table, frame=frame.reset_index(drop=True))
     if top is None:
-        return table.with_rows(rows)
-    column = next((name for name in (ALPHA_1, LARGEST_VALUE) if name in table.frame), None)
-    if column is None:
+        return chosen
+    column = next((name for name in (ALPHA_1, LARGEST_VALUE) if name in frame), "")
+    if not column:
         raise InputError(f"{table.title!r} has no column {ALPHA_1}, whose largest are shown; leave top=... out")
-    return table.with_rows(rows).largest(column, top)
+    return chosen.largest(column, top)

@@ -46,7 +46,7 @@ def about(html):
 
 
 def scale_of(html, channel):
-    return next(data["scale"] for data in about(html)["channels"] if data["name"] == channel)
+    return next(Scale(**data["scale"]) for data in about(html)["channels"] if data["name"] == channel)
 
 
 def block(html, name, dtype=np.uint8):
@@ -80,9 +80,8 @@ def test_the_page_holds_the_weights_to_the_precision_it_states():
     html = atlas_page(atlas)
     scale = scale_of(html, "weight")
     assert "weights to within 2%, or as 0 below" in about(html)["protocol"]
-    codes = block(html, "weight-0-4").reshape(3, 2, 12, 12).astype(float)
-    values = np.where(codes == 0, np.nan, scale["low"] * np.exp((codes - 2) * scale["step"]))
-    np.testing.assert_allclose(values, atlas.states[0].channels[WEIGHT][3:], rtol=np.expm1(scale["step"] / 2) * 1.01)
+    values = decoded(scale, block(html, "weight-0-4").reshape(3, 2, 12, 12))
+    np.testing.assert_allclose(values, atlas.states[0].channels[WEIGHT][3:], rtol=np.expm1(scale.step / 2) * 1.01)
     assert block(html, "pairs-0", "<u4").reshape(12, 12).tolist() == atlas.pairs[1].tolist()
     assert "pairs-1" not in html  # one mask, one block
 
@@ -90,12 +89,10 @@ def test_the_page_holds_the_weights_to_the_precision_it_states():
 def test_two_bytes_hold_scores_to_the_precision_they_state():
     atlas, _ = small_atlas()
     html = atlas_page(atlas)
-    said = scale_of(html, "score")
+    scale = scale_of(html, "score")
     low, high = block(html, "score-0-1").reshape(2, 3, 7, 7).astype(int)
-    scale = Scale(said["low"], said["high"], 16)
-    np.testing.assert_allclose(
-        decoded(scale, low + 256 * high), atlas.states[0].channels[SCORE][:3, 0], atol=scale.step
-    )
+    scores = decoded(scale, low + 256 * high)
+    np.testing.assert_allclose(scores, atlas.states[0].channels[SCORE][:3, 0], atol=scale.step)
 
 
 def test_the_caption_says_how_many_pairs_a_cell_covers(plain):
@@ -109,7 +106,7 @@ def test_both_states_and_the_slot_share_the_scale_of_weights():
     atlas, dense = small_atlas(states=("before", "after"), slot=True)
     larger = replace(atlas.states[1], slot=atlas.states[1].slot * 3)
     scale = scale_of(atlas_page(replace(atlas, states=(atlas.states[0], larger))), "weight")
-    assert scale["high"] == pytest.approx(max(larger.slot.max(), np.nanmax(dense)))
+    assert scale.high == pytest.approx(max(larger.slot.max(), np.nanmax(dense)))
 
 
 def test_one_atlas_is_one_page():

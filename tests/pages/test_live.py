@@ -66,7 +66,7 @@ def weights(answer, state, layer, heads):
     """The attention maps of a layer in a state."""
     view = answer["view"]
     (channel,) = (channel for channel in view["channels"] if channel["name"] == "weight")
-    scale = Scale(*(channel["scale"][name] for name in ("low", "high", "bits", "log")))
+    scale = Scale(**channel["scale"])
     length = len(view["tokens"])
     codes = plane(answer, channel["blocks"][state][str(layer)], scale.bits)
     return decoded(scale, codes).reshape(heads, length, length)

@@ -15,7 +15,7 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.metrics.estimates import difference
 from sinkinterp.metrics.instruments import ALL, INSTRUMENTS
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, Metric
-from sinkinterp.metrics.residuals import MASSIVE_ENTRIES, Steps
+from sinkinterp.metrics.residuals import MASSIVE_ENTRIES
 from sinkinterp.report.compare import compare
 from sinkinterp.report.heads import sinks_by_head
 from sinkinterp.report.report import VIEWS, Report
@@ -192,21 +192,6 @@ def test_ratios_are_norms_of_the_first_token_over_the_mean_of_the_others_that_th
         (full.residual_ratio()[1], full.residual_norms[1, :, :5]),
     ):
         torch.testing.assert_close(ratio, norms[..., 0] / norms[..., 1:].mean(-1))
-
-
-@pytest.mark.parametrize(
-    ("ratios", "options", "found"),
-    [
-        ((1.0, 2.0, 2.0, 1.0), (), Steps(1, 3)),
-        ((1.0, 1.9, 1.9, 1.0), (), None),
-        ((1.0, 1.9, 1.9, 1.0), (1.5,), Steps(1, 3)),
-        ((1.0, 9.0, 9.0, 9.0), (), Steps(1, None)),
-    ],
-)
-def test_steps_are_of_the_mean_ratio_and_of_a_factor_of_two_unless_told_otherwise(full, ratios, options, found):
-    norms = torch.ones_like(full.residual_norms)
-    norms[..., 0] = torch.tensor(ratios)
-    assert replace(full, residual_norms=norms).steps(*options) == found
 
 
 def test_a_position_that_was_not_measured_is_refused_with_those_that_were(full, subjects):

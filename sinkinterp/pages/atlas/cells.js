@@ -9,12 +9,16 @@ async function bytesOf(block) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
+/** The difference between neighbouring codes of a scale: of their values, or of the logarithms of these. */
+const stepOf = ({ is_log: isLog, low, high, bits }) =>
+  (isLog ? Math.log(high / low) : high - low) / (2 ** bits - (isLog ? 3 : 2));
+
 /** The value of every code of a scale; NaN for code 0, which says that there is no value. */
-function valuesOfCodes({ log, low, bits, step }) {
-  const values = new Float32Array(2 ** bits);
+function valuesOfCodes(scale) {
+  const { is_log: isLog, low, bits } = scale, values = new Float32Array(2 ** bits), step = stepOf(scale);
   values[0] = NaN;
   for (let code = 1; code < values.length; code++) {
-    values[code] = log ? (code === 1 ? 0 : low * Math.exp((code - 2) * step)) : low + (code - 1) * step;
+    values[code] = isLog ? (code === 1 ? 0 : low * Math.exp((code - 2) * step)) : low + (code - 1) * step;
   }
   return values;
 }

@@ -22,22 +22,50 @@ from ..page import Scripts, asset, declared, document, rendered
 from .build import Atlas
 
 
-@dataclass(frozen=True)
-class ScaleData:
-    """How codes become numbers: see `Scale`."""
+Values = Float[np.ndarray, "*shape"]
 
-    log: bool
+
+@dataclass(frozen=True)
+class Scale:
+    """Codes of values from `low` to `high` in even steps, from 1 on. Code 0 stands for no value (NaN).
+
+    A logarithmic scale has even ratios, from code 2 on. Its code 1 stands for 0, and for what rounds below `low`.
+    """
+
     low: float
     high: float
-    bits: int
-    step: float
+    bits: int = 8
+    is_log: bool = False
+
+    @property
+    def step(self) -> float:
+        """The difference between neighbouring codes: of their values, or of the logarithms of these."""
+        low, high = self._places(np.array([self.low, self.high]))
+        return float(high - low) / (2**self.bits - 2 - self.is_log)
+
+    def codes(self, values: Values) -> np.ndarray:
+        """The nearest codes, `bits` wide."""
+        first, places = 1 + self.is_log, self._places(values.astype(np.float64))
+        steps = np.rint((places - self._places(np.array(self.low))) / (self.step or 1))
+        codes = np.clip(steps, -self.is_log, 2**self.bits - 1 - first) + first
+        return np.where(np.isnan(values), 0, codes).astype(f"uint{self.bits}")
+
+    def precision(self) -> str:
+        """A text that says how far a code may be from its value."""
+        if self.is_log:
+            return f"to within {100 * np.expm1(self.step / 2):.1g}%, or as 0 below {self.low:.1g}"
+        return f"to within {self.step / 2:.1g}"
+
+    @np.errstate(divide="ignore")
+    def _places(self, values: Values) -> Values:
+        return np.asarray(np.log(np.maximum(values, 0)) if self.is_log else values)
 
 
 @dataclass(frozen=True)
 class ImportanceData:
     """Importance: its scale, and for each state the id of the block that holds it."""
 
-    scale: ScaleData
+    scale: Scale
     blocks: list[str]
 
 
@@ -48,7 +76,7 @@ class ChannelData:
     name: str
     title: str
     colour_range: tuple[float, float]
-    scale: ScaleData
+    scale: Scale
     blocks: list[dict[str, str]]
 
 
@@ -127,49 +155,6 @@ class PageData:
     themes: dict[str, ThemeData]
 
 
-Values = Float[np.ndarray, "*shape"]
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Codes of values from `low` to `high` in even steps, from 1 on. Code 0 stands for no value (NaN).
-
-    A logarithmic scale has even ratios, from code 2 on. Its code 1 stands for 0, and for what rounds below `low`.
-    """
-
-    low: float
-    high: float
-    bits: int = 8
-    is_log: bool = False
-
-    @property
-    def step(self) -> float:
-        """The difference between neighbouring codes: of their values, or of the logarithms of these."""
-        low, high = self._places(np.array([self.low, self.high]))
-        return float(high - low) / (2**self.bits - 2 - self.is_log)
-
-    def codes(self, values: Values) -> np.ndarray:
-        """The nearest codes, `bits` wide."""
-        first, places = 1 + self.is_log, self._places(values.astype(np.float64))
-        steps = np.rint((places - self._places(np.array(self.low))) / (self.step or 1))
-        codes = np.clip(steps, -self.is_log, 2**self.bits - 1 - first) + first
-        return np.where(np.isnan(values), 0, codes).astype(f"uint{self.bits}")
-
-    def precision(self) -> str:
-        """A text that says how far a code may be from its value."""
-        if self.is_log:
-            return f"to within {100 * np.expm1(self.step / 2):.1g}%, or as 0 below {self.low:.1g}"
-        return f"to within {self.step / 2:.1g}"
-
-    def data(self) -> ScaleData:
-        """What the page needs to decode."""
-        return ScaleData(self.is_log, self.low, self.high, self.bits, self.step)
-
-    @np.errstate(divide="ignore")
-    def _places(self, values: Values) -> Values:
-        return np.asarray(np.log(np.maximum(values, 0)) if self.is_log else values)
-
-
 def linear(values: Values, bits: int) -> Scale:
     """The scale from the smallest to the largest value."""
     low, high = (float(v) for v in (np.nanmin(values), np.nanmax(values)))
@@ -197,16 +182,7 @@ def text_of(data: bytes) -> str:
     return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
 
 
-Scales = Mapping[Quantity, Scale]
-
-
 Blocks = dict[str, str]  # texts of codes by their ids in the page
-
-
-def _added(blocks: Blocks, name: str, text: str) -> str:
-    """The id of a block that is added."""
-    blocks[name] = text
-    return name
 
 
 def encode(atlas: Atlas) -> tuple[PageData, Mapping[str, str]]:
@@ -261,20 +237,21 @@ def _strongest(atlas: Atlas) -> int:
 
 def _importance(atlas: Atlas, blocks: Blocks) -> ImportanceData:
     scale = logarithmic(np.concatenate([state.importance.ravel() for state in atlas.states]), 16)
-    codes = [packed(scale.codes(state.importance)) for state in atlas.states]
-    return ImportanceData(scale.data(), [_added(blocks, f"importance-{i}", c) for i, c in enumerate(codes)])
+    of_states = {f"importance-{i}": packed(scale.codes(state.importance)) for i, state in enumerate(atlas.states)}
+    blocks |= of_states
+    return ImportanceData(scale, [*of_states])
 
 
 def _by_layer(atlas: Atlas, name: str, codes: np.ndarray, blocks: Blocks) -> dict[str, str]:
     """The id of the block of each layer's codes."""
-    layers = atlas.by_layer().items()
-    return {str(layer): _added(blocks, f"{name}-{layer}", packed(codes[maps])) for layer, maps in layers}
+    blocks |= {f"{name}-{layer}": packed(codes[maps]) for layer, maps in atlas.by_layer().items()}
+    return {str(layer): f"{name}-{layer}" for layer in atlas.by_layer()}
 
 
 def _channel(atlas: Atlas, channel: Quantity, scale: Scale, blocks: Blocks) -> ChannelData:
     name, codes = channel.name.replace(" ", "-"), [scale.codes(state.channels[channel]) for state in atlas.states]
     ids = [_by_layer(atlas, f"{name}-{i}", of_state, blocks) for i, of_state in enumerate(codes)]
-    return ChannelData(channel.name, channel.title, _colour_range(channel, scale), scale.data(), ids)
+    return ChannelData(channel.name, channel.title, _colour_range(channel, scale), scale, ids)
 
 
 def _colour_range(quantity: Quantity, scale: Scale) -> tuple[float, float]:
@@ -296,11 +273,12 @@ def _slots(atlas: Atlas, scale: Scale, blocks: Blocks) -> list[dict[str, str]]:
 def _pairs(atlas: Atlas, blocks: Blocks) -> dict[str, str]:
     """Layers with the same mask share a block."""
     texts = {layer: text_of(atlas.pairs[layer].astype("<u4").tobytes()) for layer in atlas.by_layer()}
-    ids = {text: _added(blocks, f"pairs-{i}", text) for i, text in enumerate(dict.fromkeys(texts.values()))}
+    ids = {text: f"pairs-{i}" for i, text in enumerate(dict.fromkeys(texts.values()))}
+    blocks |= {name: text for text, name in ids.items()}
     return {str(layer): ids[text] for layer, text in texts.items()}
 
 
-def _captions(atlas: Atlas, scales: Scales) -> dict[str, str]:
+def _captions(atlas: Atlas, scales: Mapping[Quantity, Scale]) -> dict[str, str]:
     """The text under each figure, and the protocol."""
     words = data_of("pages/atlas/captions.toml")
     pair, pairs = words.pop("pair"), words.pop("pairs").format(side=atlas.side)

@@ -27,7 +27,7 @@ function rangeText(singular, plural, firstCell, endCell) {
 
 /** The value of a pair, or the largest and the mean value of a box of cells. */
 function valueText(cellsByStat, box, scale, isPair) {
-  const text = (x) => (scale.log && x === 0 ? `below ${scale.low.toExponential(0)}` : number(x, scale));
+  const text = (x) => (scale.is_log && x === 0 ? `below ${scale.low.toExponential(0)}` : number(x, scale));
   const largest = text(joined(cellsByStat[0], box, false));
   if (isPair) return largest;
   return `${largest} largest, ${text(joined(cellsByStat[cellsByStat.length - 1], box, true))} mean`;

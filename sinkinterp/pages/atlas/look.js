@@ -11,9 +11,9 @@ const quotedToken = (i) => `‘${shortened(visible(tokens[i]), 80)}’`;
 const placeName = (place) => (place < 0 ? "* (off the sequence)" : `${place} ${quotedToken(place)}`);
 
 /** A number in as many digits as its codes hold. */
-function number(x, { log, bits, step }) {
-  if (!log) return x.toFixed(Math.max(0, Math.min(4, Math.floor(-Math.log10(step)))));
-  const digits = bits > 8 ? 3 : 2;
+function number(x, scale) {
+  if (!scale.is_log) return x.toFixed(Math.max(0, Math.min(4, Math.floor(-Math.log10(stepOf(scale))))));
+  const digits = scale.bits > 8 ? 3 : 2;
   return x !== 0 && Math.abs(x) < 1e-3 ? x.toExponential(digits - 1) : x.toPrecision(digits);
 }
 
