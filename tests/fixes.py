@@ -399,9 +399,6 @@ TYPED = {
         "cli('measure OURS --edit Zero')", "[cli(f'measure OURS --edit {e}') for e in ('SwapPositions(0,4)', 'RemoveColumn()')]",
     ),
     "leave --layer out": ("cli('view OURS --head 0.0 --layer 0')", "cli('view OURS --head 0.0 --no-open --force')"),
-    "give one of --text, --prompt and --tokens": (
-        "cli('view TEXTUAL --prompt a --text b')", "cli('view TEXTUAL --prompt one-two --no-open --force')",
-    ),
     "leave --head, --answer and --instead out": (
         "cli('explain TEXTUAL --place --head 0.0')", "cli('explain TEXTUAL --place')",
     ),

@@ -19,8 +19,31 @@ if TYPE_CHECKING:
     from ..data.tokens import TokenSet
     from ..interventions import Edit
 
-Shown = Annotated[Path, file("Write the page, .html, or one map: .png, .pdf, .svg.", "--out", *options.DRAWN)]
+Drawing = Annotated[Path, file("Write the page, .html, or one map: .png, .pdf, .svg.", "--out", *options.DRAWN)]
 ShownLayers = Annotated[list[int], n("Show this layer only; repeatable.", min=0)]
+
+
+@dataclass(frozen=True)
+class Shown(OneText):
+    """The text that is shown."""
+
+    prompt: options.Prompt = None
+
+    def token_set(self, subject: "Subject", model: str, on_file: OnProgress) -> "TokenSet":
+        """Its tokens; without a text, those that the model was trained on."""
+        from ..backends.subject import text_to_tokens
+        from ..data.texts import named_texts
+        from ..runs.inputs import Inputs
+
+        check_used("--bos", self.bos, "a model with a tokenizer", subject.tokenizer)
+        rule, length = self.bos or Bos.TOKENIZER, self.length
+        if self.prompt is not None:
+            return text_to_tokens(subject, rule).one(self.prompt, length)
+        if self.text is not None:
+            return text_to_tokens(subject, rule).first_in(named_texts(self.text, self.column or "text"), length)
+        ids = None if self.tokens is None else Path(self.tokens)
+        size = length or min(64, subject.shape.n_ctx or 64)
+        return Inputs(size, 1, rule, tokens=ids, may_be_shorter=length is None).token_set(subject, model, on_file)
 
 
 @dataclass(frozen=True)
@@ -40,21 +63,19 @@ class Heads:
         """The heads that were asked for; None for all."""
         from ..measurement.maps import heads_asked
 
-        shape = subject.shape
-        return (
-            heads_asked(shape.attention_layers, shape.n_heads, self.layer, None) if self.layer else self.named() or None
-        )
+        if not self.layer:
+            return self.named() or None
+        return heads_asked(subject.shape.attention_layers, subject.shape.n_heads, self.layer, None)
 
 
 def view(
     model: options.Model,
     *,
-    given: OneText,
-    prompt: options.Prompt = None,
+    given: Shown,
     heads: Heads,
     edit: options.Edits = [],
     loading: LoadingIn,
-    out: Shown = Path("figures/view.html"),
+    out: Drawing = Path("figures/view.html"),
     browser: options.Browser = False,
     force: options.Force = False,
 ) -> None:
@@ -65,8 +86,6 @@ def view(
     Of a file the first text is shown; without a text, what the model was trained on.
     """
     named = heads.named()
-    if sum(each is not None for each in (given.text, prompt, given.tokens)) > 1:
-        raise InputError("give one of --text, --prompt and --tokens")
     check_outputs(force, out, reads=given.files)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
@@ -77,7 +96,7 @@ def view(
         given.check()
         options.check_sizes(model, named, given.length, loading.beyond_context)
         subject = loading.subject(model)
-        token_set = _token_set(subject, model, given, prompt, progress("reading docstrings"))
+        token_set = given.token_set(subject, model, progress("reading docstrings"))
         content: Any
         if (suffix := out.suffix.lower()) in options.PICTURES:
             content = _map_picture(subject, token_set, heads.of(subject), edits, suffix)
@@ -86,23 +105,6 @@ def view(
     deliver([], (out, lambda: content))
     if browser:
         webbrowser.open(out.resolve().as_uri())
-
-
-def _token_set(subject: "Subject", model: str, given: OneText, prompt: str | None, on_file: OnProgress) -> "TokenSet":
-    """The text that is shown."""
-    from ..backends.subject import text_to_tokens
-    from ..data.texts import named_texts
-    from ..runs.inputs import Inputs
-
-    check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
-    rule, length = given.bos or Bos.TOKENIZER, given.length
-    if prompt is not None:
-        return text_to_tokens(subject, rule).one(prompt, length)
-    if given.text is not None:
-        return text_to_tokens(subject, rule).first_in(named_texts(given.text, given.column or "text"), length)
-    ids = None if given.tokens is None else Path(given.tokens)
-    inputs = Inputs(length or min(64, subject.shape.n_ctx or 64), 1, rule, tokens=ids, may_be_shorter=length is None)
-    return inputs.token_set(subject, model, on_file)
 
 
 def _map_picture(

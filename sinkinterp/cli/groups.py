@@ -65,9 +65,13 @@ class OneText:
         return self.text, self.tokens
 
     def check(self) -> None:
-        """Raises InputError for an option that has no effect on this input, and for a file that cannot be read."""
+        """Raises InputError for two inputs, an option without effect on this one, and a file that cannot be read."""
         from ..runs.inputs import token_ids
 
+        inputs = ("text", "prompt", "tokens", "drawn")  # of which some commands have some
+        given = [f"--{name}" for name in inputs if getattr(self, name, None) is not None]
+        if len(given) > 1:
+            raise InputError(f"{' and '.join(given)} are given together; give one")
         if self.tokens is not None:
             token_ids(Path(self.tokens))
         texts_named(self.text, self.column)
@@ -88,10 +92,6 @@ class Texts(OneText):
         return None
 
     def check(self) -> None:
-        each = {"--text": self.text, "--prompt": self.prompt, "--tokens": self.tokens, "--drawn": self.drawn}
-        named = [name for name, value in each.items() if value is not None]
-        if len(named) > 1:
-            raise InputError(f"{' and '.join(named)} are given together; give one")
         super().check()
         check_used("--seed", self.seed, "--drawn", self.drawn)
 

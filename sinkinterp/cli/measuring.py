@@ -1,6 +1,6 @@
 """The commands that measure: a model, several of them, every backend, smaller caches, and what to leave out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -137,14 +137,9 @@ def measure(
         chosen = rows.of(*of_report)
     shown = [chosen] if chosen is not None else (overview_tables if full else overview)(*of_report)
     files = written.table_files(chosen or report, partial(measurement_page, *of_report))
-    deliver([*shown, *_remarks(report)], *files, form=written.format)
-
-
-def _remarks(report: "Report") -> Iterator[str]:
-    """Returns what the user may not expect of the texts that were read."""
-    read = report.protocol
-    if read.texts_too_short:
-        yield f"{read.texts_too_short} texts shorter than {read.length} tokens were passed over."
+    skipped, length = report.protocol.texts_too_short, report.protocol.length
+    remarks = [f"{skipped} texts shorter than {length} tokens were passed over."] if skipped else []
+    deliver([*shown, *remarks], *files, form=written.format)
 
 
 def measured(

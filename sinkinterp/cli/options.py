@@ -162,11 +162,7 @@ def word(about: str, metavar: str, *names: str, parser: Callable[[str], str] = f
 
 def folder(about: str) -> Any:
     """An option that names a folder to write to."""
-    return option(about, "--out", metavar="FOLDER", parser=_folder)
-
-
-def _folder(text: str | Path) -> Path:
-    return Path(filled(str(text)))
+    return option(about, "--out", metavar="FOLDER", parser=lambda text: Path(filled(str(text))))
 
 
 def file(about: str, name: str, *endings: str) -> Any:
@@ -260,9 +256,9 @@ def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         named = {each.arg: _value(each.value) for each in node.keywords if each.arg is not None}
         if len(named) == len(node.keywords):  # no **mapping
-            return _public(node.func.id)(*map(_value, node.args), **named)
+            return _named(node.func.id, is_called=True)(*map(_value, node.args), **named)
     if isinstance(node, ast.Name):
-        return _site(node.id)
+        return _named(node.id, is_called=False)
     prefixed = node.func if isinstance(node, ast.Call) else node
     if isinstance(prefixed, ast.Attribute):
         raise ValueError(f"{ast.unparse(prefixed)} has a prefix; --edit takes {prefixed.attr} alone")
@@ -271,32 +267,19 @@ def _value(node: ast.expr) -> Any:
     return ast.literal_eval(node)
 
 
-def _site(name: str) -> Any:
-    """The site of that name, such as RESIDUAL."""
+def _named(name: str, is_called: bool) -> Any:
+    """The edit, operation, kernel or share of that name, which is called; or the site, which is not."""
     from .. import interventions
-    from ..attention import sites
-
-    site = getattr(sites, name, None)
-    if isinstance(site, sites.Site):
-        return site
-    if name in interventions.__all__:
-        raise ValueError(f"{name} needs brackets, {name}()")
-    known = [each for each, value in vars(sites).items() if isinstance(value, sites.Site)]
-    raise ValueError(f"{name} is not a site{nearest(name, (*known, *interventions.__all__))}")
-
-
-def _public(name: str) -> Any:
-    """The edit, operation or kernel of that name."""
-    from .. import interventions
-    from ..attention import kernels
+    from ..attention import kernels, sites
     from ..interventions.attention_layers import Share
 
-    if name in interventions.__all__:
-        return getattr(interventions, name)
-    kernel = getattr(kernels, name, None)
-    if isinstance(kernel, type) and kernel.__module__ == kernels.__name__ and not name.startswith("_"):
-        return kernel
-    shares = {share.__name__: share for share in Share.__subclasses__()}
-    if name in shares:
-        return shares[name]
-    raise ValueError(f"there is no public edit {name}{nearest(name, (*interventions.__all__, *shares))}")
+    of_kernels = {each: kind for each, kind in vars(kernels).items() if isinstance(kind, type)}
+    called = {each: kind for each, kind in of_kernels.items() if kind.__module__ == kernels.__name__ and each[0] != "_"}
+    called |= {share.__name__: share for share in Share.__subclasses__()}
+    called |= {each: getattr(interventions, each) for each in interventions.__all__}
+    known = called if is_called else {each: x for each, x in vars(sites).items() if isinstance(x, sites.Site)}
+    if name in known:
+        return known[name]
+    if name in called:
+        raise ValueError(f"{name} needs brackets, {name}()")
+    raise ValueError(f"there is no public edit or site {name}{nearest(name, (*known, *called))}")

@@ -152,7 +152,10 @@ def reproduce(
 
     Writes NAME.json and NAME.html for each, and index.html with the verdicts of all that lie in the folder.
     """
-    is_all, given = list(names) == ["all"], _full_names(names, save)
+    is_all = list(names) == ["all"]
+    given = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
+    if save is not None and len(given) > 1:
+        raise InputError("--save writes the table of one experiment; leave it out, or name one")
     asked.check()
     check_outputs(force, save, reads=(asked.text,))
     say(f"preparing {', '.join(names)}")
@@ -188,14 +191,6 @@ def reproduce(
         print_text(f"all of them, shared runs once: {_total(costs, out)}")
     for reason in left_out:
         print_line(reason)
-
-
-def _full_names(names: Sequence[str], save: Path | None) -> list[str]:
-    """The experiments that are named. Raises InputError for one file of several."""
-    found = experiment_names() if list(names) == ["all"] else list(dict.fromkeys(map(full_name, names)))
-    if save is not None and len(found) > 1:
-        raise InputError("--save writes the table of one experiment; leave it out, or name one")
-    return found
 
 
 def _check_chapters(out: Path, names: Sequence[str], scale: Scale | None, force: bool) -> None:

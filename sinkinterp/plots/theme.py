@@ -298,24 +298,17 @@ def add_band(
         figure.add_scatter(y=rows.numbers(high_of(column)), name=f"{name}, high", **fill, **edge)
 
 
-def _places(table: Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-    return sorted({tuple(row[name] for name in columns) for row in table.records()})
-
-
-def grid_of(table: Table, column: str, down: Sequence[str] = (LAYER,), across: str = HEAD) -> np.ndarray:
-    """The numbers of a column as a grid, `row column`, both in order; NaN where the table has no row."""
-    rows, columns = _places(table, down), _places(table, [across])
-    grid = np.full((len(rows), len(columns)), np.nan)
-    for row, number in zip(table.records(), table.numbers(column), strict=True):
-        grid[rows.index(tuple(row[name] for name in down)), columns.index((row[across],))] = number
-    return grid
+def grid_of(table: Table, column: str, down: Sequence[str] = (LAYER,), across: str = HEAD) -> Any:
+    """The numbers of a column as a pandas frame, `row column`, both in order; NaN where the table has no row."""
+    return table.frame.pivot(index=[*down], columns=across, values=column).astype(float)
 
 
 def heat_map(table: Table, column: str, down: Sequence[str] = (LAYER,), across: str = HEAD, **more: Any) -> go.Figure:
     """A map of `grid_of`, its first row at the top. `more` are further attributes of the trace."""
-    y, x = ([".".join(map(str, place)) for place in _places(table, names)] for names in (down, [across]))
+    grid = grid_of(table, column, down, across)
+    rows = [".".join(map(str, place)) for place in grid.index.to_frame().itertuples(index=False)]
     look = {"colorscale": MAGNITUDE, "colorbar": {"title": column}} | more
-    figure = go.Figure().add_heatmap(z=grid_of(table, column, down, across), x=x, y=y, **look)
+    figure = go.Figure().add_heatmap(z=grid.to_numpy(), x=[*map(str, grid.columns)], y=rows, **look)
     figure.update_xaxes(title=across, type="category")
     return figure.update_yaxes(title=".".join(down), type="category", autorange="reversed")
 

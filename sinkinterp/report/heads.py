@@ -163,7 +163,7 @@ def _kind(value_ratio: torch.Tensor) -> str:
 
 def heads_svg(table: Table) -> str:
     """alpha_1 of every head, a row per layer, dark for much; from `sinks_by_head`."""
-    layers, grid = unique_values(table, LAYER), grid_of(table, ALPHA_1)
+    layers, grid = unique_values(table, LAYER), grid_of(table, ALPHA_1).to_numpy()
     side = max(4, min(LARGEST_CELL, SIDE // max(grid.shape)))
     colours = iter(sample_colorscale([*LIGHT.sequential], grid.clip(0, 1).ravel().tolist()))
     cells = "".join(

@@ -9,7 +9,7 @@ from backends.zoo import VOCAB, model_of
 from typer.testing import CliRunner
 
 import sinkinterp as si
-from sinkinterp.applications import eviction, outliers
+from sinkinterp.cli import terminal
 from sinkinterp.cli.main import app
 from sinkinterp.cli.terminal import LINES, ROWS, SHADES, brief, head_blocks, overview, strongest_heads
 from sinkinterp.table import Table
@@ -86,17 +86,6 @@ def test_a_table_that_is_cut_says_how_many_rows_it_has(rows):
     assert shown.title == "A title" + is_cut * f" ({ROWS} of {rows} rows, the rest with --full)"
 
 
-def test_the_first_rows_of_cache_are_those_of_its_answer_and_of_mask_the_longest():
-    places = [(w, n) for w in (3, 7) for n in (0, 2)]
-    names = eviction.WINDOW, eviction.KEPT
-    losses = Table.of("", "", tuple(dict(zip(names, place, strict=True)) for place in places))
-    shown = [tuple(row.values()) for row in losses.largest(eviction.WINDOW).records()]
-    assert shown[:2] == [(7, 0), (7, 2)]
-    assert sorted(shown) == sorted(places)
-    blocks = Table.of("", "", tuple({"block": i, outliers.LONGEST: x} for i, x in enumerate([2.0, 7.0, 3.0])))
-    assert blocks.largest(outliers.LONGEST).frame["block"].tolist() == [1, 2, 0]
-
-
 def test_explain_says_a_sentence_for_each_head_and_shows_the_rows_of_the_strongest():
     words = ["explain", "sinkinterp/text-softmax", "--sequences", "3", "--length", "13", "--drawn", "random"]
     lines = CliRunner().invoke(app, words).stdout.splitlines()
@@ -163,3 +152,40 @@ def test_models_that_are_compared_read_as_many_sequences_as_the_first_needs(monk
     words = ["compare", "sinkinterp/text-sigmoid", "sinkinterp/text-softmax", "--length", "17", "--first-only"]
     said = CliRunner().invoke(app, [*words, "--save", str(tmp_path / "a.json")])
     assert said.exit_code == 0 and said.stdout.count("n=4") == 2, said.stdout
+
+
+COLUMNS = {"name of the model": "a model with a long name"} | {f"column {i} of many": 1.5 + i for i in range(20)}
+
+
+def printed(table, width, monkeypatch, capsys):
+    monkeypatch.setattr(terminal, "console", terminal.Console(width=width, emoji=False))
+    terminal.print_table(table)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [40, 79, 120])
+def test_a_wide_table_cuts_no_word_and_names_the_columns_that_do_not_fit(width, monkeypatch, capsys):
+    out = printed(Table.of("A title", "a note", (COLUMNS,)), width, monkeypatch, capsys)
+    shown, _, left_out = out.partition("Not shown")
+    assert "…" not in out and max(map(len, out.splitlines())) <= width
+    for word in ("name", "model", "long", "1.500"):
+        assert word in shown
+    names = " ".join(left_out.split("few:")[1].split()).split("; ")
+    assert names == list(COLUMNS)[-len(names) :]
+    assert f"{1.5 + 19 - len(names):.3f}" in shown
+
+
+def test_a_table_that_fits_has_each_cell_on_one_line(monkeypatch, capsys):
+    out = printed(Table.of("", "", ({"model": "a model with a long name", "loss": 2.25},)), 80, monkeypatch, capsys)
+    assert "│ a model with a long name │ 2.250 │" in out and "Not shown" not in out
+
+
+@pytest.mark.parametrize("width", [41, 83, 113])
+def test_title_and_note_of_a_narrow_table_are_as_wide_as_the_terminal(width, monkeypatch, capsys):
+    title, note = " ".join(["[word]"] * (width // 7)), " ".join(f"[n={i}]" for i in range(89))
+    out = printed(Table.of(title, note, ({"x": 1},)), width, monkeypatch, capsys)
+    first, second, *_ = out.splitlines()
+    assert first.rstrip() == title and second.startswith("┏")
+    below = out.rpartition("┘")[2].split("\n")[1:]
+    assert " ".join(line.strip() for line in below).strip() == note
+    assert all(width - len("[n=88]") <= len(line.rstrip()) <= width for line in below[:-2])

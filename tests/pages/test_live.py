@@ -4,7 +4,9 @@ import base64
 import gzip
 import json
 import math
+import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 
@@ -14,7 +16,6 @@ import torch
 from backends.zoo import model_of
 from hypothesis import given, settings, strategies as st
 from pages.atlases import decoded
-from pages.test_schema import fields
 from refusals import refused
 
 from sinkinterp import interventions
@@ -26,9 +27,18 @@ from sinkinterp.measurement.activation_patching import activation_patching
 from sinkinterp.measurement.maps import head_maps
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
-from sinkinterp.pages.atlas.encode import Scale
-from sinkinterp.pages.live.page import KINDS, AnswerData, EditData, Session, edit_of, massive_entries
-from sinkinterp.pages.page import declared
+from sinkinterp.pages.atlas.encode import SCRIPTS as ATLAS, PageData, Scale
+from sinkinterp.pages.live.page import (
+    KINDS,
+    SCRIPTS as LIVE,
+    AnswerData,
+    EditData,
+    Session,
+    StartData,
+    edit_of,
+    massive_entries,
+)
+from sinkinterp.pages.page import asset, declared
 
 TEXT = "Return the number of items in the list."
 IDS = "3 17 5 9 11 5 8 2 40 3 17"
@@ -276,3 +286,48 @@ def test_a_long_prompt_is_refused_and_the_longest_one_fits(demo):
     longest = demo.most_tokens
     assert len(demo.answer({"prompt": "3 " * longest})["view"]["tokens"]) == longest
     refused(lambda: demo.answer({"prompt": "3 " * (longest + 1)}), f"more than {longest} tokens")
+
+
+@dataclass(frozen=True)
+class Part:
+    names: list[str]
+    pair: tuple[float, int]
+
+
+@dataclass(frozen=True)
+class Whole:
+    is_on: bool
+    parts: dict[str, Part]
+
+
+def test_types_are_declared_as_json():
+    part = {"names": ["string"], "pair": ["number", "number"]}
+    assert declared(Whole) == {"is_on": "boolean", "parts": {"*": part}}
+
+
+def code_of(scripts):
+    return "".join(map(asset, scripts))
+
+
+def fields(kind):
+    """The names of all fields of a declared type, at every depth."""
+    if isinstance(kind, dict):
+        return set(kind) - {"*"} | set().union(*map(fields, kind.values()))
+    return set().union(*map(fields, kind)) if isinstance(kind, list) else set()
+
+
+def test_the_scripts_read_every_field_and_no_other_field_of_an_atlas():
+    at_top = set(re.findall(r"\babout\.(\w+)", code_of(ATLAS)))
+    (taken,) = re.findall(r"\(\{([^}]*)\} = about\);", code_of(ATLAS))
+    assert at_top | {name.strip() for name in taken.split(",")} == declared(PageData).keys()
+
+
+@pytest.mark.parametrize(("root", "kind"), [("start", StartData), ("answer", AnswerData)])
+def test_the_live_page_reads_every_field_and_no_other_field(root, kind):
+    own = [name for name in LIVE if name.startswith("live/")]
+    assert set(re.findall(rf"\b{root}\.(\w+)", code_of(own))) - {"error"} == declared(kind).keys()
+
+
+@pytest.mark.parametrize(("scripts", "kind"), [(ATLAS, PageData), (LIVE, AnswerData), (LIVE, StartData)])
+def test_no_field_is_written_that_no_script_reads(scripts, kind):
+    assert not [name for name in fields(declared(kind)) if not re.search(rf"\b{name}\b", code_of(scripts))]

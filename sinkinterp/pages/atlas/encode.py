@@ -21,7 +21,6 @@ from ...table import Table
 from ..page import Scripts, asset, declared, document, rendered
 from .build import Atlas
 
-
 Values = Float[np.ndarray, "*shape"]
 
 
