@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ..interventions import Edit
 
 Drawing = Annotated[Path, file("Write the page, .html, or one map: .png, .pdf, .svg.", "--out", *options.DRAWN)]
-ShownLayers = Annotated[list[int], n("Show this layer only; repeatable.", min=0)]
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Heads:
     """Which heads are shown."""
 
     head: options.HeadNames = field(default_factory=list)
-    layer: ShownLayers = field(default_factory=list)
+    layer: Annotated[list[int], n("Show this layer only; repeatable.", min=0)] = field(default_factory=list)
 
     def named(self) -> options.Heads:
         """The heads of --head. Raises InputError for what is none, and beside --layer."""

@@ -116,8 +116,6 @@ class Site(StrEnum):
 
 SITES = "What is patched: residual, feed-forward, attention, heads, edges (the weights of --head) or paths."
 To = Annotated[str | None, option("Where a path ends: 3.7.q, 3.2.k, 3.2.v; default: logits.", metavar="HEAD.q")]
-FirstOrder = Annotated[bool, option("Add what gradients estimate, and its error.", "--first-order")]
-Direct = Annotated[bool, option("With --answer: add what is written into its logit.", "--direct")]
 
 
 @dataclass(frozen=True)
@@ -127,8 +125,8 @@ class What:
     site: Annotated[Site, option(SITES, metavar="SITE", show_default=False)] = Site.RESIDUAL
     head: options.HeadNames = field(default_factory=list)
     to: To = None
-    first_order: FirstOrder = False
-    direct: Direct = False
+    first_order: Annotated[bool, option("Add what gradients estimate, and its error.", "--first-order")] = False
+    direct: Annotated[bool, option("With --answer: add what is written into its logit.", "--direct")] = False
 
     @property
     def heads(self) -> Heads:
@@ -179,9 +177,7 @@ class What:
 
 Clean = Annotated[list[str], option("A prompt with the behaviour; repeatable.", metavar="TEXT")]
 Corrupted = Annotated[list[str], option("One with other words, of as many tokens.", metavar="TEXT")]
-Into = Annotated[str | None, option("Patch MODEL into this one, of the same shape.", metavar="TWIN")]
 OfBoth = Annotated[list[str], option("With --into: what both models read; repeatable.", metavar="TEXT")]
-Sink = Annotated[bool, option("Measure the attention to the first token; default: KL divergence.", "--sink")]
 
 
 @dataclass(frozen=True)
@@ -190,11 +186,11 @@ class Compared:
 
     clean: Clean = field(default_factory=list)
     corrupted: Corrupted = field(default_factory=list)
-    into: Into = None
+    into: Annotated[str | None, option("Patch MODEL into this one, of the same shape.", metavar="TWIN")] = None
     prompt: OfBoth = field(default_factory=list)
     answer: Answer = None
     instead: Instead = None
-    sink: Sink = False
+    sink: Annotated[bool, option("Measure the attention to the first token; default: KL divergence.", "--sink")] = False
 
     def check(self, is_path: bool) -> None:
         """Raises InputError unless two prompts or two models are compared, and for two metrics at once."""

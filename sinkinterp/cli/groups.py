@@ -5,13 +5,13 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from ..checks import InputError
 from ..data.choices import Dtype
 from ..data.progress import OnProgress, no_progress
 from . import options
-from .options import check_outputs, check_used, suffix_of, texts_named
+from .options import LARGEST, PAGES, check_outputs, check_used, file, n, option, suffix_of, texts_named
 from .terminal import Wanted
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class OneText:
     text: options.Text = None
     column: options.Column = None
     tokens: options.Tokens = None
-    length: options.Length = None
+    length: Annotated[int | None, n("Tokens of a sequence.", min=2)] = None
     bos: options.Bos = None
 
     @property
@@ -83,8 +83,8 @@ class Texts(OneText):
     """What a model reads, and how much of it; None where the user did not say it."""
 
     drawn: options.Drawn = None
-    seed: options.DrawSeed = None
-    sequences: options.Sequences = None
+    seed: Annotated[int | None, n("Seed of --drawn; default: 0.", min=0, max=LARGEST)] = None
+    sequences: Annotated[int | None, n("How many sequences are read.", min=1)] = None
 
     @property
     def prompt(self) -> str | None:
@@ -166,7 +166,10 @@ class Loading:
 class LoadingIn(Loading):
     """How a command loads its model, in a backend that the user chooses."""
 
-    backend: options.Backend = "huggingface"
+    backend: Annotated[
+        Literal["huggingface", "nnsight", "transformer_lens"],
+        option("huggingface, nnsight or transformer_lens.", metavar="NAME", show_default=False),
+    ] = "huggingface"
     beyond_context: options.BeyondContext = False
 
 
@@ -175,8 +178,8 @@ class Written:
     """In which form a command answers: what it prints, and the files that it writes."""
 
     format: options.Format = None
-    save: options.Numbers = None
-    out: options.Page = None
+    save: Annotated[Path | None, file("Write the answer and its tables: .json.", "--save", ".json")] = None
+    out: Annotated[Path | None, file("Write a page: .html.", "--out", *PAGES)] = None
     force: options.Force = False
 
     def check(self, *reads: Path | str | None) -> None:

@@ -31,27 +31,18 @@ if TYPE_CHECKING:
 Tables = StrEnum(
     "Tables", "SINKS ABOVE LAYERS POSITIONS EPSILONS NORMS KEYS VALUES KV RESIDUALS WRITES ANGLES MASSIVE ENTRIES"
 )
-TableName = Annotated[Tables | None, option(f"Print one table: {' '.join(Tables)}.", metavar="NAME")]
-Epsilon = Annotated[float | None, option("A head has a sink above it; default: 0.3.", metavar="SHARE")]
-PresetName = Annotated[
-    Literal["paper", "released-open-models", "released-own-models"] | None,
-    option("As published: paper, released-open-models or released-own-models.", metavar="NAME"),
-]
-FirstOnly = Annotated[bool, option("Measure position 0 alone: for long sequences.", "--first-only")]
-Top = Annotated[int | None, n("Print the N largest rows.", min=1)]
-SavedReport = Annotated[
-    Path | None,
-    file("Write every number, .safetensors, .json, .csv, or --table.", "--save", ".safetensors", *options.TABLES),
-]
 
 
 @dataclass(frozen=True)
 class How:
     """With what settings a model is measured: published ones, or the default, with what the user gave."""
 
-    epsilon: Epsilon = None
-    preset: PresetName = None
-    first_only: FirstOnly = False
+    epsilon: Annotated[float | None, option("A head has a sink above it; default: 0.3.", metavar="SHARE")] = None
+    preset: Annotated[
+        Literal["paper", "released-open-models", "released-own-models"] | None,
+        option("As published: paper, released-open-models or released-own-models.", metavar="NAME"),
+    ] = None
+    first_only: Annotated[bool, option("Measure position 0 alone: for long sequences.", "--first-only")] = False
 
     def settings(self, given: Given, loading: Loading) -> "Preset":
         """The settings."""
@@ -65,11 +56,11 @@ class How:
 class Rows:
     """Which table of a report is shown, and which of its rows."""
 
-    table: TableName = None
+    table: Annotated[Tables | None, option(f"Print one table: {' '.join(Tables)}.", metavar="NAME")] = None
     layer: options.Layers = field(default_factory=list)
     head: options.HeadNames = field(default_factory=list)
     position: options.Positions = field(default_factory=list)
-    top: Top = None
+    top: Annotated[int | None, n("Print the N largest rows.", min=1)] = None
 
     def check(self, full: bool) -> None:
         """Raises InputError for rows without a table, for what is no head, and for one table beside all."""
@@ -93,7 +84,10 @@ class Rows:
 class WrittenReport(WrittenTable):
     """In which form a command writes a report, or a table chosen from it, and its figure."""
 
-    save: SavedReport = None
+    save: Annotated[
+        Path | None,
+        file("Write every number, .safetensors, .json, .csv, or --table.", "--save", ".safetensors", *options.TABLES),
+    ] = None
 
     def check_table(self, table: str | None) -> None:
         """Raises InputError for a format of tables without a table, and for one of reports beside a table."""
@@ -196,8 +190,8 @@ def compare(
     with progress_bars(in_lines=True) as progress:
         from ..backends.files.model_files import check_named
         from ..pages.page import Section, page
-        from ..report.compare import compare as compare_two, sinks_by
         from ..report.report import Report
+        from ..report.summary import compare as compare_two, sinks_by
         from ..table import MODEL
 
         edits = edits_of(edit)
@@ -242,7 +236,6 @@ def check(model: options.Model, format: options.Format = None) -> None:
 
 
 Tolerance = Annotated[float, option("The change of a head's output that is tolerated.", max=1, metavar="SHARE")]
-Bits = Annotated[list[int], n("Bits of rounded keys and values; repeatable.", min=2, max=32)]
 
 
 def cache(
@@ -251,7 +244,7 @@ def cache(
     given: Given,
     loading: Loading,
     tolerance: Tolerance = 0.1,
-    bits: Bits = [8, 4, 2],
+    bits: Annotated[list[int], n("Bits of rounded keys and values; repeatable.", min=2, max=32)] = [8, 4, 2],
     full: options.Full = False,
     written: Written,
 ) -> None:
@@ -294,17 +287,13 @@ def _read(
     return subject, given.token_set(subject, model, length, sequences, progress("reading docstrings")).tokens
 
 
-Times = Annotated[float, option("An outlier's norm is above X medians.", metavar="X")]
-ZeroHeads = Annotated[bool, option("Also which heads can be zeroed together: hundreds of passes.", "--heads")]
-
-
 def mask(
     model: options.Model,
     *,
     given: Texts,
     loading: Loading,
-    times: Times = 10.0,
-    heads: ZeroHeads = False,
+    times: Annotated[float, option("An outlier's norm is above X medians.", metavar="X")] = 10.0,
+    heads: Annotated[bool, option("Also which heads can be zeroed together: hundreds of passes.", "--heads")] = False,
     full: options.Full = False,
     written: Written,
 ) -> None:

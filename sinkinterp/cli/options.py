@@ -186,18 +186,11 @@ Prompt = Annotated[str | None, word("A text.", "TEXT")]
 Column = Annotated[str | None, word("The column of --text that holds the texts; default: text.", "NAME")]
 Tokens = Annotated[str | None, word("A .json file: a list of lists of token ids.", "FILE", parser=source)]
 Drawn = Annotated[DrawnChoice | None, option("Draw tokens: random, or repeat (one token).", metavar="HOW")]
-DrawSeed = Annotated[int | None, n("Seed of --drawn; default: 0.", min=0, max=LARGEST)]
-Length = Annotated[int | None, n("Tokens of a sequence.", min=2)]
-Sequences = Annotated[int | None, n("How many sequences are read.", min=1)]
 Bos = Annotated[BosChoice | None, option("BOS: tokenizer (as it decides), always or never.", metavar="RULE")]
 
 Encoder = Annotated[str | None, word("Input of an encoder: silence, off, a file, or a text.", "INPUT", parser=source)]
 Dtype = Annotated[DtypeChoice | None, option("float32, bfloat16 or float16.", metavar="DTYPE")]
 DeviceMap = Annotated[str | None, word("Where weights go, as in transformers: auto, cuda:0.", "MAP")]
-Backend = Annotated[
-    Literal["huggingface", "nnsight", "transformer_lens"],
-    option("huggingface, nnsight or transformer_lens.", metavar="NAME", show_default=False),
-]
 BeyondContext = Annotated[bool, option("Also read texts longer than the model's context.", "--beyond-context")]
 
 Edits = Annotated[list[str], option('An edit, such as "SwapPositions(0, 4)"; repeatable.', "--edit", metavar="EDIT")]
@@ -212,17 +205,14 @@ Format = Annotated[
 Full = Annotated[bool, option("Print every table.", "--full")]
 Force = Annotated[bool, option("Replace files that exist.", "--force")]
 DRAWN = (*PAGES, *PICTURES)
-Page = Annotated[Path | None, file("Write a page: .html.", "--out", *PAGES)]
 Drawing = Annotated[
     Path | None, file("Write a page, .html, or a figure, .png, .pdf, .svg.", "--out", *PAGES, *PICTURES)
 ]
-Numbers = Annotated[Path | None, file("Write the answer and its tables: .json.", "--save", ".json")]
 SavedTable = Annotated[Path | None, file("Write the table: .csv, .json, .md or .tex.", "--save", *TABLES)]
 Browser = Annotated[bool, option("Open the page in the browser.", "--open/--no-open")]
 
 Changes = Annotated[list[str], option("lr=1e-2, model.n_layers=4; repeatable.", "--set", metavar="KEY=VALUE")]
 Seed = Annotated[int, n("Seed of new weights, and of the order of the text.", min=0, max=LARGEST)]
-Device = Annotated[str, word("cpu, cuda, or auto: cuda if there is one.", "NAME")]
 Ray = Annotated[str | None, word("Use Ray: local, auto, or the address of a cluster.", "WHERE")]
 
 

@@ -32,14 +32,6 @@ if TYPE_CHECKING:
     from ..runs.workers import Workers
 
 
-Names = Annotated[
-    list[str],
-    typer.Argument(
-        help="Experiments, or beginnings of names: table07; or all. See `sinkinterp list experiments`.",
-        autocompletion=beginning(experiment_names),
-        metavar="NAME",
-    ),
-]
 SCALES = (
     "smoke: what ships, no result. demo: toys, seconds each. text: small models of text. gpu: models without BOS. "
     "real: models of `make models`. paper: the paper's. Default: demo, real where made, else smoke."
@@ -137,7 +129,14 @@ class Planned:
 
 
 def reproduce(
-    names: Names,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Experiments, or beginnings of names: table07; or all. See `sinkinterp list experiments`.",
+            autocompletion=beginning(experiment_names),
+            metavar="NAME",
+        ),
+    ],
     *,
     asked: Asked,
     dry_run: Annotated[bool, option("Say how many hours it takes, and run nothing.", "--dry-run")] = False,

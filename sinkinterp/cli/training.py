@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 
 
 VARIANTS, RECIPES = (beginning(partial(data_of, name)) for name in ("lm/changes.toml", "train/recipes.toml"))
-Variant = Annotated[
-    str, typer.Argument(help="See `sinkinterp list variants`.", autocompletion=VARIANTS, metavar="VARIANT")
-]
-Recipe = Annotated[
-    str, word("The sizes and the schedule: see `sinkinterp list recipes`.", "NAME", autocompletion=RECIPES)
-]
 
 
 @dataclass(frozen=True)
@@ -39,13 +33,17 @@ class Training:
 
     settings: options.Changes = field(default_factory=list)
     seed: options.Seed = 0
-    device: options.Device = "auto"
+    device: Annotated[str, word("cpu, cuda, or auto: cuda if there is one.", "NAME")] = "auto"
 
 
 def train(
-    variant: Variant,
+    variant: Annotated[
+        str, typer.Argument(help="See `sinkinterp list variants`.", autocompletion=VARIANTS, metavar="VARIANT")
+    ],
     *,
-    recipe: Recipe = "demo",
+    recipe: Annotated[
+        str, word("The sizes and the schedule: see `sinkinterp list recipes`.", "NAME", autocompletion=RECIPES)
+    ] = "demo",
     text: Annotated[
         str | None, word("A file, a folder, hub:NAME, or `embedded`: docstrings.", "FILE", parser=source)
     ] = None,

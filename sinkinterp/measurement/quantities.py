@@ -21,10 +21,10 @@ from ..metrics.estimates import Estimate, rate
 from ..metrics.instruments import INSTRUMENTS, LOSS
 from ..metrics.metric import Metric
 from ..metrics.sinks import sink_rate as rate_by_sequence
-from ..report.compare import compare as compare_reports
 from ..report.patterns import alphas_of, holds_attention
 from ..report.readings import TokenText
 from ..report.report import NAMED, Report, chosen_rows, view_of
+from ..report.summary import compare as compare_reports
 from ..table import Table
 from .measure import ModelLike, check_unedited, inputs_of, measure
 

@@ -15,10 +15,9 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.metrics.instruments import ALL, INSTRUMENTS
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, Metric
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES
-from sinkinterp.report.compare import compare
 from sinkinterp.report.heads import sinks_by_head
 from sinkinterp.report.report import VIEWS, Report
-from sinkinterp.report.summary import sink_summary
+from sinkinterp.report.summary import compare, sink_summary
 
 
 @pytest.fixture(scope="module")

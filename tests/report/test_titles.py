@@ -20,9 +20,9 @@ from sinkinterp.measurement.sweep import spread, sweep
 from sinkinterp.metrics import instruments
 from sinkinterp.metrics.importance import PATTERNS
 from sinkinterp.pages.report import colored_tokens, measurement_page
-from sinkinterp.report.compare import compare
 from sinkinterp.report.heads import heads_above
 from sinkinterp.report.report import VIEWS
+from sinkinterp.report.summary import compare
 
 VOCAB = 61
 ROOT = Path(si.__file__).parents[1]

@@ -14,11 +14,10 @@ from ...data.tokens import Tokens, TokenSet
 from ...measurement.maps import ChosenHeads, heads_asked
 from ...measurement.measure import measure
 from ...metrics.instruments import Instruments
-from ...report.compare import compare
 from ...report.maps import Heads
 from ...report.readings import TokenText, protocol_note, public_name, short_name
 from ...report.report import Report, overview_tables
-from ...report.summary import sink_verdict
+from ...report.summary import compare, sink_verdict
 from ...table import Table
 
 SLOT = -1  # among `places`: the column that belongs to no token
