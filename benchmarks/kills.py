@@ -41,7 +41,7 @@ from experiments.shared.study import BASES, architecture, study
 from sinkinterp.backends.load import load
 from sinkinterp.data import corpus_folder, tokenisers
 from sinkinterp.data.packing import PackedText
-from sinkinterp.data.sources import Texts
+from sinkinterp.data.texts import Texts
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.variants import VARIANTS

@@ -15,7 +15,7 @@ from sinkinterp.backends.load import load
 from sinkinterp.backends.subject import Subject
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import OnProgress, Progress, no_progress, silent
-from sinkinterp.data.texts import TextStream
+from sinkinterp.data.texts import Texts
 from sinkinterp.data.tokens import TokenSet, random_tokens, repeated_token
 from sinkinterp.lm.variants import variants
 from sinkinterp.runs import trained
@@ -62,7 +62,7 @@ class Case:
     source: str
     subject: Subject
     recipe: Recipe | None
-    text: Path | TextStream | None = None
+    text: Path | Texts | None = None
     most: int | None = None
     begins: Bos = Bos.NEVER
 
@@ -136,7 +136,7 @@ def open_case(
     progress: Progress = silent,
     cache: Path | None = None,
     device_map: DeviceMap = None,
-    text: Path | TextStream | None = None,
+    text: Path | Texts | None = None,
 ) -> Case:
     """A model, loaded, or trained first where it is not in `cache`. Raises InputError where neither can be done."""
     source = _train(model, progress, cache) if isinstance(model, Recipe) else model

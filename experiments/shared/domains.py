@@ -2,17 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sinkinterp.checks import InputError, check_count, each_once
-from sinkinterp.data.texts import TextStream, files_of, rows_of, source_of, text_in
+from sinkinterp.data.texts import Texts, files_of, rows_of, source_of, text_in
 
 
 def domains_of(
-    source: Path | TextStream | Sequence[Path | TextStream],
-    column: str = "text",
-    field: str = "domain",
-    limit: int | None = None,
+    source: Path | Texts | Sequence[Path | Texts], column: str = "text", field: str = "domain", limit: int | None = None
 ) -> Mapping[str, Iterable[str]]:
     """Texts by domain, at most `limit` for each.
 
@@ -22,7 +20,7 @@ def domains_of(
     of one name, and for a row that does not name its domain.
     """
     if not isinstance(source, Path):
-        return _domain_each([source] if isinstance(source, TextStream) else source, column, limit)
+        return _domain_each([source] if isinstance(source, Texts) else source, column, limit)
     if source.is_dir():
         members = sorted({source / file.relative_to(source).parts[0] for file in files_of(source)})
         return _domain_each(members, column, limit)
@@ -38,9 +36,9 @@ def domains_of(
     return dict(domains)
 
 
-def _domain_each(sources: Sequence[Path | TextStream], column: str, limit: int | None) -> Mapping[str, Iterable[str]]:
+def _domain_each(sources: Sequence[Path | Texts], column: str, limit: int | None) -> Mapping[str, Iterable[str]]:
     check_count(sources, "domains: files, folders or data sets")
     read = [source_of(source, column) for source in sources]
-    names = [x.source.stem if isinstance(x.source, Path) and x.source.is_file() else x.name for x in read]
+    names = [x.path.stem if x.path and x.path.is_file() else x.name for x in read]
     each_once(names, "the name of a domain, which is that of its file or folder,")
-    return {n: TextStream(x.source, x.column, x.split, x.config, limit) for n, x in zip(names, read, strict=True)}
+    return {n: replace(x, limit=limit) for n, x in zip(names, read, strict=True)}

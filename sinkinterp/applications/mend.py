@@ -29,7 +29,7 @@ from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
 from ..data.packing import PackedText, PreparedText
 from ..data.progress import OnProgress, Progress, counting, no_progress, silent
-from ..data.texts import TextStream
+from ..data.texts import Texts
 from ..data.tokenisers import Pretrained
 from ..data.tokens import Tokens
 from ..files import cache_folder, check_writable, path_of, sole_writer
@@ -164,7 +164,7 @@ def mend(
     model: str,
     out: Path | str,
     *,
-    text: str | Path | TextStream = "embedded",
+    text: str | Path | Texts = "embedded",
     length: int | None = None,
     remedy: str = Remedy.KV_BIAS,
     weights: str = Weights.NONE,
@@ -204,7 +204,7 @@ def check_trained(recipe: MendRecipe) -> None:
 
 def mend_recipe(
     model: str,
-    text: str | Path | TextStream = "embedded",
+    text: str | Path | Texts = "embedded",
     length: int | None = None,
     remedy: str = Remedy.KV_BIAS,
     weights: str = Weights.NONE,

@@ -14,7 +14,7 @@ from ..attention import ModelShape, Reads
 from ..checks import InputError, choice, whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import is_chat, labels_of
-from ..data.texts import TextStream
+from ..data.texts import Texts
 from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike, check_texts, items_of, token_set_of
 from ..interventions.edit import Edits
 from .added_slots import replaces_bos
@@ -125,7 +125,7 @@ class Subject:
 
     def tokens(
         self,
-        texts: str | Path | TextStream | Sequence[Any],
+        texts: str | Path | Texts | Sequence[Any],
         length: int | None = None,
         bos: Bos | str | bool = Bos.TOKENIZER,
         column: str = "text",
@@ -143,7 +143,7 @@ class Subject:
         or too long.
         """
         rule = bos_rule(bos)
-        if isinstance(texts, Path | TextStream):
+        if isinstance(texts, Path | Texts):
             return token_set_of(texts, partial(self.tokens, length=length, bos=rule, sequences=sequences), column)
         given: list[Any] = [texts] if isinstance(texts, str) or is_chat(texts) else items_of(texts)
         if given and all(map(is_chat, given)):

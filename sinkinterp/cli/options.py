@@ -15,7 +15,7 @@ from ..data.choices import Bos as BosChoice, Drawn as DrawnChoice, Dtype as Dtyp
 from ..files import check_writable
 
 if TYPE_CHECKING:
-    from ..data.texts import TextStream
+    from ..data.texts import Texts
     from ..interventions import Edit
 
 Heads = list[tuple[int, int]]
@@ -90,7 +90,7 @@ def check_run(folder: Path) -> None:
     check_writable(folder / "lock")
 
 
-def texts_named(text: str | None, column: str | None = None) -> "TextStream | None":
+def texts_named(text: str | None, column: str | None = None) -> "Texts | None":
     """The texts of --text. Raises InputError if they cannot be read, and for a --column that they do not have."""
     from ..data.texts import ending_of, files_of, named_texts
 
@@ -98,9 +98,9 @@ def texts_named(text: str | None, column: str | None = None) -> "TextStream | No
     if text is None:
         return None
     texts = named_texts(text, column or "text")
-    endings = {*map(ending_of, files_of(texts.source))} if isinstance(texts.source, Path) else set()
+    endings = set() if texts.path is None else {*map(ending_of, files_of(texts.path))}
     check_used("--column", column, "a --text with columns", text if endings != {".txt"} else None)
-    texts.check()
+    texts.check_text()
     return texts
 
 

@@ -4,7 +4,6 @@ import ast
 import hashlib
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import random
 import re
@@ -20,7 +19,6 @@ from ..checks import refusal
 from ..seals import Damaged, read_record, write_record
 from ..spec import Limits, Spec, added_later
 from .progress import OnProgress, no_progress
-from .texts import TextStream, files_of
 
 DEPENDENCIES = ("torch", "transformers", "numpy", "datasets", "tokenizers", "einops", "rich", "typer")
 MIN_CHARACTERS = 200  # shorter texts are left out
@@ -138,40 +136,6 @@ class Repeating(Source):
 
     def fingerprint(self) -> str:
         return self.source.fingerprint()
-
-
-@dataclass(frozen=True)
-class Texts(Source):
-    """The texts of a file or a folder, as `texts.texts` reads them; with `hub`, of the data set of that name.
-
-    A data set has no fingerprint, so a change of it goes unnoticed: use one that does not change.
-    """
-
-    source: str
-    column: str = "text"
-    split: str = "train"
-    hub: bool = added_later(False)
-    config: str | None = added_later(None)
-
-    @property
-    def outside(self) -> str:
-        return self.source
-
-    def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
-        source = self.source if self.hub else Path(self.source)
-        return TextStream(source, self.column, self.split, self.config)
-
-    def absolute(self) -> "Texts":
-        return self if self.hub else replace(self, source=os.path.abspath(self.source))
-
-    def fingerprint(self) -> str:
-        path, digest = Path(self.source), hashlib.sha256()
-        if self.hub or not path.exists():
-            return ""
-        for file in files_of(path):
-            with file.open("rb") as content:
-                digest.update(hashlib.file_digest(content, "sha256").digest())
-        return digest.hexdigest()
 
 
 def embedded_texts(cache: Path, on_file: OnProgress = no_progress) -> list[str]:

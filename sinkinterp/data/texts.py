@@ -4,19 +4,23 @@ In Python a `str` is a text, a `Path` a file or a folder, and `texts(...)` the t
 """
 
 import csv
+import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from ..checks import InputError, check_count, instance_of, refusal, unicode_text
+from ..spec import added_later
 from .given_tokenizer import is_chat
 from .hub import asking_hub
+from .progress import OnProgress, no_progress
+from .sources import Source
 
 Row = Mapping[str, object]
 HUB = "hub:"  # begins the name of a data set on a command line
@@ -26,48 +30,73 @@ _ARRAYS = {".npy": "np.load", ".npz": "np.load", ".pt": "torch.load"}  # of ids,
 
 
 @dataclass(frozen=True)
-class TextStream:
-    """The texts or chats in a column of a source. Each iteration reads the source again, as far as it is asked.
+class Texts(Source):
+    """The texts or chats in a column of a file or a folder, or of a data set of Hugging Face: `hub`.
 
-    source: a file or a folder (`Path`), or the name of a data set (`str`). split: of a data set.
-    limit: the most texts; None for all.
+    split, config: of a data set. limit: the most texts; None for all. Each iteration reads the source again, as far as
+    it is asked. A data set has no fingerprint, so a change of it goes unnoticed: use one that does not change.
     """
 
-    source: Path | str
+    source: str
     column: str = "text"
     split: str = "train"
-    config: str | None = None
-    limit: int | None = None
+    hub: bool = added_later(False)
+    config: str | None = added_later(None)
+    limit: int | None = added_later(None)
+
+    @property
+    def path(self) -> Path | None:
+        """The file or the folder; None for a data set."""
+        return None if self.hub else Path(self.source)
 
     @property
     def name(self) -> str:
         """The name of the file, the folder or the data set."""
-        return self.source.resolve().name if isinstance(self.source, Path) else self.source
+        return self.source if self.path is None else self.path.resolve().name
 
     @property
     def word(self) -> str:
         """What names it on a command line; see `named_texts`."""
         config = f":{self.config}" if self.config else ""
-        return str(self.source) if isinstance(self.source, Path) else f"{HUB}{self.source}{config}"
+        return f"{HUB}{self.source}{config}" if self.hub else self.source
+
+    @property
+    def outside(self) -> str:
+        return self.source
 
     def __iter__(self) -> Iterator[Any]:
         return islice((text_in(row, self.column, where) for where, row in self._rows()), self.limit)
 
     def _rows(self) -> Iterator[tuple[Path | str, Row]]:
         """Each row behind the file or the data set that holds it."""
-        if isinstance(self.source, str):
+        if self.path is None:
             yield from ((self.source, row) for row in _streamed(self.source, self.config, self.split))
             return
-        for file in files_of(self.source):
+        for file in files_of(self.path):
             yield from ((file, row) for row in rows_of(file))
 
-    def check(self) -> None:
+    def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
+        return self
+
+    def check_text(self) -> None:
         """Raises InputError if all texts are blank. Call it before anything is written."""
         if all(isinstance(text, str) and is_blank(text) for text in self):  # reads up to the first that is not
             raise InputError(f"{self.source} holds no text, or nothing but white space")
 
+    def absolute(self) -> "Texts":
+        return self if self.hub else replace(self, source=os.path.abspath(self.source))
 
-def texts(source: Path | str, column: str = "text", *, split: str = "train", config: str | None = None) -> TextStream:
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        if self.path is None or not self.path.exists():
+            return ""
+        for file in files_of(self.path):
+            with file.open("rb") as content:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
+        return digest.hexdigest()
+
+
+def texts(source: Path | str, column: str = "text", *, split: str = "train", config: str | None = None) -> Texts:
     """The texts of a data set, wherever a model reads text: `si.measure(model, si.texts("allenai/c4", config="en"))`.
 
     `source` is the name of a data set of Hugging Face, which `datasets.load_dataset` streams, or a `Path`. A `Path` is
@@ -76,20 +105,20 @@ def texts(source: Path | str, column: str = "text", *, split: str = "train", con
     read when the first text is read.
     """
     instance_of(source, Path | str, "a source is a Path, or the name of a data set")
-    return TextStream(source, column, split, config)
+    return Texts(str(source), column, split, isinstance(source, str), config)
 
 
-def named_texts(word: str, column: str = "text") -> TextStream:
+def named_texts(word: str, column: str = "text") -> Texts:
     """The texts that a command line names: a file, a folder, or a data set as hub:NAME or hub:NAME:CONFIG."""
     if not word.startswith(HUB):
-        return TextStream(Path(word), column)
+        return Texts(str(Path(word)), column)
     name, _, config = word.removeprefix(HUB).partition(":")
-    return TextStream(name, column, config=config or None)
+    return Texts(name, column, hub=True, config=config or None)
 
 
-def source_of(given: Any, column: str = "text") -> TextStream:
+def source_of(given: Any, column: str = "text") -> Texts:
     """The texts of a `Path`; those of `texts(...)` as they are."""
-    return given if isinstance(given, TextStream) else TextStream(instance_of(given, Path, "a file is a Path"), column)
+    return given if isinstance(given, Texts) else Texts(str(instance_of(given, Path, "a file is a Path")), column)
 
 
 def ending_of(path: Path) -> str:

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ..checks import LARGEST, InputError, check_count, check_memory, instance_of, is_whole, unicode_text, whole_number
 from .choices import Bos
 from .given_tokenizer import appended_tokens, check_has, check_one_bos, is_chat, rendered
-from .texts import TextStream, is_blank, source_of, text_in
+from .texts import Texts, is_blank, source_of, text_in
 
 Tokens = Int[Tensor, "sequence pos"]
 Lengths = Int[Tensor, " sequence"]
@@ -141,7 +141,7 @@ def _sha256(*tensors: Int[Tensor, "..."]) -> str:
     return hashlib.sha256(b"".join(part.long().contiguous().cpu().numpy().tobytes() for part in tensors)).hexdigest()
 
 
-TokensLike = TokenSet | Tensor | np.ndarray | str | Path | TextStream | Sequence[Any] | Mapping[str, Any]
+TokensLike = TokenSet | Tensor | np.ndarray | str | Path | Texts | Sequence[Any] | Mapping[str, Any]
 Encode = Callable[[Sequence[str]], TokenSet]
 FIRST_TEXTS = 100  # of a file, a folder or a dataset
 WHOLE = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
@@ -167,7 +167,7 @@ def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
         return tokens
     if isinstance(tokens, str):
         return encode([tokens])
-    if isinstance(tokens, Path | TextStream):
+    if isinstance(tokens, Path | Texts):
         source = source_of(tokens, column)
         return _of_first(source, source.name, encode)
     if isinstance(tokens, Mapping):
@@ -405,7 +405,7 @@ class TextToTokens:
         digest = hashlib.sha256(hashlib.sha256(unicode_text(text, source).encode()).digest())
         return replace(self.at_most([text], most or UNLIMITED, source), sha256=digest.hexdigest())
 
-    def first_in(self, source: TextStream, most: int | None) -> TokenSet:
+    def first_in(self, source: Texts, most: int | None) -> TokenSet:
         """The first `most` tokens of the first text of a source. Raises InputError where it has none."""
         return self.one(next(iter(source), ""), most, source.name)
 

@@ -16,7 +16,7 @@ from ..backends.encoder import EncoderInput
 from ..backends.files.model_files import DeviceMap
 from ..checks import InputError, choice, instance_of, refuse_first, whole_number
 from ..data.progress import Progress, progress_bars, silent
-from ..data.texts import TextStream, source_of
+from ..data.texts import Texts, source_of
 from ..table import MODEL, SEED, Cell, Table
 from .catalogue import Scale, full_name, load_module
 from .trained import Trainable
@@ -126,7 +126,7 @@ class Scope:
     scale: Scale
     models: Sequence[Any] = ()
     seeds: int = 5
-    text: Path | TextStream | None = None
+    text: Path | Texts | None = None
     workers: Workers = Processes()
     measurers: Workers = Here()
     progress: Progress = silent
@@ -205,7 +205,7 @@ def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:
     }  # fmt: skip
     refuse_first(refused, name)
     if scope.text is not None and trains:
-        source_of(scope.text).check()
+        source_of(scope.text).check_text()
 
 
 def check_default(experiment: Experiment, scope: Scope, chosen: Scale | None) -> None:

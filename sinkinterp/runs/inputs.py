@@ -10,7 +10,7 @@ from ..backends.subject import Subject, pads_of, text_to_tokens
 from ..checks import InputError, instance_of, is_whole, refusal, whole_number
 from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, no_progress
-from ..data.texts import TextStream, source_of
+from ..data.texts import Texts, source_of
 from ..data.tokens import TextToTokens, TokenSet, TooFewTexts, from_rows, ids_of_row, random_tokens, repeated_token
 from ..files import cache_folder, path_of
 from ..measurement.measure import docstrings_for
@@ -32,7 +32,7 @@ class Inputs:
     length: int
     sequences: int
     bos: Bos = Bos.TOKENIZER
-    text: str | Path | TextStream | None = None
+    text: str | Path | Texts | None = None
     column: str = "text"
     tokens: Path | None = None
     drawn: Drawn | None = None
@@ -76,7 +76,7 @@ class Inputs:
             return to_tokens.one(self.text, self.length)
         return to_tokens.of_length([self.text], self.length, self.sequences, "text")
 
-    def _from_source(self, texts: TextStream, to_tokens: TextToTokens) -> TokenSet:
+    def _from_source(self, texts: Texts, to_tokens: TextToTokens) -> TokenSet:
         """The texts of a source; where too few are long enough, those that there are, if that may be."""
         try:
             return to_tokens.of_length(texts, self.length, self.sequences, texts.name)

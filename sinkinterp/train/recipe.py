@@ -17,8 +17,8 @@ from ..checks import InputError, choice, nearest, refusal, refusing
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
-from ..data.sources import Embedded, PythonCode, Source, Texts
-from ..data.texts import TextStream, source_of
+from ..data.sources import Embedded, PythonCode, Source
+from ..data.texts import Texts, source_of
 from ..data.tokenisers import ByteBPE
 from ..data.tokens import Tokens, sequences_that_fit
 from ..files import check_is_file, data_of
@@ -258,7 +258,7 @@ RECIPES = {name: Recipe.from_dict({"kind": "Recipe", **given}) for name, given i
 NAMED: dict[str, Source] = {"embedded": Embedded(), "code": PythonCode()}
 
 
-def source_named(given: str | Path | TextStream) -> Source:
+def source_named(given: str | Path | Texts) -> Source:
     """The source of "embedded", of "code" (Python's standard library), of a file or folder, or of `si.texts(...)`."""
     if isinstance(given, str):
         if given not in NAMED:
@@ -266,12 +266,10 @@ def source_named(given: str | Path | TextStream) -> Source:
                 f"there is no text {given!r:.40}; write Path({given!r}) for a file, or {' or '.join(NAMED)}"
             )
         return NAMED[given]
-    read = source_of(given)
-    is_name = isinstance(read.source, str)
-    return Texts(str(read.source), read.column, read.split, is_name, read.config)
+    return source_of(given)
 
 
-def on_text(recipe: Recipe, source: str | Path | TextStream) -> Recipe:
+def on_text(recipe: Recipe, source: str | Path | Texts) -> Recipe:
     """The recipe with a text as its data, packed to the model's context, in byte-level BPE.
 
     `source` is what `source_named` takes. The tokenizer has the symbols of the recipe's vocabulary, and at least

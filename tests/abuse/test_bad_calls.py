@@ -39,8 +39,7 @@ from sinkinterp.checks import InputError
 from sinkinterp.data import tokens as token_sets
 from sinkinterp.data.given_tokenizer import rendered
 from sinkinterp.data.packing import PackedText
-from sinkinterp.data.sources import Texts
-from sinkinterp.data.texts import source_of as texts_of, text_of_file
+from sinkinterp.data.texts import Texts, source_of as texts_of, text_of_file
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import selectors

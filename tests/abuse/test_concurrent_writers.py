@@ -10,7 +10,7 @@ from abuse.damage import files_in
 from forks import ended, forked, forks
 
 from sinkinterp.data.packing import PackedText
-from sinkinterp.data.sources import Texts
+from sinkinterp.data.texts import Texts
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.files import replacing, sole_writer
 from sinkinterp.lm.variants import VARIANTS

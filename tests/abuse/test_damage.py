@@ -22,7 +22,7 @@ from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.checks import InputError
 from sinkinterp.data import corpus_folder, sources as docstrings
 from sinkinterp.data.packing import PackedText
-from sinkinterp.data.sources import Texts
+from sinkinterp.data.texts import Texts
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.variants import VARIANTS

@@ -16,7 +16,7 @@ import sinkinterp as si
 from sinkinterp.checks import InputError
 from sinkinterp.data import sources as docstrings
 from sinkinterp.data.packing import PackedText
-from sinkinterp.data.sources import Texts
+from sinkinterp.data.texts import Texts
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.variants import VARIANTS

@@ -28,7 +28,7 @@ from sinkinterp.checks import InputError
 from sinkinterp.data import sources as docstrings
 from sinkinterp.data.corpus_folder import RECORD
 from sinkinterp.data.packing import PackedText
-from sinkinterp.data.sources import Texts
+from sinkinterp.data.texts import Texts
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS

@@ -15,7 +15,8 @@ from sinkinterp._experiments.shared.tasks import FixedAt, RandomAt
 from sinkinterp.data import corpus_folder, tokenisers
 from sinkinterp.data.corpus_folder import record_of
 from sinkinterp.data.packing import PackedText, trimmed
-from sinkinterp.data.sources import Source, Texts
+from sinkinterp.data.sources import Source
+from sinkinterp.data.texts import Texts
 from sinkinterp.data.tokenisers import ByteBPE, Pretrained, beginning_with_bos, pretrained_tokenizer
 from sinkinterp.spec import Spec
 

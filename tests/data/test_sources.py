@@ -9,7 +9,8 @@ import pytest
 from refusals import refused
 
 from sinkinterp.data import sources, texts as reading
-from sinkinterp.data.sources import MIN_CHARACTERS, Embedded, PythonCode, Repeating, Source, Texts, embedded_texts
+from sinkinterp.data.sources import MIN_CHARACTERS, Embedded, PythonCode, Repeating, Source, embedded_texts
+from sinkinterp.data.texts import Texts
 from sinkinterp.spec import Spec
 
 

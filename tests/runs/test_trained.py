@@ -19,8 +19,8 @@ from sinkinterp.backends.load import load
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.draws import Split
 from sinkinterp.data.packing import PackedText
-from sinkinterp.data.sources import Embedded, PythonCode, Repeating, Texts
-from sinkinterp.data.texts import TextStream
+from sinkinterp.data.sources import Embedded, PythonCode, Repeating
+from sinkinterp.data.texts import Texts, files_of
 from sinkinterp.data.tokenisers import ByteBPE, Pretrained
 from sinkinterp.lm.block import GatedFFN
 from sinkinterp.lm.model import LMSpec, build
@@ -206,15 +206,10 @@ def folder_trained_on(data, folder):
 
 @pytest.fixture
 def read(monkeypatch):
-    """The sources that are read."""
-    names = []
-
-    def noted(source, *args):
-        names.append(source)
-        return TextStream(source, *args)
-
-    monkeypatch.setattr("sinkinterp.data.sources.TextStream", noted)
-    return names
+    """The files and folders that are read."""
+    paths = []
+    monkeypatch.setattr("sinkinterp.data.texts.files_of", lambda path: paths.append(path) or files_of(path))
+    return paths
 
 
 def packed(source):

@@ -14,7 +14,8 @@ from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.masks import Causal, Mask, Window
 from sinkinterp.data.backcopy import BigramBackcopy, BosFirst
 from sinkinterp.data.packing import PackedText
-from sinkinterp.data.sources import PythonCode, Texts
+from sinkinterp.data.sources import PythonCode
+from sinkinterp.data.texts import Texts
 from sinkinterp.lm.attention import Learned, Rotary
 from sinkinterp.lm.block import FFN, Relu
 from sinkinterp.lm.model import LMSpec, build
