@@ -69,16 +69,14 @@ class TokenSet:
         token_set = TokenSet(tokens, source, _sha256(tokens))
         if attention_mask is None:
             return token_set
-        return _of_lengths(*_without_padding(tokens, _mask_of(attention_mask, token_set)), source)
+        return _of_sequences(_without_padding(tokens, _mask_of(attention_mask, token_set).to(tokens.device)), source)
 
     @staticmethod
     def of_rows(rows: Sequence[Sequence[int]], source: str = "tokens in memory") -> "TokenSet":
         """The token set of lists of token ids. Raises InputError where a list has fewer than two ids."""
         if not instance_of(rows, Sized, f"rows are lists of token ids; {WORKS}"):
             raise _misread(f"an empty {type(rows).__name__} holds no tokens")
-        sequences = [torch.tensor(ids_of_row(row), dtype=torch.long) for row in rows]
-        lengths = torch.tensor([len(row) for row in sequences])
-        return _of_lengths(pad_sequence(sequences, batch_first=True, padding_value=PAD), lengths, source)
+        return _of_sequences([torch.tensor(ids_of_row(row), dtype=torch.long) for row in rows], source)
 
     def of_one_length(self) -> Tokens:
         """The tokens. Raises InputError if sequences differ in length."""
@@ -114,24 +112,23 @@ class TokenSet:
         return replace(self, source=f"{self.source} ({what}; read as tokens, not as padding)")
 
 
-def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[Tensor, "sequence longest"], Lengths]:
-    """The tokens that the mask keeps, moved to position 0, and how many each sequence has."""
-    mask = mask.to(tokens.device)
+def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> list[Tensor]:
+    """The tokens of each sequence that the mask keeps, which stand side by side."""
     kept = mask == 1
-    lengths, pos = kept.sum(1), torch.arange(tokens.shape[1], device=tokens.device)
-    moved_from = (kept.int().argmax(1, keepdim=True) + pos).clamp(max=len(pos) - 1)
-    inside = pos < lengths[:, None]
-    is_wrong = (inside & ~kept.gather(1, moved_from)).any(1) | (~kept & (mask != 0)).any(1)
+    starts = kept.int().diff(prepend=torch.zeros_like(kept[:, :1], dtype=torch.int)) == 1
+    is_wrong = (starts.sum(1) > 1) | (kept != (mask != 0)).any(1)
     if is_wrong.any():
         row = int(is_wrong.int().argmax())
         raise InputError(f"attention_mask of sequence {row} is not 1 at tokens and 0 at padding before or after them")
-    return tokens.long().gather(1, moved_from).where(inside, PAD)[:, : lengths.max()], lengths
+    return [row[keep] for row, keep in zip(tokens.long(), kept, strict=True)]
 
 
-def _of_lengths(tokens: Tokens, lengths: Lengths, source: str) -> TokenSet:
+def _of_sequences(sequences: list[Tensor], source: str) -> TokenSet:
+    lengths = torch.tensor([len(ids) for ids in sequences])
     if lengths.min() < 2:
         row, length = int(lengths.argmin()), int(lengths.min())
         raise InputError(f"sequence {row} has {length} tokens, and attention needs 2")
+    tokens = pad_sequence(sequences, batch_first=True, padding_value=PAD)
     if (lengths == tokens.shape[1]).all():
         return TokenSet.of(tokens, source)
     return TokenSet(tokens, source, _sha256(tokens, lengths), lengths=lengths)

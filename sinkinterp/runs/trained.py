@@ -17,6 +17,7 @@ from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
 from ..checks import accepting
+from ..data.packing import PreparedText
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
 from ..files import cache_folder, check_writable, path_of
@@ -40,7 +41,7 @@ from ..table import MODEL, SEED, Cell, Table, high_of, low_of
 from ..train import checkpoint, loop
 from ..train.checkpoint import card, push
 from ..train.distributed import joined
-from ..train.loop import Corpus, Evaluate, Job, Task, held_out_tokens, job_of, prepared
+from ..train.loop import Evaluate, Job, Task, held_out_tokens, job_of, prepared
 from ..train.recipe import Fit, NextToken, Objective, Recipe, described, recipe_in
 from .catalogue import load_package
 
@@ -135,7 +136,7 @@ def evaluation_on(task: Task, objective: Objective = NextToken()) -> Evaluate:
     The columns are valid_loss (nats), alpha_1, sink_1, sink_slot, and above_p99 and induction (`emergence_of`).
     """
     n = max(LEAST_EVALUATION_SEQUENCES, min(EVALUATION_SEQUENCES, EVALUATION_TOKENS // task.length))
-    held_out = held_out_tokens(task, min(n, len(task.split.held_out)) if isinstance(task, Corpus) else n)
+    held_out = held_out_tokens(task, min(n, len(task.split.held_out)) if isinstance(task, PreparedText) else n)
     beginnings = held_out.tokens[:, :SINK_LENGTH]
     subject_of = lru_cache(1)(HuggingFaceSubject)  # a training has one model, whose contract is checked once
 

@@ -16,12 +16,12 @@ from torch.optim import AdamW, Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checks import InputError, instance_of, refusal
-from ..data.draws import HELD_OUT, Split, generator
+from ..data.draws import HELD_OUT, generator
+from ..data.packing import PreparedText
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet, sequences_that_fit
 from ..files import sole_writer
 from ..lm.model import IGNORED, build
-from ..spec import Spec
 from . import checkpoint
 from .checkpoint import History
 from .distributed import Batch, World, gradient_sync
@@ -54,21 +54,6 @@ def held_out_tokens(task: Task, sequences: int) -> TokenSet:
     instance_of(task, Task, "a task is that of a recipe, si.Recipe().data")
     sequences = sequences_that_fit(sequences, task.length, "use fewer or shorter sequences")
     return TokenSet.of(task.sample(sequences, *HELD_OUT), f"held-out {task.title}")
-
-
-@runtime_checkable
-class Corpus(Task, Protocol):
-    """A task that draws from a text. `recipe` holds the hash of the text. `split` says what is held out."""
-
-    @property
-    def recipe(self) -> Spec: ...
-
-    @property
-    def split(self) -> Split: ...
-
-    def tokenizer(self) -> Any:
-        """The transformers tokenizer of the text."""
-        ...
 
 
 def prepared(data: Any, cache: Path, on_progress: OnProgress = no_progress) -> Task:
@@ -114,13 +99,14 @@ class Job(Generic[F]):
 
 def job_of(recipe: Recipe, task: Task, evaluate: Evaluate, world: World = World()) -> Job[Recipe]:
     """The job that trains the recipe's model on a task. The job's recipe describes this task as its data."""
-    recipe = replace(recipe, data=task.recipe if isinstance(task, Corpus) else task)
+    is_text = isinstance(task, PreparedText)
+    recipe = replace(recipe, data=task.recipe if is_text else task)
 
     def batch(step: int) -> Batch:
         tokens = task.sample(recipe.batch, recipe.seed, step)
         return {"input_ids": tokens, "labels": recipe.objective.labels(tokens)}
 
-    tokenizer = task.tokenizer() if isinstance(task, Corpus) else None
+    tokenizer = task.tokenizer() if is_text else None
     loss = partial(loss_of, skip_logits=True)
     return Job(recipe, lambda: build(recipe.model, recipe.seed), batch, evaluate, world, tokenizer, loss=loss)
 

@@ -2,22 +2,19 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
-import torch
 from refusals import refused
 from sinkinterp._experiments.book import chapter as provenance
 from sinkinterp._experiments.shared.cases import _variant_of
 from sinkinterp._experiments.shared.study import by_model
-from tokenizers import Tokenizer, models
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 import sinkinterp as si
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.data.backcopy import BigramBackcopy
-from sinkinterp.data.draws import Split
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Embedded, PythonCode, Repeating
 from sinkinterp.data.texts import Texts, files_of
@@ -30,73 +27,24 @@ from sinkinterp.metrics.metric import next_token_loss
 from sinkinterp.runs import trained
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.seals import seal
-from sinkinterp.spec import Spec
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, Table
 from sinkinterp.train.loop import held_out_tokens
 from sinkinterp.train.recipe import RECIPES, PrefixLM, Recipe, with_variant
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A task with a tokenizer, of which few sequences are held out."""
-
-    recipe: Spec
-    asked: list
-    title = "words"
-
-    @property
-    def vocab(self):
-        return self.recipe.vocab
-
-    @property
-    def length(self):
-        return self.recipe.length
-
-    @property
-    def split(self):
-        return Split(torch.arange(13, 64), torch.arange(13))
-
-    def sample(self, n, *stream):
-        self.asked.append((n, stream))
-        return BigramBackcopy(self.vocab, self.length).sample(n, *stream)
-
-    def tokenizer(self):
-        words = models.WordLevel({f"w{i}": i for i in range(self.vocab)}, unk_token="w0")
-        return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
-
-
-ASKED = []
-
-
-@dataclass(frozen=True)
-class NeedsPreparation(Spec):
-    vocab: int = 64
-    length: int = 11
-
-    def prepare(self, cache, on_progress):
-        on_progress(1, 2)
-        return Prepared(self, ASKED)
-
-
-def test_data_are_prepared_and_their_tokenizer_goes_with_the_model(tmp_path):
-    ASKED.clear()
-    progress = []
-    recipe = Recipe(model=VARIANTS["softmax"], data=NeedsPreparation(), steps=3, batch=5)
-    run = trained.trained(recipe, tmp_path, on_data=lambda done, of: progress.append((done, of)))
-    assert progress == [(1, 2)] and run.folder.parent == tmp_path / "runs" / recipe.key()
-    assert ASKED == [(13, ("held out",)), (5, (0, 1)), (5, (0, 2)), (5, (0, 3))]
-    assert AutoTokenizer.from_pretrained(run.folder).vocab_size == 64
-
-
-def test_a_run_names_its_text_and_another_text_is_refused(tmp_path):
+def test_a_run_names_its_text_keeps_its_tokenizer_and_refuses_another_text(tmp_path):
     texts = {name: tmp_path / f"{name}.txt" for name in "ab"}
     for name, file in texts.items():
         file.write_text("\n\n".join(f"{i} sinks {name} gather on first tokens" for i in range(50)))
     data = PackedText(source=Texts(str(texts["a"])), tokenizer=ByteBPE(300), length=11)
     model = replace(VARIANTS["softmax"], vocab=300)
     recipe = Recipe(model=model, data=data, steps=2, batch=3)
-    run = trained.trained(recipe, tmp_path / "cache")
-    sha256 = data.prepare(tmp_path / "cache").sha256
+    progress = []
+    run = trained.trained(recipe, tmp_path / "cache", on_data=lambda done, of: progress.append((done, of)))
+    assert progress and AutoTokenizer.from_pretrained(run.folder).vocab_size <= 300
+    task = data.prepare(tmp_path / "cache")
+    sha256, n_held_out = task.sha256, len(task.split.held_out)
+    assert n_held_out < trained.LEAST_EVALUATION_SEQUENCES and run.history().records()[-1]["valid_loss"] > 0
     assert run.recipe == trained.recipe_of(run.folder) == replace(recipe, data=replace(data, sha256=sha256))
     assert run.folder.parent.name == recipe.key() and trained.trained(recipe, tmp_path / "cache") == run
     texts["a"].write_text("other words\n\n" + texts["b"].read_text())
