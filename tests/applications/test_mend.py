@@ -321,19 +321,3 @@ def test_chunks_are_as_long_as_the_model_knows_and_longer_ones_are_refused_befor
     line = f"mend {base} --out {tmp_path / 'out'} --text {tmp_path / 'absent.txt'} --length 65"
     result = CliRunner().invoke(app, line.split())
     assert result.exit_code == 2 and "context of 64" in result.output and "--length 64" in result.output
-
-
-def test_a_twin_on_text_is_mended_writes_alike_with_and_without_a_cache_and_is_itself_again(text, tmp_path):
-    twin = "sinkinterp/text-softmax-48k"
-    recipe = replace(mend_recipe(twin, text, 17), steps=2, batch=2, micro_batch=2, watch_every=2)
-    made = mended(recipe, tmp_path / "run", tmp_path)
-    before, after = before_and_after(made.table)
-    assert after["alpha_1"] < before["alpha_1"]
-    model = si.load(twin).model
-    weights, plain = state(model), logits(model)
-    si.with_adapter(model, made.folder)
-    given = {"max_new_tokens": 7, "do_sample": False, "pad_token_id": 0}
-    prompt = TOKENS[:, :9]
-    assert torch.equal(model.generate(prompt, **given), model.generate(prompt, use_cache=False, **given))
-    si.without_adapter(model)
-    assert torch.equal(logits(model), plain) and equal(weights, state(model))

@@ -6,13 +6,10 @@ from applications.test_rolling_cache import rolled
 from backends.zoo import model_of, subject_of, tokens_of
 from refusals import refused
 
-from sinkinterp.applications.streaming import loss_of, streaming_table
+from sinkinterp.applications.streaming import streaming_table
 from sinkinterp.backends.load import load
-from sinkinterp.interventions.attention_layers import Evict
 from sinkinterp.metrics.estimates import estimate
 from sinkinterp.runs.inputs import Inputs
-
-NAMES = ("gpt2", "pythia", "llama with grouped queries")
 
 
 def dense_loss(subject, tokens):
@@ -29,33 +26,6 @@ def loss_from(logits, tokens):
     """The logarithm of the probability of every next token."""
     probabilities = logits.softmax(-1)
     return -probabilities[:, :-1].gather(-1, tokens[:, 1:, None])[..., 0].log()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_window_as_long_as_the_text_loses_nothing(name):
-    subject, tokens = subject_of(name), tokens_of()
-    for window in (16, 17, 23):
-        loss = rolled_loss(subject, tokens, window=window, sinks=3)
-        torch.testing.assert_close(loss, dense_loss(subject, tokens), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_losses_are_those_of_full_attention_until_the_first_token_is_evicted(name):
-    subject, tokens = subject_of(name), tokens_of()
-    loss, full = rolled_loss(subject, tokens, window=7, sinks=2), dense_loss(subject, tokens)
-    torch.testing.assert_close(loss[:, :7], full[:, :7], atol=1e-5, rtol=1e-5)
-    assert (loss[:, 7] - full[:, 7]).abs().max() > 1e-4
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_one_masked_pass_has_the_losses_of_a_rolling_cache(name):
-    subject, tokens = subject_of(name), tokens_of()
-    for window, sinks in ((7, 0), (7, 2), (5, 1)):
-        rolled = rolled_loss(subject, tokens, window=window, sinks=sinks)
-        masked = loss_of(subject, tokens, [Evict(window, sinks)])
-        torch.testing.assert_close(masked, rolled, atol=1e-4, rtol=1e-4)
-    added = streaming_table(subject, tokens, window=5, sinks=(1,)).numbers("added loss")[1]
-    assert added == pytest.approx((rolled - dense_loss(subject, tokens))[:, 5:].mean().item(), abs=1e-4)
 
 
 def test_the_table_says_where_the_rows_part_and_by_how_much():

@@ -1,4 +1,5 @@
 import csv
+import gzip
 import json
 from pathlib import Path
 from unittest.mock import Mock
@@ -9,6 +10,7 @@ import pytest
 from datasets.exceptions import DatasetNotFoundError
 from refusals import refused
 
+from sinkinterp.checks import InputError
 from sinkinterp.data.texts import texts as texts_of
 from sinkinterp.data.tokens import token_set_of
 
@@ -52,8 +54,8 @@ def test_every_format_gives_the_same_texts_from_the_column_asked_for(tmp_path, n
 
 
 def test_cells_of_a_csv_file_that_look_like_numbers_or_nothing_are_texts_among_texts(tmp_path):
-    path = write(tmp_path / "a.csv", 'text,b\n7,x\nNA,y\n,z\n"two\nlines",w\n')
-    assert list(texts_of(path)) == ["7", "NA", "", "two\nlines"]
+    path = write(tmp_path / "a.csv", 'text,b\n7,x\nNA,y\n,z\n"two\nlines",w\none;two,v\n')
+    assert list(texts_of(path)) == ["7", "NA", "", "two\nlines", "one;two"]
 
 
 def test_a_folder_gives_the_texts_of_its_files_in_the_order_of_their_paths(tmp_path):
@@ -140,3 +142,48 @@ def test_chats_are_in_the_column_that_is_named(tmp_path):
     path = write_rows(tmp_path / "a.jsonl", [{"id": 1, "messages": CHAT}])
     assert list(texts_of(path, "messages")) == [CHAT]
     refused(lambda: list(texts_of(path)), "column='messages'")
+
+
+@pytest.mark.parametrize("between", ["\n\n", "\n\n\n", "\n" * 7, "\n \t\n", "\r\n\r\n\r\n", "\n\n \n"])
+def test_a_paragraph_neither_begins_nor_ends_with_a_line_end(tmp_path, between):
+    file = tmp_path / "a.txt"
+    file.write_bytes(f"{between}one\n  line{between}two{between}".encode())
+    assert list(texts_of(file)) == ["one\n  line", "two"]
+
+
+OTHER_CELLS = (
+    *("text\nwhat, then\n", 'text,b\n"a","b"\n1,2,3\n', "text,b\n1,2,\n", "text,b,c\n1,2,3\n4,5\n", "b,text\n1\n"),
+)
+NO_CSV = ("text,text\na,b\n", 'text,b\n"a,b\nc,d\n', "b\na\n", "id;text\n1;one\n", "id\ttext\n1\tone\n")
+
+
+@pytest.mark.parametrize("content", OTHER_CELLS + NO_CSV)
+def test_a_csv_file_that_is_not_one_is_refused_and_a_row_with_other_cells_with_its_line(tmp_path, content):
+    file = write(tmp_path / "a.csv", content)
+    refused(lambda: list(texts_of(file)), f"line {content.count(chr(10))}" if content in OTHER_CELLS else "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("rows", "fix"),
+    [
+        ([{"text": "one", "id": "a"}, {"text": None, "id": "b"}], "leave out rows"),
+        ([{"text": None}], "leave out rows"),
+        ([{"text": 5}], "as strings"),
+        ([{"text": ["one", "two"]}], "as strings"),
+        ([{"text": 5, "body": "one"}], "column='body'"),
+    ],
+)
+def test_a_row_without_a_text_names_a_fix_that_is_there(tmp_path, rows, fix):
+    with pytest.raises(InputError, match=rf"no text in 'text'.*; .*{fix}[^;]*$"):
+        list(texts_of(write_rows(tmp_path / "a.jsonl", rows)))
+
+
+@pytest.mark.parametrize("packed", ["gz", "zst"])
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".txt"])
+def test_a_packed_file_has_the_rows_of_the_plain_one(tmp_path, packed, ending):
+    plain, file = tmp_path / f"plain{ending}", tmp_path / "folder" / f"a{ending}.{packed}"
+    write(plain, "one,\ntwo\n\n\né\n") if ending == ".txt" else write_rows(plain, ROWS[:2])
+    compress = gzip.compress if packed == "gz" else pytest.importorskip("zstandard").compress
+    file.parent.mkdir()
+    file.write_bytes(compress(plain.read_bytes()))
+    assert list(texts_of(file)) == list(texts_of(file.parent)) == ["one,\ntwo", "é"]

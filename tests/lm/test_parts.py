@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from lm.family import SPECS, tokens
 from refusals import refused
 
@@ -136,18 +135,3 @@ def test_alpha_is_a_scale_of_the_value_maps():
     for layer in plain.model.layers:
         layer.self_attn.v_proj.weight.mul_(0.2)  # equation 30
     torch.testing.assert_close(model(tokens()).logits, plain(tokens()).logits)
-
-
-@torch.no_grad()
-def test_softmax_of_our_base_is_transformers_sdpa():
-    model = build(SPECS["softmax"])
-    trace = []
-    layer = model.model.layers[0].self_attn
-    layer.register_forward_hook(lambda m, args, kwargs, out: trace.append((kwargs or args, out[0])), with_kwargs=True)
-    x = model.model.layers[0].input_layernorm(model.model.position.embed(
-        model.model.embed_tokens(tokens()), torch.arange(13)[None]
-    ))  # fmt: skip
-    q, k, v = (p(x).unflatten(-1, (3, 14)).transpose(1, 2) for p in (layer.q_proj, layer.k_proj, layer.v_proj))
-    want = layer.o_proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
-    model(tokens())
-    torch.testing.assert_close(trace[0][1], want)

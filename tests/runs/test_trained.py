@@ -12,9 +12,7 @@ from sinkinterp._experiments.shared.study import by_model
 from transformers import AutoTokenizer
 
 import sinkinterp as si
-from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
-from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Embedded, PythonCode, Repeating
 from sinkinterp.data.texts import Texts, files_of
@@ -22,7 +20,6 @@ from sinkinterp.data.tokenisers import ByteBPE, Pretrained
 from sinkinterp.lm.block import GatedFFN
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.measurement import measure as batching
 from sinkinterp.metrics.metric import next_token_loss
 from sinkinterp.runs import trained
 from sinkinterp.runs.inputs import Inputs
@@ -60,13 +57,6 @@ def test_the_loss_of_an_evaluation_is_that_of_the_predicted_tokens(tmp_path):
     losses = next_token_loss(subject.run(token_set.tokens).logits, token_set.tokens)
     assert run.history().records()[-1]["valid_loss"] == pytest.approx(losses[:, 4:].mean().item(), abs=1e-6)
     assert trained.valid_loss(subject, token_set).mean == pytest.approx(losses.mean().item(), abs=1e-6)
-
-
-def test_losses_in_many_passes_are_those_in_one(monkeypatch):
-    subject, token_set = HuggingFaceSubject(build(VARIANTS["softmax"])), held_out_tokens(BigramBackcopy(), 23)
-    whole = trained.valid_loss(subject, token_set)
-    monkeypatch.setattr(batching, "sequences_per_pass", lambda subject, length: 5)
-    assert trained.valid_loss(subject, token_set).mean == pytest.approx(whole.mean, abs=1e-6)
 
 
 def test_the_folder_of_a_run_is_its_newest_model(tmp_path):
