@@ -99,14 +99,13 @@ class Job(Generic[F]):
 
 def job_of(recipe: Recipe, task: Task, evaluate: Evaluate, world: World = World()) -> Job[Recipe]:
     """The job that trains the recipe's model on a task. The job's recipe describes this task as its data."""
-    is_text = isinstance(task, PreparedText)
-    recipe = replace(recipe, data=task.recipe if is_text else task)
+    recipe = replace(recipe, data=task.recipe if isinstance(task, PreparedText) else task)
 
     def batch(step: int) -> Batch:
         tokens = task.sample(recipe.batch, recipe.seed, step)
         return {"input_ids": tokens, "labels": recipe.objective.labels(tokens)}
 
-    tokenizer = task.tokenizer() if is_text else None
+    tokenizer = task.tokenizer() if isinstance(task, PreparedText) else None
     loss = partial(loss_of, skip_logits=True)
     return Job(recipe, lambda: build(recipe.model, recipe.seed), batch, evaluate, world, tokenizer, loss=loss)
 
