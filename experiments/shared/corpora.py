@@ -1,5 +1,7 @@
 """Samples of public texts that a user may keep in the folder `shared/data` beside the repository."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from sinkinterp.data.progress import Progress
@@ -9,6 +11,8 @@ from .cases import Case
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "data"
 FILES = {"C4": "c4_sample.jsonl", "Wikipedia": "wikipedia_sample.jsonl"}  # a text in the column `text` of each line
+BOOKS, BOOKS_FILE = "books", "gutenberg.jsonl"
+PASSAGES, CHARACTERS = 4, 8000  # of each book, and their length
 DOCSTRINGS, TRIED = "docstrings", 4  # TRIED: texts for each sequence, of which some are too short
 
 
@@ -28,3 +32,18 @@ def tokens_of(case: Case, name: str, size: tuple[int, int], progress: Progress) 
         return case.tokens(size, progress, case.start).tokens
     n, length = size
     return case.subject.tokens(FOLDER / FILES[name], length, case.start, sequences=TRIED * n).tokens[:n]
+
+
+def passages() -> list[str]:
+    """Passages from the inside of each book, each from the beginning of a paragraph; none without the sample."""
+    file = FOLDER / BOOKS_FILE
+    lines = file.read_text(encoding="utf-8").split("\n") if file.is_file() else []
+    return [*_passages([json.loads(line)["text"] for line in lines if line])]
+
+
+def _passages(books: list[str]) -> Iterator[str]:
+    """The first passage of each book, then the second ones, and so on."""
+    for part in range(1, PASSAGES + 1):
+        for book in books:
+            start = book.find("\n\n", len(book) * part // (PASSAGES + 1)) + 2
+            yield book[start : start + CHARACTERS].lstrip()
