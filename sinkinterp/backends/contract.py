@@ -1,8 +1,8 @@
 """The guarantees of every subject, on any library. They are checked in two passes when the subject is made.
 
-1. `logits_check`: is the subject the bare model, is it causal, do its attention rows sum to one, and does the bias of
+1. `check_logits`: is the subject the bare model, is it causal, do its attention rows sum to one, and does the bias of
    its scores depend on distance alone?
-2. `edits_check`: does an edit at every site of every block reach the model, and what else can the subject do?
+2. `check_edits`: does an edit at every site of every block reach the model, and what else can the subject do?
 
 The second pass runs `N_COPIES` copies of one sequence. Edits change some copies and leave the last two alone::
 
@@ -24,7 +24,6 @@ The second pass runs `N_COPIES` copies of one sequence. Edits change some copies
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -33,10 +32,11 @@ from torch import Tensor
 from ..attention import sites
 from ..attention.call import AttentionCall
 from ..attention.shapes import TOLERANCE, Gap, HeadOutput, ModelShape, Residual, tolerance_of
-from ..attention.sites import Edit, Read, Site
+from ..attention.sites import Edit, Reads, Site
 from ..checks import InputError, refuse_first
 from ..data.tokens import Tokens
 from ..interventions.changes import Change, Operation
+from .recorder import Answers
 from .subject import Logits
 
 Copies = Float[Tensor, "copy pos d_model"]
@@ -49,19 +49,8 @@ def weight_tolerance(dtype: torch.dtype) -> float:
     return max(tolerance_of(dtype), TOLERANCE[torch.float32])
 
 
-@dataclass(frozen=True)
-class Check:
-    """One forward pass, and what must be true of it.
-
-    verify: what the answers of all reads and the logits show. It raises InputError, which names the failure.
-    position_ids: those of every sequence, for a model that takes some; None for the model's own.
-    """
-
-    tokens: Tokens
-    verify: Callable[[Mapping[str, Tensor], Logits], Any]
-    reads: Mapping[str, Read]
-    edits: Sequence[Edit] = ()
-    position_ids: Int[Tensor, "sequence pos"] | None = None
+# One forward pass: its answers and logits for tokens, reads, edits, and positions of every sequence (None: the model's)
+Pass = Callable[[Tokens, Reads, Sequence[Edit], Int[Tensor, "sequence pos"] | None], tuple[Answers, Logits]]
 
 
 def sample_tokens(vocab: int) -> Tokens:
@@ -72,41 +61,41 @@ def sample_tokens(vocab: int) -> Tokens:
 # 1. The logits
 
 
-def logits_check(name: str, bare: Logits, vocab: int) -> Check:
-    """A pass on `sample_tokens`, and on the same tokens with another last one. It verifies of the subject:
+def with_other_ending(tokens: Tokens) -> Int[Tensor, "twice pos"]:
+    """These tokens, and then the same with another last one."""
+    changed = tokens.clone()
+    changed[:, -1] = torch.where(tokens[:, -1] > 0, tokens[:, -1] - 1, 1)
+    return torch.cat((tokens, changed))
 
-    - It returns the logits of the bare model, which are `bare` for `sample_tokens`.
+
+def check_logits(
+    name: str, answers: Mapping[str, Tensor], logits: Float[Tensor, "twice pos vocab"], bare: Logits
+) -> EarlyBias:
+    """Returns the bias of the first scores, of a pass on `with_other_ending` with `FIRST_READS`.
+
+    bare: the logits of the bare model for its first half. Raises InputError unless the subject does all of this:
+
+    - It returns the logits of the bare model.
     - It changes no logit of a position when a later token changes.
     - It has attention rows that sum to one, slots included, where its kernel is normalised.
     - It adds the same bias to every query's score with its own key.
-
-    It finds the bias of the first scores, and also reads the sizes of heads and residuals, and sums of keys and values.
     """
-    tokens = sample_tokens(vocab)
-    other_ending = tokens.clone()
-    other_ending[:, -1] = torch.where(tokens[:, -1] > 0, tokens[:, -1] - 1, 1)
-
-    def verify(answers: Mapping[str, Tensor], logits: Logits) -> EarlyBias:
-        tolerance, exact, bias = tolerance_of(logits.dtype), TOLERANCE[torch.float32], answers["bias"]
-        first, second = logits.split(len(bare))
-        of_bare, of_later = Gap.of(first, bare.to(first)), Gap.of(second[:, :-1], first[:, :-1])
-        own_bias = bias.diagonal(dim1=-2, dim2=-1)
-        of_own = Gap(_distance(own_bias, own_bias[..., :1]), bias.abs().max().item())
-        excess, most = answers["excess"], weight_tolerance(logits.dtype)
-        nan = not bare.isfinite().all() or bool(excess.isnan().any())
-        faults = {
-            "its attention or its logits are not numbers": nan,
-            f"its logits are not the bare model's, {of_bare}": not of_bare.is_within(tolerance),
-            f"a later token changes earlier logits, so it is not causal: {of_later}": not of_later.is_within(tolerance),
-            "its attention rows do not sum to one": excess.max().item() > most,
-            f"the bias of its scores is not relative to the query's own key, {of_own}": not of_own.is_within(exact),
-        }
-        refuse_first(faults, f"{name} cannot be measured:")
-        return bias[0]
-
-    of_calls = {"excess": row_excess, "sizes": head_sizes, "bias": early_bias, "keys": key_sums}
-    reads = {name: sites.CALL.read(read) for name, read in of_calls.items()}
-    return Check(torch.cat((tokens, other_ending)), verify, {**reads, "width": sites.RESIDUAL.read(width)})
+    tolerance, exact, bias = tolerance_of(logits.dtype), TOLERANCE[torch.float32], answers["bias"]
+    first, second = logits.split(len(bare))
+    of_bare, of_later = Gap.of(first, bare.to(first)), Gap.of(second[:, :-1], first[:, :-1])
+    own_bias = bias.diagonal(dim1=-2, dim2=-1)
+    of_own = Gap(_distance(own_bias, own_bias[..., :1]), bias.abs().max().item())
+    excess, most = answers["excess"], weight_tolerance(logits.dtype)
+    nan = not bare.isfinite().all() or bool(excess.isnan().any())
+    faults = {
+        "its attention or its logits are not numbers": nan,
+        f"its logits are not the bare model's, {of_bare}": not of_bare.is_within(tolerance),
+        f"a later token changes earlier logits, so it is not causal: {of_later}": not of_later.is_within(tolerance),
+        "its attention rows do not sum to one": excess.max().item() > most,
+        f"the bias of its scores is not relative to the query's own key, {of_own}": not of_own.is_within(exact),
+    }
+    refuse_first(faults, f"{name} cannot be measured:")
+    return bias[0]
 
 
 def row_excess(call: AttentionCall) -> Float[Tensor, " sequence"]:
@@ -149,6 +138,15 @@ def width(x: Residual) -> Int[Tensor, " 1"]:
     return torch.tensor([x.shape[-1]])
 
 
+FIRST_READS = {
+    "excess": sites.CALL.read(row_excess),
+    "sizes": sites.CALL.read(head_sizes),
+    "bias": sites.CALL.read(early_bias),
+    "keys": sites.CALL.read(key_sums),
+    "width": sites.RESIDUAL.read(width),
+}
+
+
 def _distance(a: Tensor, b: Tensor) -> float:
     return (a - b).abs().max().item()
 
@@ -184,61 +182,50 @@ class Abilities:
     idle: frozenset[int] = frozenset()
 
 
-def edits_check(
+def check_edits(
     name: str,
     shape: ModelShape,
     taps: Collection[Site],
+    run: Pass,
     bare: Logits,
     bias: EarlyBias,
-    length: int,
     gives_positions: bool,
-) -> Check:
-    """The pass of equal sequences. It verifies that an edit at any site of any block changes what the block returns.
+) -> Abilities:
+    """What the subject can do, by a pass of equal sequences. An edit at any site of any block must change its output.
 
     Feed-forward updates that are not what their block adds to the residual stream count as not found. The pass also
     verifies that later tokens do not change the bias of the first scores: it is `bias`, which a longer pass has found.
     Where the model counts positions itself (`gives_positions` false), the pass also verifies that the weights and
-    values of calls make up the logits. taps: the sites of modules that every block has. length: how much of
-    `sample_tokens` is taken.
+    values of calls make up the logits. taps: the sites of modules that every block has. bare: the logits of the bare
+    model for the first of `sample_tokens`, of which as many are taken. Raises InputError, which names the failure.
     """
-    tokens = sample_tokens(shape.vocab)[:1, :length].expand(N_COPIES, -1).contiguous()
-
+    tokens = sample_tokens(shape.vocab)[:1, : bare.shape[1]].expand(N_COPIES, -1).contiguous()
     changed = {site: copy for site, copy in _COPY_OF.items() if site is sites.OUTPUT or site in taps}
-    changes = [Change(site, _Opposite(copy)) for site, copy in changed.items()]
-
-    def verify(answers: Mapping[str, Tensor], logits: Logits) -> Abilities:
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        expected = bare[0, length - 1]
-        gap = Gap.of(logits[_REFERENCE, -1], expected.to(logits))
-        is_plain = gap.is_within(weight_tolerance(expected.dtype))
-        if not gives_positions:
-            why = f"{name} cannot be measured: its queries, keys and values do not give its logits"
-            gap.check(weight_tolerance(expected.dtype), why)
-        lost = _lost_changes(answers["changes"], logits, shape)
-        for site, block in lost.items():
-            if site not in sites.TAPPED:
-                raise InputError(f"{name} cannot be edited: a change of the {site.label} of block {block} is lost")
-        able = _abilities(answers, logits, shape, is_plain)
-        able = replace(able, taps=able.taps - lost.keys(), idle=_idle_attention(answers["changes"], shape))
-        if sites.NEURONS in able.taps & {*taps}:
-            able = replace(able, d_mlp=int(answers["neurons"].flatten()[0]))
-        why = f"{name} cannot be measured: later tokens change the bias of earlier scores"
-        Gap.of(answers["bias"][_REFERENCE], bias).check(TOLERANCE[torch.float32], why)
-        return able
-
-    return Check(
-        tokens,
-        verify,
-        reads={
-            "bias": sites.CALL.read(early_bias),
-            "changes": sites.RESIDUAL.read(largest_changes),
-            "stream": sites.RESIDUAL.read(doubled_copies),
-            "update": sites.MLP.read(doubled_copies),
-            **({"neurons": sites.NEURONS.read(width)} if sites.NEURONS in taps else {}),
-        },
-        edits=(_ChangeCopies(), *changes),
-        position_ids=_position_ids(tokens) if gives_positions else None,
-    )
+    edits = (_ChangeCopies(), *(Change(site, _Opposite(copy)) for site, copy in changed.items()))
+    reads = {
+        "bias": sites.CALL.read(early_bias),
+        "changes": sites.RESIDUAL.read(largest_changes),
+        "stream": sites.RESIDUAL.read(doubled_copies),
+        "update": sites.MLP.read(doubled_copies),
+        **({"neurons": sites.NEURONS.read(width)} if sites.NEURONS in taps else {}),
+    }
+    answers, logits = run(tokens, reads, edits, _position_ids(tokens) if gives_positions else None)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    expected, most = bare[0, -1], weight_tolerance(bare.dtype)
+    gap = Gap.of(logits[_REFERENCE, -1], expected.to(logits))
+    if not gives_positions:
+        gap.check(most, f"{name} cannot be measured: its queries, keys and values do not give its logits")
+    lost, idle = _lost_changes(answers["changes"], logits, shape), _idle_attention(answers["changes"], shape)
+    for site, block in lost.items():
+        if site not in sites.TAPPED:
+            raise InputError(f"{name} cannot be edited: a change of the {site.label} of block {block} is lost")
+    able = _abilities(answers, logits, shape, gap.is_within(most))
+    able = replace(able, taps=able.taps - lost.keys(), idle=idle)
+    if sites.NEURONS in able.taps & {*taps}:
+        able = replace(able, d_mlp=int(answers["neurons"].flatten()[0]))
+    why = f"{name} cannot be measured: later tokens change the bias of earlier scores"
+    Gap.of(answers["bias"][_REFERENCE], bias).check(TOLERANCE[torch.float32], why)
+    return able
 
 
 def _position_ids(tokens: Tokens) -> Int[Tensor, "sequence pos"]:

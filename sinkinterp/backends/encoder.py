@@ -7,7 +7,7 @@ import copy
 import hashlib
 import inspect
 import textwrap
-import wave
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from scipy.io import wavfile
 from torch import Tensor, nn
 from transformers import AutoFeatureExtractor, AutoTokenizer, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput
@@ -170,15 +171,17 @@ class Sound(_SoundInput):
 
     def samples(self) -> Samples:
         """Raises InputError for a file that is not a .wav file of this rate, or ends before its header says."""
-        what, kinds = f"{self.file} is not a whole .wav file of PCM samples", (OSError, EOFError, wave.Error)
-        with refusal(what, of=kinds), wave.open(str(self.file), "rb") as sound:
-            width, rate, channels = sound.getsampwidth(), sound.getframerate(), sound.getnchannels()
-            named, data = sound.getnframes() * width * channels, sound.readframes(sound.getnframes())
-            if not data or len(data) < named:
-                raise EOFError(f"it ends after {len(data):,} of {named:,} bytes of sound")
+        with refusal(f"{self.file} is not a whole .wav file of samples"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # of parts that are no samples
+            warnings.filterwarnings("error", "Reached EOF", wavfile.WavFileWarning)
+            rate, samples = wavfile.read(self.file)
+            if not len(samples):
+                raise EOFError("it holds no sound")
         if rate != SAMPLING_RATE:
             raise InputError(f"{self.file} holds {rate} samples a second; the model takes {SAMPLING_RATE}")
-        return _decoded(data, width).view(-1, channels).mean(1)
+        half = 1 if samples.dtype.kind == "f" else 2.0 ** (8 * samples.itemsize - 1)
+        zero = half if samples.dtype.kind == "u" else 0
+        return torch.from_numpy((samples - zero) / half).float().view(len(samples), -1).mean(1)
 
 
 def encoder_input(words: str) -> EncoderInput:
@@ -194,15 +197,6 @@ def encoder_input(words: str) -> EncoderInput:
 
 _NAMED: dict[str, EncoderInput] = {"silence": Silence(), "off": NoEncoder()}
 _FILES = {".wav": Sound, ".txt": lambda path: Text(text_of_file(path))}
-
-
-def _decoded(data: bytes, width: int) -> Samples:
-    """Samples from -1 to 1, of whole numbers of `width` bytes, lowest first; those of one byte have no sign."""
-    digits = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(-1, width).to(torch.int64)
-    numbers = (digits << (8 * torch.arange(width))).sum(1)
-    half = 1 << (8 * width - 1)
-    signed = numbers - half if width == 1 else numbers - (numbers >= half) * 2 * half
-    return signed.float() / half
 
 
 def _processor(kind: Any, model: PreTrainedModel) -> Any:
@@ -300,18 +294,18 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         takes_ids = "decoder_position_ids" in inspect.signature(self.model.forward).parameters
         return takes_ids or bool(self.modules.tables)
 
-    def _abilities_found(self, bare: Logits, length: int, gives_positions: bool = True) -> Abilities:
+    def _abilities_found(self, bare: Logits, gives_positions: bool = True) -> Abilities:
         """As for other models. If it can, the decoder runs alone: cross-attention looks like a part of updates."""
         if self.modules.is_cross or not self._encoder_input.runs_cross_attention:
-            return super()._abilities_found(bare, length, gives_positions)
+            return super()._abilities_found(bare, gives_positions)
         try:
             with without_cross_attention(self.model):
                 alone = self._forward(contract.sample_tokens(self.shape.vocab), None)
         except Exception:  # T5Gemma and LongT5 need an encoder, so that their updates cannot be checked
-            able = super()._abilities_found(bare, length, gives_positions)
+            able = super()._abilities_found(bare, gives_positions)
             return replace(able, taps=able.taps - {MLP})
         with without_cross_attention(self.model):
-            return super()._abilities_found(alone, length, gives_positions)
+            return super()._abilities_found(alone[:, : bare.shape[1]], gives_positions)
 
     def _of_all(self, states: States, n_sequences: int) -> ModelOutput:
         """Returns what the encoder would return for so many sequences, with these states."""
@@ -335,15 +329,15 @@ class EncoderDecoderSubject(HuggingFaceSubject):
             raise InputError(f"{self.name} cannot be measured: its encoder's output {state}")
 
 
-_ENCODERS = "Silence(), NoEncoder(), Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder"
-ENCODERS = f"encoder, one of {_ENCODERS}; on a command line, --encoder silence, off, FILE or TEXT"
+_ENCODERS = "one of Silence(), NoEncoder(), Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder"
 
 
 @refusing
 def check_encoder(encoder: EncoderInput | None, has_encoder: bool, name: str) -> Iterator[str]:
     """Raises InputError unless an input is given for the encoder that a model has, and for no other."""
     if has_encoder and encoder is None:
-        yield f"{name} is an encoder-decoder model, whose encoder needs an input: add {ENCODERS}"
+        fix = f"add encoder, {_ENCODERS}; on a command line, --encoder silence, off, FILE or TEXT"
+        yield f"{name} is an encoder-decoder model, whose encoder needs an input: {fix}"
     if encoder is not None and not has_encoder:
         yield f"{name} has no encoder that could be given an input"
 

@@ -4,7 +4,7 @@ Nothing else changes: caches, generation and masks are those of transformers.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -15,16 +15,15 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from ..attention.call import call_of_interface, is_causal_call, unscaled
+from ..attention.call import AttentionCall, call_of_interface, is_causal_call, unscaled
 from ..attention.shapes import HeadOutput
 from ..attention.sites import BLOCK_SITES, CALL, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Site
-from ..checks import InputError
 from .added_slots import WITH_SLOTS, slots_of
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
 from .anatomy.own_attention import mask_of_chosen
 from .attached import RECORDING, Hook
-from .recorder import Recorder, trimmed
+from .recorder import Recorder, Weighted, trimmed
 
 Record = Callable[[Tensor], Tensor]  # shows what a module returns; its result replaces it
 OURS = "sinkinterp_"  # before the name of an attention implementation of transformers that is recorded
@@ -45,47 +44,43 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         recorder = RECORDING.get()
         if recorder is None or module not in recorder.layers:
             return of_transformers()
-        extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
-        extra["masks"] = recorder.masks
-        tensors = trimmed(recorder.layout, key, value, attention_mask, kwargs.get("position_bias"))
-        extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
-        k, v = (with_heads(x, recorder.n_kv_heads) for x in tensors[:2])
-        q, scale = unscaled(module, query, scaling)
-        call = call_of_interface(recorder.layers[module], q, k, v, tensors[2], scale, **extra)
-        edited, drops = recorder.edited_call(call), bool(kwargs.get("dropout"))
-        if edited is not call and drops:
-            raise InputError("edits of attention compute it without dropout; call model.eval(), or set it to 0")
-        is_the_same = q is query and (base == "sdpa" or "kernel" in kwargs)  # bit for bit
-        if edited is not call or (not drops and is_the_same and call.is_fused):
-            z, weights = edited.output(), None
-            if base == "eager":  # which returns the pattern without the slot's column
-                weights = edited.pattern()[..., -call.k.shape[2] :].to(query.dtype)
-                weights = F.pad(weights, (0, key.shape[2] - call.k.shape[2]))
-        else:
+        layer, extra = recorder.layers[module], {**kwargs, "scaling": scaling}
+        call = shown_call(recorder, layer, module, (query, key, value), attention_mask, extra)
+        drops = bool(kwargs.get("dropout"))
+        is_exact = call.q is query and not drops and (base == "sdpa" or "kernel" in kwargs)
+
+        def plain() -> Weighted:
             z, weights = of_transformers()
-            z = z.transpose(1, 2)
-        return recorder.output(edited, z).transpose(1, 2).contiguous(), weights
+            return z.transpose(1, 2), weights
+
+        z, weights = recorder.answer(call, plain, is_exact, shows_weights=base == "eager", drops=drops)
+        if weights is not None:
+            weights = F.pad(weights.to(query.dtype), (0, key.shape[2] - weights.shape[-1]))
+        return z.transpose(1, 2).contiguous(), weights
 
     return attention
 
 
-def with_heads(x: Tensor, n_kv_heads: int) -> Tensor:
-    """Keys or values, each head as often as makes so many, in the same order; as they are where that is fewer."""
-    return x if x.shape[1] >= n_kv_heads else x.repeat_interleave(n_kv_heads // x.shape[1], 1)
+def shown_call(
+    recorder: Recorder, layer: int, module: Any, qkv: Sequence[Tensor], mask: Tensor | None, extra: Mapping[str, Any]
+) -> AttentionCall:
+    """The call of a module that transformers' attention interface is given. extra: its keyword arguments."""
+    extra = {**extra, "is_causal": is_causal_call(module, extra), "masks": recorder.masks, **slots_of(module)}
+    k, v, mask, extra["position_bias"] = trimmed(recorder.layout, *qkv[1:], mask, extra.get("position_bias"))
+    n = recorder.n_kv_heads  # fewer heads are repeated
+    k, v = (x if x.shape[1] >= n else x.repeat_interleave(n // x.shape[1], 1) for x in (k, v))
+    q, scale = unscaled(module, qkv[0], extra.get("scaling"))
+    return call_of_interface(layer, q, k, v, mask, scale, **extra)
 
 
 def _attended(
     layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, key_bias: Tensor | None = None
 ) -> HeadOutput:
     """What heads return in a model that does not use the attention interface; see `own_attention.Attend`."""
-    recorder = RECORDING.get()
-    k, v, mask, key_bias = trimmed(None if recorder is None else recorder.layout, k, v, mask, key_bias)
-    masks = None if recorder is None else recorder.masks
-    call = call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias, masks=masks)
-    if recorder is None:
-        return call.output().to(v.dtype)
-    edited = recorder.edited_call(call)
-    return recorder.output(edited, edited.output()).to(v.dtype)
+    recorder = RECORDING.get() or Recorder()
+    k, v, mask, key_bias = trimmed(recorder.layout, k, v, mask, key_bias)
+    call = call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias, masks=recorder.masks)
+    return recorder.answer(call, lambda: (call.output(), None))[0].to(v.dtype)
 
 
 for _base in BASES:

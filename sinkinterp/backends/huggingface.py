@@ -24,10 +24,10 @@ from .anatomy import modules as anatomy
 from .anatomy.own_attention import family_of, note_of
 from .attached import PATCHES, computed_by, eval_mode, recorded_by, used_alone
 from .bridge import bridge_of
-from .contract import Abilities, Check
+from .contract import Abilities
 from .files.kinds import check_causal
 from .hooks import BASES, OURS, attention_set_to, recorded_stream
-from .recorder import Recorder
+from .recorder import Answers, Recorder
 from .subject import NO_ENCODER, Logits, Subject, Trace
 
 # what configurations call the longest sequence
@@ -103,40 +103,40 @@ class HuggingFaceSubject(Subject):
 
     def _check_contract(self, bare: Logits) -> None:
         """Finds the sizes and abilities of the model. Raises InputError where it fails the contract."""
-        check = contract.logits_check(self.name, bare, self._embedding.num_embeddings)
-        recorder, logits = self._checking_pass(check)
+        tokens = contract.with_other_ending(contract.sample_tokens(self._embedding.num_embeddings))
+        recorder = Recorder(contract.FIRST_READS)
+        logits = self._pass(tokens, recorder)
         self.shape = self._shape_of(recorder)
         taps = _whole(self.modules.taps, self.shape)
         self.modules = replace(self.modules, taps=taps, n_kv_heads=self.shape.n_kv_heads)
         answers = recorder.stacked_answers(self.shape, self.device)
-        self._early_bias = check.verify(answers, logits)
+        self._early_bias = contract.check_logits(self.name, answers, logits, bare)
         self.key_sources = contract.key_sources(answers["keys"], self.shape.attention_layers)
         shared = [f"layer {n} takes the keys and values of layer {other}" for n, other in self.key_sources.items()]
         self.attention_note = "; ".join(filter(None, (self.attention_note, *shared)))
-        whole = bare.shape[1]
-        self._abilities = self._abilities_found(bare, 3)
+        self._abilities = self._abilities_found(bare[:, :3])
         if not self._abilities.positions_are_plain:  # a prefix mask shows early positions what comes after the third
-            self._abilities = self._abilities_found(bare, whole)
+            self._abilities = self._abilities_found(bare)
         if not self._abilities.positions_are_plain:
-            self._abilities_found(bare, whole, gives_positions=False)
+            self._abilities_found(bare, gives_positions=False)
         able = {site: taps for site, taps in self.modules.taps.items() if site in self._abilities.taps}
         self.modules = replace(self.modules, taps=able)
         mlp_layers = self.shape.mlp_layers if sites.MLP in able else ()
         self.shape = replace(self.shape, mlp_layers=mlp_layers, d_mlp=self._abilities.d_mlp)
 
-    def _abilities_found(self, bare: Logits, length: int, gives_positions: bool = True) -> Abilities:
-        """What `contract.edits_check` finds."""
+    def _abilities_found(self, bare: Logits, gives_positions: bool = True) -> Abilities:
+        """What `contract.check_edits` finds."""
         taps, bias = self.modules.taps, self._early_bias
-        check = contract.edits_check(self.name, self.shape, taps, bare, bias, length, gives_positions)
-        recorder, logits = self._checking_pass(check)
-        return check.verify(recorder.stacked_answers(self.shape, self.device), logits)
+        return contract.check_edits(self.name, self.shape, taps, self._answers, bare, bias, gives_positions)
 
-    def _checking_pass(self, check: Check) -> tuple[Recorder, Logits]:
-        """Returns what a check's forward pass was shown, and its logits."""
-        recorder = Recorder(check.reads, check.edits)
-        given = check.position_ids
-        ids = {} if given is None or not self._takes_ids else {"position_ids": given.to(self.device)}
-        return recorder, self._pass(check.tokens, recorder, **ids)
+    def _answers(
+        self, tokens: Tokens, reads: Reads, edits: Sequence[Edit], position_ids: Tensor | None
+    ) -> tuple[Answers, Logits]:
+        """The answers and logits of a pass of the contract; see `contract.Pass`."""
+        recorder = Recorder(reads_of(reads), edits)
+        given = {} if position_ids is None or not self._takes_ids else {"position_ids": position_ids.to(self.device)}
+        logits = self._pass(tokens, recorder, **given)
+        return recorder.stacked_answers(self.shape, self.device), logits
 
     @property
     def _takes_ids(self) -> bool:

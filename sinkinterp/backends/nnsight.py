@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..attention.call import call_of_interface, is_causal_call, unscaled
 from ..attention.sites import CALL, OUTPUT, RESIDUAL
 from ..checks import InputError, check_installed
 from ..data.tokens import Tokens
 from .anatomy.own_attention import family_of
 from .attached import eval_mode, recorded_by
-from .hooks import places_of, with_first, with_heads
+from .hooks import places_of, shown_call, with_first
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
 from .subject import Logits
@@ -67,7 +66,8 @@ class NNsightSubject(HuggingFaceSubject):
 
         tokens = tokens.to(self.device)
         inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
-        with recorded_by(recorder), torch.set_grad_enabled(recorder.gradients), eval_mode(self.model):
+        recorded = recorded_by(recorder, n_kv_heads=self.modules.n_kv_heads)
+        with recorded, torch.set_grad_enabled(recorder.gradients), eval_mode(self.model):
             with self._envoy.trace(tokens, **inputs):
                 self._visit(recorder)
                 logits = nnsight.save(self._envoy.output.logits)
@@ -76,13 +76,12 @@ class NNsightSubject(HuggingFaceSubject):
     def _visit(self, recorder: Recorder) -> None:
         """Shows the recorder all sites in forward order, and writes the changes. Call it in a trace."""
         names = {module: name for name, module in self._envoy._module.named_modules()}
-        layers = {block: layer for layer, block in enumerate(self.modules.blocks)}
         for site, module, record, is_input in places_of(self.modules, recorder):
             if site is CALL:
                 parts = (part for part in module.modules() if _calls_interface(type(part).forward))
                 if (attention := next(parts, None)) is not None:
-                    place, n_kv_heads = self._envoy.get(names[attention]), self.modules.n_kv_heads
-                    _attend(place, layers[module], recorder, self.implementation, n_kv_heads)
+                    layer = self.modules.layers[attention]
+                    _attend(self._envoy.get(names[attention]), layer, recorder, self.implementation)
             elif site is RESIDUAL or recorder.uses(site):
                 _replace("input" if is_input else "output", self._envoy.get(names[module]), record)
 
@@ -95,15 +94,13 @@ def _replace(place: str, module: Any, record: Callable[[Tensor], Tensor]) -> Non
         setattr(module, place, edited)
 
 
-def _attend(envoy: Any, layer: int, recorder: Recorder, base: str, n_kv_heads: int) -> None:
+def _attend(envoy: Any, layer: int, recorder: Recorder, base: str) -> None:
     """Shows the recorder a layer's call and the output of its heads, and writes the changes."""
     operation = getattr(envoy.source, [op for op in envoy.source.names if op.startswith(_OPERATION)][-1])
     (module, q, k, v, mask), extra = operation.inputs
-    about = {**extra, "is_causal": is_causal_call(module, extra), "masks": recorder.masks}
-    unscaled_q, about["scale"] = unscaled(module, q, extra.get("scaling"))
-    call = call_of_interface(layer, unscaled_q, with_heads(k, n_kv_heads), with_heads(v, n_kv_heads), mask, **about)
+    call = shown_call(recorder, layer, module, (q, k, v), mask, extra)
     edited = recorder.attend(call)
-    if edited is not call or (unscaled_q is q and edited.is_fused and (base == "sdpa" or "kernel" in extra)):
+    if edited is not call or (call.q is q and edited.is_fused and (base == "sdpa" or "kernel" in extra)):
         operation.skip((recorder.output(edited, edited.output()).transpose(1, 2).contiguous(), None))
     elif recorder.uses(OUTPUT):
         z, *others = operation.output

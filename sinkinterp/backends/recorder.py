@@ -5,7 +5,7 @@ first real token. Sequences with the same padding are shown together.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -76,41 +76,6 @@ class Layout:
         mask = pairs(call.allowed().expand(-1, -1, self.n_new, -1), False)
         return replace(call, q=group.of(call.q), k=k, v=v, mask=mask, bias=bias)
 
-    def takes(self, call: AttentionCall) -> bool:
-        """Whether a call has to be shown in parts: the others are as edits expect them."""
-        return not self.is_plain or call.k.shape[2] != self.n
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A call whose groups of sequences were edited, each on its own.
-
-    outputs: what the heads of each group return, after the edits.
-    """
-
-    call: AttentionCall
-    layout: Layout
-    edited: tuple[AttentionCall, ...]
-    outputs: tuple[Tensor, ...]
-
-    def output(self) -> Tensor:
-        """What the heads return for all sequences; zero for padding."""
-        z = self.outputs[0].new_zeros(*self.call.q.shape[:3], self.outputs[0].shape[-1])
-        for group, part in zip(self.layout.groups, self.outputs, strict=True):
-            z = group.put(z, part)
-        return z
-
-    def pattern(self) -> Tensor:
-        """The pattern on the keys of the cache, without a slot's column; zero for padding."""
-        first = self.layout.n - self.call.k.shape[2]
-        pattern = self.call.q.new_zeros(*self.call.q.shape[:3], self.call.k.shape[2])
-        for group, call in zip(self.layout.groups, self.edited, strict=True):
-            kept = group.columns[group.columns >= first] - first
-            weights = call.pattern()[..., -len(kept) :].to(pattern.dtype)
-            empty = pattern.new_zeros(*weights.shape[:3], pattern.shape[-1])
-            pattern = group.put(pattern, empty.index_copy(-1, kept, weights))
-        return pattern
-
 
 def layout_of(mask: Any, batch: int, past: int, n_new: int, position_ids: Tensor | None, device: Any) -> Layout:
     """The places of the tokens of a pass. Raises InputError for masks that hide anything but padding.
@@ -180,6 +145,7 @@ def trimmed(layout: Layout | None, *tensors: Tensor | None) -> tuple[Any, ...]:
 
 
 Answers = dict[str, Tensor]  # by the name of the read
+Weighted = tuple[Tensor, Tensor | None]  # what heads return, and their pattern where it is asked for
 
 
 @dataclass
@@ -260,17 +226,51 @@ class Recorder:
         if call.layer in self.answers[sites.CALL]:
             raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
 
-    def edited_call(self, call: AttentionCall) -> "AttentionCall | Parts":
-        """A layer's call after the edits, as `attend`; in parts behind padding or a cache that has forgotten keys."""
-        layout = self.layout
-        if layout is None or not layout.takes(call) or not (self.edits_at(sites.CALL) or self.edits_at(sites.OUTPUT)):
-            return self.attend(call)
+    def answer(
+        self,
+        call: AttentionCall,
+        plain: Callable[[], Weighted],
+        is_exact: bool = False,
+        shows_weights: bool = False,
+        drops: bool = False,
+    ) -> Weighted:
+        """What the heads of a layer's call return after the edits, and with `shows_weights` the pattern on its keys.
+
+        plain: returns both without edits. is_exact: whether the call's own output is the same, bit for bit. drops:
+        whether weights are dropped at random. A call behind padding, or behind a cache that has forgotten keys, is
+        edited in parts. Raises InputError for an edit of a call that drops weights.
+        """
+        layout, is_edited = self.layout, self.edits_at(sites.CALL) or self.edits_at(sites.OUTPUT)
+        in_parts = layout is not None and is_edited and (not layout.is_plain or call.k.shape[2] != layout.n)
+        edited = None if in_parts else self.attend(call)
+        if drops and edited is not call:
+            raise InputError("edits of attention compute it without dropout; call model.eval(), or set it to 0")
+        if edited is None:
+            return self._answer_in_parts(call, shows_weights)
+        if edited is call and not (is_exact and call.is_fused):
+            z, weights = plain()
+        else:
+            z, weights = edited.output(), edited.pattern()[..., -call.k.shape[2] :] if shows_weights else None
+        return self.output(edited, z), weights
+
+    def _answer_in_parts(self, call: AttentionCall, shows_weights: bool) -> Weighted:
+        """As `answer`, where every group of sequences is edited on its own; zero for padding."""
+        assert self.layout is not None
         self._check_first(call)
         self.answers[sites.CALL][call.layer] = self.answers[sites.OUTPUT][call.layer] = {}
-        edited = tuple(self._edited_part(call, group, layout) for group in layout.groups)
-        parts = zip(edited, layout.groups, strict=True)
-        outputs = tuple(self._edited_group(sites.OUTPUT, part.output(), layout, group, part) for part, group in parts)
-        return Parts(call, layout, edited, outputs)
+        layout, size, n_keys = self.layout, call.q.shape[:3], call.k.shape[2]
+        first = layout.n - n_keys
+        z = call.v.new_zeros(*size, call.v.shape[-1])
+        pattern = call.q.new_zeros(*size, n_keys) if shows_weights else None
+        for group in layout.groups:
+            part = self._edited_part(call, group, layout)
+            z = group.put(z, self._edited_group(sites.OUTPUT, part.output(), layout, group, part))
+            if pattern is not None:
+                kept = group.columns[group.columns >= first] - first
+                weights = part.pattern()[..., -len(kept) :].to(pattern.dtype)
+                empty = pattern.new_zeros(*weights.shape[:3], n_keys)
+                pattern = group.put(pattern, empty.index_copy(-1, kept, weights))
+        return z, pattern
 
     def attend(self, call: AttentionCall) -> AttentionCall:
         """A layer's call after the edits; `call` itself where they do not change it."""
@@ -316,10 +316,8 @@ class Recorder:
         why = f"an edit reads keys or values of layer {call.layer} that its cache forgets"
         Gap.of(*outputs).check(1e-5, why, "generate with use_cache=False")
 
-    def output(self, call: "AttentionCall | Parts", z: Tensor) -> Tensor:
-        """Returns what the heads of `call` return, `batch head pos d_value`, after the edits; parts are edited."""
-        if isinstance(call, Parts):
-            return z
+    def output(self, call: AttentionCall, z: Tensor) -> Tensor:
+        """Returns what the heads of `call` return, `batch head pos d_value`, after the edits."""
         edited = self.edited(sites.OUTPUT, z, call)
         self._answer(sites.OUTPUT, call.layer, edited)
         return edited

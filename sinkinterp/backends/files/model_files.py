@@ -47,27 +47,19 @@ from .kinds import check_causal_folder
 from .named_models import known_names, located, names_here, origin_in
 
 
-def _gguf_arguments(file: Path) -> dict[str, Any]:
-    """Arguments of `from_pretrained` that read a GGUF file: its folder and its name.
-
-    Raises InputError if the file is absent or is not GGUF, or if the package `gguf` is absent.
-    """
-    _gguf_metadata(file)
-    return {"pretrained_model_name_or_path": file.resolve().parent, "gguf_file": file.resolve().name}
-
-
-def _gguf_description(file: Path) -> str:
-    """Notes weights from a GGUF file in a report, such as "GGUF Q4_1, dequantised". Raises as `_gguf_arguments`."""
-    quantisation = _gguf_metadata(file).get("general.file_type")
-    from gguf import LlamaFileType
-
-    named = quantisation in LlamaFileType._value2member_map_
-    name = f" {LlamaFileType(quantisation).name.split('_', 1)[1]}" if named else ""  # ALL_F32, MOSTLY_Q4_1
-    return f"GGUF{name}, dequantised"
+def _place_of(source: str | Path) -> dict[str, Any]:
+    """The arguments of `from_pretrained` for a name, a folder or a GGUF file."""
+    file = Path(source).resolve()
+    if is_gguf(source):
+        return {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    return {"pretrained_model_name_or_path": source}
 
 
 def _gguf_metadata(file: Path) -> dict[str, Any]:
-    """The metadata of a GGUF file, arrays of strings as their lengths. Raises as `_gguf_arguments`."""
+    """The metadata of a GGUF file, arrays of strings as their lengths.
+
+    Raises InputError if the file is absent or is not GGUF, or if the package `gguf` is absent.
+    """
     check_is_file(file)
     check_installed("gguf", f"{file} is read with it; pip install gguf")
     from transformers.integrations.gguf import read_gguf_metadata
@@ -124,11 +116,18 @@ def _rotate_as_llama3(model: PreTrainedModel, file: Path) -> None:
 
 
 def origin_of(source: str | Path) -> str:
-    """Where the weights of a GGUF file or of a folder with a SOURCE.json come from; empty for any other source."""
+    """Where the weights of a folder with a SOURCE.json come from; of a GGUF file, such as "GGUF Q4_1, dequantised".
+
+    Empty for any other source.
+    """
     path = Path(located(source))
-    if is_gguf(path):
-        return _gguf_description(path)
-    return str(origin_in(path).get("from", ""))
+    if not is_gguf(path):
+        return str(origin_in(path).get("from", ""))
+    quantisation = _gguf_metadata(path).get("general.file_type")
+    from gguf import LlamaFileType
+
+    names = {kind.value: f" {kind.name.split('_', 1)[-1]}" for kind in LlamaFileType}  # ALL_F32, MOSTLY_Q4_1
+    return f"GGUF{names.get(quantisation, '')}, dequantised"
 
 
 def class_of(source: str | Path) -> Any:
@@ -192,21 +191,18 @@ def load_model(
         except InputError as error:
             raise InputError(f"{given} is an adapter, which is read with its base model {base}: {error}") from error
         return merged(model, folder)
+    fix, how = "", {"use_safetensors": True}  # of a folder, the reason says the fix
     if is_gguf(source):
-        place = {**_gguf_arguments(Path(source)), "quantization_config": GgufConfig(dequantize=True)}
-        fix = "take the model's own weights"
-        sealed: tuple[Any, ...] = (Path(source).resolve().parent, Path(source).resolve().name)
         _check_gguf(Path(source))
+        fix, how = "take the model's own weights", {"quantization_config": GgufConfig(dequantize=True)}
+        verify(Path(source).resolve().parent, Path(source).resolve().name)
     else:
         check_folder(source)
-        place = {"pretrained_model_name_or_path": source, "use_safetensors": True}
-        sealed = (Path(source), "*config.json", "model*")
-        fix = ""  # of a folder, the reason says it
         if not Path(source).exists():
             near = nearest(str(source).lower(), known_names())
             fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
             fix += f"{near}; here without a network: {names_here()} (sinkinterp list models)"
-    verify(*sealed)
+        verify(Path(source), "*config.json", "model*")
     with refusal(f"cannot load {given}", fix), asking_hub(source):  # a damaged file can fail anyhow
         config = checked_config(source)
         if config is not None and Path(source).is_dir():
@@ -214,13 +210,9 @@ def load_model(
         elif config is not None and device_map is None:
             check_fits_memory(config)
         model, loading = class_of(source).from_pretrained(
-            **place,
-            dtype=dtype,
-            device_map=device_map,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are refused below, by name
-        )
+            **_place_of(source), **how, dtype=dtype, device_map=device_map, trust_remote_code=False,
+            output_loading_info=True, ignore_mismatched_sizes=True,  # which are refused below, by name
+        )  # fmt: skip
     if is_gguf(source):
         _rotate_as_llama3(model, Path(source))
     check_read_whole(source, model, loading)
@@ -238,12 +230,11 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     source = folder or source
     if not _has_tokenizer(Path(source)):
         return load_tokenizer(base_of(folder)) if folder else None
-    place = _gguf_arguments(Path(source)) if is_gguf(source) else {"pretrained_model_name_or_path": source}
     verify(Path(source), "*token*", "config.json")
     fix = "" if Path(source).exists() else "give the name of a model on the Hub, with a network, or a folder"
     any_error = refusal(f"cannot load the tokenizer of {source}", fix)  # a damaged file can fail in any way
     with any_error, asking_hub(source):
-        tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(**_place_of(source), trust_remote_code=False)
         config = _config_of(source)
     start = getattr(config, "decoder_start_token_id", None)
     if config is not None and config.is_encoder_decoder and start is not None:
@@ -256,9 +247,6 @@ def tokenizer_of(source: str | Path) -> PreTrainedTokenizerBase:
     if (tokenizer := load_tokenizer(source)) is None:
         raise InputError(f"{source} holds no tokenizer; save one there, or give the name or the folder of one")
     return tokenizer
-
-
-load_tokenizer.from_pretrained = load_tokenizer  # type: ignore[attr-defined]  # written after the name of a class
 
 
 def _has_tokenizer(path: Path) -> bool:
@@ -321,27 +309,32 @@ _FIXES = {  # what names of tensors show -> what a user does
 }
 
 
-def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | str, is_spread: bool) -> None:
+@refusing
+def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | str, is_spread: bool) -> Iterator[str]:
     """Raises InputError where the weights of a local folder cannot be those of the configuration, or do not fit.
 
     A configuration with more layers than there are tensors is refused here, and one with a larger embedding than all
     of them together. Transformers would first make a model of that size. `is_spread`: weights go where a device
     map says, so that the memory of this machine does not count.
     """
-    quantised = getattr(config, "quantization_config", None)
-    is_plain = quantised is None
-    files = _files_read(folder)
-    if absent := [file.name for file in files if not file.is_file()]:
-        raise InputError(f"{absent[0]} is not in {folder}, and its index names it; copy the folder again")
-    files = files or sorted(folder.glob("*.safetensors"))
-    shapes = [shape for file in files for shape in _shapes(file, is_plain).values()]
+    quantised, read = getattr(config, "quantization_config", None), _files_read(folder)
+    if absent := [file.name for file in read if not file.is_file()]:
+        yield f"{absent[0]} is not in {folder}, and its index names it; copy the folder again"
+    files = read or sorted(folder.glob("*.safetensors"))
+    shapes = [shape for file in files for shape in _shapes(file, quantised is None).values()]
     if isinstance(quantised, dict) and not _is_known(quantised):
         who = quantised.get("quant_method", "an unnamed method")
-        raise InputError(
-            f"{folder} holds weights that {who} quantised, which transformers does not read; {_UNQUANTISED}"
-        )
-    elements = sum(map(prod, shapes))
-    _check_tensors(folder, config, len(shapes), elements)
+        yield f"{folder} holds weights that {who} quantised, which transformers does not read; {_UNQUANTISED}"
+    if (folder / "adapter_config.json").is_file():
+        yield f"{folder} holds a model and an adapter; {_FIXES['lora_']}"
+    unread = sorted({file.name for file in folder.glob("model-*-of-*.safetensors")} - {file.name for file in read})
+    if read and unread:
+        yield f"{unread[0]} of {folder} belongs to no model that is read there"
+    text, elements = config.get_text_config(decoder=True), sum(map(prod, shapes))
+    layers, width, vocab = (getattr(text, name, 0) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
+    are_sizes = all(isinstance(size, int) for size in (layers, width, vocab))  # transformers says what else is wrong
+    if are_sizes and (not 0 < layers <= len(shapes) or 0 < 8 * elements < width * vocab):  # 8: they may be packed
+        yield f"{folder}/config.json describes {layers:,} layers of width {width:,}, for {len(shapes)} tensors"
     if not is_spread:
         size = getattr(torch, str(dtype).removeprefix("torch."), torch.float32).itemsize
         fix = 'use dtype="bfloat16" or device_map="auto"'
@@ -354,32 +347,10 @@ def _is_known(quantised: dict[str, Any]) -> bool:
     return bool(bits) or quantised.get("quant_method") in AUTO_QUANTIZATION_CONFIG_MAPPING
 
 
-@refusing
-def _check_tensors(folder: Path, config: PreTrainedConfig, tensors: int, elements: int) -> Iterator[str]:
-    if (folder / "adapter_config.json").is_file():
-        yield f"{folder} holds a model and an adapter; {_FIXES['lora_']}"
-    read = _files_read(folder)
-    unread = sorted({file.name for file in folder.glob("model-*-of-*.safetensors")} - {file.name for file in read})
-    if read and unread:
-        yield f"{unread[0]} of {folder} belongs to no model that is read there"
-    text = config.get_text_config(decoder=True)
-    layers, width, vocab = (getattr(text, name, 0) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    if not all(isinstance(size, int) for size in (layers, width, vocab)):
-        return  # transformers says what is wrong with them
-    if not 0 < layers <= tensors or 0 < 8 * elements < width * vocab:  # 8: quantised weights are packed
-        yield f"{folder}/config.json describes {layers:,} layers of width {width:,}, for {tensors} tensors"
-
-
 _WRAPPED = {  # how names of tensors begin in a wrapper of torch
     "module.": "save what it wraps, model.module.save_pretrained(FOLDER)",
     "_orig_mod.": "save what it wraps, model._orig_mod.save_pretrained(FOLDER)",
 }
-
-
-def _class_saved(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
-    """The class of transformers that config.json names, if it is of this kind of configuration."""
-    saved = getattr(transformers, (config.architectures or [""])[0], None)
-    return saved if getattr(saved, "config_class", None) is type(config) else None
 
 
 @refusing
@@ -393,14 +364,11 @@ def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mappin
     from transformers.integrations.gguf import read_gguf_metadata
 
     shapes = dict.fromkeys(read_gguf_metadata(str(file))[1], ()) if file.is_file() else _shapes_of(source)
-    surplus = [*loading["unexpected_keys"], *_layers_beyond(shapes, model)]
-    surplus += _not_in_gguf_map(shapes, model) if file.is_file() else []
-    if is_gguf(file) and (model.config.rope_parameters or {}).get("rope_type") == "llama3":
-        surplus = [name for name in surplus if name != _FACTORS]
-    surplus = sorted({name for name in surplus if not _is_constant(name, shapes, model)})
-    surplus = [name for name in surplus if not _predicts_later_tokens(name, shapes, model.config)]
+    surplus = [*loading["unexpected_keys"], *(_not_in_gguf_map(shapes, model) if file.is_file() else ())]
+    surplus = sorted({name for name in surplus if not _is_left_out(name, shapes, model)})
     fix = next((fix for mark, fix in _FIXES.items() if any(mark in name for name in surplus)), None)
-    if fix is None and type(model) is not (saved := _class_saved(model.config)) and saved is not None:
+    saved: Any = getattr(transformers, (model.config.architectures or [""])[0], None)
+    if fix is None and type(model) is not saved and getattr(saved, "config_class", None) is type(model.config):
         fix = f"load it with {saved.__name__}.from_pretrained, and give the model itself"
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if mark := next((mark for mark in _WRAPPED if shapes and all(name.startswith(mark) for name in shapes)), ""):
@@ -484,35 +452,21 @@ def _by_parameter(names: Shapes, model: PreTrainedModel) -> dict[str, list[str]]
     return found
 
 
-def _layers_beyond(names: Shapes, model: PreTrainedModel) -> Iterator[str]:
-    """Tensors of layers that the model lacks, named as those of its layers but for the number."""
-    known = model.state_dict().keys()
-    patterns = {_without_numbers(name) for name in known}
-    layers = {name[: end.end()] for name in known for end in re.finditer(r"\.\d+\.", name)}
-    for name in names:
-        full = name if _without_numbers(name) in patterns else f"{model.base_model_prefix}.{name}"
-        ends = [full[: end.end()] for end in re.finditer(r"\.\d+\.", full)]
-        if _without_numbers(full) in patterns and any(end not in layers for end in ends):
-            yield name
+def _is_left_out(name: str, shapes: Shapes, model: PreTrainedModel) -> bool:
+    """Tells if a tensor is what the model computes itself, or belongs to a layer that predicts later tokens (MTP).
 
-
-def _without_numbers(name: str) -> str:
-    return re.sub(r"\.\d+\.", ".N.", name)
-
-
-def _is_constant(name: str, shapes: Shapes, model: PreTrainedModel) -> bool:
-    """Tells if a tensor is what the model computes itself: a buffer, a rotation, or a mask `1 1 query key`."""
-    buffers = dict(model.named_buffers())
-    shape = shapes.get(name, ())
+    The former are buffers, rotations, and masks `1 1 query key`. The latter are layers after the last that the
+    configuration counts, one of whose tensors joins the token with the residual.
+    """
+    buffers, shape = dict(model.named_buffers()), shapes.get(name, ())
     is_mask = len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3] and name.endswith("bias")
-    return is_mask or bool(_CONSTANT.search(name)) or name in buffers or f"{model.base_model_prefix}.{name}" in buffers
-
-
-def _predicts_later_tokens(name: str, names: Shapes, config: PreTrainedConfig) -> bool:
-    """Whether a tensor is of a layer after the last that the configuration counts as predicting later tokens (MTP)."""
-    text = config.get_text_config(decoder=True)
+    if is_mask or _CONSTANT.search(name) or name in buffers or f"{model.base_model_prefix}.{name}" in buffers:
+        return True
+    if name == _FACTORS:
+        return (getattr(model.config, "rope_parameters", None) or {}).get("rope_type") == "llama3"
+    text = model.config.get_text_config(decoder=True)
     depth, count = getattr(text, "num_hidden_layers", 0), max(getattr(text, key, None) or 0 for key in _MTP)
     layer = re.match(r"(?:.*?\.)?(\d+)\.", name)
     if layer is None or not depth <= int(layer[1]) < depth + count:
         return False
-    return any(other.startswith(f"{layer[0]}eh_proj") for other in names)  # it joins the token with the residual
+    return any(other.startswith(f"{layer[0]}eh_proj") for other in shapes)

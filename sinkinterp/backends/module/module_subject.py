@@ -249,7 +249,7 @@ class ModuleSubject(HuggingFaceSubject):
         self._check_contract(bare)
         if self._abilities.idle:  # weights of zeros may be the reason, or the module drops what attention returns
             with _zeros_filled(self.model):
-                idle = self._abilities_found(self.logits(tokens), 3).idle
+                idle = self._abilities_found(self.logits(tokens)[:, :3]).idle
             if idle:
                 why = f"a change of the attention call of block {min(idle)} is lost"
                 raise InputError(f"{self.name} cannot be edited: {why}")
