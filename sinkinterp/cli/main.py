@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from .. import __version__
 from ..checks import InputError
 from ..data.progress import BARS
 from .drawing import demo, serve, view
@@ -131,8 +132,6 @@ for commands in GROUPS.values():
 
 def _print_version(is_asked: bool) -> bool:
     if is_asked:
-        from .. import __version__
-
         print_text(f"sinkinterp {__version__}")
         raise typer.Exit
     return is_asked

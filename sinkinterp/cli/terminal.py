@@ -146,7 +146,10 @@ def show(parts: Iterable[Part], form: str | None) -> None:
     """Prints tables and texts; in a format, the tables alone: JSON as one list of all."""
     if form is None:
         for part in parts:
-            _print(part)
+            if isinstance(part, Table):
+                print_table(part)
+            else:
+                console.print(part, markup=False, highlight=False, soft_wrap=isinstance(part, str))
         return
     tables = [part for part in parts if isinstance(part, Table)]
     if form == "json":
@@ -156,15 +159,6 @@ def show(parts: Iterable[Part], form: str | None) -> None:
 
 
 _ENDINGS = {"csv": ".csv", "markdown": ".md", "latex": ".tex"}
-
-
-def _print(part: Part) -> None:
-    if isinstance(part, Table):
-        print_table(part)
-    elif isinstance(part, Text):
-        console.print(part, highlight=False)
-    else:
-        print_text(part)
 
 
 def deliver(parts: Iterable[Part], *files: Wanted, form: str | None = None) -> None:

@@ -42,8 +42,7 @@ class Theme:
 
     def all_colours(self) -> Colours:
         """All colours in the order of their roles."""
-        single = (self.background, self.text, self.quiet, self.faint)
-        return (*single, *self.colours, *self.sequential, *self.diverging)
+        return [colour for role in vars(self).values() for colour in ([role] if isinstance(role, str) else role)]
 
 
 LIGHT, DARK = (Theme(**data_of("plots/theme.toml")[name]) for name in ("light", "dark"))

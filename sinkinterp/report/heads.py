@@ -134,8 +134,13 @@ def writes_overview(table: Table) -> go.Figure:
     hover = "layer %{y}, head %{x}: %{z:.3f}<extra></extra>"
     figure = heat_map(shown, VALUE_RATIO, zmin=0, zmax=1.25, hoverongaps=False, hovertemplate=hover)
     caption = "The length of the first token's value over the others', of heads with a sink; empty: no sink."
-    height = 200 + max(16, min(36, 480 // len(unique_values(table, LAYER)))) * len(unique_values(table, LAYER))
-    return themed(figure, table.title, height, f"{caption} {table.note}")
+    return _themed(figure, table, caption)
+
+
+def _themed(figure: go.Figure, table: Table, caption: str) -> go.Figure:
+    """The figure of a map with a row for each layer, as high as these need."""
+    n_layers = len(unique_values(table, LAYER))
+    return themed(figure, table.title, 200 + n_layers * max(16, min(36, 480 // n_layers)), f"{caption} {table.note}")
 
 
 def rows_by_head(report: Readings, row: Callable[[int, int], dict[str, Cell]]) -> tuple[dict[str, Cell], ...]:
@@ -190,9 +195,7 @@ def heads_overview(table: Table) -> go.Figure:
     hover |= {"customdata": np.stack([grid_of(table, column) for column in said], -1)} if said else {}
     figure = heat_map(table, ALPHA_1, zmin=0, zmax=1, **hover)
     caption = "Importance of the first position: mean attention from the queries that can see it, over sequences."
-    n_layers = len(unique_values(table, LAYER))
-    per_layer = max(16, min(36, 480 // n_layers))  # points of height
-    return themed(figure, table.title, 200 + per_layer * n_layers, f"{caption} {table.note}")
+    return _themed(figure, table, caption)
 
 
 KIND = "kind of sink"

@@ -58,9 +58,8 @@ def test_tokens_can_be_drawn(call, llama, drawn):
 
 
 def test_everything_that_was_measured_can_be_saved_and_loaded(call, llama):
-    assert (
-        call("measure", llama, "--drawn", "random", "--length", 7, "--sequences", 3, "--save", "r.safetensors")[0] == 0
-    )
+    words = ("--drawn", "random", "--length", 7, "--sequences", 3, "--save", "r.safetensors")
+    assert call("measure", llama, *words)[0] == 0
     report = si.Report.load("r.safetensors")
     assert report.protocol.length == 7 and {"qk_angles", "loss"} <= report.extras.keys()
 

@@ -39,22 +39,28 @@ def show(tab):
 
 
 @pytest.fixture(scope="module")
-def opened(show, tmp_path_factory):
-    figure = go.Figure(go.Scatter(x=[1, 2], y=[3, 5], name=LIGHT.text, line={"color": colour(1)}))
-    figure.add_heatmap(z=[[1, 2]], colorscale=MAGNITUDE)
-    file = tmp_path_factory.mktemp("page") / "page.html"
-    file.write_text(page("t", "l", [Section("h", "", [themed(figure, "f", caption="words")])]), encoding="utf-8")
-    return show(file)
+def show_html(show, tmp_path_factory):
+    """Opens a page from its text."""
+
+    def shown(html):
+        file = tmp_path_factory.mktemp("page") / "page.html"
+        file.write_text(html, encoding="utf-8")
+        return show(file)
+
+    return shown
 
 
 @pytest.fixture(scope="module")
-def everything(show, tmp_path_factory):
-    """A page with every kind of figure that lies in a plane."""
-    drawn = {name: draw() for name, draw in FIGURES.items()}
-    flat = {name: figure for name, figure in drawn.items() if not any(t.type == "surface" for t in figure.data)}
-    file = tmp_path_factory.mktemp("everything") / "page.html"
-    file.write_text(page("t", "l", [Section(name, "", [figure]) for name, figure in flat.items()]), encoding="utf-8")
-    return show(file)
+def opened(show_html):
+    figure = go.Figure(go.Scatter(x=[1, 2], y=[3, 5], name=LIGHT.text, line={"color": colour(1)}))
+    figure.add_heatmap(z=[[1, 2]], colorscale=MAGNITUDE)
+    return show_html(page("t", "l", [Section("h", "", [themed(figure, "f", caption="words")])]))
+
+
+@pytest.fixture(scope="module")
+def everything(show_html):
+    """A page with every kind of figure."""
+    return show_html(page("t", "l", [Section(name, "", [draw()]) for name, draw in FIGURES.items()]))
 
 
 def test_the_page_follows_the_viewer_back_and_forth(opened):
@@ -97,11 +103,9 @@ def test_a_figure_can_be_saved(opened):
     assert download.value.suggested_filename == "s0f0.svg"
 
 
-def test_a_saved_map_has_no_menus_and_its_title_says_what_they_chose(show, tmp_path):
+def test_a_saved_map_has_no_menus_and_its_title_says_what_they_chose(show_html):
     figure = attention_map("sinkinterp/text-softmax", "The cat sat on the mat.")
-    file = tmp_path / "map.html"
-    file.write_text(page("t", "", [Section("h", "", [figure])]), encoding="utf-8")
-    shown = show(file)
+    shown = show_html(page("t", "", [Section("h", "", [figure])]))
     with shown.expect_download() as download:
         shown.click("button[data-do=svg]")
     picture = download.value.path().read_text(encoding="utf-8")
@@ -110,37 +114,27 @@ def test_a_saved_map_has_no_menus_and_its_title_says_what_they_chose(show, tmp_p
     shown.close()
 
 
-def test_a_chapter_of_the_book_draws_with_the_plotly_of_its_folder(show, tmp_path):
+def test_a_chapter_draws_with_the_plotly_of_its_folder_and_without_it_each_figure_names_the_file(show, tmp_path):
     made = chapter("table1", Outcome.HOLDS)
     write_chapter(tmp_path, made, made.table, go.Figure().add_scatter(y=[1, 2]))
     shown = show(tmp_path / "table1.html")
     assert shown.locator(".js-plotly-plot .main-svg").count() > 0 and shown.complaints == []
     assert {url.split("/")[-1] for url in shown.requests if url.startswith("file:")} == {"table1.html", "plotly.min.js"}
-    shown.close()
-
-
-def test_a_figure_that_cannot_be_drawn_says_so_and_all_others_are_drawn(show, tmp_path):
-    made = [Section(f"h{i}", "", [themed(go.Figure().add_scatter(y=[i, 2]), "f", caption="c")]) for i in range(3)]
-    file, whole = tmp_path / "page.html", page("t", "l", made)
-    parts = whole.split('"data":[{')
-    assert len(parts) == 4
-    file.write_text(f'{parts[0]}"data":[{{{parts[1]}"data":[null,{{{parts[2]}"data":[{{{parts[3]}', encoding="utf-8")
-    shown = show(file)
-    said = shown.eval_on_selector_all(
-        ".plot", "all => all.map(one => one.querySelector('.main-svg') ? '' : one.textContent)"
-    )
-    assert said[1].startswith("This figure could not be drawn: ") and [said[0], said[2]] == ["", ""]
-    assert shown.complaints == []
-    shown.close()
-
-
-def test_without_its_plotly_each_figure_of_a_chapter_names_the_file(show, tmp_path):
-    made = chapter("table1", Outcome.HOLDS)
-    write_chapter(tmp_path, made, made.table, go.Figure().add_scatter(y=[1, 2]))
     (tmp_path / "plotly.min.js").unlink()
-    shown = show(tmp_path / "table1.html")
+    shown.visit(tmp_path / "table1.html")
     said = shown.eval_on_selector_all(".plot", "all => all.map(one => one.textContent)")
     assert said and set(said) == {"This figure could not be drawn: plotly.min.js was not loaded."}
+    shown.close()
+
+
+def test_a_figure_that_cannot_be_drawn_says_so_and_all_others_are_drawn(show_html):
+    made = [Section(f"h{i}", "", [themed(go.Figure().add_scatter(y=[i, 2]), "f", caption="c")]) for i in range(3)]
+    start, first, second, third = page("t", "l", made).split('"data":[{')
+    shown = show_html(f'{start}"data":[{{{first}"data":[null,{{{second}"data":[{{{third}')
+    texts = "all => all.map(one => one.querySelector('.main-svg') ? '' : one.textContent)"
+    said = shown.eval_on_selector_all(".plot", texts)
+    assert said[1].startswith("This figure could not be drawn: ") and [said[0], said[2]] == ["", ""]
+    assert shown.complaints == []
     shown.close()
 
 
@@ -163,13 +157,11 @@ def test_panels_stand_below_each_other_on_a_phone(everything, settled):
             assert (len(lefts) == 1) == is_stacked, panels
 
 
-def test_a_click_on_a_part_shows_the_map_where_it_is_cut(show, tmp_path):
+def test_a_click_on_a_part_shows_the_map_where_it_is_cut(show_html):
     weights = np.tril(np.ones((5, 5)) / np.arange(1, 6)[:, None])
     maps = [CutMap(NOTHING, weights, 2.0), CutMap("MLP 1", weights / 2, 2.5)]
     figure = graph([("MLP 1", "head 2.0", 0.8), ("embedding", "head 2.0", 0.1)], "path", "caption", maps)
-    file = tmp_path / "circuit.html"
-    file.write_text(page("circuit", "", [Section("", "", [figure])]))
-    tab = show(file)
+    tab = show_html(page("circuit", "", [Section("", "", [figure])]))
     box = tab.locator("path.point").nth(5).bounding_box()  # two ends of two arrows and the embedding come first
     tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     tab.wait_for_timeout(200)  # Plotly looks for the point under the pointer after a while

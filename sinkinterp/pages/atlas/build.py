@@ -1,7 +1,7 @@
 """An atlas of a model on a text: the cells of many heads, read in one forward pass."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -69,7 +69,7 @@ class Atlas:
     lead: str = ""
     note: str = ""
     protocol: str = ""
-    tables: Sequence[Table] = field(default=())
+    tables: Sequence[Table] = ()
 
     def by_layer(self) -> dict[int, list[int]]:
         """The indices of each layer's maps."""
@@ -153,9 +153,7 @@ def atlas(
     token_set = tokens if isinstance(tokens, TokenSet) else TokenSet.of(tokens)
     if len(token_set.tokens) != 1:
         raise InputError(f"a map shows one sequence; got {len(token_set.tokens)}, so give one of them")
-    maps = maps_of(subject, heads)
-    detail = richest(token_set.tokens.shape[1], len(maps) * (2 if edits else 1), limit)
-    reader = Reader(subject, token_set, maps, detail)
+    reader = reader_of(subject, token_set, heads, runs=2 if edits else 1, limit=limit)
     first = reader.run()
     return reader.atlas({"before": first, "after": reader.run(edits)} if edits else {"as it is": first}, word)
 
@@ -204,9 +202,15 @@ class Reader:
         )
 
 
-def maps_of(subject: Subject, heads: Heads | None = None) -> Heads:
-    """The heads whose maps are shown, as (layer, head); all by default. Raises InputError for unknown heads."""
-    return heads_asked(subject.shape.attention_layers, subject.shape.n_heads, None, heads)
+def reader_of(
+    subject: Subject, token_set: TokenSet, heads: Heads | None = None, *, runs: int, limit: int = LIMIT
+) -> Reader:
+    """What reads these heads, all by default, in the richest detail in which so many runs fit into `limit` bytes.
+
+    Raises InputError for unknown heads.
+    """
+    maps = heads_asked(subject.shape.attention_layers, subject.shape.n_heads, None, heads)
+    return Reader(subject, token_set, maps, richest(token_set.tokens.shape[1], runs * len(maps), limit))
 
 
 def _state(run: Run, places: Sequence[int], maps: Heads, name: str) -> State:

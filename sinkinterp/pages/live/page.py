@@ -30,7 +30,7 @@ from ...metrics.metric import LogitsMetric
 from ...metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
 from ...report.readings import TokenText, short_name
 from ...report.report import Report
-from ..atlas.build import EPSILON, Reader, Run, maps_of, richest
+from ..atlas.build import EPSILON, Reader, Run, reader_of
 from ..atlas.encode import FIGURES, PageData, encode, packed_plotly
 from ..page import Scripts, asset, declared, document, rendered
 from ..serve import serve
@@ -178,9 +178,6 @@ def check_question(plain: Any) -> Iterator[str]:
             yield "the numbers of an edit are a list of numbers"
 
 
-Make = Callable[..., Edit]  # of the model's shape and the numbers of an edit
-
-
 def _span(layers: Sequence[int], first: int, last: int) -> list[int] | None:
     """Those of the layers that lie from the first to the last one; None for all of them."""
     chosen = [layer for layer in layers if first <= layer <= last]
@@ -193,7 +190,7 @@ def _span(layers: Sequence[int], first: int, last: int) -> list[int] | None:
 _WORDS = data_of("pages/live/live.toml")
 KINDS = _WORDS["kinds"]
 REAL = "logit"  # the number of an edit that may be any; the others count
-_MAKE: Mapping[str, Make] = {
+_MAKE: Mapping[str, Callable[..., Edit]] = {  # of the model's shape and the numbers of an edit
     "swap": lambda shape, position: SwapPositions(0, position),
     "column": lambda shape, position: RemoveColumn(positions=[position]),
     "zero": lambda shape, dim, *at: ChangeResidual(Zero(), layers=_span(range(shape.n_layers + 1), *at), dims=[dim]),
@@ -250,9 +247,7 @@ class Session:
         edits = [edit_of(edit, self.subject.shape) for edit in asked.edits]
         with self._lock:  # tokenizers, too, keep state between calls
             token_set = self._tokens(asked.prompt)
-            maps = maps_of(self.subject)
-            detail = richest(token_set.tokens.shape[1], 2 * len(maps), LIMIT)
-            reader = Reader(self.subject, token_set, maps, detail)
+            reader = reader_of(self.subject, token_set, runs=2, limit=LIMIT)
             before = self._before(reader)
             runs = {"before": before, "after": reader.run(edits, INSTRUMENTS)} if edits else {"as it is": before}
             reports = [run.report for run in runs.values()]
