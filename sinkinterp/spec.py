@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any, ClassVar, NoReturn, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, NoReturn, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from .checks import Checked, InputError, each_once, nearest, refusal
 
@@ -27,9 +27,10 @@ class Dims:
     n_ctx: int
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 @dataclass(frozen=True)
 class Spec(Checked):
-    """A recipe for one part. Every subclass is registered under its name, so that `from_dict` finds it.
+    """A recipe for one part. Every subclass is a frozen dataclass, and is known by its name, so `from_dict` finds it.
 
     limits: what a field of numbers is at least, or from what to what it is, or as in `finite_number`, by its name.
     """
@@ -40,7 +41,7 @@ class Spec(Checked):
     def __init_subclass__(cls) -> None:
         if cls.__name__ in Spec.kinds:
             raise TypeError(f"two specs are called {cls.__name__}")
-        Spec.kinds[cls.__name__] = cls
+        Spec.kinds[cls.__name__] = dataclass(frozen=True)(cls)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy, with the name of the class as "kind". `added_later` fields are absent at their default."""
@@ -95,7 +96,6 @@ def _from_json(plain: Any) -> Any:
     return Spec.from_dict(plain) if isinstance(plain, dict) else plain
 
 
-@dataclass(frozen=True)
 class Part(Spec):
     """A spec of a part of a model."""
 

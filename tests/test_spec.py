@@ -18,13 +18,11 @@ SEVERAL = {"parts": (Causal(), Window(7) & Window(5)), "sizes": (3, 5), "pairs":
 SPECS = {**VARIANTS, "recipe": RECIPE, "nested masks": attn(mask=(Causal() & Window(7)) & Window(5))}
 
 
-@dataclass(frozen=True)
 class SpecOfThisTest(Spec):
     size: float = 0.5
     inner: Spec = Causal()
 
 
-@dataclass(frozen=True)
 class SeveralOfThisTest(Spec):
     parts: tuple[Spec, ...] = ()
     sizes: tuple[int, ...] = ()
@@ -114,13 +112,6 @@ def test_two_specs_with_one_name_are_refused():
     assert Spec.kinds["Causal"] is Causal
 
 
-def test_every_kind_of_spec_is_a_frozen_dataclass_of_its_own():
-    loose = [name for name, kind in Spec.kinds.items() if "__dataclass_params__" not in vars(kind)]
-    assert loose == []
-    assert all(kind.__dataclass_params__.frozen for kind in Spec.kinds.values())
-
-
-@dataclass(frozen=True)
 class GrownOfThisTest(Spec):
     old: int = 1
     new: int = added_later(2)

@@ -41,7 +41,6 @@ PLAIN = (  # the template; BOS comes first, since a model trained with BOS has i
 )
 
 
-@dataclass(frozen=True)
 class ChatRecipe(OwnTraining):
     """A model, the chats that it is fine-tuned on, and the length in tokens at which chats are cut.
 

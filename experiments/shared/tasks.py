@@ -1,6 +1,5 @@
 """Tasks and data that only experiments train on, and trainings that go on: kinds that their recipes name."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
@@ -14,7 +13,6 @@ from sinkinterp.spec import Limits, Spec
 from sinkinterp.train.recipe import Recipe
 
 
-@dataclass(frozen=True)
 class RandomAt(TokenChange):
     """Uniform tokens at the positions from `start` to `stop` - 1.
 
@@ -42,7 +40,6 @@ class RandomAt(TokenChange):
         whole_number(self.start, "of random tokens, start", 0, self.stop - 1)
 
 
-@dataclass(frozen=True)
 class FixedAt(TokenChange):
     """The same token at one position of every sequence. Positions 0, 1 and 2 are the paper's first to third."""
 
@@ -75,7 +72,6 @@ class _OfTask:
         return self.task.length
 
 
-@dataclass(frozen=True)
 class Edited(_OfTask, Spec):
     """A task whose sequences, both for training and held out, are changed by `edits`."""
 
@@ -99,7 +95,6 @@ class Edited(_OfTask, Spec):
         return tokens
 
 
-@dataclass(frozen=True)
 class Limited(_OfTask, Spec):
     """A task of which training sees only `sequences` different sequences, again and again."""
 
@@ -125,7 +120,6 @@ def _pool(limited: Limited) -> Tokens:
     return limited.task.sample(limited.sequences, "limited")
 
 
-@dataclass(frozen=True)
 class Continued(Recipe):
     """A training that goes on from the model that another recipe trained, after a change of that model.
 

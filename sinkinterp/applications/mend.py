@@ -69,7 +69,6 @@ WITHOUT_STEPS = ("model", "data", "slots", "trained", "seed", "position", "threa
 RATE = 0.01  # Sink_1 below which a model counts as mended, where alpha_1 is at its null too
 
 
-@dataclass(frozen=True)
 class MendRecipe(Fit):
     """A model, what is added to its attention, which weights follow, and the text that they are trained on.
 

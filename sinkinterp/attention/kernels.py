@@ -7,7 +7,7 @@ Kernels are given whole rows: a run of queries with all the columns that they ma
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -22,7 +22,6 @@ from .shapes import Allowed, Scores
 Vectors = Float[Tensor, "batch some_head pos d_head"]
 
 
-@dataclass(frozen=True)
 class Feature(Part):
     """A map of queries and keys. `build` returns a module for each layer if it has parameters."""
 
@@ -30,7 +29,6 @@ class Feature(Part):
         raise NotImplementedError(f"{type(self).__name__} has parameters, which .build(dims) makes")
 
 
-@dataclass(frozen=True)
 class Identity(Feature):
     """Queries and keys as they are."""
 
@@ -38,7 +36,6 @@ class Identity(Feature):
         return x
 
 
-@dataclass(frozen=True)
 class EluFeature(Feature):
     """elu(x) + 1, which is positive."""
 
@@ -46,7 +43,6 @@ class EluFeature(Feature):
         return F.elu(x) + 1
 
 
-@dataclass(frozen=True)
 class MLPFeature(Feature):
     """Two square linear maps without biases and a ReLU between them, the same for queries and keys."""
 
@@ -64,7 +60,6 @@ class _MLP(nn.Module):
         return F.linear(F.linear(x, self.up.weight.to(x.dtype)).relu(), self.down.weight.to(x.dtype))
 
 
-@dataclass(frozen=True)
 class Similarity(Spec):
     """Turns a score into a weight before normalisation.
 
@@ -82,7 +77,6 @@ class Similarity(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class Exp(Similarity):
     """exp(score), each row divided by its largest entry."""
 
@@ -95,7 +89,6 @@ class Exp(Similarity):
         return (scores - peak.masked_fill(peak == -torch.inf, 0)).exp()
 
 
-@dataclass(frozen=True)
 class ExpMinusOne(Similarity):
     """exp(score) - 1, each row divided by exp of its largest score, or by 1 if that is larger."""
 
@@ -108,7 +101,6 @@ class ExpMinusOne(Similarity):
         return (scores - peak).exp() - (-peak).exp()
 
 
-@dataclass(frozen=True)
 class Sigmoid(Similarity):
     """1 / (1 + exp(log(length) - score)).
 
@@ -124,7 +116,6 @@ class Sigmoid(Similarity):
         return (scores - math.log(self.length)).sigmoid() * allowed
 
 
-@dataclass(frozen=True)
 class EluPlusOne(Similarity):
     """exp(score) below zero, score + 1 above."""
 
@@ -134,7 +125,6 @@ class EluPlusOne(Similarity):
         return (F.elu(scores) + 1) * allowed
 
 
-@dataclass(frozen=True)
 class Raw(Similarity):
     """The score itself, which may be negative; linear attention."""
 
@@ -144,7 +134,6 @@ class Raw(Similarity):
         return scores * allowed
 
 
-@dataclass(frozen=True)
 class _Of(Similarity):
     """A similarity made of another."""
 
@@ -155,7 +144,6 @@ class _Of(Similarity):
         return self.of.drops_factor
 
 
-@dataclass(frozen=True)
 class Magnitude(_Of):
     """|sim| of another similarity: what proxy scores are made of."""
 
@@ -163,7 +151,6 @@ class Magnitude(_Of):
         return self.of(scores, allowed).abs()
 
 
-@dataclass(frozen=True)
 class Rectified(_Of):
     """max(sim, 0) of another similarity; ReLU attention is `Rectified(Raw())`."""
 
@@ -171,7 +158,6 @@ class Rectified(_Of):
         return self.of(scores, allowed).relu()
 
 
-@dataclass(frozen=True)
 class Normaliser(Spec):
     """Divides a row of similarities by Z.
 
@@ -189,7 +175,6 @@ class Normaliser(Spec):
         return Magnitude(similarity) if similarity.signed else similarity
 
 
-@dataclass(frozen=True)
 class Unit(Normaliser):
     """No normalisation: Z = 1."""
 
@@ -197,7 +182,6 @@ class Unit(Normaliser):
         return sim
 
 
-@dataclass(frozen=True)
 class PNorm(Normaliser):
     """Z = (sum of |sim|^p)^(1/p); with p = 1, rows of magnitudes sum to one (equation 43).
 
@@ -219,7 +203,6 @@ class PNorm(Normaliser):
         return sim / powers.sum(-1, keepdim=True).clamp(min=1).pow(1 / self.p)  # below 1 only where a row is zero
 
 
-@dataclass(frozen=True)
 class ClampedSum(Normaliser):
     """Z = max(|sum of sim|, 1): for similarities that may be negative (section 7.2)."""
 
@@ -227,7 +210,6 @@ class ClampedSum(Normaliser):
         return sim / sim.sum(-1, keepdim=True).abs().clamp(min=1)
 
 
-@dataclass(frozen=True)
 class PositiveShare(Normaliser):
     """max(sim, 0) / sum of |sim|: with `ExpMinusOne()`, softpick (Zuhri et al. 2025)."""
 
@@ -240,7 +222,6 @@ class PositiveShare(Normaliser):
         return Rectified(similarity) if similarity.signed else similarity
 
 
-@dataclass(frozen=True)
 class Clip(Spec):
     """Normalised weights as they are."""
 
@@ -248,7 +229,6 @@ class Clip(Spec):
         return weights
 
 
-@dataclass(frozen=True)
 class Stretched(Clip):
     """min(max((high - low) w + low, 0), 1): clipped softmax (Bondarenko et al. 2023, arXiv:2306.12929).
 
@@ -263,7 +243,6 @@ class Stretched(Clip):
         return ((self.high - self.low) * weights + self.low).clamp(0, 1)
 
 
-@dataclass(frozen=True)
 class Kernel(Spec):
     """How scores become weights: softmax by default, and every field replaces one step.
 

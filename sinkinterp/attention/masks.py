@@ -19,7 +19,6 @@ Positions = Int[Tensor, "..."]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
 class Mask(Spec):
     """A rule that says which pairs may attend."""
 
@@ -34,7 +33,6 @@ class Mask(Spec):
         return Either(self, other)
 
 
-@dataclass(frozen=True)
 class Causal(Mask):
     """Keys up to the query itself."""
 
@@ -42,7 +40,6 @@ class Causal(Mask):
         return key <= query
 
 
-@dataclass(frozen=True)
 class Window(Mask):
     """Keys less than `width` steps behind the query, later keys included."""
 
@@ -53,7 +50,6 @@ class Window(Mask):
         return query - key < self.width
 
 
-@dataclass(frozen=True)
 class Prefix(Mask):
     """The first `length` keys, for every query. `Causal() | Prefix(n)` lets the first n tokens see each other."""
 
@@ -64,7 +60,6 @@ class Prefix(Mask):
         return (key < self.length).expand(torch.broadcast_shapes(query.shape, key.shape))
 
 
-@dataclass(frozen=True)
 class Both(Mask):
     """Pairs that two masks allow."""
 
@@ -75,7 +70,6 @@ class Both(Mask):
         return self.left.allows(query, key) & self.right.allows(query, key)
 
 
-@dataclass(frozen=True)
 class Either(Mask):
     """Pairs that one of two masks allows."""
 

@@ -52,7 +52,6 @@ class SinkLogit:
 Slot = SlotRow | SinkLogit | None
 
 
-@dataclass(frozen=True)
 class LearnedRow(Part):
     """A trained vector per head, drawn from N(0, std^2).
 
@@ -70,7 +69,6 @@ class LearnedRow(Part):
         return nn.Parameter(torch.randn(heads, 1, self.dims or dims.d_head) * self.std)
 
 
-@dataclass(frozen=True)
 class ZeroRow(Part):
     """The zero vector, never trained."""
 
@@ -78,7 +76,6 @@ class ZeroRow(Part):
         return _untrained(torch.zeros(1, 1, dims.d_head))
 
 
-@dataclass(frozen=True)
 class FirstAxis(Part):
     """length * e_1, never trained: m v' of Table 5."""
 
@@ -88,7 +85,6 @@ class FirstAxis(Part):
         return _untrained(self.length * torch.eye(1, dims.d_head)[None])
 
 
-@dataclass(frozen=True)
 class EvenRow(Part):
     """length / sqrt(d_head) in every dimension, never trained: m v'' of Table 5."""
 
@@ -138,7 +134,6 @@ class LogitPerHead(Slots):
         return SinkLogit(self.logit * self.unit)
 
 
-@dataclass(frozen=True)
 class NoSlots(Part):
     """Every column of the pattern is a token."""
 
@@ -146,7 +141,6 @@ class NoSlots(Part):
         return Slots()
 
 
-@dataclass(frozen=True)
 class KeySlot(Part):
     """One extra column. Its key is compared with queries after the feature map.
 
@@ -161,7 +155,6 @@ class KeySlot(Part):
         return _KeySlot(self.k.build(dims), self.v.build(dims), dims)
 
 
-@dataclass(frozen=True)
 class LogitSlot(Part):
     """A trained score per head, drawn from N(0, std^2), with a value of zero (GPT-OSS)."""
 

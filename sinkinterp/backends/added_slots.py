@@ -7,7 +7,7 @@ else changes: caches, generation and masks are those of transformers.
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -31,7 +31,6 @@ WITH_SLOTS = "sink_slots"  # the name of the attention implementation, and of th
 UNIT = 1000.0  # AdamW moves every number by the learning rate; slots need one that is so many times that of weights
 
 
-@dataclass(frozen=True)
 class AddedSlots(Spec):
     """What is added to every head of a model. `replaces_bos`: whether texts need no BOS then."""
 
@@ -42,7 +41,6 @@ class AddedSlots(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class AddedKeyValue(AddedSlots):
     """A key and a value per head (KV biases; Gu et al. 2025, section 7.1), which begin as the means at the position.
 
@@ -57,7 +55,6 @@ class AddedKeyValue(AddedSlots):
         return _Row(key, nn.Parameter(value))
 
 
-@dataclass(frozen=True)
 class AddedKey(AddedSlots):
     """A key per head, which begins as the mean key at the position, with a value of zero (K biases)."""
 
@@ -66,7 +63,6 @@ class AddedKey(AddedSlots):
         return _Row(key, key.new_zeros(len(key), 1, call.v.shape[-1]))
 
 
-@dataclass(frozen=True)
 class AddedLogit(AddedSlots):
     """A score per head, the same for every query, with a value of zero (GPT-OSS). Minus infinity changes nothing.
 
@@ -82,7 +78,6 @@ class AddedLogit(AddedSlots):
         return LogitPerHead(call.scores(key, later).mean((0, 2, 3)).to(call.q.dtype) / UNIT, UNIT)
 
 
-@dataclass(frozen=True)
 class NoAddedSlots(AddedSlots):
     """Nothing: the control."""
 

@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -32,7 +31,6 @@ RECORD, TENSORS = "mended.json", "mended.safetensors"
 _ADAPTER, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # of peft
 
 
-@dataclass(frozen=True)
 class Trained(Spec):
     """Which weights of a model are trained beside its slots."""
 
@@ -46,19 +44,16 @@ class Trained(Spec):
         """Takes off what `prepare` has added."""
 
 
-@dataclass(frozen=True)
 class AllWeights(Trained):
     """Every weight."""
 
     part = ""
 
 
-@dataclass(frozen=True)
 class SlotsAlone(Trained):
     """No weight."""
 
 
-@dataclass(frozen=True)
 class Lora(Trained):
     """Matrices of a low rank beside all linear maps of the blocks, by peft (arXiv:2106.09685)."""
 

@@ -15,7 +15,6 @@ from .tokens import Tokens
 BURN_IN = 32  # tokens of the chain after which its first token no longer matters
 
 
-@dataclass(frozen=True)
 class First(Spec):
     """The rule for the first token of a sequence.
 
@@ -30,19 +29,16 @@ class First(Spec):
         return chain
 
 
-@dataclass(frozen=True)
 class RandomFirst(First):
     """Any symbol, drawn uniformly, so that only its position can mark it (Gu et al. 2025, section 5)."""
 
 
-@dataclass(frozen=True)
 class ChainFirst(First):
     """A token like any other: sequences are cut out of the middle of the chain."""
 
     lead: ClassVar[int] = BURN_IN
 
 
-@dataclass(frozen=True)
 class BosFirst(First):
     """The last symbol, which occurs at no other position.
 
@@ -56,7 +52,6 @@ class BosFirst(First):
         return torch.nn.functional.pad(chain, (1, 0), value=vocab - 1)
 
 
-@dataclass(frozen=True)
 class BigramBackcopy(Spec):
     """A bigram chain over `vocab` symbols in which the token after a trigger repeats the token before the trigger.
 
@@ -124,7 +119,6 @@ class Sample:
     stream: tuple[object, ...]
 
 
-@dataclass(frozen=True)
 class TokenChange(Spec):
     """Puts other tokens into sequences, both for training and held out. Positions are counted from 0."""
 

@@ -20,7 +20,6 @@ from .tokenisers import ByteBPE, TokenizerRecipe, beginning_with_bos
 from .tokens import Tokens
 
 
-@dataclass(frozen=True)
 class PackedText(Spec):
     """A corpus cut into chunks of `length` tokens.
 

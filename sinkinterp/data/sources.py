@@ -11,7 +11,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,7 +25,6 @@ MIN_CHARACTERS = 200  # shorter texts are left out
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-@dataclass(frozen=True)
 class Source(Spec):
     """Documents in an order that never changes."""
 
@@ -58,7 +57,6 @@ class Source(Spec):
         return bool(self.outside) and self.fingerprint() not in ("", fingerprint)
 
 
-@dataclass(frozen=True)
 class Embedded(Source):
     """English docstrings of the standard library and our dependencies, in the versions installed when packed."""
 
@@ -70,7 +68,6 @@ class Embedded(Source):
         return hashlib.sha256(" ".join(versions).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
 class PythonCode(Source):
     """The files of Python's standard library and of packages, in the versions installed when packed."""
 
@@ -97,7 +94,6 @@ class PythonCode(Source):
         return " ".join((platform.python_version(), *map(importlib.metadata.version, self.packages)))
 
 
-@dataclass(frozen=True)
 class Repeating(Source):
     """The documents of another source, edited so that they often repeat earlier text.
 

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import TextIOWrapper
 from itertools import chain, groupby, islice
 from pathlib import Path
@@ -29,7 +29,6 @@ _PACKED = (".gz", ".zst")
 _ARRAYS = {".npy": "np.load", ".npz": "np.load", ".pt": "torch.load"}  # of ids, and what reads them
 
 
-@dataclass(frozen=True)
 class Texts(Source):
     """The texts or chats in a column of a file or a folder, or of a data set of Hugging Face: `hub`.
 

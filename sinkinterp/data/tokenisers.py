@@ -1,7 +1,6 @@
 """Tokenizers as values that a recipe can hold: trained on the corpus itself, or pretrained."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +17,6 @@ BYTES = 256
 BATCH_CHARACTERS = 1_000_000  # of the texts that are tokenised in one call
 
 
-@dataclass(frozen=True)
 class TokenizerRecipe(Spec):
     """How the tokenizer of a corpus is made. A model of the corpus must have `vocab` symbols."""
 
@@ -38,7 +36,6 @@ class TokenizerRecipe(Spec):
         return pretrained_tokenizer(str(folder))
 
 
-@dataclass(frozen=True)
 class ByteBPE(TokenizerRecipe):
     """Byte-level BPE of at most `vocab` symbols, trained on the first `documents` documents of the corpus.
 
@@ -72,7 +69,6 @@ class ByteBPE(TokenizerRecipe):
         return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-@dataclass(frozen=True)
 class Pretrained(TokenizerRecipe):
     """The tokenizer of a Hugging Face name or folder. `vocab` may exceed its symbols, as in padded models."""
 

@@ -6,7 +6,7 @@ it, head outputs may be shifted and gated, and are joined.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -51,7 +51,6 @@ def _distance(queries: PositionIds, keys: KeyIds) -> Distance:
     return queries[:, :, None] - keys[:, None, :]
 
 
-@dataclass(frozen=True)
 class NoPosition(Part, Position):
     """No positional information except that of the mask."""
 
@@ -59,7 +58,6 @@ class NoPosition(Part, Position):
 # waves and frequencies are computed in every pass: from_pretrained builds on the meta device and would lose a buffer
 
 
-@dataclass(frozen=True)
 class Sinusoidal(Part, Position):
     """Fixed sines and cosines, interleaved, added to the embeddings. Positions count from 0 (equation 5)."""
 
@@ -70,7 +68,6 @@ class Sinusoidal(Part, Position):
         return x + rearrange([angle.sin(), angle.cos()], "two b pos wave -> b pos (wave two)").to(x.dtype)
 
 
-@dataclass(frozen=True)
 class Rotary(Part, Position):
     """Rotates queries and keys by their position, the halves of a head paired as in Llama (RoPE)."""
 
@@ -88,7 +85,6 @@ def _angles(ids: PositionIds, width: int, base: float) -> Float[Tensor, "#batch 
     return ids[..., None].float() * frequency
 
 
-@dataclass(frozen=True)
 class Learned(Part):
     """A trained vector per position, added to the embeddings (GPT-2)."""
 
@@ -112,7 +108,6 @@ def buckets(distance: Int[Tensor, "*axes"], count: int, reach: int) -> Int[Tenso
     return torch.where(distance < near, distance, far.long().clamp(max=count - 1))
 
 
-@dataclass(frozen=True)
 class _Buckets(Part):
     """`count` buckets of distances, up to `reach`."""
 
@@ -128,7 +123,6 @@ class _Buckets(Part):
         return buckets(_distance(queries, keys), self.count, self.reach)
 
 
-@dataclass(frozen=True)
 class T5Relative(_Buckets):
     """A trained scalar per bucket of distances and per head. All layers share one table (T5)."""
 
@@ -145,7 +139,6 @@ class _BucketTable(nn.Module, Position):
         return self.table(self.spec.of(queries, keys)).movedim(-1, 1).float()
 
 
-@dataclass(frozen=True)
 class BucketIndex(_Buckets, Position):
     """The index of the bucket, not trained: the paper's equation 6. The release runs it as relative positions.
 
@@ -166,7 +159,6 @@ def slopes(n_heads: int) -> list[float]:
     return geometric if power == n_heads else geometric + slopes(2 * power)[::2][: n_heads - power]
 
 
-@dataclass(frozen=True)
 class Alibi(Part):
     """-slope * distance, with a fixed slope per head."""
 
@@ -188,7 +180,6 @@ HeadVectors = Float[Tensor, "batch pos head d_head"]  # the order of axes outsid
 MapVectors = Float[Tensor, "batch pos map d_value"]  # as `HeadVectors`, of the maps that share values
 
 
-@dataclass(frozen=True)
 class NoQKNorm(Part):
     """Queries and keys of any length."""
 
@@ -196,7 +187,6 @@ class NoQKNorm(Part):
         return q, k
 
 
-@dataclass(frozen=True)
 class RMSQKNorm(Part):
     """Queries and keys get the same root mean square before rotation, with a trained gain per dimension (Qwen3)."""
 
@@ -215,7 +205,6 @@ class _RMSQKNorm(nn.Module):
         return self.q_norm(q), self.k_norm(k)
 
 
-@dataclass(frozen=True)
 class NoChange(Part):
     """Head outputs `z` as the attention call gives them; `x` is the normed input of the attention."""
 
@@ -223,7 +212,6 @@ class NoChange(Part):
         return z
 
 
-@dataclass(frozen=True)
 class ValueBias(Part):
     """y = A V + v*: adds a vector to the output of every head; no query attends to it (Table 4, V biases)."""
 
@@ -258,7 +246,6 @@ class _Gate(nn.Module):
         return z * self.gate_proj(x).unflatten(-1, (z.shape[2], -1))
 
 
-@dataclass(frozen=True)
 class HeadGate(Part):
     """Multiplies each head's output by sigmoid(w . x), where x is the attention's normed input (Qiu et al. 2025)."""
 
@@ -266,7 +253,6 @@ class HeadGate(Part):
         return _Gate(dims, 1)
 
 
-@dataclass(frozen=True)
 class ElementGate(Part):
     """As `HeadGate`, with a gate for every dimension of every head."""
 
@@ -274,7 +260,6 @@ class ElementGate(Part):
         return _Gate(dims, dims.d_head)
 
 
-@dataclass(frozen=True)
 class OneMap(Part):
     """Every head has its own map and values."""
 
@@ -305,7 +290,6 @@ class _Differential(nn.Module):
         return self.norm(z[:, :, ::2] - factor.to(z.dtype) * z[:, :, 1::2]) * (1 - self.start)
 
 
-@dataclass(frozen=True)
 class Differential(Part):
     """Differential attention (Ye et al. 2024, arXiv:2410.05258): two maps share values, and the second is subtracted.
 
@@ -322,7 +306,6 @@ class Differential(Part):
         return _Differential(dims, self.start)
 
 
-@dataclass(frozen=True)
 class Join(Spec):
     """How the head outputs become the one vector that the output projection reads."""
 
@@ -334,7 +317,6 @@ class Join(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class Concatenated(Join):
     """Head outputs side by side."""
 
@@ -345,7 +327,6 @@ class Concatenated(Join):
         return rearrange(z, "b pos head d -> b pos (head d)")
 
 
-@dataclass(frozen=True)
 class Added(Join):
     """The sum over heads (Table 12)."""
 
@@ -356,7 +337,6 @@ class Added(Join):
         return reduce(z, "b pos head d -> b pos d", "sum")
 
 
-@dataclass(frozen=True)
 class AttentionSpec(Spec):
     """Softmax attention over the past by default. Every field replaces one step.
 

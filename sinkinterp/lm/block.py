@@ -1,7 +1,6 @@
 """A block: attention, then a feed-forward layer, each in a residual branch with a norm at its start or its end."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,7 +17,6 @@ from .attention import Position, PositionIds, SinkAttention
 Hidden = Float[Tensor, "batch pos width"]
 
 
-@dataclass(frozen=True)
 class Activation(Spec):
     """An elementwise function."""
 
@@ -28,28 +26,24 @@ class Activation(Spec):
         return self.function(x)
 
 
-@dataclass(frozen=True)
 class Relu(Activation):
     """max(x, 0)."""
 
     function = staticmethod(F.relu)
 
 
-@dataclass(frozen=True)
 class Gelu(Activation):
     """x * Phi(x), where Phi is the exact normal distribution function."""
 
     function = staticmethod(F.gelu)
 
 
-@dataclass(frozen=True)
 class Swish(Activation):
     """x * sigmoid(x)."""
 
     function = staticmethod(F.silu)
 
 
-@dataclass(frozen=True)
 class _OfWidth(Part):
     """A feed-forward layer with `width` hidden units."""
 
@@ -64,12 +58,10 @@ class _OfWidth(Part):
         return Layer(dims.d_model, self)
 
 
-@dataclass(frozen=True)
 class FFN(_OfWidth):
     """down(act(up x))."""
 
 
-@dataclass(frozen=True)
 class GatedFFN(_OfWidth):
     """down(act(gate x) * up x): SwiGLU by default, as in Llama."""
 
@@ -107,7 +99,6 @@ class Layer(nn.Module):
         return type(self.down_proj).forward(self.down_proj, self.neurons(x))
 
 
-@dataclass(frozen=True)
 class NormPlacement(Spec):
     """The place of the norm of a residual branch: its input, its update, or the stream after it."""
 
@@ -127,21 +118,18 @@ class NormPlacement(Spec):
         return nn.Identity() if self.on == "stream" else norm
 
 
-@dataclass(frozen=True)
 class PreNorm(NormPlacement):
     """x + f(norm(x)), and a norm before the unembedding."""
 
     on = "input"
 
 
-@dataclass(frozen=True)
 class PostNorm(NormPlacement):
     """norm(x + f(x)), and no norm before the unembedding, as in the release (equation 3)."""
 
     on = "stream"
 
 
-@dataclass(frozen=True)
 class UpdateNorm(NormPlacement):
     """x + norm(f(x)), and a norm before the unembedding, as in OLMo 2."""
 
@@ -186,7 +174,6 @@ class SinkBlock(nn.Module):
         return self.norm_placement.leave(x, update, self.post_attention_layernorm)
 
 
-@dataclass(frozen=True)
 class Nothing(Part):
     """The text begins with its first token."""
 
@@ -197,7 +184,6 @@ class Nothing(Part):
         return [None for _ in blocks]
 
 
-@dataclass(frozen=True)
 class SinkToken(Part):
     """A trained vector before the first token, drawn from N(0, std^2).
 

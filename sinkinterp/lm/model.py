@@ -6,7 +6,7 @@ and transformers' registries store the names of the model classes.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -35,7 +35,6 @@ from .attention import AttentionSpec, Bias, Position, PositionIds, Rotary, Schem
 from .block import FFN, GatedFFN, NormPlacement, Nothing, PreNorm, SinkBlock, SinkToken, SwishDown
 
 
-@dataclass(frozen=True)
 class Init(Spec):
     """How every module of a model with `depth` blocks is initialised."""
 
@@ -44,7 +43,6 @@ class Init(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class TorchInit(Init):
     """PyTorch's defaults, with embeddings from N(0, 1). The release effectively uses these on several GPUs."""
 
@@ -53,7 +51,6 @@ class TorchInit(Init):
             module.reset_parameters()
 
 
-@dataclass(frozen=True)
 class WrittenInit(Init):
     """The initialisation that the release writes: N(0, 0.4 / fan_in) for linear layers and embeddings.
 
@@ -69,7 +66,6 @@ class WrittenInit(Init):
             module.reset_parameters()
 
 
-@dataclass(frozen=True)
 class LMSpec(Spec):
     """A decoder-only language model. The default is exactly Llama, at toy size.
 

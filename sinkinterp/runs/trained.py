@@ -166,7 +166,6 @@ def recipe_of(folder: Path) -> Recipe:
     return recipe_in(folder)
 
 
-@dataclass(frozen=True)
 class OwnTraining(Fit):
     """Base of the trainings that an experiment has of its own: what is trained, and on what."""
 

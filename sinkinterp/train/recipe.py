@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +28,6 @@ from ..seals import verify
 from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later, changed
 
 
-@dataclass(frozen=True)
 class Rate(Spec):
     """The learning rate after the linear warm-up: the peak rate, unless a schedule lowers it."""
 
@@ -37,12 +36,10 @@ class Rate(Spec):
         return 1.0
 
 
-@dataclass(frozen=True)
 class ConstantRate(Rate):
     """The peak rate until the end, as in the released configurations of Gu et al. (2025)."""
 
 
-@dataclass(frozen=True)
 class CosineRate(Rate):
     """Half a cosine, from the peak at the end of the warm-up down to `floor` at the last step."""
 
@@ -55,7 +52,6 @@ class CosineRate(Rate):
         return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2
 
 
-@dataclass(frozen=True)
 class CooldownRate(Rate):
     """The peak rate, then a straight line down to `floor` over the last fraction `last` of the steps.
 
@@ -72,7 +68,6 @@ class CooldownRate(Rate):
         return min(1.0, self.floor + (1 - self.floor) * left)
 
 
-@dataclass(frozen=True)
 class Decay(Spec):
     """Which parameters weight decay applies to."""
 
@@ -81,7 +76,6 @@ class Decay(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class MapsAndTokens(Decay):
     """Linear maps and token embeddings, but not gains, slots and position tables.
 
@@ -95,7 +89,6 @@ class MapsAndTokens(Decay):
         return {name for name, p in model.named_parameters() if id(p) in chosen}
 
 
-@dataclass(frozen=True)
 class Everything(Decay):
     """Every parameter, as the released training of Gu et al. (2025) does."""
 
@@ -112,7 +105,6 @@ def parameter_groups(model: nn.Module, decay: Decay, weight_decay: float) -> lis
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
 
 
-@dataclass(frozen=True)
 class Objective(Spec):
     """Predicts every token from position `first` on, each from the tokens before it."""
 
@@ -130,12 +122,10 @@ class Objective(Spec):
         return labels
 
 
-@dataclass(frozen=True)
 class NextToken(Objective):
     """Predicts every token but the first."""
 
 
-@dataclass(frozen=True)
 class PrefixLM(Objective):
     """Predicts the tokens after the first `prefix`, which a prefix mask shows to all (Gu et al. 2025, Fig. 5)."""
 
@@ -153,7 +143,6 @@ MOST_THREADS = 1024  # of one process
 _COUNTS = ("steps", "batch", "micro_batch", "watch_every", "save_every")
 
 
-@dataclass(frozen=True)
 class Fit(Spec):
     """How AdamW (betas 0.9 and 0.95) fits any model to batches.
 
@@ -201,7 +190,6 @@ class Fit(Spec):
         return self.lr * min(1.0, step / max(1, self.warmup), self.schedule.factor(step, self.steps, self.warmup))
 
 
-@dataclass(frozen=True)
 class Recipe(Fit):
     """A language model of ours, fitted to data from a random start.
 
@@ -244,7 +232,6 @@ def shown_ahead(mask: Mask, length: int) -> int:
     return int(index[shown.any(0)].max()) if shown.any() else 0
 
 
-@dataclass(frozen=True)
 class YourText(Source):
     """Placeholder for the user's own text. `check` raises InputError until another source stands in its place."""
 

@@ -2,7 +2,7 @@ import itertools
 import json
 import os
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -25,7 +25,6 @@ RNG = np.random.default_rng(11)
 DOCUMENTS = [" ".join(RNG.choice(WORDS, size=RNG.integers(0, 40))) for _ in range(101)]
 
 
-@dataclass(frozen=True)
 class SourceOfThisTest(Source):
     size: int = len(DOCUMENTS)
 

@@ -1,4 +1,4 @@
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +15,6 @@ from sinkinterp.metrics.qk import qk_angles, qk_norm_products, score_gap
 CONTRASTS = [qk_angles, qk_norm_products]
 
 
-@dataclass(frozen=True)
 class ContrastFeature(Feature):
     def __call__(self, x):
         return torch.nn.functional.elu(x) + 1

@@ -1,5 +1,5 @@
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +39,6 @@ from sinkinterp.train.recipe import (
 )
 
 
-@dataclass(frozen=True)
 class SeesThree(Mask):
     """The past, and the first three tokens."""
 
@@ -203,7 +202,6 @@ def test_values_are_parsed_by_the_type_of_their_field():
     assert changed(Recipe(), []) == Recipe()
 
 
-@dataclass(frozen=True)
 class MaybeOfThisTest(Spec):
     size: int | None = 3
 
