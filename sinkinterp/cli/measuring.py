@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from ..table import Table
 
 
-Tables = StrEnum(
-    "Tables", "SINKS ABOVE LAYERS POSITIONS EPSILONS NORMS KEYS VALUES KV RESIDUALS WRITES ANGLES MASSIVE ENTRIES"
-)
+Tables = StrEnum("Tables", "SINKS POSITIONS EPSILONS NORMS RESIDUALS WRITES ANGLES MASSIVE")
 
 
 @dataclass(frozen=True)
@@ -73,11 +71,13 @@ class Rows:
 
     def of(self, report: "Report", epsilon: float, word: "TokenText") -> "Table | None":
         """These rows of a report; None where no table was named. Raises InputError where there are none."""
-        from ..report.report import rows_named
+        from ..report.report import chosen_rows, view_of
 
+        if self.table is None:
+            return None
         given = {"layers": self.layer, "heads": heads_named(self.head), "positions": self.position, "top": self.top}
         chosen: dict[str, Any] = {option: value or None for option, value in given.items()}
-        return None if self.table is None else rows_named(self.table, report, epsilon, word, **chosen)
+        return chosen_rows(view_of(report, self.table).table(report, epsilon, word), **chosen)
 
 
 @dataclass(frozen=True)

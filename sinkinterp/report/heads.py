@@ -5,7 +5,6 @@ The first key beside the others: Gu et al. 2025, Figures 2 and 15-18.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from html import escape
 from itertools import product
 from typing import Any
@@ -22,7 +21,7 @@ from ..metrics.estimates import COSINES as COSINE_RANGE, SHARES, SIZES, mean_cel
 from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
 from ..metrics.sinks import check_epsilon
 from ..metrics.spectrum import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
-from ..plots.theme import LIGHT, colour, faded, grid_of, heat_map, positive_axis, sweep_figure, themed, unique_values
+from ..plots.theme import LIGHT, colour, faded, grid_of, heat_map, positive_axis, themed, unique_values
 from ..table import ALPHA_1, HEAD, KEY_RATIO, LAYER, NULL, SINK_RATE, VALUE_RATIO, Cell, Table
 from .readings import Readings, protocol_note
 
@@ -54,28 +53,6 @@ def sinks_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 
     title = "Importance of the first position per head"
     return Table.of(title, protocol_note(report, epsilon), rows_by_head(report, row), heads_overview)
-
-
-def heads_above(report: Readings, epsilon: float = 0.3) -> Table:
-    """The heads whose mean importance of the first position is above epsilon, the strongest first."""
-    every = sinks_by_head(report, epsilon).largest(ALPHA_1)
-    frame = every.frame[every.frame[ALPHA_1] > epsilon]
-    title = f"{len(frame)} of {len(every.frame)} heads give the first position more than {epsilon}"
-    return replace(every, title=title, frame=frame)
-
-
-def sinks_by_layer(report: Readings, epsilon: float = 0.3) -> Table:
-    """Importance of the first position per layer: the mean over its heads, and its share above epsilon."""
-    check_epsilon(epsilon)
-    means, rates = report.alpha().mean(-1), (report.alpha() > epsilon).float().mean(-1)
-    nulls = report.null_alpha().mean((0, 2)).tolist()
-    rows: tuple[dict[str, Cell], ...] = tuple(
-        {LAYER: layer, **mean_cells(ALPHA_1, means[:, i], SHARES), NULL: nulls[i]}
-        | mean_cells(SINK_RATE, rates[:, i], SHARES)
-        for i, layer in enumerate(report.attention_layers)
-    )
-    figure = partial(sweep_figure, x=LAYER, quantities=(ALPHA_1, SINK_RATE))
-    return Table.of("Importance of the first position per layer", protocol_note(report, epsilon), rows, figure)
 
 
 def score_gaps_by_head(report: Readings, epsilon: float = 0.3) -> Table:

@@ -165,15 +165,13 @@ _FROM_0 = "block 0 is the embedding"
 PANELS = {PEAK: "largest |x|", OVER_MEDIAN: "largest / median |x|", BY_CHANNEL: "kurtosis over channels"}
 
 
-def largest_entries(
-    report: Readings, epsilon: float = 0.3, token_text: TokenText = str, block: int | None = None
-) -> Table:
-    """The largest residual entries of a block, by default of the tallest, by (position, channel), most frequent first.
+def largest_entries(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> Table:
+    """The largest residual entries of the block with the tallest, by (position, channel), most frequent first.
 
     Of every sequence the five largest count. Raises InputError where the instrument MASSIVE was not measured.
     """
     tops = Entries.unstacked(report.extra(TOP_ENTRIES))
-    block = int(tops.values[:, :, 0].abs().mean(0).argmax()) if block is None else block
+    block = int(tops.values[:, :, 0].abs().mean(0).argmax())
     positions = tops.positions[:, block]
     columns = (positions, tops.channels[:, block], tops.values[:, block], report.tokens.gather(1, positions))
     found: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)  # value and token id

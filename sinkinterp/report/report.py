@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import plotly.graph_objects as go
 from jaxtyping import jaxtyped
@@ -21,10 +21,9 @@ from ..metrics.metric import AnyMetric
 from ..metrics.qk import QK_ANGLES
 from ..metrics.residuals import MASSIVE_ENTRIES, TOP_ENTRIES
 from ..metrics.spectrum import UPDATE_RANK
-from ..table import ALPHA_1, BLOCK, HEAD, LAYER, POSITION, QUANTITY, Table
+from ..table import ALPHA_1, BLOCK, HEAD, LAYER, POSITION, Table
 from . import heads as of_heads, norms, positions
 from .maps import maps_of_strongest
-from .norms import LARGEST_VALUE, largest_entries
 from .readings import Readings, TokenText
 from .summary import Summary, sink_summary, summary
 
@@ -107,11 +106,6 @@ def _plain(table: Callable[[Readings, float], Table]) -> MakeTable:
     return lambda report, epsilon, word: table(report, epsilon)
 
 
-def _norms_of(quantities: Sequence[str], report: Readings, epsilon: float, word: TokenText) -> Table:
-    every = norms.norms_by_kind(report, epsilon, word)
-    return replace(every, frame=every.frame[every.frame[QUANTITY].isin(quantities)])
-
-
 def _has(least: int | None, report: Readings) -> bool:
     """Tells if at least `least` positions were measured; None: all."""
     return len(report.positions) >= (least or report.protocol.length)
@@ -121,15 +115,10 @@ _norms = _plain(lambda report, epsilon: norms.residual_norms_by_block({report.pr
 VIEWS = (
     View(_plain(sink_summary), in_terminal=True),
     View(_plain(of_heads.sinks_by_head), "sinks", in_terminal=True, heading="Heads"),
-    View(_plain(of_heads.heads_above), "above"),
-    View(_plain(of_heads.sinks_by_layer), "layers"),
     View(_plain(positions.sinks_by_position), "positions", heading="Positions", fits=partial(_has, 2)),
     View(_plain(positions.sinks_by_epsilon), "epsilons", heading="Thresholds"),
     View(positions.sinks_by_token, in_terminal=True, fits=partial(_has, None)),
     View(norms.norms_by_kind, "norms", heading="Norms by kind of token"),
-    View(partial(_norms_of, ["key"]), "keys"),
-    View(partial(_norms_of, ["value"]), "values"),
-    View(partial(_norms_of, ["key", "value"]), "kv"),
     View(_norms, "residuals", heading="Norm of the first token's residual"),
     View(_plain(of_heads.score_gaps_by_head), needs=(QK_ANGLES,), in_terminal=True),
     View(_plain(of_heads.writes_by_head), "writes", (UPDATE_RANK,), True, heading="What heads write"),
@@ -161,18 +150,6 @@ def overview_tables(report: Readings, epsilon: float = 0.3, token_text: TokenTex
     return [of_heads.top_heads(table) if HEAD in table.frame else table for table in tables if len(table.frame)]
 
 
-def rows_named(
-    name: str, report: Report, epsilon: float, word: TokenText, layers: Sequence[int] | None = None, **chosen: Any
-) -> Table:
-    """The rows that `chosen_rows` keeps of a view, or of "entries": the largest of one block, or of the tallest."""
-    if name != "entries":
-        return chosen_rows(view_of(report, name).table(report, epsilon, word), layers, **chosen)
-    block = None
-    if layers is not None and len(layers) == 1:
-        block, layers = whole_number(layers[0], "layer", 0, report.residual_norms.shape[1] - 1), None
-    return chosen_rows(largest_entries(report, epsilon, word, block), layers, **chosen)
-
-
 def chosen_rows(
     table: Table,
     layers: int | Sequence[int] | None = None,
@@ -182,7 +159,7 @@ def chosen_rows(
 ) -> Table:
     """The table with the rows of some layers or blocks, (layer, head) pairs, and positions; None keeps all.
 
-    top: the number of rows, those with the largest alpha_1, or the largest entries. Raises InputError where it has no
+    top: the number of rows, those with the largest alpha_1. Raises InputError where it has no
     such rows.
     """
     frame, layer = table.frame, LAYER if LAYER in table.frame else BLOCK
@@ -203,7 +180,6 @@ def chosen_rows(
     chosen = replace(table, frame=frame.reset_index(drop=True))
     if top is None:
         return chosen
-    column = next((name for name in (ALPHA_1, LARGEST_VALUE) if name in frame), "")
-    if not column:
+    if ALPHA_1 not in frame:
         raise InputError(f"{table.title!r} has no column {ALPHA_1}, whose largest are shown; leave top=... out")
-    return chosen.largest(column, top)
+    return chosen.largest(ALPHA_1, top)

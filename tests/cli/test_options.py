@@ -115,7 +115,7 @@ def test_fourteen_commands_have_an_example_and_a_help_of_at_most_60_lines(call, 
 
 
 def test_the_names_in_the_help_are_those_that_there_are():
-    names = {"table": {*NAMED, "entries"} - {"attention"}, "preset": {*PRESETS}, "backend": {*BACKENDS}}
+    names = {"table": {*NAMED} - {"attention"}, "preset": {*PRESETS}, "backend": {*BACKENDS}}
     for name, annotation in in_groups(measure).__annotations__.items():
         if name in names:
             kind = get_args(annotation)[0]

@@ -20,7 +20,6 @@ from sinkinterp.measurement.sweep import spread, sweep
 from sinkinterp.metrics import instruments
 from sinkinterp.metrics.importance import PATTERNS
 from sinkinterp.pages.report import colored_tokens, measurement_page
-from sinkinterp.report.heads import heads_above
 from sinkinterp.report.report import VIEWS
 from sinkinterp.report.summary import compare
 
@@ -34,8 +33,7 @@ VERBS = re.compile(
 
 ASKS = re.compile(r"(^|: )(where|what|which|how|why) |\?$", re.IGNORECASE)
 READS_NUMBERS = {  # each is seen to be another one for other numbers, below
-    "{} of {} heads give the first position more than {}",
-    "The largest number is {}, of {}. Point at a token for its number.",
+    "The largest number is {}, of {}. Point at a token for its number."
 }
 SHOWN_AS_CLAIMS = "CLAIM"  # of an experiment: `reproduce` and the book print "The claim:" before it
 
@@ -107,7 +105,6 @@ NO_SINK = "no sink to speak of"
 TITLES = {
     "swap": (lambda model: swap_table(model, TOKENS, [4, 9]).title, "there is no sink to follow p1"),
     "verdict": (lambda model: si.measure(model, TOKENS).summary().sentence, NO_SINK),
-    "heads": (lambda model: heads_above(si.measure(model, TOKENS)).title, "0 of 6 heads give"),
     "report": (lambda model: measurement_page(si.measure(model, TOKENS), 0.3), NO_SINK),
     "view": (lambda model: si.view(model, TOKENS[:1], open_browser=False).html, NO_SINK),
     "explain": (lambda model: explain(model, TOKENS).sentence, "not above uniform attention"),
