@@ -26,12 +26,6 @@ from sinkinterp.metrics.importance import PAPER
 TOKENS = torch.randint(1, VOCAB, (3, 13), generator=torch.Generator().manual_seed(4))
 LENGTHS = (13, 5, 8)
 HEAD, PLACES, FACTOR = 1, [0, 3], 3.0  # what is edited
-SHARING = transformers.Gemma4TextConfig(
-    vocab_size=VOCAB, vocab_size_per_layer_input=VOCAB, hidden_size=48, hidden_size_per_layer_input=8,
-    intermediate_size=40, num_hidden_layers=6, num_kv_shared_layers=2, num_attention_heads=4, num_key_value_heads=2,
-    layer_types=["sliding_attention", "full_attention"] * 3, head_dim=12, global_head_dim=20, sliding_window=5,
-    max_position_embeddings=64, pad_token_id=0,
-)  # fmt: skip
 GATED = transformers.Qwen3NextConfig(
     **SIZES, num_key_value_heads=2, head_dim=12, layer_types=["linear_attention", "full_attention", "full_attention"],
     linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8, num_experts=4,
@@ -78,12 +72,16 @@ def made(config):
     return model, deepcopy(model)
 
 
+def twice(name):
+    return model_of(name), model_of(name)
+
+
 MODELS = {
-    "Gemma 4 with shared keys": lambda: made(SHARING),
-    "GPT-OSS": lambda: (model_of("gpt-oss with sink logits"), model_of("gpt-oss with sink logits")),
-    "Jamba": lambda: (model_of("jamba with mamba layers"), model_of("jamba with mamba layers")),
+    "Gemma 4 with shared keys": lambda: twice("gemma4 with shared keys"),
+    "GPT-OSS": lambda: twice("gpt-oss with sink logits"),
+    "Jamba": lambda: twice("jamba with mamba layers"),
     "Qwen3-Next": lambda: made(GATED),
-    "OPT": lambda: (model_of("opt"), model_of("opt")),
+    "OPT": lambda: twice("opt"),
     "BLOOM": lambda: made(transformers.BloomConfig(vocab_size=VOCAB, hidden_size=48, n_layer=3, n_head=4)),
     "mended by a sink logit": lambda: mended(added_slots.AddedLogit(first=1.5)),
     "mended by a key and a value": lambda: mended(added_slots.AddedKeyValue()),

@@ -2,7 +2,6 @@
 
 import copy
 from collections import defaultdict
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -14,7 +13,6 @@ from refusals import refused
 import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention import sites
-from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
 from sinkinterp.attention.sites import RESIDUAL, Edit
 from sinkinterp.backends import hooks
 from sinkinterp.backends.anatomy.modules import blocks_of
@@ -28,9 +26,6 @@ from sinkinterp.metrics.residuals import vector_norms
 from sinkinterp.metrics.spectrum import UPDATE_RANK
 
 POSITIONS = torch.arange(17)
-# test_interventions.py edits every architecture; here are edits that a user wrote
-NAMES = ("gpt2", "llama with grouped queries", "gemma2 with softcap", "gpt-oss with sink logits")
-NAMES += ("jamba with mamba layers",)
 
 
 def edit_of(**methods):
@@ -45,36 +40,15 @@ def drop_first_column(call):
     return call.with_pattern(pattern / pattern.sum(-1, keepdim=True))
 
 
-def sigmoid_in_layer_1(call):
-    return replace(call, kernel=Kernel(similarity=Sigmoid(), normaliser=Unit())) if call.layer == 1 else call
-
-
-SHRINK = edit_of(residual=lambda block, x: x if block != 2 else torch.cat((x[:, :1] / 3, x[:, 1:]), 1))
 NEGATE = edit_of(residual=lambda block, x: -x if block == 3 else x)
 DROP = edit_of(call=drop_first_column)
 SILENCE = edit_of(output=lambda call, z: torch.cat((z[:, :1], torch.zeros_like(z[:, 1:2]), z[:, 2:]), 1))
-
-
-EDITS = (SHRINK, NEGATE, edit_of(call=sigmoid_in_layer_1), DROP, SILENCE)
 READS = {"alpha": lambda call: importance(call, POSITIONS), "slot": slot_importance}
 
 
 def answers(subject, *edits):
     trace = subject.run(tokens_of(), reads={**READS, "norm": RESIDUAL.read(vector_norms)}, edits=edits)
     return {**trace.answers, "logits": trace.logits}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_edits_at_every_site_do_the_same_on_every_backend(name):
-    subjects = [subject_of(name, backend) for backend in BACKENDS]
-    plain = answers(subjects[0])
-    for edit in EDITS:
-        first, *others = (answers(subject, edit) for subject in subjects)
-        assert (first["logits"] - plain["logits"]).abs().max() > 1e-3, edit
-        for other in others:
-            for read, value in first.items():
-                worst = ((value - other[read]).abs() / value.abs().clamp(min=1)).max()
-                assert worst < 1e-5, (edit, read, worst)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -20,15 +20,9 @@ from sinkinterp.interventions.positions import ReplacePosition, SwapPositions
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
+from sinkinterp.measurement.parity import dense_patterns
 
 every_model = pytest.mark.parametrize("name", CONFIGS)
-
-
-def dense_patterns(model, tokens):
-    eager = copy.deepcopy(model)
-    eager.set_attn_implementation("eager")
-    with torch.no_grad():
-        return torch.stack(eager(tokens, output_attentions=True).attentions, 1)
 
 
 measured = cache(lambda name: measure(subject_of(name), tokens_of()))

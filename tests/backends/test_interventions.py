@@ -37,7 +37,20 @@ EDITS = (
     iv.ChangeResidual(iv.Put({1: OTHER["residual"]}), layers=[1], positions=[2], dims=[3, 7]),
     iv.ChangeValues(iv.Zero(), positions=[0], kv_heads=[(1, 1)]),
 )  # fmt: skip
+
+
+class Own(iv.Edit):
+    """An edit that a user wrote."""
+
+    def residual(self, block, x):
+        return x if block != 2 else torch.cat((x[:, :1] / 3, x[:, 1:]), 1)
+
+    def output(self, call, z):
+        return torch.cat((z[:, :1], torch.zeros_like(z[:, 1:2]), z[:, 2:]), 1)
+
+
 MORE_EDITS = (
+    Own(),
     iv.ZeroKeyBias(kv_heads=[(1, 1)]), iv.ZeroQueryBias(heads=[(0, 1), (1, 2)]), iv.ZeroValueBias(kv_heads=[(1, 0)]),
     iv.PatchNormalization(Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare())), iv.ZeroKeySlot(heads=[(1, 1)]),
     iv.BiasColumn(4.0, positions=[2, 3], heads=[(1, 1)]), iv.Temperature(0.1, heads=[(1, 1), (2, 0)]),

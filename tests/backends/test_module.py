@@ -1,11 +1,9 @@
 """PyTorch modules of the user's own: found, read and edited as an eager computation of each says."""
 
 from functools import partial
-from types import MappingProxyType
 
 import pytest
 import torch
-import torch.nn.functional as F
 from backends import own_modules as zoo
 from backends.own_modules import LAYERS, ROWS, VOCAB, D, H, written_out
 from backends.test_interventions import EDITS, MORE_EDITS, TOKENS
@@ -260,29 +258,37 @@ def test_a_patched_module_returns_what_an_edited_run_does(name, subjects):
 class Mutant(zoo.FusedAttention):
     """Attention of NanoGPT whose call, or what is done with it, is changed; by class, so that one test tells all."""
 
-    options = MappingProxyType({"is_causal": True})
-
     def attended(self, q, k, v):
-        return zoo.sdpa(q, k, v, **self.options)
+        return zoo.sdpa(q, k, v, is_causal=True)
 
     def forward(self, x):
         q, k, v = (zoo.heads(part, H) for part in self.c_attn(x).split(D, dim=2))
         return self.c_proj(zoo.merged(self.attended(q, k, v)))
 
 
-def attending(**options):
-    return type("Attention", (Mutant,), {"options": options})
+def attending(call):
+    return type("Attention", (Mutant,), {"attended": call})
+
+
+def asking(**options):
+    return attending(lambda self, q, k, v: zoo.sdpa(q, k, v, **options))
 
 
 def masked(allowed):
     """Attention under a mask of booleans."""
-    return type(
-        "Attention", (Mutant,), {"attended": lambda self, q, k, v: zoo.sdpa(q, k, v, attn_mask=allowed(q.shape[2]))}
-    )
+    return attending(lambda self, q, k, v: zoo.sdpa(q, k, v, attn_mask=allowed(q.shape[2])))
 
 
-def biased(call):
-    return type("Attention", (Mutant,), {"attended": call})
+class WideValues(nn.Module):
+    """Attention of two heads whose values are wider than their queries and keys."""
+
+    def __init__(self):
+        super().__init__()
+        self.qk, self.v, self.out = nn.Linear(D, 20), nn.Linear(D, 34), nn.Linear(34, D)
+
+    def forward(self, x):
+        parts = (*self.qk(x).split(10, -1), self.v(x))
+        return self.out(zoo.merged(zoo.sdpa(*(zoo.heads(part, 2) for part in parts), is_causal=True)))
 
 
 def gpt_with(attention, **changes):
@@ -378,13 +384,13 @@ def test_a_described_module_equals_the_one_that_is_found(as_users_run_it):
 
 
 REFUSED = {
-    "not causal": (gpt_with(attending(is_causal=False)), {}),
+    "not causal": (gpt_with(asking(is_causal=False)), {}),
     "one key too many": (gpt_with(masked(lambda n: ones(n).tril(1))), {}),
-    "dropout that stays on": (gpt_with(attending(is_causal=True, dropout_p=0.3)), {}),
-    "attention that is not used": (gpt_with(biased(unused)), {}, "block 0"),
+    "dropout that stays on": (gpt_with(asking(is_causal=True, dropout_p=0.3)), {}),
+    "attention that is not used": (gpt_with(attending(unused)), {}, "block 0"),
     "attention added to nothing": (with_blocks(added_to_nothing), {}, "blocks='blocks') (3"),
-    "heads one at a time": (gpt_with(biased(head_by_head)), {}, "AttentionOf"),
-    "heads and sequences in one axis": (gpt_with(biased(in_one_axis)), {}, "AttentionOf"),
+    "heads one at a time": (gpt_with(attending(head_by_head)), {}, "AttentionOf"),
+    "heads and sequences in one axis": (gpt_with(attending(in_one_axis)), {}, "AttentionOf"),
     "two tables of positions": (with_second_table, {}, "positions='wpe'", "positions='pos'"),
     "a scaled stream": (with_blocks(scaled), {}, "blocks='blocks') (3"),
     "positions that are not there": (zoo.NanoGPT, {"positions": "wte"}, "positions='wpe'"),
@@ -406,14 +412,15 @@ def test_a_module_that_fails_a_check_is_refused_by_name(name):
 
 
 MEASURED = {
-    "another scale": gpt_with(attending(is_causal=True, scale=1.7)),
+    "another scale": gpt_with(asking(is_causal=True, scale=1.7)),
     "a window": gpt_with(masked(lambda n: ones(n).tril() & ~ones(n).tril(-4))),
-    "ALiBi": gpt_with(biased(alibi)),
+    "ALiBi": gpt_with(attending(alibi)),
     "a mask that is causal": gpt_with(masked(lambda n: ones(n).tril())),
     "one block thrice": shared_block,
     "two calls in a block": with_blocks(twice),
     "a chosen table": with_second_table,
     "a scaled stream": with_blocks(scaled),
+    "values wider than keys": gpt_with(WideValues),
 }
 
 
@@ -490,36 +497,3 @@ def test_a_module_reads_text_with_any_tokenizer(name, tmp_path):
     assert subject.tokenizer.decode([ids[0]]) in (tmp_path / "page.html").read_text()
     for other in (3, {"a": 0, "b": 1}):
         refused(lambda other=other: si.load(zoo.NanoGPT(), tokenizer=other), "tokenizer")
-
-
-class WideValues(nn.Module):
-    """Attention of two heads whose values are wider than their queries and keys."""
-
-    def __init__(self):
-        super().__init__()
-        self.qk, self.v, self.out = nn.Linear(zoo.D, 20), nn.Linear(zoo.D, 34), nn.Linear(34, zoo.D)
-
-    def projected(self, x):
-        (q, k), v = self.qk(x).split(10, -1), self.v(x)
-        return (zoo.heads(part, 2) for part in (q, k, v))
-
-    def forward(self, x):
-        return self.out(zoo.merged(F.scaled_dot_product_attention(*self.projected(x), is_causal=True)))
-
-
-def test_scores_are_scaled_by_the_width_of_keys_where_values_are_wider():
-    torch.manual_seed(0)
-    model = zoo.Table(lambda: zoo.PreNorm(WideValues)).eval()
-    tokens = torch.randint(11, (5, 7))
-    seen = []
-    hooks = [block.attn.register_forward_pre_hook(lambda m, args: seen.append((m, args[0]))) for block in model.blocks]
-    with torch.no_grad():
-        model(tokens)
-        [hook.remove() for hook in hooks]
-        report = si.measure(model, tokens, progress=False)
-        for layer, (attention, x) in enumerate(seen):
-            q, k, _ = attention.projected(x)
-            future = torch.ones(7, 7).triu(1).bool()
-            pattern = (q @ k.mT / 5**0.5).masked_fill(future, -torch.inf).softmax(-1)
-            want = pattern.sum(2) / torch.arange(7, 0, -1)
-            torch.testing.assert_close(report.raw_importance[:, layer], want, rtol=0, atol=1e-5)

@@ -1,13 +1,12 @@
 import pytest
 import torch
-from backends import test_own_attention
 from backends.zoo import bare_logits, model_of, tokens_of
 from refusals import refused
 from torch import nn
-from transformers import AutoModelForCausalLM
 
 import sinkinterp as si
 from sinkinterp.backends.anatomy.modules import positions_replaced
+from tools.families import tiny_model
 
 FIRST = 2  # the row of the first position
 
@@ -33,10 +32,6 @@ def test_texts_beyond_the_context_are_read_on_demand_and_the_protocol_says_so(na
     assert "its context of 64 tokens is no limit" in si.measure(subject, tokens).protocol.line()
 
 
-@pytest.mark.parametrize(
-    "model",
-    [model_of("gpt2"), model_of("opt"), AutoModelForCausalLM.from_config(test_own_attention.CONFIGS["gpt-j"])],
-    ids=["gpt2", "opt", "gpt-j"],
-)
+@pytest.mark.parametrize("model", [model_of("gpt2"), model_of("opt"), tiny_model("gptj")], ids=["gpt2", "opt", "gptj"])
 def test_a_model_with_a_table_of_positions_has_none_beyond_its_context(model):
     refused(lambda: si.load(model, beyond_context=True))

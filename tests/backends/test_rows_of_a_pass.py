@@ -3,9 +3,8 @@
 import pytest
 import torch
 from backends.test_generation import MASK, PADDED, assert_equal_to_whole_passes, generated
-from backends.zoo import VOCAB, model_of, peaked
+from backends.zoo import model_of
 from refusals import refused
-from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
@@ -22,15 +21,8 @@ EDITS = (
 
 @pytest.fixture
 def sharing():
-    """Gemma 4 as E2B and E4B are published: the last layers take the keys and values of earlier ones."""
-    torch.manual_seed(0)
-    config = Gemma4TextConfig(
-        vocab_size=VOCAB, vocab_size_per_layer_input=VOCAB, hidden_size=48, hidden_size_per_layer_input=8,
-        intermediate_size=40, num_hidden_layers=6, num_kv_shared_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        layer_types=["sliding_attention", "full_attention"] * 3, head_dim=12, global_head_dim=20, sliding_window=5,
-        max_position_embeddings=64, pad_token_id=0,
-    )  # fmt: skip
-    return peaked(Gemma4ForCausalLM(config)).eval()
+    """The last layers take the keys and values of earlier ones."""
+    return model_of("gemma4 with shared keys")
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from backends.own_modules import NanoGPT
 from backends.zoo import SIZES, bare_logits, model_of, peaked, subject_of, tokens_of
 from refusals import refused
 from torch.ao.quantization import default_dynamic_qconfig, quantize_dynamic
-from transformers import AutoModelForCausalLM, DeepseekV3Config, OPTConfig, RecurrentGemmaConfig, XLMRobertaConfig
+from transformers import AutoModelForCausalLM, OPTConfig, RecurrentGemmaConfig, XLMRobertaConfig
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
@@ -62,10 +62,7 @@ def test_widths_are_those_of_blocks_embeddings_and_values():
 
 
 def test_values_may_be_wider_than_queries():
-    latent = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 20}
-    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
-    config = DeepseekV3Config(**SIZES, **latent, **experts, num_key_value_heads=4, moe_intermediate_size=8)
-    subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(config).eval()))
+    subject = HuggingFaceSubject(model_of("deepseek-v3 with wide values"))
     assert (subject.shape.d_head, subject.shape.d_value) == (12, 20)
     plain = subject.run(tokens_of()).logits
     for change in (iv.ChangeValues, iv.ChangeOutputs):

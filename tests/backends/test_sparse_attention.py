@@ -1,6 +1,5 @@
 """Families with learned sinks and sparse attention, several residual streams, or layers of unlike kv heads."""
 
-import copy
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,6 +12,7 @@ from sinkinterp.attention.sites import RESIDUAL, Edit
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.patched import patched
 from sinkinterp.interventions.attention_layers import RemoveColumn
+from sinkinterp.measurement.parity import dense_patterns
 from tools import families
 
 BLOCKS = {"index_block_size": 4, "index_topk_blocks": 2, "layer_types": ["minimax_m3_sparse"] * 4}
@@ -28,13 +28,6 @@ def subject_of(family):
 
 def tokens_of(sequences=3, length=LENGTH):
     return torch.randint(VOCAB, (sequences, length), generator=torch.Generator().manual_seed(1))
-
-
-@torch.no_grad()
-def eager_patterns(family):
-    model = copy.deepcopy(subject_of(family).model)
-    model.set_attn_implementation("eager")
-    return model(tokens_of(), output_attentions=True, use_cache=False).attentions
 
 
 @dataclass(frozen=True)
@@ -58,10 +51,9 @@ def test_long_texts_have_the_logits_of_the_bare_model_read_and_edited(family):
 
 @pytest.mark.parametrize("family", [*CHOOSE_KEYS, "mimo_v2_flash"])
 def test_patterns_are_those_of_eager_attention(family):
-    pattern = {"pattern": lambda call: call.pattern()[..., -LENGTH:]}
-    ours, theirs = subject_of(family).run(tokens_of(), reads=pattern)["pattern"], eager_patterns(family)
-    for layer, weights in enumerate(theirs):
-        torch.testing.assert_close(ours[:, layer], weights[..., :LENGTH], rtol=0, atol=1e-5)
+    subject, pattern = subject_of(family), {"pattern": lambda call: call.pattern()[..., -LENGTH:]}
+    ours = subject.run(tokens_of(), reads=pattern)["pattern"]
+    torch.testing.assert_close(ours, dense_patterns(subject.model, tokens_of()), rtol=0, atol=1e-5)
     if family in CHOOSE_KEYS:
         assert ours[:, -1, :, -1].gt(0).sum(-1).max() <= 8  # of 41
 
@@ -80,9 +72,9 @@ def test_generation_with_a_cache_is_edited_as_one_pass_is(family):
 def test_learned_sinks_have_the_weight_that_tokens_lack():
     reads = {"slot": lambda call: call.pattern()[..., :-LENGTH].sum(-1)}
     for family in ("mimo_v2_flash", "hy_v4"):
-        slot, theirs = subject_of(family).run(tokens_of(), reads=reads)["slot"], eager_patterns(family)
-        for layer, weights in enumerate(theirs):
-            torch.testing.assert_close(slot[:, layer], 1 - weights[..., :LENGTH].sum(-1), rtol=0, atol=1e-5)
+        subject = subject_of(family)
+        slot, theirs = subject.run(tokens_of(), reads=reads)["slot"], dense_patterns(subject.model, tokens_of())
+        torch.testing.assert_close(slot, 1 - theirs.sum(-1), rtol=0, atol=1e-5)
 
 
 def test_families_that_attend_to_blocks_or_summaries_of_tokens_are_refused(monkeypatch):

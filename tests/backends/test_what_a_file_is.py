@@ -39,7 +39,7 @@ def test_a_gguf_file_of_other_sizes_than_its_tensors_is_refused_before_a_model_i
 
 
 @pytest.mark.parametrize("factor", [8.0, 32.0])
-def test_a_gguf_file_of_llama_3_is_rotated_as_the_model_that_it_was_made_of(factor, tmp_path, monkeypatch):
+def test_a_gguf_file_of_llama_3_is_rotated_as_the_model_that_it_was_made_of(factor, tmp_path):
     rope = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192, "rope_theta": 500000.0}  # fmt: skip
     config = LlamaConfig(
@@ -52,20 +52,13 @@ def test_a_gguf_file_of_llama_3_is_rotated_as_the_model_that_it_was_made_of(fact
     plain = 500000.0 ** -(torch.arange(0, 16, 2) / 16)
     factors = plain / model.model.rotary_emb.inv_freq
     assert factors.max() == pytest.approx(factor)
-
-    class Writer(gguf.GGUFWriter):
-        def write_header_to_file(self, *args, **kwargs):
-            self.add_tensor("rope_freqs.weight", factors.numpy())
-            super().write_header_to_file(*args, **kwargs)
-
-    monkeypatch.setattr(gguf, "GGUFWriter", Writer)
-    subject = si.load(write_gguf(tmp_path / "tiny.gguf", model))
+    subject = si.load(write_gguf(tmp_path / "tiny.gguf", model, more={"rope_freqs.weight": factors}))
     with torch.no_grad():
         right = model(TOKENS).logits
     torch.testing.assert_close(subject.run(TOKENS).logits, right, rtol=0, atol=1e-5)
     assert subject.model.config.rope_parameters["factor"] == pytest.approx(factor)
-    factors[:] = 3.0
-    refused(lambda: si.load(write_gguf(tmp_path / "other.gguf", model)), "holds rope_freqs.weight")
+    other = write_gguf(tmp_path / "other.gguf", model, more={"rope_freqs.weight": 0 * factors + 3})
+    refused(lambda: si.load(other), "holds rope_freqs.weight")
 
 
 def test_a_folder_that_is_not_a_model_of_transformers_says_what_is_in_it(tmp_path):
@@ -132,14 +125,9 @@ def test_a_file_is_gguf_by_its_first_bytes_and_others_say_what_to_give(tmp_path)
     si.load(weights.parent)  # the fix
 
 
-def test_a_part_of_a_split_gguf_file_is_refused(tmp_path, monkeypatch):
-    class Writer(gguf.GGUFWriter):
-        def write_header_to_file(self, *args, **kwargs):
-            self.add_uint16("split.count", 2)
-            super().write_header_to_file(*args, **kwargs)
-
-    monkeypatch.setattr(gguf, "GGUFWriter", Writer)
-    refused(lambda: si.load(write_gguf(tmp_path / "part.gguf", tiny_llama())), "split into 2 files")
+def test_a_part_of_a_split_gguf_file_is_refused(tmp_path):
+    part = write_gguf(tmp_path / "part.gguf", tiny_llama(), more={"split.count": 2})
+    refused(lambda: si.load(part), "split into 2 files")
 
 
 def test_an_adapter_whose_base_is_not_here_is_said_to_be_one(tmp_path):

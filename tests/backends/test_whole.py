@@ -4,15 +4,14 @@ import re
 from copy import deepcopy
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
-from backends import tiny_gguf
-from backends.zoo import CONFIGS, SIZES, bare_logits, model_of, peaked, tokens_of
+from backends.tiny_gguf import tiny_llama, write_gguf
+from backends.zoo import CONFIGS, bare_logits, model_of, tokens_of
 from lm import family
 from refusals import refused
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, DeepseekV3Config, GPTJConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GPTJConfig, PreTrainedModel
 
 import sinkinterp as si
 from sinkinterp.backends.files.model_files import load_model
@@ -133,10 +132,7 @@ def test_float8_weights_with_scales_beside_them_are_refused(tmp_path):
 
 def multi_token(tmp_path):
     """A DeepSeek whose file also holds a layer that predicts the token after the next."""
-    latent = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 20}
-    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
-    config = DeepseekV3Config(**SIZES, **latent, **experts, num_key_value_heads=4, moe_intermediate_size=8)
-    model = peaked(AutoModelForCausalLM.from_config(config).eval())
+    model = model_of("deepseek-v3 with wide values")
     weights = saved(model, tmp_path)
     layer = {name.replace("layers.2.", "layers.3."): x + 1 for name, x in weights.items() if "layers.2." in name}
     return model, weights, layer
@@ -204,12 +200,6 @@ def test_an_adapter_that_was_not_merged_is_refused_with_how_to_merge_it(tmp_path
 
 
 @pytest.mark.parametrize("extra", ["blk.0.attn_q.bias", "blk.7.attn_norm.weight", "rope_freqs.weight", "output.bias"])
-def test_a_tensor_of_a_gguf_file_that_no_parameter_takes_is_refused_by_name(extra, tmp_path, monkeypatch):
-    class Writer(tiny_gguf.gguf.GGUFWriter):
-        def write_header_to_file(self, *args, **kwargs):
-            self.add_tensor(extra, np.full(32, 3.0, dtype=np.float32))
-            super().write_header_to_file(*args, **kwargs)
-
-    monkeypatch.setattr(tiny_gguf.gguf, "GGUFWriter", Writer)
-    file = tiny_gguf.write_gguf(tmp_path / "tiny.gguf", tiny_gguf.tiny_llama())
+def test_a_tensor_of_a_gguf_file_that_no_parameter_takes_is_refused_by_name(extra, tmp_path):
+    file = write_gguf(tmp_path / "tiny.gguf", tiny_llama(), more={extra: torch.full((32,), 3.0)})
     refused(lambda: load_model(file), f"holds {extra}, which the model does not take; take the model's own")

@@ -1,6 +1,8 @@
 """A tiny Llama and a GGUF file of it, written with the package `gguf`."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import gguf
 import torch
@@ -29,8 +31,10 @@ def tiny_llama(seed: int | None = None) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
-def write_gguf(path: Path, model: LlamaForCausalLM, quantisation=F32, with_words: bool = False) -> Path:
-    """The file `path`; its matrices in `quantisation`."""
+def write_gguf(
+    path: Path, model: LlamaForCausalLM, quantisation=F32, with_words: bool = False, more: Mapping[str, Any] = {}
+) -> Path:
+    """The file `path`; its matrices in `quantisation`, with more tensors and numbers of metadata."""
     config = model.config
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny")
@@ -53,6 +57,11 @@ def write_gguf(path: Path, model: LlamaForCausalLM, quantisation=F32, with_words
         ours, array = _as_in_gguf(name, weight, config)
         kind = quantisation if weight.ndim == 2 else F32
         writer.add_tensor(ours, gguf.quantize(array, kind), raw_dtype=kind)
+    for name, value in more.items():
+        if isinstance(value, int):
+            writer.add_uint16(name, value)
+        else:
+            writer.add_tensor(name, value.numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
