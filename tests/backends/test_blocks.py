@@ -13,8 +13,8 @@ from weakref import proxy
 
 import pytest
 import torch
-from backends.own_modules import Litgpt
-from backends.zoo import peaked
+from backends.own_modules import Litgpt, Words
+from backends.zoo import everything_of, peaked
 from hypothesis import given, settings, strategies as st
 from nnsight import NNsight
 from refusals import refused
@@ -54,15 +54,6 @@ KINDS = {  # how a model shows its passes, and the model that runs them
 }
 
 
-def state_of(model):
-    """All that a user could find changed in a model."""
-    hooks = [h for m in model.modules() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
-    modes = [module.training for module in model.modules()]
-    methods = [name for module in model.modules() for name in ("forward", "_attn") if name in vars(module)]
-    weights = [value.numpy().tobytes() for value in model.state_dict().values()]
-    return hooks, modes, methods, getattr(getattr(model, "config", None), "_attn_implementation", None), weights
-
-
 @torch.no_grad()
 def logits_of(model, tokens=TOKENS):
     output = model(tokens)
@@ -84,7 +75,7 @@ def test_blocks_nest_and_the_inner_edits_last(kind):
     given = KINDS[kind]()
     subject = si.load(given)
     model, first, second = subject.model, iv.ChangeMLP(iv.Scale(0.5)), iv.ChangeResidual(iv.Scale(2.0), layers=[1])
-    before, right = state_of(model), [subject.run(TOKENS, edits=e).logits for e in ([], [first], [first, second])]
+    before, right = everything_of(model), [subject.run(TOKENS, edits=e).logits for e in ([], [first], [first, second])]
     with si.patched(given, first):
         assert_same(logits_of(model), right[1])
         with si.patched(given, second):
@@ -95,7 +86,7 @@ def test_blocks_nest_and_the_inner_edits_last(kind):
         assert_same(logits_of(model), right[1])
         for work in (copy.deepcopy, pickle.dumps):
             refused(partial(work, model), "cannot be copied")
-    assert state_of(model) == before
+    assert everything_of(model) == before
     assert_same(logits_of(model), right[0])
 
 
@@ -104,7 +95,7 @@ def test_blocks_nest_and_the_inner_edits_last(kind):
 def test_any_nesting_of_blocks_makes_the_edits_that_are_open(steps):
     """A number enters a block of that edit, None leaves the innermost one."""
     model, subject = SHARED
-    before, blocks = state_of(model), []
+    before, blocks = everything_of(model), []
     with ExitStack() as ends:
         ends.callback(lambda: [block.close() for _, block in reversed(blocks)])
         for step in steps:
@@ -118,18 +109,18 @@ def test_any_nesting_of_blocks_makes_the_edits_that_are_open(steps):
             assert_same(logits_of(model), APART.run(TOKENS, edits=edits).logits)
             with pytest.raises(InputError, match="measure it outside") if edits else nullcontext():
                 subject.run(TOKENS)
-    assert state_of(model) == before
+    assert everything_of(model) == before
 
 
 def test_blocks_that_end_in_another_order_are_refused_and_all_end():
     model, outer, inner = tiny(), ExitStack(), ExitStack()
-    before, right = state_of(model), logits_of(model)
+    before, right = everything_of(model), logits_of(model)
     outer.enter_context(si.patched(model, EDITS[2]))
     inner.enter_context(si.patched(model, EDITS[4]))
     refused(outer.close, "reverse order")
     assert_same(logits_of(model), right)
     refused(inner.close, "reverse order")
-    assert state_of(model) == before
+    assert everything_of(model) == before
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -170,21 +161,21 @@ def test_a_task_of_asyncio_owns_its_block():
 
 def test_threads_measure_and_patch_a_model_in_turn():
     model = tiny().train()
-    before, subject, watch = state_of(model), si.load(model), si.SinkCallback(TOKENS, 1, most=1.0)
+    before, subject, watch = everything_of(model), si.load(model), si.SinkCallback(TOKENS, 1, most=1.0)
     expected, right = watch.step(model, 1), subject.run(TOKENS, edits=EDITS[2]).logits
     ways = [lambda: watch.step(model, 1) == expected, lambda: bool(si.load(model).shape),
             lambda: subject.run(TOKENS, edits=EDITS[2]).logits.allclose(right, atol=1e-5)]  # fmt: skip
     with ThreadPoolExecutor(len(ways)) as pool:
         jobs = [pool.submit(way) for _ in range(4) for way in ways]
     assert all(job.result() for job in jobs)
-    assert state_of(model) == before
+    assert everything_of(model) == before
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ctrl_c_in_a_pass_leaves_the_model_as_it_was(interruptible, kind):
     given = KINDS[kind]()
     subject = si.load(given)
-    before = state_of(subject.model)
+    before = everything_of(subject.model)
 
     def interrupted(call):
         signal.raise_signal(signal.SIGINT)
@@ -192,10 +183,10 @@ def test_ctrl_c_in_a_pass_leaves_the_model_as_it_was(interruptible, kind):
 
     with pytest.raises(KeyboardInterrupt):
         subject.run(TOKENS, edits=[interrupted, *EDITS[2:]])
-    assert state_of(subject.model) == before
+    assert everything_of(subject.model) == before
     with pytest.raises(KeyboardInterrupt), si.patched(given, EDITS[2]), si.patched(given, EDITS[4]):
         signal.raise_signal(signal.SIGINT)
-    assert state_of(subject.model) == before
+    assert everything_of(subject.model) == before
     thread = threading.Thread(target=partial(subject.run, TOKENS), daemon=True)
     thread.start()
     thread.join(30)
@@ -222,26 +213,16 @@ def test_ctrl_c_ends_the_wait_for_a_model_that_another_thread_uses(interruptible
         thread.join()
 
 
-class Letters:
-    """A tokenizer of two letters."""
-
-    def encode(self, text):
-        return [{"a": 3, "b": 5}[letter] for letter in text]
-
-    def decode(self, ids):
-        return "".join({3: "a", 5: "b"}[i] for i in ids)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_subject_that_is_pickled_or_copied_measures_the_same_or_says_why_it_cannot(kind):
-    subject = si.load(KINDS[kind](), tokenizer=Letters())
-    assert subject.label(3) == "a"
+    subject = si.load(KINDS[kind](), tokenizer=Words())
+    assert subject.label(3) == " xxx"
     is_copied, right = kind.startswith("attention"), subject.run(TOKENS, edits=EDITS[2]).logits
     for work in (lambda: pickle.loads(pickle.dumps(subject)), lambda: copy.deepcopy(subject)):
         with nullcontext() if is_copied else pytest.raises(InputError, match="pickled"):
             again = work()
             assert_same(again.run(TOKENS, edits=EDITS[2]).logits, right)
-            assert again.tokens("ab").of_one_length().tolist() == [[3, 5]]
+            assert again.tokens("one three").of_one_length().tolist() == [[3, 5]]
 
 
 @pytest.mark.parametrize("stand_in", [proxy, lambda model: Mock(spec=type(model))], ids=["weak", "mock"])

@@ -471,19 +471,9 @@ def test_flex_attention_is_refused_and_read_where_it_is_described():
     torch.testing.assert_close(subject.run(IDS).logits, bare(model), rtol=1e-5, atol=5e-5)
 
 
-class Words:
-    """A tokenizer of a language model's own code, with two methods."""
-
-    def encode(self, text):
-        return [len(word) for word in text.split()]
-
-    def decode(self, ids):
-        return " ".join("x" * i for i in ids)
-
-
 TOKENIZERS = {
-    "an object": (Words(), "one three eleven", [3, 5, 6]),
-    "two functions": ((Words().encode, Words().decode), "one three eleven", [3, 5, 6]),
+    "an object": (zoo.Words(), "one three eleven", [3, 5, 6]),
+    "two functions": ((zoo.Words().encode, zoo.Words().decode), "one three eleven", [3, 5, 6]),
 }
 
 

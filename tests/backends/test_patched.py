@@ -27,22 +27,18 @@ def edits_of(name):
     return (*EDITS, iv.SwapPositions(0, 4)) if name in zoo.LEARNED_POSITIONS else EDITS
 
 
-def is_as_before(model, state, implementation):
-    return zoo.is_untouched(model, state) and model.config._attn_implementation == implementation
-
-
 @pytest.mark.parametrize("name", zoo.CONFIGS)
 @torch.no_grad()
 def test_a_patched_model_computes_what_a_measurement_with_the_same_edits_does(name):
     model = zoo.model_of(name)
-    bare, state, implementation = model(TOKENS).logits, zoo.state_of(model), model.config._attn_implementation
+    bare, before = model(TOKENS).logits, zoo.everything_of(model)
     with si.patched(model, *edits_of(name)) as same:
         assert same is model
         edited = model(TOKENS).logits
     measured = zoo.subject_of(name).run(TOKENS, edits=edits_of(name)).logits
     torch.testing.assert_close(edited, measured, rtol=0, atol=1e-6)
     assert (edited - bare).abs().max() > 1e-3
-    assert model(TOKENS).logits.equal(bare) and is_as_before(model, state, implementation)
+    assert model(TOKENS).logits.equal(bare) and zoo.everything_of(model) == before
 
 
 @pytest.mark.parametrize("name", zoo.CONFIGS)
@@ -73,8 +69,8 @@ def test_gradients_pass_through_an_edited_model_as_through_one_that_was_built_so
 
 
 def test_a_refused_patch_is_one_line_and_changes_nothing():
-    model, state = zoo.model_of("gpt2"), zoo.state_of(zoo.model_of("gpt2"))
-    implementation = model.config._attn_implementation
+    model = zoo.model_of("gpt2")
+    before = zoo.everything_of(model)
     unfit = {
         "edit": (model,),
         "layer 7": (model, iv.ZeroQueryBias(layers=[1]), iv.Temperature(2.0, layers=[7])),
@@ -87,7 +83,7 @@ def test_a_refused_patch_is_one_line_and_changes_nothing():
     everything = torch.ones(1, 1, TOKENS.shape[1], TOKENS.shape[1], dtype=torch.bool)
     with si.patched(model, iv.Temperature(2.0)):
         refused(lambda: model(TOKENS, attention_mask=everything), "masks of its own")
-    assert is_as_before(model, state, implementation) and model.config.vocab_size == zoo.VOCAB
+    assert zoo.everything_of(model) == before and model.config.vocab_size == zoo.VOCAB
 
 
 @torch.no_grad()

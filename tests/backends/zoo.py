@@ -105,6 +105,15 @@ def is_untouched(model: transformers.PreTrainedModel, state: dict[str, torch.Ten
     return not hooks and has_weights(model, state)
 
 
+def everything_of(model: torch.nn.Module) -> tuple:
+    """All that a user could find changed in a model."""
+    modules = [*model.modules()]
+    hooks = [hook for m in modules for hook in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
+    kept = [(module.training, sorted(vars(module))) for module in modules]
+    weights = [value.cpu().flatten().view(torch.uint8).numpy().tobytes() for value in model.state_dict().values()]
+    return hooks, kept, getattr(getattr(model, "config", None), "_attn_implementation", None), weights
+
+
 def assert_equal_reports(ours: Report, theirs: Report) -> None:
     tensors = [field.name for field in fields(theirs) if isinstance(getattr(theirs, field.name), torch.Tensor)]
     assert len(tensors) >= 6 and ours.attention_layers == theirs.attention_layers
