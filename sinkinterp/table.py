@@ -5,14 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 import pandas
 from pandas.api.types import is_numeric_dtype
 
 from .checks import InputError, instance_of, whole_number
-from .files import by_suffix, path_of, write_file
 
 Cell = str | float | int | None
 NULL = "null"  # the column with what chance alone would give, beside the first quantity of a table
@@ -130,15 +128,6 @@ class Table:
         if self.draw is None:
             raise InputError(f"{self.title!r} has no figure; print it, or draw columns of table.frame")
         return self.draw(self)
-
-    def save(self, path: Path | str) -> Path:
-        """Writes the frame as .csv, or the table as .json, .md or .tex; returns the path. A file there is replaced.
-
-        Raises InputError for another suffix. `si.save` also writes the figure.
-        """
-        path = path_of(path, "where a table is saved")
-        write_file(path, by_suffix(path.suffix.lower(), FORMATS, "a table")(self))
-        return path
 
     def records(self) -> list[dict[str, Any]]:
         """The rows as dictionaries; a missing cell is None."""

@@ -138,9 +138,7 @@ def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> s
 MOST = 100  # rows of words on a page
 
 
-def colored_tokens(
-    tokens: Any, values: Any, labels: Sequence[str] | None = None, positive_color: str = COLOURS[0]
-) -> Page:
+def colored_tokens(tokens: Any, values: Any, labels: Sequence[str] | None = None) -> Page:
     """The page of tokens, texts or ids, each shaded by its number: `token`, or `token *rows` for a line of words a row.
 
     `labels` name the rows. Negative numbers have a colour of their own; the number of the largest size has the full
@@ -155,7 +153,7 @@ def colored_tokens(
     if len(names) != len(rows) or not 0 < len(rows) <= MOST:
         raise InputError(f"rows of numbers are 1 to {MOST}, with a label each; got {len(rows)} and {len(names)} labels")
     size = float(np.abs(rows).max()) or 1.0
-    colours = COLOURS[1], positive_color
+    colours = COLOURS[1], COLOURS[0]
 
     def cell(word: str, number: float) -> tuple[str, str, str, float]:
         return word, f"{number:.4g}", colours[number >= 0], round(100 * abs(number) / size)

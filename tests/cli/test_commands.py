@@ -7,6 +7,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 from abuse.bad_files import write_model
+from pages.atlases import about
 
 import sinkinterp as si
 from sinkinterp.pages import serve
@@ -21,13 +22,9 @@ def gpt2(tmp_path):
     return write_model("gpt2", WORDS, tmp_path / "gpt2")
 
 
-def about(file):
-    return json.loads(re.search(r'id="about">(.*?)</script>', Path(file).read_text(), re.S)[1])
-
-
 def test_a_text_becomes_a_page_of_all_its_heads(call, gpt2):
     code, output = call("view", gpt2, "--prompt", TEXT, "--out", "page.html")
-    said = about("page.html")
+    said = about(Path("page.html").read_text())
     assert code == 0 and "wrote page.html" in output
     assert "".join(said["tokens"]) == f" {TEXT}" and len(said["maps"]) == len(said["layers"]) * said["heads"]
 
@@ -35,7 +32,7 @@ def test_a_text_becomes_a_page_of_all_its_heads(call, gpt2):
 def test_a_file_is_read_and_cut(call, gpt2):
     Path("a.txt").write_text(TEXT)
     code, _ = call("view", gpt2, "--text", "a.txt", "--length", 4, "--bos", "always", "--out", "page.html")
-    said = about("page.html")
+    said = about(Path("page.html").read_text())
     assert code == 0 and "a.txt" in said["protocol"]
     assert [word.strip() for word in said["tokens"]] == ["<s>", *TEXT.split()[:3]]
 
@@ -55,14 +52,15 @@ def test_a_picture_is_the_map_of_the_head_that_is_named(call, gpt2, monkeypatch,
 def test_heads_can_be_chosen_and_positions_swapped(call, gpt2):
     words = ("--head", "1.0", "--head", "0.2", "--edit", "SwapPositions(0, 3)", "--out", "page.html")
     code, _ = call("view", gpt2, "--prompt", TEXT, *words)
-    said = about("page.html")
+    said = about(Path("page.html").read_text())
     assert code == 0 and said["maps"] == [[0, 2], [1, 0]] and said["states"] == ["before", "after"]
     assert "SwapPositions(0, 3)" in said["protocol"]
 
 
 def test_without_a_text_a_checkpoint_of_ours_shows_its_task(call):
     assert call("view", "sinkinterp/demo-k_bias", "--out", "page.html")[0] == 0
-    assert about("page.html")["slot_blocks"] and len(about("page.html")["tokens"]) == 16
+    said = about(Path("page.html").read_text())
+    assert said["slot_blocks"] and len(said["tokens"]) == 16
 
 
 @pytest.mark.parametrize(

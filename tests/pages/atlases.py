@@ -1,5 +1,8 @@
 """Small atlases with known numbers."""
 
+import json
+import re
+
 import numpy as np
 
 from sinkinterp.attention.maps import SCORE, WEIGHT
@@ -67,6 +70,11 @@ def small_atlas(length=7, side=1, states=("as it is",), slot=False, bits=16, **f
         "tables": (Table.of("a table", "its note", ({"name": "x", "n": 0.5},)),),
     }
     return Atlas(**{**values, **fields}), dense
+
+
+def about(html):
+    """The data that a page of heads holds."""
+    return json.loads(re.search(r'<script type="application/json" id="about">(.*?)</script>', html, re.S)[1])
 
 
 def decoded(scale, codes):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from pages.atlases import NASTY, decoded, small_atlas
+from pages.atlases import NASTY, about, decoded, small_atlas
 from pages.test_page import WORDS, Reader
 
 from sinkinterp.attention.maps import SCORE, WEIGHT
@@ -39,10 +39,6 @@ def made(words):
 @pytest.fixture(scope="module")
 def plain(short):
     return made(dict.fromkeys(PLACES, "word"))
-
-
-def about(html):
-    return json.loads(re.search(r'<script type="application/json" id="about">(.*?)</script>', html, re.S)[1])
 
 
 def scale_of(html, channel):

@@ -1,5 +1,3 @@
-import json
-import re
 from dataclasses import dataclass
 from functools import cache
 
@@ -7,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from backends.zoo import model_of, tokens_of
+from pages.atlases import about
 from refusals import refused
 
 import sinkinterp as si
@@ -144,4 +143,4 @@ def test_the_page_says_summary_first_and_protocol_last():
 
 def test_a_view_takes_pairs_of_layer_and_head():
     page = si.view(subject_of("gpt2"), TOKENS, heads=[(2, 3), (0, 1)], open_browser=False)
-    assert json.loads(re.search(r'"maps":(\[\[.*?\]\])', page.html)[1]) == [[0, 1], [2, 3]]
+    assert about(page.html)["maps"] == [[0, 1], [2, 3]]
