@@ -65,11 +65,6 @@ def recorded_by(
     return set_to(RECORDING, recorder)
 
 
-def is_recorded_by(recorder: Recorder) -> bool:
-    """Whether this context is in a pass of the recorder."""
-    return RECORDING.get() is recorder
-
-
 class Attached:
     """Parts that a model has for a while. A copy of the model would keep it for ever, so it refuses to be copied."""
 
@@ -85,7 +80,7 @@ class Hook(Attached):
     act: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.act(*args, **kwargs) if is_recorded_by(self.recorder) else None
+        return self.act(*args, **kwargs) if RECORDING.get() is self.recorder else None
 
 
 @contextmanager

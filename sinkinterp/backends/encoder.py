@@ -190,9 +190,8 @@ def encoder_input(words: str) -> EncoderInput:
     Raises InputError for a file that is not there.
     """
     path = Path(words)
-    if words in _NAMED:
-        return _NAMED[words]
-    return _FILES[path.suffix.lower()](path) if path.suffix.lower() in _FILES else Text(words)
+    kind = _FILES.get(path.suffix.lower())
+    return _NAMED.get(words) or (Text(words) if kind is None else kind(path))
 
 
 _NAMED: dict[str, EncoderInput] = {"silence": Silence(), "off": NoEncoder()}

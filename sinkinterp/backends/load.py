@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from os import PathLike
-from os.path import isfile, join
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from .attached import inside_compiled
 from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
 from .files.model_files import DeviceMap, config_here, load_model, load_tokenizer, newest_in, origin_of, tokenizer_of
-from .files.named_models import folder_of, models
+from .files.named_models import folder_of
 from .huggingface import HuggingFaceSubject
 from .module.module_subject import ModuleParts, ModuleSubject
 from .subject import Subject
@@ -115,14 +114,6 @@ def _as_it_is(subject: Subject, *others: Any) -> Subject:
 def subject_of(model: Any) -> Subject:
     """The subject itself, or that of anything that `load` loads without further options."""
     return model if isinstance(model, Subject) else load(model)
-
-
-def is_model(given: Any) -> bool:
-    """Tells if something is a model: a subject, a run, a module, an object of a library, or the name of one at hand."""
-    if isinstance(given, str | Path):
-        return str(given) in models() or isfile(join(given, "config.json"))
-    is_ours = isinstance(given, Subject | torch.nn.Module | PathLike)
-    return is_ours or isinstance(getattr(given, "_module", None), torch.nn.Module)  # of nnsight
 
 
 def check_no_bridge(model: Any) -> None:

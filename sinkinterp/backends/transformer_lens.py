@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,15 +16,13 @@ from ..attention import OUTPUT, WEIGHT_SITES, AttentionCall, Gap, Pattern, call_
 from ..checks import InputError
 from ..data.tokens import Tokens
 from . import contract
-from .anatomy.modules import HeadMap, alone, removed_after, rows_of
+from .anatomy.modules import HeadMap, alone, removed_after
 from .attached import Hook, recorded_by, used_alone
 from .bridge import FIX, bridge_of, hooked_points
 from .hooks import recorded_stream
 from .huggingface import HuggingFaceSubject, check_is_decoder
 from .recorder import Recorder
 from .subject import Logits
-
-Hooks = list[tuple[str, Callable[..., Tensor | None]]]
 
 _HOOKS = {  # hook -> what it shows; of several that show q or k, the one that fires last shows what attention uses
     "q.hook_out": "q", "hook_q_normed": "q", "hook_rot_q": "q",
@@ -57,7 +54,7 @@ class BridgeLayer:
     has_pattern: bool = False
     has_output: bool = False
 
-    def hooks(self, known: Mapping[str, Any]) -> Hooks:
+    def hooks(self, known: Mapping[str, Any]) -> list[tuple[str, Hook]]:
         """Names of hooks, of those that the bridge has, and the functions that are called there."""
         prefix = f"blocks.{self.index}.attn."
         functions: dict[str, Callable[..., Tensor | None]] = dict.fromkeys(_HOOKS, self._store)
@@ -206,9 +203,8 @@ class TransformerLensSubject(HuggingFaceSubject):
     def maps(self) -> Iterable[HeadMap]:
         for layer in self.shape.attention_layers:
             attention: Any = self.modules.blocks[layer].attn  # fused maps are taken apart when a bridge boots
-            for part, site in enumerate(WEIGHT_SITES):
-                linear = (attention.q, attention.k, attention.v)[part].original_component
-                yield HeadMap(linear, layer, site, partial(rows_of, alone, part, self.shape.d_head))
+            for site, part in zip(WEIGHT_SITES, (attention.q, attention.k, attention.v), strict=True):
+                yield HeadMap(part.original_component, layer, site, alone, self.shape.d_head)
 
     def _recorded(
         self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor], compares: bool = False

@@ -257,12 +257,18 @@ def linear_of(module: Any, x: Tensor) -> tuple[Callable[[], Tensor], Tensor | No
 
 @dataclass(frozen=True)
 class HeadMap:
-    """The module that makes the queries, keys or values of a layer, `site`. rows: of the width of what it returns."""
+    """The module that makes the queries, keys or values of a layer, `site`. layout: of what it returns."""
 
     module: nn.Module
     layer: int
     site: Site
-    rows: Callable[[int], Rows]
+    layout: Layout
+    d_head: int
+
+    def rows(self, width: int) -> Rows:
+        """The entries of what the module returns that each head takes; none where this width is not divided so."""
+        is_whole = not width % (self.d_head if self.layout is alone else 3 * self.d_head)
+        return self.layout(torch.arange(width if is_whole else 0), WEIGHT_SITES.index(self.site), self.d_head)
 
     def edited(self, recorder: Recorder, shape: ModelShape, x: Tensor, y: Tensor) -> Tensor:
         """What the map returns for x after the recorder's edits of its weights; y before them."""
@@ -306,19 +312,13 @@ _LAYOUTS: Sequence[tuple[tuple[str, str, str], Layout]] = (
 )
 
 
-def rows_of(layout: Layout, part: int, d_head: int, width: int) -> Rows:
-    """The rows of a layout; none where this width is not divided so."""
-    is_whole = not width % (d_head if layout is alone else 3 * d_head)
-    return layout(torch.arange(width if is_whole else 0), part, d_head)
-
-
 def maps_of(blocks: Mapping[int, nn.Module], d_head: int) -> Iterator[HeadMap]:
     """The modules that make queries, keys and values in these blocks, by layer, where they are known."""
     for layer, block in blocks.items():
         found = [_projection(block, part) for part in range(len(WEIGHT_SITES))]
-        for part, (module, layout) in enumerate(found):
+        for site, (module, layout) in zip(WEIGHT_SITES, found, strict=True):
             if module is not None and (layout is not alone or found.count((module, layout)) == 1):
-                yield HeadMap(module, layer, WEIGHT_SITES[part], partial(rows_of, layout, part, d_head))
+                yield HeadMap(module, layer, site, layout, d_head)
 
 
 def _projection(block: nn.Module, part: int) -> tuple[nn.Module | None, Layout]:

@@ -19,7 +19,7 @@ from ...checks import InputError, accepting, instance_of, refusal
 from ...data.tokens import Tokens
 from .. import contract
 from ..anatomy.modules import StreamModules, Tap, running_device
-from ..attached import computed_by, eval_mode, is_recorded_by, used_alone
+from ..attached import RECORDING, computed_by, eval_mode, used_alone
 from ..huggingface import HuggingFaceSubject
 from ..recorder import Recorder
 from ..subject import Logits
@@ -46,8 +46,8 @@ class Showing(Listener):
         for place in anatomy.residuals:
             self.results[place].append(self._residual)
         if recorder.edits_at(TOKEN_EMBEDDING):
-            shown = partial(_as_recorded, partial(recorder.edited, TOKEN_EMBEDDING), anatomy.are_tokens_batch_first)
-            self.results[anatomy.tokens].append(shown)
+            edited = partial(recorder.edited, TOKEN_EMBEDDING)
+            self.results[anatomy.tokens].append(partial(_as_recorded, edited, anatomy.are_tokens_batch_first))
         if positions is not None:
             for turn in anatomy.turns:
                 table = subject.tensor(turn.source) if turn.is_table else None
@@ -59,12 +59,10 @@ class Showing(Listener):
             self.operands[learned.place].append((learned.index, lambda x: rows(with_axes(x, 3))))
         mlps = subject.modules.taps.get(MLP, [None] * len(anatomy.updates))
         for block, (update, mlp) in enumerate(zip(anatomy.updates, mlps, strict=True)):
-            if update is None or mlp is None:
-                continue
-            shown = partial(
-                _as_recorded, partial(recorder.update, MLP, block, factor=update.factor), anatomy.is_batch_first
-            )
-            self.operands[update.place].append((update.index, shown))
+            if update is not None and mlp is not None:
+                edited = partial(recorder.update, MLP, block, factor=update.factor)
+                shown = partial(_as_recorded, edited, anatomy.is_batch_first)
+                self.operands[update.place].append((update.index, shown))
         super().__init__(name, {function for _, function, _ in (*self.results, *self.operands)})
 
     def operate(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -296,7 +294,7 @@ class ModuleSubject(HuggingFaceSubject):
 
         @wraps(run)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if not is_recorded_by(recorder):
+            if RECORDING.get() is not recorder:
                 return run(*args, **kwargs)
             ids = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
             with self._recording(recorder, **self.positions(recorder.edits, ids.shape[1])):
