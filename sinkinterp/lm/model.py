@@ -5,7 +5,6 @@ and transformers' registries store the names of the model classes.
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -29,7 +28,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from ..attention import Causal, NoSlots
-from ..checks import InputError, check_context, check_memory, refusing
+from ..checks import InputError, check_context, check_memory
 from ..spec import Dims, Limits, Spec
 from .attention import AttentionSpec, Bias, Position, PositionIds, Rotary, Scheme, SinkAttention
 from .block import FFN, GatedFFN, NormPlacement, Nothing, PreNorm, SinkBlock, SinkToken, SwishDown
@@ -90,14 +89,10 @@ class LMSpec(Spec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check()
-
-    @refusing
-    def _check(self) -> Iterator[str]:
         if self.d_model % (2 * self.n_heads):
-            yield f"d_model must be a multiple of twice n_heads; got {self.d_model} and {self.n_heads}"
+            raise InputError(f"d_model must be a multiple of twice n_heads; got {self.d_model} and {self.n_heads}")
         if self.before.count and self.attention.slots != NoSlots():
-            yield "a sink token is the slot of every layer; give the attention NoSlots(), or take Nothing()"
+            raise InputError("a sink token is the slot of every layer; give the attention NoSlots(), or take Nothing()")
 
     @property
     def dims(self) -> Dims:

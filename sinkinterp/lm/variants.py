@@ -82,10 +82,7 @@ def _parts(base: LMSpec) -> dict[str, LMSpec]:
         "geglu": replace(base, ffn=GatedFFN(width, Gelu())),
         "swiglu": replace(base, ffn=GatedFFN(width, Swish())),
         "post_norm": replace(base, branch=PostNorm()),
-        "heads_1": replace(base, n_heads=1),
-        "heads_2": replace(base, n_heads=2),
-        "heads_4": replace(base, n_heads=4),
-        "heads_8": replace(base, n_heads=8),
+        **{f"heads_{n}": replace(base, n_heads=n) for n in (1, 2, 4, 8)},
         "heads_added": attn(base, join=parts.Added()),
         "written_init": replace(base, init=WrittenInit()),
     }
@@ -108,29 +105,21 @@ def _biases(base: LMSpec) -> dict[str, LMSpec]:
         "k_bias_even": _slot(base, v=EvenRow(1.0)),
         "k_bias_5even": _slot(base, v=EvenRow(5.0)),
         "k_bias_20even": _slot(base, v=EvenRow(20.0)),
-        "k_bias_1d": _slot(base, LearnedRow(dims=1)),
-        "k_bias_2d": _slot(base, LearnedRow(dims=2)),
-        "k_bias_4d": _slot(base, LearnedRow(dims=4)),
-        "k_bias_8d": _slot(base, LearnedRow(dims=8)),
+        **{f"k_bias_{n}d": _slot(base, LearnedRow(dims=n)) for n in (1, 2, 4, 8)},
     }
 
 
 def _operations(base: LMSpec) -> dict[str, LMSpec]:
     """Attention operations (Tables 6, 14, 15, figure 29)."""
-    raw, feature, clamped = kernels.Raw(), kernels.MLPFeature(), kernels.ClampedSum()
+    sigmoid, raw, feature, clamped = kernels.Sigmoid(), kernels.Raw(), kernels.MLPFeature(), kernels.ClampedSum()
     return {
-        "alpha_2": _kernel(base, alpha=2.0),
-        "alpha_0.2": _kernel(base, alpha=0.2),
-        "alpha_0.1": _kernel(base, alpha=0.1),
-        "alpha_0.05": _kernel(base, alpha=0.05),
-        "softmax_p0.25": _kernel(base, normaliser=kernels.PNorm(1 / 4)),
-        "softmax_p0.5": _kernel(base, normaliser=kernels.PNorm(1 / 2)),
-        "softmax_p2": _kernel(base, normaliser=kernels.PNorm(2.0)),
-        "sigmoid_p0.5": _kernel(base, similarity=kernels.Sigmoid(), normaliser=kernels.PNorm(1 / 2)),
-        "sigmoid_p2": _kernel(base, similarity=kernels.Sigmoid(), normaliser=kernels.PNorm(2.0)),
-        "sigmoid_p4": _kernel(base, similarity=kernels.Sigmoid(), normaliser=kernels.PNorm(4.0)),
-        "sigmoid": _kernel(base, similarity=kernels.Sigmoid(), normaliser=kernels.Unit()),
-        "sigmoid_norm": _kernel(base, similarity=kernels.Sigmoid()),
+        **{f"alpha_{alpha:g}": _kernel(base, alpha=alpha) for alpha in (2.0, 0.2, 0.1, 0.05)},
+        **{f"softmax_p{p:g}": _kernel(base, normaliser=kernels.PNorm(p)) for p in (0.25, 0.5, 2.0)},
+        **{
+            f"sigmoid_p{p:g}": _kernel(base, similarity=sigmoid, normaliser=kernels.PNorm(p)) for p in (1 / 2, 2.0, 4.0)
+        },
+        "sigmoid": _kernel(base, similarity=sigmoid, normaliser=kernels.Unit()),
+        "sigmoid_norm": _kernel(base, similarity=sigmoid),
         "sigmoid_length": _kernel(base, similarity=kernels.Sigmoid(float(base.n_ctx)), normaliser=kernels.Unit()),
         "elu": _kernel(base, similarity=kernels.EluPlusOne(), normaliser=kernels.Unit()),
         "elu_norm": _kernel(base, similarity=kernels.EluPlusOne()),

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ..attention import Mask
 from ..attention.slots import NoSlots
-from ..checks import InputError, choice, nearest, refusal, refusing
+from ..checks import InputError, choice, nearest, refusal
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
@@ -202,22 +202,18 @@ class Recipe(Fit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check()
-
-    @refusing
-    def _check(self) -> Iterator[str]:
-        """Refuses sizes other than the task's, and a mask that shows a token to queries that must predict it."""
         vocab, length = (getattr(self.data, name, 0) for name in ("vocab", "length"))
         if not vocab or not length or isinstance(self.data, type):
-            yield f"{self.data!r:.40} is not a task, which has a vocab and a length"
+            raise InputError(f"{self.data!r:.40} is not a task, which has a vocab and a length")
         if self.model.vocab != vocab or self.model.n_ctx < length:
-            has = f"{self.model.vocab} symbols and {self.model.n_ctx} positions"
-            yield f"the model holds {has}, the task {vocab} and {length}; use model.vocab={vocab} model.n_ctx={length}"
+            has = f"{self.model.vocab} symbols and {self.model.n_ctx} positions, the task {vocab} and {length}"
+            raise InputError(f"the model holds {has}; use model.vocab={vocab} model.n_ctx={length}")
         last = shown_ahead(self.model.attention.mask, length)
         if last >= self.objective.first:
-            yield f"the mask shows position {last} to those that predict it; use objective=PrefixLM, prefix={last + 1}"
+            fix = f"use objective=PrefixLM, prefix={last + 1}"
+            raise InputError(f"the mask shows position {last} to those that predict it; {fix}")
         if self.objective.first >= length:
-            yield f"no token comes after the first {self.objective.first} of {length}"
+            raise InputError(f"no token comes after the first {self.objective.first} of {length}")
 
     @property
     def length(self) -> int:

@@ -13,12 +13,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 import sinkinterp as si
-from sinkinterp import seals
 from sinkinterp.applications.mend import mend_recipe, mended
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.backends import added_slots
-from sinkinterp.backends.mended import AllWeights, Lora, SlotsAlone, fingerprint, write_adapter
+from sinkinterp.backends.mended import AllWeights, Lora, SlotsAlone, fingerprint
 from sinkinterp.cli.main import app
 from sinkinterp.data.tokenisers import ByteBPE, beginning_with_bos
 
@@ -292,18 +291,6 @@ def test_what_is_not_trained_stays(base, text, trained, tmp_path):
     assert all(torch.equal(kept[name], x) for name, x in weights.items())
     assert (made.folder / "mended.safetensors").stat().st_size < 40_000
     assert equal(weights, state(si.without_adapter(model)))
-
-
-def test_the_model_alone_is_enough_to_write_an_adapter_that_changes_nothing(base, tmp_path):
-    model = AutoModelForCausalLM.from_pretrained(base)
-    before, sha256 = logits(model), fingerprint(model)
-    added_slots.add_slots(model, added_slots.AddedLogit(first=-1e5))
-    SlotsAlone().prepare(model)
-    adapter, of = tmp_path / "adapter", {"base": sha256}
-    seals.write_sealed(
-        adapter, of, lambda draft: write_adapter(draft, model, added_slots.AddedLogit(), SlotsAlone(), str(base), of)
-    )
-    assert torch.allclose(logits(si.load(str(tmp_path / "adapter")).model), before, atol=1e-5)
 
 
 def test_the_command_says_in_a_line_what_came_of_it(base, text, tmp_path, monkeypatch):

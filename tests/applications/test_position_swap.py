@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from pages.shipped import by_stem
 
 from sinkinterp.applications.position_swap import REPORTED, paper_grid, swap_finding
 from sinkinterp.runs.experiment import load_experiment
@@ -71,12 +70,6 @@ def test_the_figure_has_the_papers_marks_on_a_panel_of_each_model_and_seed_and_t
     marked = [t for t in figure.data if "GPT2-XL" in t.name and t.name.startswith("Sink_1") and any(t.y)]
     assert len(marked) == 4 and all(list(t.y)[1:3] == [0.002, 0.0236] for t in marked)
     assert set(figure.data[0].x[1]) == {"5", "10"} and "from 1" in figure.to_json()
-
-
-def test_the_chapter_in_the_book_shows_the_papers_grid():
-    grid = paper_grid(by_stem()["table07_position_swap"].table)
-    (theirs,) = grid.where(edit="p1 <-> p_t", rate="Sink_t", of="GPT2-XL, the paper's").records()
-    assert [theirs[f"t={t}"] for t in (5, 10, 15, 20, 25, 30)] == ["57.6", "54.5", "52.8", "51.7", "51.1", "50.2"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 import torch
 from datasets import load_dataset
 from hypothesis import example, given, strategies as st
-from refusals import refused
 
 from sinkinterp.data.corpus_folder import Cursor, columns, content_hash, read_shards, shard_path, shards_of, write_shard
 from sinkinterp.data.draws import MAX_STRETCHES, Split, stretches
@@ -70,11 +69,6 @@ def test_datasets_itself_reads_the_files(tmp_path, monkeypatch):
     write_shard(shard_path(tmp_path, 0), np.arange(6).reshape(2, 3), columns(6, 3))
     found = load_dataset("arrow", data_files=str(tmp_path / "*.arrow"), split="train", streaming=True)
     assert [row["tokens"] for row in found] == [[0, 1, 2], [3, 4, 5]]
-
-
-def test_a_file_that_cannot_be_written_is_an_input_error(tmp_path):
-    (tmp_path / "file").touch()
-    refused(lambda: write_shard(tmp_path / "file" / "a.arrow", np.zeros((1, 3)), columns(7, 3)))
 
 
 NUMBERS = st.integers(2, 400)

@@ -1,19 +1,15 @@
-import itertools
 import json
 import os
-import signal
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from forks import ended, forked, forks
 from refusals import refused
 from sinkinterp._experiments.shared.tasks import FixedAt, RandomAt
 
 from sinkinterp.data import corpus_folder, tokenisers
-from sinkinterp.data.corpus_folder import record_of
 from sinkinterp.data.packing import PackedText, trimmed
 from sinkinterp.data.sources import Source
 from sinkinterp.data.texts import Texts
@@ -209,31 +205,6 @@ def test_an_interruption_at_any_write_changes_nothing(prepared, tmp_path, many_s
             stops += 1
             assert not list((tmp_path / "cut").rglob(".draft-*"))
     assert stops > 3 and written(found.folder) == whole and found.sha256 == prepared.sha256
-
-
-def killer(shard, finalize=corpus_folder.ArrowWriter.finalize):
-    """In place of what ends a shard: kills the process at this one, counted from 1."""
-    ends = itertools.count(1)
-    return lambda writer: os.kill(os.getpid(), signal.SIGKILL) if next(ends) == shard else finalize(writer)
-
-
-@forks
-def test_a_packing_killed_twice_ends_as_if_it_had_not_been(prepared, tmp_path, many_shards, file, monkeypatch):
-    recipe = replace(PACKED, source=Texts(str(file)))
-    whole = recipe.prepare(tmp_path / "whole")
-    folder = recipe.folder(tmp_path / "cut")
-    kept = {}
-    for shard in (1, 3):  # in the middle of the first shard, then in the middle of the third
-        with monkeypatch.context() as patch:
-            patch.setattr(corpus_folder.ArrowWriter, "finalize", killer(shard))
-            assert ended(forked(lambda: recipe.prepare(tmp_path / "cut"))) == -signal.SIGKILL
-        assert len(list(folder.glob(".draft-*"))) == 1 and "sha256" not in record_of(folder)
-        assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
-        kept = {path: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
-    assert len(kept) == 2
-    again = recipe.prepare(tmp_path / "cut")
-    assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
-    assert written(again.folder) == written(whole.folder) and again.sha256 == whole.sha256 == prepared.sha256
 
 
 def test_a_text_that_changed_after_it_was_packed_is_refused_and_one_that_is_gone_is_not(tmp_path, file):

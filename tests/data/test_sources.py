@@ -9,9 +9,8 @@ import pytest
 from refusals import refused
 
 from sinkinterp.data import sources, texts as reading
-from sinkinterp.data.sources import MIN_CHARACTERS, Embedded, PythonCode, Repeating, Source, embedded_texts
+from sinkinterp.data.sources import MIN_CHARACTERS, Embedded, PythonCode, Repeating, embedded_texts
 from sinkinterp.data.texts import Texts
-from sinkinterp.spec import Spec
 
 
 @pytest.fixture(autouse=True)
@@ -71,11 +70,6 @@ def test_sources_of_other_versions_have_another_fingerprint_and_stay_good_once_p
     for source, fingerprint in zip(sources, before, strict=True):
         assert source.fingerprint() != fingerprint and not source.changed_since(fingerprint)
     assert PythonCode().fingerprint() == "9.9.9"
-
-
-@pytest.mark.parametrize("source", [Embedded(), Texts("a.txt")])
-def test_a_source_survives_json(source):
-    assert Source.from_dict(source.to_dict()) == source == Spec.from_dict(source.to_dict())
 
 
 def test_python_code_is_files_of_the_standard_library_in_an_order_that_never_changes(tmp_path):

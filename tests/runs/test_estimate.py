@@ -23,17 +23,6 @@ def recipe_of(name, length, **change):
     return Recipe(model=variants(base)[name], data=BigramBackcopy(vocab=101, length=length), **change)
 
 
-def test_held_counts_each_tensor_once_and_forgets_those_that_are_gone():
-    outside = torch.zeros(11)
-    with Held() as held:
-        kept = torch.ones(5, 7)
-        kept.T.add_(1), outside.add_(1)
-        product = kept @ kept.T
-        del product
-        assert held.now == 4 * 35
-    assert held.peak == 4 * (35 + 25)
-
-
 def test_a_step_takes_as_long_as_its_batch_is_large(monkeypatch):
     clock = iter([0.0, 9.0, 10.0, 10.5, 20.0, 20.7, 30.0, 30.6])
     monkeypatch.setattr(estimate, "PROBED_TOKENS", 3 * 13)

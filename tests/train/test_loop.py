@@ -1,4 +1,3 @@
-import errno
 import os
 import shutil
 import signal
@@ -6,13 +5,11 @@ import threading
 import time
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
-from forks import ended, forked, forks
 from refusals import refused
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from sinkinterp.attention.masks import Causal
 from sinkinterp.lm.model import build
@@ -107,44 +104,12 @@ def test_training_off_the_main_thread_works(tmp_path):
     assert folder == [checkpoint.folder_of(tmp_path, 6)]
 
 
-def test_a_full_disk_is_one_line_and_the_older_checkpoints_stay(tmp_path, monkeypatch):
-    def full(tensors, path, *rest):
-        if "optimizer" in path.name and checkpoint.latest(tmp_path) == 12:
-            path.write_bytes(b"half")
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        save_file(tensors, path, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_file", full)
-        refused(lambda: train(RECIPE, tmp_path))
-    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["step-0000006", "step-0000012"]
-    assert checkpoint.latest(train(RECIPE, tmp_path).parent) == 24
-
-
 def test_another_recipe_in_the_folder_is_refused_by_the_keys_that_differ(tmp_path):
     train(replace(RECIPE, steps=6), tmp_path)
     other = replace(RECIPE, lr=0.5, model=replace(RECIPE.model, n_layers=2))
     said = "lr is 0.02 there, 0.5 here", "model.n_layers is 1 there, 2 here", "steps is 6 there, 24 here"
     assert "vocab" not in refused(lambda: train(other, tmp_path), *said)
     assert checkpoint.latest(tmp_path) == 6
-
-
-@forks
-def test_a_kill_between_writing_and_moving_leaves_a_draft_and_the_checkpoints_before(tmp_path, whole):
-    cut, steps = tmp_path / "cut", tmp_path / "steps"
-
-    def killed_before_the_move():
-        move = Path.replace
-        Path.replace = lambda draft, to: os.kill(os.getpid(), signal.SIGKILL) if draft.is_dir() else move(draft, to)
-        train(RECIPE, cut, lambda step, metrics: steps.open("a").write(f"{step} "))
-
-    assert ended(forked(killed_before_the_move)) == -signal.SIGKILL
-    assert steps.read_text().split() == ["1", "2", "3", "4", "5"]
-    (draft,) = cut.glob(".draft-*")
-    assert {file.name for file in draft.iterdir()} == {file.name for file in whole.iterdir()}
-    assert checkpoint.latest(cut) == 0
-    assert_same(train(RECIPE, cut), whole)
-    assert not draft.exists()
 
 
 def test_a_kill_before_an_old_checkpoint_is_removed_leaves_two_after_the_next_start(tmp_path, monkeypatch):

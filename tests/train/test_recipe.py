@@ -1,5 +1,5 @@
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -61,7 +61,6 @@ def test_rates_worked_by_hand(steps, warmup, lr, schedule, rates):
     assert [recipe.rate(step) for step in rates] == pytest.approx([*rates.values()])
 
 
-JUNK = {bool: ("maybe", "2"), int: ("x", "1.5", "inf", "1e30"), float: ("x", "nan", "inf")}  # for fields of a type
 BEYOND = """
 steps=0 batch=0 batch=-1 micro_batch=0 lr=0 weight_decay=-1 warmup=-1 clip=0 threads=0 threads=1e9 watch_every=0
 save_every=0 seed=-1 schedule.last=0 schedule.last=1 schedule.floor=-1 schedule.floor=2 model.n_layers=0 model.n_heads=0
@@ -72,20 +71,9 @@ data.length=1 data.vocab=0 data.vocab=1 data.n_triggers=-1 data.n_triggers=65 da
 """  # settings that no recipe of the demo can have
 
 
-def fields_of(spec, at=""):
-    """The fields of a recipe at any depth, by their names, and what they hold."""
-    for field in fields(spec):
-        held = getattr(spec, field.name)
-        yield at + field.name, held
-        yield from fields_of(held, f"{at}{field.name}.") if isinstance(held, Spec) else ()
-
-
-def test_no_field_at_any_depth_takes_what_is_not_of_its_type_or_beyond_its_bounds():
-    recipe = demo_recipe("softmax", seed=0)
-    junk = [f"{name}={x}" for name, held in fields_of(recipe) for x in JUNK.get(type(held), ("Nonsense", "7", "Fit"))]
-    for setting in (*junk, *BEYOND.split()):
-        refused(partial(changed, recipe, [setting]), setting.partition("=")[0].rpartition(".")[2])
-    assert len(junk) > 150
+def test_no_field_at_any_depth_takes_what_is_beyond_its_bounds():
+    for setting in BEYOND.split():
+        refused(partial(changed, demo_recipe("softmax", seed=0), [setting]), setting.partition("=")[0].split(".")[-1])
 
 
 def test_a_prefix_lm_predicts_the_tokens_after_the_prefix_alone():
