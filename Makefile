@@ -14,7 +14,7 @@ space := $(subst ,, )
 export UV_FIND_LINKS ?= $(subst $(space),$(comma),$(PIP_FIND_LINKS))
 unexport BROWSER
 
-.PHONY: demo test test-ray test-lowest browser figures families models docs notebooks clean
+.PHONY: demo test test-ray test-lowest test-beside browser figures families models docs notebooks clean
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 demo: $(INSTALLED)  ## train the three twins, measure them, move the sink, draw figures/demo.html
@@ -58,6 +58,13 @@ test-lowest: $(INSTALLED)  ## the tests with the oldest packages that pyproject.
 	$(BIN)/uv venv --quiet --seed --clear --python $(BIN)/python build/lowest
 	$(BIN)/uv pip install --quiet --python build/lowest/bin/python --resolution lowest-direct --editable '.[dev]'
 	build/lowest/bin/pytest -W default
+
+BESIDE := tests/test_beside.py $(addprefix tests/,attention interventions lm metrics report)
+test-beside: $(INSTALLED)  ## tests in one environment with SAELens and kvpress, on the transformers that kvpress admits, in build/beside
+	$(BIN)/uv venv --quiet --seed --clear --python $(BIN)/python build/beside
+	$(BIN)/uv pip install --quiet --python build/beside/bin/python --editable . torch==2.13.0 sae-lens kvpress nnsight \
+		beartype hypothesis pytest pytest-timeout pytest-xdist
+	build/beside/bin/pytest -W default --quick -k 'not lens' $(BESIDE)
 
 $(INSTALLED): pyproject.toml $(wildcard requirements/*.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sinkinterp needs Python 3.11 or newer: make PYTHON=python3.11 ...")'

@@ -21,8 +21,8 @@ def bridge_of(model: PreTrainedModel, tokenizer: Any = None) -> Any:
     knows no such architecture, or computes other logits than transformers.
     """
     check_installed("transformer_lens", "pip install transformer-lens, or leave backend='transformer_lens' out")
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
-
+    with refusal("this TransformerLens takes no model that is loaded", "use 4.3 or newer", (ImportError,)):
+        from transformer_lens.model_bridge.sources import build_bridge_from_module
     name, export = type(model).__name__, getattr(model, "to_llama", None)
     model = model if export is None else export()
     copied = copy.deepcopy(model)

@@ -1,17 +1,20 @@
 """A file or a folder is looked at before a model is built, and what is there is said."""
 
 import json
+from types import SimpleNamespace
 
 import gguf
 import pytest
 import torch
 import transformers
 from backends.tiny_gguf import tiny_llama, write_gguf
+from backends.zoo import model_of
 from refusals import refused
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
+from sinkinterp.backends.files import model_files
 
 TOKENS = torch.randint(37, (2, 23), generator=torch.Generator().manual_seed(0))
 
@@ -241,3 +244,11 @@ def test_a_folder_of_a_model_that_also_sees_is_measured_on_text_as_the_model_in_
     model.save_pretrained(tmp_path)
     right, tokens = si.measure(model, TOKENS % 36, progress=False).alpha(), TOKENS % 36
     torch.testing.assert_close(si.measure(tmp_path, tokens, progress=False).alpha(), right)
+
+
+def test_a_transformers_and_a_lens_that_are_too_old_are_refused_with_the_version_to_use(tmp_path, monkeypatch):
+    file = write_gguf(tmp_path / "tiny.gguf", tiny_llama())
+    monkeypatch.setattr(model_files, "transformers", SimpleNamespace(__version__="5.2.0"))
+    refused(lambda: si.load(file), "5.2.0 does not read")
+    monkeypatch.delattr("transformer_lens.model_bridge.sources.build_bridge_from_module")
+    refused(lambda: si.load(model_of("gpt2"), backend="transformer_lens"), "use 4.3 or newer")

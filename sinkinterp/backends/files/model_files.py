@@ -27,7 +27,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSpeechSeq2Seq,
     AutoTokenizer,
-    GgufConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -62,11 +61,17 @@ def _gguf_metadata(file: Path) -> dict[str, Any]:
     """
     check_is_file(file)
     check_installed("gguf", f"{file} is read with it; pip install gguf")
+    if not hasattr(transformers, "GgufConfig"):
+        raise InputError(f"transformers {transformers.__version__} does not read {file} whole; use 5.17 or newer")
+    with refusal(f"{file} is not a GGUF file, or is damaged"):
+        return _read_gguf(file)[0]
+
+
+def _read_gguf(file: Path) -> tuple[dict[str, Any], Any]:
+    """The metadata and the tensors' names of a GGUF file."""
     from transformers.integrations.gguf import read_gguf_metadata
 
-    with refusal(f"{file} is not a GGUF file, or is damaged"):
-        metadata, _ = read_gguf_metadata(str(file))
-        return metadata
+    return read_gguf_metadata(str(file))
 
 
 _FACTORS = "rope_freqs.weight"  # of the frequencies of rotation, in a GGUF file
@@ -94,9 +99,8 @@ def _rotate_as_llama3(model: PreTrainedModel, file: Path) -> None:
     transformers does not read them. Other factors are left, and then refused as a tensor that the model does not take.
     """
     from gguf import GGUFReader
-    from transformers.integrations.gguf import read_gguf_metadata
 
-    if _FACTORS not in read_gguf_metadata(str(file))[1] or not getattr(model.config, "rope_parameters", None):
+    if _FACTORS not in _read_gguf(file)[1] or not getattr(model.config, "rope_parameters", None):
         return
     (tensor,) = [tensor for tensor in GGUFReader(file).tensors if tensor.name == _FACTORS]
     factors = torch.tensor(tensor.data.tolist())
@@ -194,7 +198,7 @@ def load_model(
     fix, how = "", {"use_safetensors": True}  # of a folder, the reason says the fix
     if is_gguf(source):
         _check_gguf(Path(source))
-        fix, how = "take the model's own weights", {"quantization_config": GgufConfig(dequantize=True)}
+        fix, how = "take the model's own weights", {"quantization_config": transformers.GgufConfig(dequantize=True)}
         verify(Path(source).resolve().parent, Path(source).resolve().name)
     else:
         check_folder(source)
@@ -361,9 +365,7 @@ def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mappin
     masks), those that its class names, and layers that predict later tokens. loading: what `from_pretrained` says.
     """
     file = Path(source)
-    from transformers.integrations.gguf import read_gguf_metadata
-
-    shapes = dict.fromkeys(read_gguf_metadata(str(file))[1], ()) if file.is_file() else _shapes_of(source)
+    shapes = dict.fromkeys(_read_gguf(file)[1], ()) if file.is_file() else _shapes_of(source)
     surplus = [*loading["unexpected_keys"], *(_not_in_gguf_map(shapes, model) if file.is_file() else ())]
     surplus = sorted({name for name in surplus if not _is_left_out(name, shapes, model)})
     fix = next((fix for mark, fix in _FIXES.items() if any(mark in name for name in surplus)), None)
