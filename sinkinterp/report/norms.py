@@ -19,7 +19,7 @@ from ..metrics.estimates import SIZES, intervals, mean_cells
 from ..metrics.residuals import KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP_ENTRIES, Entries, lifetime
 from ..plots.theme import GREY, add_curve, colour, escaped, model_numbers, positive_axis, themed, unique_values
 from ..table import BLOCK, MODEL, POSITION, QUANTITY, Cell, Table
-from .positions import followed
+from .heads import followed
 from .readings import Readings, TokenText, protocol_note
 
 Mask = Bool[Tensor, "sequence pos"]

@@ -22,7 +22,7 @@ from ..metrics.qk import QK_ANGLES
 from ..metrics.residuals import MASSIVE_ENTRIES, TOP_ENTRIES
 from ..metrics.spectrum import UPDATE_RANK
 from ..table import ALPHA_1, BLOCK, HEAD, LAYER, POSITION, Table
-from . import heads as of_heads, norms, positions
+from . import heads as of_heads, norms
 from .maps import maps_of_strongest
 from .readings import Readings, TokenText
 from .summary import Summary, sink_summary, summary
@@ -115,9 +115,9 @@ _norms = _plain(lambda report, epsilon: norms.residual_norms_by_block({report.pr
 VIEWS = (
     View(_plain(sink_summary), in_terminal=True),
     View(_plain(of_heads.sinks_by_head), "sinks", in_terminal=True, heading="Heads"),
-    View(_plain(positions.sinks_by_position), "positions", heading="Positions", fits=partial(_has, 2)),
-    View(_plain(positions.sinks_by_epsilon), "epsilons", heading="Thresholds"),
-    View(positions.sinks_by_token, in_terminal=True, fits=partial(_has, None)),
+    View(_plain(of_heads.sinks_by_position), "positions", heading="Positions", fits=partial(_has, 2)),
+    View(_plain(of_heads.sinks_by_epsilon), "epsilons", heading="Thresholds"),
+    View(of_heads.sinks_by_token, in_terminal=True, fits=partial(_has, None)),
     View(norms.norms_by_kind, "norms", heading="Norms by kind of token"),
     View(_norms, "residuals", heading="Norm of the first token's residual"),
     View(_plain(of_heads.score_gaps_by_head), needs=(QK_ANGLES,), in_terminal=True),

@@ -16,8 +16,7 @@ from ..metrics.metric import NEXT_TOKEN_LOSS, PerSequence
 from ..metrics.sinks import check_epsilon, sink_positions, sink_rate
 from ..plots.theme import colour, error_bars, sweep_figure, themed
 from ..table import ALPHA_1, NULL, QUANTITY, SINK_1, VALUE_RATIO, Cell, Table, high_of, low_of
-from .heads import heads_svg, sinks_by_head
-from .positions import followed
+from .heads import followed, heads_svg, sinks_by_head
 from .readings import Readings, TokenText, protocol_note, public_name
 
 SOME = 0.01  # the sink rate from which a first token is said to have a sink

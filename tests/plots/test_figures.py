@@ -19,10 +19,9 @@ from sinkinterp.plots.theme import (
     sweep_figure,
     themed,
 )
-from sinkinterp.report.heads import heads_overview
+from sinkinterp.report.heads import by_position, heads_overview
 from sinkinterp.report.maps import HeadMaps, attention_figure
 from sinkinterp.report.norms import by_kind, residual_norms
-from sinkinterp.report.positions import by_position
 from sinkinterp.runs.trained import training
 from sinkinterp.table import Table
 

@@ -8,9 +8,8 @@ from refusals import refused
 import sinkinterp as si
 from sinkinterp.metrics.estimates import SHARES, estimate, estimate_cells
 from sinkinterp.metrics.importance import PAPER, VISIBLE
-from sinkinterp.report.heads import sinks_by_head
+from sinkinterp.report.heads import sinks_by_head, sinks_by_position
 from sinkinterp.report.norms import residual_norms_by_block
-from sinkinterp.report.positions import sinks_by_position
 from sinkinterp.report.readings import Protocol, protocol_note
 from sinkinterp.report.report import Report, overview_tables
 from sinkinterp.report.summary import sink_summary

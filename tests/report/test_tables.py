@@ -7,9 +7,16 @@ import pytest
 import torch
 from refusals import refused
 
-from sinkinterp.report.heads import qk_means_by_head, score_gaps_by_head, top_heads, writes_by_head
+from sinkinterp.report.heads import (
+    followed,
+    qk_means_by_head,
+    score_gaps_by_head,
+    sinks_by_epsilon,
+    sinks_by_token,
+    top_heads,
+    writes_by_head,
+)
 from sinkinterp.report.norms import largest_entries, massive_by_block
-from sinkinterp.report.positions import followed, sinks_by_epsilon, sinks_by_token
 from sinkinterp.report.readings import Protocol
 from sinkinterp.report.report import Report, overview_tables
 

@@ -10,8 +10,8 @@ from sinkinterp._experiments.shared.lengths import sinks_by_length
 from sinkinterp.metrics.residuals import MASSIVE_ENTRIES
 from sinkinterp.metrics.spectrum import UPDATE_RANK
 from sinkinterp.report.explanation import graph
+from sinkinterp.report.heads import sinks_by_token
 from sinkinterp.report.norms import norms_by_kind, token_kinds
-from sinkinterp.report.positions import sinks_by_token
 from sinkinterp.report.readings import protocol_note, public_name, short_name
 from sinkinterp.report.report import NAMED, VIEWS, views_of
 from sinkinterp.report.summary import compare, protocol_table, sink_summary, sink_verdict
