@@ -12,9 +12,3 @@ def without_type_checks(as_users_run_it):
 def subject():
     """A model of one layer and one head that reads 64 symbols, 16 at most."""
     return si.load("sinkinterp/demo-softmax")
-
-
-@pytest.fixture(scope="session")
-def reader():
-    """A model that reads text."""
-    return si.load("sinkinterp/text-softmax")

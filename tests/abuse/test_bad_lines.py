@@ -16,118 +16,81 @@ from sinkinterp.cli.main import app
 GOOD, SHIPPED, TOKENS = "{files}/good", "sinkinterp/demo-softmax", "--tokens {files}/tokens.json"
 MEASURE = f"measure {GOOD} {TOKENS} --length 4 --sequences 2"
 
-NOT_WHOLE = ("-5", "1.5", "x", "''", "inf", "nan", "1e400", "1e3", "٣x", str(2**64), f"-{2**65}", "9" * 5000)
-OTHER_COUNTS = (  # one parser reads all whole numbers
-    f"measure {SHIPPED} --sequences",
-    f"view {SHIPPED} --length",
-    "reproduce table03 --scale smoke --seeds",
-)
-SEEDS = (f"measure {SHIPPED} --drawn random --seed", "demo --seed", "train softmax --seed")
-NOT_A_SHARE = ("nan", "-1", "0", "2", "inf", "-inf", "x", "''", "1e-400")
-NUMBERS = [
-    *(f"measure {SHIPPED} --length {text}" for text in ("0", "1", "17", *NOT_WHOLE)),
-    *(f"{start} {text}" for start, text in itertools.product(OTHER_COUNTS, ("0", "-5", "x", "9" * 5000))),
-    *(f"{start} {text}" for start, text in itertools.product(SEEDS, ("-5", "1.5", "x", str(2**64)))),
-    *(f"{MEASURE} --epsilon {text}" for text in NOT_A_SHARE),
-    *(f"view {SHIPPED} --edit 'SwapPositions({text})'" for text in ("-1, 2", "0, x", "0, 1.5", f"0, {2**70}", "0, 99")),
+NOT_WHOLE = ("0", "-5", "1.5", "x", "''", "nan", "1e400", "٣x", str(2**64), "9" * 5000)
+NUMBERS = [  # one parser reads all whole numbers
+    *(f"measure {SHIPPED} --length {text}" for text in ("1", "17", *NOT_WHOLE)),
+    *(f"{start} -5" for start in (f"measure {SHIPPED} --sequences", f"view {SHIPPED} --length", "demo --seed")),
+    *(f"{start} {2**64}" for start in (f"measure {SHIPPED} --drawn random --seed", "train softmax --seed")),
+    *(f"reproduce table03 --seeds {text}" for text in ("0", "1000000 --dry-run")),
+    *(f"{MEASURE} --epsilon {text}" for text in ("nan", "-1", "0", "2", "x", "1e-400")),
+    *(f"view {SHIPPED} --edit 'SwapPositions({text})'" for text in ("-1, 2", "0, x", "0, 1.5", "0, 99", "1")),
     *(f"view {SHIPPED} --head {text}" for text in ("x.y", "0.0.0", "-1.0", "''", f"0.{2**70}", "0.1.")),
-    f"measure {SHIPPED} --drawn random --length 17",
-    f"measure {SHIPPED} --drawn random --length 2147483647",
-    f"measure {SHIPPED} --drawn random --length 16 --sequences 2147483647",
-    f"measure {SHIPPED} --sequences 2147483647",
-    f"{MEASURE} --length 5 --sequences 2",
+    *(f"measure {SHIPPED} --drawn random --length {length}" for length in ("17", "16 --sequences 2147483647")),
 ]
 
 SET = [  # what settings hold is tested in `test_recipe`
     *(f"train softmax --set {text}" for text in (
-        "''", "=", "steps", "steps=", "=7", "'steps = '", "a.b.c=1", ".=1", "nonsense=1", "kind=Fit", "steps=x",
-        "bf16=maybe", f"seed={2**70}", "model.n_layers=10000000", "model.d_model=1e9", "model.n_heads=3",
+        "''", "steps", "steps=", "=7", "a.b.c=1", ".=1", "nonsense=1", "kind=Fit", "steps=x", "bf16=maybe",
+        f"seed={2**70}", "model.n_layers=10000000", "model.d_model=1e9", "model.n_heads=3", "steps=7 --set steps=8",
     )),
-    "train softmax --set steps=7 --set steps=8",
     "train t5 --set model.position.count=1",
     "train window --set model.attention.mask.right.width=0",
+    "train prefix_5 --set data.length=4 --out run",
+    "train softmax --set batch=1e11 --out run",
 ]  # fmt: skip
 
-NO_FILES = ("empty-folder", "folder.txt", "absent.txt", "absent.jsonl", "absent/absent.csv", "link", "loop")
+NO_FILES = ("empty-folder", "folder.txt", "absent.txt", "absent/absent.csv", "link", "loop")
 NO_TEXTS = (*bad_files.TEXTS.keys() - {"a.txt", "mixed.jsonl"}, *NO_FILES)
-NO_TOKENS = (*bad_files.TOKENS, "nested.json", "number.json", "absent.json", "absent/absent.json")
-EMPTY = ("empty.txt", "latin.txt", "white.txt", "loop", "folder.txt", "bytes.txt", "link")
-UNTRAINED = ("empty.txt", "absent.txt", "latin.txt", "nested.jsonl", "empty-folder", "white.jsonl", "loop")
+NO_TOKENS = (*bad_files.TOKENS, "nested.json", "number.json", "absent.json", "")
 FILES = [
     *(f"measure {GOOD} --length 4 --sequences 1 --text {{files}}/{name}" for name in sorted(NO_TEXTS)),
     *(f"measure {GOOD} --length 4 --sequences 1 --tokens {{files}}/{name}" for name in NO_TOKENS),
-    *(
-        f"measure {GOOD} --text {{files}}/{name}"
-        for name in ("no-rows.jsonl", "no-rows.csv", "white.txt", "white.jsonl")
-    ),
-    f"measure {GOOD} --tokens {{files}}",
+    *(f"measure {GOOD} --text {text}" for text in ("''", "' '", "stanfordnlp/imdb", "texts/", "'caf\udce9 au lait'")),
+    f"measure {GOOD} --text {{files}}/folder-of-links",
+    *(f"{start} {{files}}/latin.txt" for start in (f"view {GOOD} --text", "train softmax --text")),
     f"measure {GOOD} --tokens ''",
-    *(f"measure {GOOD} --text {text}" for text in ("''", "' '", "'my texts.jsonl'", "stanfordnlp/imdb", "notes.pdf")),
-    *(
-        f"measure {GOOD} --text {place}"
-        for place in ("./texts", "texts/", "{files}/folder-of-links", "'caf\udce9 au lait'")
-    ),
     f"measure {GOOD} --prompt 'a b' --length 9",
     f"measure {GOOD} --prompt 'the cat sat' --sequences 2",
-    *(f"view {GOOD} --text {{files}}/{name}" for name in EMPTY),
-    f"view {GOOD} --text ''",
-    *(f"train softmax --text {{files}}/{name}" for name in UNTRAINED),
-    "train softmax --text ''",
-    "train prefix_5 --set data.length=4 --out run",
-    "train softmax --set batch=1e11 --out run",
     f"mask {GOOD} --text {{files}}/a.txt --length 2 --sequences 2",
 ]
 
+FOLDERS = (
+    *(name.replace(" ", "-") for name in bad_files.CONFIG_CHANGES if name != "dtype nonsense"),
+    *(*bad_files.DAMAGED, *bad_files.TENSORS, *(f"pipe-for-{file}" for file in bad_files.PIPED)),
+    *("weights-cut", "weights-that-are-a-folder", "no-weights", "none.gguf", "a.txt", "absent"),
+)
 MODELS = [
-    *(
-        f"measure {{files}}/{name} {TOKENS} --length 4 --sequences 2"
-        for name in (
-            *(name.replace(" ", "-") for name in bad_files.CONFIG_CHANGES if name != "dtype nonsense"),
-            *(*bad_files.DAMAGED, *bad_files.TENSORS, *(f"pipe-for-{file}" for file in bad_files.PIPED)),
-            *("weights-cut", "weights-that-are-a-folder", "no-weights", "empty-folder", "none.gguf", "absent.gguf"),
-            *("a.txt", "absent"),
-        )
-    ),
+    *(f"measure {{files}}/{name} {TOKENS} --length 4 --sequences 2" for name in FOLDERS),
     *(f"measure {{files}}/{name} --prompt 'the cat sat'" for name in bad_files.TOKENIZERS),
-    *(
-        f"measure {model}"
-        for model in (
-            *("' '", "..", "/", "{files}/link", "local/absent", "sinkinterp/absent", "nonsense", "a/b/c"),
-            *("'two words'", "'line\nbreak'", "'./line\nbreak'", "-", "http://x.y/z"),
-        )
-    ),
-    *(f"{command} {model}" for command, model in itertools.product(("view", "check"), ("''", ".", "./absent"))),
+    *(f"measure {name}" for name in ("' '", "/", "{files}/link", "local/absent", "sinkinterp/absent", "a/b/c")),
+    *(f"measure {name}" for name in ("'two words'", "'line\nbreak'", "'./line\nbreak'", "-", "http://x.y/z")),
+    *(f"{command} ./absent" for command in ("view", "check", "reproduce table07 --model")),
 ]
 
 NAMES = [
-    *(f"train {name}" for name in ("''", "Softmax", "soft max", "'soft\nmax'", "heads_3")),
-    *(f"train softmax --recipe {name}" for name in ("demoo", "''", "nonsense")),
+    *(f"train {name}" for name in ("''", "Softmax", "soft max", "'soft\nmax'", "heads_3", "softmax sigmoid")),
+    *(f"train softmax --recipe {name}" for name in ("''", "nonsense")),
     *(f"train softmax --device {name}" for name in ("''", "cuda:99", "cuda", "'cu\nda'")),
-    *(f"reproduce {name}" for name in ("t", "nonsense", "table07 nonsense", "all all", "'a\nb'")),
-    *(f"reproduce table07 --scale {name}" for name in ("nonsense", "''", "smokey")),
-    *(f"reproduce table07 --model {name}" for name in ("''", "./absent", "sinkinterp/absent", f"{GOOD}")),
-    "reproduce table07 --scale paper",
-    "reproduce table03 --model gpt2",
-    "reproduce table03 --scale real",
-    "reproduce table03 --scale smoke --device-map cpu",
-    "reproduce table07 --model sinkinterp/demo-softmax --encoder absent.wav",
-    "reproduce table07 --encoder silence",
-    *(f"list {name}" for name in ("variant", "''", "variants recipes")),
-    *(f"{MEASURE} --backend {name}" for name in ("''", "hugingface", "' '")),
-    *(f"{MEASURE} --dtype {name}" for name in ("x", "''", "float64", "int8", "torch.float")),
+    *(f"reproduce {name}" for name in ("t", "table07 nonsense", "all all", "'a\nb'", "table03 --model gpt2")),
+    *(f"reproduce table03 --scale {name}" for name in ("nonsense", "''", "real", "smoke --device-map cpu")),
+    *(f"reproduce table07 --model {name}" for name in ("''", f"{GOOD}", f"{SHIPPED} --encoder absent.wav")),
+    *(
+        "reproduce table07 --scale paper",
+        "reproduce table07 --encoder silence",
+        "list variant",
+        "list variants recipes",
+    ),
+    *(f"{MEASURE} --{name}" for name in ("backend hugingface", "dtype float64", "preset papers")),
     *(f"{MEASURE} --device-map {name}" for name in ("cuda:99", "''", "nonsense", "cuda", "-1")),
-    *(f"{MEASURE} --preset {name}" for name in ("papers", "''", "released")),
-    *(f"measure {SHIPPED} --drawn {name}" for name in ("''", "randomly")),
-    *(f"measure {SHIPPED} --bos {name}" for name in ("''", "perhaps", "True")),
+    *(f"measure {SHIPPED} --{name}" for name in ("drawn ''", "bos True")),
     *(f"measure {SHIPPED} --encoder {name}" for name in ("silence", "''", "absent.wav", "{files}/none.wav", "off")),
-    f"measure {GOOD} --text {{files}}/a.txt --column ''",
-    f"measure {GOOD} --text {{files}}/other.jsonl --column nonsense",
+    *(f"measure {GOOD} --text {{files}}/{name}" for name in ("a.txt --column ''", "other.jsonl --column nonsense")),
 ]
 
 WRITING = (f"{MEASURE} --out", f"{MEASURE} --save", f"view {SHIPPED} --out", "demo --out", "reproduce table07 --out",
            "train softmax --out")  # fmt: skip
 OUTPUTS = [
-    *(f"{MEASURE} --save {place}" for place in ("{files}/good", "''", "{files}/a.txt/out", "x" * 300, "..")),
+    *(f"{MEASURE} --save {place}" for place in ("{files}/good", "x" * 300, "..", "-", "numbers.txt")),
     *(f"{start} {place}" for start, place in itertools.product(WRITING, ("''", "{files}/a.txt/out"))),
     f"view {SHIPPED} --out x\0y",
 ]
@@ -135,34 +98,21 @@ OUTPUTS = [
 CONFLICTS = [
     f"measure {GOOD} --text {{files}}/a.txt --length 2 --sequences 1 --seed 3",
     f"measure {GOOD} --drawn random --length 4 --sequences 1 --column x", f"{MEASURE} --drawn random",
-    f"measure {GOOD} --text {{files}}/a.txt --drawn repeat", f"{MEASURE} --length 3", f"{MEASURE} --bos never",
-    f"measure {SHIPPED} --drawn random --length 8 --bos always",
-    f"measure {GOOD} --text {{files}}/a.txt --length 2 --sequences 1 --column x",
+    f"{MEASURE} --length 3", f"{MEASURE} --bos never", f"measure {SHIPPED} --drawn random --length 8 --bos always",
     f"measure {GOOD} --text {{files}}/folder-of-texts --length 2 --sequences 1 --column x", f"{MEASURE} word",
-    f"measure {SHIPPED} --drawn random --drawn repeat", f"measure {SHIPPED} --save a.json --save b.json",
-    f"view {SHIPPED} --out a.html --out b.html", "train softmax --seed 1 --seed 2",
-    "train softmax --seed 1 --set seed=2", "train softmax sigmoid", "view", "check a b", "demo now", "nonsense",
-    "--nonsense", "-x", "trian softmax", "'mea\nsure' x", f"measure {SHIPPED} --nonsense",
-    f"measure {SHIPPED} --length", f"measure {SHIPPED} --first-only=maybe",
-    f"measure {SHIPPED} --save out.json --out out.json --drawn random --length 8", "view --edit",
-    f"view {SHIPPED} --edit 'SwapPositions(1)'",
+    f"measure {SHIPPED} --save a.json --save b.json", "train softmax --seed 1 --set seed=2", "view", "check a b",
+    "demo now", "--nonsense", "-x", "trian softmax", "'mea\nsure' x", f"measure {SHIPPED} --length",
+    f"measure {SHIPPED} --first-only=maybe", f"measure {SHIPPED} --save out.json --out out.json --drawn random",
 ]  # fmt: skip
 
 HANGS = [  # what nobody writes to, and what has no end
-    f"measure {GOOD} --tokens {{files}}/pipe.json",
-    *(f"measure {GOOD} --{option} {device}" for option in ("tokens", "text") for device in ("/dev/zero", "-")),
-    f"measure {GOOD} --text {{files}}/pipe.jsonl",
+    *(f"measure {GOOD} --tokens {name}" for name in ("{files}/pipe.json", "/dev/zero", "-")),
+    *(f"{start} --text {{files}}/pipe.txt" for start in (f"measure {GOOD}", f"view {GOOD}", "train softmax")),
+    f"measure {GOOD} --text -",
     f"measure {{files}}/pipe.gguf {TOKENS}",
     f"measure {GOOD} {TOKENS} --encoder {{files}}/pipe.wav",
-    f"view {GOOD} --text {{files}}/pipe.txt",
-    "train softmax --text {files}/pipe.txt",
-    "reproduce table03 --seeds 1000000 --dry-run",
-    f"{MEASURE} --save -",
-    f"{MEASURE} --out {{files}}/pipe.json",
-    f"{MEASURE} --save {{files}}/pipe.json --force",
-    f"{MEASURE} --save numbers.txt",
+    *(f"{MEASURE} {out}" for out in ("--out {files}/pipe.json", "--save {files}/pipe.json --force")),
     "mask sinkinterp/text-softmax --sequences 1",
-    f"view {GOOD} --text {{files}}/empty-folder",
 ]
 
 SAYS = {  # lines whose error says what to type
@@ -175,8 +125,6 @@ SAYS = {  # lines whose error says what to type
     f"measure {{files}}/outside {TOKENS} --length 4": "shows no attention",
     f"measure {GOOD} --tokens {{files}}/tokens-beyond.json --length 4 --sequences 1": f"token id {VOCAB}",
     f"measure {GOOD} {TOKENS} --length 5 --sequences 2": "2 are shorter",
-    f"measure {GOOD} {TOKENS} --length 4 --sequences 3": "use --sequences 2",
-    f"{MEASURE} --text {{files}}/a.txt": "give one",
     f"reproduce figure19 --model {SHIPPED} --model {SHIPPED}": "given twice",
     f"reproduce figure19 --scale smoke --model {SHIPPED}": "leave one",
     f"view {SHIPPED} --head \u0660.\u0660": "such as 3.7",
@@ -185,14 +133,11 @@ SAYS = {  # lines whose error says what to type
     f"measure {GOOD} --text {{files}}/other.jsonl": "name the column",
     "mesure gpt2": "did you mean 'measure'",
     f"measure {SHIPPED} --lenght 5": "--length",
-    "train sofmax": "did you mean 'softmax'?",
     "train softmax --recipe dem": "did you mean 'demo'?",
     "train softmax --recipe paper-60m": "your own",
-    "train softmax --device tpu": "'tpu'",
     "train softmax --out {files}": "a run",
     "reproduce ''": "experiment",
     f"view {GOOD} --prompt the": "at least 2",
-    f"view {SHIPPED} --edit 'SwapPositions(3, 3)'": "two different positions",
     f"explain {SHIPPED} --bos always": "--bos",
     f"measure {SHIPPED} --head 0.0": "--table",
     f"{MEASURE} --save x.png": ".safetensors",
@@ -201,17 +146,11 @@ SAYS = {  # lines whose error says what to type
     f"view {SHIPPED} --out {{files}}/a.txt": "does not end in",
     f"cache {SHIPPED} --save {{files}}/tokens.json": "--force",
     f"measure {GOOD} --prompt 'a b' --text {{files}}/a.txt": "--text and --prompt are given together",
-    f"cache {GOOD} --prompt 'a b' --drawn random": "--prompt and --drawn are given together",
-    "mend sinkinterp/text-softmax --out run --penalty 2": "--penalty has no effect without --steps",
     "mend sinkinterp/text-softmax --out run --set lr=1e-4": "lr=... has no effect without --steps",
-    "mend sinkinterp/text-softmax --out run --weights all": "add --steps 100",
     "mend sinkinterp/text-softmax --out run --set untl=0": "near ones: until",
     f"mend {GOOD} --out run --remedy none": "no such option: --remedy; see",
-    "patch sinkinterp/text-softmax --clean 'a b' --corrupted 'c d' --sink --first-order": "reads attention",
     f"{MEASURE} --table sinks --layer 9": "--layer is a whole number from 0 to",
     f"{MEASURE} --table positions --position 9": "has positions 0 to 3",
-    f"{MEASURE} --table norms --head 0.0": "has no column head; leave --head out",
-    "explain sinkinterp/text-softmax --place --length 10": "--length 35",
 }
 LINES = [*dict.fromkeys((*HANGS, *NUMBERS, *SET, *FILES, *MODELS, *NAMES, *OUTPUTS, *CONFLICTS, *SAYS))]
 

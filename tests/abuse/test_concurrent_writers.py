@@ -5,14 +5,11 @@ import os
 import signal
 import time
 
-import pytest
-from abuse.damage import files_in
+from abuse.damage import contents
+from corpora import packed, text_in
 from forks import ended, forked, forks
 
-from sinkinterp.data.packing import PackedText
-from sinkinterp.data.texts import Texts
-from sinkinterp.data.tokenisers import ByteBPE
-from sinkinterp.files import replacing, sole_writer
+from sinkinterp.files import sole_writer
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, loop
 from sinkinterp.train.loop import job_of
@@ -22,18 +19,13 @@ RECIPE = Recipe(model=VARIANTS["k_bias"], steps=24, batch=7, warmup=5, watch_eve
 JOB = job_of(RECIPE, RECIPE.data, lambda model: {"head": model.lm_head.weight.sum().item()})
 
 
-def contents(folder):
-    return {name: (folder / name).read_bytes() for name in files_in(folder)}
-
-
 @forks
 def test_three_processes_train_once_and_pack_once_and_share_the_result(tmp_path):
-    (tmp_path / "texts.txt").write_text("\n\n".join(f"{i} sinks gather on first tokens" for i in range(99)))
+    text = packed(text_in(tmp_path))
 
     def train_and_pack(i):
         steps, documents = [], []
         loop.train(JOB, tmp_path / "run", lambda step, metrics: steps.append(step))
-        text = PackedText(source=Texts(str(tmp_path / "texts.txt")), tokenizer=ByteBPE(258), length=11)
         sha256 = text.prepare(tmp_path, lambda done, of: documents.append(done)).sha256
         (tmp_path / f"{i}.json").write_text(json.dumps([steps, documents, sha256]))
 
@@ -56,48 +48,17 @@ def until(condition):
 
 
 @forks
-@pytest.mark.parametrize("ends_by", ["leaving", "a kill"])
-def test_a_folder_is_locked_while_its_writer_lives(tmp_path, ends_by):
-    run, signs = tmp_path / "run", tmp_path / "signs"
-    signs.mkdir()
+def test_the_folder_of_a_writer_that_is_killed_is_free(tmp_path):
+    run, holds = tmp_path / "run", tmp_path / "holds"
 
-    def hold(name, until_told):
+    def hold():
         with sole_writer(run):
-            (signs / name).touch()
-            if until_told:
-                until((signs / "leave").exists)
+            holds.touch()
+            time.sleep(60)
 
-    first = forked(lambda: hold("first", True))
-    until((signs / "first").exists)
-    second = forked(lambda: hold("second", False))
-    time.sleep(0.4)
-    assert not (signs / "second").exists() and os.waitpid(second, os.WNOHANG) == (0, 0)
-    if ends_by == "leaving":
-        (signs / "leave").touch()
-    else:
-        os.kill(first, signal.SIGKILL)
-    until((signs / "second").exists)
-    for child in (first, second):
-        os.waitpid(child, 0)
+    first = forked(hold)
+    until(holds.exists)
+    os.kill(first, signal.SIGKILL)
+    assert ended(first) == -signal.SIGKILL
     with sole_writer(run):
         assert [path.name for path in run.iterdir()] == ["lock"]
-
-
-@forks
-def test_each_of_two_writers_leaves_a_whole_file(tmp_path):
-    file = tmp_path / "deep" / "er" / "file"
-    versions = [bytes([i]) * 200_000 for i in range(3)]
-
-    def write(i):
-        for _ in range(60):
-            with replacing(file) as draft:
-                draft.write_bytes(versions[i])
-
-    children = [forked(lambda i=i: write(i)) for i in range(2)]
-    until(file.exists)
-    seen = set()
-    while any(os.waitpid(child, os.WNOHANG) == (0, 0) for child in children[:1]):
-        seen.add(file.read_bytes())
-    os.waitpid(children[1], 0)
-    assert seen <= set(versions) and file.read_bytes() in versions
-    assert [path.name for path in file.parent.iterdir()] == ["file"]

@@ -10,7 +10,8 @@ from dataclasses import replace
 import plotly.graph_objects as go
 import pytest
 import torch
-from abuse.damage import DAMAGES, blank, cut, damaged_copies, empty_object, files_in, flip, is_noticed, lose
+from abuse.damage import DAMAGES, blank, contents, cut, damaged_copies, empty_object, files_in, flip, lose
+from corpora import packed, text_in
 from refusals import refused
 from sinkinterp._experiments.book.chapter import Chapter
 from sinkinterp._experiments.book.story import write_chapter
@@ -21,9 +22,6 @@ from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.checks import InputError
 from sinkinterp.data import corpus_folder, sources as docstrings
-from sinkinterp.data.packing import PackedText
-from sinkinterp.data.texts import Texts
-from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs import trained
@@ -40,7 +38,7 @@ TIMES = 3  # random bytes per file and kind of damage
 def home(tmp_path_factory):
     """A folder with a text, and a corpus and a finished run made of it."""
     home = tmp_path_factory.mktemp("home")
-    (home / "text.txt").write_text("\n\n".join(f"{i} sinks gather on token {i % 7} of text {i * i}" for i in range(99)))
+    text_in(home)
     train(recipe_in(home), home / "cache", home / "run")
     return home
 
@@ -51,19 +49,14 @@ def report():
 
 
 def recipe_in(home):
-    data = PackedText(source=Texts(str(home / "text.txt")), tokenizer=ByteBPE(300), length=11)
     model = replace(VARIANTS["k_bias"], vocab=300)
-    return Recipe(model=model, data=data, steps=9, batch=3, warmup=2, watch_every=3, save_every=3)
+    return Recipe(model=model, data=packed(home / "text.txt"), steps=9, batch=3, warmup=2, watch_every=3, save_every=3)
 
 
 def train(recipe, cache, run):
     """The last checkpoint of a run."""
     job = job_of(recipe, recipe.data.prepare(cache), lambda model: {"head": model.lm_head.weight.sum().item()})
     return loop.train(job, run)
-
-
-def contents(folder):
-    return {name: (folder / name).read_bytes() for name in files_in(folder)}
 
 
 @pytest.fixture
@@ -78,7 +71,9 @@ def test_every_damage_of_every_file_of_a_checkpoint_is_noticed(home, tmp_path):
     verify(whole)
     assert {"optimizer.safetensors", "recipe.json", "history.json", "tokenizer.json"} < set(files_in(whole))
     for copy, name, damage in damaged_copies(whole, tmp_path / "copy", TIMES):
-        assert is_noticed(lambda copy=copy: verify(copy)), (name, damage)
+        with pytest.raises(Damaged):
+            verify(copy)
+            raise AssertionError((name, damage))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -132,10 +127,9 @@ def test_every_damage_of_every_file_of_a_corpus_is_noticed_and_it_is_packed_agai
 TOKENIZER = ("tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json")
 
 
-def test_a_damaged_corpus_whose_text_is_gone_stays_as_it_is(home, tmp_path):
-    text = tmp_path / "text.txt"
-    shutil.copyfile(home / "text.txt", text)
-    recipe = replace(recipe_in(home).data, source=Texts(str(text)))
+def test_a_damaged_corpus_whose_text_is_gone_stays_as_it_is(tmp_path):
+    text = text_in(tmp_path)
+    recipe = packed(text)
     folder = recipe.prepare(tmp_path).folder
     flip(folder / "shard-00000.arrow", random.Random(1))
     text.unlink()

@@ -8,6 +8,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 import torch
+from corpora import packed
 from refusals import refused
 from sinkinterp._experiments.book.chapter import Chapter
 from sinkinterp._experiments.book.story import write_chapter
@@ -15,9 +16,6 @@ from sinkinterp._experiments.book.story import write_chapter
 import sinkinterp as si
 from sinkinterp.checks import InputError
 from sinkinterp.data import sources as docstrings
-from sinkinterp.data.packing import PackedText
-from sinkinterp.data.texts import Texts
-from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.table import Table
@@ -57,10 +55,6 @@ def texts(tmp_path):
     return tmp_path
 
 
-def pack(folder, texts):
-    PackedText(source=Texts(str(texts / "texts.txt")), tokenizer=ByteBPE(258), length=11).prepare(folder)
-
-
 def train(folder):
     loop.train(job_of(RECIPE, RECIPE.data, lambda model: {}), folder / "run")
 
@@ -68,7 +62,7 @@ def train(folder):
 WRITERS = {
     "report": lambda folder, report, _: report.save(folder / "old"),
     "chapter": lambda folder, *_: write_chapter(folder, Chapter("old", "", TABLE, (), {}), TABLE, go.Figure()),
-    "corpus": lambda folder, _, texts: pack(folder, texts),
+    "corpus": lambda folder, _, texts: packed(texts / "texts.txt").prepare(folder),
     "docstrings": lambda folder, *_: docstrings.embedded_texts(folder),
     "run": lambda folder, *_: train(folder),
 }

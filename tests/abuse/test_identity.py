@@ -11,6 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 import torch
+from corpora import packed, text_in
 from refusals import refused
 from safetensors.torch import load_file
 from sinkinterp._experiments.book.chapter import PLOTLY, Chapter, chapter_in, write_numbers
@@ -27,9 +28,6 @@ from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.checks import InputError
 from sinkinterp.data import sources as docstrings
 from sinkinterp.data.corpus_folder import RECORD
-from sinkinterp.data.packing import PackedText
-from sinkinterp.data.texts import Texts
-from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs.trained import run_of, trained
@@ -112,9 +110,7 @@ def evaluations(home):
 
 def adapted(home, i):
     """The adapter of one of two runs that mend one model, at different rates."""
-    source = home / "text.txt"
-    source.write_text("\n\n".join(f"{i} sinks gather on token {i % 7} of text {i * i}" for i in range(99)))
-    recipe = mend_recipe(str(home / "base"), source, 11, steps=2, batch=2, lr=(1e-3, 2e-3)[i])
+    recipe = mend_recipe(str(home / "base"), text_in(home), 11, steps=2, batch=2, lr=(1e-3, 2e-3)[i])
     return mended(recipe, home / str(i), home).folder
 
 
@@ -140,13 +136,13 @@ def read_base(home, i):
     return None if i else loop.train(chat_recipe(home, 0).job(), home / "run") and weights(home / "base")
 
 
-def corpus_recipe(home, i):
-    return PackedText(source=Texts(str(home / "text.txt")), tokenizer=ByteBPE((300, 310)[i]), length=11)
+def corpus(home, i):
+    return packed(home / "text.txt", (300, 310)[i]).prepare(home)
 
 
 def corpora(home):
-    (home / "text.txt").write_text("\n\n".join(f"{i} sinks gather on token {i % 7} of text {i * i}" for i in range(99)))
-    return tuple(corpus_recipe(home, i).prepare(home).folder for i in (0, 1))
+    text_in(home)
+    return tuple(corpus(home, i).folder for i in (0, 1))
 
 
 def documents(home, i, monkeypatch):
@@ -213,7 +209,7 @@ KINDS = {
     "evaluations of two seeds": Kind(evaluations, lambda home, i: history_of(chat_recipe(home, i), home)),
     "adapters of two runs": Kind(adapters, lambda home, i: loaded_logits(adapted(home, i))),
     "the base model of a run": Kind(bases, read_base),
-    "corpora of two tokenizers": Kind(corpora, lambda home, i: corpus_recipe(home, i).prepare(home).sha256),
+    "corpora of two tokenizers": Kind(corpora, lambda home, i: corpus(home, i).sha256),
     "docstrings of two versions": Kind(documented, read_documents),
     "models that ship": Kind(shipped, read_shipped),
     "models that are downloaded": Kind(downloaded, read_downloaded),

@@ -33,7 +33,7 @@ def test_a_run_names_its_text_keeps_its_tokenizer_and_refuses_another_text(tmp_p
     texts = {name: tmp_path / f"{name}.txt" for name in "ab"}
     for name, file in texts.items():
         file.write_text("\n\n".join(f"{i} sinks {name} gather on first tokens" for i in range(50)))
-    data = PackedText(source=Texts(str(texts["a"])), tokenizer=ByteBPE(300), length=11)
+    data = packed(Texts(str(texts["a"])))
     model = replace(VARIANTS["softmax"], vocab=300)
     recipe = Recipe(model=model, data=data, steps=2, batch=3)
     progress = []
