@@ -15,6 +15,8 @@ from benchmarks.ways import Setting
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for all benchmarks
 TINY = Setting(13, layers=2, heads=3, width=6, vocab=17)
+REAL = rows.Scale(TINY, TINY, long=None, repeats=1, real=measure.REAL_SETTINGS)
+LONG = rows.Scale(TINY, TINY, long=TINY, repeats=1)
 needs_proc = pytest.mark.skipif(not CAN_READ_PEAKS, reason="no /proc/self/clear_refs to reset high-water marks")
 
 
@@ -52,13 +54,17 @@ def test_a_verdict_follows_from_the_target():
     assert [rows.Row("", target, float, at_least=True).verdict(1.0) for target in (1.0, 1.1)] == ["met", "missed"]
 
 
-def test_the_targets_are_those_that_were_promised():
-    every = [*rows.rows(measure.QUICK)]
-    targets = [(row.target, row.unit) for row in every if row.target is not None]
+def test_the_targets_are_those_that_were_promised(monkeypatch):
+    monkeypatch.setattr(rows, "HAS_REAL", True)
+    targets = [(row.target, row.unit) for row in rows.rows(measure.QUICK) if row.target is not None]
     times, memory, starts = [(1.05, ""), (1.30, ""), (1.15, "")], [(1.10, "")] * 2, [(0.3, "s"), (0.7, "s")]
     assert targets[: len(times)] == times
     assert set(starts) <= set(targets)
     assert not CAN_READ_PEAKS or targets[3:5] == memory
+    assert [row.target for row in rows.real_rows(REAL) if row.target is not None] == [1.6, 1.1, 1.6, 1.1, 1.2]
+    assert [row.target for row in rows.rows(LONG) if "half of T" in row.what] == [2.1, 2.1]
+    lengths = [row.what for row in rows.rows(LONG) if row.unit == "MB" and "2 layers" in row.what]
+    assert all(f"T={length}:" in what for length, what in zip((13, 26, 52), lengths, strict=True))
 
 
 def test_every_peer_has_a_row_for_time_and_one_for_memory(run):
@@ -68,37 +74,11 @@ def test_every_peer_has_a_row_for_time_and_one_for_memory(run):
 
 
 def test_a_missing_part_of_the_table_has_a_reason(monkeypatch):
-    without = rows.Scale(TINY, TINY, long=None, repeats=1)
-    monkeypatch.setattr(rows, "CAN_READ_PEAKS", True)
-    assert any("--long" in reason for reason in rows.skipped(without))
-    monkeypatch.setattr(rows, "CAN_READ_PEAKS", False)
-    assert any("/proc" in reason for reason in rows.skipped(without))
-    assert not any("memory" in row.what for row in rows.rows(without))
-
-
-def test_the_long_rows_ask_that_memory_at_most_doubles_with_the_length():
-    whole = rows.Scale(TINY, TINY, long=TINY, repeats=1)
-    lengths = [row.what for row in rows.rows(whole) if row.unit == "MB" and "2 layers" in row.what]
-    growth = [row for row in rows.rows(whole) if "half of T" in row.what]
-    assert [f"T={length}:" in what for length, what in zip((13, 26, 52), lengths, strict=True)] == [True] * 3
-    assert [row.target for row in growth] == [2.1, 2.1]
-
-
-def test_the_rows_on_real_weights_have_the_targets_that_were_promised(monkeypatch):
-    scale = rows.Scale(TINY, TINY, long=None, repeats=1, real=measure.REAL_SETTINGS)
-    monkeypatch.setattr(rows, "HAS_REAL", True)
-    targets = {row.what: row.target for row in rows.real_rows(scale) if row.target is not None}
-    assert list(targets.values()) == [1.6, 1.1, 1.6, 1.1, 1.2]
-    assert [("T=64:" in what, "T=1,024:" in what) for what in targets] == [(True, False)] * 2 + [(False, True)] * 2 + [
-        (False, False)
-    ]
-
-
-def test_without_the_model_its_rows_are_missing_for_a_reason(monkeypatch):
-    scale = rows.Scale(TINY, TINY, long=None, repeats=1, real=measure.REAL_SETTINGS)
-    monkeypatch.setattr(rows, "HAS_REAL", False)
-    assert not list(rows.real_rows(scale))
-    assert any("make models" in reason for reason in rows.skipped(scale))
+    for can_read, part in ((True, "--long"), (False, "/proc"), (False, "make models")):
+        monkeypatch.setattr(rows, "CAN_READ_PEAKS", can_read)
+        monkeypatch.setattr(rows, "HAS_REAL", can_read)
+        assert any(part in reason for reason in rows.skipped(REAL)), part
+    assert not any("memory" in row.what for row in rows.rows(REAL)) and not list(rows.real_rows(REAL))
 
 
 def test_a_ratio_of_a_call_with_itself_is_one():
