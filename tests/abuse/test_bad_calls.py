@@ -319,6 +319,8 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     **{f"patched, {given}": lambda s, given=given: run_patched(s, *given) for given in PATCHED},
     "a pass of rows of different lengths": lambda s: s.run([[1, 2, 3], [1, 2]]),
     "reads that are none": lambda s: s.run(TOKENS, reads=5),
+    "a negative block": lambda s: si.mask(s, TOKENS).keep(-1),
+    "no activations to keep": lambda s: si.mask(s, TOKENS).keep(1)(None),
     "a block beyond the model": lambda s: si.mask(s, TOKENS).keep(99),
     "activations of another width": lambda s: si.mask(s, TOKENS).keep(1)(torch.zeros(3, 5)),
     **{f"Quantise to {bits} bits": lambda s, bits=bits: outliers.Quantise(bits, (-1,), outliers.nothing)

@@ -7,8 +7,10 @@ closed to the user, and a download may end too early.
 import base64
 import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,11 +35,14 @@ class Hub:
     cut: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
-    def start(self) -> ThreadingHTTPServer:
-        """The server, which answers in threads of this process at a free port."""
+    @contextmanager
+    def serving(self) -> Iterator[str]:
+        """Answers in threads of this process at a free port. Yields the address."""
         server = ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (_Answers,), {"hub": self}))
         Thread(target=server.serve_forever, daemon=True).start()
-        return server
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        server.server_close()
 
     def folder(self, kind: str, name: str, revision: str) -> Path | None:
         """The folder that a revision of a repository shows; None where there is no such repository."""
@@ -46,25 +51,24 @@ class Hub:
         return (self.models if kind == "models" else self.datasets).get(name)
 
 
+def environment_of(address: str, home: Path, **more: str) -> dict[str, str]:
+    """The environment of a program whose Hub is at this address, and whose files of the Hub are in `home`."""
+    unset = ("HF_HUB_OFFLINE", "HF_TOKEN", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HF_HUB_CACHE")
+    kept = {name: value for name, value in os.environ.items() if name not in unset}
+    hub = {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    return kept | hub | {"NO_PROXY": "127.0.0.1"} | more
+
+
 class _Answers(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else headers and body, written apart, take 40 ms
     hub: Hub
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self._answer(body)
-
     def log_message(self, *_: object) -> None:
         """Prints nothing."""
 
-    def _answer(self, body: bytes = b"") -> None:
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = unquote(urlsplit(self.path).path).strip("/")
         self.hub.asked.append(f"{self.command} {self.path}")
         api = re.fullmatch(r"api/(models|datasets)/([^/]+/[^/]+)(?:/(.*))?", path)
@@ -80,6 +84,8 @@ class _Answers(BaseHTTPRequestHandler):
             self._file("datasets" if file[1] else "models", file[2], file[3], file[4])
         else:
             self._error(404, "RepoNotFound")
+
+    do_HEAD = do_GET = do_POST = _answer
 
     def _api(self, kind: str, name: str, rest: str, body: bytes) -> None:
         """What is known of a repository: itself, a listing of its files, some of them, its commits, its requests."""
@@ -139,41 +145,33 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _content(self, content: bytes, commit: str, file: str) -> None:
         """The bytes of a file that are asked for, or as many of them as arrive."""
-        begin, end = 0, len(content)
+        headers = {
+            "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
+            "X-Repo-Commit": commit,
+            "Accept-Ranges": "bytes",
+        }
         span = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        asked = slice(int(span[1]), int(span[2] or len(content)) + 1) if span else slice(None)
         if span:
-            begin, end = int(span[1]), min(end, int(span[2] or end) + 1)
-        self.send_response(206 if span else 200)
-        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-        self.send_header("X-Repo-Commit", commit)
-        self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(end - begin))
-        if span:
-            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(content)}")
-        self.end_headers()
-        if self.command == "GET":
-            whole = content[begin:end]
-            arrives = self.hub.cut.get(file, len(whole))
-            self.wfile.write(whole[:arrives])
-            self.close_connection = arrives < len(whole)
+            begin, end, _ = asked.indices(len(content))
+            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(content)}"
+        self._send(206 if span else 200, content[asked], headers, self.hub.cut.get(file))
 
     def _json(self, value: object) -> None:
-        self._send(200, json.dumps(value).encode())
+        self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def _error(self, status: int, code: str, message: str = "") -> None:
-        self._send(
-            status,
-            json.dumps({"error": message or code}).encode(),
-            {"X-Error-Code": code, "X-Error-Message": message or code},
-        )
+        body = json.dumps({"error": message or code}).encode()
+        self._send(status, body, {"X-Error-Code": code, "X-Error-Message": message or code})
 
-    def _send(self, status: int, body: bytes, headers: Mapping[str, str] = {}) -> None:
+    def _send(self, status: int, body: bytes, headers: Mapping[str, str], arrives: int | None = None) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}.items():
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            self.wfile.write(body[:arrives])
+            self.close_connection = arrives is not None and arrives < len(body)
 
 
 _DATE = "2026-01-01T00:00:00.000Z"

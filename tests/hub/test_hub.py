@@ -1,7 +1,6 @@
 """Commands from the name of a model on the Hub to a verdict, against a Hub on the loopback interface."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import pytest
 import torch
 import transformers
 from datasets import Dataset
-from hub.loopback import Hub
+from hub.loopback import Hub, environment_of
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from sinkinterp.runs.catalogue import Scale, load_module
@@ -80,22 +79,15 @@ def hub(folders):
     served[OPT] = folders / "opt without safetensors"
     served[ADAPTER] = folders / "adapter"
     made = Hub(served, {DATASET: folders / "harbours"}, converted={OPT: folders / "opt"}, closed={GATED})
-    server = made.start()
-    made.address = f"http://127.0.0.1:{server.server_port}"
-    yield made
-    server.shutdown()
-    server.server_close()
+    with made.serving() as made.address:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def ask(hub, tmp_path_factory):
     """Runs a command in a process whose Hub is ours; returns its exit code and what it said."""
     place = tmp_path_factory.mktemp("user")
-    unset = ("HF_HUB_OFFLINE", "HF_TOKEN", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HF_HUB_CACHE")
-    environment = {name: value for name, value in os.environ.items() if name not in unset} | {
-        "HF_ENDPOINT": hub.address, "HF_HOME": str(place / "hf"), "SINKINTERP_CACHE": str(place / "cache"),
-        "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1", "COLUMNS": "300",
-    }  # fmt: skip
+    environment = environment_of(hub.address, place / "hf", SINKINTERP_CACHE=str(place / "cache"), COLUMNS="300")
     command = [sys.executable, "-P", str(Path(__file__).with_name("commands.py"))]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environment, cwd=place, **pipes) as process:

@@ -1,12 +1,11 @@
 """What is pushed to a Hub is read back from it, bit for bit, with a card that the Hub's own reader understands."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
-from hub.loopback import Hub
+from hub.loopback import Hub, environment_of
 from huggingface_hub import ModelCard
 from refusals import refused
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -48,16 +47,10 @@ def test_an_adapter_and_a_run_are_read_back_from_the_hub(tmp_path):
     served = {f"team/{name}": tmp_path / "hub" / name for name in ("mended", "twin")}
     for folder in served.values():
         folder.mkdir(parents=True)
-    server = Hub(served).start()
-    unset = ("HF_HUB_OFFLINE", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HF_HUB_CACHE")
-    environment = {name: value for name, value in os.environ.items() if name not in unset} | {
-        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": "hf_x",
-        "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1",
-    }  # fmt: skip
     command = [sys.executable, "-c", PUSH, *map(str, (base, adapter, twin))]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=110)
-    server.shutdown()
-    server.server_close()
+    with Hub(served).serving() as address:
+        environment = environment_of(address, tmp_path / "hf", HF_TOKEN="hf_x")
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
     for folder, own in zip(served.values(), (adapter, twin), strict=True):
         assert all((folder / file.name).read_bytes() == file.read_bytes() for file in own.iterdir() if file.is_file())
