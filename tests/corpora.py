@@ -1,6 +1,9 @@
-"""A text of a few kilobytes, and the corpus that is packed from a file."""
+"""A text of a few kilobytes, the corpus that is packed from a file, and a tokenizer of bytes."""
 
 from pathlib import Path
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.texts import Texts
@@ -16,3 +19,11 @@ def text_in(folder: Path) -> Path:
 
 def packed(file: Path | str, vocab: int = 300) -> PackedText:
     return PackedText(source=Texts(str(file)), tokenizer=ByteBPE(vocab), length=11)
+
+
+def byte_tokenizer(begins: str, **specials: str) -> PreTrainedTokenizerFast:
+    """A tokenizer whose first 256 tokens are bytes, and whose last one begins a text."""
+    alphabet = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(alphabet | {begins: 256}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=begins, **specials)

@@ -320,8 +320,8 @@ TYPED = {
         "replace(si.VARIANTS['k_bias'].attention, maps=attention.Differential(), slots=LogitSlot())",
     ),
     "name what stays: frozen=(ChangeOutputs(),)": (
-        "si.path_patching(sandwich, T[:1], T[1:], progress=False)",
-        "si.path_patching(sandwich, T[:1], T[1:], progress=False, frozen=(iv.ChangeOutputs(),))",
+        "si.path_patching(laurel, T[:1], T[1:], progress=False)",
+        "si.path_patching(laurel, T[:1], T[1:], progress=False, frozen=(iv.ChangeOutputs(),))",
     ),
     "a model has no text of its own; give one": ("si.attention_map(llama)", "si.attention_map(llama, T)"),
     "no step trains any weights; add": (
@@ -492,7 +492,7 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
     ),
     "data/test_tokens.py": ('use bos="never"', "use length={} or less", "use sequences={}", "give other texts: none has two"),
     "report/test_report.py": ('read both with bos="never"', "leave top=... out", "leave {}=... out"),
-    "test_experiments.py": (
+    "abuse/test_bad_lines.py": (
         "leave model=... away", "leave settings=... away", "leave device_map=... away", "leave text=... away", "has no models of scale {}; choose {}",
         "or add scale={}", "see `sinkinterp list experiments`", "name one in full", "use length={}", "leave it out, or name one",
     ),

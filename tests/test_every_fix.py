@@ -88,10 +88,6 @@ class World:
         return si.load(tiny_model("gemma3n_text"))
 
     @cached_property
-    def sandwich(self):
-        return si.load(tiny_model("gemma3n_text"))
-
-    @cached_property
     def bridged(self):
         return subject_of("gpt2", "transformer_lens")
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from backends.zoo import model_of
+from corpora import byte_tokenizer
 from pages.shipped import chapters
 from refusals import refused
 from runs.choices import accuracy_by_hand
@@ -17,8 +18,6 @@ from sinkinterp._experiments.book.chapter import Chapter, write_numbers
 from sinkinterp._experiments.shared import cases, fine_tuning
 from sinkinterp._experiments.shared.cases import open_case
 from sinkinterp._experiments.shared.study import NUMBERS, measured
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
 from experiments.book import models as book_models, verdicts
@@ -163,12 +162,10 @@ def test_a_book_is_drawn_again_from_its_numbers(call):
 
 WRONG_CHAPTERS = {
     "rows of something else": lambda plain: plain | {"rows": [{"x": 1.0}]},
-    "a cell that is a list": lambda plain: plain | {"rows": [{**plain["rows"][0], "model": []}]},
     "rows of different columns": lambda plain: plain | {"rows": [{"x": 1.0}, {"y": 1.0}]},
     "no rows": lambda plain: plain | {"rows": None},
     "another outcome": lambda plain: plain | {"verdicts": [{"claim": "", "outcome": "great", "reason": ""}]},
     "another name": lambda plain: plain | {"name": "../propositions"},
-    "a name that is a number": lambda plain: plain | {"name": 7},
     "a surplus field": lambda plain: plain | {"more": 1},
 }
 
@@ -235,10 +232,7 @@ def test_a_model_of_transformers_without_tokenizer_is_measured_as_in_the_paper(g
 
 
 def test_text_begins_with_bos_where_the_tokenizer_has_one(tmp_path, monkeypatch):
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)} | {"<s>": 256}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(tmp_path)
+    byte_tokenizer("<s>").save_pretrained(tmp_path)
     build(replace(si.VARIANTS["llama"], vocab=257)).save_pretrained(tmp_path)
     monkeypatch.setattr(
         "sinkinterp.measurement.measure.embedded_texts", lambda *_: ["a sink is a first token", "short"] * 3
@@ -339,11 +333,6 @@ def test_the_command_writes_the_table_that_it_prints(call):
     )
 
 
-def test_the_command_takes_any_model(call, gpt2):
-    code, output, files = call("reproduce", CIRCUIT, "--model", gpt2, "--out", "here")
-    assert code == 0 and files == book_of("here", CIRCUIT) and "T=64, BOS none added" in output
-
-
 def test_an_atlas_has_a_row_for_each_model_that_is_named(call):
     code, _, files = call(
         *("reproduce", "atlas_of_models", "--model", SOFTMAX, "--model", "sinkinterp/demo-k_bias", "--out", "here")
@@ -361,22 +350,6 @@ def test_the_module_is_the_command(capsys):
         patch.setattr("sys.argv", ["experiments", "nonsense"])
         run_module("experiments", run_name="__main__")
     assert end.value.code == 2 and "no experiment begins with 'nonsense'" in capsys.readouterr().err
-
-
-def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
-    model_of("llama").save_pretrained(tmp_path / "m")
-    for words, message in {
-        ("table99",): "'table09'",
-        ("t",): "several",
-        ("table04", "--model", "gpt2"): "table04_attention_biases trains its models itself; leave --model away",
-        ("table04", "--scale", "real"): "smoke or demo",
-        (CIRCUIT, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
-        (TABLE07, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
-        (TABLE07, "--model", "./absent"): "./absent",
-    }.items():
-        code, output, _ = call("reproduce", *words)
-        assert code == 2 and output.count("error:") == 1 and message in output
-    assert not Path("figures").exists()
 
 
 def test_an_installation_without_experiments_says_so(call, tmp_path, monkeypatch):

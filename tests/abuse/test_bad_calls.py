@@ -297,6 +297,7 @@ METRICS = {
 }
 WATCHED = {
     "a step before the first": lambda watch, s: watch.step(s.model, -1),
+    "no state": lambda watch, s: watch.load_state_dict(None),
     "an empty state": lambda watch, s: watch.load_state_dict({}),
     "a history of numbers": lambda watch, s: watch.load_state_dict({"history": [5]}),
 }

@@ -137,6 +137,7 @@ SAYS = {  # lines whose error says what to type
     "train softmax --recipe paper-60m": "your own",
     "train softmax --out {files}": "a run",
     "reproduce ''": "experiment",
+    "reproduce table99": "'table09'",
     f"view {GOOD} --prompt the": "at least 2",
     f"explain {SHIPPED} --bos always": "--bos",
     f"measure {SHIPPED} --head 0.0": "--table",

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from corpora import byte_tokenizer
 from datasets import Dataset
 from hub.loopback import Hub, environment_of
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from sinkinterp.runs.catalogue import Scale, load_module
 
@@ -47,15 +47,10 @@ KINDS = {"openai-community": "gpt2", "EleutherAI": "pythia", "facebook": "opt", 
 def folders(tmp_path_factory):
     """A folder of each kind of model, with random weights and a tokenizer whose tokens are bytes."""
     parent = tmp_path_factory.mktemp("models")
-    alphabet = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(models.BPE(alphabet | {EOS: BYTES}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     for name, config in CONFIGS.items():
         torch.manual_seed(0)
         transformers.AutoModelForCausalLM.from_config(config).save_pretrained(parent / name)
-        transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=EOS, eos_token=EOS).save_pretrained(
-            parent / name
-        )
+        byte_tokenizer(EOS, eos_token=EOS).save_pretrained(parent / name)
     (parent / "adapter").mkdir()
     (parent / "adapter" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": XL}))
     old = shutil.copytree(parent / "opt", parent / "opt without safetensors")

