@@ -69,12 +69,7 @@ class Spec(Checked):
 
     def key(self) -> str:
         """Twelve hexadecimal digits that name this spec's checkpoints and results."""
-        return key_of(self.to_dict())
-
-
-def key_of(plain: dict[str, Any]) -> str:
-    """The key of the spec that `to_dict` made this of."""
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def added_later(default: Any, kw_only: bool = False) -> Any:

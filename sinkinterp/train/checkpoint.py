@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCardData
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import seals
 from ..checks import InputError, refusal
@@ -25,22 +24,6 @@ KEPT = 2  # how many of a run's newest checkpoints stay on disk
 OPTIMIZER = "optimizer.safetensors"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of one parameter
 History = list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class State:
-    """The content of a checkpoint: tensors by name, on the CPU."""
-
-    config: PreTrainedConfig
-    weights: dict[str, torch.Tensor]
-    moments: dict[str, torch.Tensor]
-
-    @staticmethod
-    def of(model: PreTrainedModel, optimizer: Optimizer, has_base: bool = False) -> "State":
-        """The state of a model and its optimiser. With a base, what is not trained is left out, since that has it."""
-        weights = [(name, x) for name, x in _weights(model) if x.requires_grad or not has_base]
-        parts = ({name: x.detach().cpu() for name, x in named} for named in (weights, _moments(model, optimizer)))
-        return State(model.config, *parts)
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -113,25 +96,31 @@ def _remove_old(run: Path) -> None:
 
 def save(
     run: Path,
-    step: int,
+    of: seals.Of,
     recipe: Spec,
-    state: State,
+    model: PreTrainedModel,
+    optimizer: Optimizer,
     history: History,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    base: str = "",
 ) -> None:
-    """Writes the checkpoint of `step` with its seal, then removes all but the newest two.
+    """Writes the checkpoint that `of` names (see `identity`) with its seal, then removes all but the newest two.
 
-    `base` is the hash of the model that the run began with. With a `tokenizer` the model reads text wherever its folder
-    is copied to. Raises InputError if it cannot be written, as on a full disk. The older checkpoints stay.
+    With a base, weights that are not trained are left out, since that has them. With a `tokenizer` the model reads
+    text wherever its folder is copied to. Raises InputError if it cannot be written, as on a full disk. The older
+    checkpoints stay.
     """
     fix = f"make room, then the same command goes on from step {latest(run)}"
-    with replacing(folder_of(run, step), fix) as draft:
+    with replacing(folder_of(run, int(of["step"])), fix) as draft:
         draft.mkdir()
-        _write(draft, recipe, state, history)
+        model.config.save_pretrained(draft)
+        weights = [(name, x) for name, x in _weights(model) if x.requires_grad or "base" not in of]
+        save_file(_on_cpu(weights), draft / "model.safetensors", {"format": "pt"})
+        save_file(_on_cpu(_moments(model, optimizer)), draft / OPTIMIZER)
+        (draft / seals.RECIPE).write_text(json.dumps(recipe.to_dict(), indent=1))
+        (draft / "history.json").write_text(json.dumps(history))
         if tokenizer is not None:
             tokenizer.save_pretrained(draft)
-        seals.seal(draft, identity(recipe, step, base))
+        seals.seal(draft, of)
     _remove_old(run)
 
 
@@ -161,13 +150,8 @@ def history_of(folder: Path) -> History:
     return json.loads((folder / "history.json").read_text())
 
 
-def _write(draft: Path, recipe: Spec, state: State, history: History) -> None:
-    """Writes every file of a checkpoint."""
-    state.config.save_pretrained(draft)
-    save_file(state.weights, draft / "model.safetensors", {"format": "pt"})
-    save_file(state.moments, draft / OPTIMIZER)
-    (draft / seals.RECIPE).write_text(json.dumps(recipe.to_dict(), indent=1))
-    (draft / "history.json").write_text(json.dumps(history))
+def _on_cpu(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().cpu() for name, tensor in named}
 
 
 def _weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:

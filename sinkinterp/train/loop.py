@@ -148,8 +148,8 @@ def _continue(job: Job[Fit], run: Path, done: int, on_step: OnStep) -> None:
                 history.append(_evaluation(job, step, model) | step_metrics)
                 last = last or job.is_done(history[-1])
             if world.is_first and (step % fit.save_every == 0 or last or stop):
-                state = checkpoint.State.of(model, optimizer, bool(job.base))
-                checkpoint.save(run, step, fit, state, history, job.tokenizer, job.base)
+                of = checkpoint.identity(fit, step, job.base)
+                checkpoint.save(run, of, fit, model, optimizer, history, job.tokenizer)
             on_step(step, history[-1] | step_metrics)
             if stop and not last:
                 raise KeyboardInterrupt
