@@ -14,6 +14,10 @@ HOLDS, FAILS, UNDECIDED, NOT_ASKED = Outcome.HOLDS, Outcome.FAILS, Outcome.UNDEC
 CONFOUNDED, DIVERGED, SINK, NO_SINK = Outcome.CONFOUNDED, Outcome.DIVERGED, Outcome.SINK, Outcome.NO_SINK
 
 
+def of_rows(rows):
+    return Table.of("", "", tuple(rows))
+
+
 def runs(**models):
     """A row per model and seed; each seed gives its columns, or the words of its failure."""
     rows = []
@@ -22,7 +26,7 @@ def runs(**models):
             state = {c.STATE: numbers} if isinstance(numbers, str) else {c.STATE: TRAINED, **numbers}
             rows.append({c.MODEL: model, c.SEED: seed, **state})
     columns = dict.fromkeys(name for row in rows for name in row)
-    return Table.of("", "", tuple({name: row.get(name) for name in columns} for row in rows))
+    return of_rows({name: row.get(name) for name in columns} for row in rows)
 
 
 def of_excess(*values, loss=2.0):
@@ -81,7 +85,7 @@ def test_the_reason_gives_difference_agreement_and_losses_which_may_differ_where
 def test_seeds_are_paired_by_their_number_and_not_by_the_order_of_the_rows():
     a, b = of_excess(0.1, 0.2, 0.3), of_excess(0.04, 0.14, 0.24)
     table = runs(a=a, b=b)
-    turned = Table.of("", "", table.records()[::-1])
+    turned = of_rows(table.records()[::-1])
     assert rules.higher("a", than="b").verdict(table) == rules.higher("a", than="b").verdict(turned)
     assert rules.higher("a", than="b").verdict(table).outcome is HOLDS
 
@@ -125,9 +129,7 @@ def test_a_worse_loss_explains_nothing_where_the_baseline_had_its_sink_at_that_l
     table = runs(a=[base] * 3, b=worse)
     assert rules.has_no_sink("b", baseline="a").verdict(table).outcome is absent
     assert rules.higher("a", than="b").verdict(table).outcome is stronger
-    without = Table.of(
-        "", "", tuple({k: v for k, v in row.items() if k != at_this_loss("a")} for row in table.records())
-    )
+    without = of_rows({k: v for k, v in row.items() if k != at_this_loss("a")} for row in table.records())
     for rule in (rules.has_no_sink("b", baseline="a"), rules.higher("a", than="b")):
         assert rule.verdict(without).outcome is CONFOUNDED
 
@@ -200,7 +202,7 @@ def test_a_rule_about_a_model_without_rows_is_an_error(rule):
 
 def test_bounds_of_a_cell_that_is_missing_are_not_asked():
     row = {c.MODEL: "m", c.SEED: None, "edit": "a", "x": float("nan")}
-    verdict = rules.within("", "x", {"edit": "a"}, high=0.05).verdict(Table.of("", "", (row,)))
+    verdict = rules.within("", "x", {"edit": "a"}, high=0.05).verdict(of_rows((row,)))
     assert verdict.outcome is Outcome.NOT_ASKED
 
 
@@ -220,15 +222,10 @@ def test_seeds_that_are_not_those_of_the_other_model_or_come_twice_are_an_error(
     table = runs(a=of_excess(*[-0.5] * 7, 0.5, 0.5, 0.5), b=of_excess(0.2, 0.2, 0.2))
     for rule in (rules.higher("a", than="b"), rules.higher("b", than="a"), rules.has_no_sink("a", baseline="b")):
         refused(
-            partial(
-                rule.verdict,
-                Table.of("", "", tuple({c.ALPHA_1: 0.1, NULL: 0.1, c.SINK_1: 0.0, **row} for row in table.records())),
-            )
+            partial(rule.verdict, of_rows({c.ALPHA_1: 0.1, NULL: 0.1, c.SINK_1: 0.0, **row} for row in table.records()))
         )
     twice = runs(a=of_excess(0.5, 0.5, 0.5), b=of_excess(0.2, 0.2, 0.2))
-    refused(
-        lambda: rules.higher("a", than="b").verdict(Table.of("", "", (*twice.records(), twice.records()[0]))), "rows"
-    )
+    refused(lambda: rules.higher("a", than="b").verdict(of_rows((*twice.records(), twice.records()[0]))), "rows")
 
 
 def test_comparisons_of_trainings_that_failed_decide_nothing():
@@ -295,7 +292,7 @@ def with_interval(model, edit, value, low, high):
 def test_intervals_that_overlap_decide_nothing(other, options, outcome):
     rows = (with_interval("m", "a", 0.5, 0.4, 0.6), with_interval("m", "b", *other))
     rule = rules.above("", "x", {"edit": "a"}, {"edit": "b"}, **options)
-    assert rule.verdict(Table.of("", "", rows)).outcome is outcome
+    assert rule.verdict(of_rows(rows)).outcome is outcome
 
 
 def test_a_rule_that_is_not_asked_gives_its_reason():
@@ -306,7 +303,7 @@ def test_a_rule_that_is_not_asked_gives_its_reason():
 
 def test_the_other_cell_may_stand_in_another_column():
     cells = (("a", 0.5, 0.1), ("b", 0.9, 0.2))
-    table = Table.of("", "", tuple({c.MODEL: "m", c.SEED: None, "edit": edit, "x": x, "y": y} for edit, x, y in cells))
+    table = of_rows({c.MODEL: "m", c.SEED: None, "edit": edit, "x": x, "y": y} for edit, x, y in cells)
     for other, outcome in (("y", HOLDS), (None, FAILS)):
         assert rules.above("", "x", {"edit": "a"}, {"edit": "b"}, other_column=other).verdict(table).outcome is outcome
 
@@ -316,14 +313,14 @@ def test_the_other_cell_may_stand_in_another_column():
 )
 def test_a_claim_about_models_holds_for_all_and_fails_for_one(values, outcome):
     rows = tuple(with_interval(f"m{i}", "a", v, v - 0.1, v + 0.1) for i, v in enumerate(values))
-    assert rules.within("", "x", {"edit": "a"}, low=0.5, high=1.5).verdict(Table.of("", "", rows)).outcome is outcome
+    assert rules.within("", "x", {"edit": "a"}, low=0.5, high=1.5).verdict(of_rows(rows)).outcome is outcome
 
 
 def test_models_are_never_compared_with_each_other_and_many_comparisons_are_counted():
     rows = (with_interval("m", "a", 0.5, 0.4, 0.6), with_interval("n", "b", 0.1, 0.1, 0.1))
-    assert rules.above("", "x", {"edit": "a"}, {"edit": "b"}).verdict(Table.of("", "", rows)).outcome is NOT_ASKED
+    assert rules.above("", "x", {"edit": "a"}, {"edit": "b"}).verdict(of_rows(rows)).outcome is NOT_ASKED
     rows = tuple(with_interval(f"m{i}", "a", v, v, v) for i, v in enumerate([0.7, 0.8, 0.9, 0.2]))
-    verdict = rules.within("", "x", {"edit": "a"}, low=0.5).verdict(Table.of("", "", rows))
+    verdict = rules.within("", "x", {"edit": "a"}, low=0.5).verdict(of_rows(rows))
     assert verdict.outcome is FAILS
     assert verdict.reason == "fails in 1, holds in 3 of 4 comparisons; for example m3, 0.2 [0.2, 0.2]"
 
@@ -337,9 +334,7 @@ def test_a_rule_for_each_model_passes_over_models_that_have_no_number_and_is_not
 
 def edited(**left):
     """A row of an edit by model: x is below 1 with it, and the check says what is left of the entry."""
-    return Table.of(
-        "", "", tuple({c.MODEL: name, c.SEED: None, "x": 0.5, "left": entry} for name, entry in left.items())
-    )
+    return of_rows({c.MODEL: name, c.SEED: None, "x": 0.5, "left": entry} for name, entry in left.items())
 
 
 @pytest.mark.parametrize(
