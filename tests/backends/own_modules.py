@@ -242,9 +242,9 @@ class PostNorm(Table):
 class Encoder(Table):
     """`nn.TransformerEncoder` with a causal mask, and a parameter of positions; (pos, batch, d_model) inside."""
 
-    def __init__(self, batch_first=True, **options):
+    def __init__(self, batch_first=True):
         super().__init__(nn.Identity)
-        layer = nn.TransformerEncoderLayer(D, H, 2 * D, batch_first=batch_first, norm_first=True, **options)
+        layer = nn.TransformerEncoderLayer(D, H, 2 * D, batch_first=batch_first, norm_first=True)
         self.encoder = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
         self.blocks = self.encoder.layers
         self.pos = nn.Parameter(torch.randn(1, ROWS, D))

@@ -33,24 +33,27 @@ def test_an_adapter_says_what_it_needs(base, tmp_path, monkeypatch):
     refused(lambda: si.load(adapter_of(tmp_path / "e", base_model_name_or_path=str(tmp_path / "a"))))
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft, about transformers
-def test_an_adapter_is_read_as_peft_runs_it(base, tmp_path):
-    peft = pytest.importorskip("peft", reason="needs peft: pip install peft")
+@pytest.fixture
+def adapted(base, tmp_path):
+    """A model that peft adapted, which is saved in the folder `adapter`."""
+    peft = pytest.importorskip("peft", reason="needs peft: pip install 'sinkinterp[peft]'")
     config = peft.LoraConfig(r=3, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     model = peft.get_peft_model(LlamaForCausalLM.from_pretrained(base), config).eval()
     model.save_pretrained(tmp_path / "adapter")
+    return model
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft, about transformers
+def test_an_adapter_is_read_as_peft_runs_it(adapted, base, tmp_path):
     ids = torch.randint(53, (2, 7))
-    expected, plain = (si_model(ids).logits for si_model in (model, LlamaForCausalLM.from_pretrained(base)))
+    expected, plain = (model(ids).logits for model in (adapted, LlamaForCausalLM.from_pretrained(base)))
     logits = si.load(tmp_path / "adapter").run(ids).logits
     torch.testing.assert_close(logits, expected)
     assert (logits - plain).abs().max() > 0.1
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:Found missing adapter keys")  # of peft
-def test_an_adapter_is_read_whole_or_refused(base, tmp_path):
-    peft = pytest.importorskip("peft", reason="needs peft: pip install 'sinkinterp[peft]'")
-    config = peft.LoraConfig(r=3, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    peft.get_peft_model(LlamaForCausalLM.from_pretrained(base), config).save_pretrained(tmp_path / "adapter")
+def test_an_adapter_is_read_whole_or_refused(adapted, tmp_path):
     file = tmp_path / "adapter" / "adapter_model.safetensors"
     weights = load_file(file)
     first = min(weights)

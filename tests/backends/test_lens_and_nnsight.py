@@ -133,8 +133,7 @@ def test_reads_of_our_variants_agree_with_hugging_face(name, monkeypatch):
     model = build(replace(VARIANTS[name], n_layers=2, n_heads=2))
     tokens = torch.randint(64, (3, 13))
     ours, theirs = (measure(load(model, backend=backend), tokens) for backend in ("nnsight", "huggingface"))
-    for field in ("importance", "raw_importance", "residual_norms", "key_norms", "value_norms"):
-        torch.testing.assert_close(getattr(ours, field), getattr(theirs, field), rtol=0, atol=1e-5)
+    assert_equal_reports(ours, theirs)
     assert (ours.slot_importance is None) == (name not in ("k_bias", "sink_token", "sink_logit"))
 
 

@@ -70,13 +70,6 @@ def test_values_may_be_wider_than_queries():
         refused(partial(subject.run, tokens_of(), edits=[change(iv.Zero(), dims=[20])]), "20")
 
 
-def test_updates_that_a_norm_follows_the_sum_of_are_refused():
-    subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(OPT_350M).eval()))
-    assert subject.shape.mlp_layers == ()
-    for asked in ({"edits": [iv.ChangeMLP(iv.Scale(100.0))]}, {"reads": {"x": iv.ChangeMLP().read()}}):
-        refused(partial(subject.run, tokens_of(), **asked))
-
-
 def test_the_divisor_is_named_where_a_window_is_narrower_than_the_text():
     for name, is_named in (("mistral with a window", True), ("llama", False)):
         note = sink_summary(si.measure(subject_of(name), tokens_of())).note
